@@ -17,16 +17,16 @@ from bench.load.base import raise_open_files
 from bench.load.limits import LoadError
 from bench.machine import build_under, describe_machine
 from bench.peers import make_peers
-from bench.peers.base import Peer, Unavailable
+from bench.peers.base import Contestant, Unavailable
 from bench.peers.tailrace import Tailrace
 from bench.report import as_json, write_json
 from bench.rows import make_rows
-from bench.rows.base import Row, replay_messages
+from bench.rows.base import BenchRow, replay_messages
 from bench.scale import FULL, QUICK, Scale
 from bench.table import results_tables, targets_table
-from bench.targets import Outcome, evaluate
+from bench.targets import TargetResult, evaluate
 
-RowOrPeer = TypeVar("RowOrPeer", Row, Peer)
+RowOrPeer = TypeVar("RowOrPeer", BenchRow, Contestant)
 RESULTS = Path(__file__).resolve().parent / "results"
 _EPILOG = """\b
 Examples:
@@ -111,7 +111,7 @@ def _chosen(known: list[RowOrPeer], names: str) -> list[RowOrPeer]:
     return [each for each in known if each.name in chosen] if chosen else known
 
 
-def _installed(console: Console, peers: list[Peer]) -> tuple[dict[str, str], list[Peer]]:
+def _installed(console: Console, peers: list[Contestant]) -> tuple[dict[str, str], list[Contestant]]:
     """Return the versions of the installed peers, and these; name the others."""
     versions: dict[str, str] = {}
     for peer in peers:
@@ -122,7 +122,7 @@ def _installed(console: Console, peers: list[Peer]) -> tuple[dict[str, str], lis
     return versions, [peer for peer in peers if peer.name in versions]
 
 
-def _require_build(console: Console, build: str, peers: list[Peer]) -> None:
+def _require_build(console: Console, build: str, peers: list[Contestant]) -> None:
     """Require that the wanted build is loaded; each measurement checks the running processes again."""
     ours = next((peer for peer in peers if isinstance(peer, Tailrace)), None)
     if ours is None:
@@ -136,7 +136,9 @@ def _require_build(console: Console, build: str, peers: list[Peer]) -> None:
     console.print(f"tailrace: the [bold]{loaded}[/bold] build")
 
 
-def _run(console: Console, rows: list[Row], peers: list[Peer], scale: Scale, scratch: Path, build: str) -> Results:
+def _run(
+    console: Console, rows: list[BenchRow], peers: list[Contestant], scale: Scale, scratch: Path, build: str
+) -> Results:
     total = scale.rounds * sum(row.kind in peer.kinds for row in rows for peer in peers)
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     # Without a thread of its own: the generator's processes are forked from this one.
@@ -157,7 +159,7 @@ def _run(console: Console, rows: list[Row], peers: list[Peer], scale: Scale, scr
     return results
 
 
-def _print(console: Console, results: Results, outcomes: list[Outcome], quick: bool) -> None:
+def _print(console: Console, results: Results, outcomes: list[TargetResult], quick: bool) -> None:
     # A table that is cut at 80 columns is useless in a log file.
     wide = console if console.is_terminal else Console(width=200)
     for table in results_tables(results):

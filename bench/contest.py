@@ -14,19 +14,19 @@ from pathlib import Path
 from bench.figures import median, spread
 from bench.load.limits import LoadError
 from bench.machine import running_build
-from bench.peers.base import Peer, Unavailable
+from bench.peers.base import Contestant, Unavailable
 from bench.peers.tailrace import Tailrace
-from bench.rows.base import Measurement, Row, Run
+from bench.rows.base import BenchRow, Measurement, RowRun
 from bench.scale import Scale
-from bench.server import Server, fresh_site
+from bench.server import PeerServer, fresh_site
 
 
 @dataclass(slots=True)
 class Cell:
     """All rounds of one peer in one row."""
 
-    row: Row
-    peer: Peer
+    row: BenchRow
+    peer: Contestant
     rounds: list[Measurement] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
@@ -70,8 +70,8 @@ class Results:
 
 
 def run_contest(
-    rows: Sequence[Row],
-    peers: Sequence[Peer],
+    rows: Sequence[BenchRow],
+    peers: Sequence[Contestant],
     scale: Scale,
     scratch: Path,
     build: str,
@@ -99,13 +99,13 @@ def in_turn(cells: Sequence[Cell], number: int) -> list[Cell]:
     return ordered
 
 
-def measure(row: Row, peer: Peer, scale: Scale, scratch: Path, build: str) -> Measurement:
+def measure(row: BenchRow, peer: Contestant, scale: Scale, scratch: Path, build: str) -> Measurement:
     """One measurement on a fresh server. LoadError, with the end of the server's log, if it does not go through."""
     peer = row.suited(peer)
     try:
-        with fresh_site(scratch, peer.name) as site, Server(peer, site) as server:
+        with fresh_site(scratch, peer.name) as site, PeerServer(peer, site) as server:
             try:
-                measured = row.measure(Run(peer, server, scale))
+                measured = row.measure(RowRun(peer, server, scale))
                 if isinstance(peer, Tailrace):
                     _require_build(server, build)
             except LoadError as error:
@@ -115,7 +115,7 @@ def measure(row: Row, peer: Peer, scale: Scale, scratch: Path, build: str) -> Me
     return measured
 
 
-def _require_build(server: Server, build: str) -> None:
+def _require_build(server: PeerServer, build: str) -> None:
     seen = running_build(server.target.pid)
     if seen != build:
         raise LoadError(f"the broker's processes run the {seen} build, not the {build} one")

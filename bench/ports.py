@@ -21,7 +21,7 @@ BLOCK_PORTS = 500
 _CONNECTIONS_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")  # the ports that the kernel gives to who connects
 
 
-class Block:
+class PortBlock:
     """Some ports that are this process's own until it closes this, or ends."""
 
     def __init__(self, ports: range, mark: socket.socket) -> None:
@@ -52,7 +52,7 @@ class Block:
         raise OSError(f"no port from {self.ports[0]} to {self.ports[-1]} is free")
 
 
-def reserve() -> Block:
+def reserve() -> PortBlock:
     """A block that no other process has. Raises OSError if all are taken.
 
     What marks it is a name in the abstract namespace of Unix sockets: it belongs to one process,
@@ -67,7 +67,7 @@ def reserve() -> Block:
         except OSError:
             mark.close()
             continue
-        return Block(range(start, start + BLOCK_PORTS), mark)
+        return PortBlock(range(start, start + BLOCK_PORTS), mark)
     raise OSError(f"all ports from {ports[0]} to {ports[-1]} are taken, in blocks of {BLOCK_PORTS}")
 
 
@@ -79,7 +79,7 @@ def _ports() -> range:
 
 
 @cache
-def _own() -> Block:
+def _own() -> PortBlock:
     """This process's, from the first time that it needs a port."""
     block = reserve()
     atexit.register(block.close)

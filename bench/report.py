@@ -9,12 +9,12 @@ from typing import Any
 
 from bench.contest import Cell, Results
 from bench.scale import Scale
-from bench.targets import Outcome
+from bench.targets import TargetResult
 
 
 def as_json(
     results: Results,
-    outcomes: list[Outcome],
+    outcomes: list[TargetResult],
     scale: Scale,
     machine: dict[str, str],
     build: str,

@@ -19,7 +19,7 @@ from bench.load.base import ServerProcess, raise_open_files
 from bench.load.limits import Deadline, LoadError
 from bench.load.meter import ProcessTree
 from bench.load.sockets import steps_succeed, take_steps
-from bench.peers.base import Peer, Site
+from bench.peers.base import Contestant, Site
 from bench.ports import free_port
 
 START_TIMEOUT_S = 30.0
@@ -40,10 +40,10 @@ def fresh_site(scratch: Path, name: str) -> Iterator[Site]:
         shutil.rmtree(directory)
 
 
-class Server:
+class PeerServer:
     """A peer's process group on a site. Entering starts it and waits until it serves; leaving ends it."""
 
-    def __init__(self, peer: Peer, site: Site) -> None:
+    def __init__(self, peer: Contestant, site: Site) -> None:
         self._peer = peer
         self.site = site
         self._log = site.directory / "log"

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from bench import figures
 from bench.contest import Cell, Results
-from bench.targets import Outcome
+from bench.targets import TargetResult
 
 # Each of ours, and the heading of the column with its figure divided by the peer's.
 OURS = {"tailrace": "line÷", "tailrace-acks": "acks÷", "tailrace-binary": "bin÷", "tailrace-binary-acks": "b.acks÷"}
@@ -113,7 +113,7 @@ def _with_unit(value: float, unit: str) -> str:
     return figures.microseconds(value) if unit == "µs" else f"{figures.count(value)} {unit}"
 
 
-def targets_table(outcomes: list[Outcome]) -> Table:
+def targets_table(outcomes: list[TargetResult]) -> Table:
     table = Table(title="targets", title_justify="left", title_style="bold")
     table.add_column("target")
     for heading in ("wanted", "measured", ""):

@@ -32,7 +32,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TargetResult:
     """`measured` is None if the run does not have both sides."""
 
     target: Target
@@ -144,9 +144,9 @@ TARGETS = (
 )
 
 
-def evaluate(results: Results, build: str) -> list[Outcome]:
+def evaluate(results: Results, build: str) -> list[TargetResult]:
     """Return the outcome of each target of this build, in order."""
-    return [Outcome(target, _measured(results, target)) for target in TARGETS if build in target.builds]
+    return [TargetResult(target, _measured(results, target)) for target in TARGETS if build in target.builds]
 
 
 def _measured(results: Results, target: Target) -> float | None:

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from tailrace.broker.delivery.fanout import FanOut
-from tailrace.broker.delivery.readers import Readers
+from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.process.poller import Poller
 from tailrace.broker.process.scoreboard import Board
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 RECEIVE_BUFFER_BYTES = 4 << 20  # the largest read of any connection
 
 
-class HeldGets(Protocol):
+class ConnectionGets(Protocol):
     """The gets of one connection, some of which cannot be answered yet."""
 
     @property
@@ -69,7 +69,7 @@ class Services:
         metrics: WorkerMetrics,
         poller: Poller,
         router: Router,
-        readers: Readers,
+        readers: StreamReaders,
         fanout: FanOut,
     ) -> None:
         self.settings = settings
@@ -90,7 +90,7 @@ class Services:
         self.clients: dict[int, Connection] = {}  # by descriptor
         self.lingering: dict[Connection, None] = {}
         self.answered: dict[Connection, None] = {}  # in this turn
-        self.held_gets: dict[HeldGets, None] = {}
+        self.held_gets: dict[ConnectionGets, None] = {}
 
     def add_client(self, client: Connection) -> None:
         self.clients[client.fd] = client

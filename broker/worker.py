@@ -25,20 +25,20 @@ import setproctitle
 from tailrace.broker.connection.accept import Acceptor
 from tailrace.broker.connection.binary import BinaryClient, BinaryServices
 from tailrace.broker.connection.commands import Commands
-from tailrace.broker.connection.detect import Protocols
+from tailrace.broker.connection.detect import ProtocolFactories
 from tailrace.broker.connection.heartbeat import TICKS_AN_INTERVAL, Heartbeats
 from tailrace.broker.connection.line import LineClient, LineServices
-from tailrace.broker.connection.migration import Movers
+from tailrace.broker.connection.migration import Migrations
 from tailrace.broker.consumers.coordinator import verbs
-from tailrace.broker.consumers.coordinator.coordinator import Desk
-from tailrace.broker.consumers.coordinator.lag_scanner import Patrol
+from tailrace.broker.consumers.coordinator.coordinator import Coordinator
+from tailrace.broker.consumers.coordinator.lag_scanner import LagScanner
 from tailrace.broker.consumers.edge.session import HELD_LOOK_S
 from tailrace.broker.delivery.chunk_cache import DROP_EVERY_S
 from tailrace.broker.delivery.fanout import FanOut
 from tailrace.broker.delivery.frame_chunks import FrameChunks
-from tailrace.broker.delivery.readers import Readers
-from tailrace.broker.delivery.subscribe import Subscribing
-from tailrace.broker.delivery.text_chunks import Renderings
+from tailrace.broker.delivery.readers import StreamReaders
+from tailrace.broker.delivery.subscribe import Subscriptions
+from tailrace.broker.delivery.text_chunks import TextChunks
 from tailrace.broker.process import drain
 from tailrace.broker.process.control import ControlChannel, ControlClosed, ControlMessage
 from tailrace.broker.process.memory import keep_freed_memory
@@ -48,29 +48,29 @@ from tailrace.broker.process.poller import Poller
 from tailrace.broker.process.scoreboard import STATE_DRAINING, STATE_READY, STATE_STARTING, Board, SlotView
 from tailrace.broker.process.settings import Settings
 from tailrace.broker.process.timers import Timers, now_us
-from tailrace.broker.process.work import Work
+from tailrace.broker.process.work import WorkQueue
 from tailrace.broker.replication.downstream import ack_handover
-from tailrace.broker.replication.downstream.catalog import Catalog
-from tailrace.broker.replication.downstream.registry import Followers
+from tailrace.broker.replication.downstream.catalog import NameCatalog
+from tailrace.broker.replication.downstream.registry import FollowerRegistry
 from tailrace.broker.replication.downstream.session import NodeServices
 from tailrace.broker.replication.roles.apply_rules import obey
-from tailrace.broker.replication.roles.promotion_check import Scouts
+from tailrace.broker.replication.roles.promotion_check import PromotionChecks
 from tailrace.broker.replication.roles.role_writer import RoleWriter
 from tailrace.broker.replication.roles.stream_roles import begin_after_boot
 from tailrace.broker.replication.status import links
 from tailrace.broker.replication.status.answer import NodeStatus
 from tailrace.broker.replication.status.lag import stat_of_upstream
-from tailrace.broker.replication.status.metrics import Survey
-from tailrace.broker.replication.upstream.inquiry import Outside
-from tailrace.broker.replication.upstream.manager import Uplinks
-from tailrace.broker.routing.batch import Batch
+from tailrace.broker.replication.status.metrics import ReplicationMetrics
+from tailrace.broker.replication.upstream.inquiry import InquiryServices
+from tailrace.broker.replication.upstream.manager import UpstreamManager
+from tailrace.broker.routing.batch import StreamBatch
 from tailrace.broker.routing.calls import WorkerCalls
 from tailrace.broker.routing.link_table import LinkTable
 from tailrace.broker.routing.router import Router
-from tailrace.broker.routing.worker_links import PARTLY_S, Siblings
+from tailrace.broker.routing.worker_links import PARTLY_S, WorkerLinks
 from tailrace.broker.services import Services
 from tailrace.broker.streams.aging import SAVE_S, AgingClock
-from tailrace.broker.streams.maintenance import Upkeep
+from tailrace.broker.streams.maintenance import Maintenance
 from tailrace.broker.streams.open_stream import OpenStream
 from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.refused import Refused
@@ -119,7 +119,7 @@ class WorkerBoot:
     board: Board
 
 
-class Phase(Enum):
+class WorkerPhase(Enum):
     """Where a worker is in its life; the control channel moves it on, never back."""
 
     STANDBY = "standby"
@@ -139,7 +139,7 @@ class Worker:
         self.control = boot.control
         self.metrics = WorkerMetrics()
         self._metric_row = RowWriter(boot.board.row_of(boot.generation))
-        self.phase = Phase.STANDBY
+        self.phase = WorkerPhase.STANDBY
         self._rest_s = min(REST_S, boot.settings.beat_timeout_s / RESTS_A_BEAT_TIMEOUT)
         self.drain_began_s = self.drain_deadline_s = float("inf")
         self._slot = boot.board.slot(boot.slot)
@@ -148,7 +148,7 @@ class Worker:
     def _build(self, boot: WorkerBoot) -> None:
         settings = boot.settings
         self.poller = Poller()
-        self.work = Work(time.monotonic, self._is_wanted)
+        self.work = WorkQueue(time.monotonic, self._is_wanted)
         file_system = FileSystem(boot.directory.path, THREADS_MAX)
         self.syncer = Syncer(lambda logs: sync_together(logs, file_system))
         self.role_writer = RoleWriter(self.syncer.request)
@@ -168,7 +168,7 @@ class Worker:
             context=wiring,
             role_writer=self.role_writer,
         )
-        self.desk = Desk(self.owner, time.monotonic, on_change=lambda name: self.patrol.forget(name))
+        self.desk = Coordinator(self.owner, time.monotonic, on_change=lambda name: self.patrol.forget(name))
         answered_later = {
             "await": partial(ack_handover.wait_on, self.owner),
             "consume": partial(verbs.consume, self.desk),
@@ -186,24 +186,24 @@ class Worker:
             answered_later=answered_later,
             on_away=lambda client, slot: self.movers.consider(client, slot),
         )
-        self.readers = Readers(boot.directory, settings.max_open_streams, boot.boot_id)
+        self.readers = StreamReaders(boot.directory, settings.max_open_streams, boot.boot_id)
         self.fanout = FanOut(
             self.readers,
             on_count=lambda feed: self.siblings.recount(feed) if feed.remote else None,
             on_cut=self._forget_chunks,
         )
         cache_bytes, fresh = settings.chunk_cache_bytes, self.fanout.fresh
-        self.renderings = Renderings(self.readers, settings.chunk_bytes, cache_bytes, fresh)
+        self.renderings = TextChunks(self.readers, settings.chunk_bytes, cache_bytes, fresh)
         self.frame_chunks = FrameChunks(self.readers, settings.chunk_bytes, cache_bytes, fresh)
         self.heartbeats = Heartbeats(settings.heartbeat_s, settings.heartbeats_max, time.monotonic)
         self.services = Services(settings, self.metrics, self.poller, self.router, self.readers, self.fanout)
         self.stirred_s = self.services.now_s
         self._set_cells(self.services.cells)
-        self.movers = Movers(self.services, self.links, self.board)
-        self.subscribing = Subscribing(self.services, self.work, self.movers.consider_subscriber)
+        self.movers = Migrations(self.services, self.links, self.board)
+        self.subscribing = Subscriptions(self.services, self.work, self.movers.consider_subscriber)
         self.aging = AgingClock(boot.directory.path, boot.slot, boot.boot_id, settings.clock_jump_wait_s, now_us)
-        self.patrol = Patrol(self.desk)
-        self.upkeep = Upkeep(
+        self.patrol = LagScanner(self.desk)
+        self.upkeep = Maintenance(
             self.owner,
             self.patrol,
             self.syncer,
@@ -219,18 +219,18 @@ class Worker:
         """What speaks with other nodes, and what says how replication stands."""
         owner, services = self.owner, self.services
         self.address = boot.settings.advertise or f":{boot.listener.getsockname()[1]}"
-        self.uplinks = Uplinks(owner, services, self.work, self.syncer, self.address)
-        self.followers = Followers(owner, services, self.links, boot.generation)
+        self.uplinks = UpstreamManager(owner, services, self.work, self.syncer, self.address)
+        self.followers = FollowerRegistry(owner, services, self.links, boot.generation)
         own_calls: dict[str, Callable[..., Any]] = {
             "conns": lambda: drain.connections(services, boot.slot),
             "links": lambda name: links.of_worker(owner, self.uplinks, self.followers.nodes, self.readers, name),
         }
         self.calls = WorkerCalls(self.router, boot.slot, own_calls)
-        self.catalog = Catalog(boot.board, self.router)
+        self.catalog = NameCatalog(boot.board, self.router)
         self.status = NodeStatus(self.calls, boot.slots, self.node_id, self.address)
-        outside = Outside(self.poller, self.uplinks.resolve, boot.settings.token or None)
-        self.scouts = Scouts(owner, self.status, outside, services)
-        self.survey = Survey(owner, self.uplinks, self.metrics)
+        outside = InquiryServices(self.poller, self.uplinks.resolve, boot.settings.token or None)
+        self.scouts = PromotionChecks(owner, self.status, outside, services)
+        self.survey = ReplicationMetrics(owner, self.uplinks, self.metrics)
 
     def _build_connections(self, boot: WorkerBoot) -> None:
         """What clients and other nodes are served by, and the links over which siblings hand them over."""
@@ -239,12 +239,12 @@ class Worker:
         line = LineServices(self.renderings, commands, subscribing)
         node = NodeServices(self.node_id, self.owner, self.followers, self.catalog, subscribing, self.status.gather)
         binary = BinaryServices(self.frame_chunks, self.heartbeats, subscribing, node, boot.slot)
-        protocols: Protocols = {
+        protocols: ProtocolFactories = {
             LineClient.protocol: partial(LineClient, services, line),
             BinaryClient.protocol: partial(BinaryClient, services, binary),
         }
         self.acceptor = Acceptor(services, protocols, boot.listener, boot.board, boot.slot, self.links)
-        self.siblings = Siblings(
+        self.siblings = WorkerLinks(
             self.links,
             self.owner,
             self.router,
@@ -277,7 +277,7 @@ class Worker:
             self._own(asks=True)
 
     def run(self) -> None:
-        while self.phase is not Phase.LEAVING:
+        while self.phase is not WorkerPhase.LEAVING:
             self.turn()
         self._leave()
 
@@ -355,7 +355,7 @@ class Worker:
         """Whether anything goes on by the clock that is to be more exact than a rest."""
         owner = self.owner
         return (
-            self.phase is not Phase.SERVING
+            self.phase is not WorkerPhase.SERVING
             or bool(owner.syncs.dirty or owner.replicas.waiting)
             or owner.syncs.unsynced_due_s < float("inf")
             or any(True for _ in self.uplinks)
@@ -436,7 +436,7 @@ class Worker:
                 self._control(message)
         except ControlClosed:
             log.warning("the supervisor is gone; leaving")
-            self.phase = Phase.LEAVING
+            self.phase = WorkerPhase.LEAVING
 
     def _control(self, message: ControlMessage) -> None:
         fields = message.fields
@@ -452,7 +452,7 @@ class Worker:
             case "drain":
                 self._drain()
             case "leave":
-                self.phase = Phase.LEAVING
+                self.phase = WorkerPhase.LEAVING
 
     def _own(self, *, asks: bool = False) -> None:
         self.owner.take()
@@ -463,15 +463,15 @@ class Worker:
         gc.collect()
         gc.freeze()  # what is here now stays: no collection need look at it again
         gc.set_threshold(GC_ALLOCATIONS)  # a turn's batches live until its end, and are no cycles
-        if self.phase is Phase.STANDBY:  # a node that stops meanwhile needs the shards owned, and no new clients
+        if self.phase is WorkerPhase.STANDBY:  # a node that stops meanwhile needs the shards owned, and no new clients
             self._beat.state = STATE_READY
-            self.phase = Phase.SERVING
+            self.phase = WorkerPhase.SERVING
             self.acceptor.start()
         self.control.send("owning")
 
     def _retire(self) -> None:
         """Give the shards up. From here on this worker is a client of its successor, and hands its connections on."""
-        if self.phase is not Phase.SERVING:
+        if self.phase is not WorkerPhase.SERVING:
             return
         self.acceptor.stop()
         self.router.flush()
@@ -479,7 +479,7 @@ class Worker:
         self._finish_roles()
         if self.owner.grown:
             self._announce()
-        self.phase = Phase.RETIRED
+        self.phase = WorkerPhase.RETIRED
         self.drain_began_s = time.monotonic()
         self.uplinks.stop("its worker is being replaced")
         self.drain_deadline_s = time.monotonic() + self.settings.drain_timeout_s
@@ -503,11 +503,11 @@ class Worker:
             self._beat.beat()
 
     def _drain(self) -> None:
-        if self.phase is Phase.LEAVING:
+        if self.phase is WorkerPhase.LEAVING:
             return
         self.acceptor.stop()
         self.desk.end_waits()
-        self.phase = Phase.DRAINING
+        self.phase = WorkerPhase.DRAINING
         self._beat.state = STATE_DRAINING
         self.drain_began_s = time.monotonic()
         self.drain_deadline_s = self.drain_began_s + self.settings.drain_timeout_s
@@ -523,13 +523,13 @@ class Worker:
         """A tick of retiring or draining: see whether this worker's clients have what they are owed."""
         services = self.services
         late = time.monotonic() > self.drain_deadline_s
-        if self.phase is Phase.RETIRED:
+        if self.phase is WorkerPhase.RETIRED:
             drain.hand_all_over(services, self.links, self.slot, self.drain_began_s)
             if late or (not services.clients and self.siblings.all_switched):
                 drain.finish_all(services)
-                self.phase = Phase.LEAVING
+                self.phase = WorkerPhase.LEAVING
         elif late or drain.drained(services, self.routes, self.drain_began_s):
-            self.phase = Phase.DRAINED
+            self.phase = WorkerPhase.DRAINED
             self.control.send("drained")
 
     # --- timers -----------------------------------------------------------------------------------------------------
@@ -546,7 +546,7 @@ class Worker:
         self.catalog.tick()
         for route in self.routes.values():
             route.expire(self.services.now_s - self.settings.unavailable_timeout_s)
-        if self.phase in (Phase.RETIRED, Phase.DRAINING):
+        if self.phase in (WorkerPhase.RETIRED, WorkerPhase.DRAINING):
             self._move_on()
         self.siblings.flush()
 
@@ -661,7 +661,7 @@ class OwnerWiring:
         worker = self._worker
         return stat_of_upstream(worker.uplinks.copy_of(stream.name), worker.owner, stream, now_us())
 
-    def send_up(self, batch: Batch) -> None:
+    def send_up(self, batch: StreamBatch) -> None:
         self._worker.uplinks.send_up(batch)
 
     def call_up(self, name: bytes, verb: str, args: list[Any], done: Callable[[Any | Refused], None]) -> None:

@@ -18,7 +18,7 @@ from tailrace.shard.directory import DataDirectory, open_data_dir
 from tailrace.shard.diverged import DivergedTail
 from tailrace.shard.errors import DirectoryError, ShardLocked
 from tailrace.shard.mend_data import mend_data
-from tailrace.shard.report import Fault, MendReport, StreamReport
+from tailrace.shard.report import FileFault, MendReport, StreamReport
 
 EPILOG = """\b
 Examples:
@@ -42,7 +42,7 @@ wrong arguments, 3 the data directory is in use, 5 it is unusable.
 
 
 @dataclass
-class Summary:
+class CheckSummary:
     """The sum of all reports."""
 
     streams: int
@@ -78,7 +78,7 @@ def command(data: Path, rebuild_index: bool, repair: bool, as_json: bool) -> int
     """Verify every stream in the data directory DATA."""
     try:
         directory = open_data_dir(data)
-        summary = Summary(count_streams(directory))
+        summary = CheckSummary(count_streams(directory))
         _show(_reports(directory, rebuild_index, repair), summary, as_json)
     except ShardLocked as error:
         raise CommandError(f"{error}; stop the broker before mending", IN_USE) from None
@@ -99,7 +99,7 @@ def _reports(directory: DataDirectory, rebuild_index: bool, repair: bool) -> Ite
     return iter(check_data(directory))
 
 
-def _show(reports: Iterator[StreamReport | MendReport], summary: Summary, as_json: bool) -> None:
+def _show(reports: Iterator[StreamReport | MendReport], summary: CheckSummary, as_json: bool) -> None:
     with ProgressBar("checking", summary.streams, is_bytes=False) as bar:
         for report in reports:
             summary.add(report)
@@ -202,5 +202,5 @@ def _tail(kept: DivergedTail, file: Path | None) -> dict[str, object]:
     return {"tail": kept.number, **kept.tail._asdict(), "at_s": kept.at_s, "file": str(file), "offset": kept.offset}
 
 
-def _faults(faults: Iterable[Fault]) -> list[dict[str, object]]:
+def _faults(faults: Iterable[FileFault]) -> list[dict[str, object]]:
     return [{"file": str(fault.file), "offset": fault.offset, "cause": fault.cause} for fault in faults]

@@ -28,7 +28,7 @@ from tailrace.shard.names import InvalidName, file_stem, name_of_stem, validate_
 from tailrace.shard.reader import StreamReader
 from tailrace.shard.stream_files import stream_paths
 from tailrace.shard.torn import TORN_SUFFIX
-from tailrace.shard.walk import Run
+from tailrace.shard.walk import FrameRun
 
 EPILOG = """\b
 Examples:
@@ -58,7 +58,7 @@ Row = tuple[int, int, int, int, bytes, bytes]  # seq, timestamp_us, epoch, flags
 
 
 @dataclass
-class Tally:
+class DumpTally:
     """The count of messages written, and of those that could not be read."""
 
     messages: int = 0
@@ -188,14 +188,14 @@ def _nth(sections: Iterator[Section], part: int) -> Iterator[Section]:
 
 
 def _dump(
-    sections: Iterator[Section], bounds: Bounds, write: Callable[[Run, Tally], None], skip_damaged: bool
-) -> Tally:
-    tally = Tally()
+    sections: Iterator[Section], bounds: Bounds, write: Callable[[FrameRun, DumpTally], None], skip_damaged: bool
+) -> DumpTally:
+    tally = DumpTally()
     for section in sections:
         size = section.end_offset - section.offset
         with ProgressBar(section.title, size, is_bytes=True, wanted=not sys.stdout.isatty()) as bar:
             for found in read_section(section, bounds):
-                if isinstance(found, Run):
+                if isinstance(found, FrameRun):
                     write(found, tally)
                     tally.messages += found.messages
                     bar.show(found.offset + len(found.frames) - section.offset, f"{tally.messages:,} messages")
@@ -207,18 +207,18 @@ def _dump(
     return tally
 
 
-def _writer(form: str, name: str) -> Callable[[Run, Tally], None]:
+def _writer(form: str, name: str) -> Callable[[FrameRun, DumpTally], None]:
     """Returns the function that writes a run in this form."""
 
-    def frames(run: Run, _tally: Tally) -> None:
+    def frames(run: FrameRun, _tally: DumpTally) -> None:
         write_all(STDOUT, bytes(run.frames))
 
-    def lines(run: Run, tally: Tally) -> None:
+    def lines(run: FrameRun, tally: DumpTally) -> None:
         payloads = [row[5] for row in _parse(run.frames, 0, len(run.frames), False)]
         tally.with_line_feeds += sum(b"\n" in payload for payload in payloads)
         write_all(STDOUT, b"\n".join([*payloads, b""]))
 
-    def objects(run: Run, _tally: Tally) -> None:
+    def objects(run: FrameRun, _tally: DumpTally) -> None:
         rows = _parse(run.frames, 0, len(run.frames), False)
         write_all(STDOUT, "".join([f"{to_json(name, row)}\n" for row in rows]).encode())
 

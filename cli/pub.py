@@ -10,7 +10,7 @@ from tailrace import Ack, InvalidArgument
 from tailrace.cli.ending import OK, REFUSED, CommandError
 from tailrace.cli.options import check_stream, reconnect_option, server_options
 from tailrace.cli.progress import ProgressBar, input_size
-from tailrace.cli.publishing import Outcome, Publisher
+from tailrace.cli.publishing import Publisher, PublishOutcome
 from tailrace.cli.server import choose_server, connect
 from tailrace.cli.template import BadTemplate, parse_template
 from tailrace.core.arguments import REPLICAS_MAX
@@ -129,7 +129,7 @@ def _streams(stream: str | None, template: str | None) -> str | Callable[[bytes]
         raise click.UsageError(str(error)) from None
 
 
-def report(outcome: Outcome, *, ack: bool, one_stream: bool = True) -> str:
+def report(outcome: PublishOutcome, *, ack: bool, one_stream: bool = True) -> str:
     """One line: how much, how fast, and at which seqs."""
     rate = outcome.lines / outcome.seconds if outcome.seconds > 0 else 0.0
     text = f"{outcome.lines:,} lines, {outcome.input_bytes:,} bytes in {outcome.seconds:.2f} s ({rate:,.0f} lines/s)"

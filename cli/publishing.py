@@ -37,7 +37,7 @@ class Refusal:
 
 
 @dataclass
-class Outcome:
+class PublishOutcome:
     """The result of publishing, so far or at the end."""
 
     lines: int = 0  # read, the last one perhaps in part
@@ -97,10 +97,10 @@ class Publisher:
         ack: Ack = Ack.APPENDED,
         replicas: int = 0,
         headers: dict[str, str | bytes] | None = None,
-        tick: Callable[[Outcome], None] = lambda _outcome: None,
+        tick: Callable[[PublishOutcome], None] = lambda _outcome: None,
     ) -> None:
         """`stream`: one for all lines, or a function from a line to its own. `tick` is called about every TICK_S."""
-        self.outcome = Outcome()
+        self.outcome = PublishOutcome()
         self.client = client
         self.ack = ack
         self.replicas = replicas
@@ -114,7 +114,7 @@ class Publisher:
         self._lost: TailraceError | None = None
         self._lost_from = 0  # the first line that may be missing
 
-    def run(self) -> Outcome:
+    def run(self) -> PublishOutcome:
         """Publish until the input ends and every line has its outcome. Raises CommandError."""
         started_s = ticked_s = time.monotonic()
         splitter = LineSplitter(self._max_bytes)

@@ -31,7 +31,7 @@ from tailrace.shard.frame import FLAG_CONTINUES, FLAG_PRODUCER, pack_frame
 from tailrace.shard.leaves import load
 from tailrace.shard.names import name_of_stem
 from tailrace.shard.numbering import ID_KEY, NUMBER_KEY, read_numbering, write_numbering
-from tailrace.shard.walk import Run
+from tailrace.shard.walk import FrameRun
 
 ANSWER_TIMEOUT_S: Final = 60.0
 PIECE_MESSAGES: Final = 256
@@ -89,7 +89,7 @@ def command(
         raise CommandError(f"{file}: {error.strerror}") from None
     try:
         with connect_socket(chosen) as sock:
-            publisher = Publisher(sock, name)
+            publisher = RepublishConnection(sock, name)
             for section in diverged_sections(fd, file, name):
                 if part in (None, section.number):
                     count = republish(publisher, section, name)
@@ -104,7 +104,7 @@ def command(
     return OK
 
 
-def republish(publisher: Publisher, section: Section, name: str) -> int:
+def republish(publisher: RepublishConnection, section: Section, name: str) -> int:
     """Publish a tail; how many messages it has. Raises CommandError, StorageError, OSError, PeerError."""
     digest = blake2b(name.encode(), digest_size=16)
     for run in _runs(section):
@@ -118,9 +118,9 @@ def republish(publisher: Publisher, section: Section, name: str) -> int:
     return count
 
 
-def _runs(section: Section) -> Iterator[Run]:
+def _runs(section: Section) -> Iterator[FrameRun]:
     for found in read_section(section, Bounds()):
-        if not isinstance(found, Run):
+        if not isinstance(found, FrameRun):
             raise CommandError(f"{section.title}: {found}; `tailrace dump --skip-damaged` writes out the rest")
         yield found
 
@@ -154,7 +154,7 @@ def _without_numbering(metadata: bytes) -> bytes:
     return packed
 
 
-class Publisher:
+class RepublishConnection:
     """A connection that publishes numbered messages to one stream. Raises CommandError, OSError, PeerError."""
 
     def __init__(self, sock: socket.socket, stream: str) -> None:

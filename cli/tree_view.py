@@ -9,7 +9,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from tailrace.cli.tree_walk import LINK_UP, Found, Node, Tie
-from tailrace.protocol.replication import CLAIMS, End, Told
+from tailrace.protocol.replication import CLAIMS, CopyEnd, Told
 
 DEPTH_MAX = 100
 """Levels of a tree; a longer chain goes on in a tree of its own, since each level is drawn by a call within a call."""
@@ -111,14 +111,14 @@ def _roles(told: Told, stream: str | None) -> str:
     return f"{', '.join(named)} {'stream' if sum(roles.values()) == 1 else 'streams'}" if named else "no streams"
 
 
-def _end(end: End) -> str:
+def _end(end: CopyEnd) -> str:
     return f"epoch {end.epoch}, last_epoch {end.last_epoch}, next_seq {end.next_seq:,}"
 
 
 def candidates(found: Found, stream: str) -> str:
     """Returns the nodes that can be promoted to master of the stream without losing replicated messages.
 
-    Those have the highest rank (`End.rank`) in the stream and in its companions. "" if none of them has the stream.
+    Those have the highest rank (`CopyEnd.rank`) in the stream and in its companions. "" if none of them has the stream.
     """
     told = {node.name: node.told for node in found.nodes.values() if node.told is not None and node.told.ends}
     best: dict[str, tuple[int, int]] = {}

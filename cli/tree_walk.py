@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tailrace.core.address import Address
-from tailrace.protocol.replication import Link, Told
+from tailrace.protocol.replication import NodeLink, Told
 
 NODES_MAX: Final = 1_000
 """Addresses that are asked; a tree with more of them is shown in part."""
@@ -37,8 +37,8 @@ class Node:
 class Tie(NamedTuple):
     """A node and the one that it follows, as each of the two sees the link."""
 
-    by_slave: Link | None = None
-    by_upstream: Link | None = None
+    by_slave: NodeLink | None = None
+    by_upstream: NodeLink | None = None
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ def _gather(
     return found
 
 
-def _other_end(link: Link, target: Address | None, named: str, answer: Told | str | None) -> Node:
+def _other_end(link: NodeLink, target: Address | None, named: str, answer: Told | str | None) -> Node:
     """Returns the name of the node at the far end of a link, which another answer may have `named`. A node that has
     answered is already known.
     """
@@ -133,7 +133,7 @@ def _other_end(link: Link, target: Address | None, named: str, answer: Told | st
     return Node(name, shown, problem=NOT_ASKED if target else NO_ADDRESS)
 
 
-def _tie(found: Found, name: str, other: str, link: Link) -> None:
+def _tie(found: Found, name: str, other: str, link: NodeLink) -> None:
     """Each worker of a node has its own link; show one that is not up, if there is any."""
     ends = (other, name) if link.direction == "up" else (name, other)
     tie = found.ties.get(ends, Tie())

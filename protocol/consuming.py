@@ -50,13 +50,13 @@ REQUEST_VERBS: Final = frozenset({"consume", "get"})
 ACK_APPENDED, ACK_SYNCED, ACK_REPLICATED = 1, 2, 3  # `protocol.messages.Ack`, which is not imported for it
 
 Deed: TypeAlias = Literal["create", "reset", "delete", "leave", "list"]
-Range: TypeAlias = tuple[int, int]
+MessageRange: TypeAlias = tuple[int, int]
 """first seq, last seq"""
 FinishedRow: TypeAlias = tuple[int, int, int]
 """first seq, last seq, epoch of all of these messages"""
 FailedRow: TypeAlias = tuple[int, int, str]
 """seq, epoch, reason"""
-Run: TypeAlias = tuple[int, int, int, int]
+DeliveredRun: TypeAlias = tuple[int, int, int, int]
 """first seq, messages, how often they were delivered before, epoch of all of them"""
 
 _FINISHED_BYTES_MAX = 1 + 9 + 9 + 5
@@ -172,15 +172,15 @@ class Got:
     """
 
     id: int
-    runs: tuple[Run, ...]
-    stale: tuple[Range, ...]
+    runs: tuple[DeliveredRun, ...]
+    stale: tuple[MessageRange, ...]
     trimmed: int
     frames: memoryview
 
 
-Request: TypeAlias = Consume | Get
+ConsumerRequest: TypeAlias = Consume | Get
 
-Response: TypeAlias = Consumed | Got
+ConsumerResponse: TypeAlias = Consumed | Got
 
 
 # --- their bytes ----------------------------------------------------------------------------------------------------

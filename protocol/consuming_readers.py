@@ -34,7 +34,7 @@ from tailrace.protocol.consuming import (
     Standing,
 )
 from tailrace.protocol.errors import Code, PeerError
-from tailrace.protocol.features import Readers
+from tailrace.protocol.features import FeatureReaders
 from tailrace.protocol.fields import NUMBER_MAX, U32_MAX, Fields
 from tailrace.protocol.names import consumer_name
 from tailrace.protocol.opcodes import Op
@@ -199,7 +199,7 @@ def _wrong(message: str, problem: str, code: Code = Code.USAGE) -> PeerError:
     return PeerError(code, f"{message}: {problem}")
 
 
-READERS: Final = Readers(
+READERS: Final = FeatureReaders(
     requests={Op.CONSUME: _consume, Op.GET: _get},
     responses={Op.CONSUMED: _consumed},
     request_elements_max=ROWS_MAX,

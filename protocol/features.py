@@ -25,7 +25,7 @@ CONSUMERS: Final = "consumers"
 NO_FEATURES: Final[frozenset[str]] = frozenset()
 
 
-class Readers(NamedTuple):
+class FeatureReaders(NamedTuple):
     """The readers of a feature's messages, by opcode; the fixed ones have bodies that are not maps.
 
     `request_elements_max`, `response_elements_max`: of any array or map in one.
@@ -58,7 +58,7 @@ PACKERS: Final[dict[type, Callable[[Any], bytes]]] = {}
 
 
 @cache
-def readers_of(feature: str) -> Readers:
+def readers_of(feature: str) -> FeatureReaders:
     """Imports them when they are first asked for."""
-    readers: Readers = import_module(HOMES[feature]).READERS
+    readers: FeatureReaders = import_module(HOMES[feature]).READERS
     return readers

@@ -38,7 +38,7 @@ _IAC = b"\xff"
 _BEGINNING_BYTES = 64  # of a line that is too long: enough to see its first word
 
 
-class Phase(IntEnum):
+class LinePhase(IntEnum):
     """Whether the peer has shown that it speaks lines. The value is also handed over to another worker."""
 
     NEW = 0  # no line has come but empty ones
@@ -74,7 +74,7 @@ class LineCodec:
         self._head_open = True  # no bar yet in the held bytes: an IAC there comes from telnet
         self._discarding = False  # the line that has begun is too long
         self._telnet: TelnetFilter | None = None
-        self._phase = Phase.NEW
+        self._phase = LinePhase.NEW
         self._plain = False  # nothing is held or discarded, no telnet, and the first line has come: try the fast path
         self.strayed = False  # a line was not a command
 
@@ -98,7 +98,7 @@ class LineCodec:
     def feed_eof(self) -> list[Command]:
         """The input has ended. An unfinished line is discarded, and the peer is notified."""
         held, self._held = self._held, None
-        if held is None or is_blank(held) or self._phase is Phase.OVER:
+        if held is None or is_blank(held) or self._phase is LinePhase.OVER:
             return []
         text = f"the connection ended within the line {shown(bytes(held[:80]))}: end it with CRLF; it was discarded"
         return [Invalid(PeerError(Code.INCOMPLETE, text))]
@@ -112,7 +112,7 @@ class LineCodec:
     def restore_state(self, state: list[Any]) -> None:
         """Go on where `export_state` was called."""
         held, self._head_open, self._discarding, telnet, self.ack, phase, self.strayed = state
-        self._phase = Phase(phase)
+        self._phase = LinePhase(phase)
         self._held = None if held is None else bytearray(held)
         self._telnet = None if telnet is None else TelnetFilter(telnet)
         self._note_plain()
@@ -143,13 +143,13 @@ class LineCodec:
                 yield from self._hold(piece)
                 return
             yield from self._line(bytes(piece))
-            if self._phase is Phase.OVER:
+            if self._phase is LinePhase.OVER:
                 return
             stop, groups, order = self._stage_from(buffer, end + 1, count)
 
     def _resume(self, buffer: memoryview | bytearray | bytes, count: int) -> Iterator[Command]:
         """Continues with a line that was cut or is being discarded, or with a peer that is new or speaks telnet."""
-        if self._phase is Phase.OVER:
+        if self._phase is LinePhase.OVER:
             return
         if self._telnet is None:
             yield from self._continue(buffer, count)
@@ -178,9 +178,9 @@ class LineCodec:
                     line, self._held = self._held, None
                     yield from self._line(line)
             self._note_plain()
-        if self._phase is Phase.NEW and start < count:
+        if self._phase is LinePhase.NEW and start < count:
             yield from self._look_at_start(memoryview(buffer)[start:count])
-        if start < count and self._phase is not Phase.OVER:
+        if start < count and self._phase is not LinePhase.OVER:
             yield from self._lines(buffer, count, *self._stage_from(buffer, start, count))
 
     def _look_at_start(self, buffer: memoryview) -> Iterator[Command]:
@@ -227,7 +227,7 @@ class LineCodec:
             return
         if is_blank(line):
             return
-        if self._phase is Phase.NEW and (refusal := foreign_start(_without_end(line))) is not None:
+        if self._phase is LinePhase.NEW and (refusal := foreign_start(_without_end(line))) is not None:
             yield self._end(Foreign(refusal))
             return
         stop, groups, order = self._stage_from(line, 0, size)
@@ -255,7 +255,7 @@ class LineCodec:
         """Handles a bad line: the first of a connection must at least begin as a command does."""
         error = invalid.error
         self.strayed |= error.code is Code.COMMAND
-        if self._phase is Phase.NEW and error.code is Code.COMMAND:
+        if self._phase is LinePhase.NEW and error.code is Code.COMMAND:
             text = f"{error.text}; the connection ends, since its first line is not a command"
             return self._end(Invalid(PeerError(error.code, text, fatal=True)))
         self._begin()
@@ -263,13 +263,13 @@ class LineCodec:
 
     def _begin(self) -> None:
         """The peer speaks lines."""
-        if self._phase is Phase.NEW:
-            self._phase = Phase.OPEN
+        if self._phase is LinePhase.NEW:
+            self._phase = LinePhase.OPEN
             self._note_plain()
 
     def _end(self, last: Command) -> Command:
         """Nothing more is read."""
-        self._phase = Phase.OVER
+        self._phase = LinePhase.OVER
         self._held = None
         self._note_plain()
         return last
@@ -286,12 +286,14 @@ class LineCodec:
             self._begin()
             return Invalid(PeerError(Code.LINE, text))
         self.strayed = True
-        if self._phase is Phase.NEW:
+        if self._phase is LinePhase.NEW:
             return self._end(Invalid(PeerError(Code.LINE, f"{text}, and so is the connection", fatal=True)))
         return Invalid(PeerError(Code.LINE, text))
 
     def _note_plain(self) -> None:
-        self._plain = self._held is None and not self._discarding and self._telnet is None and self._phase is Phase.OPEN
+        self._plain = (
+            self._held is None and not self._discarding and self._telnet is None and self._phase is LinePhase.OPEN
+        )
 
 
 def _without_end(line: bytes | bytearray) -> bytes:

@@ -54,9 +54,9 @@ class Ack(IntEnum):
     """It is in the logs of so many replicas."""
 
 
-Place: TypeAlias = tuple[str, int]
+WirePlace: TypeAlias = tuple[str, int]
 """kind ("seq", "time" or "now") and value: where a subscription ends."""
-Result: TypeAlias = tuple[int, int, int]
+StreamResult: TypeAlias = tuple[int, int, int]
 """first seq, messages, subscribers on the node"""
 PartResult: TypeAlias = tuple[int, int, int, str, str]
 """a Result, code ("" for done), text"""
@@ -127,7 +127,7 @@ class Subscribe:
     stream: bytes
     start: From
     skip: int = 0
-    end: Place | None = None
+    end: WirePlace | None = None
     credit: int | None = None
 
 
@@ -174,7 +174,7 @@ class Published:
     """The results of the publish, one for each stream, in the order of the request."""
 
     request: int
-    results: tuple[Result, ...]
+    results: tuple[StreamResult, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,11 +250,11 @@ CoreRequest: TypeAlias = Hello | Open | Publish | Subscribe | Unsubscribe | Cred
 CoreResponse: TypeAlias = Welcome | Opened | Published | Subscribed | Chunk | Ended | Failed | Ping | Pong
 """Those that need no feature."""
 if TYPE_CHECKING:
-    Request: TypeAlias = CoreRequest | consuming.Request | replication.Request
-    Response: TypeAlias = CoreResponse | consuming.Response | replication.Response
+    Request: TypeAlias = CoreRequest | consuming.ConsumerRequest | replication.NodeRequest
+    Response: TypeAlias = CoreResponse | consuming.ConsumerResponse | replication.NodeResponse
 else:  # the modules of the features are not loaded for this
     Request, Response = CoreRequest, CoreResponse
-Message: TypeAlias = Request | Response
+AnyMessage: TypeAlias = Request | Response
 
 
 # --- their bytes ----------------------------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ assert CHUNK_HEAD.size == HEAD_BYTES + HANDLE_BYTES
 assert _PUBLISH_TO_ONE.size == HEAD_BYTES + PUBLISH_HEAD.size + HANDLE_BYTES
 
 
-def pack(message: Message) -> bytes:
+def pack(message: AnyMessage) -> bytes:
     """Packs the whole envelope of any message. UsageError if a field does not fit."""
     try:
         return PACKERS[type(message)](message)
@@ -299,7 +299,7 @@ def pack_publish(request: int, ack: int, handles: Sequence[int], frames: Buffer,
     return pack_envelope(Op.PUBLISH, body, len(frames))
 
 
-def pack_published(request: int, results: Sequence[Result]) -> bytes:
+def pack_published(request: int, results: Sequence[StreamResult]) -> bytes:
     """A PUBLISHED with the results of the streams, in the order of the request."""
     if len(results) == 1:
         first_seq, count, subscribers = results[0]

@@ -6,7 +6,7 @@ from collections import deque
 from itertools import islice
 from typing import TypeAlias
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
+OutgoingBuffer: TypeAlias = bytes | bytearray | memoryview
 
 BUFFERS_MAX = 64  # handed to one system call
 
@@ -17,16 +17,16 @@ class Outgoing:
     __slots__ = ("_buffers", "nbytes")
 
     def __init__(self) -> None:
-        self._buffers: deque[Buffer] = deque()
+        self._buffers: deque[OutgoingBuffer] = deque()
         self.nbytes = 0
 
-    def add(self, *buffers: Buffer) -> None:
+    def add(self, *buffers: OutgoingBuffer) -> None:
         for buffer in buffers:
             if len(buffer):
                 self._buffers.append(buffer)
                 self.nbytes += len(buffer)
 
-    def head(self) -> list[Buffer]:
+    def head(self) -> list[OutgoingBuffer]:
         """The next buffers to send, at most BUFFERS_MAX."""
         return list(islice(self._buffers, BUFFERS_MAX))
 

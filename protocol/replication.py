@@ -39,7 +39,7 @@ ROWS_MAX: Final = max(HELD_ROWS_MAX, NAMES_MAX, LINKS_MAX, ENDS_MAX, EPOCHS_MAX)
 
 FollowState: TypeAlias = Literal["following", "parted", "behind", "news"]
 Direction: TypeAlias = Literal["up", "down"]
-HeldRow: TypeAlias = tuple[int, str, int, int]
+HeldMessages: TypeAlias = tuple[int, str, int, int]
 """id of the FOLLOW, node, its next seq, the seq up to which its disk has everything"""
 GoneRow: TypeAlias = tuple[int, str]
 """id of the FOLLOW, node"""
@@ -74,7 +74,7 @@ class Follow:
 class Held:
     """The messages of followed streams on nodes below, the sender included. `gone` is applied before `rows`."""
 
-    rows: tuple[HeldRow, ...]
+    rows: tuple[HeldMessages, ...]
     gone: tuple[GoneRow, ...] = ()
 
 
@@ -170,7 +170,7 @@ class Claimed:
     accepted: bool
 
 
-class Link(NamedTuple):
+class NodeLink(NamedTuple):
     """To one node that this one follows ("up") or that follows it ("down"). The lag is the slave's, of all streams."""
 
     direction: Direction
@@ -183,7 +183,7 @@ class Link(NamedTuple):
     lag_ms: int
 
 
-class End(NamedTuple):
+class CopyEnd(NamedTuple):
     """The end of a node's copy of a stream.
 
     epoch: the latest term that the node knows; last_epoch: the term of its last message, or the one of its line that
@@ -213,11 +213,11 @@ class Told:
     id: int
     node: str
     address: str
-    links: tuple[Link, ...]
+    links: tuple[NodeLink, ...]
     masters: int
     slaves: int
     disabled: int
-    ends: tuple[End, ...] = ()
+    ends: tuple[CopyEnd, ...] = ()
     turned: int = 0
 
 
@@ -240,14 +240,14 @@ class Fenced:
     epoch: int
 
 
-Request: TypeAlias = Follow | Held | Watch | Claim | Ask | Call | Fence
-Response: TypeAlias = Followed | Names | Claimed | Told | Returned | Fenced
+NodeRequest: TypeAlias = Follow | Held | Watch | Claim | Ask | Call | Fence
+NodeResponse: TypeAlias = Followed | Names | Claimed | Told | Returned | Fenced
 
 
 # --- their bytes ----------------------------------------------------------------------------------------------------
 
 
-def pack_held(rows: Sequence[HeldRow], gone: Sequence[GoneRow] = ()) -> list[bytes]:
+def pack_held(rows: Sequence[HeldMessages], gone: Sequence[GoneRow] = ()) -> list[bytes]:
     """Packs as many HELD as needed, each short enough; `gone` comes first."""
     parted = [gone[place : place + HELD_ROWS_MAX] for place in range(0, len(gone), HELD_ROWS_MAX)]
     envelopes = [_held(Held((), tuple(part))) for part in parted]

@@ -10,7 +10,7 @@ from typing import Final, get_args
 
 from tailrace.protocol.address import split_address
 from tailrace.protocol.errors import Code, PeerError
-from tailrace.protocol.features import Readers
+from tailrace.protocol.features import FeatureReaders
 from tailrace.protocol.fields import NUMBER_MAX, U32_MAX, Fields
 from tailrace.protocol.names import node_address, node_id, readable_name, stream_name
 from tailrace.protocol.opcodes import Op
@@ -21,18 +21,18 @@ from tailrace.protocol.replication import (
     Call,
     Claim,
     Claimed,
+    CopyEnd,
     Direction,
-    End,
     Fence,
     Fenced,
     Follow,
     Followed,
     FollowState,
     Held,
-    Link,
     Names,
-    Request,
-    Response,
+    NodeLink,
+    NodeRequest,
+    NodeResponse,
     Returned,
     Told,
     Watch,
@@ -148,7 +148,7 @@ def _told(fields: Fields) -> Told:
         id=fields.number("id", U32_MAX),
         node=node_id(fields.text("node")),
         address=address and node_address(address),
-        links=tuple(_link(Link(*row)) for row in rows),
+        links=tuple(_link(NodeLink(*row)) for row in rows),
         masters=fields.number("masters"),
         slaves=fields.number("slaves"),
         disabled=fields.number("disabled"),
@@ -157,8 +157,8 @@ def _told(fields: Fields) -> Told:
     )
 
 
-def _ends(fields: Fields) -> tuple[End, ...]:
-    ends = tuple(End(*row) for row in fields.rows("ends", (str, str, int, int, int)))
+def _ends(fields: Fields) -> tuple[CopyEnd, ...]:
+    ends = tuple(CopyEnd(*row) for row in fields.rows("ends", (str, str, int, int, int)))
     for end in ends:
         readable_name(end.stream.encode())
         _check_numbers("TOLD", (end.epoch, end.last_epoch), U32_MAX)
@@ -177,7 +177,7 @@ def _returned(fields: Fields) -> Returned:
     return Returned(number, None, fields.text("code"), fields.text("text"))
 
 
-def _link(link: Link) -> Link:
+def _link(link: NodeLink) -> NodeLink:
     """The link itself, when it can be one."""
     if link.direction not in get_args(Direction):
         raise _wrong("TOLD", f"has a link with a direction that is none of {', '.join(get_args(Direction))}")
@@ -214,7 +214,7 @@ def _wrong(message: str, problem: str) -> PeerError:
     return PeerError(Code.USAGE, f"{message} {problem}")
 
 
-REQUESTS: Final[Mapping[int, Callable[[Fields], Request]]] = {
+REQUESTS: Final[Mapping[int, Callable[[Fields], NodeRequest]]] = {
     Op.FOLLOW: _follow,
     Op.HELD: _held,
     Op.WATCH: _watch,
@@ -223,7 +223,7 @@ REQUESTS: Final[Mapping[int, Callable[[Fields], Request]]] = {
     Op.CALL: _call,
     Op.FENCE: _fence,
 }
-RESPONSES: Final[Mapping[int, Callable[[Fields], Response]]] = {
+RESPONSES: Final[Mapping[int, Callable[[Fields], NodeResponse]]] = {
     Op.FOLLOWED: _followed,
     Op.NAMES: _names,
     Op.CLAIMED: _claimed,
@@ -231,4 +231,4 @@ RESPONSES: Final[Mapping[int, Callable[[Fields], Response]]] = {
     Op.RETURNED: _returned,
     Op.FENCED: _fenced,
 }
-READERS: Final = Readers(REQUESTS, RESPONSES, ROWS_MAX, ROWS_MAX)
+READERS: Final = FeatureReaders(REQUESTS, RESPONSES, ROWS_MAX, ROWS_MAX)

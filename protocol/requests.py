@@ -23,12 +23,12 @@ from tailrace.protocol.messages import (
     Op,
     Open,
     Ping,
-    Place,
     Pong,
     Publish,
     Request,
     Subscribe,
     Unsubscribe,
+    WirePlace,
 )
 from tailrace.protocol.names import node_address, node_id
 from tailrace.shard.frame import (
@@ -158,7 +158,7 @@ def _subscribe(fields: Fields) -> Subscribe:
     skip = fields.number("skip") if "skip" in fields else 0
     if skip and start.kind != "time":
         raise PeerError(Code.USAGE, "SUBSCRIBE: the field skip counts messages at a time, so from must be one")
-    end: Place | None = fields.place("end", ("seq", "time", "now")) if "end" in fields else None
+    end: WirePlace | None = fields.place("end", ("seq", "time", "now")) if "end" in fields else None
     credit = fields.number("credit") if "credit" in fields else None
     return Subscribe(number, fields.readable_stream("stream"), start, skip, end, credit)
 

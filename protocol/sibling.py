@@ -57,26 +57,26 @@ WANT: Final = 79
 CUT: Final = 77
 PARTLY: Final = 80
 
-Group: TypeAlias = tuple[bytes, int, int, bool, bool, int]
+ForwardGroup: TypeAlias = tuple[bytes, int, int, bool, bool, int]
 """stream, messages, frame bytes, whether the publisher may make the stream, whether it is to be on the disk, and on how
 many other nodes"""
-Result: TypeAlias = tuple[int, int, bool, str, str]
+ForwardResult: TypeAlias = tuple[int, int, bool, str, str]
 """first seq, subscribers on the node, whether the stream was made, code ("" for done), text"""
 HeldRow: TypeAlias = tuple[bytes, int, int, str, int, int]
 """stream, its line (`broker.replication.downstream.replica_acks`), the follower's connection, node, next seq, synced
 seq"""
-Body: TypeAlias = bytes | bytearray | memoryview
+EnvelopeBody: TypeAlias = bytes | bytearray | memoryview
 
 _LENGTH = struct.Struct("<I")
 _GARBLED = (ValueError, TypeError, IndexError, struct.error, msgpack.UnpackException)
-_Value = TypeVar("_Value")
+_Unpacked = TypeVar("_Unpacked")
 
 
-def _reader(unpack: Callable[[Body], _Value]) -> Callable[[Body], _Value]:
+def _reader(unpack: Callable[[EnvelopeBody], _Unpacked]) -> Callable[[EnvelopeBody], _Unpacked]:
     """Wraps a function that takes a body apart: raises PeerError if the body is malformed."""
 
     @wraps(unpack)
-    def checked(body: Body) -> _Value:
+    def checked(body: EnvelopeBody) -> _Unpacked:
         try:
             return unpack(body)
         except _GARBLED as error:
@@ -87,7 +87,7 @@ def _reader(unpack: Callable[[Body], _Value]) -> Callable[[Body], _Value]:
     return checked
 
 
-def pack_forward(request_id: int, groups: Sequence[Group]) -> bytes:
+def pack_forward(request_id: int, groups: Sequence[ForwardGroup]) -> bytes:
     """Packs a FORWARD without the frames, which the caller sends right after it: as many bytes as the groups
     declare."""
     head = msgpack.packb([request_id, groups])
@@ -95,7 +95,7 @@ def pack_forward(request_id: int, groups: Sequence[Group]) -> bytes:
 
 
 @_reader
-def unpack_forward(body: Body) -> tuple[int, list[Group], memoryview]:
+def unpack_forward(body: EnvelopeBody) -> tuple[int, list[ForwardGroup], memoryview]:
     """(request id, groups, frames). The frames are a part of `body`."""
     view = memoryview(body)
     end = _LENGTH.size + _LENGTH.unpack_from(view)[0]
@@ -107,22 +107,22 @@ def unpack_forward(body: Body) -> tuple[int, list[Group], memoryview]:
     return request_id, [tuple(group) for group in groups], frames
 
 
-def pack_forwarded(request_id: int, results: Sequence[Result]) -> bytes:
+def pack_forwarded(request_id: int, results: Sequence[ForwardResult]) -> bytes:
     return pack_envelope(FORWARDED, msgpack.packb([request_id, results]))
 
 
 @_reader
-def unpack_forwarded(body: Body) -> tuple[int, list[Result]]:
+def unpack_forwarded(body: EnvelopeBody) -> tuple[int, list[ForwardResult]]:
     request_id, results = msgpack.unpackb(body)
     return request_id, [tuple(result) for result in results]
 
 
-def pack_partly(request_id: int, rows: Sequence[tuple[int, Result]]) -> bytes:
+def pack_partly(request_id: int, rows: Sequence[tuple[int, ForwardResult]]) -> bytes:
     return pack_envelope(PARTLY, msgpack.packb([request_id, rows]))
 
 
 @_reader
-def unpack_partly(body: Body) -> tuple[int, list[tuple[int, Result]]]:
+def unpack_partly(body: EnvelopeBody) -> tuple[int, list[tuple[int, ForwardResult]]]:
     request_id, rows = msgpack.unpackb(body)
     return request_id, [(place, tuple(result)) for place, result in rows]
 
@@ -132,7 +132,7 @@ def pack_taken(request_ids: Sequence[int]) -> bytes:
 
 
 @_reader
-def unpack_taken(body: Body) -> list[int]:
+def unpack_taken(body: EnvelopeBody) -> list[int]:
     return [int(request_id) for request_id in msgpack.unpackb(body)]
 
 
@@ -141,7 +141,7 @@ def pack_call(request_id: int, verb: str, args: Sequence[Any]) -> bytes:
 
 
 @_reader
-def unpack_call(body: Body) -> tuple[int, str, list[Any]]:
+def unpack_call(body: EnvelopeBody) -> tuple[int, str, list[Any]]:
     request_id, verb, args = msgpack.unpackb(body)
     if verb in REQUEST_VERBS:
         args[1] = read_body(verb, args[1])
@@ -153,7 +153,7 @@ def pack_reply(request_id: int, value: Any, code: str, text: str) -> bytes:
 
 
 @_reader
-def unpack_reply(body: Body) -> tuple[int, Any, str, str]:
+def unpack_reply(body: EnvelopeBody) -> tuple[int, Any, str, str]:
     request_id, value, code, text = msgpack.unpackb(body)
     return request_id, value, code, text
 
@@ -163,7 +163,7 @@ def pack_moved(request_id: int) -> bytes:
 
 
 @_reader
-def unpack_moved(body: Body) -> int:
+def unpack_moved(body: EnvelopeBody) -> int:
     (request_id,) = msgpack.unpackb(body)
     return int(request_id)
 
@@ -173,7 +173,7 @@ def pack_interest(streams: Sequence[tuple[bytes, int]]) -> bytes:
 
 
 @_reader
-def unpack_interest(body: Body) -> list[tuple[bytes, int]]:
+def unpack_interest(body: EnvelopeBody) -> list[tuple[bytes, int]]:
     return [(name, subscribers) for name, subscribers in msgpack.unpackb(body)]
 
 
@@ -182,7 +182,7 @@ def pack_grew(streams: Sequence[tuple[bytes, int, int]]) -> bytes:
 
 
 @_reader
-def unpack_grew(body: Body) -> list[tuple[bytes, int, int]]:
+def unpack_grew(body: EnvelopeBody) -> list[tuple[bytes, int, int]]:
     return [(name, next_seq, end_offset) for name, next_seq, end_offset in msgpack.unpackb(body)]
 
 
@@ -191,7 +191,7 @@ def pack_cut(name: bytes, seq: int) -> bytes:
 
 
 @_reader
-def unpack_cut(body: Body) -> tuple[bytes, int]:
+def unpack_cut(body: EnvelopeBody) -> tuple[bytes, int]:
     name, seq = msgpack.unpackb(body)
     return bytes(name), int(seq)
 
@@ -201,7 +201,7 @@ def pack_handover(state: dict[str, Any]) -> bytes:
 
 
 @_reader
-def unpack_handover(body: Body) -> dict[str, Any]:
+def unpack_handover(body: EnvelopeBody) -> dict[str, Any]:
     return dict(msgpack.unpackb(body))
 
 
@@ -210,7 +210,7 @@ def pack_held(rows: Sequence[HeldRow]) -> bytes:
 
 
 @_reader
-def unpack_held(body: Body) -> list[HeldRow]:
+def unpack_held(body: EnvelopeBody) -> list[HeldRow]:
     return [
         (name, line, connection, node, next_seq, synced_seq)
         for name, line, connection, node, next_seq, synced_seq in msgpack.unpackb(body)
@@ -222,7 +222,7 @@ def pack_gone(connection: int, rows: Sequence[tuple[bytes, str]]) -> bytes:
 
 
 @_reader
-def unpack_gone(body: Body) -> tuple[int, list[tuple[bytes, str]]]:
+def unpack_gone(body: EnvelopeBody) -> tuple[int, list[tuple[bytes, str]]]:
     connection, rows = msgpack.unpackb(body)
     return connection, [(name, node) for name, node in rows]
 
@@ -232,7 +232,7 @@ def pack_news(streams: Sequence[tuple[bytes, list[Any]]]) -> bytes:
 
 
 @_reader
-def unpack_news(body: Body) -> list[tuple[bytes, list[Any]]]:
+def unpack_news(body: EnvelopeBody) -> list[tuple[bytes, list[Any]]]:
     return [(name, lineage) for name, lineage in msgpack.unpackb(body)]
 
 
@@ -241,7 +241,7 @@ def pack_want(names: Sequence[bytes]) -> bytes:
 
 
 @_reader
-def unpack_want(body: Body) -> list[bytes]:
+def unpack_want(body: EnvelopeBody) -> list[bytes]:
     return list(msgpack.unpackb(body))
 
 

@@ -22,7 +22,7 @@ SE: Final = 240
 _IAC_BYTE = bytes((IAC,))
 
 
-class State(IntEnum):
+class TelnetState(IntEnum):
     """The meaning of the next byte after the bytes so far. The value is also handed over to another worker."""
 
     DATA = 0
@@ -36,13 +36,13 @@ class State(IntEnum):
 
 
 _AFTER_IAC = {
-    DO: State.OPTION_DO,
-    WILL: State.OPTION_WILL,
-    DONT: State.OPTION_NONE,
-    WONT: State.OPTION_NONE,
-    SB: State.SUB,
+    DO: TelnetState.OPTION_DO,
+    WILL: TelnetState.OPTION_WILL,
+    DONT: TelnetState.OPTION_NONE,
+    WONT: TelnetState.OPTION_NONE,
+    SB: TelnetState.SUB,
 }
-_DECLINED = {State.OPTION_DO: WONT, State.OPTION_WILL: DONT}
+_DECLINED = {TelnetState.OPTION_DO: WONT, TelnetState.OPTION_WILL: DONT}
 
 
 class TelnetFilter:
@@ -50,14 +50,14 @@ class TelnetFilter:
 
     __slots__ = ("state",)
 
-    def __init__(self, state: int = State.DATA) -> None:
-        self.state = State(state)
+    def __init__(self, state: int = TelnetState.DATA) -> None:
+        self.state = TelnetState(state)
 
     def feed(self, data: bytes) -> tuple[bytes, bytes]:
         """(what the user sent, answers to send back)."""
-        if self.state is State.DATA and IAC not in data and b"\r\0" not in data:
+        if self.state is TelnetState.DATA and IAC not in data and b"\r\0" not in data:
             if data.endswith(b"\r"):
-                self.state = State.CR
+                self.state = TelnetState.CR
             return data, b""
         out, replies = bytearray(), bytearray()
         position = 0
@@ -68,23 +68,23 @@ class TelnetFilter:
     def _step(self, data: bytes, position: int, out: bytearray, replies: bytearray) -> int:
         """Take the run of data, or the one byte, at `position`; returns where the next begins."""
         state = self.state
-        if state is State.DATA:
+        if state is TelnetState.DATA:
             return self._data(data, position, out)
         byte = data[position]
-        if state is State.CR:
+        if state is TelnetState.CR:
             return self._after_cr(byte, position, out)
-        if state is State.COMMAND:
+        if state is TelnetState.COMMAND:
             if byte == IAC:
                 out.append(IAC)
-            self.state = _AFTER_IAC.get(byte, State.DATA)
-        elif state is State.SUB:
+            self.state = _AFTER_IAC.get(byte, TelnetState.DATA)
+        elif state is TelnetState.SUB:
             return self._skip(data, position)
-        elif state is State.SUB_IAC:
-            self.state = State.DATA if byte == SE else State.SUB
+        elif state is TelnetState.SUB_IAC:
+            self.state = TelnetState.DATA if byte == SE else TelnetState.SUB
         else:
             if state in _DECLINED:
                 replies += bytes((IAC, _DECLINED[state], byte))
-            self.state = State.DATA
+            self.state = TelnetState.DATA
         return position + 1
 
     def _data(self, data: bytes, position: int, out: bytearray) -> int:
@@ -96,14 +96,14 @@ class TelnetFilter:
             return cr + 2
         out += data[position:stop]
         if stop > position and data[stop - 1] == 13:
-            self.state = State.CR
+            self.state = TelnetState.CR
             return stop
         if stop < len(data):
-            self.state = State.COMMAND
+            self.state = TelnetState.COMMAND
         return stop + 1
 
     def _after_cr(self, byte: int, position: int, out: bytearray) -> int:
-        self.state = State.DATA
+        self.state = TelnetState.DATA
         if byte:
             return position
         out.append(10)
@@ -112,7 +112,7 @@ class TelnetFilter:
     def _skip(self, data: bytes, position: int) -> int:
         iac = data.find(_IAC_BYTE, position)
         if iac >= 0:
-            self.state = State.SUB_IAC
+            self.state = TelnetState.SUB_IAC
         return _found(iac, len(data)) + 1
 
 

@@ -13,7 +13,7 @@ compiled = False
 NULL = None
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_Value = TypeVar("_Value")
+_CastValue = TypeVar("_CastValue")
 
 
 class CType:
@@ -63,6 +63,6 @@ def declare(_type: object = None, value: Any = None, **_named: object) -> Any:
     return value
 
 
-def cast(_type: object, value: _Value, typecheck: bool = False) -> _Value:
+def cast(_type: object, value: _CastValue, typecheck: bool = False) -> _CastValue:
     """The value as it is: no conversion, no truncation."""
     return value

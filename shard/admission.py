@@ -28,7 +28,7 @@ Frames: TypeAlias = bytes | bytearray | memoryview
 _admit = load("tailrace.shard.frame_cy").admit
 
 
-class End(NamedTuple):
+class LogEnd(NamedTuple):
     """The end of a log; the timestamp and the epoch are those of its last message."""
 
     next_seq: int
@@ -43,12 +43,12 @@ class Admission(NamedTuple):
     """
 
     entries: list[bytearray]
-    end: End
+    end: LogEnd
     flags: int
     refused: FramesRefused | None = None
 
 
-def admit_pieces(name: str, pieces: Sequence[Frames], end: End) -> Admission:
+def admit_pieces(name: str, pieces: Sequence[Frames], end: LogEnd) -> Admission:
     """Check pieces that are to follow a log of this end: whole frames with right checksums, seqs without a hole,
     timestamps and epochs that never go back.
     """
@@ -69,15 +69,15 @@ def admit_pieces(name: str, pieces: Sequence[Frames], end: End) -> Admission:
     return Admission(row, end, flags)
 
 
-def _behind(end: End, entries: bytearray, size: int) -> End:
+def _behind(end: LogEnd, entries: bytearray, size: int) -> LogEnd:
     """The end of a log of this end that has taken `size` bytes of frames more, with these entries."""
     if not entries:
         return end
     timestamp_us, _, _, epoch = INDEX_ENTRY.unpack_from(entries, len(entries) - INDEX_ENTRY_BYTES)
-    return End(end.next_seq + len(entries) // INDEX_ENTRY_BYTES, end.end_offset + size, timestamp_us, epoch)
+    return LogEnd(end.next_seq + len(entries) // INDEX_ENTRY_BYTES, end.end_offset + size, timestamp_us, epoch)
 
 
-def _cause(frames: Frames, place: int, fault: str, end: End) -> str:
+def _cause(frames: Frames, place: int, fault: str, end: LogEnd) -> str:
     """The text of a fault in the frame that begins at byte `place` and would follow a log with this end."""
     if len(frames) - place < HEADER_BYTES:
         return fault_text(fault)

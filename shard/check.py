@@ -43,10 +43,10 @@ from tailrace.shard.index import entry_offset, read_entry
 from tailrace.shard.meta import Role, meta_path, read_meta
 from tailrace.shard.newborn import Left, left_of_newborn
 from tailrace.shard.reader import this_boot
-from tailrace.shard.report import Fault, StreamReport
+from tailrace.shard.report import FileFault, StreamReport
 from tailrace.shard.stream_files import StreamPaths, check_identity, is_begun_anew, open_fds, stream_paths
 from tailrace.shard.torn import data_end
-from tailrace.shard.walk import FrameWalk, Run, fault_text, frame_seq, index_entries, looks_torn
+from tailrace.shard.walk import FrameRun, FrameWalk, fault_text, frame_seq, index_entries, looks_torn
 
 FAULTS_MAX: Final = 16
 """Faults named for one stream; there may be more."""
@@ -81,7 +81,7 @@ def check_shard(data: DataDirectory, shard: int, *, boot_id: str | None = None) 
         report = check_stream(directory, name, shard=shard, boot_id=boot_id)
         home = data.shard_of(name)
         if home != shard:
-            misplaced = Fault(directory, 0, f"stream {name!r} belongs in {data.shard_path(home)}")
+            misplaced = FileFault(directory, 0, f"stream {name!r} belongs in {data.shard_path(home)}")
             report = replace(report, faults=(*report.faults, misplaced))
         yield report
 
@@ -135,7 +135,7 @@ class _Checker:
     """One pass over one stream: `run` it, then take the `report`."""
 
     def __init__(self, paths: StreamPaths, boot: int) -> None:
-        self.faults: list[Fault] = []
+        self.faults: list[FileFault] = []
         self.notes: list[str] = []
         self._paths = paths
         self._boot = boot
@@ -371,7 +371,7 @@ class _Checker:
             start, seq = following.offset, walk.seq + 1
         return None
 
-    def _take(self, run: Run, surplus: int, first_seq: int) -> int:
+    def _take(self, run: FrameRun, surplus: int, first_seq: int) -> int:
         """Compares the entries of a run, without its last `surplus` messages, and counts it; returns its end."""
         entries = index_entries(run.frames, 0, len(run.frames), run.offset)
         truth = entries[: len(entries) - INDEX_ENTRY_BYTES * surplus]
@@ -414,4 +414,4 @@ class _Checker:
 
     def _fault(self, file: str, offset: int, cause: str) -> None:
         if len(self.faults) < FAULTS_MAX:
-            self.faults.append(Fault(Path(file), offset, cause))
+            self.faults.append(FileFault(Path(file), offset, cause))

@@ -30,7 +30,7 @@ _TEXT: Final = "diverged first_seq={} next_seq={} first_epoch={} last_epoch={} f
 _TITLE: Final = re.compile(_TEXT.replace("{}", r"(\d{1,20})") + r" crc=([0-9a-f]{8}) *\n")
 
 
-class Tail(NamedTuple):
+class SetAsideTail(NamedTuple):
     """Messages first_seq..next_seq, whose frames are `nbytes` long, their first and last epoch and timestamp."""
 
     first_seq: int
@@ -47,7 +47,7 @@ class DivergedTail(NamedTuple):
     at byte `offset`."""
 
     number: int
-    tail: Tail
+    tail: SetAsideTail
     at_s: int
     offset: int
 
@@ -61,7 +61,7 @@ def diverged_path(directory: Path, stem: str) -> Path:
     return directory / (stem + DIVERGED_SUFFIX)
 
 
-def keep_diverged(paths: StreamPaths, content_fd: int, offset: int, tail: Tail) -> DivergedTail:
+def keep_diverged(paths: StreamPaths, content_fd: int, offset: int, tail: SetAsideTail) -> DivergedTail:
     """Add the frames that begin at `offset` of the content; they and all names are on the disk on return.
 
     Where the last tail is these very messages (they were kept, and then the cut was not made) it is that one. Raises
@@ -140,7 +140,7 @@ def _parse_title(title: bytes, number: int, place: int) -> DivergedTail | None:
     *values, at_s = map(int, match.groups()[:-1])
     if _crc32c(_TEXT.format(*values, at_s).encode()) != int(match[match.re.groups], 16):
         return None
-    return DivergedTail(number, Tail(*values), at_s, place + TITLE_BYTES)
+    return DivergedTail(number, SetAsideTail(*values), at_s, place + TITLE_BYTES)
 
 
 def _is_same(one_fd: int, one: int, other_fd: int, other: int, nbytes: int) -> bool:

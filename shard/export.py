@@ -18,7 +18,7 @@ from tailrace.shard.frame import HEADER_BYTES, INDEX_ENTRY_BYTES, MAX_FRAME_BYTE
 from tailrace.shard.header import HEADER_PAGE_BYTES
 from tailrace.shard.reader import StreamReader
 from tailrace.shard.torn import read_torn
-from tailrace.shard.walk import FrameWalk, Run, fault_text, frame_seq, index_entries, whole_frame_seq
+from tailrace.shard.walk import FrameRun, FrameWalk, fault_text, frame_seq, index_entries, whole_frame_seq
 
 END: Final = 1 << 64
 """Behind every seq and every timestamp."""
@@ -104,7 +104,7 @@ def torn_sections(fd: int, file: Path, name: str) -> Iterator[Section]:
             yield Section(title, number, file, fd, part.offset, end, seq, _by_length(fd, end), tuple)
 
 
-def read_section(section: Section, bounds: Bounds) -> Iterator[Run | Bad]:
+def read_section(section: Section, bounds: Bounds) -> Iterator[FrameRun | Bad]:
     """Yields the valid frames within the bounds, run by run, and damaged ranges. Raises Trimmed, StreamCut, OSError."""
     offset, seq = section.offset, section.seq
     while offset < section.end_offset:
@@ -124,7 +124,7 @@ def read_section(section: Section, bounds: Bounds) -> Iterator[Run | Bad]:
         offset, seq = next_offset, next_seq
 
 
-def clip(run: Run, bounds: Bounds) -> Run | None:
+def clip(run: FrameRun, bounds: Bounds) -> FrameRun | None:
     """The part of a run that is within the bounds; None when nothing is."""
     first, end = 0, run.messages
     entries = index_entries(run.frames, 0, len(run.frames), 0)
@@ -137,7 +137,9 @@ def clip(run: Run, bounds: Bounds) -> Run | None:
     if (first, end) == (0, run.messages):
         return run
     offsets = [*memoryview(entries).cast("Q")[1::3].tolist(), len(run.frames)]
-    return Run(run.seq + first, end - first, run.offset + offsets[first], run.frames[offsets[first] : offsets[end]])
+    return FrameRun(
+        run.seq + first, end - first, run.offset + offsets[first], run.frames[offsets[first] : offsets[end]]
+    )
 
 
 def _by_length(fd: int, end: int) -> Callable[[int, int], tuple[int, int] | None]:

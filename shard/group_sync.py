@@ -15,10 +15,10 @@ from tailrace.shard.errors import StorageError
 from tailrace.shard.files import FileSystem
 from tailrace.shard.log import StreamLog
 
-Outcome = OSError | StorageError | None
+SyncError = OSError | StorageError | None
 
 
-def sync_together(logs: Sequence[StreamLog], file_system: FileSystem) -> list[Outcome]:
+def sync_together(logs: Sequence[StreamLog], file_system: FileSystem) -> list[SyncError]:
     """As `StreamLog.sync` of each, in any thread; returns the error of each. No log may be there twice.
 
     Streams that are marked after a failed sync are synced by themselves, and those that may have been meant by an
@@ -35,10 +35,10 @@ def sync_together(logs: Sequence[StreamLog], file_system: FileSystem) -> list[Ou
             log.syncing.release()
 
 
-def _sync_held(logs: Sequence[StreamLog], file_system: FileSystem) -> list[Outcome]:
+def _sync_held(logs: Sequence[StreamLog], file_system: FileSystem) -> list[SyncError]:
     errors = file_system.errors
     begun, alone = _begin(logs, errors)
-    outcomes: dict[StreamLog, Outcome] = {}
+    outcomes: dict[StreamLog, SyncError] = {}
     is_synced = (len(begun) > 1 or (begun and file_system.flushes_always)) and _sync(file_system, errors)
     if is_synced and not file_system.flushes_always:
         is_synced = _flush_disk(begun, outcomes)
@@ -74,7 +74,7 @@ def _sync(file_system: FileSystem, errors: int) -> bool:
     return file_system.errors == errors
 
 
-def _flush_disk(begun: dict[StreamLog, BegunSync], outcomes: dict[StreamLog, Outcome]) -> bool:
+def _flush_disk(begun: dict[StreamLog, BegunSync], outcomes: dict[StreamLog, SyncError]) -> bool:
     """Make the disk write its cache, with one fdatasync of any file. False if it did not.
 
     An error is that log's outcome; it is taken out of `begun`.
@@ -96,7 +96,7 @@ def _flush_disk(begun: dict[StreamLog, BegunSync], outcomes: dict[StreamLog, Out
     return False
 
 
-def _sync_alone(log: StreamLog, errors: int) -> Outcome:
+def _sync_alone(log: StreamLog, errors: int) -> SyncError:
     try:
         log.sync()
     except (StorageError, OSError) as error:

@@ -18,7 +18,7 @@ CUT_READS_MAX: Final = 64
 """More than halving takes to find any place: what a damaged index can cost."""
 
 
-class Run(NamedTuple):
+class IndexRun(NamedTuple):
     """Messages seq..end_seq, whose frames fill the content from `offset` to `end_offset`."""
 
     seq: int
@@ -55,7 +55,7 @@ def seq_at(fd: int, base_seq: int, first_seq: int, next_seq: int, timestamp_us: 
     return after
 
 
-def cut(fd: int, base_seq: int, run: Run, nbytes: int) -> tuple[int, int] | None:
+def cut(fd: int, base_seq: int, run: IndexRun, nbytes: int) -> tuple[int, int] | None:
     """Returns the end of the longest prefix of a run that has at most `nbytes`, or is one message.
 
     Gives (the seq after it, the offset after it); None where the entries make no sense. Messages are mostly of like

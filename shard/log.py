@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NoReturn
 
-from tailrace.shard.admission import End, Frames, admit_pieces
+from tailrace.shard.admission import Frames, LogEnd, admit_pieces
 from tailrace.shard.begun_sync import BegunSync
-from tailrace.shard.diverged import DivergedTail, Tail, keep_diverged
+from tailrace.shard.diverged import DivergedTail, SetAsideTail, keep_diverged
 from tailrace.shard.epochs import History, find_epochs
 from tailrace.shard.errors import StorageFull, StreamDamaged, StreamMissing, is_full
 from tailrace.shard.files import punch_hole, sync_directory, write_all, write_row
@@ -60,7 +60,7 @@ from tailrace.shard.stream_files import (
 )
 from tailrace.shard.sync_marks import mark_failed_word
 from tailrace.shard.torn import keep_torn
-from tailrace.shard.walk import FrameWalk, Run, fault_text
+from tailrace.shard.walk import FrameRun, FrameWalk, fault_text
 
 PUNCH_PAGE_BYTES: Final = 4_096
 """Holes are punched in whole pages of this size."""
@@ -254,7 +254,7 @@ class StreamLog:
         it are. Raises StorageFull: nothing is committed. The log can go on in both cases. Raises OSError.
         """
         first_seq = self.next_seq
-        end = End(first_seq, self.end_offset, self.last_timestamp_us, self.last_epoch)
+        end = LogEnd(first_seq, self.end_offset, self.last_timestamp_us, self.last_epoch)
         row, end, flags, refused = admit_pieces(self.name, pieces, end)
         if row:
             frames, entries = (pieces[0], row[0]) if len(row) == 1 else (pieces[: len(row)], bytearray().join(row))
@@ -304,7 +304,7 @@ class StreamLog:
         place = self.entry(seq).offset + CRC_OFFSET
         return int.from_bytes(os.pread(self._content_fd, 4, place), "little")
 
-    def walk(self, seq: int) -> Iterator[Run]:
+    def walk(self, seq: int) -> Iterator[FrameRun]:
         """The frames from message `seq` on to the end that there is now, in checked pieces of bounded size.
 
         Raises StreamDamaged, OSError; ValueError for a message that does not exist.
@@ -564,7 +564,7 @@ class StreamLog:
         first, last = self._entry(first_seq, index_fd), self._entry(next_seq - 1, index_fd)
         nbytes = last.offset + last.length - first.offset
         epochs, times = (first.epoch, last.epoch), (first.timestamp_us, last.timestamp_us)
-        tail = Tail(first_seq, next_seq, *epochs, *times, nbytes)
+        tail = SetAsideTail(first_seq, next_seq, *epochs, *times, nbytes)
         return keep_diverged(self._pair.paths, content_fd, first.offset, tail)
 
     def _changed(self, next_seq: int, generation: int) -> bool:

@@ -25,7 +25,7 @@ from tailrace.shard.leaves import load
 from tailrace.shard.log import StreamLog
 from tailrace.shard.names import file_stem
 from tailrace.shard.numbering import read_numbering
-from tailrace.shard.producers import Producers, Run
+from tailrace.shard.producers import ProducerRun, Producers
 from tailrace.shard.stream_files import PRODUCERS_SUFFIX
 
 PRODUCERS_MAGIC: Final = b"TRprod\x001"
@@ -40,7 +40,7 @@ _crc32c = load("tailrace.shard.frame_cy").crc32c
 _find_flagged = load("tailrace.shard.run_cy").find_flagged
 
 
-class Checkpoint(NamedTuple):
+class ProducerCheckpoint(NamedTuple):
     """The producers of the messages before `upto_seq`, of which the last has this epoch and checksum."""
 
     upto_seq: int
@@ -64,7 +64,7 @@ def save(path: Path, log: StreamLog, producers: Producers) -> None:
     os.rename(new, path)
 
 
-def read(path: Path) -> Checkpoint | None:
+def read(path: Path) -> ProducerCheckpoint | None:
     """None if it is missing or incomplete. Raises OSError."""
     try:
         with open(path, "rb") as file:
@@ -78,7 +78,7 @@ def read(path: Path) -> Checkpoint | None:
     if magic != PRODUCERS_MAGIC or crc != _crc32c(body):
         return None
     try:
-        return Checkpoint(*msgpack.unpackb(body))
+        return ProducerCheckpoint(*msgpack.unpackb(body))
     except (ValueError, TypeError, msgpack.UnpackException):
         return None
 
@@ -111,10 +111,10 @@ def follow(producers: Producers, frames: bytes | bytearray | memoryview) -> None
             producer_id, number = read_numbering(metadata)
         except ValueError:
             continue  # no owner has let it in as a producer's
-        producers.note(producer_id, Run(number, messages, seq), timestamp_us)
+        producers.note(producer_id, ProducerRun(number, messages, seq), timestamp_us)
 
 
-def _restored(checkpoint: Checkpoint | None, log: StreamLog, expiry_us: int) -> tuple[Producers, int]:
+def _restored(checkpoint: ProducerCheckpoint | None, log: StreamLog, expiry_us: int) -> tuple[Producers, int]:
     """Returns the checkpoint's producers, if it is of this very line of messages, and its end."""
     producers = Producers(expiry_us)
     if checkpoint is not None and _fits(checkpoint, log):
@@ -126,7 +126,7 @@ def _restored(checkpoint: Checkpoint | None, log: StreamLog, expiry_us: int) -> 
     return producers, log.first_seq
 
 
-def _fits(checkpoint: Checkpoint, log: StreamLog) -> bool:
+def _fits(checkpoint: ProducerCheckpoint, log: StreamLog) -> bool:
     last_seq = checkpoint.upto_seq - 1
     if not log.first_seq <= last_seq < log.next_seq:
         return False

@@ -28,7 +28,7 @@ PRODUCER_BYTES: Final = 512
 """What a producer takes beside its runs, about."""
 
 
-class Run(NamedTuple):
+class ProducerRun(NamedTuple):
     """Messages `number` to `number + messages - 1` of a producer are messages `seq` and on of the stream."""
 
     number: int
@@ -36,7 +36,7 @@ class Run(NamedTuple):
     seq: int
 
 
-class Kind(Enum):
+class NumberVerdict(Enum):
     NEW = "new"  # to be appended
     REPEAT = "repeat"  # logged before, from `seq` on
     REST = "rest"  # of it, `expected - number` messages are logged, from `seq` on; the others are to be appended
@@ -48,15 +48,15 @@ class Kind(Enum):
 class Judgement(NamedTuple):
     """`end_seq`: behind the last message of a repeat, whose messages need not lie together in the log."""
 
-    kind: Kind
+    kind: NumberVerdict
     seq: int = 0
     expected: int = 0
     end_seq: int = 0
 
 
 class Producer:
-    """`number`: the one that its next message has. `runs`: the numbers of each `Run`, one run behind another; the last
-    one grows in place.
+    """`number`: the one that its next message has. `runs`: the numbers of each `ProducerRun`, one run behind another;
+    the last one grows in place.
     """
 
     __slots__ = ("number", "runs", "timestamp_us")
@@ -124,12 +124,12 @@ class Producers:
         """Decides about `count` messages from `number` on."""
         producer = self._by_id.get(producer_id)
         if producer is None or producer.timestamp_us + self.expiry_us < now_us:
-            return Judgement(Kind.UNKNOWN if number else Kind.NEW)
+            return Judgement(NumberVerdict.UNKNOWN if number else NumberVerdict.NEW)
         expected = producer.number
         if number == expected:
-            return Judgement(Kind.NEW)
+            return Judgement(NumberVerdict.NEW)
         if number > expected:
-            return Judgement(Kind.GAP, expected=expected)
+            return Judgement(NumberVerdict.GAP, expected=expected)
         last_number = min(number + count, expected) - 1
         end_seq = 0
         runs = producer.runs
@@ -139,8 +139,10 @@ class Producers:
                 end_seq = first_seq + last_number - first + 1
             if first <= number:
                 seq = first_seq + number - first
-                return Judgement(Kind.REPEAT if number + count <= expected else Kind.REST, seq, expected, end_seq)
-        return Judgement(Kind.OLD, expected=expected)
+                return Judgement(
+                    NumberVerdict.REPEAT if number + count <= expected else NumberVerdict.REST, seq, expected, end_seq
+                )
+        return Judgement(NumberVerdict.OLD, expected=expected)
 
     def advance(self, producer_id: bytes, number: int, count: int, seq: int, now_us: int) -> bool:
         """Returns whether these messages are the next ones of a known producer; then they are recorded as by `note`."""
@@ -156,10 +158,10 @@ class Producers:
             runs[-2] += count
             producer.number = number + count
         else:
-            self._add(producer, Run(number, count, seq))
+            self._add(producer, ProducerRun(number, count, seq))
         return True
 
-    def note(self, producer_id: bytes, run: Run, timestamp_us: int) -> None:
+    def note(self, producer_id: bytes, run: ProducerRun, timestamp_us: int) -> None:
         """A run was appended."""
         producer = self._by_id.get(producer_id)
         if producer is None:
@@ -184,7 +186,7 @@ class Producers:
             producer.number += count
             producer.timestamp_us = timestamp_us
 
-    def _add(self, producer: Producer, run: Run) -> None:
+    def _add(self, producer: Producer, run: ProducerRun) -> None:
         runs = producer.runs
         producer.number = run.number + run.messages
         if runs and runs[-3] + runs[-2] == run.number and runs[-1] + runs[-2] == run.seq:
@@ -229,7 +231,7 @@ class Producers:
         for producer_id, number, timestamp_us, flat in rows:
             require_numbering(producer_id, number)
             numbers = iter(flat)
-            runs = [Run(*each) for each in zip(numbers, numbers, numbers, strict=True)]
+            runs = [ProducerRun(*each) for each in zip(numbers, numbers, numbers, strict=True)]
             if not runs or runs[-1].number + runs[-1].messages != number or len(runs) > RUNS_MAX:
                 raise ValueError(f"producer {producer_id!r}: {len(runs)} runs, and the next number is {number}")
             try:

@@ -34,7 +34,7 @@ from tailrace.shard.header import (
     tagged,
     untagged,
 )
-from tailrace.shard.index import Run, cut, entry_offset, read_entry, seq_at
+from tailrace.shard.index import IndexRun, cut, entry_offset, read_entry, seq_at
 from tailrace.shard.newborn import Left, left_of_newborn
 from tailrace.shard.place import place_word
 from tailrace.shard.stream_files import StreamPaths, is_begun_anew, open_fds, parse_headers, stream_paths
@@ -219,7 +219,7 @@ class StreamReader:
         self._require_current()
         return crc
 
-    def cut(self, run: Run, nbytes: int) -> tuple[int, int]:
+    def cut(self, run: IndexRun, nbytes: int) -> tuple[int, int]:
         """The seq and the offset after the longest part of committed messages that takes at most `nbytes`.
 
         At least one message, of any size. Raises Trimmed, StreamCut, StreamDamaged, OSError.

@@ -42,7 +42,7 @@ from tailrace.shard.header import (
 )
 from tailrace.shard.index import entry_offset, read_entry
 from tailrace.shard.place import place_word
-from tailrace.shard.stream_files import FilePair, Headers
+from tailrace.shard.stream_files import FilePair, HeaderPair
 from tailrace.shard.torn import keep_torn
 from tailrace.shard.walk import FrameWalk, check, fault_text, index_entries, looks_torn, whole_frame_seq
 
@@ -103,7 +103,7 @@ def recover(pair: FilePair, boot: int, check_bytes: int) -> Recovered:
     return found
 
 
-def _trust_the_commit(pair: FilePair, headers: Headers, found: Recovered, check_bytes: int) -> None:
+def _trust_the_commit(pair: FilePair, headers: HeaderPair, found: Recovered, check_bytes: int) -> None:
     """The machine has kept all that was written, unless the end does not check and looks as if it had not."""
     index = headers.index_words
     try:
@@ -117,7 +117,7 @@ def _trust_the_commit(pair: FilePair, headers: Headers, found: Recovered, check_
         found.new_boot = True
 
 
-def check_tail(pair: FilePair, headers: Headers, trusted_seq: int, check_bytes: int) -> tuple[int, int, int]:
+def check_tail(pair: FilePair, headers: HeaderPair, trusted_seq: int, check_bytes: int) -> tuple[int, int, int]:
     """Check the frames and entries of a bounded window before message `trusted_seq`.
 
     Returns the offset of their end, the last timestamp and the last epoch. Raises StreamDamaged, OSError.
@@ -166,7 +166,7 @@ def _check_window(pair: FilePair, seq: int, start: int, end: int, entries: memor
         raise paths.damaged(paths.index_file, place, "the entries are not as many as the frames")
 
 
-def _check_ends(pair: FilePair, headers: Headers, end_offset: int) -> None:
+def _check_ends(pair: FilePair, headers: HeaderPair, end_offset: int) -> None:
     """The recorded lengths and those of the files fit the committed count. Raises StreamDamaged."""
     paths, recorded = pair.paths, headers.content_words.end_offset
     closed = headers.index_words.state == STATE_CLOSED
@@ -182,7 +182,7 @@ def _check_ends(pair: FilePair, headers: Headers, end_offset: int) -> None:
             raise paths.damaged(file, end, f"closed with {end} bytes, it has {size}")
 
 
-def _begin_cut(pair: FilePair, headers: Headers, found: Recovered) -> Headers:
+def _begin_cut(pair: FilePair, headers: HeaderPair, found: Recovered) -> HeaderPair:
     """Readers may have the stream open: marks the change for them first. Returns the present headers."""
     found.new_boot = True
     pair.index_words[INDEX_CUTS] = tagged(headers.index_words.cuts | 1)
@@ -192,7 +192,7 @@ def _begin_cut(pair: FilePair, headers: Headers, found: Recovered) -> Headers:
 
 def _take_up_unsynced(
     pair: FilePair,
-    headers: Headers,
+    headers: HeaderPair,
     found: Recovered,
     check_bytes: int,
     limit: int,
@@ -223,7 +223,7 @@ def _take_up_unsynced(
     found.first_seq = min(found.first_seq, found.next_seq)
 
 
-def _find_start(pair: FilePair, headers: Headers, found: Recovered, check_bytes: int) -> StreamDamaged | None:
+def _find_start(pair: FilePair, headers: HeaderPair, found: Recovered, check_bytes: int) -> StreamDamaged | None:
     """The beginning of the walk: at the synced seq, or, if the index does not lead there, at the end of an older window
     that checks; the steps back double. Returns the damage in that case: the walk must reach the synced seq.
 
@@ -248,7 +248,7 @@ def _find_start(pair: FilePair, headers: Headers, found: Recovered, check_bytes:
             return first_damage
 
 
-def _begin_with_oldest(pair: FilePair, headers: Headers, found: Recovered, damage: StreamDamaged) -> None:
+def _begin_with_oldest(pair: FilePair, headers: HeaderPair, found: Recovered, damage: StreamDamaged) -> None:
     """Begins the walk with the oldest frame, at its offset in the content's header page. Raises `damage`, OSError."""
     offset = headers.content_words.first_offset
     seq = whole_frame_seq(pair.content_fd, offset, pair.content_size)
@@ -284,7 +284,7 @@ def settle_boot(pair: FilePair, boot: int) -> None:
     pair.index_words[INDEX_BOOT] = tagged(boot)
 
 
-def _settle(pair: FilePair, headers: Headers, found: Recovered) -> None:
+def _settle(pair: FilePair, headers: HeaderPair, found: Recovered) -> None:
     """Writes the results into the files."""
     content, index = pair.content_words, pair.index_words
     if found.is_cut and pair.content_size > found.end_offset:

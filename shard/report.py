@@ -9,7 +9,7 @@ from tailrace.shard.diverged import DivergedTail
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class FileFault:
     """A range of `file`, from byte `offset` on, differs from the written bytes."""
 
     file: Path
@@ -39,7 +39,7 @@ class StreamReport:
     synced_seq: int = 0
     unsynced_messages: int = 0
     torn_bytes: int = 0
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[FileFault, ...] = ()
     notes: tuple[str, ...] = ()
     diverged: tuple[DivergedTail, ...] = ()
     diverged_file: Path | None = None

@@ -34,7 +34,7 @@ from tailrace.shard.place import place_word
 
 CONTENT_SUFFIX: Final = ".content"
 INDEX_SUFFIX: Final = ".indx"
-Page: TypeAlias = Callable[[int], bytes]
+PageReader: TypeAlias = Callable[[int], bytes]
 """Makes a header page for the descriptor of its file."""
 PRODUCERS_SUFFIX: Final = ".producers"
 """Of what `shard.producer_file` keeps beside them."""
@@ -53,7 +53,7 @@ class StreamPaths(NamedTuple):
         return StreamDamaged(self.name, Path(file), offset, cause)
 
 
-class Headers(NamedTuple):
+class HeaderPair(NamedTuple):
     """Both header pages, parsed."""
 
     content_fixed: FixedHeader
@@ -101,7 +101,7 @@ class FilePair:
             self.index_map, self.index_words = map_page(index_fd, writable=True)
             failed.pop_all()
 
-    def headers(self) -> Headers:
+    def headers(self) -> HeaderPair:
         """Reads both header pages again. Raises StreamDamaged."""
         return parse_headers(self.paths, self.content_map[:], self.index_map[:])
 
@@ -120,7 +120,7 @@ def stream_paths(directory: Path, name: str) -> StreamPaths:
     )
 
 
-def parse_headers(paths: StreamPaths, content_page: bytes, index_page: bytes) -> Headers:
+def parse_headers(paths: StreamPaths, content_page: bytes, index_page: bytes) -> HeaderPair:
     """Checks that both pages are valid and of this very stream. Raises StreamDamaged."""
     try:
         index_fixed, index = parse_index(index_page)
@@ -131,7 +131,7 @@ def parse_headers(paths: StreamPaths, content_page: bytes, index_page: bytes) ->
     except HeaderFault as fault:
         raise paths.damaged(paths.content_file, fault.offset, fault.cause) from None
     check_identity(paths, content_fixed, index_fixed)
-    return Headers(content_fixed, content, index_fixed, index)
+    return HeaderPair(content_fixed, content, index_fixed, index)
 
 
 def check_identity(paths: StreamPaths, content: FixedHeader, index: FixedHeader) -> None:
@@ -269,7 +269,7 @@ def finish_anew(paths: StreamPaths, boot: int) -> None:
     sync_directory(paths.directory)
 
 
-def _empty_pages(name: str, boot: int, base_seq: int) -> tuple[Page, Page]:
+def _empty_pages(name: str, boot: int, base_seq: int) -> tuple[PageReader, PageReader]:
     """The header pages of a stream without messages, for the descriptors of content and index."""
     fixed = FixedHeader(secrets.randbits(64), base_seq, time.time_ns() // 1000, name)
     words = ContentWords(base_seq, HEADER_PAGE_BYTES, HEADER_PAGE_BYTES)
@@ -285,7 +285,7 @@ def _full(paths: StreamPaths) -> StorageFull:
     return StorageFull(paths.name, Path(paths.content_file), 2 * HEADER_PAGE_BYTES)
 
 
-def _create(file: str, page: Page, *, sync: bool = False) -> int:
+def _create(file: str, page: PageReader, *, sync: bool = False) -> int:
     """A new file that appears under its name with its whole header page in it."""
     fd = write_new(file, page, sync=sync)
     try:

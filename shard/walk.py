@@ -32,7 +32,7 @@ PAGE_BYTES: Final = 4096
 """What the kernel writes back at once, or not at all."""
 
 
-class Run(NamedTuple):
+class FrameRun(NamedTuple):
     """`count` valid frames, message `seq` the first, beginning at content `offset`."""
 
     seq: int
@@ -63,7 +63,7 @@ class FrameWalk:
         self.entries = bytearray()
         self.fault = ""
 
-    def __iter__(self) -> Iterator[Run]:
+    def __iter__(self) -> Iterator[FrameRun]:
         wanted = WALK_BYTES
         while self.offset < self._end and not self.fault:
             left = self._end - self.offset
@@ -71,7 +71,7 @@ class FrameWalk:
             entries, size, fault = self._check(data)
             count = len(entries) // INDEX_ENTRY_BYTES
             if count:
-                run = Run(self.seq, count, self.offset, memoryview(data)[:size])
+                run = FrameRun(self.seq, count, self.offset, memoryview(data)[:size])
                 self.entries = entries
                 self.timestamp_us, _, _, self.epoch = INDEX_ENTRY.unpack_from(entries, len(entries) - INDEX_ENTRY_BYTES)
                 self.seq += count

@@ -53,7 +53,7 @@ class BrokerConnection:
             self._sock.close()
             raise
 
-    def place(self, stream: str, start: From, end: m.Place = ("now", 0)) -> m.Subscribed:
+    def place(self, stream: str, start: From, end: m.WirePlace = ("now", 0)) -> m.Subscribed:
         """Returns the seq of `start` in a stream, the first seq that is kept, and the seq of `end`. No message is sent.
 
         A stream that nobody knows is made, unless the broker does not do that. Raises TailraceError.
@@ -101,7 +101,7 @@ class BrokerConnection:
     def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
         self.close()
 
-    def _subscribe(self, stream: str, start: From, end: m.Place, credit: int) -> int:
+    def _subscribe(self, stream: str, start: From, end: m.WirePlace, credit: int) -> int:
         self._last_id += 1
         self._send(m.Subscribe(self._last_id, stream.encode(), start, 0, end, credit))
         return self._last_id

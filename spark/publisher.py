@@ -22,7 +22,7 @@ from tailrace.errors import (
 )
 from tailrace.protocol import messages as m
 from tailrace.protocol.opcodes import Op
-from tailrace.protocol.outgoing import Buffer
+from tailrace.protocol.outgoing import OutgoingBuffer
 from tailrace.protocol.places import From
 from tailrace.shard.frame import pack_frame
 from tailrace.shard.leaves import load
@@ -57,7 +57,7 @@ class Waiting(NamedTuple):
     """A request without an answer. `frames` carry its number; `asks`: it appends nothing, and its answer is kept."""
 
     stream: str
-    frames: Buffer
+    frames: OutgoingBuffer
     ack: m.Ack
     asks: bool
 
@@ -79,7 +79,7 @@ class PublishingConnection(BrokerConnection):
         """Whether it may publish to this stream, too."""
         return stream in self._handles or len(self._handles) < self.welcome.limits.get("max_handles", HANDLES_MAX)
 
-    def publish(self, request: int, stream: str, frames: Buffer, ack: m.Ack, replicas: int) -> None:
+    def publish(self, request: int, stream: str, frames: OutgoingBuffer, ack: m.Ack, replicas: int) -> None:
         """Raises ConnectionLost, OperationTimeout."""
         head = b""
         if stream not in self._handles:
@@ -119,7 +119,7 @@ class NumberedPublisher:
     def max_message_bytes(self) -> int:
         return self._connection.welcome.limits.get("max_message_bytes", MAX_MESSAGE_BYTES)
 
-    def publish(self, stream: str, frames: Buffer, metadata: bytes, number: int) -> None:
+    def publish(self, stream: str, frames: OutgoingBuffer, metadata: bytes, number: int) -> None:
         """Takes unstamped frames, of which the first has this metadata and gets this number. Waits only for room."""
         self._add(Waiting(stream, self._numbered(frames, metadata, number), self._ack, False))
 
@@ -164,7 +164,7 @@ class NumberedPublisher:
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def _numbered(self, frames: Buffer, metadata: bytes, number: int) -> Buffer:
+    def _numbered(self, frames: OutgoingBuffer, metadata: bytes, number: int) -> OutgoingBuffer:
         marked: bytearray = _mark_run(frames, write_numbering(metadata, self.producer, number))
         return marked
 

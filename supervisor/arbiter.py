@@ -33,7 +33,7 @@ DRAIN_SLACK_S = 1.0
 STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
 
 
-class Phase(enum.Enum):
+class NodePhase(enum.Enum):
     RUNNING = "running"
     DRAINING = "draining"  # workers finish what their clients have under way
     LEAVING = "leaving"  # workers close their logs
@@ -58,7 +58,7 @@ class Arbiter:
         self.board = board
         self.crew = crew
         self.rolling = Rolling(crew, settings.drain_timeout_s)
-        self.phase = Phase.RUNNING
+        self.phase = NodePhase.RUNNING
         self.exit_code = 0
         self._signals = signals
         self._start_metrics = start_metrics
@@ -78,7 +78,7 @@ class Arbiter:
 
     def run(self) -> int:
         self._selector.register(self._signals, selectors.EVENT_READ)
-        while self.phase is not Phase.STOPPED:
+        while self.phase is not NodePhase.STOPPED:
             self._start_missing()
             self._wait()
             self._reap()
@@ -106,7 +106,7 @@ class Arbiter:
 
     def _wait_s(self) -> float:
         """The time until the next due start, at most a tick; longer if all is well."""
-        if self.phase is not Phase.RUNNING:
+        if self.phase is not NodePhase.RUNNING:
             return TICK_S
         dues_s = [self._due_s[slot] for slot in range(self.board.slots) if slot not in self.crew.current]
         if not dues_s and self._all_well():
@@ -126,7 +126,7 @@ class Arbiter:
     def _on_signal(self, number: int) -> None:
         if number in STOP_SIGNALS:
             self.stop(f"got {signal.Signals(number).name}")
-        elif number == signal.SIGHUP and self.phase is Phase.RUNNING:
+        elif number == signal.SIGHUP and self.phase is NodePhase.RUNNING:
             self._notifier.reloading("replacing the workers one by one")
             self._reloading = True
             self._reload()
@@ -160,7 +160,7 @@ class Arbiter:
     # --- keeping them there -----------------------------------------------------------------------------------------
 
     def _start_missing(self) -> None:
-        if self.phase is not Phase.RUNNING:
+        if self.phase is not NodePhase.RUNNING:
             return
         now_s = time.monotonic()
         for slot in range(self.board.slots):
@@ -183,7 +183,7 @@ class Arbiter:
 
     def _metrics_ended(self, code: int) -> None:
         assert self._metrics is not None
-        if self.phase is Phase.RUNNING:
+        if self.phase is NodePhase.RUNNING:
             log.error("the metrics process ended (%s); starting another in a second", describe_exit(code))
         self._metrics.control.close()
         self._metrics = None
@@ -195,14 +195,14 @@ class Arbiter:
             self._selector.unregister(child.control)
         was_current = self.crew.current.get(child.slot) is child
         stage = child.stage
-        expected = stage is Stage.RETIRING or self.phase is not Phase.RUNNING
+        expected = stage is Stage.RETIRING or self.phase is not NodePhase.RUNNING
         self.crew.forget(child)
         self.rolling.ended(child)
         if expected and code == 0:
             log.info("worker %d (pid %d) has left", child.slot, child.pid)
             return
         log.error("worker %d (pid %d) ended: %s", child.slot, child.pid, describe_exit(code))
-        if code in CANNOT_BOOT and stage is not Stage.OWNING and self.phase is Phase.RUNNING and was_current:
+        if code in CANNOT_BOOT and stage is not Stage.OWNING and self.phase is NodePhase.RUNNING and was_current:
             self.exit_code = code
             self.stop(f"worker {child.slot} cannot start")
         elif was_current:
@@ -244,7 +244,7 @@ class Arbiter:
     def _say_ready(self) -> None:
         if len(self.crew.current) < self.board.slots or self._reloading:
             return
-        if all(child.stage is Stage.OWNING for child in self.crew.current.values()) and self.phase is Phase.RUNNING:
+        if all(child.stage is Stage.OWNING for child in self.crew.current.values()) and self.phase is NodePhase.RUNNING:
             self._notifier.ready(f"serving with {self.board.slots} workers")
             if not self._said_ready:
                 log.info("serving with %d workers", self.board.slots)
@@ -253,27 +253,27 @@ class Arbiter:
     # --- stopping ---------------------------------------------------------------------------------------------------
 
     def stop(self, why: str) -> None:
-        if self.phase is not Phase.RUNNING:
+        if self.phase is not NodePhase.RUNNING:
             return
         log.info("stopping: %s", why)
         self._notifier.stopping(why)
-        self.phase = Phase.DRAINING
+        self.phase = NodePhase.DRAINING
         self.rolling.cancel()
         self._deadline_s = time.monotonic() + self.settings.drain_timeout_s + DRAIN_SLACK_S
         self.crew.tell_all("drain")
 
     def _move_on(self) -> None:
-        if self.phase is Phase.DRAINING:
+        if self.phase is NodePhase.DRAINING:
             serving = (Stage.OWNING, Stage.RETIRING)
             waiting = [child for child in self.crew if child.stage in serving and child.pid not in self._drained]
             if not waiting or time.monotonic() > self._deadline_s:
-                self.phase = Phase.LEAVING
+                self.phase = NodePhase.LEAVING
                 self._deadline_s = time.monotonic() + LEAVE_GRACE_S
                 self.crew.tell_all("leave")
-        elif self.phase is Phase.LEAVING:
+        elif self.phase is NodePhase.LEAVING:
             if not list(self.crew):
                 self._stop_metrics()
-                self.phase = Phase.STOPPED
+                self.phase = NodePhase.STOPPED
             elif time.monotonic() > self._deadline_s:
                 log.error("some workers did not leave in %s s: killing them", LEAVE_GRACE_S)
                 self._deadline_s = float("inf")

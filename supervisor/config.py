@@ -35,7 +35,7 @@ _TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ConfigFault:
     """One fault. `place` is `FILE:LINE`, `FILE` or a flag."""
 
     place: str
@@ -49,7 +49,7 @@ class Fault:
 class ConfigError(ValueError):
     """The configuration cannot be used: `faults` lists all faults, in the order of the file."""
 
-    def __init__(self, faults: list[Fault]) -> None:
+    def __init__(self, faults: list[ConfigFault]) -> None:
         self.faults = faults
         super().__init__("\n".join(map(str, faults)))
 
@@ -62,7 +62,7 @@ def load(path: Path | None = None, flags: Mapping[str, object] | None = None) ->
     """
     text = "" if path is None else _read(path)
     tables = _parse(str(path), text)
-    reader = _Reader(str(path), Lines(text))
+    reader = _ValueCollector(str(path), Lines(text))
     reader.read_tables(tables)
     reader.read_flags(flags or {})
     return reader.finish()
@@ -78,15 +78,17 @@ def _read(path: Path) -> str:
         with path.open("rb") as file:
             content = file.read(FILE_MAX_BYTES + 1)
     except OSError as error:
-        raise ConfigError([Fault(str(path), f"cannot be read: {error.strerror}")]) from error
+        raise ConfigError([ConfigFault(str(path), f"cannot be read: {error.strerror}")]) from error
     if len(content) > FILE_MAX_BYTES:
-        raise ConfigError([Fault(str(path), f"is larger than the {FILE_MAX_BYTES:,} bytes a configuration may have")])
+        raise ConfigError(
+            [ConfigFault(str(path), f"is larger than the {FILE_MAX_BYTES:,} bytes a configuration may have")]
+        )
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         text = f"is not UTF-8: byte 0x{content[error.start]:02x}"
-        raise ConfigError([Fault(f"{path}:{line}", text, line)]) from error
+        raise ConfigError([ConfigFault(f"{path}:{line}", text, line)]) from error
 
 
 def _parse(name: str, text: str) -> dict[str, Any]:
@@ -98,18 +100,18 @@ def _parse(name: str, text: str) -> dict[str, Any]:
         what = message[: place.start()] if place else message.split(":")[0]
         line = int(place[1]) if place and place[1] else text.rstrip().count("\n") + 1
         column = f" (column {place[2]})" if place and place[2] else ""
-        raise ConfigError([Fault(f"{name}:{line}", f"is not TOML: {what}{column}", line)]) from error
+        raise ConfigError([ConfigFault(f"{name}:{line}", f"is not TOML: {what}{column}", line)]) from error
     except RecursionError as error:
-        raise ConfigError([Fault(name, "is not usable TOML: arrays or tables nested far too deep")]) from error
+        raise ConfigError([ConfigFault(name, "is not usable TOML: arrays or tables nested far too deep")]) from error
 
 
-class _Reader:
+class _ValueCollector:
     """Collects values and faults; `finish` makes of them the settings or the error."""
 
     def __init__(self, file: str, lines: Lines) -> None:
         self._file = file
         self._lines = lines
-        self._faults: list[Fault] = []
+        self._faults: list[ConfigFault] = []
         self._values: dict[str, Any] = {}
         self._faulty: set[str] = set()  # fields whose value could not be used
         self._places: dict[str, tuple[str, int]] = {}  # the place of each value
@@ -219,7 +221,7 @@ class _Reader:
     def _conflict(self, names: tuple[str, ...], text: str) -> None:
         """A fault between fields, reported at the last of them that was written (defaults agree with each other)."""
         place, line = max((self._places[name] for name in names if name in self._places), key=lambda each: each[1])
-        self._faults.append(Fault(place, text, line))
+        self._faults.append(ConfigFault(place, text, line))
 
     # --- helpers
 
@@ -231,7 +233,7 @@ class _Reader:
         except WrongValue as wrong:
             self._faulty.add(field.name)
             if flag:
-                self._faults.append(Fault(flag, str(wrong)))
+                self._faults.append(ConfigFault(flag, str(wrong)))
             else:
                 self._fault(line, f"{prefix}{spec.key}: {wrong}")
             return None
@@ -254,7 +256,7 @@ class _Reader:
         return [*(f"[{name}]" for name in self._sections), *(f"[[{name}]]" for name in REPEATED)]
 
     def _fault(self, line: int | None, text: str) -> None:
-        self._faults.append(Fault(self._place(line), text, line or 0))
+        self._faults.append(ConfigFault(self._place(line), text, line or 0))
 
     def _place(self, line: int | None) -> str:
         return f"{self._file}:{line}" if line else self._file

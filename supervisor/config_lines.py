@@ -13,15 +13,15 @@ _HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(r"\s*((?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*'))*)\s*=")
 _TRIPLE = re.compile(r'"""|\'\'\'')
 
-Place = tuple[str, int]  # a section's name and, for [[name]], which of them (from 0)
+ConfigPlace = tuple[str, int]  # a section's name and, for [[name]], which of them (from 0)
 
 
 class Lines:
     """Line numbers (from 1) of the sections and keys of one text."""
 
     def __init__(self, text: str) -> None:
-        self._sections: dict[Place, int] = {}
-        self._keys: dict[tuple[Place, str], int] = {}
+        self._sections: dict[ConfigPlace, int] = {}
+        self._keys: dict[tuple[ConfigPlace, str], int] = {}
         self._repeats: dict[str, int] = {}
         self._scan(text)
 
@@ -38,14 +38,14 @@ class Lines:
         return found if found is not None else self.section(section, occurrence)
 
     def _scan(self, text: str) -> None:
-        place: Place = ("", 0)
+        place: ConfigPlace = ("", 0)
         closing = ""
         for number, line in enumerate(text.split("\n"), start=1):
             if not closing:
                 place = self._read_line(place, line, number)
             closing = _open_string(line, closing)
 
-    def _read_line(self, place: Place, line: str, number: int) -> Place:
+    def _read_line(self, place: ConfigPlace, line: str, number: int) -> ConfigPlace:
         header = _HEADER.match(line)
         if header is not None and "=" not in header[2]:
             return self._enter(_bare(header[2]), header[1] == "[[", number)
@@ -56,7 +56,7 @@ class Lines:
             self._keys.setdefault((place, name.split(".")[0]), number)
         return place
 
-    def _enter(self, name: str, repeated: bool, number: int) -> Place:
+    def _enter(self, name: str, repeated: bool, number: int) -> ConfigPlace:
         occurrence = 0
         if repeated:
             occurrence = self._repeats.get(name, 0)

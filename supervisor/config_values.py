@@ -52,14 +52,14 @@ _UNIT_NAMES = {Kind.BYTES: "bytes", Kind.SECONDS: "s", Kind.MILLISECONDS: "ms"}
 _SHOWN_CHARACTERS = 60
 _SHOWN_NUMBER_MAX = 10**24
 
-Value = int | float | bool | str | Path | Durability | tuple[str, ...]
+ConfigValue = int | float | bool | str | Path | Durability | tuple[str, ...]
 
 
 class WrongValue(ValueError):
     """An invalid value; the text gives the reason and the remedy."""
 
 
-def parse_value(spec: Spec, raw: object, *, whole: bool, from_flag: bool = False) -> Value:
+def parse_value(spec: Spec, raw: object, *, whole: bool, from_flag: bool = False) -> ConfigValue:
     """Parses the value of a key. `whole` asks for an integer; `from_flag`: `raw` is text from the command line.
 
     Raises WrongValue.
@@ -196,7 +196,7 @@ def _parse_secret(text: str) -> str:
     return text
 
 
-_TEXT_PARSERS: Mapping[Kind, Callable[[str], Value]] = {
+_TEXT_PARSERS: Mapping[Kind, Callable[[str], ConfigValue]] = {
     Kind.PATH: Path,
     Kind.HOST: _parse_host,
     Kind.PATTERN: _parse_pattern,

@@ -20,11 +20,11 @@ from tailrace.supervisor.process import Child, Stage, fork_child
 
 log = logging.getLogger(__name__)
 
-Body = Callable[[int, int, bool, ControlChannel], int]  # slot, generation, own, control: the worker's life
+WorkerBody = Callable[[int, int, bool, ControlChannel], int]  # slot, generation, own, control: the worker's life
 
 
 class Crew:
-    def __init__(self, board: Board, body: Body, let_go: Callable[[], None]) -> None:
+    def __init__(self, board: Board, body: WorkerBody, let_go: Callable[[], None]) -> None:
         self.board = board
         self.current: dict[int, Child] = {}
         self.standby: dict[int, Child] = {}

@@ -45,7 +45,7 @@ BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 BOOT_ID_VARIABLE = "TAILRACE_BOOT_ID"  # tests play a crash of the machine with it
 
 
-class Node:
+class NodeState:
     """The state that the supervisor holds while the node runs, and passes to each worker it forks."""
 
     def __init__(self, settings: Settings, directory: DataDirectory, lock: DirectoryLock) -> None:
@@ -114,7 +114,7 @@ def serve(settings: Settings, reload: Callable[[], Settings] | None = None) -> i
         log.critical("cannot use the data directory: %s", error)
         return EXIT_CANNOT_OPEN
     try:
-        node = Node(settings, directory, lock)
+        node = NodeState(settings, directory, lock)
     except CannotListen as error:
         log.critical("%s", error)
         lock.release()
@@ -125,7 +125,7 @@ def serve(settings: Settings, reload: Callable[[], Settings] | None = None) -> i
         node.close()
 
 
-def _run(node: Node, reload: Callable[[], Settings] | None) -> int:
+def _run(node: NodeState, reload: Callable[[], Settings] | None) -> int:
     setproctitle.setproctitle(f"tailrace: supervisor {node.directory.path}")
     host, port = node.listeners[0].getsockname()[:2]
     http_host, http_port = node.http_listener.getsockname()[:2]
@@ -173,7 +173,7 @@ def _run(node: Node, reload: Callable[[], Settings] | None) -> int:
         signals.close()
 
 
-def _reload(node: Node, reload: Callable[[], Settings] | None) -> None:
+def _reload(node: NodeState, reload: Callable[[], Settings] | None) -> None:
     """Take the new configuration for the workers to come; what only a restart can change stays as it is."""
     if reload is None:
         return

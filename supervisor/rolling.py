@@ -28,7 +28,7 @@ BOOT_PATIENCE_S = 20.0
 HANDING_SLACK_S = 5.0
 
 
-class Step(enum.Enum):
+class RollingStep(enum.Enum):
     IDLE = "idle"
     BOOTING = "booting"
     RELEASING = "releasing"
@@ -40,7 +40,7 @@ class Rolling:
     """Replaces one worker at a time; `step` is called once per turn of the supervisor's loop."""
 
     def __init__(self, crew: Crew, drain_timeout_s: float) -> None:
-        self.step_now = Step.IDLE
+        self.step_now = RollingStep.IDLE
         self._crew = crew
         self._drain_timeout_s = drain_timeout_s
         self._slots: deque[int] = deque()
@@ -56,12 +56,12 @@ class Rolling:
 
     @property
     def busy(self) -> bool:
-        return self.step_now is not Step.IDLE or bool(self._slots)
+        return self.step_now is not RollingStep.IDLE or bool(self._slots)
 
     def cancel(self) -> None:
         """Begin no more. A replacement in which the old worker has begun to give up its shards goes on to its end."""
         self._slots.clear()
-        if self.step_now is Step.BOOTING and self._new is not None:
+        if self.step_now is RollingStep.BOOTING and self._new is not None:
             self._new.tell("leave")
             self._finish()
 
@@ -71,23 +71,23 @@ class Rolling:
         return fresh
 
     def step(self, now_s: float) -> None:
-        if self.step_now is Step.IDLE:
+        if self.step_now is RollingStep.IDLE:
             self._next()
-        elif self.step_now is Step.BOOTING:
+        elif self.step_now is RollingStep.BOOTING:
             self._booting(now_s)
-        elif self.step_now is Step.TAKING:
+        elif self.step_now is RollingStep.TAKING:
             self._taking(now_s)
-        elif self.step_now is Step.HANDING and now_s > self._deadline_s and self._old is not None:
+        elif self.step_now is RollingStep.HANDING and now_s > self._deadline_s and self._old is not None:
             log.error("worker %d (pid %d) did not leave: killing it", self._old.slot, self._old.pid)
             self._old.kill(signal.SIGKILL)
             self._deadline_s = now_s + HANDING_SLACK_S
 
     def released(self, child: Child) -> None:
         """The old worker's shards are free."""
-        if child is self._old and self.step_now is Step.RELEASING:
+        if child is self._old and self.step_now is RollingStep.RELEASING:
             new = self._crew.promote(child.slot)
             new.tell("own")
-            self.step_now = Step.TAKING
+            self.step_now = RollingStep.TAKING
 
     def ended(self, child: Child) -> None:
         """Some worker has been reaped."""
@@ -108,12 +108,12 @@ class Rolling:
         self._new = self._crew.start_successor(slot)
         self._fresh.append(self._new)
         self._deadline_s = time.monotonic() + BOOT_PATIENCE_S
-        self.step_now = Step.BOOTING
+        self.step_now = RollingStep.BOOTING
 
     def _booting(self, now_s: float) -> None:
         assert self._old is not None and self._new is not None
         if self._new.stage is Stage.STANDBY:
-            self.step_now = Step.RELEASING
+            self.step_now = RollingStep.RELEASING
             self._old.tell("retire")
         elif now_s > self._deadline_s:
             log.error("the successor of worker %d does not get ready: keeping the old one", self._old.slot)
@@ -123,17 +123,17 @@ class Rolling:
     def _taking(self, now_s: float) -> None:
         if self._new is None or self._new.stage is not Stage.OWNING:
             return
-        self.step_now = Step.HANDING
+        self.step_now = RollingStep.HANDING
         self._deadline_s = now_s + self._drain_timeout_s + HANDING_SLACK_S
         if self._old is None:
             self._finish()
 
     def _new_ended(self, child: Child) -> None:
-        if self.step_now is Step.BOOTING:
+        if self.step_now is RollingStep.BOOTING:
             log.error("the successor of worker %d died: keeping the old one, the replacement ends", child.slot)
             self._slots.clear()
             self._finish()
-        elif self.step_now is Step.RELEASING:
+        elif self.step_now is RollingStep.RELEASING:
             # The old one gives its shards up already: another successor takes them, booted or not.
             self._new = self._crew.start_successor(child.slot)
             self._fresh.append(self._new)
@@ -141,18 +141,18 @@ class Rolling:
             self._finish()
 
     def _old_ended(self, child: Child) -> None:
-        if self.step_now in (Step.BOOTING, Step.RELEASING) and self._new is not None:
+        if self.step_now in (RollingStep.BOOTING, RollingStep.RELEASING) and self._new is not None:
             # It died before it released; its locks went with it, so the successor can take over at once.
             self._crew.promote(child.slot).tell("own")
-            self.step_now = Step.TAKING
+            self.step_now = RollingStep.TAKING
             self._old = None
-        elif self.step_now is Step.TAKING:
+        elif self.step_now is RollingStep.TAKING:
             self._old = None  # it had nothing to hand on; the successor's word may have come in this very turn
         else:
             self._finish()
 
     def _finish(self) -> None:
-        if not self._slots and self.step_now is Step.HANDING:
+        if not self._slots and self.step_now is RollingStep.HANDING:
             log.info("all workers are replaced")
         self._old = self._new = None
-        self.step_now = Step.IDLE
+        self.step_now = RollingStep.IDLE

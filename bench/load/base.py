@@ -14,7 +14,7 @@ from typing import ParamSpec, TypeVar
 from bench.load.limits import Deadline, LoadError, LoadTimeout
 from bench.load.meter import Meter
 from bench.load.sockets import dialled
-from bench.peers.base import Peer, Step
+from bench.peers.base import Contestant, RequestStep
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,12 +43,12 @@ class Stop:
 class Load:
     """A peer, its running server, the payload of every message, and the time by which all must be over."""
 
-    peer: Peer
+    peer: Contestant
     target: ServerProcess
     payload: bytes
     deadline: Deadline
 
-    def connected(self, *scripts: Sequence[Step]) -> AbstractContextManager[list[socket]]:
+    def connected(self, *scripts: Sequence[RequestStep]) -> AbstractContextManager[list[socket]]:
         """One connection to the server per script, as `dialled` makes them."""
         return dialled(self.target.port, scripts, self.deadline)
 

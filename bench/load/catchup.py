@@ -9,17 +9,17 @@ from pathlib import Path
 from bench.load.base import Load
 from bench.load.meter import Spent
 from bench.load.sockets import take_steps
-from bench.peers.base import BLOCK, Step
+from bench.peers.base import BLOCK, RequestStep
 from tailrace.shard.header import HEADER_PAGE_BYTES
 
 
-def catch_up(load: Load, slave_port: int, name: str, last: list[Step]) -> Spent:
+def catch_up(load: Load, slave_port: int, name: str, last: list[RequestStep]) -> Spent:
     """Let the node on `slave_port` follow the stream of the server.
 
     `last` publishes one more message, and is over when the slave holds it, and so all before it: to ask the slave again
     and again how far it is would cost some of its time.
     """
-    follow = Step(b"slave 127.0.0.1 %d %s 0\r\n" % (load.target.port, name.encode()), b"ok slave")
+    follow = RequestStep(b"slave 127.0.0.1 %d %s 0\r\n" % (load.target.port, name.encode()), b"ok slave")
     meter = load.meter()
     take_steps(slave_port, [follow], load.deadline)
     take_steps(load.target.port, last, load.deadline)

@@ -12,12 +12,12 @@ from socket import socket
 from bench.figures import median
 from bench.load.base import Load
 from bench.load.limits import Deadline, LoadError
-from bench.peers.base import Step
+from bench.peers.base import RequestStep
 from tailrace.shard.directory import open_data_dir
 from tailrace.shard.header import INDEX_NEXT_SEQ, INDEX_SYNCED_SEQ, untagged
 from tailrace.shard.stream_files import stream_paths
 
-ACKS = Step(b"ack on\r\n", b"ok ack on\r\n")
+ACKS = RequestStep(b"ack on\r\n", b"ok ack on\r\n")
 RECEIVE_BYTES = 1 << 16
 _POLL_S = 0.001
 

@@ -15,7 +15,7 @@ from bench.load.limits import LoadError
 from bench.load.meter import Spent
 from bench.load.receiving import Drained, Silent, make_counter
 from bench.load.sockets import SocketPoller, send_some
-from bench.peers.base import Feed, make_feed
+from bench.peers.base import RequestFeed, make_feed
 
 WINDOW_BYTES = 64 * 1024 * 1024
 _PIECES = 8  # pieces that fill the window
@@ -42,7 +42,7 @@ def fan_out(load: Load, name: str, subscribers: int, stop: Stop) -> FannedOut:
         return FannedOut(spread.messages, spread.messages * subscribers, meter.stop())
 
 
-def _piece(load: Load, name: str, subscribers: int) -> Feed:
+def _piece(load: Load, name: str, subscribers: int) -> RequestFeed:
     messages = max(1, WINDOW_BYTES // (subscribers * load.delivered_bytes(name, 1) * _PIECES))
     one_bytes = len(load.peer.publish(name, load.payload))
     return make_feed(load.peer, [name], load.payload, min(messages * one_bytes, _PIECE_BYTES_MAX))
@@ -64,7 +64,7 @@ class _Spread:
         self._pending = memoryview(b"")
         self._got_bytes = 0
 
-    def run(self, feed: Feed, stop: Stop) -> None:
+    def run(self, feed: RequestFeed, stop: Stop) -> None:
         with SocketPoller(self._load.deadline, self._socks) as poller:
             end = time.perf_counter() + stop.seconds
             while not self._over(stop, end):
@@ -88,7 +88,7 @@ class _Spread:
     def _wants_more(self, stop: Stop, end: float) -> bool:
         return self.messages < stop.messages or time.perf_counter() < end
 
-    def _publish(self, feed: Feed, stop: Stop, end: float) -> None:
+    def _publish(self, feed: RequestFeed, stop: Stop, end: float) -> None:
         """Send what the window and the socket allow."""
         while True:
             if not self._pending:

@@ -18,7 +18,7 @@ from bench.load.limits import LoadError
 from bench.load.meter import Spent
 from bench.load.sockets import dialled, read
 from bench.load.stamps import STAMP_BYTES, StampedPublisher, make_stamps
-from bench.peers.base import Peer
+from bench.peers.base import Contestant
 
 _PR_SET_TIMERSLACK = 29
 _WAIT_S = 0.1
@@ -71,7 +71,7 @@ def hop(load: Load, slave_port: int, name: str, rate: int, messages: int) -> Hop
 class _Listener:
     """A subscriber whose messages are timed."""
 
-    def __init__(self, peer: Peer, name: str, sock: socket) -> None:
+    def __init__(self, peer: Contestant, name: str, sock: socket) -> None:
         self.latencies_ns: list[int] = []
         self._sock = sock
         self._stamps = make_stamps(peer)

@@ -18,7 +18,7 @@ from bench.load.limits import LoadError, PeerClosed
 from bench.load.meter import Spent
 from bench.load.receiving import make_answers
 from bench.load.sockets import SocketPoller, read, send_some
-from bench.peers.base import Feed, Step
+from bench.peers.base import RequestFeed, RequestStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Pushed:
     spent: Spent
 
 
-def ingest(load: Load, names: list[str], feed: Feed, stop: Stop, warm: Feed | None = None) -> Pushed:
+def ingest(load: Load, names: list[str], feed: RequestFeed, stop: Stop, warm: RequestFeed | None = None) -> Pushed:
     """Publish `feed` to the new streams `names` until `stop`; over when all is answered, or the barriers are.
 
     `warm` is published before the measurement begins, which leaves out the making of the streams.
@@ -38,7 +38,7 @@ def ingest(load: Load, names: list[str], feed: Feed, stop: Stop, warm: Feed | No
     return ingest_feeds(load, names, _repeated(feed, stop), warm)
 
 
-def ingest_feeds(load: Load, names: list[str], feeds: Iterable[Feed], warm: Feed | None = None) -> Pushed:
+def ingest_feeds(load: Load, names: list[str], feeds: Iterable[RequestFeed], warm: RequestFeed | None = None) -> Pushed:
     """Publish each feed once, on one connection. Raises LoadError if the server sends an unexpected answer."""
     with load.connected(load.peer.publisher(0, names)) as (sock,), SocketPoller(load.deadline, [sock]) as poller:
         publisher = _Publisher(load, names, sock, poller)
@@ -52,7 +52,7 @@ def ingest_feeds(load: Load, names: list[str], feeds: Iterable[Feed], warm: Feed
         return Pushed(publisher.messages - before, publisher.messages, meter.stop())
 
 
-def _repeated(feed: Feed, stop: Stop) -> Iterator[Feed]:
+def _repeated(feed: RequestFeed, stop: Stop) -> Iterator[RequestFeed]:
     """Yield `feed` until `stop`; the time runs from the first one."""
     messages, end = 0, time.perf_counter() + stop.seconds
     while messages < stop.messages or time.perf_counter() < end:
@@ -73,7 +73,7 @@ class _Publisher:
         self._answers = make_answers(load.peer, sock)
         self._answered = 0  # bytes or marks, see `Peer.answers_due`
 
-    def publish(self, feed: Feed) -> None:
+    def publish(self, feed: RequestFeed) -> None:
         """Send all of `feed`, as soon as the window allows it."""
         self.messages += feed.messages
         self._requests += feed.requests
@@ -108,7 +108,7 @@ class _Publisher:
             if self._poller.wait(f"{self._answered} of {due} of the answers have come"):
                 self._answered += self._answers.take()
 
-    def _await_barrier(self, step: Step) -> None:
+    def _await_barrier(self, step: RequestStep) -> None:
         self._send(step.send)
         seen = b""
         while seen != step.until:
@@ -180,7 +180,7 @@ class _Ring:
                 self._answered += self._answers[fd].take()
         require_no_more(self._answered, due)
 
-    def _await_barriers(self, asked: list[tuple[socket, Step]]) -> None:
+    def _await_barriers(self, asked: list[tuple[socket, RequestStep]]) -> None:
         for sock, step in asked:
             sock.send(step.send)
         waiting = {sock.fileno(): step.until for sock, step in asked}

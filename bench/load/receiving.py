@@ -12,7 +12,7 @@ import socket
 
 from bench.load.limits import LoadError
 from bench.load.sockets import READ_BYTES, drain, read, read_into
-from bench.peers.base import SUBSCRIPTION, Peer
+from bench.peers.base import SUBSCRIPTION, Contestant
 from tailrace.protocol.envelope import HEAD, HEAD_BYTES
 from tailrace.protocol.messages import CHUNK_HEAD, Op
 from tailrace.shard.frame import HEADER_BYTES, unpack_header
@@ -164,15 +164,15 @@ Counter = Drained | Copied | ChunkCounter
 AnswerCounter = Silent | Drained | Marked
 
 
-def make_counter(peer: Peer, payload_bytes: int, sock: socket.socket) -> Counter:
+def make_counter(peer: Contestant, payload_bytes: int, sock: socket.socket) -> Counter:
     """Return what counts this peer's deliveries on one connection; all payloads have one length."""
     if peer.framed:
         return ChunkCounter(sock, HEADER_BYTES + payload_bytes)
     return Copied(sock) if peer.copied else Drained(sock)
 
 
-def make_answers(peer: Peer, sock: socket.socket) -> AnswerCounter:
-    """Return what counts this peer's answers to publishes: bytes or marks, as `Peer.answers_due` has them."""
+def make_answers(peer: Contestant, sock: socket.socket) -> AnswerCounter:
+    """Return what counts this peer's answers to publishes: bytes or marks, as `Contestant.answers_due` has them."""
     if peer.answer_mark:
         return Marked(sock, peer.answer_mark)
     return Drained(sock) if peer.acked else Silent(sock)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from bench.load.limits import Deadline, LoadError, PeerClosed
-from bench.peers.base import Step
+from bench.peers.base import RequestStep
 
 DRAIN_BYTES = 32 * 1024 * 1024  # more than any receive buffer holds
 READ_BYTES = 1024 * 1024
@@ -100,10 +100,10 @@ class OpeningSteps:
 
     __slots__ = ("_seen", "_step", "_steps", "sock")
 
-    def __init__(self, sock: socket.socket, steps: Sequence[Step]) -> None:
+    def __init__(self, sock: socket.socket, steps: Sequence[RequestStep]) -> None:
         self.sock = sock
         self._steps = iter(steps)
-        self._step = Step(b"")
+        self._step = RequestStep(b"")
         self._seen = b""
 
     def advance(self) -> bool:
@@ -133,7 +133,7 @@ class OpeningSteps:
 
 
 @contextmanager
-def dialled(port: int, scripts: Sequence[Sequence[Step]], deadline: Deadline) -> Iterator[list[socket.socket]]:
+def dialled(port: int, scripts: Sequence[Sequence[RequestStep]], deadline: Deadline) -> Iterator[list[socket.socket]]:
     """One non-blocking connection per script, all steps done; closed at the end. Raises LoadError if one fails."""
     socks: list[socket.socket] = []
     waiting: dict[int, OpeningSteps] = {}
@@ -174,13 +174,13 @@ def _advance(waiting: dict[int, OpeningSteps], poller: SocketPoller, wait_s: flo
             del waiting[fd]
 
 
-def take_steps(port: int, steps: Sequence[Step], deadline: Deadline) -> None:
+def take_steps(port: int, steps: Sequence[RequestStep], deadline: Deadline) -> None:
     """Take `steps` on a new connection. Raises LoadError if that fails."""
     with dialled(port, [steps], deadline):
         pass
 
 
-def steps_succeed(port: int, steps: Sequence[Step], timeout_s: float) -> bool:
+def steps_succeed(port: int, steps: Sequence[RequestStep], timeout_s: float) -> bool:
     """Return whether a new connection gets through `steps` now."""
     with suppress(LoadError):
         take_steps(port, steps, Deadline(timeout_s))

@@ -8,7 +8,7 @@ import socket
 import time
 
 from bench.load.limits import LoadError
-from bench.peers.base import PAYLOAD_MARK, Peer
+from bench.peers.base import PAYLOAD_MARK, Contestant
 from tailrace.protocol.envelope import HEAD, HEAD_BYTES
 from tailrace.protocol.messages import CHUNK_HEAD, Op
 from tailrace.shard.frame import HEADER_BYTES, unpack_header
@@ -20,7 +20,7 @@ STAMP_BYTES = len(PAYLOAD_MARK) + STAMP_DIGITS
 class StampedPublisher:
     """Publishes one payload to a stream again and again, each time with the moment just before its `send`."""
 
-    def __init__(self, peer: Peer, name: str, payload: bytes, sock: socket.socket) -> None:
+    def __init__(self, peer: Contestant, name: str, payload: bytes, sock: socket.socket) -> None:
         before, _, after = peer.publish(name, payload).partition(payload)
         self._before, self._after = before + PAYLOAD_MARK, payload[STAMP_BYTES:] + after
         self._sock = sock
@@ -87,5 +87,5 @@ class FramedStamps:
         return stamps
 
 
-def make_stamps(peer: Peer) -> MarkedStamps | FramedStamps:
+def make_stamps(peer: Contestant) -> MarkedStamps | FramedStamps:
     return FramedStamps() if peer.framed else MarkedStamps()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.peers.base import Peer
+from bench.peers.base import Contestant
 from bench.peers.jetstream import JetStream, JetStreamCluster
 from bench.peers.mosquitto import Mosquitto
 from bench.peers.nats import Nats
@@ -24,7 +24,7 @@ SPARK_KINDS = {
 
 def make_peers(
     *, interpreted: bool, workers: int, payload_bytes: int, replay_messages: int, spark_messages: int
-) -> list[Peer]:
+) -> list[Contestant]:
     """Every contestant, ours first and the generator's ceilings last."""
     kinds: tuple[type[Tailrace], ...] = (Tailrace, TailraceBinary)
     return [

@@ -26,7 +26,7 @@ class Unavailable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RequestStep:
     """Send `send`; the step is over once the data received since then contains `until` (b"": at once)."""
 
     send: bytes
@@ -47,7 +47,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class RequestFeed:
     """Whole requests, ready to send: `messages` in `requests`, round-robin over the streams, equally many to each.
 
     A request holds one message; where the protocol has batches, as many of one stream as the feed holds of it.
@@ -72,7 +72,7 @@ class Puller(ABC):
         """Take received data, count its messages, and return the bytes to send now (often none)."""
 
 
-class Peer(ABC):
+class Contestant(ABC):
     """One contestant: a broker, and one way of talking to it. A method that it lacks raises NotImplementedError."""
 
     name: str
@@ -109,14 +109,14 @@ class Peer(ABC):
         return ""
 
     @abstractmethod
-    def ready(self) -> list[Step]:
+    def ready(self) -> list[RequestStep]:
         """Steps that succeed on a new connection once the server serves."""
 
-    def prepare(self) -> list[Step]:
+    def prepare(self) -> list[RequestStep]:
         """Steps taken once, on a connection of their own, before anything is published."""
         return []
 
-    def publisher(self, client: int, names: Sequence[str] = ()) -> list[Step]:
+    def publisher(self, client: int, names: Sequence[str] = ()) -> list[RequestStep]:
         """First steps of a connection that publishes to `names`. After them only answers come from the server."""
         return self.ready()
 
@@ -130,7 +130,7 @@ class Peer(ABC):
             raise NotImplementedError(f"{self.name} publishes one message at a time")
         return self.publish(name, payload, serial)
 
-    def barrier(self, name: str) -> Step:
+    def barrier(self, name: str) -> RequestStep:
         """Answered once everything sent before it on this connection to stream `name` has been executed."""
         return self.ready()[0]
 
@@ -146,15 +146,15 @@ class Peer(ABC):
         """The count of those answers: marks if the peer has one, otherwise bytes."""
         return requests if self.answer_mark else self.answers_bytes(names, requests)
 
-    def stored(self, name: str, messages: int) -> Step | None:
+    def stored(self, name: str, messages: int) -> RequestStep | None:
         """Succeeds only if stream `name` holds exactly `messages`; None if nothing is stored, or answers show it."""
         return None
 
-    def subscriber(self, name: str, client: int) -> list[Step]:
+    def subscriber(self, name: str, client: int) -> list[RequestStep]:
         """Steps of a connection that subscribes to the new stream `name`."""
         raise self._lacks("subscribers")
 
-    def listener(self, name: str, client: int) -> list[Step]:
+    def listener(self, name: str, client: int) -> list[RequestStep]:
         """The same in as few steps as the protocol allows; `chatter` may come after them."""
         return self.subscriber(name, client)
 
@@ -166,7 +166,7 @@ class Peer(ABC):
         """For peers whose subscribers must ask again and again; None if messages are pushed."""
         return None
 
-    def replayer(self, name: str, client: int) -> list[Step]:
+    def replayer(self, name: str, client: int) -> list[RequestStep]:
         """What a replaying connection does before its request."""
         return self.ready()
 
@@ -182,7 +182,7 @@ class Peer(ABC):
         """For peers that are replayed by asking again and again for the next of `messages`; None otherwise."""
         return None
 
-    def consumer(self, name: str, client: int) -> list[Step]:
+    def consumer(self, name: str, client: int) -> list[RequestStep]:
         """Makes a durable consumer of the stream `name`, from its beginning, on the connection that uses it."""
         raise self._lacks("durable consumers")
 
@@ -213,8 +213,13 @@ def shares(streams: int, messages: int) -> list[tuple[slice, int]]:
 
 
 def make_feed(
-    peer: Peer, names: Sequence[str], payload: bytes, bytes_min: int, messages_min: int = 0, batch_max: int = 1 << 30
-) -> Feed:
+    peer: Contestant,
+    names: Sequence[str],
+    payload: bytes,
+    bytes_min: int,
+    messages_min: int = 0,
+    batch_max: int = 1 << 30,
+) -> RequestFeed:
     """Publishes to `names` in turn: at least `messages_min` messages, and `bytes_min` bytes if each went alone.
 
     What the feed holds of one stream goes in requests of up to `peer.batch_max` messages (and `batch_max`), as a client
@@ -226,7 +231,7 @@ def make_feed(
     counts = [min(batch_max, each - start) for start in range(0, each, batch_max)]
     wanted = ((name, count) for count in counts for name in names)
     requests = [peer.publish_many(name, payload, count, serial) for serial, (name, count) in enumerate(wanted)]
-    return Feed(b"".join(requests), each * len(names), len(requests))
+    return RequestFeed(b"".join(requests), each * len(names), len(requests))
 
 
 def stream_names(count: int) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from bench.peers.base import Puller
-from tailrace.protocol.consuming import GOT_HEAD, GOT_RANGE, GOT_RUN, FinishedRow, Get, Run
+from tailrace.protocol.consuming import GOT_HEAD, GOT_RANGE, GOT_RUN, DeliveredRun, FinishedRow, Get
 from tailrace.protocol.envelope import HEAD, HEAD_BYTES
 from tailrace.protocol.messages import Op, pack
 
@@ -63,7 +63,7 @@ class TailraceConsumers(Puller):
         self._lanes[number] = _Lane(consumer)
         return self._ask(number)
 
-    def _got(self, number: int, rows: Sequence[Run]) -> bytes:
+    def _got(self, number: int, rows: Sequence[DeliveredRun]) -> bytes:
         lane = self._lanes[number]
         self.messages += sum(last - first + 1 for first, last, _ in lane.held)  # this confirms them
         lane.held = tuple((first, first + count - 1, epoch) for first, count, _, epoch in rows)
@@ -80,7 +80,7 @@ class TailraceConsumers(Puller):
         return pack(get)
 
 
-def _read_head(data: bytes, start: int) -> tuple[int, list[Run], int, int] | None:
+def _read_head(data: bytes, start: int) -> tuple[int, list[DeliveredRun], int, int] | None:
     """Return (number, runs, position of the frames, bytes of frames) of the GOT at `start`; None if it is incomplete.
 
     Raises ValueError if the broker sends anything else.

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from bench.peers.base import PAYLOAD_MARK, Puller, Site, Step, digits_total
+from bench.peers.base import PAYLOAD_MARK, Puller, RequestStep, Site, digits_total
 from bench.peers.consuming import AHEAD, BATCH
 from bench.peers.nats import Nats
 from bench.peers.programs import OWN_MODULES, find_program, run_together
@@ -42,12 +42,12 @@ class JetStream(Nats):
         room = "max_file_store: 100GB, max_memory_store: 1GB, max_buffered_msgs: 10000000, max_buffered_size: 2GB"
         return [*super().configuration(site), f'jetstream {{ store_dir: "{site.directory / "store"}", {room} }}']
 
-    def prepare(self) -> list[Step]:
+    def prepare(self) -> list[RequestStep]:
         stream = {"name": STREAM, "subjects": ["b.*"], "storage": "file", "num_replicas": 1}
         inbox = subscribe_to(inbox_of(0), b"1")
         return [*self.ready(), inbox, api_call(f"$JS.API.STREAM.CREATE.{STREAM}", stream, b'"did_create":true')]
 
-    def publisher(self, client: int, names: Sequence[str] = ()) -> list[Step]:
+    def publisher(self, client: int, names: Sequence[str] = ()) -> list[RequestStep]:
         return [*super().publisher(client), subscribe_to(inbox_of(client), b"1")]
 
     def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
@@ -60,7 +60,7 @@ class JetStream(Nats):
         each = len(b"MSG  1 00\r\n") + len(inbox_of(0)) + around + len(b"\r\n")
         return requests * each + digits_total(1, requests)
 
-    def subscriber(self, name: str, client: int) -> list[Step]:
+    def subscriber(self, name: str, client: int) -> list[RequestStep]:
         """A push consumer without acknowledgements, the quickest kind."""
         config = {"ack_policy": "none", "deliver_policy": "new", "filter_subject": name, "deliver_subject": "_IN.d"}
         body = {"stream_name": STREAM, "config": config}
@@ -71,17 +71,17 @@ class JetStream(Nats):
     def delivered_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
         raise NotImplementedError("JetStream's deliveries have no known length: each tells how many wait behind it")
 
-    def replayer(self, name: str, client: int) -> list[Step]:
+    def replayer(self, name: str, client: int) -> list[RequestStep]:
         return self._durable(client, {"ack_policy": "none"})
 
     def replay_puller(self, name: str, client: int, messages: int) -> Puller:
         return JetStreamPuller(client)
 
-    def consumer(self, name: str, client: int) -> list[Step]:
+    def consumer(self, name: str, client: int) -> list[RequestStep]:
         """`all`: one acknowledgement stands for those before it too. As many may be open as a batch has, twice over."""
         return self._durable(client, {"ack_policy": "all", "max_ack_pending": 2 * BATCH})
 
-    def _durable(self, client: int, config: Mapping[str, object]) -> list[Step]:
+    def _durable(self, client: int, config: Mapping[str, object]) -> list[RequestStep]:
         """Makes a durable pull consumer from the beginning of the stream."""
         config = {"durable_name": f"r{client}", "deliver_policy": "all", **config}
         body = {"stream_name": STREAM, "config": config}
@@ -116,7 +116,7 @@ class JetStreamCluster(JetStream):
     def environment(self) -> Mapping[str, str]:
         return OWN_MODULES
 
-    def ready(self) -> list[Step]:
+    def ready(self) -> list[RequestStep]:
         """Once the cluster has made the stream, led by the server that is published to: no message goes a way round."""
         stream = {"name": STREAM, "subjects": ["b.*"], "storage": "file", "num_replicas": NODES}
         preferred = {"placement": {"preferred": _LEADER}}
@@ -128,7 +128,7 @@ class JetStreamCluster(JetStream):
             api_call(f"$JS.API.STREAM.INFO.{STREAM}", {}, b'"leader":"%s"' % _LEADER.encode()),
         ]
 
-    def prepare(self) -> list[Step]:
+    def prepare(self) -> list[RequestStep]:
         return []
 
 
@@ -196,11 +196,11 @@ def inbox_of(client: int) -> bytes:
     return b"_IN.%06d" % client
 
 
-def subscribe_to(subject: bytes, sid: bytes) -> Step:
-    return Step(b"SUB %s %s\r\nPING\r\n" % (subject, sid), b"PONG\r\n")
+def subscribe_to(subject: bytes, sid: bytes) -> RequestStep:
+    return RequestStep(b"SUB %s %s\r\nPING\r\n" % (subject, sid), b"PONG\r\n")
 
 
-def api_call(subject: str, body: Mapping[str, object], until: bytes, client: int = 0) -> Step:
+def api_call(subject: str, body: Mapping[str, object], until: bytes, client: int = 0) -> RequestStep:
     """A request to the server's API, its answer to the inbox of `client`."""
     text = json.dumps(body).encode()
-    return Step(b"PUB %s %s %d\r\n%s\r\n" % (subject.encode(), inbox_of(client), len(text), text), until)
+    return RequestStep(b"PUB %s %s %d\r\n%s\r\n" % (subject.encode(), inbox_of(client), len(text), text), until)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.peers.base import Peer, Site, Step
+from bench.peers.base import Contestant, RequestStep, Site
 from bench.peers.programs import find_program, program_version
 
 _CONFIGURATION = """\
@@ -24,7 +24,7 @@ _CLIENT_NAME = "bench-{client}-{kind}"
 _PUBACK_BYTES = 4
 
 
-class Mosquitto(Peer):
+class Mosquitto(Contestant):
     def __init__(self, *, qos: int = 0) -> None:
         if qos not in (0, 1):
             raise ValueError(f"qos {qos}: 0 or 1")
@@ -42,10 +42,10 @@ class Mosquitto(Peer):
     def version(self) -> str:
         return program_version("mosquitto", "-h")
 
-    def ready(self) -> list[Step]:
+    def ready(self) -> list[RequestStep]:
         return [_connect("probe")]
 
-    def publisher(self, client: int, names: Sequence[str] = ()) -> list[Step]:
+    def publisher(self, client: int, names: Sequence[str] = ()) -> list[RequestStep]:
         return [_connect(_CLIENT_NAME.format(client=client, kind="p"))]
 
     def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
@@ -53,31 +53,31 @@ class Mosquitto(Peer):
         identifier = (1 + serial % 0xFFFF).to_bytes(2, "big") if self.qos else b""
         return _packet(0x30 | self.qos << 1, topic + identifier + payload)
 
-    def barrier(self, name: str) -> Step:
-        return Step(_packet(0xC0, b""), b"\xd0\x00")
+    def barrier(self, name: str) -> RequestStep:
+        return RequestStep(_packet(0xC0, b""), b"\xd0\x00")
 
     def answers_bytes(self, names: Sequence[str], requests: int) -> int:
         return requests * _PUBACK_BYTES
 
-    def subscriber(self, name: str, client: int) -> list[Step]:
+    def subscriber(self, name: str, client: int) -> list[RequestStep]:
         return [_connect(_CLIENT_NAME.format(client=client, kind="s")), _subscribe(name)]
 
-    def listener(self, name: str, client: int) -> list[Step]:
+    def listener(self, name: str, client: int) -> list[RequestStep]:
         """SUBSCRIBE follows CONNECT at once, as the protocol allows."""
         connect, subscribe = self.subscriber(name, client)
-        return [Step(connect.send + subscribe.send, subscribe.until)]
+        return [RequestStep(connect.send + subscribe.send, subscribe.until)]
 
     def delivered_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
         return messages * len(_packet(0x30, _string(name) + bytes(payload_bytes)))
 
 
-def _connect(client_name: str) -> Step:
+def _connect(client_name: str) -> RequestStep:
     """Clean session, no keep-alive."""
-    return Step(_packet(0x10, _string("MQTT") + b"\x04\x02\x00\x00" + _string(client_name)), b"\x20\x02\x00\x00")
+    return RequestStep(_packet(0x10, _string("MQTT") + b"\x04\x02\x00\x00" + _string(client_name)), b"\x20\x02\x00\x00")
 
 
-def _subscribe(name: str) -> Step:
-    return Step(_packet(0x82, b"\x00\x01" + _string(name) + b"\x00"), b"\x90\x03\x00\x01\x00")
+def _subscribe(name: str) -> RequestStep:
+    return RequestStep(_packet(0x82, b"\x00\x01" + _string(name) + b"\x00"), b"\x90\x03\x00\x01\x00")
 
 
 def _string(text: str) -> bytes:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from types import MappingProxyType
 
-from bench.peers.base import Peer, Site, Step
+from bench.peers.base import Contestant, RequestStep, Site
 from bench.peers.programs import find_program, program_version
 
 # Protocol 0: no INFO comes unasked once the connection is made.
@@ -14,7 +14,7 @@ _CONNECT = json.dumps({"verbose": False, "pedantic": False, "protocol": 0, "lang
 CONNECT = b"CONNECT %s\r\nPING\r\n" % _CONNECT.encode()
 
 
-class Nats(Peer):
+class Nats(Contestant):
     name = "nats"
     title = "NATS core"
     kinds = frozenset({"ingest", "turns", "fanout", "latency", "connections"})
@@ -39,26 +39,26 @@ class Nats(Peer):
     def version(self) -> str:
         return program_version("nats-server", "--version")
 
-    def ready(self) -> list[Step]:
-        return [Step(CONNECT, b"PONG\r\n")]
+    def ready(self) -> list[RequestStep]:
+        return [RequestStep(CONNECT, b"PONG\r\n")]
 
-    def publisher(self, client: int, names: Sequence[str] = ()) -> list[Step]:
+    def publisher(self, client: int, names: Sequence[str] = ()) -> list[RequestStep]:
         # Some two seconds after connecting the server pings once to measure the round trip. It is waited for, so that
         # afterwards every byte that comes is known.
-        return [Step(CONNECT, b"PONG\r\n"), Step(b"", b"PING\r\n"), Step(b"PONG\r\n")]
+        return [RequestStep(CONNECT, b"PONG\r\n"), RequestStep(b"", b"PING\r\n"), RequestStep(b"PONG\r\n")]
 
     def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
         return b"PUB %s %d\r\n%s\r\n" % (name.encode(), len(payload), payload)
 
-    def barrier(self, name: str) -> Step:
-        return Step(b"PING\r\n", b"PONG\r\n")
+    def barrier(self, name: str) -> RequestStep:
+        return RequestStep(b"PING\r\n", b"PONG\r\n")
 
-    def subscriber(self, name: str, client: int) -> list[Step]:
-        return [*self.publisher(client), Step(b"SUB %s 1\r\nPING\r\n" % name.encode(), b"PONG\r\n")]
+    def subscriber(self, name: str, client: int) -> list[RequestStep]:
+        return [*self.publisher(client), RequestStep(b"SUB %s 1\r\nPING\r\n" % name.encode(), b"PONG\r\n")]
 
-    def listener(self, name: str, client: int) -> list[Step]:
+    def listener(self, name: str, client: int) -> list[RequestStep]:
         """The server's ping comes later, as chatter."""
-        return [Step(b"CONNECT %s\r\nSUB %s 1\r\nPING\r\n" % (_CONNECT.encode(), name.encode()), b"PONG\r\n")]
+        return [RequestStep(b"CONNECT %s\r\nSUB %s 1\r\nPING\r\n" % (_CONNECT.encode(), name.encode()), b"PONG\r\n")]
 
     def delivered_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
         return messages * (len(b"MSG %s 1 %d\r\n" % (name.encode(), payload_bytes)) + payload_bytes + 2)

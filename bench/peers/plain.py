@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
-from bench.peers.base import BLOCK, Peer, Site, Step
+from bench.peers.base import BLOCK, Contestant, RequestStep, Site
 from bench.peers.programs import OWN_MODULES
 from bench.peers.tailrace import Tailrace
 
 ANSWER_BYTES = 24  # about as long as `ok pub b.000000 1234567` and its end of line
 
 
-class Plain(Peer):
+class Plain(Contestant):
     """Takes publishes as long as tailrace's without looking at them, and sends them on as they came."""
 
     def __init__(self, payload_bytes: int, *, acked: bool = False) -> None:
@@ -29,26 +29,26 @@ class Plain(Peer):
     def environment(self) -> Mapping[str, str]:
         return OWN_MODULES
 
-    def ready(self) -> list[Step]:
-        return [Step(b"P", b"p")]
+    def ready(self) -> list[RequestStep]:
+        return [RequestStep(b"P", b"p")]
 
     def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
         return payload.ljust(self._message_bytes, b"\n")
 
-    def barrier(self, name: str) -> Step:
-        return Step(b"!", b"done")
+    def barrier(self, name: str) -> RequestStep:
+        return RequestStep(b"!", b"done")
 
     def answers_bytes(self, names: Sequence[str], requests: int) -> int:
         return requests * ANSWER_BYTES
 
-    def subscriber(self, name: str, client: int) -> list[Step]:
-        return [Step(b"S", b"s")]
+    def subscriber(self, name: str, client: int) -> list[RequestStep]:
+        return [RequestStep(b"S", b"s")]
 
     def delivered_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
         return messages * self._message_bytes
 
 
-class BareSendfile(Peer):
+class BareSendfile(Contestant):
     """A file of as many bytes as tailrace's log has in the replay, sent by bare sendfile.
 
     With `copied` its readers read, as a slave must. Otherwise they throw away, as readers of tailrace do in the replay.
@@ -73,10 +73,10 @@ class BareSendfile(Peer):
     def environment(self) -> Mapping[str, str]:
         return OWN_MODULES
 
-    def ready(self) -> list[Step]:
-        return [Step(b"?", b"!")]
+    def ready(self) -> list[RequestStep]:
+        return [RequestStep(b"?", b"!")]
 
-    def replayer(self, name: str, client: int) -> list[Step]:
+    def replayer(self, name: str, client: int) -> list[RequestStep]:
         return []
 
     def replay_request(self, name: str) -> bytes:

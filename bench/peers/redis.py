@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from bench.peers.base import PAYLOAD_MARK, Peer, Puller, Site, Step
+from bench.peers.base import PAYLOAD_MARK, Contestant, Puller, RequestStep, Site
 from bench.peers.consuming import BATCH, MEMBER
 from bench.peers.programs import find_program, program_version
 
@@ -24,7 +24,7 @@ _ACKED = re.compile(rb":(\d+)\r\n")
 _ENTRY_FIELDS = b"\r\n*2\r\n$1\r\nd\r\n"
 
 
-class Redis(Peer):
+class Redis(Contestant):
     title = "Redis Streams"
     answer_mark = b"$"
     replay_part = 5
@@ -41,25 +41,25 @@ class Redis(Peer):
     def version(self) -> str:
         return program_version("redis-server", "--version")
 
-    def ready(self) -> list[Step]:
-        return [Step(_command(b"PING"), b"+PONG\r\n")]
+    def ready(self) -> list[RequestStep]:
+        return [RequestStep(_command(b"PING"), b"+PONG\r\n")]
 
-    def publisher(self, client: int, names: Sequence[str] = ()) -> list[Step]:
-        off = [] if self.acked else [Step(_command(b"CLIENT", b"REPLY", b"OFF"))]
+    def publisher(self, client: int, names: Sequence[str] = ()) -> list[RequestStep]:
+        off = [] if self.acked else [RequestStep(_command(b"CLIENT", b"REPLY", b"OFF"))]
         return [*self.ready(), *off]
 
     def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
         return _command(b"XADD", name.encode(), b"*", b"d", payload)
 
-    def barrier(self, name: str) -> Step:
+    def barrier(self, name: str) -> RequestStep:
         if self.acked:
             return super().barrier(name)
-        return Step(_command(b"CLIENT", b"REPLY", b"ON") + _command(b"CLIENT", b"REPLY", b"OFF"), b"+OK\r\n")
+        return RequestStep(_command(b"CLIENT", b"REPLY", b"ON") + _command(b"CLIENT", b"REPLY", b"OFF"), b"+OK\r\n")
 
-    def stored(self, name: str, messages: int) -> Step:
-        return Step(_command(b"XLEN", name.encode()), b":%d\r\n" % messages)
+    def stored(self, name: str, messages: int) -> RequestStep:
+        return RequestStep(_command(b"XLEN", name.encode()), b":%d\r\n" % messages)
 
-    def subscriber(self, name: str, client: int) -> list[Step]:
+    def subscriber(self, name: str, client: int) -> list[RequestStep]:
         return self.ready()
 
     def live_puller(self, name: str) -> Puller:
@@ -68,8 +68,8 @@ class Redis(Peer):
     def replay_puller(self, name: str, client: int, messages: int) -> Puller:
         return RedisPuller(name, block=False)
 
-    def consumer(self, name: str, client: int) -> list[Step]:
-        return [Step(_command(b"XGROUP", b"CREATE", name.encode(), b"g", b"0"), b"+OK\r\n")]
+    def consumer(self, name: str, client: int) -> list[RequestStep]:
+        return [RequestStep(_command(b"XGROUP", b"CREATE", name.encode(), b"g", b"0"), b"+OK\r\n")]
 
     def consuming_puller(self, name: str, client: int, messages: int) -> Puller:
         return RedisConsumer(name, messages)
@@ -85,8 +85,8 @@ class RedisPubSub(Redis):
     def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
         return _command(b"PUBLISH", name.encode(), payload)
 
-    def subscriber(self, name: str, client: int) -> list[Step]:
-        return [Step(_command(b"SUBSCRIBE", name.encode()), b":1\r\n")]
+    def subscriber(self, name: str, client: int) -> list[RequestStep]:
+        return [RequestStep(_command(b"SUBSCRIBE", name.encode()), b":1\r\n")]
 
     def delivered_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
         return messages * len(_command(b"message", name.encode(), bytes(payload_bytes)))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from bench.peers.base import Peer, Site, Step, Unavailable
+from bench.peers.base import Contestant, RequestStep, Site, Unavailable
 from bench.peers.programs import OWN_MODULES
 
 NAMES: Final = {
@@ -17,7 +17,7 @@ NAMES: Final = {
 }
 
 
-class SparkSession(Peer):
+class SparkSession(Contestant):
     """A warm session. `kind` is the source that it reads; `sizes` are streams, messages and bytes of a payload."""
 
     def __init__(self, kind: str, kinds: frozenset[str], sizes: tuple[int, int, int]) -> None:
@@ -39,5 +39,5 @@ class SparkSession(Peer):
         except PackageNotFoundError as error:
             raise Unavailable(f"{error.name} is not installed (the extra `spark`, for polars `bench` too)") from None
 
-    def ready(self) -> list[Step]:
-        return [Step(b"ready\n", b"!\n")]
+    def ready(self) -> list[RequestStep]:
+        return [RequestStep(b"ready\n", b"!\n")]

@@ -10,14 +10,14 @@ from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Self
 
-from bench.peers.base import Peer, Site, Step, digits_total, shares
+from bench.peers.base import Contestant, RequestStep, Site, digits_total, shares
 from bench.peers.programs import under_slow_flush
 from tailrace.shard.leaves import INTERPRETED_VARIABLE
 
 # What stands around the name, sequence number and payload of a delivered message; the time has 16 digits until 2286.
 _MESSAGE_AROUND = len(b"msg   ") + 16 + len(b"  |\r\n")
 
-_PING = Step(b"ping\r\n", b"ok pong\r\n")
+_PING = RequestStep(b"ping\r\n", b"ok pong\r\n")
 
 
 _PUBLISHED = frozenset({"ingest", "turns"})
@@ -25,7 +25,7 @@ _DELIVERED = frozenset({"fanout", "replay", "latency", "connections", "neighbour
 _STORED = frozenset({"round-robin", "streams", "durability"})
 
 
-class Tailrace(Peer):
+class Tailrace(Contestant):
     def __init__(self, *, acked: bool = False, interpreted: bool = False, workers: int = 2) -> None:
         self.acked = acked
         self.name = "tailrace-acks" if acked else "tailrace"
@@ -61,11 +61,11 @@ class Tailrace(Peer):
         except PackageNotFoundError:
             return f"tailrace (not installed), {self.workers} workers"
 
-    def ready(self) -> list[Step]:
+    def ready(self) -> list[RequestStep]:
         return [_PING]
 
-    def publisher(self, client: int, names: Sequence[str] = ()) -> list[Step]:
-        return [Step(b"ack on\r\n", b"ok ack on\r\n")] if self.acked else [_PING]
+    def publisher(self, client: int, names: Sequence[str] = ()) -> list[RequestStep]:
+        return [RequestStep(b"ack on\r\n", b"ok ack on\r\n")] if self.acked else [_PING]
 
     def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
         return b"pub %s |%s\r\n" % (name.encode(), payload)
@@ -77,11 +77,11 @@ class Tailrace(Peer):
             total += around * count + len(names[part]) * digits_total(0, count)
         return total
 
-    def stored(self, name: str, messages: int) -> Step:
-        return Step(b"sub %s new\r\n" % name.encode(), b"ok sub %s %d\r\n" % (name.encode(), messages))
+    def stored(self, name: str, messages: int) -> RequestStep:
+        return RequestStep(b"sub %s new\r\n" % name.encode(), b"ok sub %s %d\r\n" % (name.encode(), messages))
 
-    def subscriber(self, name: str, client: int) -> list[Step]:
-        return [Step(b"sub %s new\r\n" % name.encode(), b"ok sub %s 0\r\n" % name.encode())]
+    def subscriber(self, name: str, client: int) -> list[RequestStep]:
+        return [RequestStep(b"sub %s new\r\n" % name.encode(), b"ok sub %s 0\r\n" % name.encode())]
 
     def delivered_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
         fixed = _MESSAGE_AROUND + len(name.encode()) + len(str(payload_bytes)) + payload_bytes

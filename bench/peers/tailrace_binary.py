@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import MappingProxyType
 
-from bench.peers.base import SUBSCRIPTION, Puller, Step
+from bench.peers.base import SUBSCRIPTION, Puller, RequestStep
 from bench.peers.consuming import TailraceConsumers
 from bench.peers.tailrace import Tailrace
 from tailrace.protocol.consuming import FEATURE as CONSUMERS_FEATURE
@@ -64,13 +64,13 @@ class TailraceBinary(Tailrace):
         if single:
             self.kinds, self.batch_max = _OF_SINGLES, 1
 
-    def ready(self) -> list[Step]:
-        return [Step(_HELLO + pack(Ping()), pack(Pong()))]
+    def ready(self) -> list[RequestStep]:
+        return [RequestStep(_HELLO + pack(Ping()), pack(Pong()))]
 
-    def publisher(self, client: int, names: Sequence[str] = ()) -> list[Step]:
+    def publisher(self, client: int, names: Sequence[str] = ()) -> list[RequestStep]:
         """Handles for all names; the answers come in order."""
         opens = b"".join(pack(Open(handle_of(name), name.encode())) for name in names)
-        return [*self.ready(), *([Step(opens, pack(Opened(handle_of(names[-1]))))] if names else [])]
+        return [*self.ready(), *([RequestStep(opens, pack(Opened(handle_of(names[-1]))))] if names else [])]
 
     def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
         return self.publish_many(name, payload, 1, serial)
@@ -84,12 +84,12 @@ class TailraceBinary(Tailrace):
         frames: bytearray = _mark_run(pack_frame(payload) * count, write_numbering(b"", _PRODUCER, number))
         return pack_publish(0, Ack.APPENDED if self.acked else Ack.NONE, [handle_of(name)], frames) + bytes(frames)
 
-    def barrier(self, name: str) -> Step:
+    def barrier(self, name: str) -> RequestStep:
         """A subscription: to its owner it goes behind the publishes, unlike a PING, which is answered at once.
 
         The owner's answer is an error of known bytes, since the end that is asked for has not come yet.
         """
-        return Step(pack(Subscribe(SUBSCRIPTION, name.encode(), FROM_NEW, end=_LATER)), pack(_NOT_YET))
+        return RequestStep(pack(Subscribe(SUBSCRIPTION, name.encode(), FROM_NEW, end=_LATER)), pack(_NOT_YET))
 
     def ends(self, names: Sequence[str]) -> Sequence[str]:
         """One stream of each worker: what goes to one worker stays in order."""
@@ -98,10 +98,10 @@ class TailraceBinary(Tailrace):
     def answers_bytes(self, names: Sequence[str], requests: int) -> int:
         return requests * _PUBLISHED_BYTES
 
-    def stored(self, name: str, messages: int) -> Step:
-        return Step(_HELLO + _subscribe(name, FROM_NEW), pack(Subscribed(SUBSCRIPTION, messages, 0)))
+    def stored(self, name: str, messages: int) -> RequestStep:
+        return RequestStep(_HELLO + _subscribe(name, FROM_NEW), pack(Subscribed(SUBSCRIPTION, messages, 0)))
 
-    def subscriber(self, name: str, client: int) -> list[Step]:
+    def subscriber(self, name: str, client: int) -> list[RequestStep]:
         return [self.stored(name, 0)]
 
     def delivered_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
@@ -113,16 +113,16 @@ class TailraceBinary(Tailrace):
     def replay_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
         return self.delivered_bytes(name, messages, payload_bytes)
 
-    def consumer(self, name: str, client: int) -> list[Step]:
+    def consumer(self, name: str, client: int) -> list[RequestStep]:
         return self.consumers(name, [b"c%d" % client])
 
-    def consumers(self, name: str, consumers: Sequence[bytes]) -> list[Step]:
+    def consumers(self, name: str, consumers: Sequence[bytes]) -> list[RequestStep]:
         """Many of one stream, on one connection, made one by one."""
         hello = pack(Hello(VERSION, (CONSUMERS_FEATURE,), "bench")) + pack(Ping())
-        steps = [Step(hello, pack(Pong()))]
+        steps = [RequestStep(hello, pack(Pong()))]
         for number, consumer in enumerate(consumers):
             consume = Consume(number, "create", name.encode(), consumer, From("seq", 0))
-            steps.append(Step(pack(consume), pack(Consumed(number, next_seq=0, created=True))))
+            steps.append(RequestStep(pack(consume), pack(Consumed(number, next_seq=0, created=True))))
         return steps
 
     def consuming_puller(self, name: str, client: int, messages: int) -> Puller:

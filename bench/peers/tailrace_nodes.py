@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Self
 
-from bench.peers.base import Site, Step
+from bench.peers.base import RequestStep, Site
 from bench.peers.programs import OWN_MODULES, run_together
 from bench.peers.tailrace import tailrace_command
 from bench.peers.tailrace_binary import TailraceBinary, handle_of
@@ -63,15 +63,15 @@ class TailraceNodes(TailraceBinary):
     def environment(self) -> Mapping[str, str]:
         return {**super().environment(), **OWN_MODULES}
 
-    def prepare(self) -> list[Step]:
+    def prepare(self) -> list[RequestStep]:
         """Until all nodes follow."""
         if not self.following:
             return []
         return self.publish_to_all(_SETTLE_NAME, b"settled")
 
-    def publish_to_all(self, name: str, payload: bytes) -> list[Step]:
+    def publish_to_all(self, name: str, payload: bytes) -> list[RequestStep]:
         """One message; over when every node has it, and so everything before it."""
-        return [*self.publisher(0, [name]), Step(self.held_by_all().publish(name, payload), _ANSWER_BEGINS)]
+        return [*self.publisher(0, [name]), RequestStep(self.held_by_all().publish(name, payload), _ANSWER_BEGINS)]
 
     def publish_many(self, name: str, payload: bytes, count: int, serial: int = 0) -> bytes:
         frames = pack_frame(payload) * count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.rows.base import Row
+from bench.rows.base import BenchRow
 from bench.rows.delivering import connections_row, consume_row, fan_out_row, many_consumers_row, replay_row
 from bench.rows.durability import FLUSHES_MS, always_row, interval_row
 from bench.rows.latency import FLOODS, beside_rollup_row, flooded_row, latency_row, neighbour_row
@@ -12,7 +12,7 @@ from bench.rows.spark import live_row, rollup_row, spark_scan_row
 from bench.scale import Scale
 
 
-def make_rows(scale: Scale) -> list[Row]:
+def make_rows(scale: Scale) -> list[BenchRow]:
     return [
         ingest_row(1),
         ingest_row(scale.streams),

@@ -11,9 +11,9 @@ from bench.load.limits import Deadline, LoadError
 from bench.load.meter import Spent
 from bench.load.publishing import Pushed, ingest
 from bench.load.sockets import take_steps
-from bench.peers.base import Feed, Peer, make_feed, make_payload
+from bench.peers.base import Contestant, RequestFeed, make_feed, make_payload
 from bench.scale import Scale
-from bench.server import Server
+from bench.server import PeerServer
 from tailrace.shard.frame import HEADER_BYTES
 
 P = ParamSpec("P")
@@ -38,11 +38,11 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RowRun:
     """One measurement: a peer, its new server, and the helpers that rows share. They raise LoadError."""
 
-    peer: Peer
-    server: Server
+    peer: Contestant
+    server: PeerServer
     scale: Scale
 
     @property
@@ -58,17 +58,19 @@ class Run:
         """Run a load generator in a process of its own."""
         return apart(self.scale.timeout_s + _APART_MARGIN_S, function, self.load, *args, **kwargs)
 
-    def feed(self, names: Sequence[str], bytes_min: int = 0, messages_min: int = 0, batch_max: int = 1 << 30) -> Feed:
+    def feed(
+        self, names: Sequence[str], bytes_min: int = 0, messages_min: int = 0, batch_max: int = 1 << 30
+    ) -> RequestFeed:
         return make_feed(self.peer, names, self.payload, bytes_min, messages_min, batch_max)
 
-    def full_feed(self, names: Sequence[str]) -> Feed:
+    def full_feed(self, names: Sequence[str]) -> RequestFeed:
         """As much as is sent at once in the rows that publish as fast as they can."""
         window = self.peer.window_requests
         if window:
             return self.feed(names, messages_min=window // WINDOW_FEEDS)
         return self.feed(names, self.scale.feed_bytes)
 
-    def ingest(self, names: list[str], feed: Feed, stop: Stop, warm: Feed | None = None) -> Pushed:
+    def ingest(self, names: list[str], feed: RequestFeed, stop: Stop, warm: RequestFeed | None = None) -> Pushed:
         return self.generate(ingest, names, feed, stop, warm)
 
     def fill(self, name: str, messages: int) -> None:
@@ -92,12 +94,12 @@ class Run:
         return Measurement(value, cpu_us(spent, count), self.server.peak_rss_bytes(), extras or {})
 
 
-def _as_it_is(peer: Peer) -> Peer:
+def _as_it_is(peer: Contestant) -> Contestant:
     return peer
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BenchRow:
     """`measure` puts the load on a new server; the value is in `unit`, processor time is for each `counted`.
 
     `suited` returns the peer as it is started for this row. `measure` raises LoadError if the load does not go through.
@@ -107,10 +109,10 @@ class Row:
     title: str
     kind: str
     unit: str
-    measure: Callable[[Run], Measurement]
+    measure: Callable[[RowRun], Measurement]
     counted: str = "message"
     lower_is_better: bool = False
-    suited: Callable[[Peer], Peer] = _as_it_is
+    suited: Callable[[Contestant], Contestant] = _as_it_is
 
 
 def replay_messages(scale: Scale, part: int = 1) -> int:

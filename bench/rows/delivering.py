@@ -13,31 +13,31 @@ from bench.load.reading import consume, consume_many, replay
 from bench.peers.consuming import BATCH
 from bench.peers.plain import BareSendfile
 from bench.peers.tailrace_binary import TailraceBinary
-from bench.rows.base import FILL_MESSAGES, STREAM, Measurement, Row, Run, replay_messages
+from bench.rows.base import FILL_MESSAGES, STREAM, BenchRow, Measurement, RowRun, replay_messages
 
 _CONSUMED_PART = 5  # of a gigabyte
 _SMALL_BATCH, _SMALL_BATCHES = 50, 2  # messages; of each of many consumers
 
 
-def fan_out_row(subscribers: int) -> Row:
+def fan_out_row(subscribers: int) -> BenchRow:
     """One publisher, many subscribers of its stream, everything delivered to each."""
     measure, unit = partial(_measure_fan_out, subscribers=subscribers), "deliveries/s"
-    return Row(f"fanout-{subscribers}", f"fan-out, 1 to {subscribers:,}", "fanout", unit, measure, "delivery")
+    return BenchRow(f"fanout-{subscribers}", f"fan-out, 1 to {subscribers:,}", "fanout", unit, measure, "delivery")
 
 
-def _measure_fan_out(run: Run, subscribers: int) -> Measurement:
+def _measure_fan_out(run: RowRun, subscribers: int) -> Measurement:
     done = run.generate(fan_out, STREAM, subscribers, Stop(seconds=run.scale.seconds))
     extras = {"published_per_s": done.messages / done.spent.wall_s}
     return run.measured(done.deliveries / done.spent.wall_s, done.spent, done.deliveries, extras)
 
 
-def replay_row(readers: int) -> Row:
+def replay_row(readers: int) -> BenchRow:
     """A stored stream is read from its beginning by one reader or several at once."""
     title = f"replay, {readers} reader{'s' if readers > 1 else ''}, all readers together, on the wire"
-    return Row(f"replay-{readers}", title, "replay", "MB/s", partial(_measure_replay, readers=readers))
+    return BenchRow(f"replay-{readers}", title, "replay", "MB/s", partial(_measure_replay, readers=readers))
 
 
-def _measure_replay(run: Run, readers: int) -> Measurement:
+def _measure_replay(run: RowRun, readers: int) -> Measurement:
     messages = replay_messages(run.scale, run.peer.replay_part)
     if not isinstance(run.peer, BareSendfile):
         run.fill(STREAM, messages)
@@ -46,28 +46,28 @@ def _measure_replay(run: Run, readers: int) -> Measurement:
     return run.measured(done.wire_bytes / done.spent.wall_s / 1e6, done.spent, done.messages, extras)
 
 
-def consume_row() -> Row:
+def consume_row() -> BenchRow:
     """A durable consumer acknowledges each batch together with its request for the next."""
     title = f"a durable consumer, batches of {BATCH:,}, finished one by one"
-    return Row("consume", title, "consume", "msg/s", _measure_consume)
+    return BenchRow("consume", title, "consume", "msg/s", _measure_consume)
 
 
-def _measure_consume(run: Run) -> Measurement:
+def _measure_consume(run: RowRun) -> Measurement:
     messages = replay_messages(run.scale, _CONSUMED_PART * run.peer.replay_part)
     run.fill(STREAM, messages)
     spent = run.generate(consume, STREAM, messages)
     return run.measured(messages / spent.wall_s, spent, messages)
 
 
-def many_consumers_row(consumers: int, share: float = 1.0) -> Row:
+def many_consumers_row(consumers: int, share: float = 1.0) -> BenchRow:
     """Many durable consumers each take a few small batches of the same messages."""
     count = max(10, round(consumers * share))
     title = f"{count:,} durable consumers of one stream, batches of {_SMALL_BATCH}"
     measure = partial(_measure_many_consumers, consumers=count)
-    return Row(f"consumers-{consumers}", title, "consumers", "msg/s of all together", measure)
+    return BenchRow(f"consumers-{consumers}", title, "consumers", "msg/s of all together", measure)
 
 
-def _measure_many_consumers(run: Run, consumers: int) -> Measurement:
+def _measure_many_consumers(run: RowRun, consumers: int) -> Measurement:
     if not isinstance(run.peer, TailraceBinary):
         raise LoadError(f"{run.peer.name} has no consumers here")
     run.fill(STREAM, FILL_MESSAGES)
@@ -77,7 +77,7 @@ def _measure_many_consumers(run: Run, consumers: int) -> Measurement:
     return run.measured(per_s, done.spent, done.messages, extras)
 
 
-def connections_row(connections: int, share: float = 1.0, *, long: bool = False) -> Row:
+def connections_row(connections: int, share: float = 1.0, *, long: bool = False) -> BenchRow:
     """Very many connections subscribe to one stream and receive next to nothing.
 
     The name is that of a full run, so that --rows takes the same names for a quick one.
@@ -85,10 +85,10 @@ def connections_row(connections: int, share: float = 1.0, *, long: bool = False)
     count = max(20, round(connections * share))
     measure = partial(_measure_connections, connections=count, long=long)
     name, title, unit = f"connections-{connections}", f"{count:,} quiet subscribers", "ms until all have one message"
-    return Row(name, title, "connections", unit, measure, "delivery", lower_is_better=True)
+    return BenchRow(name, title, "connections", unit, measure, "delivery", lower_is_better=True)
 
 
-def _measure_connections(run: Run, connections: int, *, long: bool) -> Measurement:
+def _measure_connections(run: RowRun, connections: int, *, long: bool) -> Measurement:
     messages = run.scale.crowd_messages
     idle_s = run.scale.long_idle_seconds if long else run.scale.idle_seconds
     done = run.generate(gather, STREAM, connections, messages, idle_s)

@@ -7,9 +7,9 @@ from functools import partial
 from bench.figures import median
 from bench.load.durability import acknowledged, disk_sync_s, synced
 from bench.load.limits import LoadError
-from bench.peers.base import Peer, stream_names
+from bench.peers.base import Contestant, stream_names
 from bench.peers.tailrace import Tailrace
-from bench.rows.base import Measurement, Row, Run
+from bench.rows.base import BenchRow, Measurement, RowRun
 
 ROUNDS = 20
 SHARES = (1, 10, 200)
@@ -21,20 +21,20 @@ _ALWAYS = f'{_CONFIG}durability = "always"\n'
 _INTERVAL = f'{_CONFIG}durability = "interval"\ninterval_ms = {INTERVAL_MS}\n'
 
 
-def always_row(flush_ms: int = 0) -> Row:
+def always_row(flush_ms: int = 0) -> BenchRow:
     """With `flush_ms` on an emulated disk (`bench.peers.programs`), otherwise on the real one."""
     name = f"always-{SHARES[-1]}" + (f"-flush-{flush_ms}ms" if flush_ms else "")
     disk = f", emulated disk with a flush of {flush_ms} ms" if flush_ms else ""
     title = f"durability always{disk}: one publish to each of {SHARES[-1]} streams until all are acknowledged"
     measure, suited = partial(_measure_always, flush_ms=flush_ms), partial(_configured, _ALWAYS, flush_ms)
-    return Row(name, title, "durability", "ms", measure, lower_is_better=True, suited=suited)
+    return BenchRow(name, title, "durability", "ms", measure, lower_is_better=True, suited=suited)
 
 
-def _configured(config: str, flush_ms: int, peer: Peer) -> Peer:
+def _configured(config: str, flush_ms: int, peer: Contestant) -> Contestant:
     return peer.changed(config=config, flush_ms=flush_ms) if isinstance(peer, Tailrace) else peer
 
 
-def _measure_always(run: Run, flush_ms: int) -> Measurement:
+def _measure_always(run: RowRun, flush_ms: int) -> Measurement:
     found_ms = {}
     for streams in SHARES:
         names = [f"{streams}.{name}" for name in stream_names(streams)]
@@ -48,17 +48,19 @@ def _measure_always(run: Run, flush_ms: int) -> Measurement:
     return Measurement(value, 0.0, run.server.peak_rss_bytes(), extras)
 
 
-def _disk_sync_ms(run: Run) -> float:
+def _disk_sync_ms(run: RowRun) -> float:
     return 1e3 * disk_sync_s(run.server.site.directory, ROUNDS)
 
 
-def interval_row() -> Row:
+def interval_row() -> BenchRow:
     title = f"durability interval, interval_ms = {INTERVAL_MS}: age of the oldest unsynced message of {STREAMS} streams"
     suited = partial(_configured, _INTERVAL, 0)
-    return Row(f"interval-{STREAMS}", title, "durability", "ms", _measure_interval, lower_is_better=True, suited=suited)
+    return BenchRow(
+        f"interval-{STREAMS}", title, "durability", "ms", _measure_interval, lower_is_better=True, suited=suited
+    )
 
 
-def _measure_interval(run: Run) -> Measurement:
+def _measure_interval(run: RowRun) -> Measurement:
     seconds = run.generate(synced, run.server.site.directory / "data", stream_names(STREAMS), ROUNDS)
     extras = {"median_ms": 1e3 * median(seconds), "disk_sync_ms": _disk_sync_ms(run)}
     return Measurement(1e3 * max(seconds), 0.0, run.server.peak_rss_bytes(), extras)

@@ -14,9 +14,9 @@ from bench.load.noise import Script, claim, come_and_go, fill_streams, flooding,
 from bench.load.publishing import Pushed
 from bench.load.rollups import Rollups
 from bench.load.sockets import take_steps
-from bench.peers.base import Peer, Step, stream_names
+from bench.peers.base import Contestant, RequestStep, stream_names
 from bench.peers.tailrace import Tailrace
-from bench.rows.base import Measurement, Row, Run, replay_messages, total
+from bench.rows.base import BenchRow, Measurement, RowRun, replay_messages, total
 
 WARM_MESSAGES = 50  # at the beginning of each pair, sent but not counted: the stream's making is not its latency
 NEIGHBOUR_RATE, FLOODED_RATE = 1_000, 500
@@ -34,13 +34,13 @@ FLOODS: dict[str, tuple[str, Script]] = {
 }
 
 
-def latency_row(rate: int) -> Row:
+def latency_row(rate: int) -> BenchRow:
     """From `send` to `recv`, one publisher and one subscriber, several pairs of connections one after the other."""
     title, measure = f"latency end to end, 1 to 1, {rate:,} msg/s", partial(_measure_latency, rate=rate)
-    return Row(f"latency-{rate}", title, "latency", "median µs", measure, lower_is_better=True)
+    return BenchRow(f"latency-{rate}", title, "latency", "median µs", measure, lower_is_better=True)
 
 
-def _measure_latency(run: Run, rate: int) -> Measurement:
+def _measure_latency(run: RowRun, rate: int) -> Measurement:
     pairs = [_slice(run, name, rate, run.scale.latency_pairs) for name in stream_names(run.scale.latency_pairs)]
     spent = total([pair.spent for pair in pairs])
     medians = [_quantile_us([pair], 0.5) for pair in pairs]
@@ -56,7 +56,7 @@ def _measure_latency(run: Run, rate: int) -> Measurement:
     return run.measured(_quantile_us(pairs, 0.5), spent, count, extras)
 
 
-def _slice(run: Run, name: str, rate: int, slices: int) -> Timed:
+def _slice(run: RowRun, name: str, rate: int, slices: int) -> Timed:
     """Time one of `slices` pairs of connections on a new stream; the first messages are not counted."""
     messages = WARM_MESSAGES + round(rate * run.scale.latency_seconds / slices)
     timed = run.generate(latency, name, rate, messages)
@@ -67,17 +67,19 @@ def _quantile_us(slices: Sequence[Timed], share: float) -> float:
     return quantile([*chain.from_iterable(part.latencies_ns for part in slices)], share) / 1e3
 
 
-def neighbour_row() -> Row:
+def neighbour_row() -> BenchRow:
     """One subscriber is timed, alone and beside another that replays gigabytes, both on the only worker of a node."""
     title = f"latency of a subscriber at {NEIGHBOUR_RATE:,} msg/s beside one that replays without end, 1 worker"
-    return Row("neighbour", title, "neighbour", "p99 µs", _measure_neighbour, lower_is_better=True, suited=_one_worker)
+    return BenchRow(
+        "neighbour", title, "neighbour", "p99 µs", _measure_neighbour, lower_is_better=True, suited=_one_worker
+    )
 
 
-def _one_worker(peer: Peer) -> Peer:
+def _one_worker(peer: Contestant) -> Contestant:
     return peer.changed(workers=1) if isinstance(peer, Tailrace) else peer
 
 
-def _measure_neighbour(run: Run) -> Measurement:
+def _measure_neighbour(run: RowRun) -> Measurement:
     noisy, *names = stream_names(1 + NEIGHBOUR_SLICES + NEIGHBOUR_SLICES_MAX)
     messages, load = replay_messages(run.scale), run.load
     run.fill(noisy, messages)
@@ -106,27 +108,27 @@ def _beside_extras(alone: list[Timed], beside: list[Timed], noise_per_s: float) 
     }
 
 
-def _measured_beside(run: Run, beside: list[Timed], metered: list[Timed], extras: dict[str, float]) -> Measurement:
+def _measured_beside(run: RowRun, beside: list[Timed], metered: list[Timed], extras: dict[str, float]) -> Measurement:
     """The p99 beside the noise; the processor time of the slices `metered`."""
     spent, count = total([part.spent for part in metered]), sum(len(part.latencies_ns) for part in metered)
     return run.measured(_quantile_us(beside, 0.99), spent, count, extras)
 
 
-def flooded_row(flood: str) -> Row:
+def flooded_row(flood: str) -> BenchRow:
     """One subscriber is timed beside a client that makes the broker do expensive things without end."""
     what, _ = FLOODS[flood]
     title = f"latency of a subscriber at {FLOODED_RATE:,} msg/s beside a client that {what}"
     measure = partial(_measure_flooded, flood=flood)
-    return Row(f"beside-{flood}", title, "flooded", "p99 µs", measure, lower_is_better=True)
+    return BenchRow(f"beside-{flood}", title, "flooded", "p99 µs", measure, lower_is_better=True)
 
 
-def _measure_flooded(run: Run, flood: str) -> Measurement:
+def _measure_flooded(run: RowRun, flood: str) -> Measurement:
     if not isinstance(run.peer, Tailrace):
         raise LoadError(f"{run.peer.name} does not take part in this")
     port, deadline = run.server.target.port, Deadline(run.scale.timeout_s)
     streams = run.scale.many_streams // STREAMS_PART
     if flood != "making":
-        take_steps(port, [Step(fill_streams(streams) + b"ping\r\n", b"ok pong\r\n")], deadline)
+        take_steps(port, [RequestStep(fill_streams(streams) + b"ping\r\n", b"ok pong\r\n")], deadline)
 
     def slices(names: Iterable[str]) -> list[Timed]:
         return [_slice(run, name, FLOODED_RATE, FLOODED_SLICES) for name in names]
@@ -139,13 +141,13 @@ def _measure_flooded(run: Run, flood: str) -> Measurement:
     return _measured_beside(run, beside, beside, _beside_extras(alone, beside, noise_per_s))
 
 
-def beside_rollup_row() -> Row:
+def beside_rollup_row() -> BenchRow:
     """Ingest in slices, in turn beside rollups of the same node's data and while these are suspended."""
     title = "acknowledged ingest beside a rollup of the same node, against alone"
-    return Row("beside-rollup", title, "beside-rollup", "% slower", _measure_beside_rollup, lower_is_better=True)
+    return BenchRow("beside-rollup", title, "beside-rollup", "% slower", _measure_beside_rollup, lower_is_better=True)
 
 
-def _measure_beside_rollup(run: Run) -> Measurement:
+def _measure_beside_rollup(run: RowRun) -> Measurement:
     if not isinstance(run.peer, Tailrace):
         raise LoadError(f"{run.peer.name} has no files that Spark could read")
     filled, *names = stream_names(1 + 2 * ROLLUP_SLICES_MAX)
@@ -171,7 +173,7 @@ def _median_per_s(parts: Sequence[Pushed]) -> float:
     return median([part.messages / part.spent.wall_s for part in parts])
 
 
-def _ingest_slice(run: Run, name: str) -> Pushed:
+def _ingest_slice(run: RowRun, name: str) -> Pushed:
     stop = Stop(seconds=run.scale.seconds / _ROLLUP_PARTS)
     pushed = run.ingest([name], run.feed([name], run.scale.feed_bytes), stop)
     run.check_stored(name, pushed.stored)

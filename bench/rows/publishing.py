@@ -13,10 +13,10 @@ from bench.load.base import Stop
 from bench.load.limits import Deadline, LoadError
 from bench.load.meter import Spent
 from bench.load.publishing import Pushed, ingest_feeds, turns
-from bench.peers.base import Feed, stream_names
+from bench.peers.base import RequestFeed, stream_names
 from bench.peers.tailrace_binary import TailraceBinary
-from bench.rows.base import Measurement, Row, Run, cpu_us, total
-from bench.server import START_TIMEOUT_S, Server
+from bench.rows.base import BenchRow, Measurement, RowRun, cpu_us, total
+from bench.server import START_TIMEOUT_S, PeerServer
 
 _BATCH_MESSAGES = 100  # of the round-robin
 _ROUND_ROBIN_TURNS = 2  # one stream, many streams, one stream, many streams: the machine's changes affect both alike
@@ -26,40 +26,40 @@ _FEED_REQUESTS = 500
 _PROBE_S = 0.02
 
 
-def ingest_row(streams: int) -> Row:
+def ingest_row(streams: int) -> BenchRow:
     """One connection publishes as fast as it can, to one stream or round-robin over many."""
     where = "1 stream" if streams == 1 else f"{streams:,} streams in turn"
     measure = partial(_measure_ingest, streams=streams)
-    return Row(f"ingest-{streams}", f"ingest, 1 connection, {where}", "ingest", "msg/s", measure)
+    return BenchRow(f"ingest-{streams}", f"ingest, 1 connection, {where}", "ingest", "msg/s", measure)
 
 
-def _measure_ingest(run: Run, streams: int) -> Measurement:
+def _measure_ingest(run: RowRun, streams: int) -> Measurement:
     names = stream_names(streams)
     pushed = run.ingest(names, run.full_feed(names), Stop(seconds=run.scale.seconds), warm=run.feed(names))
     return _measured(run, names, pushed)
 
 
-def _measured(run: Run, names: list[str], pushed: Pushed) -> Measurement:
+def _measured(run: RowRun, names: list[str], pushed: Pushed) -> Measurement:
     run.check_stored(names[-1], pushed.stored // len(names))
     return run.measured(_per_s([pushed]), pushed.spent, pushed.messages)
 
 
-def turns_row(connections: int, streams: int) -> Row:
+def turns_row(connections: int, streams: int) -> BenchRow:
     """Many connections publish one message each in turn, all to one stream or each to its own.
 
     The name is that of a full run, so that --rows takes the same names for a quick one.
     """
     name, where = ("turns-1", "1 stream") if streams == 1 else ("turns-1000", "a stream each")
     title = f"ingest, {connections:,} connections, one message each in turn, {where}"
-    return Row(name, title, "turns", "msg/s", partial(_measure_turns, connections=connections, streams=streams))
+    return BenchRow(name, title, "turns", "msg/s", partial(_measure_turns, connections=connections, streams=streams))
 
 
-def _measure_turns(run: Run, connections: int, streams: int) -> Measurement:
+def _measure_turns(run: RowRun, connections: int, streams: int) -> Measurement:
     names = stream_names(streams)
     return _measured(run, names, run.generate(turns, names, connections, Stop(seconds=run.scale.seconds)))
 
 
-def round_robin_row(streams: int) -> Row:
+def round_robin_row(streams: int) -> BenchRow:
     """The cost of publishing to many streams in turn instead of to one.
 
     Peers that take one message at a time get one message per stream in turn; those that take batches get one batch per
@@ -67,10 +67,10 @@ def round_robin_row(streams: int) -> Row:
     """
     title = f"ingest, 1 connection, {streams:,} streams in turn against 1 stream"
     measure = partial(_measure_round_robin, streams=streams)
-    return Row("streams-1000", title, "round-robin", "times slower than 1 stream", measure, lower_is_better=True)
+    return BenchRow("streams-1000", title, "round-robin", "times slower than 1 stream", measure, lower_is_better=True)
 
 
-def _measure_round_robin(run: Run, streams: int) -> Measurement:
+def _measure_round_robin(run: RowRun, streams: int) -> Measurement:
     *many, one = stream_names(streams + 1)
     pushed: dict[str, list[Pushed]] = {"one": [], "many": []}
     both = (("one", [one]), ("many", many))
@@ -86,17 +86,17 @@ def _measure_round_robin(run: Run, streams: int) -> Measurement:
     return run.measured(one_per_s / many_per_s, *_spent(pushed["many"]), extras)
 
 
-def idempotence_row(batch_messages: int) -> Row:
+def idempotence_row(batch_messages: int) -> BenchRow:
     """The cost of numbered publishes: numbers let the broker recognise repeats.
 
     Requests of `batch_messages`, all acknowledged, to a new stream in each turn.
     """
     title = f"acknowledged ingest, {batch_messages} to a request, numbered against plain"
     measure, unit = partial(_measure_idempotence, batch_messages=batch_messages), "times slower than plain"
-    return Row(f"idempotence-{batch_messages}", title, "idempotence", unit, measure, lower_is_better=True)
+    return BenchRow(f"idempotence-{batch_messages}", title, "idempotence", unit, measure, lower_is_better=True)
 
 
-def _measure_idempotence(run: Run, batch_messages: int) -> Measurement:
+def _measure_idempotence(run: RowRun, batch_messages: int) -> Measurement:
     if not isinstance(run.peer, TailraceBinary):
         raise LoadError(f"{run.peer.name} has no numbers here")
     pushed: dict[bool, list[Pushed]] = {False: [], True: []}
@@ -111,7 +111,7 @@ def _measure_idempotence(run: Run, batch_messages: int) -> Measurement:
     return run.measured(plain_per_s / numbered_per_s, *_spent(pushed[True]), extras)
 
 
-def _numbered_feeds(run: Run, peer: TailraceBinary, name: str, count: int, *, numbered: bool) -> list[Feed]:
+def _numbered_feeds(run: RowRun, peer: TailraceBinary, name: str, count: int, *, numbered: bool) -> list[RequestFeed]:
     """All requests, made before they are timed: each has numbers of its own."""
     payload = run.payload
     requests = int(run.scale.seconds / _NUMBERING_TURNS * _REQUESTS_PER_S / count**0.5) // _FEED_REQUESTS + 1
@@ -122,17 +122,17 @@ def _numbered_feeds(run: Run, peer: TailraceBinary, name: str, count: int, *, nu
             data = b"".join(peer.publish_numbered(name, payload, count, number) for number in numbers)
         else:
             data = peer.publish_many(name, payload, count) * _FEED_REQUESTS
-        feeds.append(Feed(data, _FEED_REQUESTS * count, _FEED_REQUESTS))
+        feeds.append(RequestFeed(data, _FEED_REQUESTS * count, _FEED_REQUESTS))
     return feeds
 
 
-def streams_row(streams: int) -> Row:
+def streams_row(streams: int) -> BenchRow:
     """Very many streams on one node: publishing to all of them, what an idle one costs, and starting again."""
     title = f"ingest, 1 connection, {streams:,} streams in turn"
-    return Row("streams", title, "streams", "msg/s", partial(_measure_streams, streams=streams))
+    return BenchRow("streams", title, "streams", "msg/s", partial(_measure_streams, streams=streams))
 
 
-def _measure_streams(run: Run, streams: int) -> Measurement:
+def _measure_streams(run: RowRun, streams: int) -> Measurement:
     names, server = stream_names(streams), run.server
     feed = run.feed(names)
     before_bytes = server.tree().private_bytes()
@@ -151,7 +151,7 @@ def _measure_streams(run: Run, streams: int) -> Measurement:
     return measured
 
 
-def _start(server: Server) -> float:
+def _start(server: PeerServer) -> float:
     """Return the seconds from the start until connections are served and /readyz answers 200."""
     begin = time.monotonic()
     server.start()

@@ -13,9 +13,9 @@ from bench.load.limits import Deadline, LoadError
 from bench.load.meter import Spent
 from bench.load.reading import replay
 from bench.load.sockets import steps_succeed, take_steps
-from bench.peers.base import Peer, make_feed, stream_names
+from bench.peers.base import Contestant, make_feed, stream_names
 from bench.peers.tailrace_nodes import TailraceNodes
-from bench.rows.base import STREAM, Measurement, Row, Run, replay_messages, total
+from bench.rows.base import STREAM, BenchRow, Measurement, RowRun, replay_messages, total
 from bench.rows.latency import WARM_MESSAGES
 from tailrace.shard.frame import HEADER_BYTES, INDEX_ENTRY_BYTES
 
@@ -23,18 +23,18 @@ HOP_RATE = 1_000
 _PROBE_S = 0.02
 
 
-def replicated_row(nodes: int) -> Row:
+def replicated_row(nodes: int) -> BenchRow:
     """Ingest at the master of a chain of nodes; JetStream has its three in each row."""
     slaves = "1 slave" if nodes == 2 else f"a chain of {nodes - 1} slaves"
     title, suited = f"ingest, 1 connection, 1 stream, {slaves}", partial(_chained, nodes)
-    return Row(f"replicated-{nodes}", title, "replicated", "msg/s", _measure_replicated, suited=suited)
+    return BenchRow(f"replicated-{nodes}", title, "replicated", "msg/s", _measure_replicated, suited=suited)
 
 
-def _chained(nodes: int, peer: Peer) -> Peer:
+def _chained(nodes: int, peer: Contestant) -> Contestant:
     return peer.changed(nodes=nodes) if isinstance(peer, TailraceNodes) else peer
 
 
-def _measure_replicated(run: Run) -> Measurement:
+def _measure_replicated(run: RowRun) -> Measurement:
     peer, names = run.peer, [STREAM]
     # The first message is acknowledged by all nodes, so that all slaves follow the stream before the time begins.
     warm = make_feed(peer.held_by_all() if isinstance(peer, TailraceNodes) else peer, names, run.payload, 0)
@@ -48,13 +48,13 @@ def _measure_replicated(run: Run) -> Measurement:
     return run.measured(pushed.messages / pushed.spent.wall_s, pushed.spent, pushed.messages, extras)
 
 
-def hop_row(rate: int = HOP_RATE) -> Row:
+def hop_row(rate: int = HOP_RATE) -> BenchRow:
     """The same message at a subscriber of the master and at one of its slave."""
     title, unit = f"latency that one hop adds, {rate:,} msg/s", "µs later at the slave (median)"
-    return Row(f"hop-{rate}", title, "hop", unit, partial(_measure_hop, rate=rate), lower_is_better=True)
+    return BenchRow(f"hop-{rate}", title, "hop", unit, partial(_measure_hop, rate=rate), lower_is_better=True)
 
 
-def _measure_hop(run: Run, rate: int) -> Measurement:
+def _measure_hop(run: RowRun, rate: int) -> Measurement:
     if not isinstance(run.peer, TailraceNodes):
         raise LoadError(f"{run.peer.name} has no slaves here")
     pairs = run.scale.latency_pairs
@@ -70,17 +70,17 @@ def _measure_hop(run: Run, rate: int) -> Measurement:
     return run.measured(quantile(added_ns, 0.5) / 1e3, total([each.spent for each in hops]), messages * pairs, extras)
 
 
-def catch_up_row() -> Row:
+def catch_up_row() -> BenchRow:
     """An empty slave receives all of a stream; or a reader receives a file of the same length."""
     title = "catch-up of an empty slave, 1 stream"
-    return Row("catch-up", title, "catch-up", "MB/s", _measure_catch_up, suited=_not_following)
+    return BenchRow("catch-up", title, "catch-up", "MB/s", _measure_catch_up, suited=_not_following)
 
 
-def _not_following(peer: Peer) -> Peer:
+def _not_following(peer: Contestant) -> Contestant:
     return peer.changed(following=False) if isinstance(peer, TailraceNodes) else peer
 
 
-def _measure_catch_up(run: Run) -> Measurement:
+def _measure_catch_up(run: RowRun) -> Measurement:
     messages = replay_messages(run.scale)
     nbytes = messages * (HEADER_BYTES + run.scale.payload_bytes)
     if isinstance(run.peer, TailraceNodes):
@@ -90,7 +90,7 @@ def _measure_catch_up(run: Run) -> Measurement:
     return run.measured(nbytes / spent.wall_s / 1e6, spent, messages, {"messages_per_s": messages / spent.wall_s})
 
 
-def _fill_slave(run: Run, peer: TailraceNodes, messages: int, nbytes: int) -> Spent:
+def _fill_slave(run: RowRun, peer: TailraceNodes, messages: int, nbytes: int) -> Spent:
     run.fill(STREAM, messages)
     deadline, (slave_port,) = Deadline(run.scale.timeout_s), peer.slave_ports(run.server.site)
     while not steps_succeed(slave_port, peer.ready(), 1.0):
@@ -104,7 +104,7 @@ def _fill_slave(run: Run, peer: TailraceNodes, messages: int, nbytes: int) -> Sp
     return spent
 
 
-def _check_copies(run: Run, peer: TailraceNodes, messages: int) -> None:
+def _check_copies(run: RowRun, peer: TailraceNodes, messages: int) -> None:
     """Raise LoadError unless every node holds `messages`."""
     run.check_stored(STREAM, messages)
     for port in peer.slave_ports(run.server.site):

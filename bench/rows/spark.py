@@ -16,11 +16,11 @@ from bench.load.limits import Deadline, LoadError
 from bench.load.live import LiveQuery
 from bench.load.meter import Meter
 from bench.load.publishing import ingest_feeds
-from bench.peers.base import Feed, Peer, stream_names
+from bench.peers.base import Contestant, RequestFeed, stream_names
 from bench.peers.spark import SparkSession
 from bench.peers.tailrace import Tailrace
-from bench.rows.base import Measurement, Row, Run, cpu_us
-from bench.server import Server
+from bench.rows.base import BenchRow, Measurement, RowRun, cpu_us
+from bench.server import PeerServer
 from tailrace.shard.frame import HEADER_BYTES, INDEX_ENTRY_BYTES
 
 REPEATS: Final = 3
@@ -41,16 +41,16 @@ LIVE_START_TIMEOUT_S: Final = 120.0
 """Of Java, and of the first batch."""
 
 
-def spark_scan_row() -> Row:
+def spark_scan_row() -> BenchRow:
     """All messages of a day, payloads included; and one hour of that day, without them.
 
     The value counts the bytes that the messages have in tailrace's files, index included, for either peer.
     """
     title = "Spark, 2 cores, warm: all messages of a day in 8 streams, payloads included"
-    return Row("spark-scan", title, "spark-scan", "MB/s", _measure_scan)
+    return BenchRow("spark-scan", title, "spark-scan", "MB/s", _measure_scan)
 
 
-def _measure_scan(run: Run) -> Measurement:
+def _measure_scan(run: RowRun) -> Measurement:
     assert isinstance(run.peer, SparkSession)
     server, timeout_s = run.server, run.scale.timeout_s
     _, messages, payload_bytes = run.peer.sizes
@@ -65,19 +65,19 @@ def _measure_scan(run: Run) -> Measurement:
     return Measurement(nbytes / scan_s / 1e6, spent_cpu_us, server.peak_rss_bytes(), extras)
 
 
-def rollup_row(streams: int) -> Row:
+def rollup_row(streams: int) -> BenchRow:
     """A day is rolled up: minutes with exact percentiles of size and gap, of each stream."""
     title = f"a day in {streams:,} streams rolled up by stream and minute, 2 cores, warm"
     measure, suited = partial(_measure_rollup, streams=streams), partial(_over_streams, streams)
-    return Row(f"rollup-{streams}", title, "rollup", "msg/s", measure, suited=suited)
+    return BenchRow(f"rollup-{streams}", title, "rollup", "msg/s", measure, suited=suited)
 
 
-def _over_streams(streams: int, peer: Peer) -> Peer:
+def _over_streams(streams: int, peer: Contestant) -> Contestant:
     assert isinstance(peer, SparkSession)
     return SparkSession(peer.kind, peer.kinds, (streams, *peer.sizes[1:]))
 
 
-def _measure_rollup(run: Run, streams: int) -> Measurement:
+def _measure_rollup(run: RowRun, streams: int) -> Measurement:
     assert isinstance(run.peer, SparkSession)
     server, (found, messages, _) = run.server, run.peer.sizes
     if found != streams:
@@ -93,7 +93,7 @@ def _measure_rollup(run: Run, streams: int) -> Measurement:
 
 
 def repeated(
-    server: Server, question: str, timeout_s: float, messages: int = 1, repeats: int = REPEATS
+    server: PeerServer, question: str, timeout_s: float, messages: int = 1, repeats: int = REPEATS
 ) -> tuple[float, float]:
     """Ask again and again; return the median of the seconds, and the last one's processor time per message, in µs."""
     ask(server, question, timeout_s)
@@ -105,7 +105,7 @@ def repeated(
     return median(seconds), cpu_us(spent, messages)
 
 
-def ask(server: Server, question: str, timeout_s: float) -> float:
+def ask(server: PeerServer, question: str, timeout_s: float) -> float:
     """Return the seconds that the answer took. Raises LoadError if none comes in time, or if it is an error."""
     try:
         with socket.create_connection(("127.0.0.1", server.site.port), timeout_s) as sock:
@@ -119,13 +119,13 @@ def ask(server: Server, question: str, timeout_s: float) -> float:
     return float(rest)
 
 
-def live_row() -> Row:
+def live_row() -> BenchRow:
     """Spark follows a node that is published to; the value is the longest batch after the first ones."""
     title = f"Spark follows {LIVE_RATE:,} msg/s in {LIVE_STREAMS} streams, a batch a second: the longest batch"
-    return Row("spark-live", title, "spark-live", "s", _measure_live, lower_is_better=True)
+    return BenchRow("spark-live", title, "spark-live", "s", _measure_live, lower_is_better=True)
 
 
-def _measure_live(run: Run) -> Measurement:
+def _measure_live(run: RowRun) -> Measurement:
     if not isinstance(run.peer, Tailrace):
         raise LoadError(f"{run.peer.name} has no files that Spark could read")
     names, directory, seconds = stream_names(LIVE_STREAMS), run.server.site.directory, run.scale.live_seconds
@@ -148,7 +148,7 @@ def _measure_live(run: Run) -> Measurement:
     return run.measured(counted[-1], spent, sent, extras)
 
 
-def _publish(load: Load, names: list[str], feed: Feed, seconds: float) -> int:
+def _publish(load: Load, names: list[str], feed: RequestFeed, seconds: float) -> int:
     """Publish at LIVE_RATE for `seconds`, `feed` at least once, all acknowledged; return the number of messages."""
     begin, sent = time.monotonic(), 0
     while not sent or sent < seconds * LIVE_RATE:

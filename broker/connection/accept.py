@@ -17,7 +17,7 @@ from typing import Any
 
 from tailrace.broker.connection import handover
 from tailrace.broker.connection.base import Connection
-from tailrace.broker.connection.detect import Newcomer, Protocols
+from tailrace.broker.connection.detect import ProtocolFactories, UndetectedConnection
 from tailrace.broker.process.scoreboard import STATE_READY, Board
 from tailrace.broker.replication.roles.peers import is_loopback
 from tailrace.broker.routing.link_table import LinkTable
@@ -55,7 +55,7 @@ class Acceptor:
     def __init__(
         self,
         services: Services,
-        protocols: Protocols,
+        protocols: ProtocolFactories,
         listener: socket.socket,
         board: Board,
         slot: int,
@@ -70,7 +70,7 @@ class Acceptor:
         self._listening = False
         self._retry_at_s = 0.0
         self._passed: dict[int, int] = {}  # connections on their way to a sibling, which the board does not count yet
-        self._refused: deque[Newcomer] = deque()  # no more than there are connections
+        self._refused: deque[UndetectedConnection] = deque()  # no more than there are connections
 
     def start(self) -> None:
         self._listener.setblocking(False)
@@ -123,7 +123,7 @@ class Acceptor:
         local = is_loopback(address[0])
         limit = services.settings.max_connections
         if self._board.total_connections() >= limit:
-            newcomer = Newcomer(services, self._protocols, sock, peer, local)
+            newcomer = UndetectedConnection(services, self._protocols, sock, peer, local)
             text = f"this node has {limit} connections, which is its limit; try again later"
             newcomer.refused = Code.CONNECTIONS, text
             self._refused.append(newcomer)
@@ -135,7 +135,7 @@ class Acceptor:
             self._passed[target] = self._passed.get(target, 0) + 1
             self._links.hand_over(link, sock.detach(), {"peer": peer, "local": local})
             return
-        self._take_in(Newcomer(services, self._protocols, sock, peer, local))
+        self._take_in(UndetectedConnection(services, self._protocols, sock, peer, local))
 
     def _least_loaded(self) -> int | None:
         """A slot that should have the next connection rather than this one; None for this one."""
@@ -153,7 +153,7 @@ class Acceptor:
         """Take a connection that a sibling handed over, where that one left it."""
         peer, local = state["peer"], state["local"]
         if "protocol" not in state:
-            self._take_in(Newcomer(self._services, self._protocols, sock, peer, local))
+            self._take_in(UndetectedConnection(self._services, self._protocols, sock, peer, local))
             return
         client = self._protocols[state["protocol"]](sock, peer, local)
         self._take_in(client)

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from struct import iter_unpack
 from typing import Any
 
-from tailrace.broker.connection.client import READ_BYTES_MAX, Client
+from tailrace.broker.connection.client import READ_BYTES_MAX, ClientConnection
 from tailrace.broker.connection.heartbeat import Heartbeats
 from tailrace.broker.consumers.edge import binary
-from tailrace.broker.consumers.edge.session import Serving
+from tailrace.broker.consumers.edge.session import ConsumerSession
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.frame_chunks import FrameChunk, FrameChunks, head_fields
-from tailrace.broker.delivery.subscribe import Subscribing, storage_refusals
+from tailrace.broker.delivery.subscribe import Subscriptions, storage_refusals
 from tailrace.broker.process.timers import now_us
 from tailrace.broker.process.version import program_version
-from tailrace.broker.replication.downstream.session import Follower, NodeServices
+from tailrace.broker.replication.downstream.session import FollowerSession, NodeServices
 from tailrace.broker.routing.batch import FramePublication, RunPublication
 from tailrace.broker.routing.route import Route
 from tailrace.broker.services import Services
@@ -54,12 +54,12 @@ class BinaryServices:
 
     chunks: FrameChunks
     heartbeats: Heartbeats
-    subscribing: Subscribing
+    subscribing: Subscriptions
     node: NodeServices
     slot: int
 
 
-class BinaryClient(Client):
+class BinaryClient(ClientConnection):
     protocol = "binary"
 
     __slots__ = ("asked", "binary", "codec", "follower", "handles", "last_word", "leaving", "pings", "under_way")
@@ -71,7 +71,7 @@ class BinaryClient(Client):
         self.traffic = services.metrics.binary
         self.codec = ServerCodec(services.settings.max_envelope_bytes, services.settings.max_message_bytes)
         self.handles: dict[int, bytes] = {}
-        self.follower: Follower | None = None  # when the peer is a node, or speaks as nodes do
+        self.follower: FollowerSession | None = None  # when the peer is a node, or speaks as nodes do
         self.asked: dict[int, m.Subscribe | r.Follow] = {}  # those whose stream's owner has not answered yet
         self.under_way = 0  # publishes whose outcome is not known yet
         self.last_word = b""  # a fatal error, which comes after every answer
@@ -129,9 +129,9 @@ class BinaryClient(Client):
         return self.under_way + len(self.asked) + replicating + consuming
 
     @property
-    def consumers(self) -> Serving:
+    def consumers(self) -> ConsumerSession:
         if self._serving is None:
-            self._serving = Serving(self, self.binary.subscribing)
+            self._serving = ConsumerSession(self, self.binary.subscribing)
         return self._serving
 
     # --- saying -----------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class BinaryClient(Client):
             self.say(pack(self._welcome(features)))
 
     def _replicate(self, node: str, address: str, knows_token: bool) -> None:
-        self.follower = Follower(self, self.binary.node, node, address, knows_token)
+        self.follower = FollowerSession(self, self.binary.node, node, address, knows_token)
 
     @property
     def bound(self) -> bool:
@@ -195,7 +195,7 @@ class BinaryClient(Client):
             super().note_awaited()
 
     @property
-    def replication(self) -> Follower:
+    def replication(self) -> FollowerSession:
         """For the messages that the codec takes only from who has agreed on them."""
         assert self.follower is not None
         return self.follower

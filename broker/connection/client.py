@@ -18,7 +18,7 @@ from tailrace.broker.services import RECEIVE_BUFFER_BYTES, Services
 from tailrace.protocol.errors import Code
 
 if TYPE_CHECKING:
-    from tailrace.broker.consumers.edge.session import Serving
+    from tailrace.broker.consumers.edge.session import ConsumerSession
 
 ANSWERS_PENDING_MAX = 4_096  # answers not known yet; reading pauses above it
 # A read is small after anything but a publish, so that little input cannot ask for much output before it is noticed;
@@ -36,7 +36,7 @@ _BEFORE_A_MOVE = Pause.MOVE | Pause.LEAVING  # the connection is handed over as 
 STREAM_BYTES = 8 << 10  # a read that holds less for each of its streams is scattered
 
 
-class Client(Connection):
+class ClientConnection(Connection):
     """`protocol` names it in a handover."""
 
     protocol: str
@@ -78,7 +78,7 @@ class Client(Connection):
         self._read_bytes = READ_BYTES_MIN
         self._commanded = False  # whether the last read asked for anything but publishes
         self._recv_into = sock.recv_into
-        self._serving: Serving | None = None  # once it has asked for durable consumers
+        self._serving: ConsumerSession | None = None  # once it has asked for durable consumers
 
     # --- what a protocol says of itself -----------------------------------------------------------------------------
 
@@ -289,7 +289,7 @@ class Client(Connection):
 
     @property
     @abstractmethod
-    def consumers(self) -> Serving:
+    def consumers(self) -> ConsumerSession:
         """What this connection asks of durable consumers, from the first time on."""
 
     @property

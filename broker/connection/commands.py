@@ -10,10 +10,10 @@ from typing import Any
 
 from tailrace.broker.connection.line import LineClient
 from tailrace.broker.consumers.edge import line
-from tailrace.broker.delivery.subscribe import Subscribing
+from tailrace.broker.delivery.subscribe import Subscriptions
 from tailrace.broker.process.scoreboard import Board
-from tailrace.broker.replication.roles.apply_rules import Outcome, together
-from tailrace.broker.replication.roles.promotion_check import Findings, Scouts
+from tailrace.broker.replication.roles.apply_rules import RuleOutcome, together
+from tailrace.broker.replication.roles.promotion_check import Findings, PromotionChecks
 from tailrace.broker.replication.roles.rules import covers, is_pattern
 from tailrace.broker.routing.batch import Pending
 from tailrace.broker.routing.calls import WorkerCalls
@@ -32,7 +32,7 @@ NO_UPSTREAM = ["", 0, "time", 0]
 WORKER_COLUMNS = ("worker", "pid", "state", "beat_age_s", "connections", "subscriptions", "streams", "restarts")
 
 
-class Turn:
+class SubscriptionStep:
     """Something a connection asked about its subscriptions; `take` does it, as soon as it can be done."""
 
     __slots__ = ("take",)
@@ -47,9 +47,9 @@ class Commands:
     def __init__(
         self,
         services: Services,
-        subscribing: Subscribing,
+        subscribing: Subscriptions,
         calls: WorkerCalls,
-        scouts: Scouts,
+        scouts: PromotionChecks,
         board: Board,
         ask_to_quit: Callable[[], None],
     ) -> None:
@@ -108,7 +108,7 @@ class Commands:
         if refused is not None:
             pending.settle(self._refusal(refused))
             return
-        turn = Turn()
+        turn = SubscriptionStep()
         client.subscribing.append(turn)
 
         def ensured(value: int | Refused) -> None:
@@ -157,7 +157,7 @@ class Commands:
             client.answer(self._unsubscribe(client, command.stream))
             return
         pending = self._pend(client)
-        client.subscribing.append(Turn(lambda: pending.settle(self._unsubscribe(client, command.stream))))
+        client.subscribing.append(SubscriptionStep(lambda: pending.settle(self._unsubscribe(client, command.stream))))
 
     def _unsubscribe(self, client: LineClient, name: bytes) -> bytes:
         cursor = client.cursors.pop(name, None)
@@ -349,10 +349,10 @@ class Commands:
         place = pending or self._pend(client)
         args = [pattern, *upstream]
 
-        def obey(before: Outcome) -> None:
+        def obey(before: RuleOutcome) -> None:
             self._ask_all(place, "rules", [verb, *args], lambda outcomes: tell(before, together(outcomes)))
 
-        def tell(before: Outcome, after: Outcome) -> None:
+        def tell(before: RuleOutcome, after: RuleOutcome) -> None:
             outcome = together((before, after))
             if outcome.failed:
                 failed = max(before.failed, after.failed)  # those of the second pass failed in the first already
@@ -360,7 +360,7 @@ class Commands:
             else:
                 place.settle(answers.ok(verb, *fields, outcome.changed))
 
-        def write(before: Outcome) -> None:
+        def write(before: RuleOutcome) -> None:
             def written(value: Any) -> None:
                 if isinstance(value, Refused):
                     place.settle(self._refusal(value))
@@ -372,7 +372,7 @@ class Commands:
         if upstream is NO_UPSTREAM:
             self._ask_all(place, "rules", [verb, *args], lambda outcomes: write(together(outcomes)))
         else:
-            write(Outcome(0))
+            write(RuleOutcome(0))
 
     def _gather(self, client: LineClient, verb: str, args: list[Any], render: Callable[[list[Any]], bytes]) -> None:
         """Answer with the rows of every worker."""
@@ -423,6 +423,6 @@ def _not_an_administrator(client: LineClient) -> str:
     return ""
 
 
-def _not_all(outcome: Outcome) -> Refused:
+def _not_all(outcome: RuleOutcome) -> Refused:
     text = f"not done for {outcome.failed} of these streams, but for all others; the first was {outcome.text}"
     return Refused(Code(outcome.code), text)

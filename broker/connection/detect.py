@@ -9,22 +9,24 @@ import socket
 from collections.abc import Callable, Mapping
 
 from tailrace.broker.connection.base import Connection
-from tailrace.broker.connection.client import Client
+from tailrace.broker.connection.client import ClientConnection
 from tailrace.broker.services import Services
 from tailrace.protocol import answers
 from tailrace.protocol.errors import Code
 from tailrace.protocol.sniff import protocol_of, refusal
 
-Protocols = Mapping[str, Callable[[socket.socket, str, bool], Client]]
+ProtocolFactories = Mapping[str, Callable[[socket.socket, str, bool], ClientConnection]]
 """By its name, what makes a connection that speaks a protocol from its socket, its peer, and whether that is local."""
 
 DISCARD_BYTES = 16 << 10  # read at once of what comes after the end
 
 
-class Newcomer(Connection):
+class UndetectedConnection(Connection):
     __slots__ = ("protocols", "refused")
 
-    def __init__(self, services: Services, protocols: Protocols, sock: socket.socket, peer: str, local: bool) -> None:
+    def __init__(
+        self, services: Services, protocols: ProtocolFactories, sock: socket.socket, peer: str, local: bool
+    ) -> None:
         super().__init__(services, sock, peer, local)
         self.protocols = protocols
         self.traffic = services.metrics.line
@@ -56,7 +58,7 @@ class Newcomer(Connection):
         else:
             self.become(protocol)
 
-    def become(self, protocol: str) -> Client:
+    def become(self, protocol: str) -> ClientConnection:
         """What this is from here on; it has read what there was."""
         client = self.protocols[protocol](self.sock, self.peer, self.local)
         client.accepted_s = self.accepted_s

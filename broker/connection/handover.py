@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tailrace.broker.connection.base import Connection
-from tailrace.broker.connection.client import Client
+from tailrace.broker.connection.client import ClientConnection
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.shard.errors import StorageError
 
@@ -25,12 +25,12 @@ def detach(connection: Connection) -> tuple[int, dict[str, Any]]:
     that has said nothing yet has no more than who its peer is.
     """
     state: dict[str, Any] = {"peer": connection.peer, "local": connection.local}
-    if isinstance(connection, Client):
+    if isinstance(connection, ClientConnection):
         state |= _client_state(connection)
     return connection.leave(), state
 
 
-def _client_state(client: Client) -> dict[str, Any]:
+def _client_state(client: ClientConnection) -> dict[str, Any]:
     cursors = [_cursor_state(client, cursor) for cursor in client.cursors.values()]
     if client.current is not None and client.current.done:  # unsubscribed, but the chunk must be finished
         cursors.append(_cursor_state(client, client.current))
@@ -44,7 +44,7 @@ def _client_state(client: Client) -> dict[str, Any]:
     }
 
 
-def _cursor_state(client: Client, cursor: Cursor) -> dict[str, Any]:
+def _cursor_state(client: ClientConnection, cursor: Cursor) -> dict[str, Any]:
     return {
         "name": cursor.feed.name,
         "key": cursor.key,
@@ -59,7 +59,7 @@ def _cursor_state(client: Client, cursor: Cursor) -> dict[str, Any]:
     }
 
 
-def restore(client: Client, state: dict[str, Any]) -> None:
+def restore(client: ClientConnection, state: dict[str, Any]) -> None:
     """Go on with a connection where its last worker left it."""
     client.restore_state(state)
     client.created = state["created"]
@@ -70,7 +70,7 @@ def restore(client: Client, state: dict[str, Any]) -> None:
     client.take_over(eof=state["eof"])
 
 
-def _restore_cursor(client: Client, state: dict[str, Any]) -> None:
+def _restore_cursor(client: ClientConnection, state: dict[str, Any]) -> None:
     services, name, key = client.services, state["name"], state["key"]
     try:
         cursor = services.fanout.subscribe(client, name, state["seq"], remote=services.is_remote(name), key=key)

@@ -16,7 +16,7 @@ TICKS_AN_INTERVAL = 30  # few: pings that are sent together are answered togethe
 TOUCHES_A_TICK = 2_048  # the others of a full bucket follow at the next, so that a loop never stands still for them
 
 
-class Peer(Protocol):
+class HeartbeatPeer(Protocol):
     """What a heartbeat needs of a connection."""
 
     life_s: float  # when it last received anything, or sent anything but our ping; the connection writes it
@@ -27,7 +27,7 @@ class Peer(Protocol):
     def drop_silent(self) -> None: ...
 
 
-class Wheel:
+class TimerWheel:
     """Peers by the tick of `tick_s` seconds at which they are due; `slots` ticks and it comes round.
 
     Nobody comes up late. Who is due more than a round ahead comes up early, and then says when it is due.
@@ -41,13 +41,13 @@ class Wheel:
         self._tick_s = tick_s
         self._origin_s = now_s
         self._tick = 0
-        self._buckets: list[dict[Peer, float]] = [{} for _ in range(slots)]
-        self._slot_of: dict[Peer, int] = {}
+        self._buckets: list[dict[HeartbeatPeer, float]] = [{} for _ in range(slots)]
+        self._slot_of: dict[HeartbeatPeer, int] = {}
 
     def __len__(self) -> int:
         return len(self._slot_of)
 
-    def place(self, peer: Peer, due_s: float, ticks_later: int = 0) -> None:
+    def place(self, peer: HeartbeatPeer, due_s: float, ticks_later: int = 0) -> None:
         """Put a peer under the first tick at or after `due_s`, or so many later; under one that is still to come."""
         slot_of, buckets, tick = self._slot_of, self._buckets, self._tick
         if peer in slot_of:
@@ -59,13 +59,13 @@ class Wheel:
         slot_of[peer] = slot = (tick + ahead) % slots
         buckets[slot][peer] = due_s
 
-    def discard(self, peer: Peer) -> None:
+    def discard(self, peer: HeartbeatPeer) -> None:
         """Take a peer off; one that is not on the wheel is no error."""
         slot = self._slot_of.pop(peer, None)
         if slot is not None:
             del self._buckets[slot][peer]
 
-    def come_up(self, now_s: float) -> Iterator[tuple[Peer, float]]:
+    def come_up(self, now_s: float) -> Iterator[tuple[HeartbeatPeer, float]]:
         """Take off, one by one, the peers whose tick has come; each with its `due_s`.
 
         The next one is looked for when it is asked for: peers may be placed and discarded meanwhile, and whoever asks
@@ -97,15 +97,15 @@ class Heartbeats:
             raise ValueError(f"a heartbeat needs an interval over 0 s and a ping, not {interval_s} s, {unanswered_max}")
         self._interval_s = interval_s
         self._unanswered_max = unanswered_max
-        self._wheel = Wheel(interval_s / TICKS_AN_INTERVAL, TICKS_AN_INTERVAL + 3, clock())
+        self._wheel = TimerWheel(interval_s / TICKS_AN_INTERVAL, TICKS_AN_INTERVAL + 3, clock())
 
     def __len__(self) -> int:
         return len(self._wheel)
 
-    def add(self, peer: Peer) -> None:
+    def add(self, peer: HeartbeatPeer) -> None:
         self._wheel.place(peer, peer.life_s + self._interval_s)
 
-    def discard(self, peer: Peer) -> None:
+    def discard(self, peer: HeartbeatPeer) -> None:
         """Forget a peer that has closed or left. One that is not here is no error."""
         self._wheel.discard(peer)
 
@@ -122,7 +122,7 @@ class Heartbeats:
                 break
         return touches
 
-    def _see_to(self, peer: Peer, due_s: float, now_s: float) -> None:
+    def _see_to(self, peer: HeartbeatPeer, due_s: float, now_s: float) -> None:
         silent_until_s = peer.life_s + self._interval_s
         if silent_until_s > due_s:  # it was alive since it was placed
             peer.pings = 0

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tailrace.broker.connection.base import Pause
-from tailrace.broker.connection.client import Client
-from tailrace.broker.consumers.edge.line import LineServing
+from tailrace.broker.connection.client import ClientConnection
+from tailrace.broker.consumers.edge.line import LineConsumerSession
 from tailrace.broker.delivery.cursor import Cursor
-from tailrace.broker.delivery.subscribe import Subscribing
-from tailrace.broker.delivery.text_chunks import Rendering, Renderings
+from tailrace.broker.delivery.subscribe import Subscriptions
+from tailrace.broker.delivery.text_chunks import TextChunk, TextChunks
 from tailrace.broker.routing.batch import Pending
 from tailrace.broker.services import Services
 from tailrace.protocol import answers
@@ -25,19 +25,19 @@ from tailrace.protocol.errors import Code
 from tailrace.protocol.line import LineCodec
 
 if TYPE_CHECKING:
-    from tailrace.broker.connection.commands import Commands, Turn
+    from tailrace.broker.connection.commands import Commands, SubscriptionStep
 
 
 @dataclass(frozen=True, slots=True)
 class LineServices:
     """What connections that speak lines need beyond what all need."""
 
-    chunks: Renderings
+    chunks: TextChunks
     commands: Commands
-    subscribing: Subscribing
+    subscribing: Subscriptions
 
 
-class LineClient(Client):
+class LineClient(ClientConnection):
     protocol = "line"
 
     __slots__ = ("answers", "backlog", "codec", "line", "subscribing")
@@ -49,7 +49,7 @@ class LineClient(Client):
         self.traffic = services.metrics.line
         self.codec = LineCodec(services.settings.max_line_bytes, services.settings.max_message_bytes)
         self.answers: deque[Pending] = deque()  # the first is not known yet; the others wait behind it
-        self.subscribing: deque[Turn] = deque()  # the first waits for a stream's owner (`commands`)
+        self.subscribing: deque[SubscriptionStep] = deque()  # the first waits for a stream's owner (`commands`)
         self.backlog: deque[object] = deque()  # the rest of a read, behind a command that waits (`broker.process.work`)
 
     def admitted(self) -> bool:
@@ -134,10 +134,10 @@ class LineClient(Client):
         return bool(self.backlog) or super().has_unread()
 
     @property
-    def consumers(self) -> LineServing:
+    def consumers(self) -> LineConsumerSession:
         serving = self._serving
-        if not isinstance(serving, LineServing):
-            serving = self._serving = LineServing(self, self.line.subscribing)
+        if not isinstance(serving, LineConsumerSession):
+            serving = self._serving = LineConsumerSession(self, self.line.subscribing)
         return serving
 
     # --- answers ----------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ class LineClient(Client):
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
-    def send_chunk(self, cursor: Cursor, chunk: Rendering) -> int:
+    def send_chunk(self, cursor: Cursor, chunk: TextChunk) -> int:
         """Send the rendering from `cursor.skip` on; how many bytes the socket took."""
         text, skip = chunk.text, cursor.skip
         try:
@@ -208,14 +208,14 @@ class LineClient(Client):
 
     def export_state(self) -> dict[str, Any]:
         serving = self._serving
-        consumers = [serving.member, serving.export_state()] if isinstance(serving, LineServing) else None
+        consumers = [serving.member, serving.export_state()] if isinstance(serving, LineConsumerSession) else None
         return {"codec": self.codec.export_state(), "consumers": consumers}
 
     def restore_state(self, state: dict[str, Any]) -> None:
         self.codec.restore_state(state["codec"])
         if state["consumers"] is not None:
             member, members = state["consumers"]
-            self._serving = LineServing(self, self.line.subscribing, member)
+            self._serving = LineConsumerSession(self, self.line.subscribing, member)
             self._serving.restore_state(members)
 
     def lose(self, key: bytes, name: bytes, next_seq: int, why: str) -> None:

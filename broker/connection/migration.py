@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tailrace.broker.connection import handover
 from tailrace.broker.connection.base import Pause
-from tailrace.broker.connection.client import Client
+from tailrace.broker.connection.client import ClientConnection
 from tailrace.broker.delivery.cursor import Feed
 from tailrace.broker.process.scoreboard import STATE_READY, Board
 from tailrace.broker.routing.link_table import LinkTable
@@ -21,19 +21,19 @@ PATIENCE_S = 1.0  # how long one that is to move may wait for its answers, not r
 SKEW_CONNECTIONS = 256  # a sibling with this many more than twice our connections gets no more by this way
 
 
-class Movers:
+class Migrations:
     """The connections of a worker that are about to move."""
 
     def __init__(self, services: Services, links: LinkTable, board: Board) -> None:
         self._services = services
         self._links = links
         self._board = board
-        self._waiting: dict[Client, tuple[int, float]] = {}  # slot to go to, and until when to wait
+        self._waiting: dict[ClientConnection, tuple[int, float]] = {}  # slot to go to, and until when to wait
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def consider(self, client: Client, slot: int) -> None:
+    def consider(self, client: ClientConnection, slot: int) -> None:
         """A client's window says that it belongs to `slot`: pause it, so that it moves when it is answered."""
         services = self._services
         target = self._board.slot(slot)
@@ -49,7 +49,7 @@ class Movers:
         client.pause(Pause.MOVE)
         self._waiting[client] = (slot, services.now_s + PATIENCE_S)
 
-    def consider_subscriber(self, client: Client, feed: Feed) -> None:
+    def consider_subscriber(self, client: ClientConnection, feed: Feed) -> None:
         """A client has subscribed to a stream that lives elsewhere: it saves a hop there, unless it is one of many
         here.
 

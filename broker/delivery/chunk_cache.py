@@ -15,32 +15,34 @@ from typing import Generic, Protocol, TypeVar
 ENTRY_BYTES = 256  # what a kept chunk costs beside its bytes
 DROP_EVERY_S = 1.0  # between two calls of `drop_old`
 
-Place = tuple[bytes, int]  # stream, seq of the first message
+ChunkKey = tuple[bytes, int]  # stream, seq of the first message
 
 
-class Chunk(Protocol):
+class CachedChunk(Protocol):
     @property
     def held_bytes(self) -> int:
         """What of it is in memory."""
 
 
-AnyChunk = TypeVar("AnyChunk", bound=Chunk)
+AnyCachedChunk = TypeVar("AnyCachedChunk", bound=CachedChunk)
 
 
-class ChunkCache(Generic[AnyChunk]):
+class ChunkCache(Generic[AnyCachedChunk]):
     """Holds at most `bytes_max`, or one chunk that is larger."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._chunks: OrderedDict[Place, AnyChunk] = OrderedDict()
-        self._old: set[Place] = set()  # of the chunks that the next `drop_old` drops
+        self._chunks: OrderedDict[ChunkKey, AnyCachedChunk] = OrderedDict()
+        self._old: set[ChunkKey] = set()  # of the chunks that the next `drop_old` drops
         self.held_bytes = 0
-        self.get: Callable[[Place], AnyChunk | None] = self._chunks.get  # without a frame of ours: each send asks
+        self.get: Callable[[ChunkKey], AnyCachedChunk | None] = (
+            self._chunks.get
+        )  # without a frame of ours: each send asks
 
     def __len__(self) -> int:
         return len(self._chunks)
 
-    def keep(self, place: Place, chunk: AnyChunk) -> None:
+    def keep(self, place: ChunkKey, chunk: AnyCachedChunk) -> None:
         """Keep a chunk in the stead of the one at its place, and drop the oldest beyond the bound."""
         if place in self._chunks:
             self._drop(place)
@@ -56,7 +58,7 @@ class ChunkCache(Generic[AnyChunk]):
             self._drop(place)
         self._old = set(self._chunks)
 
-    def _drop(self, place: Place) -> None:
+    def _drop(self, place: ChunkKey) -> None:
         chunk = self._chunks.pop(place, None)
         if chunk is not None:
             self.held_bytes -= _cost(chunk)
@@ -67,5 +69,5 @@ class ChunkCache(Generic[AnyChunk]):
         self.held_bytes = 0
 
 
-def _cost(chunk: Chunk) -> int:
+def _cost(chunk: CachedChunk) -> int:
     return ENTRY_BYTES + chunk.held_bytes

@@ -21,7 +21,7 @@ class Park(StrEnum):
     CREDIT = "credit"  # for its client to grant more bytes
 
 
-class Chunk(Protocol):
+class DeliveryChunk(Protocol):
     """Messages from a cursor's place up to `next_seq`, whose frame is at `next_offset`; `nbytes` are to be sent."""
 
     @property
@@ -37,7 +37,7 @@ class Chunk(Protocol):
 class Delivery(Protocol):
     """The chunks of one protocol: in which form messages go out. One a worker and protocol."""
 
-    def chunk(self, cursor: Cursor) -> Chunk:
+    def chunk(self, cursor: Cursor) -> DeliveryChunk:
         """What comes next for a cursor that is behind, or the chunk it is in the middle of.
 
         Raises Trimmed when the place is gone, StreamDamaged when it cannot be right, StorageError, OSError.

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tailrace.broker.delivery.cursor import Chunk, Cursor, Feed, Subscriber
-from tailrace.broker.delivery.readers import Readers
+from tailrace.broker.delivery.cursor import Cursor, DeliveryChunk, Feed, Subscriber
+from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.streams.owner import Growth
 from tailrace.protocol.errors import Code
 from tailrace.shard.errors import StorageError, StreamCut, StreamDamaged, Trimmed
@@ -26,7 +26,7 @@ LOOKS_A_TICK = 256
 class FanOut:
     """The feeds of a worker and the clients that have something to be sent."""
 
-    def __init__(self, readers: Readers, *, on_count: Callable[[Feed], None], on_cut: Callable[[], None]) -> None:
+    def __init__(self, readers: StreamReaders, *, on_count: Callable[[Feed], None], on_cut: Callable[[], None]) -> None:
         """on_count: called with each feed whose number of cursors has changed; with none left the feed is gone.
 
         on_cut: called when messages of a stream were cut; chunks made of them must not be sent any more.
@@ -211,7 +211,7 @@ class FanOut:
         self._advance(cursor, chunk)
         return sent
 
-    def _interrupt(self, cursor: Cursor, chunk: Chunk, sent: int) -> None:
+    def _interrupt(self, cursor: Cursor, chunk: DeliveryChunk, sent: int) -> None:
         """The socket took only a part."""
         client = cursor.client
         cursor.skip += sent
@@ -222,13 +222,13 @@ class FanOut:
             client.current = None
             client.ready.insert(0, cursor)
 
-    def _skip_whole(self, cursor: Cursor, chunk: Chunk) -> None:
+    def _skip_whole(self, cursor: Cursor, chunk: DeliveryChunk) -> None:
         """All of this was sent, and more: another worker, which sent it, had made a larger rendering."""
         cursor.seq = chunk.next_seq
         cursor.offset = chunk.next_offset
         cursor.skip -= chunk.nbytes
 
-    def _advance(self, cursor: Cursor, chunk: Chunk) -> None:
+    def _advance(self, cursor: Cursor, chunk: DeliveryChunk) -> None:
         client = cursor.client
         client.current = None
         traffic = client.traffic
@@ -248,7 +248,7 @@ class FanOut:
             self._place(cursor)
             client.flush_answers()
 
-    def _chunk(self, cursor: Cursor) -> Chunk | None:
+    def _chunk(self, cursor: Cursor) -> DeliveryChunk | None:
         """What comes next for a cursor; None when it cannot go on there (its client has then been told)."""
         feed = cursor.feed
         try:

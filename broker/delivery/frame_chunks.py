@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 from tailrace.broker.delivery.chunk_cache import ChunkCache
 from tailrace.broker.delivery.cursor import Cursor
-from tailrace.broker.delivery.readers import Readers
+from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.streams.owner import Growth
 from tailrace.protocol.messages import CHUNK_HEAD, HANDLE_BYTES, Op
 from tailrace.shard.errors import Trimmed
 from tailrace.shard.files import read_all
-from tailrace.shard.index import Run
+from tailrace.shard.index import IndexRun
 from tailrace.shard.leaves import load
 from tailrace.shard.reader import StreamReader
 
@@ -33,7 +33,7 @@ CHUNKS_AT_ONCE = 4  # of `chunk_bytes` in one of ours: frames cost nothing to ma
 _CHUNK = int(Op.CHUNK)
 _check = load("tailrace.shard.frame_cy").check
 
-Frames = bytes | bytearray | memoryview
+ChunkFrames = bytes | bytearray | memoryview
 
 
 class FrameChunk(NamedTuple):
@@ -47,7 +47,7 @@ class FrameChunk(NamedTuple):
     nbytes: int
     offset: int
     size: int
-    frames: Frames | None
+    frames: ChunkFrames | None
 
     @property
     def held_bytes(self) -> int:
@@ -58,7 +58,7 @@ class FrameChunks:
     """Makes chunks and keeps the latest: the delivery of the binary protocol. `fresh` as in `Renderings`."""
 
     def __init__(
-        self, readers: Readers, chunk_bytes: int, cache_bytes: int, fresh: Mapping[bytes, Growth] | None = None
+        self, readers: StreamReaders, chunk_bytes: int, cache_bytes: int, fresh: Mapping[bytes, Growth] | None = None
     ) -> None:
         self._readers = readers
         self._chunk_bytes = CHUNKS_AT_ONCE * chunk_bytes
@@ -81,7 +81,7 @@ class FrameChunks:
         key = (feed.name, cursor.seq)
         chunk = self.cache.get(key)
         if chunk is None:
-            run = Run(cursor.seq, cursor.offset, feed.end_seq, feed.end_offset)
+            run = IndexRun(cursor.seq, cursor.offset, feed.end_seq, feed.end_offset)
             shared = feed.cursors >= SHARED_SUBSCRIBERS and run.end_offset - run.offset <= NEAR_BYTES
             chunk = self._make(feed.name, run, self._most(run.offset), shared=shared)
             self.cache.keep(key, chunk)
@@ -110,14 +110,14 @@ class FrameChunks:
         nbytes = self._chunk_bytes
         if cursor.credit_bytes is not None:
             nbytes = min(nbytes, cursor.credit_bytes)
-        return self._make(feed.name, Run(cursor.seq, cursor.offset, end_seq, end_offset), nbytes, shared=False)
+        return self._make(feed.name, IndexRun(cursor.seq, cursor.offset, end_seq, end_offset), nbytes, shared=False)
 
     def _most(self, offset: int) -> int:
         """How many bytes the chunk at this offset may have: up to the next multiple, or to the one after a near one."""
         left = self._chunk_bytes - offset % self._chunk_bytes
         return left if left > self._chunk_bytes // CHUNKS_AT_ONCE else left + self._chunk_bytes
 
-    def _make(self, name: bytes, run: Run, nbytes: int, *, shared: bool) -> FrameChunk:
+    def _make(self, name: bytes, run: IndexRun, nbytes: int, *, shared: bool) -> FrameChunk:
         reader = self._readers.get(name)
         first_seq = reader.first_seq()
         if run.seq < first_seq:
@@ -144,7 +144,7 @@ def _placed(offset: int, next_seq: int, next_offset: int) -> FrameChunk:
     return FrameChunk(next_seq, next_offset, CHUNK_HEAD.size + size, offset, size, None)
 
 
-def _part(growth: Growth, chunk: FrameChunk) -> Frames:
+def _part(growth: Growth, chunk: FrameChunk) -> ChunkFrames:
     """The frames of a chunk, which are among those just appended."""
     if chunk.size == len(growth.frames):
         return growth.frames

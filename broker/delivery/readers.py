@@ -13,7 +13,7 @@ from tailrace.shard.names import shard_of
 from tailrace.shard.reader import StreamReader
 
 
-class Readers:
+class StreamReaders:
     def __init__(self, directory: DataDirectory, max_open: int, boot_id: str) -> None:
         self._directory = directory
         self._max_open = max_open

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from tailrace.broker.connection.client import Client
+from tailrace.broker.connection.client import ClientConnection
 from tailrace.broker.delivery.cursor import Cursor, Feed
-from tailrace.broker.process.work import Work
+from tailrace.broker.process.work import WorkQueue
 from tailrace.broker.services import Services
 from tailrace.broker.streams.owner import Refused
 from tailrace.protocol.errors import Code
@@ -21,7 +21,7 @@ from tailrace.shard.errors import StorageError, StreamDamaged, StreamMissing
 from tailrace.shard.reader import StreamReader
 
 
-class Wanted(Protocol):
+class SubscribeRequest(Protocol):
     """What both protocols' Subscribe say."""
 
     @property
@@ -34,15 +34,19 @@ class Wanted(Protocol):
     def skip(self) -> int: ...
 
 
-class Subscribing:
+class Subscriptions:
     """One per worker. `on_started` is called with each client and its new subscription's feed."""
 
-    def __init__(self, services: Services, work: Work, on_started: Callable[[Client, Feed], None]) -> None:
+    def __init__(
+        self, services: Services, work: WorkQueue, on_started: Callable[[ClientConnection, Feed], None]
+    ) -> None:
         self._services = services
         self._work = work
         self._on_started = on_started
 
-    def ensure(self, client: Client, name: bytes, done: Callable[[int | Refused], None], *, ask_end: bool) -> None:
+    def ensure(
+        self, client: ClientConnection, name: bytes, done: Callable[[int | Refused], None], *, ask_end: bool
+    ) -> None:
         """Create the stream if it is missing. `done` gets the error, or an int: its end if `ask_end`.
 
         The owner is asked for the end at once: what the client publishes after this must not reach it before.
@@ -68,21 +72,21 @@ class Subscribing:
         else:
             self.after_opening(client, name, begin)
 
-    def after_opening(self, client: Client, name: bytes, step: Callable[[], None]) -> None:
+    def after_opening(self, client: ClientConnection, name: bytes, step: Callable[[], None]) -> None:
         """Do what may have to open the stream's files to read them, now or when this worker has time for that."""
         if name in self._services.readers and name not in self._work.waiting:
             step()
         else:
             self._work.do(name, (client,), step)
 
-    def place(self, client: Client, wanted: Wanted, key: Any, end_seq: int) -> Cursor:
+    def place(self, client: ClientConnection, wanted: SubscribeRequest, key: Any, end_seq: int) -> Cursor:
         """A cursor where the subscription begins, parked until `start`. `end_seq` is `ensure`'s. Raises Refused."""
         services, name = self._services, wanted.stream
         with storage_refusals(name):
             seq = first_seq_of(services.readers.get(name), wanted, end_seq)
             return services.fanout.subscribe(client, name, seq, remote=services.is_remote(name), key=key)
 
-    def start(self, client: Client, cursor: Cursor) -> None:
+    def start(self, client: ClientConnection, cursor: Cursor) -> None:
         """The client has been told: let the cursor move."""
         self._services.fanout.start(cursor)
         if not cursor.done:
@@ -112,7 +116,7 @@ def storage_refusals(name: bytes) -> Iterator[None]:
         raise Refused(Code.UNAVAILABLE, f"cannot read {name.decode()}: {error}") from error
 
 
-def first_seq_of(reader: StreamReader, wanted: Wanted, end_seq: int) -> int:
+def first_seq_of(reader: StreamReader, wanted: SubscribeRequest, end_seq: int) -> int:
     """The seq of the first message a subscription gets: never before what is kept, nor after the end.
 
     `end_seq` is the end that the owner told, after it had done what this connection published before.

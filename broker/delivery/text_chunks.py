@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tailrace.broker.delivery.chunk_cache import ChunkCache
 from tailrace.broker.delivery.cursor import Cursor
-from tailrace.broker.delivery.readers import Readers
+from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.streams.owner import Growth
 from tailrace.shard.errors import Trimmed
 from tailrace.shard.frame import HEADER_BYTES
@@ -24,7 +24,7 @@ _text = load("tailrace.protocol.text_cy")
 _LENGTH_BYTES = 4
 
 
-class Rendering(NamedTuple):
+class TextChunk(NamedTuple):
     """`text` holds the messages from the seq it was made for up to `next_seq`; the frame after them is at
     `next_offset`.
     """
@@ -50,22 +50,22 @@ def message_ends(text: bytes) -> list[int]:
     return ends
 
 
-class Renderings:
+class TextChunks:
     """Makes renderings and keeps the latest `cache_bytes` of them: the delivery of the line protocol.
 
     `fresh` is what this worker has appended in this turn: it need not be read from the file, nor checked.
     """
 
     def __init__(
-        self, readers: Readers, chunk_bytes: int, cache_bytes: int, fresh: Mapping[bytes, Growth] | None = None
+        self, readers: StreamReaders, chunk_bytes: int, cache_bytes: int, fresh: Mapping[bytes, Growth] | None = None
     ) -> None:
         self._readers = readers
         self._fresh = {} if fresh is None else fresh
         self._chunk_bytes = chunk_bytes
-        self.cache: ChunkCache[Rendering] = ChunkCache(cache_bytes)
+        self.cache: ChunkCache[TextChunk] = ChunkCache(cache_bytes)
         self._buffer = memoryview(bytearray(chunk_bytes))
 
-    def chunk(self, cursor: Cursor) -> Rendering:
+    def chunk(self, cursor: Cursor) -> TextChunk:
         """What comes next for a cursor that is behind; again the same while it is in the middle of it.
 
         Raises Trimmed when the place is gone, StreamDamaged when its frame is not whole and right, OSError.
@@ -76,7 +76,7 @@ class Renderings:
             return kept
         return self.get(feed.name, cursor.seq, cursor.offset, feed.end_seq, feed.end_offset)
 
-    def get(self, name: bytes, seq: int, offset: int, end_seq: int, end_offset: int) -> Rendering:
+    def get(self, name: bytes, seq: int, offset: int, end_seq: int, end_offset: int) -> TextChunk:
         """The messages of stream `name` from `seq`, whose frame is at `offset`, up to a chunk and before `end_seq`."""
         key = (name, seq)
         rendering = self.cache.get(key)
@@ -85,27 +85,27 @@ class Renderings:
             self.cache.keep(key, rendering)
         return rendering
 
-    def rest(self, cursor: Cursor, chunk: Rendering) -> tuple[bytes, int]:
+    def rest(self, cursor: Cursor, chunk: TextChunk) -> tuple[bytes, int]:
         """The rest of the message of which a cursor has sent a part, and how many messages have then been sent."""
         ends = message_ends(chunk.text)
         last = bisect_left(ends, cursor.skip)
         return chunk.text[cursor.skip : ends[last]], last + 1
 
-    def _make(self, name: bytes, seq: int, offset: int, end_seq: int, end_offset: int) -> Rendering:
+    def _make(self, name: bytes, seq: int, offset: int, end_seq: int, end_offset: int) -> TextChunk:
         growth = self._fresh.get(name)
         if growth is not None and growth.first_seq == seq and len(growth.frames) <= self._chunk_bytes:
             frames = growth.frames
             text, _count, _used, _fault = _text.render(
                 frames, 0, len(frames), seq, growth.next_seq, b"msg " + name + b" ", False, self._chunk_bytes
             )
-            return Rendering(text, growth.next_seq, growth.end_offset, len(text))
+            return TextChunk(text, growth.next_seq, growth.end_offset, len(text))
         buffer, count = self._read(name, offset, end_offset)
         text, frames, used, fault = _text.render(
             buffer, 0, count, seq, end_seq, b"msg " + name + b" ", True, self._chunk_bytes
         )
         if not frames:
             self._explain(name, seq, offset, fault)
-        return Rendering(text, seq + frames, offset + used, len(text))
+        return TextChunk(text, seq + frames, offset + used, len(text))
 
     def _read(self, name: bytes, offset: int, end_offset: int) -> tuple[memoryview, int]:
         """A chunk of content from `offset`, or, where one frame is larger than a chunk, that frame."""

@@ -8,9 +8,9 @@ from typing import Any
 
 from tailrace.broker.connection import handover
 from tailrace.broker.connection.base import LINGER_S, Pause
-from tailrace.broker.connection.client import Client
+from tailrace.broker.connection.client import ClientConnection
 from tailrace.broker.delivery.cursor import Cursor, Park, Subscriber
-from tailrace.broker.process.work import Work
+from tailrace.broker.process.work import WorkQueue
 from tailrace.broker.replication.downstream.ack_handover import PATIENCE_S
 from tailrace.broker.routing.link_table import LinkTable
 from tailrace.broker.routing.route import Route
@@ -49,12 +49,12 @@ def drop_stalled(services: Services) -> None:
             connection.close("lingered")
 
 
-def _clients(subscribers: Iterable[Subscriber]) -> list[Client]:
+def _clients(subscribers: Iterable[Subscriber]) -> list[ClientConnection]:
     """All of them now: some may go while the others are seen to."""
-    return [client for client in subscribers if isinstance(client, Client)]
+    return [client for client in subscribers if isinstance(client, ClientConnection)]
 
 
-def _drop_slow(client: Client, limit: int) -> None:
+def _drop_slow(client: ClientConnection, limit: int) -> None:
     for cursor in () if client.bound else _sending(client):
         if lag_bytes(cursor) > limit:
             client.end_with(
@@ -77,7 +77,7 @@ def lag_bytes(cursor: Cursor) -> int:
     return max(cursor.feed.end_offset - cursor.offset, 0)
 
 
-def measure(services: Services, owner: Owner, links: LinkTable, work: Work) -> None:
+def measure(services: Services, owner: Owner, links: LinkTable, work: WorkQueue) -> None:
     """Write down what is so now: gauges of the metrics, cells of the board. Only who is behind is looked at."""
     metrics, fanout = services.metrics, services.fanout
     subscriptions = caught_up = in_socket = lag_bytes_max = 0
@@ -117,7 +117,7 @@ def connections(services: Services, slot: int) -> list[list[Any]]:
     """
     rows: list[list[Any]] = []
     for connection in services.clients.values():
-        cursors = connection.cursors.values() if isinstance(connection, Client) else ()
+        cursors = connection.cursors.values() if isinstance(connection, ClientConnection) else ()
         lag = max((cursor.feed.end_seq - cursor.seq for cursor in cursors), default=0)
         age_s = round(services.now_s - connection.accepted_s, 1)
         rows.append([slot, connection.peer, age_s, len(cursors), len(connection.out), max(lag, 0)])

@@ -57,7 +57,7 @@ class Step(NamedTuple):
     give_back: Callable[[], object]
 
 
-class Work:
+class WorkQueue:
     """The budget of the present turn and the queue of steps. `waiting`: the streams whose steps wait, for reading."""
 
     __slots__ = ("_blocked", "_clock", "_is_wanted", "_spent_s", "_steps", "_turns", "stirred", "waiting")

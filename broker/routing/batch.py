@@ -1,8 +1,9 @@
 """From the edge to the log: what one turn publishes to one stream, and who wants to hear how it went.
 
-A `Batch` gathers, for one stream and one turn of the loop, the staged frames of every connection (and of every sibling)
-that published to it, in the order they came. It is appended, or forwarded, as one. The parts of a batch that nobody
-waits for (a client without `ack on` whose stream lives here) cost one tuple; the others have a `Sink` that is told.
+A `StreamBatch` gathers, for one stream and one turn of the loop, the staged frames of every connection (and of every
+sibling) that published to it, in the order they came. It is appended, or forwarded, as one. The parts of a batch that
+nobody waits for (a client without `ack on` whose stream lives here) cost one tuple; the others have a `OutcomeSink`
+that is told.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from tailrace.protocol.errors import Code
 if TYPE_CHECKING:
     from tailrace.broker.routing.route import Route
 
-Frames: TypeAlias = bytearray | memoryview
+StampableFrames: TypeAlias = bytearray | memoryview
 
 
-class Sink(Protocol):
+class OutcomeSink(Protocol):
     """Somebody who waits for the outcome of a part of a batch; `key` is what the sink gave with the part."""
 
     @property
@@ -48,7 +49,7 @@ class QuietPublisher(Asker, Protocol):
     def count_created(self) -> None: ...
 
 
-class Batch:
+class StreamBatch:
     """The publishes of one turn to one stream. `frames` are whole unstamped frames, of buffers that are the batch's.
 
     route: the way to who appends it, a sibling or the stream's master; None when it is appended here.
@@ -82,46 +83,46 @@ class Batch:
         self.numbered = False
         self.replicas = replicas
         self.waiting = False
-        self.frames: list[Frames] = []
+        self.frames: list[StampableFrames] = []
         self.quiet: list[tuple[QuietPublisher, int]] = []
-        self.parts: list[tuple[Sink, int, int]] = []  # sink, key, messages of the batch before this part
+        self.parts: list[tuple[OutcomeSink, int, int]] = []  # sink, key, messages of the batch before this part
 
-    def add_quiet(self, publisher: QuietPublisher, count: int, frames: Frames) -> None:
+    def add_quiet(self, publisher: QuietPublisher, count: int, frames: StampableFrames) -> None:
         self.quiet.append((publisher, count))
         self.frames.append(frames)
         self.count += count
         self.nbytes += len(frames)
 
-    def add(self, sink: Sink, key: int, count: int, frames: Frames) -> None:
+    def add(self, sink: OutcomeSink, key: int, count: int, frames: StampableFrames) -> None:
         self.parts.append((sink, key, self.count))
         self.frames.append(frames)
         self.count += count
         self.nbytes += len(frames)
 
-    def take_frames(self) -> Frames:
+    def take_frames(self) -> StampableFrames:
         """All frames as one run that may be stamped in place. The batch keeps no hold on them."""
         frames, self.frames = self.frames, []
         return frames[0] if len(frames) == 1 else bytearray(b"").join(frames)
 
-    def take_pieces(self) -> list[Frames]:
+    def take_pieces(self) -> list[StampableFrames]:
         """The same as they came."""
         frames, self.frames = self.frames, []
         return frames
 
-    def apart(self) -> list[Batch]:
+    def apart(self) -> list[StreamBatch]:
         """Each publish of a numbered batch as a batch of its own."""
         if len(self.parts) == 1:
             return [self]
         batches = []
         ends = [base for _sink, _key, base in self.parts[1:]] + [self.count]
         for (sink, key, base), end, frames in zip(self.parts, ends, self.frames, strict=True):
-            batch = Batch(self.name, self.slot, self.route, self.replicas)
+            batch = StreamBatch(self.name, self.slot, self.route, self.replicas)
             batch.numbered, batch.sync = True, self.sync
             batch.add(sink, key, end - base, frames)
             batches.append(batch)
         return batches
 
-    def creator(self) -> Sink | QuietPublisher | None:
+    def creator(self) -> OutcomeSink | QuietPublisher | None:
         """Who of the publishers may still create a stream; None when each has reached its limit."""
         for publisher, _count in self.quiet:
             if publisher.may_create():
@@ -138,7 +139,7 @@ class Batch:
             found[sink.asker] = None
         return tuple(found)
 
-    def give_back(self, resubmit: Callable[[Batch], None]) -> None:
+    def give_back(self, resubmit: Callable[[StreamBatch], None]) -> None:
         """The worker gives up its shards and has not appended this: it goes to the successor."""
         resubmit(self)
 
@@ -294,7 +295,7 @@ class Creator(Asker, Protocol):
     def count_created(self) -> None: ...
 
 
-class Publication(Pending):
+class LinePublication(Pending):
     """What one read of one connection published: settled when every stream of it has an outcome.
 
     With `order` (the stream's index of each message, `ack on`) it becomes one answer a message, in the order they were

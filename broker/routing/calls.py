@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tailrace.broker.process.work import NOBODY, Asker
-from tailrace.broker.routing.router import Done, Router
+from tailrace.broker.routing.router import Router
+from tailrace.broker.streams.refused import OnResult
 
 
 class WorkerCalls:
@@ -26,7 +27,7 @@ class WorkerCalls:
         slot: int,
         verb: str,
         args: list[Any],
-        done: Done,
+        done: OnResult,
         asker: Asker = NOBODY,
         give_back: Callable[[], None] | None = None,
     ) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from itertools import accumulate, islice
 
 from tailrace.protocol.envelope import EnvelopeReader
-from tailrace.protocol.outgoing import Buffer, Outgoing
+from tailrace.protocol.outgoing import Outgoing, OutgoingBuffer
 
 RECEIVE_BYTES = 256 << 10
 FDS_MAX = 16
@@ -31,7 +31,7 @@ class LinkClosed(Exception):
     """The worker at the other end is gone."""
 
 
-class Link:
+class WorkerLink:
     """One end of a link to the worker (`slot`, `generation`)."""
 
     __slots__ = ("_fds", "_fds_out", "_out", "_queued", "_reader", "closed", "generation", "slot", "sock")
@@ -61,7 +61,7 @@ class Link:
     def queued_bytes(self) -> int:
         return self._out.nbytes
 
-    def queue(self, *buffers: Buffer, fd: int = -1) -> None:
+    def queue(self, *buffers: OutgoingBuffer, fd: int = -1) -> None:
         """Queue bytes to go out; `fd`, which the link then owns, travels with the first of them and is closed after."""
         if fd >= 0:
             self._fds_out.append((self._queued, fd))
@@ -95,7 +95,7 @@ class Link:
         self._fds_out.clear()
         self._out.clear()
 
-    def _head(self) -> tuple[list[Buffer], int]:
+    def _head(self) -> tuple[list[OutgoingBuffer], int]:
         """The buffers for one send: up to the next one that has a descriptor, which must begin a send of its own."""
         buffers = self._out.head()
         if not self._fds_out:
@@ -106,7 +106,7 @@ class Link:
         starts = accumulate(map(len, buffers), initial=place)
         return [each for each, at in zip(buffers, starts, strict=False) if not others or at < others[0]], fd
 
-    def _send(self, buffers: list[Buffer], fd: int) -> int:
+    def _send(self, buffers: list[OutgoingBuffer], fd: int) -> int:
         if fd < 0:
             return self.sock.sendmsg(buffers)
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))

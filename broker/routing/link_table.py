@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tailrace.broker.process.poller import Poller
-from tailrace.broker.routing.link import Link, LinkClosed
+from tailrace.broker.routing.link import LinkClosed, WorkerLink
 from tailrace.broker.routing.route import Route
 from tailrace.protocol import sibling
 
@@ -19,12 +19,12 @@ class LinkTable:
     """
 
     def __init__(self, slots: int, own: int, window_bytes: int, poller: Poller, clock: Callable[[], float]) -> None:
-        self.open: dict[tuple[int, int], Link] = {}
+        self.open: dict[tuple[int, int], WorkerLink] = {}
         self._window_bytes = window_bytes
         self.poller = poller
         self._clock = clock
         self.routes = {slot: self._route(slot) for slot in range(slots) if slot != own}
-        self._touched: dict[Link, None] = {}
+        self._touched: dict[WorkerLink, None] = {}
 
     def follow_successor(self, own: int) -> None:
         """This worker is retired: what is for its own slot goes to the slot's next owner."""
@@ -33,14 +33,14 @@ class LinkTable:
     def _route(self, slot: int) -> Route:
         return Route(slot, self._window_bytes, self._clock, self.touch, on_switch=self._send_switched)
 
-    def _send_switched(self, owner: Link) -> None:
+    def _send_switched(self, owner: WorkerLink) -> None:
         """Tell the former owners of the slot that they may leave."""
         for link in self.open.values():
             if link.slot == owner.slot and link.generation < owner.generation:
                 link.queue(sibling.pack_switched())
                 self.touch(link)
 
-    def touch(self, link: Link) -> None:
+    def touch(self, link: WorkerLink) -> None:
         """There is something to send over this link; it goes at the end of the turn."""
         self._touched[link] = None
 
@@ -56,7 +56,7 @@ class LinkTable:
                 link.drop_queue()  # what came over it before the end is still read, and then the end
             self.poller.modify(link.fileno(), select.EPOLLIN | (select.EPOLLOUT if link.wants_write else 0))
 
-    def link_to(self, slot: int) -> Link | None:
+    def link_to(self, slot: int) -> WorkerLink | None:
         """The link to the worker that owns the slot's shards, or None. A successor that stands by owns nothing yet."""
         route = self.routes.get(slot)
         return None if route is None else route.successor or route.link
@@ -66,7 +66,7 @@ class LinkTable:
         links = sum(link.queued_bytes for link in self.open.values())
         return links + sum(route.bytes_held for route in self.routes.values())
 
-    def hand_over(self, link: Link, fd: int, state: dict[str, Any]) -> None:
+    def hand_over(self, link: WorkerLink, fd: int, state: dict[str, Any]) -> None:
         """Give a connection to the worker at the other end; the link owns `fd` (a duplicate) from here on."""
         link.queue(sibling.pack_handover(state), fd=fd)
         self.touch(link)

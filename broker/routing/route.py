@@ -28,13 +28,13 @@ OVERLOAD_TEXT = "{who} is too far behind; nothing of this was logged, send more 
 OVERLOAD_FACTOR = 4  # a route that holds this many windows refuses more with `overloaded`
 
 
-class Carrier(Protocol):
+class RequestLink(Protocol):
     """What requests go out over: a link to a sibling, or to another node."""
 
     def queue(self, *buffers: bytes | bytearray | memoryview) -> None: ...
 
 
-class Request(Protocol):
+class RoutedRequest(Protocol):
     """Something asked of an owner: a forwarded publish or a call."""
 
     request_id: int
@@ -48,7 +48,7 @@ class Request(Protocol):
 
 
 class Route:
-    """One slot's row of requests. The worker calls; nothing here touches a socket but through `Request.send`.
+    """One slot's row of requests. The worker calls; nothing here touches a socket but through `RoutedRequest.send`.
 
     `broker.replication` has a route of this kind to each node whose streams are followed: `who` is what errors call the
     other end.
@@ -87,8 +87,8 @@ class Route:
         self.link: Any = None  # the owner's; all that is in flight went over it
         self.successor: Any = None  # becomes `link` when nothing is in flight on the old one
         self._moving = False  # the owner has begun to answer MOVED: send it nothing more
-        self.waiting: deque[Request] = deque()
-        self.inflight: dict[int, Request] = {}
+        self.waiting: deque[RoutedRequest] = deque()
+        self.inflight: dict[int, RoutedRequest] = {}
         self.bytes_held = 0
         self._on_switch = on_switch
         self.feeders: set[Callable[[], None]] = set()  # what to call when there is room again
@@ -103,7 +103,7 @@ class Route:
     def overloaded(self) -> bool:
         return self.bytes_held > OVERLOAD_FACTOR * self.window_bytes
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: RoutedRequest) -> None:
         """Send the request now if the owner can take it, else let it wait. Refuses it when the row is far over its
         window.
         """
@@ -117,7 +117,7 @@ class Route:
         else:
             self._send(request, self.link)
 
-    def settle(self, request_id: int) -> Request | None:
+    def settle(self, request_id: int) -> RoutedRequest | None:
         """The request that an answer is for; None when it has failed in the meantime."""
         request = self.inflight.pop(request_id, None)
         if request is not None:
@@ -125,7 +125,7 @@ class Route:
             self._maybe_switch()
         return request
 
-    def lighten(self, request_id: int, nbytes: int) -> Request | None:
+    def lighten(self, request_id: int, nbytes: int) -> RoutedRequest | None:
         """Let a request under way count for `nbytes` from now on: the owner has taken the rest of it over."""
         request = self.inflight.get(request_id)
         if request is not None:
@@ -148,12 +148,12 @@ class Route:
         for request_id in sorted(self.inflight, reverse=True):
             self.moved(request_id)
 
-    def switch(self, link: Carrier) -> None:
+    def switch(self, link: RequestLink) -> None:
         """From here on the slot's owner is at the other end of this link."""
         self.successor = link
         self._maybe_switch()
 
-    def link_closed(self, link: Carrier) -> None:
+    def link_closed(self, link: RequestLink) -> None:
         """The owner is gone: what was under way has an unknown end."""
         if link is self.successor:
             self.successor = None
@@ -173,7 +173,7 @@ class Route:
             self._release(request)
             request.fail(Code.UNAVAILABLE, DOWN_TEXT.format(who=self.who))
 
-    def give_up(self, chosen: Callable[[Request], bool], text: str) -> None:
+    def give_up(self, chosen: Callable[[RoutedRequest], bool], text: str) -> None:
         """Fail those that wait and are chosen: nobody will take them here. Nothing of them was logged."""
         lost = [request for request in self.waiting if chosen(request)]
         self.waiting = deque(request for request in self.waiting if not chosen(request))
@@ -181,7 +181,7 @@ class Route:
             self._release(request)
             request.fail(Code.UNAVAILABLE, text)
 
-    def _send(self, request: Request, link: Carrier) -> None:
+    def _send(self, request: RoutedRequest, link: RequestLink) -> None:
         self.inflight[request.request_id] = request
         request.send(link)
         self._wake(link)
@@ -194,7 +194,7 @@ class Route:
             self._send(self.waiting.popleft(), self.link)
         self._on_switch(self.link)
 
-    def _release(self, request: Request) -> None:
+    def _release(self, request: RoutedRequest) -> None:
         self._free(request.nbytes)
 
     def _free(self, nbytes: int) -> None:

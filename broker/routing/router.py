@@ -13,21 +13,22 @@ from itertools import count
 from typing import Any, Protocol
 
 from tailrace.broker.process.metrics import Traffic, WorkerMetrics
-from tailrace.broker.process.work import NOBODY, Asker, Work
+from tailrace.broker.process.work import NOBODY, Asker, WorkQueue
 from tailrace.broker.routing.batch import (
-    Batch,
     FramePublication,
-    Frames,
+    LinePublication,
     Pending,
-    Publication,
     QuietPublisher,
     RunPublication,
+    StampableFrames,
+    StreamBatch,
 )
-from tailrace.broker.routing.link import Link
-from tailrace.broker.routing.route import Request, Route
+from tailrace.broker.routing.link import WorkerLink
+from tailrace.broker.routing.route import Route, RoutedRequest
 from tailrace.broker.streams.deduplication import is_numbered
 from tailrace.broker.streams.owner import Owner, Refused
 from tailrace.broker.streams.owner_calls import call
+from tailrace.broker.streams.refused import OnResult
 from tailrace.broker.streams.roles import ROLE_UNWRITTEN_TEXT
 from tailrace.protocol import sibling
 from tailrace.protocol.commands import Staged
@@ -65,11 +66,10 @@ OF_A_STREAM = frozenset(
 )
 LONG = OF_A_STREAM - {"ensure", "consume", "get"}
 
-Done = Callable[[Any | Refused], None]
-Later = Callable[[list[Any], Done], None]
+LateAnswer = Callable[[list[Any], OnResult], None]
 
 
-class Publishing(Protocol):
+class PublishingClient(Protocol):
     """What the router needs of a client that publishes."""
 
     traffic: Traffic
@@ -80,7 +80,7 @@ class Publishing(Protocol):
     def pause_for(self, route: Route) -> None: ...
 
 
-class Publisher(Publishing, QuietPublisher, Protocol):
+class LinePublisher(PublishingClient, QuietPublisher, Protocol):
     """A client whose answers stand in a row."""
 
     def answers_ready(self) -> None: ...
@@ -88,20 +88,22 @@ class Publisher(Publishing, QuietPublisher, Protocol):
     def pend(self, pending: Pending) -> None: ...
 
 
-class Forward(Request):
+class ForwardedBatches(RoutedRequest):
     """The batches of one turn for one owner.
 
     The owner may answer a part of them earlier (PARTLY), while the others wait for their streams to be opened.
     """
 
-    def __init__(self, request_id: int, batches: list[Batch]) -> None:
+    def __init__(self, request_id: int, batches: list[StreamBatch]) -> None:
         self.request_id = request_id
         self.since_s = 0.0
         self.nbytes = sum(batch.nbytes for batch in batches)
-        self._batches: dict[int, Batch] = dict(enumerate(batches))  # not answered, by their place in what was sent
-        self._held_up: dict[Batch, tuple[Asker, ...]] | None = None  # once some are known to wait
+        self._batches: dict[int, StreamBatch] = dict(
+            enumerate(batches)
+        )  # not answered, by their place in what was sent
+        self._held_up: dict[StreamBatch, tuple[Asker, ...]] | None = None  # once some are known to wait
 
-    def send(self, link: Link) -> None:
+    def send(self, link: WorkerLink) -> None:
         groups = [
             (batch.name, batch.count, batch.nbytes, batch.creator() is not None, batch.sync, batch.replicas)
             for batch in self._batches.values()
@@ -110,7 +112,7 @@ class Forward(Request):
         frames = (frames for batch in self._batches.values() for frames in batch.frames)
         link.queue(sibling.pack_forward(self.request_id, groups), *frames)
 
-    def partly(self, rows: list[tuple[int, sibling.Result]]) -> int:
+    def partly(self, rows: list[tuple[int, sibling.ForwardResult]]) -> int:
         """These are answered, the others wait: their publishers are held up. Gives the bytes it counts for now."""
         for place, result in rows:
             self._answered(self._batches.pop(place), result)
@@ -132,11 +134,11 @@ class Forward(Request):
             batch.refused(code, text)
             self._let_go(batch)
 
-    def answered(self, results: list[sibling.Result]) -> None:
+    def answered(self, results: list[sibling.ForwardResult]) -> None:
         for batch, result in zip(self._batches.values(), results, strict=True):
             self._answered(batch, result)
 
-    def _answered(self, batch: Batch, result: sibling.Result) -> None:
+    def _answered(self, batch: StreamBatch, result: sibling.ForwardResult) -> None:
         first_seq, subscribers, created, code, text = result
         creator = batch.creator() if created else None
         if creator is not None:
@@ -150,15 +152,15 @@ class Forward(Request):
         if self._held_up is not None:
             self._let_go(batch)
 
-    def _let_go(self, batch: Batch) -> None:
+    def _let_go(self, batch: StreamBatch) -> None:
         for asker in self._held_up.pop(batch, ()) if self._held_up else ():
             asker.go_on()
 
 
-class Call(Request):
+class OwnerCall(RoutedRequest):
     """One verb for one owner. `asker` is held up while the owner has no time for it."""
 
-    def __init__(self, request_id: int, verb: str, args: list[Any], done: Done, asker: Asker = NOBODY) -> None:
+    def __init__(self, request_id: int, verb: str, args: list[Any], done: OnResult, asker: Asker = NOBODY) -> None:
         self.request_id = request_id
         self.since_s = 0.0
         self.nbytes = CALL_BYTES
@@ -168,14 +170,14 @@ class Call(Request):
         self._asker = asker
         self._held_up = False
 
-    def send(self, link: Link) -> None:
+    def send(self, link: WorkerLink) -> None:
         link.queue(sibling.pack_call(self.request_id, self._verb, self._args))
 
     def taken(self) -> int:
         """The owner has it in hand, and may be long about it: whoever else goes this way need not wait for that."""
         return 0
 
-    def partly(self, _rows: list[tuple[int, sibling.Result]]) -> int:
+    def partly(self, _rows: list[tuple[int, sibling.ForwardResult]]) -> int:
         """It waits for its stream to be opened. Gives the bytes it counts for now."""
         if not self._held_up:
             self._held_up = True
@@ -204,10 +206,10 @@ class Router:
         slots: int,
         shards: int,
         metrics: WorkerMetrics,
-        work: Work,
+        work: WorkQueue,
         send_forwards: Callable[[], None],
         *,
-        answered_later: Mapping[str, Later],
+        answered_later: Mapping[str, LateAnswer],
         on_away: Callable[[Any, int], None],
     ) -> None:
         """`send_forwards` sends at once what is queued for the siblings.
@@ -220,8 +222,8 @@ class Router:
         self.routes = routes
         self._work = work
         self._metrics = metrics
-        self._staged: dict[bytes, Batch] = {}
-        self._full: list[Batch] = []  # of this turn too, before those of the same streams that are staged
+        self._staged: dict[bytes, StreamBatch] = {}
+        self._full: list[StreamBatch] = []  # of this turn too, before those of the same streams that are staged
         self.staged_bytes = 0
         self._new_streams = 0  # of this turn, of this worker's own
         self._ids = count(1)
@@ -246,7 +248,7 @@ class Router:
 
     # --- publishing -------------------------------------------------------------------------------------------------
 
-    def batch(self, name: bytes, replicas: int = 0, *, numbered: bool = False) -> Batch:
+    def batch(self, name: bytes, replicas: int = 0, *, numbered: bool = False) -> StreamBatch:
         """This turn's batch of a stream, for publishes that wait for so many replicas."""
         batch = self._staged.get(name)
         if batch is not None:
@@ -257,25 +259,25 @@ class Router:
         batch.numbered = numbered
         return batch
 
-    def batch_for(self, name: bytes, frames: Frames, replicas: int = 0) -> Batch:
+    def batch_for(self, name: bytes, frames: StampableFrames, replicas: int = 0) -> StreamBatch:
         """The batch that these frames go into: with numbered ones only where they are numbered."""
         return self.batch(name, replicas, numbered=is_numbered(frames))
 
-    def alone(self, batch: Batch) -> None:
+    def alone(self, batch: StreamBatch) -> None:
         """Take a batch of this turn that no other publisher's messages are to join."""
         self._full.append(batch)
 
-    def _new_batch(self, name: bytes, replicas: int) -> Batch:
+    def _new_batch(self, name: bytes, replicas: int) -> StreamBatch:
         slot = self.slot_of(name)
         route = self.routes.get(slot) or self.owner.uproutes.get(name)
         if route is None and name not in self.owner.catalog.names:
             self._new_streams += 1
-        return Batch(name, slot, route, replicas)
+        return StreamBatch(name, slot, route, replicas)
 
-    def _is_full(self, batch: Batch) -> bool:
+    def _is_full(self, batch: StreamBatch) -> bool:
         return batch.nbytes > UP_BATCH_BYTES and batch.slot not in self.routes and batch.route is not None
 
-    def publish(self, client: Publisher, staged: Staged) -> None:
+    def publish(self, client: LinePublisher, staged: Staged) -> None:
         """Take what one read of one connection published."""
         if staged.order:
             self._publish_awaited(client, staged.groups, staged.order)
@@ -299,10 +301,10 @@ class Router:
 
     def publish_frames(
         self,
-        client: Publishing,
+        client: PublishingClient,
         publication: FramePublication,
         names: list[bytes],
-        frames: Frames,
+        frames: StampableFrames,
         sync: bool,
         replicas: int = 0,
     ) -> None:
@@ -320,7 +322,9 @@ class Router:
                 self._note_remote(client, batch.route, messages)
         self._count(client, messages * len(names))
 
-    def publish_group(self, client: Publishing, run: RunPublication, key: int, frames: bytearray, sync: bool) -> None:
+    def publish_group(
+        self, client: PublishingClient, run: RunPublication, key: int, frames: bytearray, sync: bool
+    ) -> None:
         """Take what a run of PUBLISH has for one stream: unnumbered frames, whose publisher waits for no replicas."""
         name, messages = run.names[key], run.counts[key]
         batch = self._staged.get(name)
@@ -333,8 +337,10 @@ class Router:
             self._note_remote(client, batch.route, messages)
         self._count(client, messages)
 
-    def _publish_awaited(self, client: Publisher, groups: list[tuple[bytes, int, bytearray]], order: list[int]) -> None:
-        publication = Publication(client.answers_ready, client, groups, order)
+    def _publish_awaited(
+        self, client: LinePublisher, groups: list[tuple[bytes, int, bytearray]], order: list[int]
+    ) -> None:
+        publication = LinePublication(client.answers_ready, client, groups, order)
         client.pend(publication)
         away: dict[Route, int] = {}
         for key, (name, messages, frames) in enumerate(groups):
@@ -347,7 +353,7 @@ class Router:
         for route, messages in away.items():
             self._note_remote(client, route, messages)
 
-    def _note_remote(self, client: Publishing, route: Route, messages: int) -> None:
+    def _note_remote(self, client: PublishingClient, route: Route, messages: int) -> None:
         slot = route.slot
         if self.routes.get(slot) is route and (client.window_slot == slot or not client.window_away):
             client.window_slot = slot
@@ -355,7 +361,7 @@ class Router:
         if route.congested:
             client.pause_for(route)
 
-    def _count(self, client: Publishing, messages: int) -> None:
+    def _count(self, client: PublishingClient, messages: int) -> None:
         """Where a window of a client's messages is full: does it belong elsewhere?"""
         client.traffic.messages_in += messages
         client.window_messages += messages
@@ -376,7 +382,7 @@ class Router:
         self.staged_bytes = 0
         here = self._forward_all(staged)
         now_s = time.monotonic()
-        rows: dict[bytes, list[Batch]] = {}
+        rows: dict[bytes, list[StreamBatch]] = {}
         opened, waiting = self.owner.catalog.open, self._work.waiting
         messages = 0
         nbytes = 0
@@ -402,10 +408,10 @@ class Router:
             self._metrics.appended_bytes += nbytes
             self._metrics.append.observe(time.monotonic() - now_s)
 
-    def _forward_all(self, staged: list[Batch]) -> list[Batch]:
+    def _forward_all(self, staged: list[StreamBatch]) -> list[StreamBatch]:
         """Forward what siblings own; gives the others. Where they are many, the siblings append meanwhile."""
-        remote: dict[int, list[Batch]] = {}
-        here: list[Batch] = []
+        remote: dict[int, list[StreamBatch]] = {}
+        here: list[StreamBatch] = []
         for batch in staged:
             if batch.slot in self.routes:
                 remote.setdefault(batch.slot, []).extend(batch.apart() if batch.numbered else (batch,))
@@ -417,7 +423,7 @@ class Router:
             self._send_forwards()
         return here
 
-    def _opened_for(self, batch: Batch) -> bool:
+    def _opened_for(self, batch: StreamBatch) -> bool:
         """Whether the stream of a batch is open now. If not, the batch was refused, or waits for a later turn."""
         if self._work.may_begin(batch.name):
             if not self._work.timed(lambda: self.owner.open_for(batch)):
@@ -427,7 +433,7 @@ class Router:
         self._append_later(batch)
         return False
 
-    def _append_later(self, batch: Batch, *, first: bool = False) -> None:
+    def _append_later(self, batch: StreamBatch, *, first: bool = False) -> None:
         self._work.later(
             batch.name,
             batch.askers(),
@@ -436,7 +442,7 @@ class Router:
             first=first,
         )
 
-    def _submit(self, batch: Batch) -> None:
+    def _submit(self, batch: StreamBatch) -> None:
         """Append or pass on a batch that waited, to whom it belongs now."""
         if batch.slot in self.routes:
             self._forward(batch.slot, batch.apart() if batch.numbered else [batch])
@@ -457,16 +463,16 @@ class Router:
         for step in self._work.take_all():
             step.give_back()
 
-    def _forward(self, slot: int, batches: list[Batch]) -> None:
+    def _forward(self, slot: int, batches: list[StreamBatch]) -> None:
         for together in _answered_together(batches):
-            forward = Forward(next(self._ids), together)
+            forward = ForwardedBatches(next(self._ids), together)
             self._metrics.forwarded_messages += sum(batch.count for batch in together)
             self._metrics.forwarded_bytes += forward.nbytes
             self.routes[slot].submit(forward)
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
-    def call(self, name: bytes, verb: str, args: list[Any], done: Done, asker: Asker = NOBODY) -> None:
+    def call(self, name: bytes, verb: str, args: list[Any], done: OnResult, asker: Asker = NOBODY) -> None:
         """Ask the owner of the stream `name`; `done` gets the value or a `Refused`, at once when the stream is here
         and open and the call is none of `answered_later`. `asker` is held up while the owner has no time for it.
         """
@@ -477,14 +483,14 @@ class Router:
         slot: int,
         verb: str,
         args: list[Any],
-        done: Done,
+        done: OnResult,
         asker: Asker = NOBODY,
         give_back: Callable[[], None] | None = None,
     ) -> None:
         """`give_back`: what to do where the shards were given up before the call was done; else it is asked again."""
         route = self.routes.get(slot)
         if route is not None:
-            route.submit(Call(next(self._ids), verb, args, done, asker))
+            route.submit(OwnerCall(next(self._ids), verb, args, done, asker))
         elif verb in OF_A_STREAM and self._is_work(verb, args[0]):
             again = give_back or (lambda: self.call_slot(slot, verb, args, done, asker))
             self._work.do(args[0], (asker,), lambda: self._call_step(verb, args, done, asker, again), again)
@@ -494,7 +500,9 @@ class Router:
     def _is_work(self, verb: str, name: bytes) -> bool:
         return verb in LONG or name not in self.owner.catalog.open or name in self._work.waiting
 
-    def _call_step(self, verb: str, args: list[Any], done: Done, asker: Asker, give_back: Callable[[], None]) -> None:
+    def _call_step(
+        self, verb: str, args: list[Any], done: OnResult, asker: Asker, give_back: Callable[[], None]
+    ) -> None:
         """A call that concerns one stream. If the stream begins a term when it is opened, the call waits for that."""
         name = args[0]
         if verb not in LONG and name in self.owner.catalog.names and name not in self.owner.catalog.open:
@@ -506,7 +514,7 @@ class Router:
                 return
         self._call_here(verb, args, done)
 
-    def _call_here(self, verb: str, args: list[Any], done: Done) -> None:
+    def _call_here(self, verb: str, args: list[Any], done: OnResult) -> None:
         later = self.answered_later.get(verb)
         if later is not None:
             later(args, done)
@@ -536,11 +544,11 @@ def _full(error: OSError) -> Refused:
     return Refused(Code.FULL, ROLE_UNWRITTEN_TEXT.format(cause=error.strerror))
 
 
-def _answered_together(batches: list[Batch]) -> Iterator[list[Batch]]:
+def _answered_together(batches: list[StreamBatch]) -> Iterator[list[StreamBatch]]:
     """In their order, about FORWARD_BYTES of them; each that waits for replicas by itself, so that no other's answer
     waits for them too.
     """
-    together: list[Batch] = []
+    together: list[StreamBatch] = []
     nbytes = 0
     for batch in batches:
         if together and (batch.replicas or nbytes >= FORWARD_BYTES):

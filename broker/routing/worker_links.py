@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.broker.delivery.fanout import FanOut
 from tailrace.broker.process.settings import Settings
-from tailrace.broker.process.work import Asker, Work
-from tailrace.broker.replication.downstream.registry import Followers
-from tailrace.broker.routing.batch import Batch
+from tailrace.broker.process.work import Asker, WorkQueue
+from tailrace.broker.replication.downstream.registry import FollowerRegistry
+from tailrace.broker.routing.batch import StreamBatch
 from tailrace.broker.routing.calls import WorkerCalls
-from tailrace.broker.routing.link import LOST_FD, Link, LinkClosed
+from tailrace.broker.routing.link import LOST_FD, LinkClosed, WorkerLink
 from tailrace.broker.routing.link_table import LinkTable
-from tailrace.broker.routing.router import Call, Forward, Router
+from tailrace.broker.routing.router import ForwardedBatches, OwnerCall, Router
 from tailrace.broker.streams.deduplication import is_numbered
 from tailrace.broker.streams.owner import Grown, Owner, Refused
 from tailrace.protocol import sibling
@@ -40,12 +40,12 @@ PARTLY_S, PARTLY_ROWS = 0.01, 64
 LOOK = 0  # in GREW: not told how far, look yourself
 
 
-class ForwardedPart:
+class ForwardedStream:
     """One stream of a forwarded publish, on the owner's side."""
 
     __slots__ = ("_forwarded", "_may_create", "code", "created", "first_seq", "place", "subscribers", "text")
 
-    def __init__(self, forwarded: Forwarded, place: int, may_create: bool) -> None:
+    def __init__(self, forwarded: ForwardedPublish, place: int, may_create: bool) -> None:
         self._forwarded = forwarded
         self._may_create = may_create
         self.place = place
@@ -60,7 +60,7 @@ class ForwardedPart:
         return self._forwarded
 
     @property
-    def result(self) -> sibling.Result:
+    def result(self) -> sibling.ForwardResult:
         return self.first_seq, self.subscribers, self.created, self.code, self.text
 
     def published(self, _key: int, first_seq: int, subscribers: int) -> None:
@@ -82,7 +82,7 @@ class ForwardedPart:
         self.created = True
 
 
-class Forwarded:
+class ForwardedPublish:
     """A forwarded publish, answered when each of its streams has an outcome.
 
     While some of them wait to be opened, those that have an outcome are answered now and then (`tell_some`); at the end
@@ -92,18 +92,18 @@ class Forwarded:
 
     __slots__ = ("_due_s", "_held_up", "_moved", "_news", "_parts", "_siblings", "_waiting", "link", "request_id")
 
-    def __init__(self, siblings: Siblings, link: Link, request_id: int) -> None:
+    def __init__(self, siblings: WorkerLinks, link: WorkerLink, request_id: int) -> None:
         self.link = link
         self.request_id = request_id
         self._siblings = siblings
         self._waiting = 0
         self._held_up = self._moved = False
         self._due_s = 0.0  # when what has an outcome is answered
-        self._news: list[ForwardedPart] = []  # that have an outcome and are not answered
+        self._news: list[ForwardedStream] = []  # that have an outcome and are not answered
         self._parts = 0
 
-    def part(self, may_create: bool) -> ForwardedPart:
-        part = ForwardedPart(self, self._parts, may_create)
+    def part(self, may_create: bool) -> ForwardedStream:
+        part = ForwardedStream(self, self._parts, may_create)
         self._parts += 1
         self._waiting += 1
         return part
@@ -115,7 +115,7 @@ class Forwarded:
     def go_on(self) -> None:
         """The other end sees that from the answers."""
 
-    def part_done(self, part: ForwardedPart) -> None:
+    def part_done(self, part: ForwardedStream) -> None:
         self._waiting -= 1
         if self.link.closed:
             return
@@ -148,25 +148,25 @@ class Forwarded:
             self._siblings.say_moved(self.link, self.request_id)
 
 
-class LoneBatch(Batch):
+class DelayedBatch(StreamBatch):
     """A part of a forwarded publish to a stream that is not open here, apart from what others publish to it."""
 
     __slots__ = ("_forwarded",)
 
-    def __init__(self, name: bytes, slot: int, forwarded: Forwarded, replicas: int) -> None:
+    def __init__(self, name: bytes, slot: int, forwarded: ForwardedPublish, replicas: int) -> None:
         super().__init__(name, slot, None, replicas)
         self._forwarded = forwarded
 
-    def give_back(self, _resubmit: Callable[[Batch], None]) -> None:
+    def give_back(self, _resubmit: Callable[[StreamBatch], None]) -> None:
         self._forwarded.move()
 
 
-class Called:
+class SiblingCall:
     """A call of a sibling: the other end is told that it waits, so that it holds up whoever asked."""
 
     __slots__ = ("_link", "_request_id", "_siblings")
 
-    def __init__(self, siblings: Siblings, link: Link, request_id: int) -> None:
+    def __init__(self, siblings: WorkerLinks, link: WorkerLink, request_id: int) -> None:
         self._siblings = siblings
         self._link = link
         self._request_id = request_id
@@ -184,7 +184,7 @@ class Called:
             self._siblings.say_moved(self._link, self._request_id)
 
 
-class Siblings:
+class WorkerLinks:
     """`adopt` takes a connection that a sibling hands over: its socket and its state."""
 
     def __init__(
@@ -193,9 +193,9 @@ class Siblings:
         owner: Owner,
         router: Router,
         calls: WorkerCalls,
-        work: Work,
+        work: WorkQueue,
         fanout: FanOut,
-        followers: Followers,
+        followers: FollowerRegistry,
         settings: Settings,
         slot: int,
         adopt: Callable[[socket.socket, dict[str, Any]], None],
@@ -211,13 +211,15 @@ class Siblings:
         self._settings = settings
         self._slot = slot
         self._adopt = adopt
-        self.interest: dict[bytes, dict[Link, int]] = {}  # by stream: who has how many subscribers of it
+        self.interest: dict[bytes, dict[WorkerLink, int]] = {}  # by stream: who has how many subscribers of it
         self._recounted: dict[bytes, int] = {}  # streams of siblings whose subscribers here have changed in this turn
-        self._replicated: list[tuple[Link, int, Batch]] = []  # publishes for replicas that came in this turn
-        self._called: dict[tuple[Link, int], None] = {}  # calls that came in this turn and have no answer yet
-        self._partly: dict[Forwarded, None] = {}  # publishes of which some wait, with news for the other end
-        self.switched: set[Link] = set()  # whose other end counts on this worker for nothing any more
-        self._handlers: Mapping[int, Callable[[Link, memoryview], None]] = {
+        self._replicated: list[
+            tuple[WorkerLink, int, StreamBatch]
+        ] = []  # publishes for replicas that came in this turn
+        self._called: dict[tuple[WorkerLink, int], None] = {}  # calls that came in this turn and have no answer yet
+        self._partly: dict[ForwardedPublish, None] = {}  # publishes of which some wait, with news for the other end
+        self.switched: set[WorkerLink] = set()  # whose other end counts on this worker for nothing any more
+        self._handlers: Mapping[int, Callable[[WorkerLink, memoryview], None]] = {
             sibling.FORWARD: self._forward,
             sibling.FORWARDED: self._forwarded,
             sibling.TAKEN: self._taken,
@@ -238,10 +240,10 @@ class Siblings:
 
     # --- links ------------------------------------------------------------------------------------------------------
 
-    def add(self, slot: int, generation: int, fd: int) -> Link:
+    def add(self, slot: int, generation: int, fd: int) -> WorkerLink:
         settings = self._settings
         body_max_bytes = 4 * settings.link_window_bytes + settings.max_message_bytes + BODY_OVERHEAD_BYTES
-        link = Link(socket.socket(fileno=fd), slot, generation, body_max_bytes)
+        link = WorkerLink(socket.socket(fileno=fd), slot, generation, body_max_bytes)
         self.links.open[slot, generation] = link
         self._poller.register(link.fileno(), select.EPOLLIN, lambda mask: self._on_event(link, mask))
         return link
@@ -299,7 +301,7 @@ class Siblings:
     def _slot_of(self, name: bytes) -> int:
         return self._router.slot_of(name)
 
-    def _on_event(self, link: Link, mask: int) -> None:
+    def _on_event(self, link: WorkerLink, mask: int) -> None:
         if mask & select.EPOLLOUT:
             self.links.touch(link)
         if not mask & ~select.EPOLLOUT:
@@ -310,7 +312,7 @@ class Siblings:
         except LinkClosed:
             self._closed(link)
 
-    def _closed(self, link: Link) -> None:
+    def _closed(self, link: WorkerLink) -> None:
         if link.closed:
             return
         self._poller.unregister(link.fileno())
@@ -326,13 +328,13 @@ class Siblings:
 
     # --- publishes and calls ----------------------------------------------------------------------------------------
 
-    def _forward(self, link: Link, body: memoryview) -> None:
+    def _forward(self, link: WorkerLink, body: memoryview) -> None:
         request_id, groups, frames = sibling.unpack_forward(body)
         if not self._owner.catalog.owning:
             self.say_moved(link, request_id)
             return
         router, opened, waiting = self._router, self._owner.catalog.open, self._work.waiting
-        forwarded = Forwarded(self, link, request_id)
+        forwarded = ForwardedPublish(self, link, request_id)
         start = 0
         for name, count, nbytes, may_create, sync, replicas in groups:
             piece = bytearray(frames[start : start + nbytes])
@@ -340,7 +342,7 @@ class Siblings:
             if name in opened and name not in waiting:
                 batch = router.batch_for(name, piece, replicas)
             else:
-                batch = LoneBatch(name, self._slot, forwarded, replicas)
+                batch = DelayedBatch(name, self._slot, forwarded, replicas)
                 batch.numbered = is_numbered(piece)
                 router.alone(batch)
             batch.add(forwarded.part(may_create), 0, count, piece)
@@ -355,7 +357,7 @@ class Siblings:
         """
         replicated, self._replicated = self._replicated, []
         called, self._called = self._called, {}
-        taken: dict[Link, list[int]] = {}
+        taken: dict[WorkerLink, list[int]] = {}
         for link, request_id, batch in replicated:
             if batch.waiting and not link.closed:
                 taken.setdefault(link, []).append(request_id)
@@ -366,30 +368,30 @@ class Siblings:
             link.queue(sibling.pack_taken(request_ids))
             self.links.touch(link)
 
-    def _taken(self, link: Link, body: memoryview) -> None:
+    def _taken(self, link: WorkerLink, body: memoryview) -> None:
         route = self.links.routes[link.slot]
         for request_id in sibling.unpack_taken(body):
             request = route.inflight.get(request_id)
-            if isinstance(request, Forward | Call):
+            if isinstance(request, ForwardedBatches | OwnerCall):
                 route.lighten(request_id, request.taken())
 
-    def note_partly(self, forwarded: Forwarded) -> None:
+    def note_partly(self, forwarded: ForwardedPublish) -> None:
         self._partly[forwarded] = None
 
-    def _answered_partly(self, link: Link, body: memoryview) -> None:
+    def _answered_partly(self, link: WorkerLink, body: memoryview) -> None:
         request_id, rows = sibling.unpack_partly(body)
         route = self.links.routes[link.slot]
         request = route.inflight.get(request_id)
-        if isinstance(request, Forward | Call):
+        if isinstance(request, ForwardedBatches | OwnerCall):
             route.lighten(request_id, request.partly(rows))
 
-    def _forwarded(self, link: Link, body: memoryview) -> None:
+    def _forwarded(self, link: WorkerLink, body: memoryview) -> None:
         request_id, results = sibling.unpack_forwarded(body)
         request = self.links.routes[link.slot].settle(request_id)
-        if isinstance(request, Forward):
+        if isinstance(request, ForwardedBatches):
             request.answered(results)
 
-    def _call(self, link: Link, body: memoryview) -> None:
+    def _call(self, link: WorkerLink, body: memoryview) -> None:
         request_id, verb, args = sibling.unpack_call(body)
         if not self._calls.answers(verb) and not self._owner.catalog.owning:
             self.say_moved(link, request_id)
@@ -408,7 +410,7 @@ class Siblings:
                 link.queue(sibling.pack_reply(request_id, value, "", ""))
             self.links.touch(link)
 
-        asked = Called(self, link, request_id)
+        asked = SiblingCall(self, link, request_id)
 
         def move() -> None:
             self._called.pop(called, None)
@@ -416,16 +418,16 @@ class Siblings:
 
         self._calls.call_slot(self._slot, verb, args, done, asked, move)
 
-    def _reply(self, link: Link, body: memoryview) -> None:
+    def _reply(self, link: WorkerLink, body: memoryview) -> None:
         request_id, value, code, text = sibling.unpack_reply(body)
         request = self.links.routes[link.slot].settle(request_id)
-        if isinstance(request, Call):
+        if isinstance(request, OwnerCall):
             request.answered(value, code, text)
 
-    def _moved(self, link: Link, body: memoryview) -> None:
+    def _moved(self, link: WorkerLink, body: memoryview) -> None:
         self.links.routes[link.slot].moved(sibling.unpack_moved(body))
 
-    def say_moved(self, link: Link, request_id: int) -> None:
+    def say_moved(self, link: WorkerLink, request_id: int) -> None:
         link.queue(sibling.pack_moved(request_id))
         self.links.touch(link)
 
@@ -433,7 +435,7 @@ class Siblings:
 
     def announce(self, grown: Grown) -> None:
         """Tell the siblings that want to know how far this turn's streams have grown: one note a sibling."""
-        notes: dict[Link, list[tuple[bytes, int, int]]] = {}
+        notes: dict[WorkerLink, list[tuple[bytes, int, int]]] = {}
         for name, growth in grown.items():
             for link in self.interest.get(name, ()):
                 notes.setdefault(link, []).append((name, growth.next_seq, growth.end_offset))
@@ -459,7 +461,7 @@ class Siblings:
 
     def _tell_counts(self) -> None:
         recounted, self._recounted = self._recounted, {}
-        notes: dict[Link, list[tuple[bytes, int]]] = {}
+        notes: dict[WorkerLink, list[tuple[bytes, int]]] = {}
         for name, count in recounted.items():
             link = self.links.link_to(self._slot_of(name))
             if link is not None:  # when there is one again, it is told of every feed
@@ -468,7 +470,7 @@ class Siblings:
             link.queue(sibling.pack_interest(counts))
             self.links.touch(link)
 
-    def _interest(self, link: Link, body: memoryview) -> None:
+    def _interest(self, link: WorkerLink, body: memoryview) -> None:
         fresh = []
         for name, count in sibling.unpack_interest(body):
             if not count:
@@ -482,31 +484,31 @@ class Siblings:
             link.queue(sibling.pack_grew(fresh))
             self.links.touch(link)
 
-    def _forget_interest(self, name: bytes, link: Link) -> None:
+    def _forget_interest(self, name: bytes, link: WorkerLink) -> None:
         links = self.interest.get(name)
         if links is not None:
             links.pop(link, None)
             if not links:
                 del self.interest[name]
 
-    def _grew(self, _link: Link, body: memoryview) -> None:
+    def _grew(self, _link: WorkerLink, body: memoryview) -> None:
         for name, next_seq, end_offset in sibling.unpack_grew(body):
             self._fanout.grew(name, next_seq, end_offset)
 
     # --- followers --------------------------------------------------------------------------------------------------
 
-    def _held(self, link: Link, body: memoryview) -> None:
+    def _held(self, link: WorkerLink, body: memoryview) -> None:
         self._owner.replicas.held(link.slot, link.generation, sibling.unpack_held(body))
 
-    def _gone(self, link: Link, body: memoryview) -> None:
+    def _gone(self, link: WorkerLink, body: memoryview) -> None:
         self._owner.replicas.gone(link.slot, link.generation, *sibling.unpack_gone(body))
 
-    def _want(self, link: Link, body: memoryview) -> None:
+    def _want(self, link: WorkerLink, body: memoryview) -> None:
         self._followers.want(link, sibling.unpack_want(body))
 
     # --- connections ------------------------------------------------------------------------------------------------
 
-    def _handover(self, link: Link, body: memoryview) -> None:
+    def _handover(self, link: WorkerLink, body: memoryview) -> None:
         fd = link.take_fd()
         if fd == LOST_FD:
             log.error("a connection that worker %d passed on is lost: no file descriptor is left for it", link.slot)

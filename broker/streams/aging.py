@@ -37,7 +37,7 @@ def since_boot_us() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Belief:
+class BelievedTime:
     """At `since_boot_us` of the boot `boot_id` it was `wall_us`. `doubted_us`: since boot, when a jump that is not
     believed yet was noticed; -1 for none.
     """
@@ -67,18 +67,18 @@ class AgingClock:
         self._wall_us = wall_us
         self._since_boot_us = since_boot_us
         wall, since_boot = wall_us(), since_boot_us()
-        self._belief = Belief(boot_id, since_boot, wall)
+        self._belief = BelievedTime(boot_id, since_boot, wall)
         before = read_belief(self._path)
         if before is not None:
             self._go_on_from(before)
 
-    def _go_on_from(self, before: Belief) -> None:
+    def _go_on_from(self, before: BelievedTime) -> None:
         """From what was believed when it was written down."""
         now = self._belief
         if before.boot_id == now.boot_id:
             self._belief = before
         elif now.wall_us - before.wall_us - now.since_boot_us > AWAY_S * MICROSECONDS:
-            self._belief = Belief(now.boot_id, 0, before.wall_us)
+            self._belief = BelievedTime(now.boot_id, 0, before.wall_us)
 
     @property
     def ahead_s(self) -> float:
@@ -94,15 +94,15 @@ class AgingClock:
         if ahead_us <= JUMP_S * MICROSECONDS:
             if belief.doubted_us >= 0:
                 log.warning("the clock is back where it was: max_age_s goes by it again")
-            self._belief = Belief(belief.boot_id, since_boot, wall)
+            self._belief = BelievedTime(belief.boot_id, since_boot, wall)
         elif belief.doubted_us < 0:
-            self._belief = Belief(belief.boot_id, belief.since_boot_us, belief.wall_us, since_boot)
+            self._belief = BelievedTime(belief.boot_id, belief.since_boot_us, belief.wall_us, since_boot)
             text = "the clock is %.0f s ahead of what was expected (it has jumped, or the machine was off): "
             text += "max_age_s goes on as before for %.0f s, then by the clock"
             log.warning(text, ahead_us / MICROSECONDS, self._wait_us / MICROSECONDS)
         elif since_boot - belief.doubted_us >= self._wait_us:
             log.warning("the clock has stayed %.0f s ahead: max_age_s goes by it from now on", ahead_us / MICROSECONDS)
-            self._belief = Belief(belief.boot_id, since_boot, wall)
+            self._belief = BelievedTime(belief.boot_id, since_boot, wall)
         return self._believed_us(since_boot)
 
     def _believed_us(self, since_boot_us: int) -> int:
@@ -114,12 +114,12 @@ class AgingClock:
         self._draft.replace(self._path)
 
 
-def read_belief(path: Path) -> Belief | None:
+def read_belief(path: Path) -> BelievedTime | None:
     """What was written down; None if there is nothing of use."""
     try:
         with path.open("rb") as file:
             found = json.loads(file.read(FILE_BYTES_MAX))
-        belief = Belief(**found)
+        belief = BelievedTime(**found)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as error:

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from pathlib import Path
 
 from tailrace.broker.process.metrics import WorkerMetrics
-from tailrace.broker.replication.roles.internal_streams import Companions
+from tailrace.broker.replication.roles.internal_streams import InternalStreams
 from tailrace.broker.streams.full_disk import FullDiskLog
 from tailrace.broker.streams.open_stream import OpenStream
 from tailrace.broker.streams.refused import Refused
@@ -43,7 +43,7 @@ class StreamCatalog:
         self.owning = False
         self.incarnation = time.monotonic_ns()
         self.names: dict[bytes, None] = {}
-        self.companions = Companions()
+        self.companions = InternalStreams()
         self.damaged: dict[bytes, StreamDamaged] = {}
         self.open: OrderedDict[bytes, OpenStream] = OrderedDict()
         self.full_disk = FullDiskLog(directory.path)

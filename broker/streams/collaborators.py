@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from tailrace.broker.routing.batch import Batch
+    from tailrace.broker.routing.batch import StreamBatch
     from tailrace.broker.streams.open_stream import OpenStream
     from tailrace.broker.streams.refused import Refused
 
@@ -73,7 +73,7 @@ class OwnerContext(Protocol):
     def stat_upstream(self, stream: OpenStream, /) -> dict[str, int | str]:
         """The fields of STAT about the upstream of a stream."""
 
-    def send_up(self, batch: Batch, /) -> None:
+    def send_up(self, batch: StreamBatch, /) -> None:
         """Send a publish to the master of a slaved stream. The batch is refused if there is no way to it."""
 
     def call_up(self, name: bytes, verb: str, args: list[Any], done: Callable[[Any | Refused], None], /) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tailrace.broker.routing.batch import Batch, Frames
+from tailrace.broker.routing.batch import StampableFrames, StreamBatch
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tailrace.shard.errors import StorageError, StreamDamaged
@@ -20,7 +20,7 @@ from tailrace.shard.leaves import load
 from tailrace.shard.numbering import read_numbering, write_numbering
 from tailrace.shard.producer_file import CHECKPOINT_BYTES, follow, producers_path, rebuild, save
 from tailrace.shard.producer_memory import ProducerMemory
-from tailrace.shard.producers import Judgement, Kind, Producers, Run
+from tailrace.shard.producers import Judgement, NumberVerdict, ProducerRun, Producers
 
 if TYPE_CHECKING:
     from tailrace.broker.streams.open_stream import OpenStream
@@ -35,7 +35,7 @@ UNKNOWN_TEXT: Final = "nothing is known here of a producer whose next number is 
 OLD_TEXT: Final = "number {number} was logged before, the next one is {expected}; at which seq is not known any more"
 
 
-class Known:
+class KnownProducers:
     """The producers of an open stream; None where its log could not be read for them."""
 
     __slots__ = ("generation", "producers", "saved_offset")
@@ -55,15 +55,15 @@ class Admitted(NamedTuple):
 
     first_seq: int
     messages: int = 0
-    pieces: Sequence[Frames] = ()
+    pieces: Sequence[StampableFrames] = ()
 
 
-def is_numbered(frames: Frames) -> bool:
+def is_numbered(frames: StampableFrames) -> bool:
     """Whether whole frames, which were measured, are a producer's run."""
     return bool(frames[FLAGS_OFFSET] & FLAG_PRODUCER)
 
 
-class Numbered:
+class Deduplication:
     """One an owner."""
 
     def __init__(
@@ -74,7 +74,9 @@ class Numbered:
         self._pause = pause
         self.memory = ProducerMemory(bytes_max)
 
-    def admit(self, stream: OpenStream, batch: Batch, seq: int, now_us: int) -> list[tuple[Batch, Admitted]]:
+    def admit(
+        self, stream: OpenStream, batch: StreamBatch, seq: int, now_us: int
+    ) -> list[tuple[StreamBatch, Admitted]]:
         """What of a numbered batch is to be appended as message `seq` and on, and is taken for appended from here on.
 
         Where not all of it is new it comes apart. Publishers that are refused have been told.
@@ -87,7 +89,7 @@ class Numbered:
         taken = _advance(producers, batch, seq, now_us)
         if taken == len(batch.parts):
             return [(batch, Admitted(seq, batch.count, batch.take_pieces()))]
-        found: list[tuple[Batch, Admitted]] = []
+        found: list[tuple[StreamBatch, Admitted]] = []
         for index, each in enumerate(batch.apart()):
             if index < taken:
                 admitted = Admitted(seq, each.count, each.take_pieces())
@@ -116,7 +118,7 @@ class Numbered:
             except (StorageError, OSError) as error:
                 log.error("the producers of stream %r cannot be known: %s", stream.name, error)
                 self.forget(stream)
-                stream.producers = Known(None, stream.log.generation, stream.log.end_offset)
+                stream.producers = KnownProducers(None, stream.log.generation, stream.log.end_offset)
 
     def grew(self, stream: OpenStream) -> None:
         """Write down what is known, when much was appended since the last time."""
@@ -157,14 +159,14 @@ class Numbered:
         producers = rebuild(self._path(stream), stream.log, self._expiry_us, now_us, self._pause)
         self.forget(stream)
         producers.count_in(self.memory)
-        stream.producers = Known(producers, stream.log.generation, stream.log.end_offset)
+        stream.producers = KnownProducers(producers, stream.log.generation, stream.log.end_offset)
         return producers
 
     def _path(self, stream: OpenStream) -> Path:
         return producers_path(self._shard_path(stream.name), stream.name.decode())
 
 
-def _advance(producers: Producers, batch: Batch, seq: int, now_us: int) -> int:
+def _advance(producers: Producers, batch: StreamBatch, seq: int, now_us: int) -> int:
     """How many publishes, from the first on, are the next ones of producers that are known. They are noted.
 
     This is the path of nearly all, and costs each of them one look at its frame.
@@ -181,30 +183,30 @@ def _advance(producers: Producers, batch: Batch, seq: int, now_us: int) -> int:
     return taken
 
 
-def _admit_one(producers: Producers, batch: Batch, seq: int, now_us: int) -> Admitted:
+def _admit_one(producers: Producers, batch: StreamBatch, seq: int, now_us: int) -> Admitted:
     """Of a batch with one publish. Raises Refused."""
     producer_id, number = _numbering(batch.frames[0])
     judged = producers.judge(producer_id, number, batch.count, now_us)
     match judged.kind:
-        case Kind.NEW:
-            producers.note(producer_id, Run(number, batch.count, seq), now_us)
+        case NumberVerdict.NEW:
+            producers.note(producer_id, ProducerRun(number, batch.count, seq), now_us)
             return Admitted(seq, batch.count, batch.take_pieces())
-        case Kind.REPEAT:
+        case NumberVerdict.REPEAT:
             return Admitted(_align_to_end(batch, judged.seq, judged.end_seq))
-        case Kind.REST:
+        case NumberVerdict.REST:
             rest = _rest(batch, producer_id, number, judged)
             messages = number + batch.count - judged.expected
-            producers.note(producer_id, Run(judged.expected, messages, seq), now_us)
+            producers.note(producer_id, ProducerRun(judged.expected, messages, seq), now_us)
             return Admitted(_align_to_end(batch, judged.seq, seq + messages), messages, (rest,))
-        case Kind.GAP:
+        case NumberVerdict.GAP:
             raise Refused(Code.GAP, GAP_TEXT.format(number=number, expected=judged.expected))
-        case Kind.UNKNOWN:
+        case NumberVerdict.UNKNOWN:
             raise Refused(Code.PRODUCER, UNKNOWN_TEXT.format(number=number))
-        case Kind.OLD:
+        case NumberVerdict.OLD:
             raise Refused(Code.PRODUCER, OLD_TEXT.format(number=number, expected=judged.expected))
 
 
-def _align_to_end(batch: Batch, first_seq: int, end_seq: int) -> int:
+def _align_to_end(batch: StreamBatch, first_seq: int, end_seq: int) -> int:
     """Let a batch with one publish count from its last message, which is the one before `end_seq`, and its publisher
     be told `first_seq`. Returns the seq that the batch counts from.
     """
@@ -214,7 +216,7 @@ def _align_to_end(batch: Batch, first_seq: int, end_seq: int) -> int:
     return counted_from
 
 
-def _numbering(frames: Frames) -> tuple[bytes, int]:
+def _numbering(frames: StampableFrames) -> tuple[bytes, int]:
     """Raises Refused."""
     metadata_bytes = unpack_header(frames).metadata_bytes
     try:
@@ -223,7 +225,7 @@ def _numbering(frames: Frames) -> tuple[bytes, int]:
         raise Refused(Code.USAGE, str(error)) from error
 
 
-def _rest(batch: Batch, producer_id: bytes, number: int, judged: Judgement) -> Frames:
+def _rest(batch: StreamBatch, producer_id: bytes, number: int, judged: Judgement) -> StampableFrames:
     """The messages of a batch from number `judged.expected` on, as a run of their own."""
     frames = batch.take_frames()
     start = 0

@@ -16,7 +16,7 @@ WAITING_TEXT = "the disk has refused to sync this stream, which is tried again s
 WRITING_TEXT = "what the disk has refused of this stream is being written again; nothing was appended"
 
 
-class Retry:
+class SyncRetry:
     """`due_s` is a time of the owner's clock, 0 before the first try; `writing` while one is under way."""
 
     __slots__ = ("delay_s", "due_s", "writing")
@@ -27,18 +27,18 @@ class Retry:
         self.writing = False
 
 
-class FailedSyncs(dict[bytes, Retry]):
+class FailedSyncs(dict[bytes, SyncRetry]):
     """By name of the stream; it is bounded by the number of streams."""
 
     __slots__ = ()
 
     def found(self, name: bytes) -> None:
         """The stream is marked; it is tried at once, unless it waits for its next try already."""
-        self.setdefault(name, Retry())
+        self.setdefault(name, SyncRetry())
 
     def failed(self, name: bytes, now_s: float) -> None:
         """A sync has failed: try again after a while."""
-        retry = self.pop(name, None) or Retry()
+        retry = self.pop(name, None) or SyncRetry()
         self[name] = retry  # behind those that were not tried since
         retry.due_s, retry.writing = now_s + retry.delay_s, False
         retry.delay_s = min(2 * retry.delay_s, RETRY_MAX_S)

@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from tailrace.broker.consumers.coordinator.lag_scanner import Patrol
+from tailrace.broker.consumers.coordinator.lag_scanner import LagScanner
 from tailrace.broker.process.settings import Durability, StreamPolicy
 from tailrace.broker.streams.owner import OpenStream, Owner, Refused
 from tailrace.broker.streams.owner_calls import disk_bytes, spare, tails_of
-from tailrace.broker.streams.syncer import Job, Request, Syncer
+from tailrace.broker.streams.syncer import Syncer, SyncJob, SyncRequest
 from tailrace.shard.errors import StorageError
 from tailrace.shard.files import FileSystem
 from tailrace.shard.holes import unpunched_seq
@@ -35,14 +35,14 @@ PAUSE_S = 0.1  # of waiting for the disk, between two beats
 CLEAN_MARK_S = 3.0  # of a stop: how long closed streams are marked as synced; the others are checked at opening
 
 
-class Sync(NamedTuple):
+class SyncToken(NamedTuple):
     """A sync that is under way: of which stream, and up to which seq it will have been."""
 
     stream: OpenStream
     upto: int
 
 
-class Whole:
+class WholeSync:
     """Everything that was written, with one call: for the streams that were closed before their sync was due.
 
     If that fails, nobody knows for which of them: `marked` are those that were marked then.
@@ -67,7 +67,7 @@ class Whole:
             raise
 
 
-class Punch:
+class PunchJob:
     """Giving back a stream's trimmed space waits for the disk, so it is done where syncs are."""
 
     __slots__ = ("_log", "_sent", "_seq", "name")
@@ -82,13 +82,13 @@ class Punch:
         return self._log.punch(self._seq, sent=self._sent)
 
 
-class Upkeep:
+class Maintenance:
     """Sync schedule, retention, trimming's second half, the disk's account."""
 
     def __init__(
         self,
         owner: Owner,
-        patrol: Patrol,
+        patrol: LagScanner,
         syncer: Syncer,
         clock: Callable[[], float],
         clock_us: Callable[[], int],
@@ -105,8 +105,8 @@ class Upkeep:
             owner.catalog.directory.path
         )  # from before anything was written: it knows of all errors
         self._syncing_whole = False
-        self._urgent: list[Request] = []  # for the helper threads, together in `_hand_over`
-        self._patient: list[Request] = []
+        self._urgent: list[SyncRequest] = []  # for the helper threads, together in `_hand_over`
+        self._patient: list[SyncRequest] = []
         self._punches: deque[tuple[float, bytes, int]] = deque()  # due, stream, first seq; at most one a trim
         self._sweep: Iterator[bytes] = iter(())
         self._swept_bytes = self._swept_tails = 0
@@ -150,7 +150,7 @@ class Upkeep:
             return  # its next try will be for all of it
         stream.syncing = True
         is_sound = not failed or stream.name not in failed
-        request = Request(stream.log, Sync(stream, stream.log.next_seq), is_sound)
+        request = SyncRequest(stream.log, SyncToken(stream, stream.log.next_seq), is_sound)
         is_awaited = bool(stream.waiting) or stream.policy.durability is Durability.INTERVAL
         (self._urgent if is_awaited and is_sound else self._patient).append(request)
 
@@ -172,9 +172,9 @@ class Upkeep:
                 log.error("cannot sync stream %r again: %s", name.decode(), refused)
                 self._syncs.failed.failed(name, now_s)
 
-    def _whole(self) -> Whole:
+    def _whole(self) -> WholeSync:
         names = list(self._catalog.names)
-        return Whole(self._file_system, lambda: self._mark_unsynced(names))
+        return WholeSync(self._file_system, lambda: self._mark_unsynced(names))
 
     def _mark_unsynced(self, names: list[bytes]) -> Iterator[bytes]:
         """In the helper thread, after the whole file system could not be synced."""
@@ -189,19 +189,19 @@ class Upkeep:
         metrics = self.owner.metrics
         for outcome in self.syncer.outcomes():
             token = outcome.token
-            if isinstance(token, Job):
+            if isinstance(token, SyncJob):
                 token.done()
                 continue
             metrics.commit.observe(outcome.seconds)
             if outcome.error is not None:
                 metrics.sync_failures += 1
-            if isinstance(token, Sync):
+            if isinstance(token, SyncToken):
                 self._synced(token.stream, token.upto, outcome.error)
-            elif isinstance(outcome.log, Whole):
+            elif isinstance(outcome.log, WholeSync):
                 self._syncing_whole = False
                 for name in outcome.log.marked:
                     self._syncs.failed.found(name)
-            elif outcome.error is not None and isinstance(outcome.log, Punch):
+            elif outcome.error is not None and isinstance(outcome.log, PunchJob):
                 self._syncs.failed.found(outcome.log.name.encode())
         self._hand_over()
 
@@ -266,7 +266,7 @@ class Upkeep:
             _due, name, seq = self._punches.popleft()
             try:
                 stream_log = self.owner.stream(name).log
-                self.syncer.request(Punch(stream_log, seq, sent=self.owner.context.subscribers(name) > 0), None)
+                self.syncer.request(PunchJob(stream_log, seq, sent=self.owner.context.subscribers(name) > 0), None)
             except Refused as refused:
                 log.warning("cannot give back the trimmed space of stream %r: %s", name, refused)
 
@@ -354,7 +354,7 @@ class Upkeep:
         """Sync the file system, in the helper thread; gives what was wrong."""
         done: list[bool] = []
         whole = self._whole()
-        self.syncer.request(whole, Job(lambda: done.append(True)))
+        self.syncer.request(whole, SyncJob(lambda: done.append(True)))
         while not done:
             self._pause(pause)
         return whole.failure

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.broker.process.settings import StreamPolicy
-from tailrace.broker.routing.batch import Batch, Frames
+from tailrace.broker.routing.batch import StampableFrames, StreamBatch
 from tailrace.shard.log import StreamLog
 
 if TYPE_CHECKING:
-    from tailrace.broker.streams.deduplication import Known
+    from tailrace.broker.streams.deduplication import KnownProducers
 
 
 class Growth(NamedTuple):
@@ -18,7 +18,7 @@ class Growth(NamedTuple):
     first_seq: int
     next_seq: int
     end_offset: int
-    frames: Frames
+    frames: StampableFrames
 
 
 Grown = dict[bytes, Growth]
@@ -49,8 +49,8 @@ class OpenStream:
         self.unwritten = False  # its role is on its way to the disk: nothing is appended
         self.syncing = False
         self.sync_due_s = 0.0  # 0: nothing to sync
-        self.waiting: list[tuple[Batch, int]] = []  # appended and to be told when synced
-        self.producers: Known | None = None  # once a numbered message has come
+        self.waiting: list[tuple[StreamBatch, int]] = []  # appended and to be told when synced
+        self.producers: KnownProducers | None = None  # once a numbered message has come
 
     @property
     def idle(self) -> bool:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.process.settings import Durability, Settings
 from tailrace.broker.replication.downstream.replicas import Replicas
-from tailrace.broker.routing.batch import Batch, Frames
+from tailrace.broker.routing.batch import StampableFrames, StreamBatch
 from tailrace.broker.streams.catalog import StreamCatalog
 from tailrace.broker.streams.collaborators import OwnerContext, OwnerEvents
-from tailrace.broker.streams.deduplication import Admitted, Numbered
+from tailrace.broker.streams.deduplication import Admitted, Deduplication
 from tailrace.broker.streams.open_stream import Grown as Grown
 from tailrace.broker.streams.open_stream import Growth as Growth
 from tailrace.broker.streams.open_stream import OpenStream as OpenStream
@@ -77,7 +77,7 @@ class Owner:
         self.replicas = Replicas(
             settings.replication_timeout_s, lambda name: context.subscribers(name), lambda name: events.on_held(name)
         )
-        self.numbered = Numbered(
+        self.numbered = Deduplication(
             self.catalog.shard_path,
             settings.producer_expiry_s,
             settings.max_producer_bytes,
@@ -111,7 +111,7 @@ class Owner:
 
     # --- publishing -------------------------------------------------------------------------------------------------
 
-    def append(self, batch: Batch, now_s: float) -> None:
+    def append(self, batch: StreamBatch, now_s: float) -> None:
         """Append one batch and answer its publishes; under `always` once it is synced."""
         try:
             stream = self.catalog.open.get(batch.name)
@@ -150,7 +150,7 @@ class Owner:
         elif batch.parts:
             self._logged(batch, first_seq)
 
-    def append_row(self, batches: list[Batch], now_s: float) -> None:
+    def append_row(self, batches: list[StreamBatch], now_s: float) -> None:
         """Append batches of one stream, in their order, with one write; of those that are numbered what is not logged.
 
         Each is told as by `append`. A batch that is logged already is told what it would have been told then.
@@ -160,8 +160,8 @@ class Owner:
             return
         start = seq = stream.log.next_seq
         now_us = max(self.clock_us(), stream.log.last_timestamp_us)
-        row: list[tuple[Batch, int]] = []
-        pieces: list[Frames] = []
+        row: list[tuple[StreamBatch, int]] = []
+        pieces: list[StampableFrames] = []
         for batch in batches:
             for each, admitted in self._admit(stream, batch, seq, now_us, now_s):
                 row.append((each, admitted.first_seq))
@@ -174,7 +174,7 @@ class Owner:
             else:
                 self._settle(stream, batch, first_seq)
 
-    def _stream_here(self, batches: list[Batch]) -> OpenStream | None:
+    def _stream_here(self, batches: list[StreamBatch]) -> OpenStream | None:
         """Where these batches of one stream are appended; None when they were refused, or are another node's."""
         name = batches[0].name
         try:
@@ -194,8 +194,8 @@ class Owner:
         return None
 
     def _admit(
-        self, stream: OpenStream, batch: Batch, seq: int, now_us: int, now_s: float
-    ) -> Iterable[tuple[Batch, Admitted]]:
+        self, stream: OpenStream, batch: StreamBatch, seq: int, now_us: int, now_s: float
+    ) -> Iterable[tuple[StreamBatch, Admitted]]:
         """What is to be appended of a batch as message `seq` and on, and of which batch; the others have been told."""
         if batch.replicas and self.replicas.full(batch.name):
             batch.refused(Code.OVERLOADED, REPLICAS_FULL_TEXT)
@@ -217,7 +217,7 @@ class Owner:
             raise Refused(Code.UNAVAILABLE, text)
 
     def _write(
-        self, stream: OpenStream, pieces: list[Frames], messages: int, now_us: int, now_s: float
+        self, stream: OpenStream, pieces: list[StampableFrames], messages: int, now_us: int, now_s: float
     ) -> Refused | None:
         """Append the frames; what was wrong, if nothing of it could be appended."""
         frames = pieces[0] if len(pieces) == 1 else bytearray(b"").join(pieces)
@@ -236,7 +236,7 @@ class Owner:
         self.numbered.grew(stream)
         return None
 
-    def _settle(self, stream: OpenStream, batch: Batch, first_seq: int) -> None:
+    def _settle(self, stream: OpenStream, batch: StreamBatch, first_seq: int) -> None:
         """A batch of a row is in the log: tell its parts now, or when it is on the disk."""
         to_sync = batch.sync or stream.policy.durability is Durability.ALWAYS
         if to_sync and first_seq + batch.count > stream.log.synced_seq:
@@ -245,7 +245,7 @@ class Owner:
         elif batch.parts:
             self._logged(batch, first_seq)
 
-    def _logged(self, batch: Batch, first_seq: int) -> None:
+    def _logged(self, batch: StreamBatch, first_seq: int) -> None:
         """The batch is logged here as well as it is to be."""
         if batch.replicas:
             meta = self.roles.metas.get(batch.name) if batch.numbered else None
@@ -259,7 +259,7 @@ class Owner:
             self._begin(stream)
         return stream.epoch != 0
 
-    def _append_elsewhere(self, batch: Batch) -> None:
+    def _append_elsewhere(self, batch: StreamBatch) -> None:
         """This node is not the stream's master, or not yet."""
         if batch.name in self.roles.unwritten:
             raise Refused(Code.UNAVAILABLE, UNWRITTEN_TEXT)
@@ -310,7 +310,7 @@ class Owner:
         self.metrics.appended_messages += next_seq - first_seq
         self.metrics.appended_bytes += size
 
-    def open_for(self, batch: Batch) -> bool:
+    def open_for(self, batch: StreamBatch) -> bool:
         """Open the stream of a batch, or make it; the batch was refused where this is False."""
         try:
             self._for_publish([batch])
@@ -319,7 +319,7 @@ class Owner:
             return False
         return True
 
-    def _for_publish(self, batches: Sequence[Batch]) -> OpenStream:
+    def _for_publish(self, batches: Sequence[StreamBatch]) -> OpenStream:
         """Raises Refused."""
         name = batches[0].name
         if name not in self.catalog.names:

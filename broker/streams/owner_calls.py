@@ -16,6 +16,7 @@ from tailrace.broker.replication.downstream import catalog, replica_state
 from tailrace.broker.replication.roles import apply_rules, stream_ends, stream_roles
 from tailrace.broker.replication.status.lag import stat_of_slaves
 from tailrace.broker.streams.owner import OpenStream, Owner, Refused
+from tailrace.broker.streams.refused import CallArgs
 from tailrace.protocol.errors import Code
 from tailrace.shard.diverged import count_tails
 from tailrace.shard.errors import StorageError, StreamDamaged
@@ -24,7 +25,6 @@ from tailrace.shard.stream_files import StreamPaths, stream_paths
 
 log = logging.getLogger(__name__)
 
-Args = list[Any]
 
 STREAMS_ROWS_MAX = 200_000  # of one worker in one answer
 BLOCK_BYTES = 512  # the unit of st_blocks, whatever the file system's own
@@ -43,7 +43,7 @@ def locate(stream: OpenStream, place: list[Any], skip: int = 0) -> int:
     return stream.log.seq_at(value, skip)
 
 
-def ensure(owner: Owner, args: Args) -> int:
+def ensure(owner: Owner, args: CallArgs) -> int:
     """[stream, whether its asker may make streams] -> next seq, -1 when the stream was made for this."""
     name, may_create = args
     if name not in owner.catalog.names:
@@ -54,7 +54,7 @@ def ensure(owner: Owner, args: Args) -> int:
     return owner.stream(name).log.next_seq
 
 
-def trim(owner: Owner, args: Args) -> list[int]:
+def trim(owner: Owner, args: CallArgs) -> list[int]:
     """[stream, place, whether to spare what consumers need] -> [first seq, messages dropped].
 
     The space comes back after a grace period.
@@ -75,7 +75,7 @@ def spare(seq: int, spared_seq: int | None) -> int:
     return seq if spared_seq is None else min(seq, spared_seq)
 
 
-def stat(owner: Owner, args: Args) -> dict[str, int | str]:
+def stat(owner: Owner, args: CallArgs) -> dict[str, int | str]:
     """[stream] -> the numbers an operator asks for. Sizes in bytes, times in microseconds since the epoch."""
     name = args[0]
     stream = owner.stream(name)
@@ -124,7 +124,7 @@ def disk_bytes(paths: StreamPaths) -> int:
     return total
 
 
-def streams(owner: Owner, args: Args) -> list[list[Any]]:
+def streams(owner: Owner, args: CallArgs) -> list[list[Any]]:
     """[prefix] -> rows of [name, role, epoch], in no order. Opens nothing, however many there are.
 
     The broker's own are listed only where the prefix begins as they do.
@@ -136,7 +136,7 @@ def streams(owner: Owner, args: Args) -> list[list[Any]]:
     return [[name, owner.roles.role(name).value, owner.roles.epoch(name)] for name in found]
 
 
-CALLS: Mapping[str, Callable[[Owner, Args], Any]] = {
+CALLS: Mapping[str, Callable[[Owner, CallArgs], Any]] = {
     "ensure": ensure,
     "master": stream_roles.master,
     "promote": stream_roles.promote,
@@ -157,7 +157,7 @@ CALLS: Mapping[str, Callable[[Owner, Args], Any]] = {
 }
 
 
-def call(owner: Owner, verb: str, args: Args) -> Any:
+def call(owner: Owner, verb: str, args: CallArgs) -> Any:
     """Do one of `CALLS`. Raises Refused, whatever is wrong with the stream's files or the disk."""
     with refusals(verb):
         return CALLS[verb](owner, args)

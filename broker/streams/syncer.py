@@ -39,24 +39,24 @@ class Syncable(Protocol):
     def sync(self) -> object: ...
 
 
-class Job(NamedTuple):
+class SyncJob(NamedTuple):
     """A token for something that is done once only: what to call in the loop when it has been."""
 
     done: Callable[[], None]
 
 
-class Outcome(NamedTuple):
+class SyncOutcome(NamedTuple):
     log: Syncable
     token: object
     error: OSError | StorageError | None
     seconds: float
 
 
-Together = Callable[[Sequence[Any]], Sequence[OSError | StorageError | None]]
+SyncTogether = Callable[[Sequence[Any]], Sequence[OSError | StorageError | None]]
 """Sync these logs; gives what each raised."""
 
 
-class Request(NamedTuple):
+class SyncRequest(NamedTuple):
     """in_group: it may be one of those that are given to `together`."""
 
     target: Syncable
@@ -64,7 +64,7 @@ class Request(NamedTuple):
     in_group: bool = False
 
 
-_Requests: TypeAlias = "queue.SimpleQueue[list[Request] | None]"
+_Requests: TypeAlias = "queue.SimpleQueue[list[SyncRequest] | None]"
 
 
 class Syncer:
@@ -72,12 +72,12 @@ class Syncer:
 
     __slots__ = ("_done", "_event_fd", "_patient", "_threads", "_together", "_urgent")
 
-    def __init__(self, together: Together | None = None) -> None:
+    def __init__(self, together: SyncTogether | None = None) -> None:
         """`together` syncs logs in a group; without it each is synced by itself."""
         self._urgent: _Requests = queue.SimpleQueue()
         self._patient: _Requests = queue.SimpleQueue()
         self._together = together
-        self._done: deque[Outcome] = deque()
+        self._done: deque[SyncOutcome] = deque()
         self._event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._threads: list[threading.Thread] = []
         self._start(self._patient, "syncer")
@@ -87,9 +87,9 @@ class Syncer:
 
     def request(self, target: Syncable, token: object) -> None:
         """Do this soon, after what was requested before."""
-        self.request_all([Request(target, token)])
+        self.request_all([SyncRequest(target, token)])
 
-    def request_all(self, requests: list[Request], *, urgent: bool = False) -> None:
+    def request_all(self, requests: list[SyncRequest], *, urgent: bool = False) -> None:
         """Sync these soon, together if that is quicker. `urgent`: somebody waits for them.
 
         The caller has at most one request a log under way, which bounds the queues by the open logs.
@@ -101,7 +101,7 @@ class Syncer:
         for start in range(0, len(requests), GROUP_MAX):
             queued.put(requests[start : start + GROUP_MAX])
 
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[SyncOutcome]:
         try:
             os.eventfd_read(self._event_fd)
         except BlockingIOError:
@@ -138,11 +138,13 @@ class Syncer:
             for each in alone:
                 self._sync(each)
 
-    def _gather(self, requests: _Requests, first: list[Request]) -> tuple[list[Request], list[Request], bool]:
+    def _gather(
+        self, requests: _Requests, first: list[SyncRequest]
+    ) -> tuple[list[SyncRequest], list[SyncRequest], bool]:
         """What is to be synced together, what came between, and whether the thread is to end then."""
-        together: list[Request] = []
-        alone: list[Request] = []
-        row: list[Request] | None = first
+        together: list[SyncRequest] = []
+        alone: list[SyncRequest] = []
+        row: list[SyncRequest] | None = first
         while row is not None:
             for each in row:
                 (together if each.in_group and self._together is not None else alone).append(each)
@@ -154,7 +156,7 @@ class Syncer:
                 return together, alone, False
         return together, alone, True
 
-    def _sync_group(self, group: list[Request]) -> None:
+    def _sync_group(self, group: list[SyncRequest]) -> None:
         assert self._together is not None
         began_s = time.monotonic()
         errors: Sequence[OSError | StorageError | None]
@@ -167,7 +169,7 @@ class Syncer:
             self._note(item, error, seconds)
         os.eventfd_write(self._event_fd, 1)
 
-    def _sync(self, item: Request) -> None:
+    def _sync(self, item: SyncRequest) -> None:
         error = None
         began_s = time.monotonic()
         try:
@@ -177,10 +179,10 @@ class Syncer:
         self._note(item, error, time.monotonic() - began_s)
         os.eventfd_write(self._event_fd, 1)
 
-    def _note(self, item: Request, error: OSError | StorageError | None, seconds: float) -> None:
+    def _note(self, item: SyncRequest, error: OSError | StorageError | None, seconds: float) -> None:
         if error is not None:
             log.error("cannot sync stream %r: %s", item.target.name, error)
-        self._done.append(Outcome(item.target, item.token, error, seconds))
+        self._done.append(SyncOutcome(item.target, item.token, error, seconds))
 
 
 def _dirty_bytes() -> float:

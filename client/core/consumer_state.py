@@ -38,7 +38,7 @@ from tailrace.protocol.consuming import (
     FinishedRow,
     Get,
     Got,
-    Range,
+    MessageRange,
 )
 from tailrace.protocol.messages import Ack
 from tailrace.shard.frame import unpack_header
@@ -473,7 +473,7 @@ def _bounded(reason: str) -> str:
     return reason.encode(errors="replace")[:REASON_BYTES_MAX].decode(errors="ignore")
 
 
-def _stale(options: ConsumerOptions, ranges: tuple[Range, ...]) -> StaleAck:
+def _stale(options: ConsumerOptions, ranges: tuple[MessageRange, ...]) -> StaleAck:
     shown = ", ".join(f"{first}" if first == last else f"{first} to {last}" for first, last in ranges[:3])
     more = f" and {len(ranges) - 3:,} ranges more" if len(ranges) > 3 else ""
     hint = "they may be handled twice (a longer ack_wait_s gives more time), or were lost with the stream's master"

@@ -67,7 +67,7 @@ class BrokerLink:
         """Whether the broker has durable consumers."""
         return self.welcome is not None and CONSUMERS in self.welcome.features
 
-    def send(self, message: m.Message) -> None:
+    def send(self, message: m.AnyMessage) -> None:
         self.outgoing.add(m.pack(message))
 
     def publish(self, publication: PendingPublication) -> None:

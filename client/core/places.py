@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from tailrace.errors import InvalidArgument
-from tailrace.protocol.messages import Place
+from tailrace.protocol.messages import WirePlace
 from tailrace.protocol.places import FROM_NEW, From
 
 PLACE_MAX: Final = (1 << 63) - 1
@@ -61,7 +61,7 @@ def start_of(place: StartPlace) -> From:
     return From("seq" if kind == "seq" else "time", value)
 
 
-def end_of(place: EndPlace) -> Place | None:
+def end_of(place: EndPlace) -> WirePlace | None:
     """Raises InvalidArgument."""
     if place is None:
         return None
@@ -70,7 +70,7 @@ def end_of(place: EndPlace) -> Place | None:
     return _seq_or_time(place, "an end", "None, NOW, Seq(n), Time(us) or a datetime")
 
 
-def _seq_or_time(place: object, what: str, forms: str) -> Place:
+def _seq_or_time(place: object, what: str, forms: str) -> WirePlace:
     kind, value = "", -1
     if isinstance(place, Seq):
         kind, value = "seq", place.seq

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgpack
 
-from tailrace.protocol.outgoing import Buffer
+from tailrace.protocol.outgoing import OutgoingBuffer
 from tailrace.shard.frame import HEADER, HEADER_BYTES
 from tailrace.shard.leaves import load
 from tailrace.shard.numbering import write_numbering
@@ -34,7 +34,7 @@ class Numberable(Protocol):
     number: int
     count: int
     streams: tuple[str, ...]
-    frames: Buffer
+    frames: OutgoingBuffer
     position: SequencePosition | None
     marked: SequencePosition | None
 

@@ -33,8 +33,8 @@ from tailrace.errors import (
     broker_error,
 )
 from tailrace.protocol.binary import PublishedRow
-from tailrace.protocol.messages import Ack, PartResult, Result
-from tailrace.protocol.outgoing import Buffer
+from tailrace.protocol.messages import Ack, PartResult, StreamResult
+from tailrace.protocol.outgoing import OutgoingBuffer
 
 RETRIED: Final = frozenset({"unavailable", "overloaded"})
 """Codes of what may go well a moment later."""
@@ -83,7 +83,7 @@ class PendingPublication:
     def __init__(
         self,
         streams: tuple[str, ...],
-        frames: Buffer,
+        frames: OutgoingBuffer,
         count: int,
         ack: Ack,
         timeout_s: float,
@@ -211,7 +211,7 @@ class Publications:
             del self.in_flight[publication.request]
             self._done(publication, failed=False)
 
-    def published(self, request: int, results: tuple[Result, ...]) -> bool:
+    def published(self, request: int, results: tuple[StreamResult, ...]) -> bool:
         """The answer to a request; whether anybody waited for it."""
         publication = self.in_flight.pop(request, None)
         if publication is None:
@@ -413,7 +413,7 @@ def _miscounted(answers: int, publication: PendingPublication) -> BrokerFault:
     return BrokerFault(f"{_shown(publication)}: {answers} answers to a publish to {streams} streams; {UNKNOWN}")
 
 
-def _rows(streams: tuple[str, ...], results: tuple[Result, ...]) -> Iterator[tuple[str, int, int, int]]:
+def _rows(streams: tuple[str, ...], results: tuple[StreamResult, ...]) -> Iterator[tuple[str, int, int, int]]:
     for stream, (first_seq, count, subscribers) in zip(streams, results, strict=True):
         yield stream, first_seq, count, subscribers
 

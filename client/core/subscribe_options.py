@@ -11,7 +11,7 @@ from tailrace.core.options import WINDOW_BYTES
 from tailrace.core.places import EndPlace, StartPlace, end_of, start_of
 from tailrace.errors import InvalidArgument
 from tailrace.protocol.fields import NUMBER_MAX
-from tailrace.protocol.messages import Place
+from tailrace.protocol.messages import WirePlace
 from tailrace.protocol.places import From
 
 OnTrimmed: TypeAlias = Literal["raise", "skip"]
@@ -25,7 +25,7 @@ class SubscribeOptions:
     stream: str
     start: From
     skip: int = 0
-    end: Place | None = None
+    end: WirePlace | None = None
     window_bytes: int = WINDOW_BYTES
     check_crc: bool = True
     raise_trimmed: bool = True

@@ -12,7 +12,7 @@ from tailrace.shard.errors import StreamCut, StreamDamaged
 from tailrace.shard.export import Bad, Bounds, read_section, stream_section
 from tailrace.shard.reader import StreamReader
 from tailrace.shard.stream_files import stream_paths
-from tailrace.shard.walk import Run
+from tailrace.shard.walk import FrameRun
 from tailrace.spark.frames import index_of
 from tailrace.spark.rollup.frame_view import frame_time
 from tailrace.spark.rollup.kernel import NO_GAP, Segment
@@ -37,7 +37,7 @@ def frame_reader(data: DataDirectory) -> Callable[[Slice], Iterator[Segment]]:
     return read
 
 
-def _segments(found: Iterator[Run | Bad], slice_: Slice, previous_us: int, gone: int) -> Iterator[Segment]:
+def _segments(found: Iterator[FrameRun | Bad], slice_: Slice, previous_us: int, gone: int) -> Iterator[Segment]:
     """The runs, each with the count of damaged messages before it; the last one also with those after it.
 
     Raises StreamDamaged if all of the messages are damaged.

@@ -6,17 +6,17 @@ from pathlib import Path
 from bench.contest import Cell, in_turn, measure, run_contest
 from bench.load.limits import LoadError
 from bench.peers.plain import Plain
-from bench.rows.base import Measurement, Row, Run
+from bench.rows.base import BenchRow, Measurement, RowRun
 from bench.scale import Scale
 
 
-def _measure(run: Run) -> Measurement:
+def _measure(run: RowRun) -> Measurement:
     if run.peer.acked:
         raise LoadError("it does not work")
     return Measurement(1.0, 2.0, run.server.peak_rss_bytes())
 
 
-ROW = Row("a-row", "a row", "ingest", "things", _measure)
+ROW = BenchRow("a-row", "a row", "ingest", "things", _measure)
 
 
 def test_a_row_may_want_a_peer_of_its_own(tmp_path: Path) -> None:

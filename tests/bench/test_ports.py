@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench import ports
-from bench.ports import BLOCK_PORTS, PORTS, Block, free_port, reserve
+from bench.ports import BLOCK_PORTS, PORTS, PortBlock, free_port, reserve
 
 ASK = "from bench.ports import free_port; print(free_port(), flush=True); input()"
 
@@ -39,7 +39,7 @@ def test_a_block_is_free_when_its_holder_is_gone(few: range) -> None:
 
 
 def test_what_is_in_use_is_passed_over_and_each_has_its_turn() -> None:
-    with reserve() as block, Block(first_of(block, 3), unmarked()) as short:
+    with reserve() as block, PortBlock(first_of(block, 3), unmarked()) as short:
         with socket.create_server(("127.0.0.1", block.ports[1])):
             assert [short.free_port() for _ in range(4)] == [block.ports[0], block.ports[2]] * 2
         assert [short.free_port(), short.free_port()] == [block.ports[0], block.ports[1]]
@@ -48,14 +48,14 @@ def test_what_is_in_use_is_passed_over_and_each_has_its_turn() -> None:
 def test_none_is_left() -> None:
     with (
         reserve() as block,
-        Block(first_of(block, 1), unmarked()) as short,
+        PortBlock(first_of(block, 1), unmarked()) as short,
         socket.create_server(("127.0.0.1", block.ports[0])),
         pytest.raises(OSError, match=f"no port from {block.ports[0]} to {block.ports[0]} is free"),
     ):
         short.free_port()
 
 
-def first_of(block: Block, count: int) -> range:
+def first_of(block: PortBlock, count: int) -> range:
     return block.ports[:count]
 
 

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 from bench.rows.base import Measurement
-from bench.targets import COMPILED, INTERPRETED, Outcome, evaluate
+from bench.targets import COMPILED, INTERPRETED, TargetResult, evaluate
 from tests.bench.conftest import MakeResults
 
 
-def _outcome(outcomes: list[Outcome], *words: str) -> Outcome:
+def _outcome(outcomes: list[TargetResult], *words: str) -> TargetResult:
     found = [outcome for outcome in outcomes if all(word in outcome.target.text for word in words)]
     assert len(found) == 1
     return found[0]

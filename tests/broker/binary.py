@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from tailrace.protocol.binary import ClientCodec
 from tailrace.protocol.messages import (
     Ack,
+    AnyMessage,
     Chunk,
     Hello,
-    Message,
     Open,
     Response,
     Subscribe,
@@ -54,7 +54,7 @@ class BinaryPeer:
             assert isinstance(answer, Welcome)
             self.welcome = answer
 
-    def say(self, *messages: Message) -> None:
+    def say(self, *messages: AnyMessage) -> None:
         self.peer.send_raw(b"".join(map(pack, messages)))
 
     def publish(
@@ -74,7 +74,7 @@ class BinaryPeer:
     def subscribe(self, number: int, name: str, start: From = FROM_START, **more: object) -> list[Response]:
         return self.ask(Subscribe(number, name.encode(), start, **more))  # type: ignore[arg-type]
 
-    def ask(self, *messages: Message) -> list[Response]:
+    def ask(self, *messages: AnyMessage) -> list[Response]:
         self.say(*messages)
         self.node.settle()
         return self.take()

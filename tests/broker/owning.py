@@ -9,7 +9,7 @@ from typing import Any
 from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.process.settings import Durability, Settings, StreamPolicy
 from tailrace.broker.process.work import NOBODY, Asker
-from tailrace.broker.routing.batch import Batch
+from tailrace.broker.routing.batch import StreamBatch
 from tailrace.broker.streams.open_stream import OpenStream
 from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.refused import Refused
@@ -85,7 +85,7 @@ class Around:
         self.asks_first: Callable[[bytes], bool] = lambda _name: False
         self.path_above: Callable[[bytes], tuple[str, ...]] = lambda _name: ()
         self.stat_upstream: Callable[[OpenStream], dict[str, int | str]] = lambda _stream: {}
-        self.send_up: Callable[[Batch], None] = lambda batch: batch.refused(Code.UNAVAILABLE, "no way up")
+        self.send_up: Callable[[StreamBatch], None] = lambda batch: batch.refused(Code.UNAVAILABLE, "no way up")
         self.call_up: Callable[[bytes, str, list[Any], Callable[[Any | Refused], None]], None] = (
             lambda _name, _verb, _args, done: done(Refused(Code.UNAVAILABLE, "no way up"))
         )
@@ -134,9 +134,9 @@ def policies(durability: Durability, interval_ms: int = 1_000) -> tuple[StreamPo
     return (StreamPolicy(durability=durability, interval_ms=interval_ms),)
 
 
-def batch(name: bytes, *payloads: bytes, sink: Sink | None = None) -> Batch:
+def batch(name: bytes, *payloads: bytes, sink: Sink | None = None) -> StreamBatch:
     """A publish of some messages."""
-    made = Batch(name, 0)
+    made = StreamBatch(name, 0)
     frames = bytearray(b"".join(pack_frame(payload) for payload in payloads))
     made.add(sink or Sink(), 0, len(payloads), frames)
     return made

@@ -28,9 +28,9 @@ from tailrace.broker.worker import (
     REST_S,
     SUPERVISORS_SIGNALS,
     SWITCH_S,
-    Phase,
     Worker,
     WorkerBoot,
+    WorkerPhase,
     run_worker,
 )
 from tailrace.protocol import sibling
@@ -134,7 +134,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., World]]:
 def test_an_owner_serves(make: Callable[..., World]) -> None:
     world = make()
     assert world.told() == ["ready", "owning"]
-    assert (world.worker.phase, world.board.slot(0).state) == (Phase.SERVING, STATE_READY)
+    assert (world.worker.phase, world.board.slot(0).state) == (WorkerPhase.SERVING, STATE_READY)
     with world.connect() as client:
         assert world.ask(client, b"ack on") == b"ok ack on\r\n"
         assert world.ask(client, b"pub s |x") == b"ok pub s 0\r\n"
@@ -152,7 +152,7 @@ def test_a_successor_leaves_the_board_to_its_predecessor(make: Callable[..., Wor
     assert (cells.state, cells.beat_ns, world.worker.owner.catalog.owning) == (STATE_EMPTY, 0, False)
     world.tell("own")
     assert world.told() == ["owning"]
-    assert (cells.state, world.worker.phase) == (STATE_READY, Phase.SERVING)
+    assert (cells.state, world.worker.phase) == (STATE_READY, WorkerPhase.SERVING)
 
 
 def test_a_retired_worker_touches_neither_streams_nor_board(make: Callable[..., World]) -> None:
@@ -173,7 +173,7 @@ def test_a_retired_worker_touches_neither_streams_nor_board(make: Callable[..., 
             old.worker.turn()
         assert not old.worker.owner.catalog.open, "retention is its successor's"
         assert (cells.beat_ns, cells.state, cells.connections) == (7, STATE_READY, 0)
-        assert old.worker.phase is Phase.RETIRED, "its client has not moved yet"
+        assert old.worker.phase is WorkerPhase.RETIRED, "its client has not moved yet"
 
 
 @pytest.mark.parametrize(("bytes_max", "turns"), [(GATHERED_MAX_BYTES, 1), (20_000, 2)])
@@ -224,7 +224,7 @@ def test_what_a_client_sent_before_a_drain_is_answered(make: Callable[..., World
         world.tell("drain")
         world.worker._often()
         assert world.board.slot(0).state == STATE_DRAINING
-        world.turn_until(lambda: world.worker.phase is Phase.DRAINED)
+        world.turn_until(lambda: world.worker.phase is WorkerPhase.DRAINED)
         client.setblocking(True)
         received = b"".join(iter(lambda: client.recv(65_536), b""))
     lines = received.splitlines()
@@ -246,20 +246,20 @@ def test_a_retired_worker_stays_until_its_siblings_have_moved_on_and_its_links_a
     world.worker._control(ControlMessage("owner", {"slot": 0, "generation": 2}, []))
     for _ in range(3):
         world.worker.turn()
-    assert world.worker.phase is Phase.RETIRED, "the sibling may still send something"
+    assert world.worker.phase is WorkerPhase.RETIRED, "the sibling may still send something"
     successor = world.worker.links.open[0, 2]
     successor.queue(bytes(8 << 20))  # as if many connections were on their way
     world.worker.siblings.links.touch(successor)
     ends[1].sendall(sibling.pack_switched())
     for _ in range(3):
         world.worker.turn()
-    assert world.worker.phase is Phase.RETIRED, "they have not left yet"
+    assert world.worker.phase is WorkerPhase.RETIRED, "they have not left yet"
     ends[0].setblocking(False)
 
     def taken_and_left() -> bool:
         with contextlib.suppress(BlockingIOError):
             ends[0].recv(1 << 20)
-        return world.worker.phase is Phase.LEAVING
+        return world.worker.phase is WorkerPhase.LEAVING
 
     world.turn_until(taken_and_left)
     for end in ends.values():
@@ -276,7 +276,7 @@ def test_a_client_that_reads_nothing_holds_a_drain_up_no_longer_than_told(make: 
         world.turn_until(lambda: any(each.blocked for each in world.worker.services.clients.values()))
         began_s = time.monotonic()
         world.tell("drain")
-        world.turn_until(lambda: world.worker.phase is Phase.DRAINED)
+        world.turn_until(lambda: world.worker.phase is WorkerPhase.DRAINED)
         took_s = time.monotonic() - began_s
         assert took_s > 0.2
         assert_within(took_s, 2.0)
@@ -287,8 +287,8 @@ def test_a_worker_that_is_told_to_own_while_the_node_stops_owns_and_serves_nobod
     world.tell("drain")
     world.tell("own")
     assert world.told() == ["ready", "owning"]
-    assert world.worker.owner.catalog.owning and world.worker.phase is Phase.DRAINING
-    world.turn_until(lambda: world.worker.phase is Phase.DRAINED)
+    assert world.worker.owner.catalog.owning and world.worker.phase is WorkerPhase.DRAINING
+    world.turn_until(lambda: world.worker.phase is WorkerPhase.DRAINED)
 
 
 def test_no_word_moves_a_worker_back(make: Callable[..., World]) -> None:
@@ -296,14 +296,14 @@ def test_no_word_moves_a_worker_back(make: Callable[..., World]) -> None:
     world.tell("leave")
     for kind in ("drain", "retire"):
         world.tell(kind)
-        assert world.worker.phase is Phase.LEAVING
+        assert world.worker.phase is WorkerPhase.LEAVING
     assert world.worker.owner.catalog.owning, "its shards are given back when its logs are closed"
 
 
 def test_without_its_supervisor_a_worker_leaves(make: Callable[..., World]) -> None:
     world = make()
     world.supervisor.close()
-    world.turn_until(lambda: world.worker.phase is Phase.LEAVING)
+    world.turn_until(lambda: world.worker.phase is WorkerPhase.LEAVING)
 
 
 def test_signals_to_the_group_are_the_supervisors() -> None:

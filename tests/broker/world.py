@@ -20,8 +20,8 @@ import pytest
 from tailrace.broker import worker as worker_module
 from tailrace.broker.connection.base import Connection
 from tailrace.broker.connection.binary import BinaryClient
-from tailrace.broker.connection.client import Client
-from tailrace.broker.connection.detect import Newcomer
+from tailrace.broker.connection.client import ClientConnection
+from tailrace.broker.connection.detect import UndetectedConnection
 from tailrace.broker.connection.line import LineClient
 from tailrace.broker.process.control import ControlChannel
 from tailrace.broker.process.scoreboard import Board
@@ -152,16 +152,16 @@ class World:
             client for worker in self.workers for client in worker.services.clients.values() if client.peer == name
         )
 
-    def speaker_of(self, peer: Peer) -> Client:
+    def speaker_of(self, peer: Peer) -> ClientConnection:
         """The same of a peer that has shown what it speaks, whatever that is."""
         client = self.connection_of(peer)
-        assert isinstance(client, Client)
+        assert isinstance(client, ClientConnection)
         return client
 
     def client_of(self, peer: Peer) -> LineClient:
         """The same of a peer that speaks lines, or is going to."""
         client = self.connection_of(peer)
-        if isinstance(client, Newcomer):
+        if isinstance(client, UndetectedConnection):
             client = client.become(LineClient.protocol)
         assert isinstance(client, LineClient)
         return client
@@ -169,7 +169,7 @@ class World:
     def binary_client_of(self, peer: Peer) -> BinaryClient:
         """The same of a peer that speaks the binary protocol, or is going to."""
         client = self.connection_of(peer)
-        if isinstance(client, Newcomer):
+        if isinstance(client, UndetectedConnection):
             client = client.become(BinaryClient.protocol)
         assert isinstance(client, BinaryClient)
         return client

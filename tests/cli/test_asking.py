@@ -10,10 +10,10 @@ import pytest
 from tailrace.cli.asking import ASK_ID, AskFailed, ask_node
 from tailrace.core.address import Address, parse_address
 from tailrace.protocol import messages as m
-from tailrace.protocol.replication import FEATURE, Ask, Link, Told
+from tailrace.protocol.replication import FEATURE, Ask, NodeLink, Told
 from tests.cli.asked_node import asked_node
 
-TOLD = Told(ASK_ID, "N", ":5050", (Link("up", "T", "10.0.0.1:5050", "up", 3, 1, 2, 3),), 0, 3, 0)
+TOLD = Told(ASK_ID, "N", ":5050", (NodeLink("up", "T", "10.0.0.1:5050", "up", 3, 1, 2, 3),), 0, 3, 0)
 
 
 def test_what_the_node_tells() -> None:

@@ -13,7 +13,7 @@ import pytest
 import tailrace as library
 from tailrace.cli.ending import INTERRUPTED, NO_CONNECTION, OK, REFUSED, USAGE
 from tailrace.cli.pub import report
-from tailrace.cli.publishing import Outcome
+from tailrace.cli.publishing import PublishOutcome
 from tailrace.protocol import messages as m
 from tests.cli.process import DEADLINE_S, start, tailrace
 from tests.client.model import ModelConnection
@@ -57,7 +57,7 @@ def test_lines_that_other_nodes_hold(server: ModelServer, flags: list[str], repl
 
 
 def test_lines_that_too_few_nodes_hold(server: ModelServer) -> None:
-    def answer(connection: ModelConnection, message: m.Message) -> bool:
+    def answer(connection: ModelConnection, message: m.AnyMessage) -> bool:
         if isinstance(message, m.Publish):
             rows = ((5, message.count, 0, "unreplicated", "logged, but 0 of 1 nodes hold it"),)
             connection.fail("unreplicated", "s: x", op=m.Op.PUBLISH, id=message.request, results=rows)
@@ -111,7 +111,7 @@ def test_refused_lines_are_named(server: ModelServer) -> None:
 
 
 def test_a_connection_that_is_lost_is_one_line(server: ModelServer) -> None:
-    def on_message(connection: object, message: m.Message) -> bool:
+    def on_message(connection: object, message: m.AnyMessage) -> bool:
         gone = isinstance(message, m.Publish) or bool(server.model.said(m.Publish))
         if gone:
             connection.closed = True  # type: ignore[attr-defined]
@@ -181,11 +181,11 @@ def _read_terminal(fd: int) -> bytes:
 
 
 def test_the_report() -> None:
-    outcome = Outcome(
+    outcome = PublishOutcome(
         lines=1_000, input_bytes=5_000, acknowledged=999, refused=1, first_seq=7, last_seq=1_500, seconds=0.5
     )
     text = "1,000 lines, 5,000 bytes in 0.50 s (2,000 lines/s)"
     assert report(outcome, ack=True) == f"{text}, 999 acknowledged, 1 refused, seq 7 to 1,500"
     assert report(outcome, ack=True, one_stream=False) == f"{text}, 999 acknowledged, 1 refused"
     assert report(outcome, ack=False) == f"{text}, not acknowledged, 1 errors"
-    assert report(Outcome(), ack=True) == "0 lines, 0 bytes in 0.00 s (0 lines/s), 0 acknowledged"
+    assert report(PublishOutcome(), ack=True) == "0 lines, 0 bytes in 0.00 s (0 lines/s), 0 acknowledged"

@@ -12,7 +12,7 @@ import pytest
 import tailrace
 from tailrace import Ack
 from tailrace.cli.ending import NO_CONNECTION, CommandError
-from tailrace.cli.publishing import REFUSALS_MAX, Outcome, Publisher, Refusal
+from tailrace.cli.publishing import REFUSALS_MAX, Publisher, PublishOutcome, Refusal
 from tailrace.cli.template import parse_template
 from tailrace.core.address import Address
 from tailrace.protocol import messages as m
@@ -45,7 +45,7 @@ def publish(
     ack: Ack = Ack.APPENDED,
     headers: dict[str, str | bytes] | None = None,
     reconnect_s: float = 10.0,
-) -> Outcome:
+) -> PublishOutcome:
     with input_of(text) as fd, tailrace.connect(server.address, reconnect_s=reconnect_s) as client:
         address = Address("127.0.0.1", server.port)
         return Publisher(client, address, fd, stream, ack=ack, headers=headers).run()
@@ -101,7 +101,7 @@ def test_lines_that_are_too_large(server: ModelServer) -> None:
 
 
 def refuse_stream(server: ModelServer, code: str, name: bytes) -> None:
-    def on_message(connection: ModelConnection, message: m.Message) -> bool:
+    def on_message(connection: ModelConnection, message: m.AnyMessage) -> bool:
         if isinstance(message, m.Publish) and connection.handles[message.handles[0]] == name:
             connection.fail(code, op=m.Op.PUBLISH, id=message.request)
             return True
@@ -128,7 +128,7 @@ def test_without_acknowledgements_errors_are_heard(server: ModelServer) -> None:
 def test_a_connection_that_comes_back(server: ModelServer) -> None:
     left = [3]
 
-    def on_message(_connection: ModelConnection, message: m.Message) -> bool:
+    def on_message(_connection: ModelConnection, message: m.AnyMessage) -> bool:
         if isinstance(message, m.Publish) and left[0]:
             left[0] -= 1
             _connection.closed = True
@@ -142,7 +142,7 @@ def test_a_connection_that_comes_back(server: ModelServer) -> None:
 
 
 def test_a_connection_that_is_gone_for_good(server: ModelServer) -> None:
-    def on_message(connection: ModelConnection, message: m.Message) -> bool:
+    def on_message(connection: ModelConnection, message: m.AnyMessage) -> bool:
         if isinstance(message, m.Publish) or len(server.model.said(m.Publish)):
             connection.closed = True
             return True

@@ -86,7 +86,7 @@ def test_a_connection_that_comes_back(server: ModelServer) -> None:
 
 
 def test_a_refusal(server: ModelServer) -> None:
-    def on_message(connection: ModelConnection, message: m.Message) -> bool:
+    def on_message(connection: ModelConnection, message: m.AnyMessage) -> bool:
         if isinstance(message, m.Subscribe):
             connection.fail("unknown", "no such stream", op=m.Op.SUBSCRIBE, id=message.id)
         return isinstance(message, m.Subscribe)

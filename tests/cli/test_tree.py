@@ -7,19 +7,19 @@ import pytest
 from tailrace.cli import main
 from tailrace.cli.asking import ASK_ID
 from tailrace.cli.ending import NO_CONNECTION, OK, USAGE
-from tailrace.protocol.replication import Link, Told
+from tailrace.protocol.replication import NodeLink, Told
 from tests.cli.asked_node import AskedNode, asked_node
 
 
-def told(name: str, *links: Link, masters: int = 0, slaves: int = 0) -> Told:
+def told(name: str, *links: NodeLink, masters: int = 0, slaves: int = 0) -> Told:
     return Told(ASK_ID, name, "", links, masters, slaves, 0)
 
 
 def link_nodes(top: AskedNode, below: AskedNode) -> None:
     """`below` follows `top`, and something that nobody knows anything of follows it too."""
-    gone = Link("down", "GONE", "127.0.0.1:1", "up", 2, 5, 3_000_000, 1_500)
-    top.answer = told("TOP", Link("down", "BELOW", below.address, "up", 2, 0, 0, 0), gone, masters=2)
-    below.answer = told("BELOW", Link("up", "TOP", top.address, "up", 2, 0, 0, 0), slaves=2)
+    gone = NodeLink("down", "GONE", "127.0.0.1:1", "up", 2, 5, 3_000_000, 1_500)
+    top.answer = told("TOP", NodeLink("down", "BELOW", below.address, "up", 2, 0, 0, 0), gone, masters=2)
+    below.answer = told("BELOW", NodeLink("up", "TOP", top.address, "up", 2, 0, 0, 0), slaves=2)
 
 
 def test_a_tree_is_drawn_from_any_of_its_nodes(capfd: pytest.CaptureFixture[str]) -> None:

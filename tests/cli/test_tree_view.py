@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tailrace.cli.tree_view import DEPTH_MAX, candidates, draw
 from tailrace.cli.tree_walk import Found, Node, Tie
-from tailrace.protocol.replication import End, Link, Told
+from tailrace.protocol.replication import CopyEnd, NodeLink, Told
 
 
 def told(node: str, masters: int = 0, slaves: int = 0, disabled: int = 0) -> Told:
@@ -21,8 +21,8 @@ def node(name: str, answer: Told | None = None, problem: str = "") -> Node:
     return Node(name, f"{name.lower()}:5050", answer, problem)
 
 
-def link(state: str = "up", streams: int = 12, lag: tuple[int, int, int] = (0, 0, 0)) -> Link:
-    return Link("up", "", "", state, streams, *lag)
+def link(state: str = "up", streams: int = 12, lag: tuple[int, int, int] = (0, 0, 0)) -> NodeLink:
+    return NodeLink("up", "", "", state, streams, *lag)
 
 
 def drawn(found: Found, stream: str | None = None) -> list[str]:
@@ -113,7 +113,7 @@ def test_the_tree_of_one_stream_names_roles() -> None:
 
 def ended(name: str, *ends: tuple[str, int, int, int]) -> Node:
     """A slave with these ends: stream, epoch, last_epoch, next_seq."""
-    rows = tuple(End(stream, "slave", *numbers) for stream, *numbers in ends)
+    rows = tuple(CopyEnd(stream, "slave", *numbers) for stream, *numbers in ends)
     return node(name, Told(1, name, "", (), 0, 1, 0, rows))
 
 

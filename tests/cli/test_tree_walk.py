@@ -8,20 +8,20 @@ import pytest
 
 from tailrace.cli.tree_walk import NO_ADDRESS, NOT_ASKED, Tie, reached_at, walk
 from tailrace.core.address import Address
-from tailrace.protocol.replication import Link, Told
+from tailrace.protocol.replication import NodeLink, Told
 
 Answers = dict[str, Told | str]
 
 
-def up(node: str, address: str, state: str = "up", lag: int = 0) -> Link:
-    return Link("up", node, address, state, 1, lag, 0, 0)
+def up(node: str, address: str, state: str = "up", lag: int = 0) -> NodeLink:
+    return NodeLink("up", node, address, state, 1, lag, 0, 0)
 
 
-def down(node: str, address: str, state: str = "up", lag: int = 0) -> Link:
-    return Link("down", node, address, state, 1, lag, 0, 0)
+def down(node: str, address: str, state: str = "up", lag: int = 0) -> NodeLink:
+    return NodeLink("down", node, address, state, 1, lag, 0, 0)
 
 
-def told(node: str, *links: Link, masters: int = 0, slaves: int = 0) -> Told:
+def told(node: str, *links: NodeLink, masters: int = 0, slaves: int = 0) -> Told:
     return Told(1, node, "", links, masters, slaves, 0)
 
 

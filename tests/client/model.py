@@ -10,11 +10,11 @@ from bisect import bisect_left
 from collections.abc import Callable
 
 from tailrace.protocol import messages as m
-from tailrace.protocol.messages import Message
+from tailrace.protocol.messages import AnyMessage
 from tailrace.shard.frame import unpack_header
 from tailrace.shard.leaves import load
 from tailrace.shard.numbering import read_numbering
-from tailrace.shard.producers import Judgement, Kind, Producers, Run
+from tailrace.shard.producers import Judgement, NumberVerdict, ProducerRun, Producers
 from tests.protocol.plain_codec import PlainCodec
 
 MAX_MESSAGE_BYTES = 1 << 20
@@ -43,10 +43,10 @@ class Stream:
             return self.append(frames)
         producer_id, number = read_numbering(frames[32 : 32 + header.metadata_bytes])
         judged = self.producers.judge(producer_id, number, count, 0)
-        if judged.kind is Kind.NEW:
-            self.producers.note(producer_id, Run(number, count, self.next_seq), 0)
+        if judged.kind is NumberVerdict.NEW:
+            self.producers.note(producer_id, ProducerRun(number, count, self.next_seq), 0)
             return self.append(frames)
-        return judged.seq if judged.kind is Kind.REPEAT else judged
+        return judged.seq if judged.kind is NumberVerdict.REPEAT else judged
 
     def append(self, frames: bytes) -> int:
         """Append whole unstamped frames; the first seq."""
@@ -93,12 +93,12 @@ class Model:
     def __init__(self) -> None:
         self.streams: dict[bytes, Stream] = {}
         self.connections: list[ModelConnection] = []
-        self.received: list[Message] = []  # all messages of all clients, frames copied
+        self.received: list[AnyMessage] = []  # all messages of all clients, frames copied
         self.chunk_messages = 3
         self.token: str | None = None
         self.features = {m.PRODUCERS_FEATURE}
         self.limits = {"max_message_bytes": MAX_MESSAGE_BYTES, "max_envelope_bytes": 2 * MAX_MESSAGE_BYTES}
-        self.on_message: Callable[[ModelConnection, Message], bool] = lambda _connection, _message: False
+        self.on_message: Callable[[ModelConnection, AnyMessage], bool] = lambda _connection, _message: False
         """Given each message first; True where that was all there is to do."""
         self.on_pump: Callable[[], None] = lambda: None
         """Called when messages may have come."""
@@ -124,12 +124,12 @@ class Model:
             connection.driver()
         self.on_pump()
 
-    def said(self, kind: type) -> list[Message]:
+    def said(self, kind: type) -> list[AnyMessage]:
         """The clients' messages of one kind."""
         return [each for each in self.received if type(each) is kind]
 
 
-def hang_up(connection: ModelConnection, _message: Message) -> bool:
+def hang_up(connection: ModelConnection, _message: AnyMessage) -> bool:
     """As `on_message`: any message ends the connection."""
     connection.closed = True
     return True
@@ -147,7 +147,7 @@ class ModelConnection:
         self.handles: dict[int, bytes] = {}
         self.cursors: dict[int, Cursor] = {}
 
-    def say(self, message: Message) -> None:
+    def say(self, message: AnyMessage) -> None:
         self.out += m.pack(message)
 
     def fail(self, code: str, text: str = "because of the test", **fields: object) -> None:
@@ -169,7 +169,7 @@ class ModelConnection:
                 self.take(message)
         self.model.driver()
 
-    def take(self, message: Message) -> None:
+    def take(self, message: AnyMessage) -> None:
         """What a broker does."""
         match message:
             case m.Hello(token=token) if self.model.token not in (None, token):
@@ -205,7 +205,7 @@ class ModelConnection:
             if isinstance(taken, int):
                 results.append((taken, message.count, 1, "", ""))
             else:
-                code = "gap" if taken.kind is Kind.GAP else "producer"
+                code = "gap" if taken.kind is NumberVerdict.GAP else "producer"
                 results.append((0, 0, 0, code, taken.kind.value))
         codes = [row[3] for row in results if row[3]]
         if codes:

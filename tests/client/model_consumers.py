@@ -30,9 +30,9 @@ class Group:
     def unfinished(self, stream: Stream) -> list[int]:
         return [seq for seq in range(self.first_seq, stream.next_seq) if seq not in self.finished]
 
-    def settle(self, stream: Stream, get: c.Get) -> list[c.Range]:
+    def settle(self, stream: Stream, get: c.Get) -> list[c.MessageRange]:
         """Applies the member's acknowledgements; returns the stale ones."""
-        stale: list[c.Range] = []
+        stale: list[c.MessageRange] = []
         for first, last, epoch in get.finished:
             for seq in range(first, last + 1):
                 is_lost = seq >= stream.next_seq or stream.epoch_of(seq) != epoch
@@ -178,7 +178,7 @@ class Groups:
                 if not connection.closed:
                     connection.say(c.Got(get.id, (), (), 0, memoryview(b"")))
 
-    def _give(self, connection: ModelConnection, get: c.Get, stale: list[c.Range]) -> None:
+    def _give(self, connection: ModelConnection, get: c.Get, stale: list[c.MessageRange]) -> None:
         group, stream = self.group(get.stream, get.name), self.model.stream(get.stream)
         seqs = group.give(stream, get) if get.max_messages else []
         if get.max_messages and get.wait_ms and not seqs and not stale:

@@ -44,9 +44,9 @@ FEATURES = (replication_readers.READERS, consuming_readers.READERS)
 FEATURES_SAY = {opcode for readers in FEATURES for opcode in readers.requests}
 FEATURES_HEAR = {opcode for readers in FEATURES for opcode in readers.responses}
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "binary-protocol.md").read_text()
-END = r.End("s", "slave", 2, 1, 5)
+END = r.CopyEnd("s", "slave", 2, 1, 5)
 SIZES = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q"}
-FULL: dict[str, m.Message] = {
+FULL: dict[str, m.AnyMessage] = {
     "HELLO": m.Hello(1, (), "c", "t", "n", ":1", "p"),
     "WELCOME": m.Welcome(1, (), "s", "n", 0, {}),
     "OPEN": m.Open(1, b"s"),
@@ -64,7 +64,7 @@ FULL: dict[str, m.Message] = {
     "CLAIM": r.Claim(1, b"s", (EpochStart(1, 0, "n"),), True),
     "CLAIMED": r.Claimed(1, "slave", 1, "n", True),
     "ASK": r.Ask(1, b"s", (b"s",)),
-    "TOLD": r.Told(1, "n", ":1", (r.Link("up", "n", "a:1", "following", 0, 0, 0, 0),), 0, 0, 0, (END,), 1),
+    "TOLD": r.Told(1, "n", ":1", (r.NodeLink("up", "n", "a:1", "following", 0, 0, 0, 0),), 0, 0, 0, (END,), 1),
     "CALL": r.Call(1, b"s", "get", b""),
     "RETURNED": r.Returned(1, b""),
     "FENCE": r.Fence(1, b"s", 2),
@@ -74,7 +74,7 @@ FULL: dict[str, m.Message] = {
     "GET": c.Get(1, b"s", b"n", b"m", ((0, 1, 1),), ((2, 1, "why"),), 1, 1, 1, True, 3, 1, 1),
 }
 """Each message that is a map, with every field it can have."""
-INSTEAD: dict[str, m.Message] = {
+INSTEAD: dict[str, m.AnyMessage] = {
     "FOLLOW": r.Follow(1, b"s", 1, 1, "n", start=From("seq", 0)),
     "CONSUME": c.Consume(1, "list", b"s", ack=2),
     "RETURNED": r.Returned(1, None, "c", "t"),
@@ -83,7 +83,7 @@ INSTEAD: dict[str, m.Message] = {
 """The same with the fields that exclude some of those."""
 
 FRAMES = pack_frame(b"hello") + pack_frame(b"hi", metadata=msgpack.packb({"h": {"lang": "en"}}))
-SESSION: list[tuple[str, m.Message | bytes]] = [
+SESSION: list[tuple[str, m.AnyMessage | bytes]] = [
     ("→", m.Hello(1, (c.FEATURE,), "example/1")),
     ("→", m.Open(1, b"news")),
     ("→", m.Publish(1, m.Ack.APPENDED, 0, (1,), memoryview(FRAMES), 2)),
@@ -255,8 +255,8 @@ def test_the_limits_of_the_protocol_itself() -> None:
 def test_what_nodes_say() -> None:
     assert [row[0] for row in table("follow states")] == list(get_args(r.FollowState))
     assert f"feature `{r.FEATURE}`" in TEXT
-    assert ", ".join(r.Link._fields) in TEXT
-    assert f"[{', '.join(r.End._fields)}]" in TEXT
+    assert ", ".join(r.NodeLink._fields) in TEXT
+    assert f"[{', '.join(r.CopyEnd._fields)}]" in TEXT
     assert f"at most {r.ASKED_STREAMS_MAX} names" in TEXT
 
 

@@ -24,17 +24,17 @@ LONG = b"n" * CONSUMER_BYTES_MAX
 NOTHING = memoryview(b"")
 
 
-def control(message: m.Message) -> object:
+def control(message: m.AnyMessage) -> object:
     """What msgpack makes of a body."""
     return msgpack.unpackb(m.pack(message)[HEAD_BYTES:])
 
 
-def body(message: m.Message) -> bytes:
+def body(message: m.AnyMessage) -> bytes:
     return m.pack(message)[HEAD_BYTES:]
 
 
 def test_every_message_has_its_packer() -> None:
-    assert set(c.PACKERS) == {*get_args(c.Request), *get_args(c.Response)}
+    assert set(c.PACKERS) == {*get_args(c.ConsumerRequest), *get_args(c.ConsumerResponse)}
     assert {kind.__name__.upper() for kind in c.PACKERS} == {op.name for op in m.Op if m.Op.CONSUME <= op <= m.Op.GOT}
 
 

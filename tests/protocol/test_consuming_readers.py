@@ -29,7 +29,7 @@ ROW = asdict(STANDING) | {"name": "billing"}
 FRAME = pack_frame(b"x")
 
 
-def read(opcode: int, fields: dict[str, Any]) -> m.Message:
+def read(opcode: int, fields: dict[str, Any]) -> m.AnyMessage:
     body = memoryview(msgpack.packb(fields))
     if opcode in READERS.requests:
         return READERS.requests[opcode](Fields(m.Op(opcode).name, body, READERS.request_elements_max))
@@ -222,14 +222,14 @@ def gots(draw: st.DrawFn) -> c.Got:
 
 
 @given(REQUESTS, cuts)
-def test_any_requests_there_and_back_in_any_pieces(messages: list[c.Request], places: list[int]) -> None:
+def test_any_requests_there_and_back_in_any_pieces(messages: list[c.ConsumerRequest], places: list[int]) -> None:
     data = b"".join(map(m.pack, messages))
     assert feed_server(server(), cut(data, places)) == messages
     assert feed_server(server(), cut(data, range(len(data)))) == messages
 
 
 @given(st.lists(CONSUMEDS | gots(), max_size=6), cuts)
-def test_any_responses_there_and_back_in_any_pieces(messages: list[c.Response], places: list[int]) -> None:
+def test_any_responses_there_and_back_in_any_pieces(messages: list[c.ConsumerResponse], places: list[int]) -> None:
     data = b"".join(map(m.pack, messages))
     assert feed_client(client(), cut(data, places)) == messages
     assert feed_client(client(), cut(data, range(len(data)))) == messages
@@ -242,7 +242,7 @@ def test_any_responses_there_and_back_in_any_pieces(messages: list[c.Response], 
 def test_a_request_of_anything_is_one_or_is_refused(opcode: m.Op, fields: dict[str, Any]) -> None:
     data = msgpack.packb(fields)
     (heard,) = feed_server(server(), [HEAD.pack(opcode, len(data)) + data])
-    assert isinstance(heard, (m.Malformed, *get_args(c.Request)))
+    assert isinstance(heard, (m.Malformed, *get_args(c.ConsumerRequest)))
 
 
 @given(st.sampled_from([m.Op.CONSUMED, m.Op.GOT]), st.binary(max_size=100))
@@ -252,7 +252,7 @@ def test_a_response_of_any_bytes_is_one_or_raises(opcode: m.Op, data: bytes) -> 
     except PeerError as error:
         assert error.fatal
     else:
-        assert isinstance(heard, get_args(c.Response))
+        assert isinstance(heard, get_args(c.ConsumerResponse))
         assert m.pack(heard)[HEAD_BYTES:] == data or opcode == m.Op.CONSUMED
 
 

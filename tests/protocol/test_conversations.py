@@ -27,8 +27,8 @@ from tailrace.protocol.replication import (
     Follow,
     Followed,
     Held,
-    Link,
     Names,
+    NodeLink,
     Returned,
     Told,
     Watch,
@@ -50,7 +50,7 @@ from tests.protocol.wires import (
     stamped,
 )
 
-Step: TypeAlias = "tuple[str, m.Message | bytes, object]"
+Step: TypeAlias = "tuple[str, m.AnyMessage | bytes, object]"
 """Who speaks ("→" the client, "←" the broker), what (or mere bytes), and what the other end takes it for."""
 
 WELCOME = m.Welcome(1, (), "tailrace/9", "node", 0, {"max_message_bytes": MAX_MESSAGE_BYTES})
@@ -148,7 +148,7 @@ SCENARIOS: dict[str, list[Step]] = {
         *BETWEEN_NODES, *says(Watch(1, b"s")), *hears(Names(1, (b"s", b"sun"))),
         *says(Claim(2, b"s", HISTORY)), *hears(Claimed(2, "slave", 2**32 - 1, "n" * 32, True), Names(1, (b"sea",))),
         *says(Ask(3)),
-        *hears(Told(3, "n1", ":5050", (Link("down", "n2", "10.0.0.2:5051", "following", 1, 0, 0, 0),), 0, 1, 0)),
+        *hears(Told(3, "n1", ":5050", (NodeLink("down", "n2", "10.0.0.2:5051", "following", 1, 0, 0, 0),), 0, 1, 0)),
     ],
     "a node that fences another": [
         *BETWEEN_NODES, *says(Fence(1, b"s", 5)), *hears(Fenced(1, "slave", 5)),

@@ -16,7 +16,7 @@ from tailrace.protocol.places import From
 from tests.protocol.wires import FRAMES, REQUEST_KINDS, REQUESTS, RESPONSE_KINDS, RESPONSES, publish, stamped
 
 
-def control(message: m.Message) -> object:
+def control(message: m.AnyMessage) -> object:
     """What msgpack makes of a body."""
     return msgpack.unpackb(m.pack(message)[HEAD_BYTES:])
 
@@ -27,7 +27,7 @@ def test_every_message_is_among_those_that_are_tried() -> None:
 
 
 @pytest.mark.parametrize("message", [*REQUESTS, *RESPONSES], ids=lambda message: type(message).__name__)
-def test_an_envelope_is_as_long_as_its_head_says(message: m.Message) -> None:
+def test_an_envelope_is_as_long_as_its_head_says(message: m.AnyMessage) -> None:
     opcode, length = HEAD.unpack_from(m.pack(message))
     assert length == len(m.pack(message)) - HEAD_BYTES
     named = "ERROR" if isinstance(message, m.Failed) else type(message).__name__.upper()
@@ -61,7 +61,7 @@ def test_chunk_and_credit() -> None:
 
 
 @pytest.mark.parametrize(("message", "opcode"), [(m.Ping(), 10), (m.Pong(), 11), (m.Close(), 16)])
-def test_messages_without_a_body(message: m.Message, opcode: int) -> None:
+def test_messages_without_a_body(message: m.AnyMessage, opcode: int) -> None:
     assert m.pack(message) == bytes([opcode, 0, 0, 0, 0])
 
 
@@ -96,7 +96,7 @@ def test_a_text_is_cut_where_the_other_end_would_refuse_it() -> None:
      m.Published(1, ((-1, 0, 0),)), m.Opened(2**64)],
     ids=repr,
 )  # fmt: skip
-def test_numbers_that_have_no_room_are_our_own_mistake(message: m.Message) -> None:
+def test_numbers_that_have_no_room_are_our_own_mistake(message: m.AnyMessage) -> None:
     if isinstance(message, m.Open):
         assert control(message) == {"id": -1, "stream": "s"}  # msgpack has room; the other end refuses it
         return

@@ -24,13 +24,13 @@ from tests.protocol.wires import HISTORY, client, feed_client, feed_server, serv
 LONG_NODE = "n" * NODE_BYTES_MAX
 
 
-def control(message: m.Message) -> object:
+def control(message: m.AnyMessage) -> object:
     """What msgpack makes of a body."""
     return msgpack.unpackb(m.pack(message)[HEAD_BYTES:])
 
 
 def test_every_message_has_its_packer() -> None:
-    assert set(r.PACKERS) == {*get_args(r.Request), *get_args(r.Response)}
+    assert set(r.PACKERS) == {*get_args(r.NodeRequest), *get_args(r.NodeResponse)}
     of_nodes = {*range(m.Op.FOLLOW, m.Op.TOLD + 1), *range(m.Op.CALL, m.Op.FENCED + 1)}
     assert {kind.__name__.upper() for kind in r.PACKERS} == {op.name for op in m.Op if op in of_nodes}
 
@@ -59,7 +59,7 @@ def test_responses_are_maps() -> None:
         "id": 1, "role": "slave", "epoch": 4, "master": "n2", "accepted": True,
     }  # fmt: skip
     assert control(r.Fenced(1, "slave", 4)) == {"id": 1, "role": "slave", "epoch": 4}
-    assert control(r.Told(1, "n1", ":1", (r.Link("up", "n2", "a:1", "down", 1, 2, 3, 4),), 5, 6, 7)) == {
+    assert control(r.Told(1, "n1", ":1", (r.NodeLink("up", "n2", "a:1", "down", 1, 2, 3, 4),), 5, 6, 7)) == {
         "id": 1, "node": "n1", "address": ":1", "links": [["up", "n2", "a:1", "down", 1, 2, 3, 4]],
         "masters": 5, "slaves": 6, "disabled": 7, "ends": [], "turned": 0,
     }  # fmt: skip
@@ -109,8 +109,8 @@ def test_the_longest_history_can_be_claimed() -> None:
 
 
 def test_the_longest_answers_are_taken() -> None:
-    link = r.Link("down", LONG_NODE, "a:1", "following", NUMBER_MAX, NUMBER_MAX, NUMBER_MAX, NUMBER_MAX)
-    end = r.End("s" * 200, "disabled", U32_MAX, U32_MAX, NUMBER_MAX)
+    link = r.NodeLink("down", LONG_NODE, "a:1", "following", NUMBER_MAX, NUMBER_MAX, NUMBER_MAX, NUMBER_MAX)
+    end = r.CopyEnd("s" * 200, "disabled", U32_MAX, U32_MAX, NUMBER_MAX)
     told = r.Told(1, LONG_NODE, "", (link,) * r.LINKS_MAX, 0, 0, 0, (end,) * r.ENDS_MAX)
     names = r.Names(1, tuple(b"%0200d" % each for each in range(r.NAMES_MAX)))
     assert feed_client(client(), [m.pack(told) + m.pack(names)]) == [told, names]

@@ -34,7 +34,7 @@ CALL = {"id": 1, "stream": "s", "verb": "get", "args": b""}
 CLAIMED = {"id": 1, "role": "slave", "epoch": 1, "master": "", "accepted": True}
 
 
-def read(opcode: int, fields: dict[str, Any]) -> m.Message:
+def read(opcode: int, fields: dict[str, Any]) -> m.AnyMessage:
     body = memoryview(msgpack.packb(fields))
     return READERS[opcode](Fields(m.Op(opcode).name, body, r.ROWS_MAX))
 
@@ -204,7 +204,7 @@ HELDS = st.builds(
     st.lists(st.tuples(IDS, NODES), max_size=5).map(tuple),
 )
 LINKS = st.builds(
-    r.Link, st.sampled_from(["up", "down"]), NODES_OR_NONE, ADDRESSES, st.text(max_size=9), *[NUMBERS] * 4
+    r.NodeLink, st.sampled_from(["up", "down"]), NODES_OR_NONE, ADDRESSES, st.text(max_size=9), *[NUMBERS] * 4
 )
 REQUESTS = (
     FOLLOWS
@@ -236,18 +236,18 @@ RESPONSES = (
 
 
 @given(st.lists(REQUESTS, max_size=4), cuts)
-def test_any_requests_there_and_back_in_any_pieces(messages: list[r.Request], places: list[int]) -> None:
+def test_any_requests_there_and_back_in_any_pieces(messages: list[r.NodeRequest], places: list[int]) -> None:
     assert feed_server(server(), cut(b"".join(map(m.pack, messages)), places)) == messages
 
 
 @given(st.lists(RESPONSES, max_size=4), cuts)
-def test_any_responses_there_and_back_in_any_pieces(messages: list[r.Response], places: list[int]) -> None:
+def test_any_responses_there_and_back_in_any_pieces(messages: list[r.NodeResponse], places: list[int]) -> None:
     assert feed_client(client(), cut(b"".join(map(m.pack, messages)), places)) == messages
 
 
 @given(REQUESTS | RESPONSES, st.data(), ANY)
 def test_a_field_that_is_replaced_or_gone_gives_a_message_or_the_one_error(
-    message: m.Message, data: st.DataObject, value: Any
+    message: m.AnyMessage, data: st.DataObject, value: Any
 ) -> None:
     """And accepted messages can be packed again: they mean the same."""
     packed = m.pack(message)
@@ -265,11 +265,11 @@ def test_a_field_that_is_replaced_or_gone_gives_a_message_or_the_one_error(
 def test_garbage_gives_one_message_or_one_refusal(opcode: int, body: bytes, places: list[int]) -> None:
     pieces = cut(HEAD.pack(opcode, len(body)) + body, places)
     (heard,) = feed_server(server(), pieces)
-    assert isinstance(heard, (m.Malformed, *get_args(r.Request)))
+    assert isinstance(heard, (m.Malformed, *get_args(r.NodeRequest)))
     assert not isinstance(heard, m.Malformed) or (heard.op, heard.error.fatal) == (opcode, False)
     try:
         (said,) = feed_client(client(), pieces)
     except PeerError as error:
         assert error.fatal
     else:
-        assert isinstance(said, get_args(r.Response))
+        assert isinstance(said, get_args(r.NodeResponse))

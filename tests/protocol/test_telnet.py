@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.protocol.telnet import DO, DONT, IAC, SB, SE, WILL, WONT, State, TelnetFilter
+from tailrace.protocol.telnet import DO, DONT, IAC, SB, SE, WILL, WONT, TelnetFilter, TelnetState
 from tests.protocol.lines import cut, cuts
 
 
@@ -43,7 +43,7 @@ def test_an_unfinished_sub_negotiation_holds_nothing() -> None:
     assert telnet.feed(bytes((IAC, SB))) == (b"", b"")
     for _ in range(10):
         assert telnet.feed(b"x" * 100_000) == (b"", b"")
-    assert telnet.state is State.SUB
+    assert telnet.state is TelnetState.SUB
 
 
 def test_plain_data_is_passed_on_as_it_is() -> None:

@@ -12,6 +12,7 @@ from tailrace.protocol.consuming import Consume, Consumed, Get, Got, Standing
 from tailrace.protocol.features import HOMES
 from tailrace.protocol.messages import (
     Ack,
+    AnyMessage,
     Chunk,
     Close,
     CoreRequest,
@@ -21,7 +22,6 @@ from tailrace.protocol.messages import (
     Failed,
     Hello,
     Malformed,
-    Message,
     Open,
     Opened,
     Ping,
@@ -42,14 +42,14 @@ from tailrace.protocol.replication import (
     Call,
     Claim,
     Claimed,
-    End,
+    CopyEnd,
     Fence,
     Fenced,
     Follow,
     Followed,
     Held,
-    Link,
     Names,
+    NodeLink,
     Returned,
     Told,
     Watch,
@@ -64,8 +64,8 @@ MAX_MESSAGE_BYTES = 100_000
 FRAMES = pack_frame(b"one") + pack_frame(b"", metadata=b"\x80") + pack_frame(b"three", metadata=b"\x81\xa1k\x01")
 HELLO = Hello(1, ("a feature",), "test/1")
 ALL_FEATURES = frozenset(HOMES)
-REQUEST_KINDS = {*get_args(CoreRequest), *get_args(consuming.Request), *get_args(replication.Request)}
-RESPONSE_KINDS = {*get_args(CoreResponse), *get_args(consuming.Response), *get_args(replication.Response)}
+REQUEST_KINDS = {*get_args(CoreRequest), *get_args(consuming.ConsumerRequest), *get_args(replication.NodeRequest)}
+RESPONSE_KINDS = {*get_args(CoreResponse), *get_args(consuming.ConsumerResponse), *get_args(replication.NodeResponse)}
 HISTORY = (EpochStart(1, 0, "n1"), EpochStart(4, 6), EpochStart(2**32 - 1, 2**63 - 2, "n" * 32))
 
 frame_cy = load("tailrace.shard.frame_cy")
@@ -167,13 +167,20 @@ RESPONSES: Sequence[Response] = (
     Returned(2**32 - 1, None, "consumer", "é"),
     Told(1, "n1", ":5050", (), 0, 2**63 - 1, 1),
     Told(
-        1, "n1", ":5050", (), 0, 0, 0, (End("s", "slave", 2**32 - 1, 2, 2**63 - 1), End("$cursor/s", "master", 1, 0, 0))
+        1,
+        "n1",
+        ":5050",
+        (),
+        0,
+        0,
+        0,
+        (CopyEnd("s", "slave", 2**32 - 1, 2, 2**63 - 1), CopyEnd("$cursor/s", "master", 1, 0, 0)),
     ),
     Told(
         2,
         "n1",
         "",
-        (Link("up", "", "[::1]:5050", "down", 1, 2, 3, 4), Link("down", "n2", "", "caught up", 1, 0, 0, 0)),
+        (NodeLink("up", "", "[::1]:5050", "down", 1, 2, 3, 4), NodeLink("down", "n2", "", "caught up", 1, 0, 0, 0)),
         0,
         1,
         0,
@@ -192,7 +199,7 @@ RESPONSES: Sequence[Response] = (
 )
 
 
-def session(messages: Iterable[Message]) -> bytes:
+def session(messages: Iterable[AnyMessage]) -> bytes:
     return b"".join(pack(message) for message in messages)
 
 
@@ -247,12 +254,12 @@ def feed_client(codec: ClientCodec, pieces: Sequence[bytes]) -> list[Response]:
     return found
 
 
-def flat(messages: Iterable[Message | Malformed]) -> list[Any]:
+def flat(messages: Iterable[AnyMessage | Malformed]) -> list[Any]:
     """As values that can be compared however the input was cut."""
     return [_flat(message) for message in messages]
 
 
-def _flat(message: Message | Malformed) -> Any:
+def _flat(message: AnyMessage | Malformed) -> Any:
     if isinstance(message, Malformed):
         return refusal(message)
     return replace(message, owned=False) if isinstance(message, Publish) else message

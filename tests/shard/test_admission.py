@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.shard.admission import End, admit_pieces
+from tailrace.shard.admission import LogEnd, admit_pieces
 from tailrace.shard.errors import FramesRefused
 from tailrace.shard.header import VALUE_MAX
 from tailrace.shard.leaves import load
@@ -14,7 +14,7 @@ from tests.shard.helpers import batch
 from tests.thorough import examples
 
 leaf = load("tailrace.shard.frame_cy")
-BEGIN = End(0, 4_096, 0, 0)
+BEGIN = LogEnd(0, 4_096, 0, 0)
 
 
 def stamped(count: int, seq: int = 0, *, at: int = 1_000, epoch: int = 1, nbytes: int = 10) -> bytearray:
@@ -49,7 +49,7 @@ def test_what_is_before_the_wrong_piece_may_be_taken(wrong: int) -> None:
     row, end, _, refused = admit_pieces("s", pieces, BEGIN)
     good = b"".join(whole[:wrong])
     assert b"".join(row) == leaf.index_entries(good, 0, len(good), 4_096)
-    assert end == End((0, 4, 9)[wrong], 4_096 + len(good), 1_000 if wrong else 0, (0, 1, 3)[wrong])
+    assert end == LogEnd((0, 4, 9)[wrong], 4_096 + len(good), 1_000 if wrong else 0, (0, 1, 3)[wrong])
     assert isinstance(refused, FramesRefused)
     assert (refused.name, refused.seq, refused.fault) == ("s", (3, 8, 14)[wrong], "crc")
 
@@ -67,11 +67,11 @@ def test_a_piece_that_does_not_follow_the_one_before_it() -> None:
 
 
 def test_nothing_beyond_the_greatest_seq_and_offset() -> None:
-    at = End(VALUE_MAX - 1, 4_096, 0, 0)
+    at = LogEnd(VALUE_MAX - 1, 4_096, 0, 0)
     row, end, _, refused = admit_pieces("s", [stamped(1, VALUE_MAX - 1), stamped(1, VALUE_MAX)], at)
     assert len(row) == 1 and end.next_seq == VALUE_MAX
     assert refused is not None and refused.fault == "seq"
-    row, _, _, refused = admit_pieces("s", [stamped(1)], End(0, VALUE_MAX - 10, 0, 0))
+    row, _, _, refused = admit_pieces("s", [stamped(1)], LogEnd(0, VALUE_MAX - 10, 0, 0))
     assert row == [] and refused is not None and "end at" in str(refused)
 
 

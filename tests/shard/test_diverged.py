@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.shard import diverged
-from tailrace.shard.diverged import TITLE_BYTES, DivergedTail, Tail, diverged_path, keep_diverged
+from tailrace.shard.diverged import TITLE_BYTES, DivergedTail, SetAsideTail, diverged_path, keep_diverged
 from tailrace.shard.epochs import EPOCH_MAX
 from tailrace.shard.errors import TailsDamaged
 from tailrace.shard.frame import MAX_FRAME_BYTES
@@ -16,7 +16,7 @@ from tailrace.shard.header import VALUE_MAX
 from tailrace.shard.stream_files import stream_paths
 from tests.shard.helpers import flip, list_tails
 
-TAIL = Tail(5, 7, 1, 2, 1_000, 2_000, 8)
+TAIL = SetAsideTail(5, 7, 1, 2, 1_000, 2_000, 8)
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def content(tmp_path: Path) -> Iterator[int]:
     os.close(fd)
 
 
-def keep(directory: Path, fd: int, offset: int = 8, tail: Tail = TAIL) -> DivergedTail:
+def keep(directory: Path, fd: int, offset: int = 8, tail: SetAsideTail = TAIL) -> DivergedTail:
     return keep_diverged(stream_paths(directory, "25"), fd, offset, tail)
 
 
@@ -105,7 +105,7 @@ def test_a_file_that_was_cut_is_damaged(tmp_path: Path, content: int) -> None:
 
 
 def test_the_largest_title_fits(tmp_path: Path) -> None:
-    largest = Tail(VALUE_MAX, VALUE_MAX, EPOCH_MAX, EPOCH_MAX, 2**64 - 1, 2**64 - 1, VALUE_MAX)
+    largest = SetAsideTail(VALUE_MAX, VALUE_MAX, EPOCH_MAX, EPOCH_MAX, 2**64 - 1, 2**64 - 1, VALUE_MAX)
     title = diverged._title(DivergedTail(1, largest, 2**40, 0))
     assert len(title) == TITLE_BYTES
     assert diverged._parse_title(title, 1, 0) == (1, largest, 2**40, TITLE_BYTES)

@@ -25,7 +25,7 @@ from tailrace.shard.export import (
 from tailrace.shard.leaves import load
 from tailrace.shard.mend import repair
 from tailrace.shard.reader import StreamReader
-from tailrace.shard.walk import Run
+from tailrace.shard.walk import FrameRun
 from tests.shard.helpers import BOOT, NAME, append, batch, filled, flip, open_log, overwrite
 
 leaf = load("tailrace.shard.frame_cy")
@@ -40,20 +40,20 @@ def reader(tmp_path: Path) -> Iterator[StreamReader]:
         yield opened
 
 
-def payloads_of(runs: list[Run | Bad]) -> list[bytes]:
-    found = [run for run in runs if isinstance(run, Run)]
+def payloads_of(runs: list[FrameRun | Bad]) -> list[bytes]:
+    found = [run for run in runs if isinstance(run, FrameRun)]
     rows = [row for run in found for row in leaf.parse(run.frames, 0, len(run.frames), True)]
     assert [row[0] for row in rows] == [run.seq + i for run in found for i in range(run.messages)]
     return [row[5] for row in rows]
 
 
-def bad_of(runs: list[Run | Bad]) -> list[Bad]:
+def bad_of(runs: list[FrameRun | Bad]) -> list[Bad]:
     return [run for run in runs if isinstance(run, Bad)]
 
 
-def read(section: Section, bounds: Bounds = Bounds()) -> list[Run | Bad]:  # noqa: B008 (immutable)
+def read(section: Section, bounds: Bounds = Bounds()) -> list[FrameRun | Bad]:  # noqa: B008 (immutable)
     return [
-        run._replace(frames=memoryview(bytes(run.frames))) if isinstance(run, Run) else run
+        run._replace(frames=memoryview(bytes(run.frames))) if isinstance(run, FrameRun) else run
         for run in read_section(section, bounds)
     ]
 
@@ -198,7 +198,7 @@ def test_clipping(messages: list[tuple[bytes, int]], first: int, end: int, first
         leaf.stamp(frame, seq, at, 1, 0)
         frames += frame
     bounds = Bounds(first, end, first_us, end_us)
-    clipped = clip(Run(3, len(messages), 100, memoryview(frames)), bounds)
+    clipped = clip(FrameRun(3, len(messages), 100, memoryview(frames)), bounds)
     wanted = [seq for seq, us in enumerate(times, 3) if first <= seq < end and first_us <= us < end_us]
     if clipped is None:
         assert wanted == []

@@ -11,7 +11,7 @@ import msgpack
 import pytest
 
 from tailrace.shard import diverged
-from tailrace.shard.diverged import TITLE_BYTES, DivergedTail, Tail
+from tailrace.shard.diverged import TITLE_BYTES, DivergedTail, SetAsideTail
 from tailrace.shard.epochs import EpochStart
 from tailrace.shard.frame import HEADER, HEADER_BYTES, INDEX_ENTRY, FrameHeader, IndexEntry
 from tailrace.shard.header import (
@@ -44,7 +44,7 @@ from tailrace.shard.header import (
     tagged,
 )
 from tailrace.shard.meta import META_MAGIC, Contact, Role, StreamMeta, crc32c, meta_path, write_meta
-from tailrace.shard.producer_file import HEAD, PRODUCERS_MAGIC, Checkpoint
+from tailrace.shard.producer_file import HEAD, PRODUCERS_MAGIC, ProducerCheckpoint
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "file-format.md").read_text()
 KINDS = {"I": "u32", "Q": "u64", "H": "u16"}
@@ -90,7 +90,7 @@ def test_the_producers() -> None:
     rows = table("producers")
     assert [row[:3] for row in rows[:-1]] == layout(HEAD, ("magic", "crc32c"))
     assert rows[-1][0] == str(HEAD.size)
-    assert [f"`{field}`" for field in Checkpoint._fields[:3]] == re.findall(r"`\w+`", rows[-1][3])
+    assert [f"`{field}`" for field in ProducerCheckpoint._fields[:3]] == re.findall(r"`\w+`", rows[-1][3])
 
 
 def test_the_index_entry() -> None:
@@ -153,7 +153,7 @@ def test_what_is_in_the_meta_file(tmp_path: Path) -> None:
 
 
 def test_the_titles_of_tails() -> None:
-    title = diverged._title(DivergedTail(1, Tail(1, 2, 3, 4, 5, 6, 7), 8, TITLE_BYTES)).decode()
+    title = diverged._title(DivergedTail(1, SetAsideTail(1, 2, 3, 4, 5, 6, 7), 8, TITLE_BYTES)).decode()
     assert len(title) == TITLE_BYTES
     line, _, crc = title.rstrip().rpartition(" crc=")
     assert line == " ".join(["diverged", *(f"{row[0]}={i}" for i, row in enumerate(table("diverged"), 1))])

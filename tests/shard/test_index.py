@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tailrace.shard.frame import INDEX_ENTRY, IndexEntry
 from tailrace.shard.header import HEADER_PAGE_BYTES
-from tailrace.shard.index import Run, cut, entry_offset, read_entry, seq_at
+from tailrace.shard.index import IndexRun, cut, entry_offset, read_entry, seq_at
 
 BASE = 40
 
@@ -83,7 +83,7 @@ def test_a_cut_is_the_longest_part_that_fits(file: int, lengths: list[int], data
     first = data.draw(st.integers(0, len(lengths) - 1))
     end = data.draw(st.integers(first + 1, len(lengths)))
     nbytes = data.draw(st.integers(0, offsets[-1]))
-    run = Run(BASE + first, offsets[first], BASE + end, offsets[end])
+    run = IndexRun(BASE + first, offsets[first], BASE + end, offsets[end])
     fitting = [i for i in range(first, end + 1) if offsets[i] - offsets[first] <= nbytes]
     expected = max(fitting[-1], first + 1)
     assert cut(file, BASE, run, nbytes) == (BASE + expected, offsets[expected])
@@ -93,11 +93,11 @@ def test_a_cut_is_the_longest_part_that_fits(file: int, lengths: list[int], data
 def test_a_cut_in_garbage_ends(file: int, seed: int, count: int, nbytes: int) -> None:
     os.ftruncate(file, 0)
     os.pwrite(file, random.Random(seed).randbytes(24 * 400), HEADER_PAGE_BYTES)
-    run = Run(BASE, 4_096, BASE + count, 1 << 40)
+    run = IndexRun(BASE, 4_096, BASE + count, 1 << 40)
     end = cut(file, BASE, run, nbytes)
     assert end is None or (BASE < end[0] <= BASE + count and 4_096 < end[1] <= 1 << 40)
 
 
 def test_a_cut_beyond_the_file_is_none(file: int) -> None:
     write(file, [1] * 10)
-    assert cut(file, BASE, Run(BASE, 4_096, BASE + 1_000, 1 << 20), 1_000) is None
+    assert cut(file, BASE, IndexRun(BASE, 4_096, BASE + 1_000, 1 << 20), 1_000) is None

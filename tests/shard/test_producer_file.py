@@ -16,8 +16,8 @@ from tailrace.shard.leaves import load
 from tailrace.shard.log import StreamLog
 from tailrace.shard.numbering import read_numbering, write_numbering
 from tailrace.shard.producer_file import producers_path, read, rebuild, save
-from tailrace.shard.producers import Kind, Producers, Run
-from tailrace.shard.walk import Run as WalkRun
+from tailrace.shard.producers import NumberVerdict, ProducerRun, Producers
+from tailrace.shard.walk import FrameRun
 from tests.shard.helpers import LATER_BOOT, NAME, append, batch, open_log
 from tests.thorough import examples
 
@@ -25,9 +25,9 @@ DAY = 86_400_000_000
 mark_run = load("tailrace.shard.run_cy").mark_run
 
 
-def publish(log: StreamLog, producer_id: bytes, number: int, messages: int, at: int = 1_000) -> Run:
+def publish(log: StreamLog, producer_id: bytes, number: int, messages: int, at: int = 1_000) -> ProducerRun:
     frames = mark_run(batch([b"x"] * messages), write_numbering(b"", producer_id, number))
-    return Run(number, messages, log.append(frames, messages, at, 1))
+    return ProducerRun(number, messages, log.append(frames, messages, at, 1))
 
 
 def again(log: StreamLog, directory: Path, *, now_us: int = 2_000, expiry_us: int = DAY) -> Producers:
@@ -55,7 +55,7 @@ def test_a_run_that_was_cut_short_ends_where_it_was_cut(tmp_path: Path) -> None:
     log.set_aside(4)
     append(log, b"plain", b"plain")  # by others, who have no numbers
     judged = again(log, tmp_path).judge(b"a", 0, 5, 0)
-    assert (judged.kind, judged.seq, judged.expected) == (Kind.REST, 1, 3)
+    assert (judged.kind, judged.seq, judged.expected) == (NumberVerdict.REST, 1, 3)
     log.close()
 
 
@@ -67,7 +67,7 @@ def test_with_a_checkpoint_only_what_came_later_is_read(tmp_path: Path, monkeypa
     walked: list[int] = []
     walk = StreamLog.walk
 
-    def noted(self: StreamLog, seq: int) -> Iterator[WalkRun]:
+    def noted(self: StreamLog, seq: int) -> Iterator[FrameRun]:
         walked.append(seq)
         return walk(self, seq)
 
@@ -193,10 +193,10 @@ def test_every_message_is_there_once(
 
 def _judge_and_append(log: StreamLog, producers: Producers, name: bytes, number: int, count: int) -> None:
     judged = producers.judge(name, number, count, 0)
-    if judged.kind is Kind.REST:
+    if judged.kind is NumberVerdict.REST:
         number, count = judged.expected, number + count - judged.expected
-    elif judged.kind is not Kind.NEW:
-        assert judged.kind is Kind.REPEAT
+    elif judged.kind is not NumberVerdict.NEW:
+        assert judged.kind is NumberVerdict.REPEAT
         return
     producers.note(name, publish(log, name, number, count), 1_000)
 

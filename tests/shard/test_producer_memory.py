@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from tailrace.shard.producer_memory import ProducerMemory
-from tailrace.shard.producers import PRODUCER_BYTES, RUN_BYTES, Kind, Producers, Run
+from tailrace.shard.producers import PRODUCER_BYTES, RUN_BYTES, NumberVerdict, ProducerRun, Producers
 
 DAY_US = 86_400 * 1_000_000
 
@@ -22,7 +22,7 @@ def interleave(producers: Producers, name: bytes, runs: int, now_us: int, *, sta
     """Publishes of one message each, with another's in between."""
     for number in range(start, start + runs):
         if not producers.advance(name, number, 1, 2 * number, now_us):
-            producers.note(name, Run(number, 1, 2 * number), now_us)
+            producers.note(name, ProducerRun(number, 1, 2 * number), now_us)
 
 
 def test_what_is_held_is_counted_and_given_back() -> None:
@@ -44,8 +44,10 @@ def test_streams_idle_for_long_lose_their_older_runs_first() -> None:
         interleave(producers, b"a", 100, now_us)
     assert memory.bytes_held == memory.bytes_max
     interleave(young, b"a", 1, 4, start=100)
-    assert old.judge(b"a", 50, 1, 4).kind is Kind.OLD and old.judge(b"a", 99, 1, 4).kind is Kind.REPEAT
-    assert old.judge(b"a", 100, 1, 4).kind is Kind.NEW, "it can go on"
+    assert (
+        old.judge(b"a", 50, 1, 4).kind is NumberVerdict.OLD and old.judge(b"a", 99, 1, 4).kind is NumberVerdict.REPEAT
+    )
+    assert old.judge(b"a", 100, 1, 4).kind is NumberVerdict.NEW, "it can go on"
     assert middle.judge(b"a", 50, 1, 4).seq == young.judge(b"a", 50, 1, 4).seq == 100
     assert memory.bytes_held == 3 * PRODUCER_BYTES + 202 * RUN_BYTES
 
@@ -58,11 +60,13 @@ def test_then_producers_idle_for_long_are_forgotten_whatever_their_stream() -> N
         interleave(streams[number % 2], b"%d" % number, 1, 1 + number)
     interleave(streams[0], b"new", 1, 1_000)
     known = [
-        number for number in range(count) if streams[number % 2].judge(b"%d" % number, 1, 1, 1_000).kind is Kind.NEW
+        number
+        for number in range(count)
+        if streams[number % 2].judge(b"%d" % number, 1, 1, 1_000).kind is NumberVerdict.NEW
     ]
     assert known == list(range(3, count)), "a 64th of the bound, and what was too much"
     assert memory.bytes_held <= memory.bytes_max - memory.bytes_max // 64
-    assert streams[0].judge(b"new", 1, 1, 1_000).kind is Kind.NEW
+    assert streams[0].judge(b"new", 1, 1, 1_000).kind is NumberVerdict.NEW
 
 
 def test_one_that_is_forgotten_while_it_publishes_harms_nobody() -> None:

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tailrace.shard.report import Fault, MendReport, StreamReport
+from tailrace.shard.report import FileFault, MendReport, StreamReport
 
 
 def test_a_report_with_faults_is_not_ok() -> None:
-    fault = Fault(Path("/data/shard-00/25.content"), 4_100, "the frame's checksum does not fit")
+    fault = FileFault(Path("/data/shard-00/25.content"), 4_100, "the frame's checksum does not fit")
     report = StreamReport(0, "25", faults=(fault,))
     assert StreamReport(0, "25", notes=("a note",)).ok
     assert not report.ok

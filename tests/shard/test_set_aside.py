@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tailrace.shard.check import check_stream
-from tailrace.shard.diverged import DivergedTail, Tail, keep_diverged
+from tailrace.shard.diverged import DivergedTail, SetAsideTail, keep_diverged
 from tailrace.shard.errors import StorageFull, StreamCut, StreamMissing, TailsDamaged
 from tailrace.shard.frame import HEADER_BYTES, unpack_header
 from tailrace.shard.header import HEADER_PAGE_BYTES, INDEX_CUTS, INDEX_NEXT_SEQ, tagged
-from tailrace.shard.index import Run
+from tailrace.shard.index import IndexRun
 from tailrace.shard.leaves import load
 from tailrace.shard.log import StreamLog
 from tailrace.shard.reader import StreamReader
@@ -80,7 +80,7 @@ def test_a_tail_is_set_aside_and_the_stream_goes_on_without_it(tmp_path: Path) -
     log = begun(tmp_path)
     kept = log.set_aside(6)
     assert kept == tails(tmp_path)[0]
-    assert kept.tail == Tail(6, 10, 1, 2, 1_006, 1_009, 4 * 41)
+    assert kept.tail == SetAsideTail(6, 10, 1, 2, 1_006, 1_009, 4 * 41)
     assert payloads_in(tmp_path, kept) == OLD[6:]
     assert (log.first_seq, log.next_seq, log.synced_seq) == (0, 6, 6)
     assert (log.last_timestamp_us, log.last_epoch) == (1_005, 1)
@@ -209,7 +209,7 @@ def test_a_log_that_changed_meanwhile_is_not_cut(
 ) -> None:
     log = begun(tmp_path)
 
-    def changing(paths: StreamPaths, content_fd: int, offset: int, tail: Tail) -> DivergedTail:
+    def changing(paths: StreamPaths, content_fd: int, offset: int, tail: SetAsideTail) -> DivergedTail:
         change(log)
         return keep_diverged(paths, content_fd, offset, tail)
 
@@ -250,7 +250,7 @@ def test_a_reader_that_was_open_gives_nothing_any_more_and_a_new_one_gives_what_
     log.set_aside(6)
     log.take(others(6))
     assert not reader.is_current
-    run = Run(0, HEADER_PAGE_BYTES, 10, HEADER_PAGE_BYTES + 410)
+    run = IndexRun(0, HEADER_PAGE_BYTES, 10, HEADER_PAGE_BYTES + 410)
     for call in (
         reader.next_seq,
         lambda: reader.entry(2),
@@ -361,7 +361,7 @@ READS: dict[str, Callable[[StreamReader], object]] = {
     "offset_of": lambda reader: reader.offset_of(8),
     "offset_of the end": lambda reader: reader.offset_of(10),
     "seq_at": lambda reader: reader.seq_at(1_008),
-    "cut": lambda reader: reader.cut(Run(7, HEADER_PAGE_BYTES + 7 * 41, 10, HEADER_PAGE_BYTES + 410), 50),
+    "cut": lambda reader: reader.cut(IndexRun(7, HEADER_PAGE_BYTES + 7 * 41, 10, HEADER_PAGE_BYTES + 410), 50),
     "frame_crc": lambda reader: reader.frame_crc(8),
 }
 

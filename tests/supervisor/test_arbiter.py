@@ -14,7 +14,7 @@ import pytest
 from tailrace.broker.process.control import ControlChannel, ControlClosed
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.process.settings import Settings
-from tailrace.supervisor.arbiter import REST_S, TICK_S, Arbiter, Phase, describe_exit
+from tailrace.supervisor.arbiter import REST_S, TICK_S, Arbiter, NodePhase, describe_exit
 from tailrace.supervisor.crew import Crew
 from tailrace.supervisor.notify import Notifier
 from tailrace.supervisor.process import Child, fork_child
@@ -165,7 +165,7 @@ def pids(world: World) -> list[int]:
 def test_a_life_without_events(make: Callable[..., World]) -> None:
     world = make()
     world.run(serving, send(signal.SIGTERM))
-    assert (world.code, world.arbiter.phase) == (0, Phase.STOPPED)
+    assert (world.code, world.arbiter.phase) == (0, NodePhase.STOPPED)
     assert world.notifier.said[0] == "READY=1" and world.notifier.said[-1] == "STOPPING=1"
     assert list(world.crew) == []
 

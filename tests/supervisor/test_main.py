@@ -95,7 +95,7 @@ def test_what_waiting_does_not_help_is_told_at_once() -> None:
     assert time.monotonic() - began_s < main.BIND_PATIENCE_S
 
 
-def node_with(settings: Settings) -> main.Node:
+def node_with(settings: Settings) -> main.NodeState:
     return SimpleNamespace(settings=settings)  # type: ignore[return-value]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tailrace.supervisor.process import Stage
-from tailrace.supervisor.rolling import BOOT_PATIENCE_S, HANDING_SLACK_S, Rolling, Step
+from tailrace.supervisor.rolling import BOOT_PATIENCE_S, HANDING_SLACK_S, Rolling, RollingStep
 
 
 class FakeChild:
@@ -64,7 +64,7 @@ class World:
         self.rolling = Rolling(self.crew, DRAIN_S)  # type: ignore[arg-type]
         self.first = dict(self.crew.current)
 
-    def step(self, later_s: float = 0.0) -> Step:
+    def step(self, later_s: float = 0.0) -> RollingStep:
         self.rolling.step(time.monotonic() + later_s)
         return self.rolling.step_now
 
@@ -75,7 +75,7 @@ class World:
     def released(self, child: FakeChild) -> None:
         self.rolling.released(child)  # type: ignore[arg-type]
 
-    def to(self, step: Step, slot: int = 0) -> FakeChild:
+    def to(self, step: RollingStep, slot: int = 0) -> FakeChild:
         """Bring the replacement of a slot to a step; gives the successor."""
         if self.step() is step:
             return self.crew.standby[slot]
@@ -96,32 +96,32 @@ def test_slot_after_slot_the_new_one_ready_before_the_old_one_gives_anything_up(
     world.rolling.begin([0, 1])
     for slot in (0, 1):
         old = world.first[slot]
-        assert world.step() is Step.BOOTING
+        assert world.step() is RollingStep.BOOTING
         new = world.crew.standby[slot]
         assert [child.pid for child in world.rolling.started()] == [new.pid]
-        assert world.step() is Step.BOOTING and old.told == []
+        assert world.step() is RollingStep.BOOTING and old.told == []
         new.stage = Stage.STANDBY
-        assert world.step() is Step.RELEASING and old.told == ["retire"]
+        assert world.step() is RollingStep.RELEASING and old.told == ["retire"]
         world.released(old)
         assert new.told == ["own"] and world.crew.current[slot] is new
-        assert world.step() is Step.TAKING
+        assert world.step() is RollingStep.TAKING
         new.stage = Stage.OWNING
-        assert world.step() is Step.HANDING
+        assert world.step() is RollingStep.HANDING
         world.die(old)
-        assert world.rolling.step_now is Step.IDLE
-    assert world.step() is Step.IDLE and not world.rolling.busy
+        assert world.rolling.step_now is RollingStep.IDLE
+    assert world.step() is RollingStep.IDLE and not world.rolling.busy
 
 
 def test_a_slot_that_waits_is_not_queued_twice() -> None:
     world = World()
     world.rolling.begin([0, 1])
     world.rolling.begin([0, 1])
-    world.to(Step.HANDING)
+    world.to(RollingStep.HANDING)
     world.rolling.begin([0, 1])
     world.die(world.first[0])
-    world.to(Step.HANDING, 1)
+    world.to(RollingStep.HANDING, 1)
     world.die(world.first[1])
-    assert world.step() is Step.BOOTING, "slot 0 once more, asked for after it had begun"
+    assert world.step() is RollingStep.BOOTING, "slot 0 once more, asked for after it had begun"
     assert list(world.crew.standby) == [0]
 
 
@@ -129,18 +129,18 @@ def test_a_slot_without_a_worker_is_waited_for() -> None:
     world = World()
     world.crew.die(world.first[0])
     world.rolling.begin([0])
-    assert world.step() is Step.IDLE and world.rolling.busy
+    assert world.step() is RollingStep.IDLE and world.rolling.busy
     world.crew.current[0] = FakeChild(0, 500, Stage.BOOTING)
-    assert world.step() is Step.IDLE
+    assert world.step() is RollingStep.IDLE
     world.crew.current[0].stage = Stage.OWNING
-    assert world.step() is Step.BOOTING
+    assert world.step() is RollingStep.BOOTING
 
 
 def test_a_successor_that_does_not_boot_costs_nothing() -> None:
     world = World()
     world.rolling.begin([0, 1])
-    new = world.to(Step.BOOTING)
-    assert world.step(BOOT_PATIENCE_S + 1) is Step.BOOTING
+    new = world.to(RollingStep.BOOTING)
+    assert world.step(BOOT_PATIENCE_S + 1) is RollingStep.BOOTING
     assert new.killed, "it hangs"
     world.die(new)
     assert not world.rolling.busy, "the others would fare no better"
@@ -150,7 +150,7 @@ def test_a_successor_that_does_not_boot_costs_nothing() -> None:
 def test_a_successor_that_dies_while_the_old_one_releases_is_followed_by_another() -> None:
     world = World()
     world.rolling.begin([0])
-    world.die(world.to(Step.RELEASING))
+    world.die(world.to(RollingStep.RELEASING))
     other = world.crew.standby[0]
     assert other.pid in [child.pid for child in world.rolling.started()]
     world.released(world.first[0])
@@ -158,22 +158,22 @@ def test_a_successor_that_dies_while_the_old_one_releases_is_followed_by_another
 
 
 def test_a_successor_that_dies_later_is_a_worker_that_dies() -> None:
-    for step in (Step.TAKING, Step.HANDING):
+    for step in (RollingStep.TAKING, RollingStep.HANDING):
         world = World()
         world.rolling.begin([0])
         world.die(world.to(step))
         assert not world.rolling.busy
 
 
-@pytest.mark.parametrize("step", [Step.BOOTING, Step.RELEASING])
-def test_an_old_worker_that_dies_early_is_succeeded_at_once(step: Step) -> None:
+@pytest.mark.parametrize("step", [RollingStep.BOOTING, RollingStep.RELEASING])
+def test_an_old_worker_that_dies_early_is_succeeded_at_once(step: RollingStep) -> None:
     world = World()
     world.rolling.begin([0])
     new = world.to(step)
     world.die(world.first[0])
     assert new.told == ["own"] and world.crew.current[0] is new
     new.stage = Stage.OWNING
-    assert world.step() is Step.IDLE
+    assert world.step() is RollingStep.IDLE
 
 
 def test_an_old_worker_that_leaves_while_its_successor_takes_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
@@ -181,18 +181,18 @@ def test_an_old_worker_that_leaves_while_its_successor_takes_is_replaced(caplog:
     caplog.set_level("INFO")
     world = World()
     world.rolling.begin([0])
-    new = world.to(Step.TAKING)
+    new = world.to(RollingStep.TAKING)
     new.stage = Stage.OWNING
     world.die(world.first[0])
-    assert world.rolling.step_now is Step.TAKING
-    assert world.step() is Step.IDLE
+    assert world.rolling.step_now is RollingStep.TAKING
+    assert world.step() is RollingStep.IDLE
     assert "all workers are replaced" in caplog.text
 
 
 def test_an_old_worker_that_does_not_leave_is_killed() -> None:
     world = World()
     world.rolling.begin([0])
-    world.to(Step.HANDING)
+    world.to(RollingStep.HANDING)
     old = world.first[0]
     world.step(DRAIN_S)
     assert not old.killed
@@ -209,8 +209,8 @@ def goes_on(world: World, new: FakeChild) -> None:
     assert new.told == ["own"]
 
 
-@pytest.mark.parametrize(("step", "then"), [(Step.BOOTING, leaves), (Step.RELEASING, goes_on)])
-def test_a_stop_in_the_middle(step: Step, then: Callable[[World, FakeChild], None]) -> None:
+@pytest.mark.parametrize(("step", "then"), [(RollingStep.BOOTING, leaves), (RollingStep.RELEASING, goes_on)])
+def test_a_stop_in_the_middle(step: RollingStep, then: Callable[[World, FakeChild], None]) -> None:
     """Replacements that have not begun end; shards that are being given up must still find their new owner."""
     world = World()
     world.rolling.begin([0, 1])
@@ -223,8 +223,8 @@ def test_a_stop_in_the_middle(step: Step, then: Callable[[World, FakeChild], Non
 def test_words_of_others_change_nothing() -> None:
     world = World()
     world.rolling.begin([0])
-    new = world.to(Step.BOOTING)
+    new = world.to(RollingStep.BOOTING)
     world.released(world.first[0])
     world.released(world.first[1])
     world.die(world.first[1])
-    assert world.rolling.step_now is Step.BOOTING and new.told == []
+    assert world.rolling.step_now is RollingStep.BOOTING and new.told == []

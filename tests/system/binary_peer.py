@@ -17,22 +17,22 @@ from tailrace.protocol.binary import ClientCodec
 from tailrace.protocol.messages import (
     VERSION,
     Ack,
+    AnyMessage,
     Chunk,
     Ended,
     Failed,
     Hello,
-    Message,
     Op,
     Open,
     Opened,
     Ping,
-    Place,
     Pong,
     Published,
     Response,
     Subscribe,
     Subscribed,
     Welcome,
+    WirePlace,
     pack,
     pack_publish,
 )
@@ -95,7 +95,7 @@ class BinaryPeer:
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
-    def say(self, *messages: Message) -> None:
+    def say(self, *messages: AnyMessage) -> None:
         self.send_raw(b"".join(map(pack, messages)))
 
     def send_raw(self, data: bytes | memoryview) -> None:
@@ -121,7 +121,7 @@ class BinaryPeer:
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
-    def ask(self, message: Message, kind: type[Kind]) -> Kind:
+    def ask(self, message: AnyMessage, kind: type[Kind]) -> Kind:
         """Sends a message, and returns the next answer, which must be of this kind."""
         before = len(self.answers)
         self.say(message)
@@ -164,7 +164,7 @@ class BinaryPeer:
         start: From = FROM_START,
         *,
         skip: int = 0,
-        end: Place | None = None,
+        end: WirePlace | None = None,
         credit: int | None = None,
     ) -> Subscribed:
         """Subscribe and wait for the answer to that; messages may have come already."""

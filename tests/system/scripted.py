@@ -18,7 +18,18 @@ import msgpack
 
 from tailrace.protocol.binary import ClientCodec
 from tailrace.protocol.envelope import pack_envelope
-from tailrace.protocol.messages import CHUNK_HEAD, HANDLE_BYTES, VERSION, Hello, Message, Op, Ping, Pong, Welcome, pack
+from tailrace.protocol.messages import (
+    CHUNK_HEAD,
+    HANDLE_BYTES,
+    VERSION,
+    AnyMessage,
+    Hello,
+    Op,
+    Ping,
+    Pong,
+    Welcome,
+    pack,
+)
 from tailrace.protocol.places import From
 from tailrace.protocol.replication import FEATURE, Follow, Followed
 from tailrace.shard.directory import open_data_dir
@@ -103,7 +114,7 @@ class Upstream:
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
-    def say(self, *messages: Message) -> None:
+    def say(self, *messages: AnyMessage) -> None:
         self.send(b"".join(map(pack, messages)))
 
     def send(self, data: bytes | bytearray | memoryview) -> None:

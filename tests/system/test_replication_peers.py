@@ -8,7 +8,7 @@ import pytest
 
 from tailrace.protocol.messages import Failed
 from tailrace.protocol.places import From
-from tailrace.protocol.replication import Claim, Follow, Request, Watch
+from tailrace.protocol.replication import Claim, Follow, NodeRequest, Watch
 from tailrace.shard.epochs import EpochStart
 from tests.system.node import rows, wait_for
 from tests.system.scripted import EVIL, Slave
@@ -40,7 +40,7 @@ def test_only_nodes_of_the_tree_follow_and_claim(tmp_path: Path) -> None:
             with master.client() as client:
                 client.ask("ack on")
                 assert client.ask("pub s |hello").startswith("ok pub")
-            attacks: list[Request] = [
+            attacks: list[NodeRequest] = [
                 Follow(1, b"s", 0, 1_000, EVIL, start=From("seq", 0)),
                 Watch(2, b""),
                 Claim(3, b"s", HISTORY),

@@ -23,7 +23,7 @@ from tailrace.shard.frame import CRC_OFFSET, HEADER_BYTES, SEQ_OFFSET, unpack_he
 from tailrace.shard.leaves import load
 from tailrace.shard.names import is_reserved
 from tailrace.shard.reader import StreamReader
-from tailrace.shard.walk import FrameWalk, Run, fault_text
+from tailrace.shard.walk import FrameRun, FrameWalk, fault_text
 from tests.system.node import PATIENCE_S
 from tests.system.tree_ledger import Names, name_in
 
@@ -214,7 +214,7 @@ def _first_difference(ours: StreamReader, theirs: StreamReader, first: int, end:
     return ""
 
 
-def _walk(reader: StreamReader, first: int, end: int, whose: str) -> Iterator[Run]:
+def _walk(reader: StreamReader, first: int, end: int, whose: str) -> Iterator[FrameRun]:
     """The frames of messages first to end, their checksums and seqs verified."""
     walk = FrameWalk(reader.content_fd, reader.offset_of(first), reader.offset_of(end), first)
     for run in walk:
@@ -225,7 +225,7 @@ def _walk(reader: StreamReader, first: int, end: int, whose: str) -> Iterator[Ru
     assert walk.seq == end, f"{whose}: the messages end at {walk.seq}, not at {end}"
 
 
-def _describe(frames: bytearray, run: Run, node: str, master: str) -> str:
+def _describe(frames: bytearray, run: FrameRun, node: str, master: str) -> str:
     """The first message of a run that another copy has as other bytes, and what is other in it."""
     offset = 0
     for seq in range(run.seq, run.seq + run.messages):

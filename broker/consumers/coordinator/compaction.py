@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from tailrace.broker.consumers.coordinator.cursor_log import (
     COMPACT_BYTES,
-    Checkpoint,
     CheckpointFinder,
+    CheckpointRange,
     read_records,
     trim_before,
 )
@@ -21,7 +21,7 @@ from tailrace.shard.errors import StorageError
 log = logging.getLogger(__name__)
 
 
-class Read(NamedTuple):
+class ScannedLog(NamedTuple):
     """What is known of a log up to `next_seq`, in this line of it."""
 
     generation: int
@@ -29,12 +29,12 @@ class Read(NamedTuple):
     finder: CheckpointFinder
 
 
-class Housekeeping:
+class Compactor:
     """One an owner. A log is read once, and from then on what it has grown by, when it has become long enough."""
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
-        self._read: dict[bytes, Read] = {}
+        self._read: dict[bytes, ScannedLog] = {}
 
     def visit(self, name: bytes, nbytes: int) -> None:
         """Trim a log of consumers, whose files take so much, to its last checkpoint that is on the disk."""
@@ -48,16 +48,16 @@ class Housekeeping:
         except (Refused, StorageError, BadRecord, OSError) as error:
             log.warning("stream %r cannot be trimmed to its last checkpoint: %s", name, error)
 
-    def _last_checkpoint(self, stream: OpenStream) -> Checkpoint | None:
+    def _last_checkpoint(self, stream: OpenStream) -> CheckpointRange | None:
         stream_log = stream.log
         read = self._read.get(stream.name)
         if read is None or read.generation != stream_log.generation or not self._follows(read, stream):
-            read = Read(stream_log.generation, stream_log.first_seq, CheckpointFinder())
+            read = ScannedLog(stream_log.generation, stream_log.first_seq, CheckpointFinder())
         for seq, record in read_records(stream_log, read.next_seq):
             read.finder.look(seq, record)
         self._read[stream.name] = read._replace(next_seq=stream_log.next_seq)
         return read.finder.found
 
-    def _follows(self, read: Read, stream: OpenStream) -> bool:
+    def _follows(self, read: ScannedLog, stream: OpenStream) -> bool:
         """Whether what is not read yet comes right after what was."""
         return stream.log.first_seq <= read.next_seq <= stream.log.next_seq

@@ -14,17 +14,17 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, Final, TypeVar
 
-from tailrace.broker.consumers.coordinator.dead_letters import Post
-from tailrace.broker.consumers.coordinator.stream_consumers import Book
-from tailrace.broker.consumers.coordinator.waiting_gets import Waiter, Waiters
+from tailrace.broker.consumers.coordinator.dead_letters import DeadLetters
+from tailrace.broker.consumers.coordinator.stream_consumers import StreamConsumers
+from tailrace.broker.consumers.coordinator.waiting_gets import WaitingGet, WaitingGets
 from tailrace.broker.consumers.state import decide
-from tailrace.broker.consumers.state.decide import Decision, Given
+from tailrace.broker.consumers.state.decide import Decision, GetResult
 from tailrace.broker.process.work import NOBODY, Asker
-from tailrace.broker.routing.batch import Sink
+from tailrace.broker.routing.batch import OutcomeSink
 from tailrace.broker.streams.open_stream import Grown
 from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.owner_calls import refusals
-from tailrace.broker.streams.refused import Refused
+from tailrace.broker.streams.refused import OnResult, Refused
 from tailrace.protocol.errors import Code
 from tailrace.shard.errors import StorageError
 from tailrace.shard.meta import Role
@@ -32,7 +32,6 @@ from tailrace.shard.names import CURSOR_PREFIX
 
 log = logging.getLogger(__name__)
 
-Done = Callable[[Any], None]
 T = TypeVar("T")
 
 BOOKS_MAX: Final = 4_096
@@ -43,14 +42,14 @@ ELSEWHERE_TEXT: Final = "another node is the stream's master now; ask again"
 DISABLED_TEXT: Final = "this stream is disabled here; an administrator can make it a master"
 
 
-class Answer:
+class LoggedAnswer:
     """Hears how far a decision is logged, and answers with its value."""
 
     __slots__ = ("_done", "_value")
 
     asker: Asker = NOBODY
 
-    def __init__(self, done: Done, value: Any) -> None:
+    def __init__(self, done: OnResult, value: Any) -> None:
         self._done = done
         self._value = value
 
@@ -69,32 +68,32 @@ class Answer:
     def count_created(self) -> None: ...
 
 
-class Desk:
+class Coordinator:
     """`clock`: monotonic seconds."""
 
     def __init__(self, owner: Owner, clock: Callable[[], float], on_change: Callable[[bytes], None]) -> None:
         """`on_change` is called with a stream's name if its consumers may change from now on."""
         self.owner = owner
         self.clock = clock
-        self.books: OrderedDict[bytes, Book] = OrderedDict()
-        self.waiters = Waiters()
+        self.books: OrderedDict[bytes, StreamConsumers] = OrderedDict()
+        self.waiters = WaitingGets()
         self.patient = True  # gets may wait for messages
-        self.post = Post(self)
+        self.post = DeadLetters(self)
         self._on_change = on_change
-        self._staged: dict[bytes, Book] = {}
+        self._staged: dict[bytes, StreamConsumers] = {}
         self._hungry: dict[tuple[bytes, bytes], None] = {}  # consumers at which some wait, and may be given something
         self._deadlines: list[tuple[int, bytes]] = []  # a heap
 
     # --- books ------------------------------------------------------------------------------------------------------
 
-    def book(self, name: bytes) -> Book:
+    def book(self, name: bytes) -> StreamConsumers:
         """The consumers of a stream of which this node is the master. Raises Refused."""
         book = self.known(name)
         if book is not None:
             self.books.move_to_end(name)
             return book
         with refusals("consume"):
-            book = Book(self.owner, name)
+            book = StreamConsumers(self.owner, name)
         self.books[name] = book
         self._on_change(name)
         if book.log.staged:
@@ -104,7 +103,7 @@ class Desk:
         self._put_away()
         return book
 
-    def known(self, name: bytes) -> Book | None:
+    def known(self, name: bytes) -> StreamConsumers | None:
         """The book, if there is one and its log has not failed."""
         book = self.books.get(name)
         if book is not None and book.log.failure is not None:
@@ -112,7 +111,7 @@ class Desk:
             return None
         return book
 
-    def discard(self, book: Book, refused: Refused) -> None:
+    def discard(self, book: StreamConsumers, refused: Refused) -> None:
         """What was decided is forgotten, but for what is logged; all who wait hear why."""
         if self.books.get(book.name) is not book:
             return
@@ -130,7 +129,7 @@ class Desk:
 
     # --- decisions --------------------------------------------------------------------------------------------------
 
-    def decided(self, book: Book, decision: Callable[[], Decision[T]]) -> Decision[T]:
+    def decided(self, book: StreamConsumers, decision: Callable[[], Decision[T]]) -> Decision[T]:
         """Raises Refused, and forgets what was decided where the stream cannot be read."""
         try:
             return decision()
@@ -142,9 +141,9 @@ class Desk:
 
     def stage(
         self,
-        book: Book,
+        book: StreamConsumers,
         decision: Decision[Any],
-        answer: Sink | None = None,
+        answer: OutcomeSink | None = None,
         consumers: Iterable[bytes] = (),
         *,
         sync: bool = False,
@@ -166,14 +165,14 @@ class Desk:
             self.post.look_at(book)
         self.schedule(book)
 
-    def answer_empty(self, waiter: Waiter) -> None:
+    def answer_empty(self, waiter: WaitingGet) -> None:
         """A get that waits no more is given nothing: its client asks again."""
         book = self.known(waiter.name)
         nothing: Decision[None] = Decision((), None)
         if book is None:
             waiter.tell(Refused(Code.UNAVAILABLE, "the consumers of this stream are read anew; ask again"))
             return
-        answer = Answer(waiter.tell, waiter.so_far.to_wire())
+        answer = LoggedAnswer(waiter.tell, waiter.so_far.to_wire())
         self.stage(book, nothing, answer, sync=waiter.sync, replicas=waiter.wanted.replicas)
 
     # --- the turn ---------------------------------------------------------------------------------------------------
@@ -237,7 +236,7 @@ class Desk:
             looked_at += 1
         return looked_at
 
-    def _serve_one(self, book: Book, waiter: Waiter) -> bool:
+    def _serve_one(self, book: StreamConsumers, waiter: WaitingGet) -> bool:
         """Whether it was given something. Raises Refused."""
         look, now_us = book.current(), self.owner.clock_us()
         decision = self.decided(book, lambda: decide.get(book.consumers, waiter.wanted, look, now_us, waiter.asked_us))
@@ -246,10 +245,10 @@ class Desk:
         self._give(book, waiter, decision)
         return bool(decision.value.runs)
 
-    def _give(self, book: Book, waiter: Waiter, decision: Decision[Given]) -> None:
+    def _give(self, book: StreamConsumers, waiter: WaitingGet, decision: Decision[GetResult]) -> None:
         before, now = waiter.so_far, decision.value
-        waiter.so_far = so_far = Given(now.runs, before.stale + now.stale, before.trimmed + now.trimmed)
-        answer = Answer(waiter.tell, so_far.to_wire()) if now.runs else None
+        waiter.so_far = so_far = GetResult(now.runs, before.stale + now.stale, before.trimmed + now.trimmed)
+        answer = LoggedAnswer(waiter.tell, so_far.to_wire()) if now.runs else None
         self.stage(book, decision, answer, sync=waiter.sync, replicas=waiter.wanted.replicas)
 
     # --- time -------------------------------------------------------------------------------------------------------
@@ -282,7 +281,7 @@ class Desk:
             except (Refused, StorageError, OSError) as error:
                 log.warning("the log of the consumers of stream %r cannot be trimmed: %s", book.name, error)
 
-    def _expire(self, book: Book, now_us: int) -> None:
+    def _expire(self, book: StreamConsumers, now_us: int) -> None:
         try:
             look = book.current()
             decision = self.decided(book, lambda: decide.expire(book.consumers, look, now_us))
@@ -290,7 +289,7 @@ class Desk:
         except Refused as refused:
             log.warning("the deadlines of the consumers of stream %r: %s", book.name, refused.text)
 
-    def schedule(self, book: Book) -> None:
+    def schedule(self, book: StreamConsumers) -> None:
         """See to it that the deadlines are looked at in time."""
         due_us = decide.next_deadline_us(book.consumers)
         if due_us is not None and (book.scheduled_us is None or due_us < book.scheduled_us):

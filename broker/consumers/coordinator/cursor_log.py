@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tailrace.broker.consumers.state.records import BadRecord, Begun, Ended, Record, pack, unpack
-from tailrace.broker.consumers.state.stream_state import Consumers
+from tailrace.broker.consumers.state.records import BadRecord, CheckpointBegun, CheckpointEnded, Record, pack, unpack
+from tailrace.broker.consumers.state.stream_state import ConsumerTable
 from tailrace.broker.process.work import Nobody
-from tailrace.broker.routing.batch import Batch, Sink
+from tailrace.broker.routing.batch import OutcomeSink, StreamBatch
 from tailrace.broker.streams.open_stream import OpenStream
 from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.refused import Refused
@@ -36,7 +36,7 @@ PART_BYTES: Final = 256 << 10
 _parse = load("tailrace.shard.frame_cy").parse
 
 
-class Checkpoint(NamedTuple):
+class CheckpointRange(NamedTuple):
     """Messages `first_seq` to `end_seq - 1` of the log: they say what all before them say."""
 
     first_seq: int
@@ -50,13 +50,13 @@ class CheckpointFinder:
 
     def __init__(self) -> None:
         self._begun_seq = -1
-        self.found: Checkpoint | None = None
+        self.found: CheckpointRange | None = None
 
     def look(self, seq: int, record: Record) -> None:
-        if isinstance(record, Begun):
+        if isinstance(record, CheckpointBegun):
             self._begun_seq = seq
-        elif isinstance(record, Ended) and self._begun_seq >= 0 and record.parts == seq - self._begun_seq - 1:
-            self.found = Checkpoint(self._begun_seq, seq + 1)
+        elif isinstance(record, CheckpointEnded) and self._begun_seq >= 0 and record.parts == seq - self._begun_seq - 1:
+            self.found = CheckpointRange(self._begun_seq, seq + 1)
 
 
 def read_records(stream_log: StreamLog, seq: int) -> Iterator[tuple[int, Record]]:
@@ -83,8 +83,8 @@ class CursorLog(Nobody):
         """Raises Refused where the stream can have no consumers."""
         self._owner = owner
         self.name = log_name(name)
-        self._row: list[Batch] = []
-        self.checkpoint: Checkpoint | None = None  # the last one; what is before it may go when it is on the disk
+        self._row: list[StreamBatch] = []
+        self.checkpoint: CheckpointRange | None = None  # the last one; what is before it may go when it is on the disk
         self._checkpoint_bytes = 0
         self._compacted_offset = 0  # of the log's content, where the last checkpoint ends
         self.failure: Refused | None = None
@@ -93,9 +93,9 @@ class CursorLog(Nobody):
     def staged(self) -> bool:
         return bool(self._row)
 
-    def load(self) -> Consumers:
+    def load(self) -> ConsumerTable:
         """The consumers as the log tells them; none where there is no log. Raises Refused, StreamDamaged, OSError."""
-        consumers, finder = Consumers(), CheckpointFinder()
+        consumers, finder = ConsumerTable(), CheckpointFinder()
         if self.name not in self._owner.catalog.names:
             return consumers
         stream = self._open()
@@ -115,7 +115,9 @@ class CursorLog(Nobody):
             self._compacted_offset = stream.log.entry(stream.log.first_seq).offset
         return consumers
 
-    def stage(self, records: Iterable[Record], sink: Sink | None, *, sync: bool = False, replicas: int = 0) -> None:
+    def stage(
+        self, records: Iterable[Record], sink: OutcomeSink | None, *, sync: bool = False, replicas: int = 0
+    ) -> None:
         """Append the records in this turn, and tell the sink when all that is staged until now is logged as asked.
 
         Raises Refused where there is no log yet, and none can be made.
@@ -127,7 +129,7 @@ class CursorLog(Nobody):
             self._make()
         batch = self._row[-1] if self._row else None
         if batch is None or (batch.sync, batch.replicas) != (sync, replicas):
-            batch = Batch(self.name, 0, None, replicas)
+            batch = StreamBatch(self.name, 0, None, replicas)
             batch.sync = sync
             self._row.append(batch)
         if frames:
@@ -135,7 +137,7 @@ class CursorLog(Nobody):
         if sink is not None:
             batch.parts.append((sink, 0, batch.count))
 
-    def flush(self, consumers: Consumers, now_s: float) -> None:
+    def flush(self, consumers: ConsumerTable, now_s: float) -> None:
         """Append what is staged, of which the consumers are the outcome."""
         if self.name not in self._owner.catalog.names:  # nothing has ever happened to them: these wait for nothing
             row, self._row = self._row, []
@@ -182,7 +184,7 @@ class CursorLog(Nobody):
         if self.name not in self._owner.catalog.names:
             self._owner.create(self.name, by_command=True)
 
-    def _compact(self, consumers: Consumers, now_s: float) -> None:
+    def _compact(self, consumers: ConsumerTable, now_s: float) -> None:
         """Append a checkpoint where much was appended since the last one; all that is so is in the log."""
         stream = self._owner.stream(self.name)
         grown_bytes = stream.log.end_offset - self._compacted_offset
@@ -193,13 +195,13 @@ class CursorLog(Nobody):
         row, self._row = self._row, []
         self._owner.append_row(row, now_s)
         if self.failure is None:
-            self.checkpoint = Checkpoint(first_seq, stream.log.next_seq)
+            self.checkpoint = CheckpointRange(first_seq, stream.log.next_seq)
             self._compacted_offset = stream.log.end_offset
             self._checkpoint_bytes = stream.log.end_offset - start_offset
             stream.sync_due_s = min(stream.sync_due_s, now_s)  # what is before it can go then
 
 
-def trim_before(owner: Owner, stream: OpenStream, checkpoint: Checkpoint) -> bool:
+def trim_before(owner: Owner, stream: OpenStream, checkpoint: CheckpointRange) -> bool:
     """Drop what is before the checkpoint if that is on the disk; whether it was. Raises Refused, StorageError."""
     if stream.log.synced_seq < checkpoint.end_seq:
         return False

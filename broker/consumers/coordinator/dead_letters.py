@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from tailrace.broker.consumers.coordinator.stream_consumers import Book
+from tailrace.broker.consumers.coordinator.stream_consumers import StreamConsumers
 from tailrace.broker.consumers.state import decide
 from tailrace.broker.consumers.state.consumer import DeadLetter
 from tailrace.broker.consumers.state.dead_letter import make_frame
 from tailrace.broker.process.work import NOBODY, Asker
-from tailrace.broker.routing.batch import Batch
+from tailrace.broker.routing.batch import StreamBatch
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tailrace.shard.errors import StorageError
@@ -22,7 +22,7 @@ from tailrace.shard.frame import unpack_header
 from tailrace.shard.names import dead_name
 
 if TYPE_CHECKING:
-    from tailrace.broker.consumers.coordinator.coordinator import Desk
+    from tailrace.broker.consumers.coordinator.coordinator import Coordinator
 
 log = logging.getLogger(__name__)
 
@@ -30,14 +30,14 @@ LETTERS_A_TURN: Final = 64
 """Of one stream: they are written together."""
 
 
-class Posted:
+class LetterPublish:
     """Hears how the publish of a letter went."""
 
     __slots__ = ("_book", "_letter", "_post")
 
     asker: Asker = NOBODY
 
-    def __init__(self, post: Post, book: Book, letter: DeadLetter) -> None:
+    def __init__(self, post: DeadLetters, book: StreamConsumers, letter: DeadLetter) -> None:
         self._post = post
         self._book = book
         self._letter = letter
@@ -57,15 +57,15 @@ class Posted:
     def count_created(self) -> None: ...
 
 
-class Post:
+class DeadLetters:
     """One a desk. `waiting`: streams with letters that are to be sent in this turn."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Coordinator) -> None:
         self._desk = desk
         self.waiting: dict[bytes, None] = {}
         self._failed: dict[bytes, None] = {}  # those to be tried again later
 
-    def look_at(self, book: Book) -> None:
+    def look_at(self, book: StreamConsumers) -> None:
         """There may be letters."""
         if book.consumers.unburied():
             self.waiting[book.name] = None
@@ -93,7 +93,7 @@ class Post:
             except (Refused, StorageError, OSError, ValueError) as error:
                 self._put_off(name, str(error))
 
-    def arrived(self, book: Book, letter: DeadLetter) -> None:
+    def arrived(self, book: StreamConsumers, letter: DeadLetter) -> None:
         """It is in the stream of dead letters, or its message is not kept any more."""
         book.posted.discard(_key(letter))
         desk = self._desk
@@ -104,7 +104,7 @@ class Post:
         except Refused as refused:
             log.warning("a dead letter of stream %r: %s", book.name, refused.text)
 
-    def failed(self, book: Book, letter: DeadLetter, why: str) -> None:
+    def failed(self, book: StreamConsumers, letter: DeadLetter, why: str) -> None:
         book.posted.discard(_key(letter))
         self._put_off(book.name, why)
 
@@ -113,7 +113,7 @@ class Post:
             log.warning("dead letters of stream %r cannot be published now: %s", name, why)
             self._failed[name] = None
 
-    def _send_some(self, book: Book, letters: list[DeadLetter]) -> None:
+    def _send_some(self, book: StreamConsumers, letters: list[DeadLetter]) -> None:
         """Raises Refused, StorageError, OSError, ValueError where a letter would be too long."""
         owner, look, name = self._desk.owner, book.current(), dead_name(book.name)
         row = []
@@ -121,9 +121,9 @@ class Post:
             if not look.first_seq <= letter.seq < look.next_seq:
                 self.arrived(book, letter)
                 continue
-            batch = Batch(name, 0)
+            batch = StreamBatch(name, 0)
             batch.sync = batch.numbered = True
-            batch.add(Posted(self, book, letter), 0, 1, make_frame(book.name, letter, _read(book, letter.seq)))
+            batch.add(LetterPublish(self, book, letter), 0, 1, make_frame(book.name, letter, _read(book, letter.seq)))
             row.append(batch)
         if not row:
             return
@@ -137,7 +137,7 @@ def _key(letter: DeadLetter) -> tuple[bytes, int, int]:
     return letter.consumer, letter.era_us, letter.number
 
 
-def _read(book: Book, seq: int) -> memoryview:
+def _read(book: StreamConsumers, seq: int) -> memoryview:
     """The message's frame. Raises StorageError, OSError."""
     run = next(iter(book.look.log.walk(seq)))
     return run.frames[: unpack_header(run.frames).length]

@@ -10,14 +10,14 @@ import logging
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
-from tailrace.broker.consumers.coordinator.compaction import Housekeeping
-from tailrace.broker.consumers.coordinator.coordinator import Desk
+from tailrace.broker.consumers.coordinator.compaction import Compactor
+from tailrace.broker.consumers.coordinator.coordinator import Coordinator
 from tailrace.broker.consumers.coordinator.cursor_log import log_name, read_records
-from tailrace.broker.consumers.coordinator.log_view import LogLook
+from tailrace.broker.consumers.coordinator.log_view import LogView
 from tailrace.broker.consumers.state import decide
-from tailrace.broker.consumers.state.lag import MICROSECONDS, Rules, Survey, survey
+from tailrace.broker.consumers.state.lag import MICROSECONDS, LagPolicy, LagSnapshot, survey
 from tailrace.broker.consumers.state.records import BadRecord
-from tailrace.broker.consumers.state.stream_state import Consumers
+from tailrace.broker.consumers.state.stream_state import ConsumerTable
 from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.replication.roles.stream_roles import history_of
 from tailrace.broker.streams.owner_calls import refusals
@@ -33,7 +33,7 @@ SURVEYS_MAX: Final = 262_144
 """Streams of which it is remembered how their consumers stand, so that their logs need not be read each round."""
 
 
-class Measures(NamedTuple):
+class LagTotals(NamedTuple):
     """Of some consumers: how many they are, how far the one furthest behind is, and what retention thinks of them.
 
     `soon`: how many have messages kept for them, and are about to be abandoned; `abandoned`: have been.
@@ -45,8 +45,8 @@ class Measures(NamedTuple):
     soon: int = 0
     abandoned: int = 0
 
-    def plus(self, other: Measures) -> Measures:
-        return Measures(
+    def plus(self, other: LagTotals) -> LagTotals:
+        return LagTotals(
             self.consumers + other.consumers,
             max(self.lag_messages, other.lag_messages),
             max(self.lag_us, other.lag_us),
@@ -55,29 +55,29 @@ class Measures(NamedTuple):
         )
 
 
-def measure(found: Survey, stream_log: StreamLog, now_us: int) -> Measures:
+def measure(found: LagSnapshot, stream_log: StreamLog, now_us: int) -> LagTotals:
     """Of all consumers of one stream, as it is now. Raises StreamDamaged, OSError."""
     next_seq, oldest = stream_log.next_seq, max(found.floor_seq, stream_log.first_seq)
     lag_us = now_us - stream_log.entry(oldest).timestamp_us if found.consumers and oldest < next_seq else 0
-    return Measures(found.consumers, found.lag_at(next_seq), max(lag_us, 0), *found.idle_at(next_seq))
+    return LagTotals(found.consumers, found.lag_at(next_seq), max(lag_us, 0), *found.idle_at(next_seq))
 
 
-class Remembered(NamedTuple):
+class CachedSnapshot(NamedTuple):
     """A survey, and what it is of where that is a copy: the log's generation and where it ended."""
 
     place: tuple[int, int] | None
-    survey: Survey
+    survey: LagSnapshot
 
 
-class Patrol:
+class LagScanner:
     """One per owner; `broker.streams.maintenance` calls it while it walks over the streams."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Coordinator) -> None:
         self._desk = desk
         self._owner = desk.owner
-        self._logs = Housekeeping(desk.owner)
-        self._found = Measures()
-        self._memory: OrderedDict[bytes, Remembered] = OrderedDict()
+        self._logs = Compactor(desk.owner)
+        self._found = LagTotals()
+        self._memory: OrderedDict[bytes, CachedSnapshot] = OrderedDict()
         self.read = 0  # logs that were, for want of a survey that holds
 
     def visit(self, name: bytes, nbytes: int) -> None:
@@ -95,7 +95,7 @@ class Patrol:
 
     def finish(self, metrics: WorkerMetrics) -> None:
         """It has been round: tell, and begin anew."""
-        found, self._found = self._found, Measures()
+        found, self._found = self._found, LagTotals()
         metrics.consumers = found.consumers
         metrics.consumer_lag_messages_max = found.lag_messages
         metrics.consumer_lag_s_max = found.lag_us / MICROSECONDS
@@ -112,10 +112,10 @@ class Patrol:
         with refusals("trim"):
             return self._survey(name, self._owner.clock_us()).spared_seq
 
-    def _survey(self, name: bytes, now_us: int) -> Survey:
+    def _survey(self, name: bytes, now_us: int) -> LagSnapshot:
         """Of the stream's consumers: from memory where that holds. Raises Refused, StorageError, OSError."""
         owner, book = self._owner, self._desk.known(name)
-        rules = Rules.of(owner.settings.policy(name.decode()))
+        rules = LagPolicy.of(owner.settings.policy(name.decode()))
         if book is not None:
             return survey(book.consumers, book.current().next_seq, rules, now_us)
         place = None
@@ -125,12 +125,12 @@ class Patrol:
         known = self._memory.get(name)
         if known is None or known.place != place or not known.survey.holds(rules, now_us):
             self.read += 1
-            known = Remembered(place, self._read(name, rules, now_us))
+            known = CachedSnapshot(place, self._read(name, rules, now_us))
             if self._desk.known(name) is None:
                 self._remember(name, known)
         return known.survey
 
-    def _remember(self, name: bytes, known: Remembered) -> None:
+    def _remember(self, name: bytes, known: CachedSnapshot) -> None:
         self._memory[name] = known
         if len(self._memory) > SURVEYS_MAX:
             self._memory.popitem(last=False)
@@ -139,19 +139,19 @@ class Patrol:
         """The stream's consumers are in memory from now on, where they may change; or the stream is another now."""
         self._memory.pop(name, None)
 
-    def _read(self, name: bytes, rules: Rules, now_us: int) -> Survey:
+    def _read(self, name: bytes, rules: LagPolicy, now_us: int) -> LagSnapshot:
         """From the log, without taking the place of consumers that somebody asks for; unless there is something to do
         for these.
         """
         owner = self._owner
-        found, stream_log, cursor_log = Consumers(), owner.stream(name).log, owner.stream(log_name(name)).log
+        found, stream_log, cursor_log = ConsumerTable(), owner.stream(name).log, owner.stream(log_name(name)).log
         try:
             for _seq, record in read_records(cursor_log, cursor_log.first_seq):
                 found.apply(record)
         except BadRecord as error:
             raise Refused(Code.DAMAGED, f"the log of this stream's consumers: {error}") from error
         if owner.roles.role(name) is Role.MASTER:
-            decide.rewind(found, LogLook(stream_log, history_of(owner, owner.stream(name))))
+            decide.rewind(found, LogView(stream_log, history_of(owner, owner.stream(name))))
             due_us = found.next_alarm_us()
             if found.unburied() or (due_us is not None and due_us <= now_us):
                 self._desk.book(name)

@@ -19,7 +19,7 @@ KEYS_KEPT_MAX: Final = 16_384
 _KEY_BYTES = KEY_HEADER.encode()
 
 
-class LogLook:
+class LogView:
     """Of one stream, for as long as its history is this one. `log` is to be its open log whenever something is asked.
 
     Methods raise StreamDamaged, OSError.

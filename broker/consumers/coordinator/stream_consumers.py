@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from tailrace.broker.consumers.coordinator.cursor_log import CursorLog
-from tailrace.broker.consumers.coordinator.log_view import LogLook
+from tailrace.broker.consumers.coordinator.log_view import LogView
 from tailrace.broker.consumers.state import decide
 from tailrace.broker.replication.roles.stream_roles import history_of
 from tailrace.broker.streams.owner import Owner
 from tailrace.shard.epochs import last_epoch
 
 
-class Book:
+class StreamConsumers:
     """Of stream `name`. One whose log has failed is worth nothing: the stream gets another, read from the log.
 
     `posted`: dead letters whose publish has no outcome yet; `scheduled_us`: when somebody looks at the deadlines.
@@ -34,14 +34,14 @@ class Book:
         Raises Refused, StorageError, OSError, ValueError.
         """
         stream = self._owner.stream(self.name)
-        self.look = LogLook(stream.log, history_of(self._owner, stream))
+        self.look = LogView(stream.log, history_of(self._owner, stream))
         self.log.stage(decide.rewind(self.consumers, self.look).records, None)
 
-    def current(self) -> LogLook:
+    def current(self) -> LogView:
         """The stream as it is now. Raises Refused."""
         stream = self._owner.stream(self.name)
         if stream.log.last_epoch > last_epoch(self.look.history):  # a term of which nothing was written down
-            self.look = LogLook(stream.log, history_of(self._owner, stream))
+            self.look = LogView(stream.log, history_of(self._owner, stream))
         self.look.log = stream.log
         return self.look
 

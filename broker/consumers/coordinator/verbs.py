@@ -8,22 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from tailrace.broker.consumers.coordinator.coordinator import DISABLED_TEXT, Answer, Desk, Done
+from tailrace.broker.consumers.coordinator.coordinator import DISABLED_TEXT, Coordinator, LoggedAnswer
 from tailrace.broker.consumers.coordinator.cursor_log import log_name
-from tailrace.broker.consumers.coordinator.waiting_gets import Waiter
+from tailrace.broker.consumers.coordinator.waiting_gets import WaitingGet
 from tailrace.broker.consumers.state import decide
-from tailrace.broker.consumers.state.decide import Decision, Listed
+from tailrace.broker.consumers.state.decide import ConsumerStatus, Decision
 from tailrace.broker.streams.owner import REPLICAS_FULL_TEXT
 from tailrace.broker.streams.owner_calls import locate, refusals
-from tailrace.broker.streams.refused import Refused
+from tailrace.broker.streams.refused import CallArgs, OnResult, Refused
 from tailrace.protocol.consuming import ACK_SYNCED, Consume, Get, MemberNotice
 from tailrace.protocol.errors import Code
 from tailrace.protocol.places import FROM_NEW
 from tailrace.shard.log import StreamLog
 from tailrace.shard.meta import Role
 from tailrace.shard.names import is_reserved
-
-Args = list[Any]
 
 MICROSECONDS: Final = 1_000_000
 SLACK_US: Final = 1_000_000
@@ -34,7 +32,7 @@ keeps what it has for the whole of its time.
 """
 
 
-def get(desk: Desk, args: Args, done: Done) -> None:
+def get(desk: Coordinator, args: CallArgs, done: OnResult) -> None:
     """[stream, Get]. `done` gets the value, {runs, stale, trimmed}, or Refused."""
     try:
         with refusals("get"):
@@ -43,7 +41,7 @@ def get(desk: Desk, args: Args, done: Done) -> None:
         done(refused)
 
 
-def consume(desk: Desk, args: Args, done: Done) -> None:
+def consume(desk: Coordinator, args: CallArgs, done: OnResult) -> None:
     """[stream, Consume or MemberNotice]. `done` gets the value or Refused."""
     try:
         with refusals("consume"):
@@ -60,7 +58,7 @@ def consume(desk: Desk, args: Args, done: Done) -> None:
         done(refused)
 
 
-def _get(desk: Desk, args: Args, done: Done) -> None:
+def _get(desk: Coordinator, args: CallArgs, done: OnResult) -> None:
     wanted: Get = args[1]
     name, sync, replicas = wanted.stream, wanted.ack == ACK_SYNCED, wanted.replicas
     if not _is_here(desk, name, "get", args, done):
@@ -75,13 +73,15 @@ def _get(desk: Desk, args: Args, done: Done) -> None:
     decision = desk.decided(book, lambda: decide.get(book.consumers, wanted, look, now_us))
     given = decision.value
     if given.runs or not wanted.max_messages or not wanted.wait_ms or not desk.patient:
-        desk.stage(book, decision, Answer(done, given.to_wire()), [wanted.name], sync=sync, replicas=replicas)
+        desk.stage(book, decision, LoggedAnswer(done, given.to_wire()), [wanted.name], sync=sync, replicas=replicas)
         return
     desk.stage(book, decision, None, [wanted.name], sync=sync, replicas=replicas)
-    desk.waiters.add(Waiter(wanted, given, done, desk.clock() + wanted.wait_ms / 1000, now_us))
+    desk.waiters.add(WaitingGet(wanted, given, done, desk.clock() + wanted.wait_ms / 1000, now_us))
 
 
-def _is_here(desk: Desk, name: bytes, verb: str, args: Args, done: Done, *, may_create: bool = False) -> bool:
+def _is_here(
+    desk: Coordinator, name: bytes, verb: str, args: CallArgs, done: OnResult, *, may_create: bool = False
+) -> bool:
     """Whether this node decides; where its master does, that is asked. Raises Refused."""
     owner = desk.owner
     stream = owner.catalog.open.get(name)
@@ -102,7 +102,7 @@ def _is_here(desk: Desk, name: bytes, verb: str, args: Args, done: Done, *, may_
     return role is Role.MASTER
 
 
-def _require_room(desk: Desk, name: bytes) -> None:
+def _require_room(desk: Coordinator, name: bytes) -> None:
     """Raises Refused where too much waits for other nodes already."""
     if desk.owner.replicas.full(log_name(name)):
         raise Refused(Code.OVERLOADED, REPLICAS_FULL_TEXT)
@@ -111,7 +111,7 @@ def _require_room(desk: Desk, name: bytes) -> None:
 # --- what "consume" does --------------------------------------------------------------------------------------------
 
 
-def _create(desk: Desk, deed: Consume, done: Done) -> None:
+def _create(desk: Coordinator, deed: Consume, done: OnResult) -> None:
     book = desk.book(deed.stream)
     seq, look, now_us = _place(desk, deed), book.current(), desk.owner.clock_us()
     settings = _microseconds(deed.ack_wait_s), deed.deliveries_max
@@ -119,20 +119,20 @@ def _create(desk: Desk, deed: Consume, done: Done) -> None:
     _say(desk, deed, decision, {"next_seq": decision.value.next_seq, "created": decision.value.created}, done)
 
 
-def _reset(desk: Desk, deed: Consume, done: Done) -> None:
+def _reset(desk: Coordinator, deed: Consume, done: OnResult) -> None:
     book = desk.book(deed.stream)
     seq, look, now_us = _place(desk, deed), book.current(), desk.owner.clock_us()
     decision = desk.decided(book, lambda: decide.reset(book.consumers, deed.name, seq, look, now_us))
     _say(desk, deed, decision, {"next_seq": decision.value.next_seq}, done)
 
 
-def _delete(desk: Desk, deed: Consume, done: Done) -> None:
+def _delete(desk: Coordinator, deed: Consume, done: OnResult) -> None:
     book = desk.book(deed.stream)
     decision = desk.decided(book, lambda: decide.delete(book.consumers, deed.name))
     _say(desk, deed, decision, {"existed": decision.value}, done)
 
 
-def _leave(desk: Desk, deed: Consume, done: Done) -> None:
+def _leave(desk: Coordinator, deed: Consume, done: OnResult) -> None:
     """The member has ended in order; others may have what it had."""
     _end_wait(desk, deed)
     book = desk.book(deed.stream)
@@ -140,12 +140,14 @@ def _leave(desk: Desk, deed: Consume, done: Done) -> None:
     _say(desk, deed, decision, {}, done)
 
 
-def _say(desk: Desk, deed: Consume, decision: Decision[Any], value: dict[str, Any], done: Done) -> None:
+def _say(desk: Coordinator, deed: Consume, decision: Decision[Any], value: dict[str, Any], done: OnResult) -> None:
     book = desk.book(deed.stream)
-    desk.stage(book, decision, Answer(done, value), [deed.name], sync=deed.ack == ACK_SYNCED, replicas=deed.replicas)
+    desk.stage(
+        book, decision, LoggedAnswer(done, value), [deed.name], sync=deed.ack == ACK_SYNCED, replicas=deed.replicas
+    )
 
 
-def _place(desk: Desk, deed: Consume) -> int:
+def _place(desk: Coordinator, deed: Consume) -> int:
     return locate(desk.owner.stream(deed.stream), list(deed.start or FROM_NEW))
 
 
@@ -153,14 +155,14 @@ def _microseconds(seconds: float | None) -> int | None:
     return None if seconds is None else int(seconds * MICROSECONDS)
 
 
-def _list(desk: Desk, deed: Consume, done: Done) -> None:
+def _list(desk: Coordinator, deed: Consume, done: OnResult) -> None:
     book = desk.book(deed.stream)
     look, now_us = book.current(), desk.owner.clock_us()
     rows = desk.decided(book, lambda: Decision((), decide.listing(book.consumers, look, now_us))).value
     done({"consumers": [_row(each, look.log, now_us) for each in rows]})
 
 
-def _row(listed: Listed, stream_log: StreamLog, now_us: int) -> dict[str, Any]:
+def _row(listed: ConsumerStatus, stream_log: StreamLog, now_us: int) -> dict[str, Any]:
     row = listed._asdict()
     row["ack_wait_s"] = row.pop("ack_wait_us") / MICROSECONDS
     if stream_log.first_seq <= listed.next_seq < stream_log.next_seq:
@@ -168,7 +170,7 @@ def _row(listed: Listed, stream_log: StreamLog, now_us: int) -> dict[str, Any]:
     return row
 
 
-def _away(desk: Desk, notice: MemberNotice, done: Done) -> None:
+def _away(desk: Coordinator, notice: MemberNotice, done: OnResult) -> None:
     """The member's connection is gone, unless it has come back over another one before this was heard."""
     book = desk.known(notice.stream)
     consumer = book.consumers.by_name.get(notice.name) if book is not None else None
@@ -183,23 +185,23 @@ def _away(desk: Desk, notice: MemberNotice, done: Done) -> None:
     done({})
 
 
-def _wake(desk: Desk, notice: MemberNotice, done: Done) -> None:
+def _wake(desk: Coordinator, notice: MemberNotice, done: OnResult) -> None:
     _end_wait(desk, notice)
     done({})
 
 
-def _end_wait(desk: Desk, of: Consume | MemberNotice) -> None:
+def _end_wait(desk: Coordinator, of: Consume | MemberNotice) -> None:
     """Answer the member's waiting get now, if there is one."""
     waiter = desk.waiters.take(of.stream, of.name, of.member)
     if waiter is not None:
         desk.answer_empty(waiter)
 
 
-_DEEDS: Final[Mapping[str, Callable[[Desk, Consume, Done], None]]] = {
+_DEEDS: Final[Mapping[str, Callable[[Coordinator, Consume, OnResult], None]]] = {
     "create": _create,
     "reset": _reset,
     "delete": _delete,
     "leave": _leave,
     "list": _list,
 }
-_NOTICES: Final[Mapping[str, Callable[[Desk, MemberNotice, Done], None]]] = {"away": _away, "wake": _wake}
+_NOTICES: Final[Mapping[str, Callable[[Coordinator, MemberNotice, OnResult], None]]] = {"away": _away, "wake": _wake}

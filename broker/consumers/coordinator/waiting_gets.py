@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from tailrace.broker.consumers.state.decide import Given
+from tailrace.broker.consumers.state.decide import GetResult
 from tailrace.protocol.consuming import ACK_SYNCED, Get
 
 TICK_S: Final = 0.05
 """How exactly their time is kept."""
 
 
-class Waiter:
+class WaitingGet:
     """A get of one member, answered when there are messages for it, at `deadline_s` at the latest.
 
     `wanted`: the request without its acknowledgements, which are done already; `so_far`: the result of those.
@@ -23,7 +23,7 @@ class Waiter:
     __slots__ = ("_done", "asked_us", "deadline_s", "so_far", "wanted")
 
     def __init__(
-        self, wanted: Get, so_far: Given, done: Callable[[Any], None], deadline_s: float, asked_us: int
+        self, wanted: Get, so_far: GetResult, done: Callable[[Any], None], deadline_s: float, asked_us: int
     ) -> None:
         self.wanted = replace(wanted, finished=(), failed=())
         self.so_far = so_far
@@ -47,12 +47,12 @@ class Waiter:
             done(value)
 
 
-class Waiters:
+class WaitingGets:
     """By stream, consumer and member. A member has one at most. Who has waited longest comes first."""
 
     def __init__(self) -> None:
-        self._of: dict[bytes, dict[bytes, dict[bytes, Waiter]]] = {}
-        self._due: dict[int, dict[Waiter, None]] = {}
+        self._of: dict[bytes, dict[bytes, dict[bytes, WaitingGet]]] = {}
+        self._due: dict[int, dict[WaitingGet, None]] = {}
         self._looked_at = -1  # the tick up to which those that were due have been taken
         self.count = 0
 
@@ -67,24 +67,24 @@ class Waiters:
         """Those of a stream that somebody waits at."""
         return list(self._of.get(name, ()))
 
-    def of(self, name: bytes, consumer: bytes) -> list[Waiter]:
+    def of(self, name: bytes, consumer: bytes) -> list[WaitingGet]:
         return list(self._of.get(name, {}).get(consumer, {}).values())
 
-    def add(self, waiter: Waiter) -> None:
+    def add(self, waiter: WaitingGet) -> None:
         """There is none of this member."""
         by_member = self._of.setdefault(waiter.name, {}).setdefault(waiter.wanted.name, {})
         by_member[waiter.wanted.member] = waiter
         self._due.setdefault(_tick(waiter), {})[waiter] = None
         self.count += 1
 
-    def take(self, name: bytes, consumer: bytes, member: bytes) -> Waiter | None:
+    def take(self, name: bytes, consumer: bytes, member: bytes) -> WaitingGet | None:
         """The member's, which waits no more."""
         waiter = self._of.get(name, {}).get(consumer, {}).get(member)
         if waiter is not None:
             self.remove(waiter)
         return waiter
 
-    def remove(self, waiter: Waiter) -> None:
+    def remove(self, waiter: WaitingGet) -> None:
         """It waits no more. Nothing, where it did not."""
         if self._of.get(waiter.name, {}).get(waiter.wanted.name, {}).get(waiter.wanted.member) is not waiter:
             return
@@ -101,7 +101,7 @@ class Waiters:
             del self._due[_tick(waiter)]
         self.count -= 1
 
-    def take_all(self, name: bytes | None = None) -> list[Waiter]:
+    def take_all(self, name: bytes | None = None) -> list[WaitingGet]:
         """All, or all of a stream; they wait no more."""
         names = self.names() if name is None else [name]
         taken = [each for stream in names for consumer in self.consumers(stream) for each in self.of(stream, consumer)]
@@ -109,7 +109,7 @@ class Waiters:
             self.remove(waiter)
         return taken
 
-    def take_due(self, now_s: float) -> list[Waiter]:
+    def take_due(self, now_s: float) -> list[WaitingGet]:
         """Those whose time is over; they wait no more."""
         tick = int(now_s / TICK_S)
         if tick == self._looked_at or not self._due:
@@ -121,6 +121,6 @@ class Waiters:
         return taken
 
 
-def _tick(waiter: Waiter) -> int:
+def _tick(waiter: WaitingGet) -> int:
     """The first one at which its time is over."""
     return int(waiter.deadline_s / TICK_S) + 1

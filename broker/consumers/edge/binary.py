@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tailrace.broker.consumers.edge.session import Gotten
+from tailrace.broker.consumers.edge.session import FetchedGet
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol import consuming as c
 from tailrace.protocol.messages import pack
@@ -25,7 +25,7 @@ def consume(client: BinaryClient, message: c.Consume) -> None:
 
 
 def get(client: BinaryClient, message: c.Get) -> None:
-    def answer(outcome: Gotten | Refused) -> None:
+    def answer(outcome: FetchedGet | Refused) -> None:
         if isinstance(outcome, Refused):
             client.refuse_request(Op.GET, message.id, outcome.code, outcome.text)
             return

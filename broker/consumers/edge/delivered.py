@@ -10,39 +10,39 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, Final
 
-from tailrace.broker.consumers.state.ranges import Range, Run, Runs
+from tailrace.broker.consumers.state.ranges import DeliveryRun, DeliveryRuns, SeqRange
 from tailrace.protocol.consuming import FINISHED_MAX, FinishedRow
 
 RUNS_MAX: Final = FINISHED_MAX
 """Remembered of a connection. Beyond them the oldest are forgotten of what it got from another consumer longest ago."""
 
-Key = tuple[bytes, bytes]
+ConsumerKey = tuple[bytes, bytes]
 """stream, consumer"""
 
 
-class Handed:
+class DeliveredMessages:
     """A run's `deliveries` are its epoch here."""
 
     def __init__(self) -> None:
-        self._of: OrderedDict[Key, Runs] = OrderedDict()
+        self._of: OrderedDict[ConsumerKey, DeliveryRuns] = OrderedDict()
         self._count = 0
 
-    def note(self, key: Key, first: int, last: int, epoch: int) -> None:
+    def note(self, key: ConsumerKey, first: int, last: int, epoch: int) -> None:
         """These messages were shown; whatever had their seqs before is not meant any more."""
-        runs = self._of.setdefault(key, Runs())
+        runs = self._of.setdefault(key, DeliveryRuns())
         self._of.move_to_end(key)
         self._count -= len(runs)
         runs.cut(first, last)
-        runs.add(Run(first, last, epoch))
+        runs.add(DeliveryRun(first, last, epoch))
         self._count += len(runs)
         while self._count > RUNS_MAX:
             self._forget_one()
 
-    def meant(self, key: Key, first: int, last: int) -> tuple[list[FinishedRow], list[Range]]:
+    def meant(self, key: ConsumerKey, first: int, last: int) -> tuple[list[FinishedRow], list[SeqRange]]:
         """The messages of these seqs that were shown, and the seqs of which none was."""
         rows: list[FinishedRow] = []
-        unknown: list[Range] = []
-        for run in self._of.get(key, Runs()).overlap(first, last):
+        unknown: list[SeqRange] = []
+        for run in self._of.get(key, DeliveryRuns()).overlap(first, last):
             if run.first > first:
                 unknown.append((first, run.first - 1))
             rows.append((run.first, run.last, run.deliveries))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tailrace.protocol import consuming as c
 from tailrace.shard.files import read_all
-from tailrace.shard.index import Run
+from tailrace.shard.index import IndexRun
 from tailrace.shard.reader import StreamReader
 
 
@@ -23,7 +23,7 @@ class OtherMessages(Exception):
 class Fetched(NamedTuple):
     """`frames` of each of the runs, in order. `trimmed`: how many messages are not kept any more."""
 
-    runs: list[c.Run]
+    runs: list[c.DeliveredRun]
     frames: list[bytes]
     trimmed: int
 
@@ -33,7 +33,7 @@ def end_of(runs: Iterable[Sequence[int]]) -> int:
     return max((first + count for first, count, _deliveries, _epoch in runs), default=0)
 
 
-def before(runs: Iterable[Sequence[int]], next_seq: int) -> list[c.Run]:
+def before(runs: Iterable[Sequence[int]], next_seq: int) -> list[c.DeliveredRun]:
     """What of the runs comes before `next_seq`."""
     return [
         (first, min(count, next_seq - first), deliveries, epoch)
@@ -48,7 +48,7 @@ def fetch(reader: StreamReader, runs: Iterable[Sequence[int]], max_bytes: int) -
     Raises Trimmed where messages go in this very moment, OtherMessages, StreamCut, StreamDamaged, OSError, and
     ValueError for a message that has not come yet.
     """
-    fetched: list[c.Run] = []
+    fetched: list[c.DeliveredRun] = []
     frames: list[bytes] = []
     trimmed, room, oldest = 0, max_bytes, reader.first_seq()
     for first, count, deliveries, given_epoch in runs:
@@ -63,7 +63,7 @@ def fetch(reader: StreamReader, runs: Iterable[Sequence[int]], max_bytes: int) -
                 f"messages {start} to {end - 1} of epoch {given_epoch} are of epochs {entry.epoch} to {last.epoch} here"
             )
             raise OtherMessages(text)
-        run = Run(start, entry.offset, end, last.offset + last.length)
+        run = IndexRun(start, entry.offset, end, last.offset + last.length)
         end_seq, end_offset = reader.cut(run, max(room, 0) if given_epoch else 0)  # or one at a time
         if end_offset - run.offset > room and fetched:
             break

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from tailrace.broker.consumers.edge.delivered import Handed
-from tailrace.broker.consumers.edge.session import Gotten, Serving
+from tailrace.broker.consumers.edge.delivered import DeliveredMessages
+from tailrace.broker.consumers.edge.session import ConsumerSession, FetchedGet
 from tailrace.broker.consumers.state.ranges import merged
 from tailrace.broker.routing.batch import Pending
 from tailrace.broker.streams.refused import Refused
@@ -25,7 +25,7 @@ from tailrace.shard.leaves import load
 
 if TYPE_CHECKING:
     from tailrace.broker.connection.line import LineClient
-    from tailrace.broker.delivery.subscribe import Subscribing
+    from tailrace.broker.delivery.subscribe import Subscriptions
 
 COLUMNS: Final = (
     "consumer",
@@ -44,13 +44,13 @@ COLUMNS: Final = (
 _text = load("tailrace.protocol.text_cy")
 
 
-class LineServing(Serving):
+class LineConsumerSession(ConsumerSession):
     """`member`: what the connection is called as a member of any consumer."""
 
-    def __init__(self, client: LineClient, subscribing: Subscribing, member: bytes = b"") -> None:
+    def __init__(self, client: LineClient, subscribing: Subscriptions, member: bytes = b"") -> None:
         super().__init__(client, subscribing)
         self.member = member or b"line-" + os.urandom(8).hex().encode()
-        self.handed = Handed()
+        self.handed = DeliveredMessages()
         self._row: deque[tuple[Pending, Callable[[Pending], None]]] = deque()
         self._busy = False  # the first of the row that has begun has not been answered
         self._stepping = False
@@ -107,27 +107,27 @@ def execute(client: LineClient, command: Any) -> None:
     serving.take(client, lambda pending: begin(serving, pending, command))
 
 
-def _consume(serving: LineServing, pending: Pending, command: lines.Consume) -> None:
+def _consume(serving: LineConsumerSession, pending: Pending, command: lines.Consume) -> None:
     wanted = c.Consume(0, "create", command.stream, command.name, command.start)
     _ask(serving, pending, wanted, lambda value: _ok("consume", command, value["next_seq"]))
 
 
-def _reset(serving: LineServing, pending: Pending, command: lines.Reset) -> None:
+def _reset(serving: LineConsumerSession, pending: Pending, command: lines.Reset) -> None:
     wanted = c.Consume(0, "reset", command.stream, command.name, command.start)
     _ask(serving, pending, wanted, lambda value: _ok("reset", command, value["next_seq"]))
 
 
-def _unconsume(serving: LineServing, pending: Pending, command: lines.Unconsume) -> None:
+def _unconsume(serving: LineConsumerSession, pending: Pending, command: lines.Unconsume) -> None:
     wanted = c.Consume(0, "delete", command.stream, command.name)
     _ask(serving, pending, wanted, lambda _value: _ok("unconsume", command))
 
 
-def _leave(serving: LineServing, pending: Pending, command: lines.Leave) -> None:
+def _leave(serving: LineConsumerSession, pending: Pending, command: lines.Leave) -> None:
     wanted = c.Consume(0, "leave", command.stream, command.name, member=serving.member)
     _ask(serving, pending, wanted, lambda _value: _ok("leave", command))
 
 
-def _consumers(serving: LineServing, pending: Pending, command: lines.Consumers) -> None:
+def _consumers(serving: LineConsumerSession, pending: Pending, command: lines.Consumers) -> None:
     def render(value: dict[str, Any]) -> bytes:
         rows = [
             [row["name"].decode(), *("" if row.get(key) is None else row[key] for key in COLUMNS[1:])]
@@ -138,18 +138,20 @@ def _consumers(serving: LineServing, pending: Pending, command: lines.Consumers)
     _ask(serving, pending, c.Consume(0, "list", command.stream), render)
 
 
-def _ask(serving: LineServing, pending: Pending, wanted: c.Consume, render: Callable[[dict[str, Any]], bytes]) -> None:
+def _ask(
+    serving: LineConsumerSession, pending: Pending, wanted: c.Consume, render: Callable[[dict[str, Any]], bytes]
+) -> None:
     def answer(value: Any) -> None:
         pending.settle(_refusal(serving, value) if isinstance(value, Refused) else render(value))
 
     serving.consume(wanted, answer)
 
 
-def _get(serving: LineServing, pending: Pending, command: lines.Get) -> None:
+def _get(serving: LineConsumerSession, pending: Pending, command: lines.Get) -> None:
     stream, name = command.stream, command.name
     wanted = c.Get(0, stream, name, serving.member, max_messages=command.count, wait_ms=command.wait_ms)
 
-    def answer(outcome: Gotten | Refused) -> None:
+    def answer(outcome: FetchedGet | Refused) -> None:
         if isinstance(outcome, Refused):
             pending.settle(_refusal(serving, outcome))
             return
@@ -167,7 +169,7 @@ def _get(serving: LineServing, pending: Pending, command: lines.Get) -> None:
     serving.get(wanted, answer)
 
 
-def _render(stream: bytes, gotten: Gotten) -> tuple[bytes, int]:
+def _render(stream: bytes, gotten: FetchedGet) -> tuple[bytes, int]:
     """The messages as `msg` lines, and how many. Raises Refused for a frame that is not right."""
     texts, messages = [], 0
     for (first, count, _deliveries, _epoch), frames in zip(gotten.runs, gotten.frames, strict=True):
@@ -187,25 +189,27 @@ def _trimmed(stream: bytes, count: int) -> bytes:
     return answers.err(Code.TRIMMED, f"{stream.decode()}: {count} messages were trimmed before they were got")
 
 
-def _finish(serving: LineServing, pending: Pending, command: lines.Finish) -> None:
+def _finish(serving: LineConsumerSession, pending: Pending, command: lines.Finish) -> None:
     seqs = [command.first] if command.first == command.last else [command.first, command.last]
     rows, unknown = serving.handed.meant((command.stream, command.name), command.first, command.last)
     wanted = c.Get(0, command.stream, command.name, serving.member, finished=tuple(rows))
     _say(serving, pending, wanted, unknown, _ok("ack", command, *seqs))
 
 
-def _nack(serving: LineServing, pending: Pending, command: lines.Nack) -> None:
+def _nack(serving: LineConsumerSession, pending: Pending, command: lines.Nack) -> None:
     rows, unknown = serving.handed.meant((command.stream, command.name), command.seq, command.seq)
     failed = tuple((seq, epoch, command.reason) for seq, _last, epoch in rows)
     wanted = c.Get(0, command.stream, command.name, serving.member, failed=failed)
     _say(serving, pending, wanted, unknown, _ok("nack", command, command.seq))
 
 
-def _say(serving: LineServing, pending: Pending, wanted: c.Get, unknown: list[c.Range], done: bytes) -> None:
+def _say(
+    serving: LineConsumerSession, pending: Pending, wanted: c.Get, unknown: list[c.MessageRange], done: bytes
+) -> None:
     """A get that asks for nothing. `unknown`: what it was to say besides, of messages that were not given here."""
 
-    def answer(outcome: Gotten | Refused) -> None:
-        if isinstance(outcome, Gotten) and (outcome.stale or unknown):
+    def answer(outcome: FetchedGet | Refused) -> None:
+        if isinstance(outcome, FetchedGet) and (outcome.stale or unknown):
             text = _stale(merged([*outcome.stale, *unknown]))
             outcome = Refused(Code.STALE, f"{wanted.stream.decode()}: {text}")
         pending.settle(_refusal(serving, outcome) if isinstance(outcome, Refused) else done)
@@ -213,7 +217,7 @@ def _say(serving: LineServing, pending: Pending, wanted: c.Get, unknown: list[c.
     serving.get(wanted, answer)
 
 
-def _stale(ranges: list[c.Range]) -> str:
+def _stale(ranges: list[c.MessageRange]) -> str:
     first, last = ranges[0]
     what = f"message {first} is" if first == last else f"messages {first} to {last} are"
     more = f", nor are {len(ranges) - 1} ranges more" if len(ranges) > 1 else ""
@@ -229,12 +233,12 @@ def _ok(
     return answers.ok(word, command.stream, command.name, *rest)
 
 
-def _refusal(serving: Serving, refused: Refused) -> bytes:
+def _refusal(serving: ConsumerSession, refused: Refused) -> bytes:
     serving.client.services.metrics.refused.add(refused.code)
     return answers.err(refused.code, refused.text)
 
 
-COMMANDS: Final[Mapping[type, Callable[[LineServing, Pending, Any], None]]] = {
+COMMANDS: Final[Mapping[type, Callable[[LineConsumerSession, Pending, Any], None]]] = {
     lines.Consume: _consume,
     lines.Unconsume: _unconsume,
     lines.Leave: _leave,

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tailrace.broker.connection.base import OUT_HIGH_BYTES
 from tailrace.broker.consumers.edge import fetch
-from tailrace.broker.delivery.subscribe import Subscribing, storage_refusals
+from tailrace.broker.delivery.subscribe import Subscriptions, storage_refusals
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol import consuming as c
 from tailrace.protocol.errors import Code
 from tailrace.shard.errors import StreamCut, StreamMissing, Trimmed
 
 if TYPE_CHECKING:
-    from tailrace.broker.connection.client import Client
+    from tailrace.broker.connection.client import ClientConnection
 
 GETS_MAX: Final = 256
 """Gets of one connection that have no answer yet."""
@@ -34,35 +34,35 @@ HELD_LOOK_S: Final = 0.01
 """How long a loop that holds gets sleeps at most: nothing tells it that a sibling has appended to a copy."""
 
 _NO_SUCH = (Code.CONSUMER, Code.UNKNOWN)
-Member = tuple[bytes, bytes, bytes]
+MemberKey = tuple[bytes, bytes, bytes]
 """stream, consumer, member"""
 
 
-class Asked(NamedTuple):
+class LastRequest(NamedTuple):
     """When a member last asked for something, and the session that it said."""
 
     at_s: float
     session: int
 
 
-class Gotten(NamedTuple):
+class FetchedGet(NamedTuple):
     """The answer to a get. `frames`: those of each run."""
 
-    runs: list[c.Run]
+    runs: list[c.DeliveredRun]
     frames: list[bytes]
-    stale: list[c.Range]
+    stale: list[c.MessageRange]
     trimmed: int
 
 
-Answer = Callable[[Gotten | Refused], None]
+GetCallback = Callable[[FetchedGet | Refused], None]
 
 
-class Getting:
+class PendingGet:
     """A get that has no answer yet. `given`: what the owner has answered, when it has."""
 
     __slots__ = ("answer", "given", "until_s", "wanted", "woken")
 
-    def __init__(self, wanted: c.Get, until_s: float, answer: Answer) -> None:
+    def __init__(self, wanted: c.Get, until_s: float, answer: GetCallback) -> None:
         self.wanted = wanted
         self.until_s = until_s
         self.answer = answer
@@ -70,14 +70,14 @@ class Getting:
         self.woken = False
 
 
-class Serving:
+class ConsumerSession:
     """One a connection that has asked for any of this."""
 
-    def __init__(self, client: Client, subscribing: Subscribing) -> None:
+    def __init__(self, client: ClientConnection, subscribing: Subscriptions) -> None:
         self.client = client
         self._subscribing = subscribing
-        self._members: dict[Member, Asked] = {}
-        self._gets: dict[Getting, None] = {}
+        self._members: dict[MemberKey, LastRequest] = {}
+        self._gets: dict[PendingGet, None] = {}
         self._asked = 0  # anything else that has no answer yet
 
     @property
@@ -115,7 +115,7 @@ class Serving:
         else:
             ensured(0)
 
-    def get(self, wanted: c.Get, answer: Answer) -> None:
+    def get(self, wanted: c.Get, answer: GetCallback) -> None:
         """`answer` hears what the member is given, or Refused; nothing once the connection is closed."""
         member = wanted.stream, wanted.name, wanted.member
         if len(self._gets) >= GETS_MAX:
@@ -127,13 +127,13 @@ class Serving:
         if self.client.ending:  # commands that were sent behind a get that waited
             wanted = replace(wanted, wait_ms=0)
         now_s = self.client.services.now_s
-        self._members[member] = Asked(now_s, wanted.session)
-        getting = Getting(wanted, now_s + wanted.wait_ms / 1000, answer)
+        self._members[member] = LastRequest(now_s, wanted.session)
+        getting = PendingGet(wanted, now_s + wanted.wait_ms / 1000, answer)
         self._gets[getting] = None
         self._call(wanted.stream, "get", [wanted.stream, wanted], lambda value: self._given(getting, value))
         self.client.note_awaited()
 
-    def _given(self, getting: Getting, value: Any) -> None:
+    def _given(self, getting: PendingGet, value: Any) -> None:
         """The owner's word on a get."""
         if getting not in self._gets:
             return  # the connection is closed
@@ -166,7 +166,7 @@ class Serving:
         """Whether the peer has more to read than is added to."""
         return len(self.client.out) > OUT_HIGH_BYTES
 
-    def _answer(self, getting: Getting, *, at_once: bool = False) -> bool:
+    def _answer(self, getting: PendingGet, *, at_once: bool = False) -> bool:
         """Answer a get with what it was given, as soon as that can be read; `at_once` with what of it can be."""
         given, late = getting.given, at_once or self.client.services.now_s > getting.until_s
         assert given is not None
@@ -180,7 +180,7 @@ class Serving:
         if fetched is None:
             return False
         stale = [(first, last) for first, last in given["stale"]]
-        self._settle(getting, Gotten(fetched.runs, fetched.frames, stale, given["trimmed"] + fetched.trimmed))
+        self._settle(getting, FetchedGet(fetched.runs, fetched.frames, stale, given["trimmed"] + fetched.trimmed))
         return True
 
     def _fetched(self, wanted: c.Get, runs: list[list[int]], *, late: bool) -> fetch.Fetched | None:
@@ -205,7 +205,7 @@ class Serving:
                 pass
         return nothing if late else None
 
-    def _settle(self, getting: Getting, outcome: Gotten | Refused) -> None:
+    def _settle(self, getting: PendingGet, outcome: FetchedGet | Refused) -> None:
         del self._gets[getting]
         getting.answer(outcome)
 
@@ -247,7 +247,7 @@ class Serving:
     def restore_state(self, state: list[list[Any]]) -> None:
         """Go on where `export_state` was called."""
         now_s = self.client.services.now_s
-        self._members = {tuple(member): Asked(now_s - idle_s, session) for *member, idle_s, session in state}
+        self._members = {tuple(member): LastRequest(now_s - idle_s, session) for *member, idle_s, session in state}
 
 
 def _failed(value: Any) -> bool:

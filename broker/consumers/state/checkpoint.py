@@ -7,9 +7,17 @@ from typing import Any, Final, TypeVar
 
 import msgpack
 
-from tailrace.broker.consumers.state.consumer import Consumer, DeadLetter
-from tailrace.broker.consumers.state.ranges import Run
-from tailrace.broker.consumers.state.records import BadRecord, Begun, Ended, Kept, Open, Record, Row
+from tailrace.broker.consumers.state.consumer import DeadLetter, DurableConsumer
+from tailrace.broker.consumers.state.ranges import DeliveryRun
+from tailrace.broker.consumers.state.records import (
+    BadRecord,
+    CheckpointBegun,
+    CheckpointEnded,
+    ConsumerRow,
+    ConsumerRows,
+    Record,
+    UnfinishedRows,
+)
 from tailrace.shard.epochs import History
 
 PART_REST_BYTES: Final = 128 + 8
@@ -18,39 +26,42 @@ PART_REST_BYTES: Final = 128 + 8
 T = TypeVar("T", bound=tuple[Any, ...])
 
 
-def parts_of(history: History, consumers: Iterable[Consumer], part_max_bytes: int) -> list[Record]:
-    """`Begun`, the parts, `Ended`. A part has a row at least."""
+def parts_of(history: History, consumers: Iterable[DurableConsumer], part_max_bytes: int) -> list[Record]:
+    """`CheckpointBegun`, the parts, `CheckpointEnded`. A part has a row at least."""
     each = sorted(consumers, key=lambda consumer: consumer.name)
     room = part_max_bytes - PART_REST_BYTES
-    parts: list[Record] = [Kept(rows) for rows in _batches(map(_row, each), room)]
+    parts: list[Record] = [ConsumerRows(rows) for rows in _batches(map(_row, each), room)]
     for consumer in each:
         name = consumer.name
-        parts += [Open(name, waiting=rows) for rows in _batches(map(_waiting, consumer.waiting), room)]
-        parts += [Open(name, flight=rows) for rows in _batches(map(_flight, consumer.flight), room)]
-        parts += [Open(name, dying=rows) for rows in _batches(map(_dying, consumer.dying.values()), room)]
-    return [Begun(history), *parts, Ended(len(parts))]
+        parts += [UnfinishedRows(name, waiting=rows) for rows in _batches(map(_waiting, consumer.waiting), room)]
+        parts += [UnfinishedRows(name, flight=rows) for rows in _batches(map(_flight, consumer.flight), room)]
+        parts += [UnfinishedRows(name, dying=rows) for rows in _batches(map(_dying, consumer.dying.values()), room)]
+    return [CheckpointBegun(history), *parts, CheckpointEnded(len(parts))]
 
 
-class Building:
+class CheckpointReader:
     """A checkpoint that is being read. Its records come one after the other; whatever else comes ends it."""
 
-    def __init__(self, begun: Begun) -> None:
+    def __init__(self, begun: CheckpointBegun) -> None:
         self.history = begun.history
-        self.by_name: dict[bytes, Consumer] = {}
+        self.by_name: dict[bytes, DurableConsumer] = {}
         self.parts = 0
 
-    def add(self, part: Kept | Open) -> None:
+    def add(self, part: ConsumerRows | UnfinishedRows) -> None:
         """Raises BadRecord."""
         self.parts += 1
-        if isinstance(part, Kept):
+        if isinstance(part, ConsumerRows):
             self.by_name.update((row.name, _made(row)) for row in part.rows)
             return
         consumer = self.by_name.get(part.name)
         if consumer is None:
             raise BadRecord(f"a checkpoint has messages of consumer {part.name!r}, but not that itself")
         consumer.restore(
-            (Run(first, first + count - 1, deliveries) for first, count, deliveries in part.waiting),
-            (Run(first, first + count - 1, times, member, due) for first, count, times, member, due in part.flight),
+            (DeliveryRun(first, first + count - 1, deliveries) for first, count, deliveries in part.waiting),
+            (
+                DeliveryRun(first, first + count - 1, times, member, due)
+                for first, count, times, member, due in part.flight
+            ),
             (DeadLetter(part.name, consumer.era_us, *row) for row in part.dying),
         )
 
@@ -70,22 +81,22 @@ def _batches(rows: Iterable[T], room_bytes: int) -> Iterator[tuple[T, ...]]:
         yield tuple(batch)
 
 
-def _row(consumer: Consumer) -> Row:
-    return Row(*(getattr(consumer, field) for field in Row._fields))
+def _row(consumer: DurableConsumer) -> ConsumerRow:
+    return ConsumerRow(*(getattr(consumer, field) for field in ConsumerRow._fields))
 
 
-def _made(row: Row) -> Consumer:
-    consumer = Consumer(row.name, row.created_us, row.next_seq, row.ack_wait_us, row.deliveries_max)
-    for field, value in zip(Row._fields, row, strict=True):
+def _made(row: ConsumerRow) -> DurableConsumer:
+    consumer = DurableConsumer(row.name, row.created_us, row.next_seq, row.ack_wait_us, row.deliveries_max)
+    for field, value in zip(ConsumerRow._fields, row, strict=True):
         setattr(consumer, field, value)
     return consumer
 
 
-def _waiting(run: Run) -> tuple[int, int, int]:
+def _waiting(run: DeliveryRun) -> tuple[int, int, int]:
     return run.first, len(run), run.deliveries
 
 
-def _flight(run: Run) -> tuple[int, int, int, bytes, int]:
+def _flight(run: DeliveryRun) -> tuple[int, int, int, bytes, int]:
     return run.first, len(run), run.deliveries, run.member, run.deadline_us
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from tailrace.broker.consumers.state.keys import Keys
-from tailrace.broker.consumers.state.ranges import Range, Run, Runs
+from tailrace.broker.consumers.state.ranges import DeliveryRun, DeliveryRuns, SeqRange
 from tailrace.broker.consumers.state.records import BadRecord
 from tailrace.shard.epochs import NEVER_SEQ, History, epoch_at
 
@@ -62,7 +62,7 @@ class Member:
         self.session = 0
 
 
-class Consumer:
+class DurableConsumer:
     """Read only, but for `broker.consumers`.
 
     `era_us`: when it was made or reset. `last_us`: when the last create, reset or get was logged. `unsure_seq`:
@@ -96,8 +96,8 @@ class Consumer:
         self.deliveries_max = deliveries_max
         self.next_seq = seq
         self.unsure_seq = 0
-        self.waiting = Runs()
-        self.flight = Runs()
+        self.waiting = DeliveryRuns()
+        self.flight = DeliveryRuns()
         self.dying: dict[int, DeadLetter] = {}
         self.dead = 0
         self.redelivered = 0
@@ -121,18 +121,18 @@ class Consumer:
 
     # --- what happens to messages -------------------------------------------------------------------------------------
 
-    def finish(self, ranges: Iterable[Range]) -> None:
+    def finish(self, ranges: Iterable[SeqRange]) -> None:
         """What of these is in flight or waits is finished, and what comes from `next_seq` on."""
         for first, last in ranges:
             if last >= self.next_seq:
                 if first > self.next_seq:
-                    self.waiting.add(Run(self.next_seq, first - 1, 0))
+                    self.waiting.add(DeliveryRun(self.next_seq, first - 1, 0))
                 self.next_seq = last + 1
             self._land(self.flight.cut(first, last), kept=False)
             if self.waiting.count:
                 self._drop_waiting(first, last)
 
-    def fail(self, ranges: Iterable[Range], reason: str, history: History) -> None:
+    def fail(self, ranges: Iterable[SeqRange], reason: str, history: History) -> None:
         """What of these is in flight has failed once more."""
         for first, last in ranges:
             for run in self._land(self.flight.cut(first, last)):
@@ -140,13 +140,13 @@ class Consumer:
                 if doomed:
                     self._condemn(run.part(run.first, run.first + doomed - 1), reason, history)
                 if doomed < len(run):
-                    self.waiting.add(Run(run.first + doomed, run.last, run.deliveries + 1))
+                    self.waiting.add(DeliveryRun(run.first + doomed, run.last, run.deliveries + 1))
 
-    def back(self, ranges: Iterable[Range]) -> None:
+    def back(self, ranges: Iterable[SeqRange]) -> None:
         """What of these is in flight waits again, as if it had not been delivered."""
         for first, last in ranges:
             for run in self._land(self.flight.cut(first, last)):
-                self.waiting.add(Run(run.first, run.last, run.deliveries))
+                self.waiting.add(DeliveryRun(run.first, run.last, run.deliveries))
 
     def keep(self, kept_seq: int) -> None:
         """What waits and was never given is finished before this seq: it is not there any more."""
@@ -156,7 +156,7 @@ class Consumer:
             self.next_seq = kept_seq
             self.keys = None  # it may know keys of what was passed over
 
-    def give(self, member: bytes, ranges: Iterable[Range], deadline_us: int) -> None:
+    def give(self, member: bytes, ranges: Iterable[SeqRange], deadline_us: int) -> None:
         """These are in flight at the member. Raises BadRecord where one of them does not wait and is not new."""
         for first, last in ranges:
             old_last = min(last, self.next_seq - 1)
@@ -164,20 +164,20 @@ class Consumer:
             if sum(map(len, found)) != max(0, old_last - first + 1):
                 raise BadRecord(f"consumer {self.name!r}: messages {first} to {last} are given, and do not wait")
             for run in found:
-                self._take_off(Run(run.first, run.last, run.deliveries, member, deadline_us))
+                self._take_off(DeliveryRun(run.first, run.last, run.deliveries, member, deadline_us))
                 if run.deliveries:
                     self.redelivered += len(run)
             if last > old_last:
                 new_first = max(first, self.next_seq)
                 if new_first > self.next_seq:
-                    self.waiting.add(Run(self.next_seq, new_first - 1, 0))
+                    self.waiting.add(DeliveryRun(self.next_seq, new_first - 1, 0))
                 self.next_seq = last + 1
-                self._take_off(Run(new_first, last, 0, member, deadline_us))
+                self._take_off(DeliveryRun(new_first, last, 0, member, deadline_us))
 
     def go_to(self, seq: int, time_us: int) -> None:
         """Begin anew at this message."""
         self._land(self.flight.cut(0, NEVER_SEQ))
-        self.waiting = Runs()
+        self.waiting = DeliveryRuns()
         self.keys = None
         self.next_seq = seq
         self.unsure_seq = 0
@@ -193,13 +193,15 @@ class Consumer:
         self.dying = {number: letter for number, letter in self.dying.items() if letter.seq < seq}
         return True
 
-    def doomed(self, run: Run) -> int:
+    def doomed(self, run: DeliveryRun) -> int:
         """How many of these messages, from the first on, die where one delivery more has failed."""
         if not 0 < self.deliveries_max <= run.deliveries + 1:
             return 0
         return max(0, min(len(run), DYING_MAX - len(self.dying)))
 
-    def restore(self, waiting: Iterable[Run], flight: Iterable[Run], dying: Iterable[DeadLetter]) -> None:
+    def restore(
+        self, waiting: Iterable[DeliveryRun], flight: Iterable[DeliveryRun], dying: Iterable[DeadLetter]
+    ) -> None:
         """A part of what a checkpoint says of it."""
         for run in waiting:
             self.waiting.add(run)
@@ -208,7 +210,7 @@ class Consumer:
         for letter in dying:
             self.dying[letter.number] = letter
 
-    def _take_off(self, run: Run) -> None:
+    def _take_off(self, run: DeliveryRun) -> None:
         """Into flight."""
         member = self.members.get(run.member)
         if member is None:
@@ -218,7 +220,7 @@ class Consumer:
             self.keys.took_off(run)
         self.flight.add(run)  # at last: there it may become one with what follows it
 
-    def _land(self, found: list[Run], kept: bool = True) -> list[Run]:
+    def _land(self, found: list[DeliveryRun], kept: bool = True) -> list[DeliveryRun]:
         """These were in flight; `kept`: and are not finished."""
         for run in found:
             member = self.members[run.member]
@@ -236,7 +238,7 @@ class Consumer:
             if self.keys is not None:
                 self.keys.forget(run)
 
-    def _condemn(self, run: Run, reason: str, history: History) -> None:
+    def _condemn(self, run: DeliveryRun, reason: str, history: History) -> None:
         for seq in range(run.first, run.last + 1):
             letter = DeadLetter(
                 self.name, self.era_us, self.dead, seq, epoch_at(history, seq), run.deliveries + 1, reason

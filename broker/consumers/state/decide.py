@@ -5,8 +5,8 @@ Each function applies the records that it gives, so `Decision.value` may be take
 1. appends `records`, in their order, to `$cursor/X` (there are none where nothing has changed), and answers when they
    are logged as was asked for;
 2. publishes each letter of `dead` to X/$dead (`DeadLetter.producer_id`, number 0), after the records are appended, and
-   then calls `bury`; `Consumers.unburied` has those that are left, also after a load. A letter that cannot be published
-   now may be tried again at any time; one whose message is not kept any more is buried without;
+   then calls `bury`; `ConsumerTable.unburied` has those that are left, also after a load. A letter that cannot be
+   published now may be tried again at any time; one whose message is not kept any more is buried without;
 3. throws the state away and loads it anew when the append fails, or when anything but Refused is raised here.
 
 Refused is raised before anything was changed. After a load, after the stream's role or term has changed, and before its
@@ -17,33 +17,40 @@ from __future__ import annotations
 
 from typing import Final
 
-from tailrace.broker.consumers.state.consumer import Consumer
+from tailrace.broker.consumers.state.consumer import DurableConsumer
 from tailrace.broker.consumers.state.decide_get import get, on_line, present, rewind, since
-from tailrace.broker.consumers.state.group import Look, followers
-from tailrace.broker.consumers.state.ranges import Range, flat
-from tailrace.broker.consumers.state.records import Buried, Created, Deleted, Record, Reset, Returned
+from tailrace.broker.consumers.state.group import ConsumedStream, followers
+from tailrace.broker.consumers.state.ranges import SeqRange, flat
+from tailrace.broker.consumers.state.records import (
+    ConsumerCreated,
+    ConsumerDeleted,
+    ConsumerReset,
+    FlightReturned,
+    LetterPublished,
+    Record,
+)
 from tailrace.broker.consumers.state.requests import (
+    ConsumeResult,
+    ConsumerStatus,
     Decision,
-    Given,
-    Listed,
-    Placed,
+    GetResult,
     find,
     require_name,
     require_seq,
     require_settings,
 )
-from tailrace.broker.consumers.state.stream_state import Consumers, DeadLetter
+from tailrace.broker.consumers.state.stream_state import ConsumerTable, DeadLetter
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.consuming import CONSUMERS_MAX
 from tailrace.protocol.errors import Code
 from tailrace.protocol.names import shown
 
 __all__ = [
+    "ConsumeResult",
+    "ConsumedStream",
+    "ConsumerStatus",
     "Decision",
-    "Given",
-    "Listed",
-    "Look",
-    "Placed",
+    "GetResult",
     "away",
     "bury",
     "create",
@@ -68,14 +75,14 @@ LEFT: Final = "its member has left"
 
 
 def create(
-    consumers: Consumers,
+    consumers: ConsumerTable,
     name: bytes,
     seq: int,
-    look: Look,
+    look: ConsumedStream,
     now_us: int,
     ack_wait_us: int | None = None,
     deliveries_max: int | None = None,
-) -> Decision[Placed]:
+) -> Decision[ConsumeResult]:
     """Make a consumer whose first message is `seq`, or the nearest there is or will be.
 
     Where it is there with these settings (None: any), that is fine. Raises Refused: USAGE for a name or settings that
@@ -87,38 +94,40 @@ def create(
     there = consumers.by_name.get(name)
     if there is not None:
         _require_same(there, ack_wait_us, deliveries_max)
-        return Decision((), Placed(there.floor_seq))
+        return Decision((), ConsumeResult(there.floor_seq))
     if len(consumers.by_name) >= CONSUMERS_MAX:
         raise Refused(Code.OVERLOADED, f"this stream has {CONSUMERS_MAX} consumers, which is the most; delete some")
     if ack_wait_us is None:
         ack_wait_us = ACK_WAIT_US
     parted = on_line(consumers, look) if look.history != consumers.history else ()
-    created = Created(name, now_us, _nearest(seq, look), ack_wait_us, deliveries_max or 0)
-    return Decision((*parted, *_apply(consumers, created)), Placed(created.seq, True))
+    created = ConsumerCreated(name, now_us, _nearest(seq, look), ack_wait_us, deliveries_max or 0)
+    return Decision((*parted, *_apply(consumers, created)), ConsumeResult(created.seq, True))
 
 
-def reset(consumers: Consumers, name: bytes, seq: int, look: Look, now_us: int) -> Decision[Placed]:
+def reset(
+    consumers: ConsumerTable, name: bytes, seq: int, look: ConsumedStream, now_us: int
+) -> Decision[ConsumeResult]:
     """Go on at `seq`, or the nearest there is; what is in flight is nobody's. Raises Refused: CONSUMER, USAGE."""
     require_seq(seq)
     find(consumers, name)
     parted = on_line(consumers, look) if look.history != consumers.history else ()
-    done = Reset(name, now_us, _nearest(seq, look))
-    return Decision((*parted, *_apply(consumers, done)), Placed(done.seq))
+    done = ConsumerReset(name, now_us, _nearest(seq, look))
+    return Decision((*parted, *_apply(consumers, done)), ConsumeResult(done.seq))
 
 
-def delete(consumers: Consumers, name: bytes) -> Decision[bool]:
+def delete(consumers: ConsumerTable, name: bytes) -> Decision[bool]:
     """Whether it existed."""
     if name not in consumers.by_name:
         return Decision((), False)
-    return Decision(_apply(consumers, Deleted(name)), True)
+    return Decision(_apply(consumers, ConsumerDeleted(name)), True)
 
 
-def listing(consumers: Consumers, look: Look, now_us: int) -> list[Listed]:
+def listing(consumers: ConsumerTable, look: ConsumedStream, now_us: int) -> list[ConsumerStatus]:
     """All consumers, by name."""
     return [_listed(consumer, look, now_us) for _name, consumer in sorted(consumers.by_name.items())]
 
 
-def away(consumers: Consumers, name: bytes, member: bytes, now_us: int) -> None:
+def away(consumers: ConsumerTable, name: bytes, member: bytes, now_us: int) -> None:
     """The member's connection is gone. What it has in flight is returned after GRACE_US unless it comes back.
 
     This is no record: `expire` makes one of it. `next_deadline_us` may be earlier now. Nothing for unknown ones. Where
@@ -135,7 +144,7 @@ def away(consumers: Consumers, name: bytes, member: bytes, now_us: int) -> None:
         del consumer.members[member]
 
 
-def leave(consumers: Consumers, name: bytes, member: bytes) -> Decision[None]:
+def leave(consumers: ConsumerTable, name: bytes, member: bytes) -> Decision[None]:
     """The member has ended in order: what it has in flight waits again at once, as if it had not been delivered.
 
     No records where it has none, or is none. Raises Refused: CONSUMER, USAGE.
@@ -143,12 +152,12 @@ def leave(consumers: Consumers, name: bytes, member: bytes) -> Decision[None]:
     consumer = find(consumers, name)
     require_name(member, "member")
     has = [(run.first, run.last) for run in consumer.flight if run.member == member]
-    records = _apply(consumers, Returned(name, member, LEFT, (), flat(has))) if has else ()
+    records = _apply(consumers, FlightReturned(name, member, LEFT, (), flat(has))) if has else ()
     consumer.members.pop(member, None)
     return Decision(records, None)
 
 
-def expire(consumers: Consumers, look: Look, now_us: int) -> Decision[frozenset[bytes]]:
+def expire(consumers: ConsumerTable, look: ConsumedStream, now_us: int) -> Decision[frozenset[bytes]]:
     """Return what was in flight for too long, or whose member is gone; the consumers that have something again.
 
     At most EXPIRED_MAX consumers: call it again when `next_deadline_us` is still past.
@@ -167,24 +176,24 @@ def expire(consumers: Consumers, look: Look, now_us: int) -> Decision[frozenset[
             consumer.members.pop(member, None)
         dead += since(consumer, letters)
         _set_alarm(consumers, consumer)
-    names = frozenset(record.name for record in records if isinstance(record, Returned))
+    names = frozenset(record.name for record in records if isinstance(record, FlightReturned))
     return Decision(tuple(records), names, tuple(dead))
 
 
-def next_deadline_us(consumers: Consumers) -> int | None:
+def next_deadline_us(consumers: ConsumerTable) -> int | None:
     """When to call `expire`; None for never, as things are."""
     return consumers.next_alarm_us()
 
 
-def bury(consumers: Consumers, letter: DeadLetter) -> Decision[None]:
+def bury(consumers: ConsumerTable, letter: DeadLetter) -> Decision[None]:
     """The letter is in X/$dead. No records where that was known."""
     consumer = consumers.by_name.get(letter.consumer)
     if consumer is None or consumer.dying.get(letter.number) != letter:
         return Decision((), None)
-    return Decision(_apply(consumers, Buried(letter.consumer, letter.number)), None)
+    return Decision(_apply(consumers, LetterPublished(letter.consumer, letter.number)), None)
 
 
-def _require_same(consumer: Consumer, ack_wait_us: int | None, deliveries_max: int | None) -> None:
+def _require_same(consumer: DurableConsumer, ack_wait_us: int | None, deliveries_max: int | None) -> None:
     same_wait = ack_wait_us in (None, consumer.ack_wait_us)
     if same_wait and deliveries_max in (None, consumer.deliveries_max):
         return
@@ -192,19 +201,19 @@ def _require_same(consumer: Consumer, ack_wait_us: int | None, deliveries_max: i
     raise Refused(Code.USAGE, f"the consumer {shown(consumer.name)} is there with {has}: delete it, or ask for these")
 
 
-def _nearest(seq: int, look: Look) -> int:
+def _nearest(seq: int, look: ConsumedStream) -> int:
     return min(max(seq, look.first_seq), look.next_seq)
 
 
-def _apply(consumers: Consumers, record: Record) -> tuple[Record]:
+def _apply(consumers: ConsumerTable, record: Record) -> tuple[Record]:
     consumers.apply(record)
     return (record,)
 
 
-def _listed(consumer: Consumer, look: Look, now_us: int) -> Listed:
+def _listed(consumer: DurableConsumer, look: ConsumedStream, now_us: int) -> ConsumerStatus:
     members = present(consumer, now_us)
     latest = next(reversed(consumer.members.values())).seen_us if members else 0
-    return Listed(
+    return ConsumerStatus(
         consumer.name,
         consumer.floor_seq,
         consumer.lag_messages(look.next_seq),
@@ -218,9 +227,9 @@ def _listed(consumer: Consumer, look: Look, now_us: int) -> Listed:
     )
 
 
-def _late(consumer: Consumer, left: set[bytes], now_us: int) -> dict[bytes, list[Range]]:
+def _late(consumer: DurableConsumer, left: set[bytes], now_us: int) -> dict[bytes, list[SeqRange]]:
     """What is to be returned, of each member."""
-    late: dict[bytes, list[Range]] = {}
+    late: dict[bytes, list[SeqRange]] = {}
     for run in consumer.flight:
         if run.deadline_us <= now_us or run.member in left:
             late.setdefault(run.member, []).append((run.first, run.last))
@@ -228,15 +237,20 @@ def _late(consumer: Consumer, left: set[bytes], now_us: int) -> dict[bytes, list
 
 
 def _return(
-    consumers: Consumers, consumer: Consumer, member: bytes, late: list[Range], look: Look, reason: str
-) -> Returned:
+    consumers: ConsumerTable,
+    consumer: DurableConsumer,
+    member: bytes,
+    late: list[SeqRange],
+    look: ConsumedStream,
+    reason: str,
+) -> FlightReturned:
     consumer.fail(late, reason, consumers.history)
     back = followers(consumer, member, late, look)
     consumer.back(back)
-    return Returned(consumer.name, member, reason, flat(late), flat(back))
+    return FlightReturned(consumer.name, member, reason, flat(late), flat(back))
 
 
-def _set_alarm(consumers: Consumers, consumer: Consumer) -> None:
+def _set_alarm(consumers: ConsumerTable, consumer: DurableConsumer) -> None:
     times = [run.deadline_us for run in consumer.flight]
     times += [member.leaving_us for member in consumer.members.values() if member.leaving_us]
     if times:

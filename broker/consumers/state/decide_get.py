@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from tailrace.broker.consumers.state.consumer import Consumer, DeadLetter, Member
+from tailrace.broker.consumers.state.consumer import DeadLetter, DurableConsumer, Member
 from tailrace.broker.consumers.state.epoch_ranges import seqs_of_epoch, spans
-from tailrace.broker.consumers.state.group import Look, Piece, again, choose, followers, own
-from tailrace.broker.consumers.state.ranges import Range, flat, merged, unflat
-from tailrace.broker.consumers.state.records import Line, Progress, Record
+from tailrace.broker.consumers.state.group import Candidate, ConsumedStream, again, choose, followers, own
+from tailrace.broker.consumers.state.ranges import SeqRange, flat, merged, unflat
+from tailrace.broker.consumers.state.records import HistoryChanged, Progress, Record
 from tailrace.broker.consumers.state.requests import (
     Decision,
-    Given,
+    GetResult,
     failed_of,
     find,
     finished_of,
 )
-from tailrace.broker.consumers.state.stream_state import Consumers
+from tailrace.broker.consumers.state.stream_state import ConsumerTable
 from tailrace.broker.streams.refused import Refused
-from tailrace.protocol.consuming import FailedRow, FinishedRow, Get, Run
+from tailrace.protocol.consuming import DeliveredRun, FailedRow, FinishedRow, Get
 from tailrace.protocol.errors import Code
 
 TOUCH_US: Final = 60_000_000
@@ -33,7 +33,9 @@ WAITING_RUNS_MAX: Final = 65_536
 BEGUN_ANEW: Final = "its member has begun anew"
 
 
-def get(consumers: Consumers, wanted: Get, look: Look, now_us: int, asked_us: int = 0) -> Decision[Given]:
+def get(
+    consumers: ConsumerTable, wanted: Get, look: ConsumedStream, now_us: int, asked_us: int = 0
+) -> Decision[GetResult]:
     """Finish and fail what the member says, then give it messages.
 
     Where it has some in flight and does not ask for fresh ones, it gets those again and no others. Where it is another
@@ -51,13 +53,13 @@ def get(consumers: Consumers, wanted: Get, look: Look, now_us: int, asked_us: in
         records += on_line(consumers, look)
     letters = consumer.dead
     progress = Progress(wanted.name, wanted.member, now_us)
-    stale: list[Range] = []
+    stale: list[SeqRange] = []
     if finished or failed or anew:
         done = merged(_done(consumers, consumer, wanted.member, finished, look, stale))
         consumer.finish(done)
         rows = _failed(consumers, consumer, wanted.member, failed, look, stale) if failed else []
         progress = _fail(consumers, consumer, progress._replace(finished=flat(done)), rows, anew, look)
-    pieces: list[Piece] = []
+    pieces: list[Candidate] = []
     trimmed = 0
     if wanted.max_messages:
         progress, trimmed = _kept(consumer, progress, wanted.fresh, look)
@@ -69,11 +71,11 @@ def get(consumers: Consumers, wanted: Get, look: Look, now_us: int, asked_us: in
             consumers.give(consumer, progress)
     runs = tuple(_runs(consumers, pieces))
     return Decision(
-        tuple(records), Given(runs, tuple(merged(stale)) if stale else (), trimmed), since(consumer, letters)
+        tuple(records), GetResult(runs, tuple(merged(stale)) if stale else (), trimmed), since(consumer, letters)
     )
 
 
-def rewind(consumers: Consumers, look: Look) -> Decision[int]:
+def rewind(consumers: ConsumerTable, look: ConsumedStream) -> Decision[int]:
     """Go back to where stream X has other messages, or none, than the consumers were given; how many went back.
 
     Each decision that reads the stream does this where the history is another than the last time. That the stream has
@@ -87,14 +89,14 @@ def rewind(consumers: Consumers, look: Look) -> Decision[int]:
     return Decision(records, sum(each.next_seq < before[name] for name, each in consumers.by_name.items()))
 
 
-def on_line(consumers: Consumers, look: Look) -> tuple[Line]:
+def on_line(consumers: ConsumerTable, look: ConsumedStream) -> tuple[HistoryChanged]:
     """All consumers are on the stream's present line of messages."""
-    line = Line(look.history, look.next_seq)
+    line = HistoryChanged(look.history, look.next_seq)
     consumers.apply(line)
     return (line,)
 
 
-def present(consumer: Consumer, now_us: int) -> int:
+def present(consumer: DurableConsumer, now_us: int) -> int:
     """How many members it has; those that are gone are dropped, but for what was in flight a moment ago."""
     members = consumer.members
     while members:
@@ -105,7 +107,7 @@ def present(consumer: Consumer, now_us: int) -> int:
     return len(members)
 
 
-def _welcome(consumer: Consumer, wanted: Get, now_us: int, asked_us: int) -> bool:
+def _welcome(consumer: DurableConsumer, wanted: Get, now_us: int, asked_us: int) -> bool:
     """The member is there; whether as another program than before. One that wants no messages does not become one."""
     count = present(consumer, now_us)
     member = consumer.members.get(wanted.member)
@@ -126,13 +128,13 @@ def _welcome(consumer: Consumer, wanted: Get, now_us: int, asked_us: int) -> boo
 
 
 def _done(
-    consumers: Consumers,
-    consumer: Consumer,
+    consumers: ConsumerTable,
+    consumer: DurableConsumer,
     member: bytes,
     finished: Iterable[FinishedRow],
-    look: Look,
-    stale: list[Range],
-) -> Iterator[Range]:
+    look: ConsumedStream,
+    stale: list[SeqRange],
+) -> Iterator[SeqRange]:
     """What of these ranges is finished by this: of this line, and in flight at the member, or at nobody.
 
     Of messages that nobody was given, as far as is known, those are taken that an owner of an earlier term may have
@@ -149,14 +151,16 @@ def _done(
         yield from _landed(consumer, member, max(first, own_first), min(last, own_last), stale)
 
 
-def _end_of_given(consumer: Consumer, look: Look) -> int:
+def _end_of_given(consumer: DurableConsumer, look: ConsumedStream) -> int:
     """The first message that no member was given, as far as is known."""
     if len(consumer.waiting) >= WAITING_RUNS_MAX:
         return consumer.next_seq
     return max(consumer.next_seq, min(consumer.unsure_seq, look.next_seq))
 
 
-def _landed(consumer: Consumer, member: bytes, first: int, last: int, stale: list[Range]) -> Iterator[Range]:
+def _landed(
+    consumer: DurableConsumer, member: bytes, first: int, last: int, stale: list[SeqRange]
+) -> Iterator[SeqRange]:
     """As `_done`, of messages of this line that somebody was given."""
     if first > last:
         return
@@ -172,12 +176,12 @@ def _landed(consumer: Consumer, member: bytes, first: int, last: int, stale: lis
 
 
 def _failed(
-    consumers: Consumers,
-    consumer: Consumer,
+    consumers: ConsumerTable,
+    consumer: DurableConsumer,
     member: bytes,
     failed: Iterable[FailedRow],
-    look: Look,
-    stale: list[Range],
+    look: ConsumedStream,
+    stale: list[SeqRange],
 ) -> list[tuple[int, int, str]]:
     """What of these is in flight at the member, in rows with one reason each."""
     rows: list[tuple[int, int, str]] = []
@@ -197,12 +201,12 @@ def _failed(
 
 
 def _fail(
-    consumers: Consumers,
-    consumer: Consumer,
+    consumers: ConsumerTable,
+    consumer: DurableConsumer,
     progress: Progress,
     rows: list[tuple[int, int, str]],
     anew: bool,
-    look: Look,
+    look: ConsumedStream,
 ) -> Progress:
     """These have failed at the member, and all that it has besides where it has begun `anew`."""
     for first, count, reason in rows:
@@ -216,7 +220,7 @@ def _fail(
     return progress._replace(failed=tuple(rows), back=flat(back))
 
 
-def _kept(consumer: Consumer, progress: Progress, fresh: bool, look: Look) -> tuple[Progress, int]:
+def _kept(consumer: DurableConsumer, progress: Progress, fresh: bool, look: ConsumedStream) -> tuple[Progress, int]:
     """Move on to what the stream still has; how many messages the member does not get for that.
 
     What others have in flight is theirs to finish. What this member has is lost to it where it asks for it again.
@@ -238,7 +242,9 @@ def _kept(consumer: Consumer, progress: Progress, fresh: bool, look: Look) -> tu
     return progress, trimmed
 
 
-def _given(consumer: Consumer, progress: Progress, wanted: Get, look: Look) -> tuple[Progress, list[Piece]]:
+def _given(
+    consumer: DurableConsumer, progress: Progress, wanted: Get, look: ConsumedStream
+) -> tuple[Progress, list[Candidate]]:
     max_bytes = max(wanted.max_bytes, 1)  # the first message comes whatever its size
     if not wanted.fresh:
         pieces = again(consumer, wanted.member, look, wanted.max_messages, max_bytes)
@@ -250,7 +256,7 @@ def _given(consumer: Consumer, progress: Progress, wanted: Get, look: Look) -> t
     return progress, pieces
 
 
-def _runs(consumers: Consumers, pieces: Iterable[Piece]) -> Iterator[Run]:
+def _runs(consumers: ConsumerTable, pieces: Iterable[Candidate]) -> Iterator[DeliveredRun]:
     """The pieces, each of one epoch."""
     for piece in pieces:
         for first, last, epoch in spans(consumers.history, piece.first, piece.last):
@@ -261,7 +267,7 @@ def _says_something(progress: Progress) -> bool:
     return bool(progress.finished or progress.failed or progress.kept_seq or progress.given)
 
 
-def since(consumer: Consumer, letters: int) -> tuple[DeadLetter, ...]:
+def since(consumer: DurableConsumer, letters: int) -> tuple[DeadLetter, ...]:
     """The dead letters that are not published, from this number on."""
     if consumer.dead == letters:
         return ()

@@ -10,14 +10,14 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from operator import attrgetter
 
-from tailrace.broker.consumers.state.ranges import Range
+from tailrace.broker.consumers.state.ranges import SeqRange
 from tailrace.shard.epochs import NEVER_SEQ, History
 
 _epoch = attrgetter("epoch")
 _first_seq = attrgetter("first_seq")
 
 
-def seqs_of_epoch(history: History, epoch: int) -> Range:
+def seqs_of_epoch(history: History, epoch: int) -> SeqRange:
     """The first and the last seq that messages of this epoch have or may get; the last is before the first for none.
 
     Of messages before all terms that are known only that can be said: none of them is of a later epoch than the first.

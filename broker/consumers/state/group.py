@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from tailrace.broker.consumers.state.consumer import FLIGHT_MAX, Consumer
+from tailrace.broker.consumers.state.consumer import FLIGHT_MAX, DurableConsumer
 from tailrace.broker.consumers.state.keys import Keys
-from tailrace.broker.consumers.state.ranges import Range, Run, merged
+from tailrace.broker.consumers.state.ranges import DeliveryRun, SeqRange, merged
 from tailrace.shard.epochs import NEVER_SEQ, History
 
 WINDOW: Final = 4_096
@@ -22,7 +22,7 @@ KEYS_CHUNK: Final = 64
 """Keys that are asked for at once at least."""
 
 
-class Look(Protocol):
+class ConsumedStream(Protocol):
     """Stream X as it is now. What these raise goes on to the caller (none of them raises Refused)."""
 
     @property
@@ -48,7 +48,7 @@ class Look(Protocol):
         """
 
 
-class Piece(NamedTuple):
+class Candidate(NamedTuple):
     """Messages in a row, delivered so often before."""
 
     first: int
@@ -59,11 +59,11 @@ class Piece(NamedTuple):
 class _Room:
     """What of an answer is left: messages and bytes. One message has room in any."""
 
-    def __init__(self, look: Look, messages: int, nbytes: int) -> None:
+    def __init__(self, look: ConsumedStream, messages: int, nbytes: int) -> None:
         self._look = look
         self.messages = messages
         self._bytes = nbytes
-        self.pieces: list[Piece] = []
+        self.pieces: list[Candidate] = []
 
     def take(self, first: int, last: int, deliveries: int) -> bool:
         """Put in what fits of these; whether there may be room for more."""
@@ -74,18 +74,20 @@ class _Room:
         if not count and not self.pieces:
             count = 1
         if count:
-            self.pieces.append(Piece(first, first + count - 1, deliveries))
+            self.pieces.append(Candidate(first, first + count - 1, deliveries))
         self.messages = self.messages - count if count == wanted else 0
         self._bytes -= nbytes
         return self.messages > 0
 
 
-def again(consumer: Consumer, member: bytes, look: Look, max_messages: int, max_bytes: int) -> list[Piece]:
+def again(
+    consumer: DurableConsumer, member: bytes, look: ConsumedStream, max_messages: int, max_bytes: int
+) -> list[Candidate]:
     """What the member has in flight, in order, as much as the answer takes."""
     return _filled(look, map(_piece, own(consumer, member)), max_messages, max_bytes)
 
 
-def own(consumer: Consumer, member: bytes) -> Iterator[Run]:
+def own(consumer: DurableConsumer, member: bytes) -> Iterator[DeliveryRun]:
     """What the member has in flight, in order."""
     held = consumer.members.get(member)
     if held is None or not held.in_flight:
@@ -93,7 +95,9 @@ def own(consumer: Consumer, member: bytes) -> Iterator[Run]:
     return (run for run in consumer.flight if run.member == member)
 
 
-def choose(consumer: Consumer, member: bytes, look: Look, max_messages: int, max_bytes: int) -> list[Piece]:
+def choose(
+    consumer: DurableConsumer, member: bytes, look: ConsumedStream, max_messages: int, max_bytes: int
+) -> list[Candidate]:
     """What the member, which is one of the consumer's, is given now of what waits and of what is new."""
     room = min(max_messages, FLIGHT_MAX - consumer.flight.count)
     if room < 1:
@@ -107,7 +111,9 @@ def choose(consumer: Consumer, member: bytes, look: Look, max_messages: int, max
     return _filled(look, _free(consumer, consumer.keys, member, look, room), room, max_bytes)
 
 
-def followers(consumer: Consumer, member: bytes, failed: Iterable[Range], look: Look) -> list[Range]:
+def followers(
+    consumer: DurableConsumer, member: bytes, failed: Iterable[SeqRange], look: ConsumedStream
+) -> list[SeqRange]:
     """What the member has in flight of the same keys as these, in order, which have failed, and behind them.
 
     Behind those only that wait now; what is dead holds up nothing.
@@ -134,7 +140,7 @@ def followers(consumer: Consumer, member: bytes, failed: Iterable[Range], look: 
     )
 
 
-def _filled(look: Look, candidates: Iterable[Piece], messages: int, nbytes: int) -> list[Piece]:
+def _filled(look: ConsumedStream, candidates: Iterable[Candidate], messages: int, nbytes: int) -> list[Candidate]:
     room = _Room(look, messages, nbytes)
     for piece in candidates:
         if not room.take(*piece):
@@ -142,18 +148,20 @@ def _filled(look: Look, candidates: Iterable[Piece], messages: int, nbytes: int)
     return room.pieces
 
 
-def _piece(run: Run) -> Piece:
-    return Piece(run.first, run.last, run.deliveries)
+def _piece(run: DeliveryRun) -> Candidate:
+    return Candidate(run.first, run.last, run.deliveries)
 
 
-def _candidates(consumer: Consumer, look: Look) -> Iterator[Piece]:
+def _candidates(consumer: DurableConsumer, look: ConsumedStream) -> Iterator[Candidate]:
     """What is at nobody, in order."""
     yield from map(_piece, consumer.waiting)
     if consumer.next_seq < look.next_seq:
-        yield Piece(consumer.next_seq, look.next_seq - 1, 0)
+        yield Candidate(consumer.next_seq, look.next_seq - 1, 0)
 
 
-def _free(consumer: Consumer, keys: Keys, member: bytes, look: Look, messages: int) -> Iterator[Piece]:
+def _free(
+    consumer: DurableConsumer, keys: Keys, member: bytes, look: ConsumedStream, messages: int
+) -> Iterator[Candidate]:
     """The candidates that the member may have, about so many, among the first WINDOW ones."""
     left, window = messages, WINDOW
     for piece in _candidates(consumer, look):
@@ -164,13 +172,13 @@ def _free(consumer: Consumer, keys: Keys, member: bytes, look: Look, messages: i
             last = min(piece.last, first + min(max(KEYS_CHUNK, left), window) - 1)
             keys.learn(look, first, last)
             for free_first, free_last in keys.free(first, last, member):
-                yield Piece(free_first, free_last, piece.deliveries)
+                yield Candidate(free_first, free_last, piece.deliveries)
                 left -= free_last - free_first + 1
             window -= last - first + 1
             first = last + 1
 
 
-def _share(consumer: Consumer, member: bytes, look: Look) -> int:
+def _share(consumer: DurableConsumer, member: bytes, look: ConsumedStream) -> int:
     """What a member may have more: as much as the others of all there is, or of what is left; at least one message."""
     members = len(consumer.members)
     left = consumer.waiting.count + max(0, look.next_seq - consumer.next_seq)
@@ -178,7 +186,7 @@ def _share(consumer: Consumer, member: bytes, look: Look) -> int:
     return max(even, -(-left // members), 1)
 
 
-def _of_flight(consumer: Consumer, look: Look) -> Keys:
+def _of_flight(consumer: DurableConsumer, look: ConsumedStream) -> Keys:
     keys = Keys()
     for run in consumer.flight:
         keys.learn(look, run.first, run.last)

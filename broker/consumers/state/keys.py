@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from tailrace.broker.consumers.state.ranges import Range, Run
+from tailrace.broker.consumers.state.ranges import DeliveryRun, SeqRange
 
 
-class Keyed(Protocol):
+class KeySource(Protocol):
     def keys(self, first_seq: int, last_seq: int) -> Sequence[bytes | None]:
         """The key of each of these messages; None where it has none, or is not kept any more."""
 
@@ -27,7 +27,7 @@ class Keys:
         self._member_of: dict[bytes, bytes] = {}
         self._in_flight: dict[bytes, int] = {}
 
-    def learn(self, stream: Keyed, first: int, last: int) -> None:
+    def learn(self, stream: KeySource, first: int, last: int) -> None:
         """Know the keys of these messages: ask for those that are not known yet."""
         by_seq, start = self.by_seq, first
         for seq in range(first, last + 2):
@@ -36,7 +36,7 @@ class Keys:
                     by_seq.update(zip(range(start, seq), stream.keys(start, seq - 1), strict=True))
                 start = seq + 1
 
-    def free(self, first: int, last: int, member: bytes) -> Iterator[Range]:
+    def free(self, first: int, last: int, member: bytes) -> Iterator[SeqRange]:
         """Which of these messages, whose keys are known, the member may have: no other has one of the same key."""
         by_seq, member_of, start = self.by_seq, self._member_of, first
         for seq in range(first, last + 1):
@@ -48,7 +48,7 @@ class Keys:
         if start <= last:
             yield start, last
 
-    def took_off(self, run: Run) -> None:
+    def took_off(self, run: DeliveryRun) -> None:
         """These messages, whose keys are known, are in flight at the run's member now."""
         for seq in range(run.first, run.last + 1):
             key = self.by_seq[seq]
@@ -56,7 +56,7 @@ class Keys:
                 self._member_of[key] = run.member
                 self._in_flight[key] = self._in_flight.get(key, 0) + 1
 
-    def landed(self, run: Run) -> None:
+    def landed(self, run: DeliveryRun) -> None:
         """They are not any more."""
         for seq in range(run.first, run.last + 1):
             key = self.by_seq[seq]
@@ -65,7 +65,7 @@ class Keys:
                 if not self._in_flight[key]:
                     del self._in_flight[key], self._member_of[key]
 
-    def forget(self, run: Run) -> None:
+    def forget(self, run: DeliveryRun) -> None:
         """They are finished."""
         for seq in range(run.first, run.last + 1):
             self.by_seq.pop(seq, None)

@@ -10,11 +10,11 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
-Range: TypeAlias = tuple[int, int]
+SeqRange: TypeAlias = tuple[int, int]
 """first seq, last seq"""
 
 
-class Run:
+class DeliveryRun:
     """Messages `first` to `last`, each delivered so often before. Those in flight have a member and a deadline."""
 
     __slots__ = ("deadline_us", "deliveries", "first", "last", "member")
@@ -32,11 +32,11 @@ class Run:
     def __repr__(self) -> str:
         return f"Run({self.first}, {self.last}, {self.deliveries}, {self.member!r}, {self.deadline_us})"
 
-    def part(self, first: int, last: int) -> Run:
+    def part(self, first: int, last: int) -> DeliveryRun:
         """What of it lies between these two; the caller knows that there is some."""
-        return Run(max(first, self.first), min(last, self.last), self.deliveries, self.member, self.deadline_us)
+        return DeliveryRun(max(first, self.first), min(last, self.last), self.deliveries, self.member, self.deadline_us)
 
-    def goes_on_as(self, other: Run) -> bool:
+    def goes_on_as(self, other: DeliveryRun) -> bool:
         """Whether the other one is the rest of it."""
         return (
             self.last + 1 == other.first
@@ -46,26 +46,26 @@ class Run:
         )
 
 
-class Runs:
+class DeliveryRuns:
     """`count`: messages in all of them."""
 
     __slots__ = ("_firsts", "_runs", "count")
 
     def __init__(self) -> None:
         self._firsts: list[int] = []
-        self._runs: list[Run] = []
+        self._runs: list[DeliveryRun] = []
         self.count = 0
 
     def __len__(self) -> int:
         return len(self._runs)
 
-    def __iter__(self) -> Iterator[Run]:
+    def __iter__(self) -> Iterator[DeliveryRun]:
         return iter(self._runs)
 
     def first_seq(self, default: int) -> int:
         return self._firsts[0] if self._firsts else default
 
-    def add(self, run: Run) -> None:
+    def add(self, run: DeliveryRun) -> None:
         """None of its messages is here. Where it goes on as a neighbour does, the two become one, and it may grow."""
         firsts, runs = self._firsts, self._runs
         self.count += run.last - run.first + 1
@@ -82,7 +82,7 @@ class Runs:
             runs[place].last = runs[place + 1].last
             del firsts[place + 1], runs[place + 1]
 
-    def cut(self, first: int, last: int) -> list[Run]:
+    def cut(self, first: int, last: int) -> list[DeliveryRun]:
         """Take out what there is of these messages."""
         low, high = self._between(first, last)
         if low == high:
@@ -97,7 +97,7 @@ class Runs:
         self.count -= sum(map(len, taken))
         return taken
 
-    def overlap(self, first: int, last: int) -> list[Run]:
+    def overlap(self, first: int, last: int) -> list[DeliveryRun]:
         """What there is of these messages."""
         low, high = self._between(first, last)
         found = self._runs[low:high]
@@ -112,7 +112,7 @@ class Runs:
         return low, max(low, bisect_right(self._firsts, last))
 
 
-def _clip(found: list[Run], first: int, last: int) -> None:
+def _clip(found: list[DeliveryRun], first: int, last: int) -> None:
     """Runs next to each other: leave of the outer ones what lies between the two seqs. The runs themselves stay."""
     if found and found[0].first < first:
         found[0] = found[0].part(first, last)
@@ -120,9 +120,9 @@ def _clip(found: list[Run], first: int, last: int) -> None:
         found[-1] = found[-1].part(first, last)
 
 
-def merged(ranges: Iterable[Range]) -> list[Range]:
+def merged(ranges: Iterable[SeqRange]) -> list[SeqRange]:
     """The same messages in order, with as few ranges as can be."""
-    found: list[Range] = []
+    found: list[SeqRange] = []
     for first, last in sorted(ranges):
         if found and first <= found[-1][1] + 1:
             if last > found[-1][1]:
@@ -132,12 +132,12 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
     return found
 
 
-def flat(ranges: Iterable[Range]) -> tuple[int, ...]:
+def flat(ranges: Iterable[SeqRange]) -> tuple[int, ...]:
     """first seq, messages, first seq, messages, … in order."""
     return tuple(number for first, last in merged(ranges) for number in (first, last - first + 1))
 
 
-def unflat(numbers: Iterable[int]) -> list[Range]:
+def unflat(numbers: Iterable[int]) -> list[SeqRange]:
     """What `flat` made of it."""
     each = iter(numbers)
     return [(first, first + count - 1) for first, count in zip(each, each, strict=True)]

@@ -23,7 +23,7 @@ class BadRecord(ValueError):
     """These bytes are no record, or it does not fit what was applied before it; the text says why."""
 
 
-class Created(NamedTuple):
+class ConsumerCreated(NamedTuple):
     """A consumer was made, whose first message is `seq`."""
 
     name: bytes
@@ -33,7 +33,7 @@ class Created(NamedTuple):
     deliveries_max: int
 
 
-class Reset(NamedTuple):
+class ConsumerReset(NamedTuple):
     """It goes on at `seq`; nothing is in flight or finished from there on."""
 
     name: bytes
@@ -41,7 +41,7 @@ class Reset(NamedTuple):
     seq: int
 
 
-class Deleted(NamedTuple):
+class ConsumerDeleted(NamedTuple):
     name: bytes
 
 
@@ -62,7 +62,7 @@ class Progress(NamedTuple):
     given: Flat = ()
 
 
-class Returned(NamedTuple):
+class FlightReturned(NamedTuple):
     """What a member had in flight for too long, or had when it left. `back`: for the keys of those; counts none."""
 
     name: bytes
@@ -72,14 +72,14 @@ class Returned(NamedTuple):
     back: Flat = ()
 
 
-class Buried(NamedTuple):
+class LetterPublished(NamedTuple):
     """The dead letter with this number is in X/$dead."""
 
     name: bytes
     number: int
 
 
-class Line(NamedTuple):
+class HistoryChanged(NamedTuple):
     """Stream X is this line of messages from here on, and ends before `end_seq`.
 
     What was done with messages that are not in it is undone.
@@ -89,13 +89,13 @@ class Line(NamedTuple):
     end_seq: int
 
 
-class Begun(NamedTuple):
-    """A checkpoint begins: the records up to `Ended` make the whole state."""
+class CheckpointBegun(NamedTuple):
+    """A checkpoint begins: the records up to `CheckpointEnded` make the whole state."""
 
     history: History
 
 
-class Row(NamedTuple):
+class ConsumerRow(NamedTuple):
     """One consumer of a checkpoint, all but what is not finished."""
 
     name: bytes
@@ -110,13 +110,13 @@ class Row(NamedTuple):
     redelivered: int
 
 
-class Kept(NamedTuple):
+class ConsumerRows(NamedTuple):
     """Consumers of a checkpoint."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[ConsumerRow, ...]
 
 
-class Open(NamedTuple):
+class UnfinishedRows(NamedTuple):
     """What one of them has not finished. Rows of `waiting`: first seq, messages, deliveries.
 
     Rows of `flight`: first seq, messages, deliveries, member, deadline_us. Of `dying`: number, seq, epoch, deliveries,
@@ -129,13 +129,25 @@ class Open(NamedTuple):
     dying: tuple[tuple[int, int, int, int, str], ...] = ()
 
 
-class Ended(NamedTuple):
-    """The checkpoint has so many parts between `Begun` and this."""
+class CheckpointEnded(NamedTuple):
+    """The checkpoint has so many parts between `CheckpointBegun` and this."""
 
     parts: int
 
 
-Record: TypeAlias = Created | Reset | Deleted | Progress | Returned | Buried | Line | Begun | Kept | Open | Ended
+Record: TypeAlias = (
+    ConsumerCreated
+    | ConsumerReset
+    | ConsumerDeleted
+    | Progress
+    | FlightReturned
+    | LetterPublished
+    | HistoryChanged
+    | CheckpointBegun
+    | ConsumerRows
+    | UnfinishedRows
+    | CheckpointEnded
+)
 
 
 _TEXT_BYTES_MAX: Final = 1_000
@@ -167,7 +179,7 @@ def unpack(payload: bytes | bytearray | memoryview) -> Record:
 
 # --- fields -----------------------------------------------------------------------------------------------------------
 
-_Reader: TypeAlias = Callable[[Any], Any]
+_FieldReader: TypeAlias = Callable[[Any], Any]
 
 
 def _name(value: Any) -> bytes:
@@ -209,7 +221,7 @@ def _array(value: Any) -> Any:
     return value
 
 
-def _rows(*readers: _Reader) -> _Reader:
+def _rows(*readers: _FieldReader) -> _FieldReader:
     """Reads an array of rows, each with these fields."""
 
     def read(value: Any) -> Any:
@@ -223,13 +235,13 @@ def _rows(*readers: _Reader) -> _Reader:
     return read
 
 
-_ROW: Final = (_name, *([_number] * (len(Row._fields) - 1)))
+_ROW: Final = (_name, *([_number] * (len(ConsumerRow._fields) - 1)))
 _read_rows = _rows(*_ROW)
 _read_terms = _rows(_number, _number, _text)
 
 
-def _kept(value: Any) -> tuple[Row, ...]:
-    return tuple(Row(*row) for row in _read_rows(value))
+def _kept(value: Any) -> tuple[ConsumerRow, ...]:
+    return tuple(ConsumerRow(*row) for row in _read_rows(value))
 
 
 def _history(value: Any) -> History:
@@ -240,18 +252,18 @@ def _shown(value: Any) -> str:
     return repr(value)[:80]
 
 
-_READERS: Final[Mapping[int, tuple[Callable[..., Record], tuple[_Reader, ...]]]] = {
+_READERS: Final[Mapping[int, tuple[Callable[..., Record], tuple[_FieldReader, ...]]]] = {
     1: (Progress, (_name, _name, _number, _number, _flat, _rows(_number, _number, _text), _flat, _flat)),
-    2: (Returned, (_name, _name, _text, _flat, _flat)),
-    3: (Created, (_name, _number, _number, _number, _number)),
-    4: (Reset, (_name, _number, _number)),
-    5: (Deleted, (_name,)),
-    6: (Buried, (_name, _number)),
-    7: (Line, (_history, _number)),
-    8: (Begun, (_history,)),
-    9: (Kept, (_kept,)),
+    2: (FlightReturned, (_name, _name, _text, _flat, _flat)),
+    3: (ConsumerCreated, (_name, _number, _number, _number, _number)),
+    4: (ConsumerReset, (_name, _number, _number)),
+    5: (ConsumerDeleted, (_name,)),
+    6: (LetterPublished, (_name, _number)),
+    7: (HistoryChanged, (_history, _number)),
+    8: (CheckpointBegun, (_history,)),
+    9: (ConsumerRows, (_kept,)),
     10: (
-        Open,
+        UnfinishedRows,
         (
             _name,
             _rows(_number, _number, _number),
@@ -259,6 +271,6 @@ _READERS: Final[Mapping[int, tuple[Callable[..., Record], tuple[_Reader, ...]]]]
             _rows(_number, _number, _number, _number, _text),
         ),
     ),
-    11: (Ended, (_number,)),
+    11: (CheckpointEnded, (_number,)),
 }
 _NUMBERS: Final[Mapping[Any, int]] = {kind: number for number, (kind, _readers) in _READERS.items()}

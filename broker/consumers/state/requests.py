@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from tailrace.broker.consumers.state.ranges import Range, merged
+from tailrace.broker.consumers.state.ranges import SeqRange, merged
 from tailrace.broker.consumers.state.records import Record
-from tailrace.broker.consumers.state.stream_state import Consumer, Consumers, DeadLetter
+from tailrace.broker.consumers.state.stream_state import ConsumerTable, DeadLetter, DurableConsumer
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.consuming import (
     ACK_WAIT_MAX_S,
     DELIVERIES_MAX,
+    DeliveredRun,
     FailedRow,
     FinishedRow,
-    Run,
 )
 from tailrace.protocol.errors import Code
 from tailrace.protocol.names import CONSUMER_BYTES_MAX, shown
@@ -35,21 +35,21 @@ class Decision(NamedTuple, Generic[T]):
     dead: tuple[DeadLetter, ...] = ()
 
 
-class Placed(NamedTuple):
+class ConsumeResult(NamedTuple):
     """`next_seq`: the first message that is not finished."""
 
     next_seq: int
     created: bool = False
 
 
-class Given(NamedTuple):
+class GetResult(NamedTuple):
     """`runs`: first seq, messages, how often they were delivered before, epoch (0 where it is not known any more).
 
     `stale`: first seq, last seq. `trimmed`: how many messages it lost since they are not kept any more.
     """
 
-    runs: tuple[Run, ...] = ()
-    stale: tuple[Range, ...] = ()
+    runs: tuple[DeliveredRun, ...] = ()
+    stale: tuple[SeqRange, ...] = ()
     trimmed: int = 0
 
     def to_wire(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class Given(NamedTuple):
         return {"runs": self.runs, "stale": self.stale, "trimmed": self.trimmed}
 
 
-class Listed(NamedTuple):
+class ConsumerStatus(NamedTuple):
     """As `protocol.consuming.Standing`, but for `lag_us`: the age of message `next_seq` is the caller's."""
 
     name: bytes
@@ -72,7 +72,7 @@ class Listed(NamedTuple):
     deliveries_max: int
 
 
-def find(consumers: Consumers, name: bytes) -> Consumer:
+def find(consumers: ConsumerTable, name: bytes) -> DurableConsumer:
     """Raises Refused with CONSUMER."""
     consumer = consumers.by_name.get(name)
     if consumer is None:
@@ -102,7 +102,7 @@ def require_seq(seq: int) -> None:
 
 def finished_of(rows: Iterable[FinishedRow]) -> list[FinishedRow]:
     """The ranges of each epoch, in order and apart."""
-    by_epoch: dict[int, list[Range]] = {}
+    by_epoch: dict[int, list[SeqRange]] = {}
     for first, last, epoch in rows:
         by_epoch.setdefault(epoch, []).append((first, last))
     return [(*each, epoch) for epoch, ranges in sorted(by_epoch.items()) for each in merged(ranges)]

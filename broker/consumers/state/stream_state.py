@@ -11,50 +11,50 @@ import heapq
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from tailrace.broker.consumers.state.checkpoint import Building, parts_of
-from tailrace.broker.consumers.state.consumer import Consumer as Consumer
+from tailrace.broker.consumers.state.checkpoint import CheckpointReader, parts_of
 from tailrace.broker.consumers.state.consumer import DeadLetter as DeadLetter
+from tailrace.broker.consumers.state.consumer import DurableConsumer as DurableConsumer
 from tailrace.broker.consumers.state.ranges import unflat
 from tailrace.broker.consumers.state.records import (
     BadRecord,
-    Begun,
-    Buried,
-    Created,
-    Deleted,
-    Ended,
-    Kept,
-    Line,
-    Open,
+    CheckpointBegun,
+    CheckpointEnded,
+    ConsumerCreated,
+    ConsumerDeleted,
+    ConsumerReset,
+    ConsumerRows,
+    FlightReturned,
+    HistoryChanged,
+    LetterPublished,
     Progress,
     Record,
-    Reset,
-    Returned,
+    UnfinishedRows,
 )
 from tailrace.shard.epochs import NEVER_SEQ, History, parting_seq
 
 
-class Consumers:
+class ConsumerTable:
     """All consumers of one stream. `history`: of stream X, as the records know it."""
 
     def __init__(self) -> None:
-        self.by_name: dict[bytes, Consumer] = {}
+        self.by_name: dict[bytes, DurableConsumer] = {}
         self.history: History = ()
         self._alarms: list[tuple[int, bytes]] = []
-        self._building: Building | None = None
+        self._building: CheckpointReader | None = None
 
     def apply(self, record: Record) -> None:
         """Raises BadRecord where it contradicts what was applied before; this state is worth nothing then.
 
-        A checkpoint takes effect with its last record, `Ended`. One that was cut short does nothing.
+        A checkpoint takes effect with its last record, `CheckpointEnded`. One that was cut short does nothing.
         """
-        if self._building is not None and not isinstance(record, Kept | Open | Ended):
+        if self._building is not None and not isinstance(record, ConsumerRows | UnfinishedRows | CheckpointEnded):
             self._building = None
         _APPLIERS[type(record)](self, record)
 
     def checkpoint(self, part_max_bytes: int) -> list[Record]:
-        """`Begun`, parts, `Ended`: applied to any state they give this one.
+        """`CheckpointBegun`, parts, `CheckpointEnded`: applied to any state they give this one.
 
-        Packed, each has about `part_max_bytes` at most; but `Begun` as many as the history asks for, up to 64 KiB.
+        Packed, each has about `part_max_bytes` at most; but `CheckpointBegun` up to 64 KiB, as the history needs.
         """
         return parts_of(self.history, self.by_name.values(), part_max_bytes)
 
@@ -69,7 +69,7 @@ class Consumers:
 
     # --- alarms: when to look at which consumer. They are not logged --------------------------------------------------
 
-    def alarm(self, consumer: Consumer, time_us: int) -> None:
+    def alarm(self, consumer: DurableConsumer, time_us: int) -> None:
         """Something of the consumer is due then."""
         if not consumer.alarm_us or time_us < consumer.alarm_us:
             consumer.alarm_us = time_us
@@ -85,7 +85,7 @@ class Consumers:
             heapq.heappop(alarms)
         return None
 
-    def take_alarm(self, now_us: int) -> Consumer | None:
+    def take_alarm(self, now_us: int) -> DurableConsumer | None:
         """A consumer whose time has come; nothing of it is due then any more, unless it is said again."""
         time_us = self.next_alarm_us()
         if time_us is None or time_us > now_us:
@@ -96,17 +96,17 @@ class Consumers:
 
     # --- what each record does ----------------------------------------------------------------------------------------
 
-    def _created(self, record: Created) -> None:
+    def _created(self, record: ConsumerCreated) -> None:
         if record.name in self.by_name:
             raise BadRecord(f"consumer {record.name!r} is made, and is there")
-        self.by_name[record.name] = Consumer(
+        self.by_name[record.name] = DurableConsumer(
             record.name, record.time_us, record.seq, record.ack_wait_us, record.deliveries_max
         )
 
-    def _reset(self, record: Reset) -> None:
+    def _reset(self, record: ConsumerReset) -> None:
         self._consumer(record.name).go_to(record.seq, record.time_us)
 
-    def _deleted(self, record: Deleted) -> None:
+    def _deleted(self, record: ConsumerDeleted) -> None:
         del self.by_name[self._consumer(record.name).name]
 
     def _progress(self, record: Progress) -> None:
@@ -121,21 +121,21 @@ class Consumers:
         if record.given:
             self.give(consumer, record)
 
-    def give(self, consumer: Consumer, record: Progress) -> None:
+    def give(self, consumer: DurableConsumer, record: Progress) -> None:
         """What the record gives its member, and nothing else of it."""
         deadline_us = record.time_us + consumer.ack_wait_us
         consumer.give(record.member, unflat(record.given), deadline_us)
         self.alarm(consumer, deadline_us)
 
-    def _returned(self, record: Returned) -> None:
+    def _returned(self, record: FlightReturned) -> None:
         consumer = self._consumer(record.name)
         consumer.fail(unflat(record.counted), record.reason, self.history)
         consumer.back(unflat(record.back))
 
-    def _buried(self, record: Buried) -> None:
+    def _buried(self, record: LetterPublished) -> None:
         self._consumer(record.name).dying.pop(record.number, None)
 
-    def _line(self, record: Line) -> None:
+    def _line(self, record: HistoryChanged) -> None:
         """`unsure_seq` of those that are behind: what came before this term its last owner may have given out."""
         old = self.history
         cut_seq = min(record.end_seq, parting_seq(old, record.history) if old else NEVER_SEQ)
@@ -147,15 +147,15 @@ class Consumers:
                 consumer.unsure_seq = begin_seq if begin_seq > consumer.next_seq else 0
         self.history = record.history
 
-    def _begun(self, record: Begun) -> None:
-        self._building = Building(record)
+    def _begun(self, record: CheckpointBegun) -> None:
+        self._building = CheckpointReader(record)
 
-    def _part(self, record: Kept | Open) -> None:
+    def _part(self, record: ConsumerRows | UnfinishedRows) -> None:
         if self._building is None:
             raise BadRecord("a part of a checkpoint without its beginning")
         self._building.add(record)
 
-    def _ended(self, record: Ended) -> None:
+    def _ended(self, record: CheckpointEnded) -> None:
         building, self._building = self._building, None
         if building is None or building.parts != record.parts:
             raise BadRecord(f"a checkpoint of {record.parts} parts ends, of which others were there")
@@ -164,23 +164,23 @@ class Consumers:
             for run in consumer.flight:
                 self.alarm(consumer, run.deadline_us)
 
-    def _consumer(self, name: bytes) -> Consumer:
+    def _consumer(self, name: bytes) -> DurableConsumer:
         consumer = self.by_name.get(name)
         if consumer is None:
             raise BadRecord(f"there is no consumer {name!r}")
         return consumer
 
 
-_APPLIERS: Final[Mapping[type, Callable[[Consumers, Any], None]]] = {
-    Created: Consumers._created,
-    Reset: Consumers._reset,
-    Deleted: Consumers._deleted,
-    Progress: Consumers._progress,
-    Returned: Consumers._returned,
-    Buried: Consumers._buried,
-    Line: Consumers._line,
-    Begun: Consumers._begun,
-    Kept: Consumers._part,
-    Open: Consumers._part,
-    Ended: Consumers._ended,
+_APPLIERS: Final[Mapping[type, Callable[[ConsumerTable, Any], None]]] = {
+    ConsumerCreated: ConsumerTable._created,
+    ConsumerReset: ConsumerTable._reset,
+    ConsumerDeleted: ConsumerTable._deleted,
+    Progress: ConsumerTable._progress,
+    FlightReturned: ConsumerTable._returned,
+    LetterPublished: ConsumerTable._buried,
+    HistoryChanged: ConsumerTable._line,
+    CheckpointBegun: ConsumerTable._begun,
+    ConsumerRows: ConsumerTable._part,
+    UnfinishedRows: ConsumerTable._part,
+    CheckpointEnded: ConsumerTable._ended,
 }

@@ -10,21 +10,19 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tailrace.broker.process.work import NOBODY, Asker
-from tailrace.broker.replication.downstream.replica_acks import Wait
-from tailrace.broker.routing.batch import Batch
+from tailrace.broker.replication.downstream.replica_acks import ReplicaWait
+from tailrace.broker.routing.batch import StreamBatch
 from tailrace.broker.streams.owner import Owner, Refused
+from tailrace.broker.streams.refused import CallArgs, OnResult
 from tailrace.protocol.errors import Code
 from tailrace.shard.errors import StorageError
 from tailrace.shard.meta import Role
-
-Args = list[Any]
-Done = Callable[[Any], None]
 
 PATIENCE_S: Final = 2.0
 LOST_TEXT: Final = "logged, but the worker that waited for other nodes to hold it was replaced meanwhile"
 
 
-def hand_over(owner: Owner, call: Callable[[bytes, str, Args, Done], None]) -> Callable[[], None]:
+def hand_over(owner: Owner, call: Callable[[bytes, str, CallArgs, OnResult], None]) -> Callable[[], None]:
     """Take the waits from an owner that still has its logs; what it gives back asks its successor, by `call`."""
     waits = [(wait, owner.roles.epoch(wait.batch.name)) for wait in owner.replicas.take_waits()]
 
@@ -37,7 +35,7 @@ def hand_over(owner: Owner, call: Callable[[bytes, str, Args, Done], None]) -> C
     return ask
 
 
-def _answer(wait: Wait) -> Done:
+def _answer(wait: ReplicaWait) -> OnResult:
     def done(value: Any) -> None:
         if isinstance(value, Refused):
             text = value.text if value.code is Code.UNREPLICATED else LOST_TEXT
@@ -48,7 +46,7 @@ def _answer(wait: Wait) -> Done:
     return done
 
 
-def wait_on(owner: Owner, args: Args, done: Done) -> None:
+def wait_on(owner: Owner, args: CallArgs, done: OnResult) -> None:
     """[stream, first seq, messages, epoch, nodes]: `done` hears how many subscribers there are once so many nodes hold
     the messages that the predecessor logged, or Refused.
     """
@@ -63,20 +61,20 @@ def wait_on(owner: Owner, args: Args, done: Done) -> None:
     if not found:
         done(Refused(Code.UNREPLICATED, LOST_TEXT))
         return
-    batch = Batch(name, 0, None, replicas)
+    batch = StreamBatch(name, 0, None, replicas)
     batch.count = count
-    batch.parts.append((_Sink(done), 0, 0))
+    batch.parts.append((_HandedOverWait(done), 0, 0))
     owner.replicas.wait(batch, first_seq, PATIENCE_S)
 
 
-class _Sink:
+class _HandedOverWait:
     """Hears for the predecessor how its batch went."""
 
     __slots__ = ("_done",)
 
     asker: Asker = NOBODY
 
-    def __init__(self, done: Done) -> None:
+    def __init__(self, done: OnResult) -> None:
         self._done = done
 
     def published(self, _key: int, _first_seq: int, subscribers: int) -> None:

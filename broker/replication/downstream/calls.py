@@ -20,7 +20,7 @@ from tailrace.protocol.names import consumer_name
 from tailrace.shard.names import NAME_BYTES_MAX
 
 MemberRequest = c.Consume | c.Get | c.MemberNotice
-Is = Callable[[Any], bool]
+ValueCheck = Callable[[Any], bool]
 
 CALLS_MAX: Final = 4_096
 """Calls of one connection that have no answer yet; more are refused."""
@@ -44,18 +44,18 @@ assert c.CONSUMERS_MAX * _STANDING_BYTES_MAX <= LIST_BYTES_MAX
 assert c.MESSAGES_MAX * _RUN_BYTES_MAX + RANGES_MAX * _RANGE_BYTES_MAX <= GIVEN_BYTES_MAX
 
 
-class Value(NamedTuple):
+class ResultShape(NamedTuple):
     """What a verb gives: the longest in bytes, the most elements of any array of it, and whether this can be one."""
 
     bytes_max: int
     elements_max: int
-    fits: Is
+    fits: ValueCheck
 
 
 # --- what an element may be -------------------------------------------------------------------------------------------
 
 
-def _number(high: int = NUMBER_MAX) -> Is:
+def _number(high: int = NUMBER_MAX) -> ValueCheck:
     return lambda value: type(value) is int and 0 <= value <= high
 
 
@@ -74,18 +74,18 @@ def _name(value: Any) -> bool:
         return False
 
 
-def _rows(*checks: Is) -> Is:
+def _rows(*checks: ValueCheck) -> ValueCheck:
     def is_row(row: Any) -> bool:
         return type(row) is list and len(row) == len(checks) and all(map(lambda fits, each: fits(each), checks, row))
 
     return _array(is_row)
 
 
-def _array(fits: Is) -> Is:
+def _array(fits: ValueCheck) -> ValueCheck:
     return lambda value: type(value) is list and all(map(fits, value))
 
 
-def _map(needed: Mapping[str, Is], others: Mapping[str, Is] | None = None) -> Is:
+def _map(needed: Mapping[str, ValueCheck], others: Mapping[str, ValueCheck] | None = None) -> ValueCheck:
     """A map that has all that is needed, perhaps some of the others, and nothing else."""
     known = {**needed, **(others or {})}
 
@@ -103,18 +103,18 @@ _SEQ = _number()
 _NUMBERS = ("next_seq", "lag_messages", "in_flight", "members", "redelivered", "dead", "idle_us", "deliveries_max")
 _STANDING = _map({"name": _name, "ack_wait_s": _seconds, **dict.fromkeys(_NUMBERS, _SEQ)}, {"lag_us": _SEQ})
 
-_NOTHING: Final = Value(SHORT_BYTES_MAX, 1, _map({}))
-_DEEDS: Final[Mapping[str, Value]] = {
-    "create": Value(SHORT_BYTES_MAX, 2, _map({"next_seq": _SEQ, "created": _flag})),
-    "reset": Value(SHORT_BYTES_MAX, 1, _map({"next_seq": _SEQ})),
-    "delete": Value(SHORT_BYTES_MAX, 1, _map({"existed": _flag})),
-    "list": Value(LIST_BYTES_MAX, c.CONSUMERS_MAX, _map({"consumers": _array(_STANDING)})),
+_NOTHING: Final = ResultShape(SHORT_BYTES_MAX, 1, _map({}))
+_DEEDS: Final[Mapping[str, ResultShape]] = {
+    "create": ResultShape(SHORT_BYTES_MAX, 2, _map({"next_seq": _SEQ, "created": _flag})),
+    "reset": ResultShape(SHORT_BYTES_MAX, 1, _map({"next_seq": _SEQ})),
+    "delete": ResultShape(SHORT_BYTES_MAX, 1, _map({"existed": _flag})),
+    "list": ResultShape(LIST_BYTES_MAX, c.CONSUMERS_MAX, _map({"consumers": _array(_STANDING)})),
 }
 _RUNS: Final = _rows(_SEQ, *[_number(U32_MAX)] * 3)
 _RANGES: Final = _rows(_SEQ, _SEQ)
 
 
-def _runs(messages_max: int) -> Is:
+def _runs(messages_max: int) -> ValueCheck:
     """Runs that have `messages_max` messages in all at most, and one each at least."""
 
     def fits(value: Any) -> bool:
@@ -131,12 +131,12 @@ def _stale(value: Any) -> bool:
     return _RANGES(value) and all(first <= last for first, last in value)
 
 
-def _given(request: c.Get) -> Value:
+def _given(request: c.Get) -> ResultShape:
     fits = _map({"runs": _runs(request.max_messages), "stale": _stale, "trimmed": _SEQ})
-    return Value(GIVEN_BYTES_MAX, RANGES_MAX, fits)
+    return ResultShape(GIVEN_BYTES_MAX, RANGES_MAX, fits)
 
 
-def _expected(request: MemberRequest) -> Value:
+def _expected(request: MemberRequest) -> ResultShape:
     """What this request can return."""
     return _given(request) if isinstance(request, c.Get) else _DEEDS.get(request.do, _NOTHING)
 

@@ -14,11 +14,10 @@ from typing import Any, Protocol
 
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.streams.owner import Owner, Refused
+from tailrace.broker.streams.refused import CallArgs
 from tailrace.protocol.messages import pack
 from tailrace.protocol.replication import NAMES_MAX, Names
 from tailrace.shard.names import base_of, is_reserved
-
-Args = list[Any]
 
 NAMES_A_CALL = 2_048
 TURN_S = 0.001
@@ -29,7 +28,7 @@ UNSENT_MAX_BYTES = 256 << 10
 """A connection with more unsent than this gets no names for now."""
 
 
-def names(owner: Owner, args: Args) -> list[Any]:
+def names(owner: Owner, args: CallArgs) -> list[Any]:
     """[of which owner, from which place] -> [owner, place, names from there]: a verb of `broker.streams.owner_calls`.
 
     From the beginning, where the place is not this owner's.
@@ -43,7 +42,7 @@ def names(owner: Owner, args: Args) -> list[Any]:
 class SlotCalls(Protocol):
     """Calls of the worker that owns a slot, in this process or over its link."""
 
-    def call_slot(self, slot: int, verb: str, args: Args, done: Callable[[Any], None]) -> None: ...
+    def call_slot(self, slot: int, verb: str, args: CallArgs, done: Callable[[Any], None]) -> None: ...
 
 
 class Watcher(Protocol):
@@ -55,7 +54,7 @@ class Watcher(Protocol):
     def say(self, envelope: bytes) -> None: ...
 
 
-class Watch:
+class NameWatch:
     """`place`: of the next name to look at, among all that the worker knows."""
 
     __slots__ = ("client", "number", "place", "prefix")
@@ -67,7 +66,7 @@ class Watch:
         self.place = 0
 
 
-class Catalog:
+class NameCatalog:
     """One per worker. It asks and keeps nothing until somebody watches."""
 
     def __init__(self, board: Board, calls: SlotCalls) -> None:
@@ -77,12 +76,12 @@ class Catalog:
         self._known: set[bytes] = set()
         self._heard: dict[int, tuple[int, int]] = {}  # by slot: of which owner, how many
         self._asking: set[int] = set()
-        self._watches: dict[tuple[Watcher, bytes], Watch] = {}
-        self._due: deque[Watch] = deque()  # those that there are names for, since the last tick
+        self._watches: dict[tuple[Watcher, bytes], NameWatch] = {}
+        self._due: deque[NameWatch] = deque()  # those that there are names for, since the last tick
 
     def watch(self, client: Watcher, number: int, prefix: bytes) -> None:
         """From the beginning, also where the client watches this prefix already, by another number then."""
-        self._watches[client, prefix] = Watch(client, number, prefix)
+        self._watches[client, prefix] = NameWatch(client, number, prefix)
         self.tick()
 
     def forget(self, client: Watcher) -> None:
@@ -134,7 +133,7 @@ class Catalog:
                 self._known.add(name)
                 self._names.append(name)
 
-    def _serve(self, watch: Watch) -> bool:
+    def _serve(self, watch: NameWatch) -> bool:
         """Look at some names; whether there are more that can be told now."""
         client = watch.client
         if client.closed or len(client.out) >= UNSENT_MAX_BYTES:

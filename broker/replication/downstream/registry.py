@@ -13,7 +13,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tailrace.broker.replication.downstream import replica_state
-from tailrace.broker.replication.downstream.replica_state import LINEAGES_MAX, Lineage
+from tailrace.broker.replication.downstream.replica_state import LINEAGES_MAX, ReplicaState
 from tailrace.broker.replication.roles.node_file import FOLLOWERS_MAX
 from tailrace.broker.streams.owner import Refused
 from tailrace.protocol import sibling
@@ -21,8 +21,8 @@ from tailrace.protocol.sibling import HeldRow
 from tailrace.shard.meta import Role
 
 if TYPE_CHECKING:
-    from tailrace.broker.replication.downstream.session import Follower, Following
-    from tailrace.broker.routing.link import Link
+    from tailrace.broker.replication.downstream.session import FollowerSession, ReplicaFeed
+    from tailrace.broker.routing.link import WorkerLink
     from tailrace.broker.routing.link_table import LinkTable
     from tailrace.broker.services import Services
     from tailrace.broker.streams.owner import Owner
@@ -42,7 +42,7 @@ COMPLAINT_S = 1.0
 DEPOSED_TEXT = "logged here, but this node is not the stream's master any more"
 
 
-class Followers:
+class FollowerRegistry:
     """One per worker."""
 
     def __init__(self, owner: Owner, services: Services, links: LinkTable, generation: int) -> None:
@@ -50,16 +50,16 @@ class Followers:
         self._services = services
         self._links = links
         self._generation = generation
-        self.nodes: dict[Follower, None] = {}
+        self.nodes: dict[FollowerSession, None] = {}
         self._complained_s = 0.0
         self._connections = count(1)
         self._noted: set[tuple[()] | tuple[str, int]] = set()  # where followers are that were written down
-        self._of: dict[bytes, dict[Following, None]] = {}
-        self._held: dict[tuple[bytes, int, str], Following] = {}  # to be told to the owners in this turn
+        self._of: dict[bytes, dict[ReplicaFeed, None]] = {}
+        self._held: dict[tuple[bytes, int, str], ReplicaFeed] = {}  # to be told to the owners in this turn
         self._changed: dict[bytes, None] = {}  # streams of this worker, of which there is news to be told
-        self._wanted: deque[tuple[Link, bytes]] = deque()  # streams of this worker, and who wants to hear of them
+        self._wanted: deque[tuple[WorkerLink, bytes]] = deque()  # streams of this worker, and who wants to hear of them
 
-    def admit(self, follower: Follower) -> int:
+    def admit(self, follower: FollowerSession) -> int:
         """The number of its connection. A node that may follow streams of this one is written down for ever."""
         if follower.node and follower.trusted:
             self.nodes[follower] = None
@@ -72,7 +72,7 @@ class Followers:
             self._complained_s = self._services.now_s
             log.warning("%s", what)
 
-    def _expect(self, follower: Follower) -> None:
+    def _expect(self, follower: FollowerSession) -> None:
         owner, address = self._owner, follower.claimed_address
         if address in self._noted or address in owner.roles.followers or (owner.roles.was_followed and not address):
             return
@@ -87,16 +87,16 @@ class Followers:
 
         self._services.router.call_slot(FOLLOWED_SLOT, "followed", list(address), written)
 
-    def add(self, following: Following) -> None:
+    def add(self, following: ReplicaFeed) -> None:
         self._of.setdefault(following.name, {})[following] = None
 
-    def remove(self, following: Following) -> None:
+    def remove(self, following: ReplicaFeed) -> None:
         """It has ended: nobody holds anything by way of it."""
         self._forget(following)
         for node in following.rows:
             self.tell_gone(following, node)
 
-    def remove_all(self, follower: Follower, followings: list[Following]) -> None:
+    def remove_all(self, follower: FollowerSession, followings: list[ReplicaFeed]) -> None:
         """A connection has ended, with these."""
         self.nodes.pop(follower, None)
         for following in followings:
@@ -104,7 +104,7 @@ class Followers:
         for slot in {self._slot_of(each.name) for each in followings if each.rows}:
             self._tell_owner_gone(slot, follower.connection, [])
 
-    def _forget(self, following: Following) -> None:
+    def _forget(self, following: ReplicaFeed) -> None:
         followings = self._of.get(following.name)
         if followings is not None:
             followings.pop(following, None)
@@ -115,10 +115,10 @@ class Followers:
 
     # --- to the owners ----------------------------------------------------------------------------------------------
 
-    def tell_held(self, following: Following, node: str) -> None:
+    def tell_held(self, following: ReplicaFeed, node: str) -> None:
         self._held[following.name, following.follower.connection, node] = following
 
-    def tell_gone(self, following: Following, node: str) -> None:
+    def tell_gone(self, following: ReplicaFeed, node: str) -> None:
         connection = following.follower.connection
         self._held.pop((following.name, connection, node), None)
         self._tell_owner_gone(self._slot_of(following.name), connection, [(following.name, node)])
@@ -168,7 +168,7 @@ class Followers:
 
     # --- from the owners --------------------------------------------------------------------------------------------
 
-    def owner_is(self, link: Link) -> None:
+    def owner_is(self, link: WorkerLink) -> None:
         """The slot at the other end has a new owner, which knows nothing of the followers here.
 
         It is asked past the route to it, where what its predecessor has not answered comes first: that may be waiting
@@ -188,7 +188,7 @@ class Followers:
             for following in list(followings):
                 self._hear_news(following, found)
 
-    def _hear_news(self, following: Following, found: Lineage) -> None:
+    def _hear_news(self, following: ReplicaFeed, found: ReplicaState) -> None:
         other_line = following.lineage.line != found.line
         following.follower.hear_news(following, found)
         if other_line and following in self._of.get(
@@ -223,7 +223,7 @@ class Followers:
                 link.queue(envelope)
                 self._links.touch(link)
 
-    def want(self, link: Link, names: list[bytes]) -> None:
+    def want(self, link: WorkerLink, names: list[bytes]) -> None:
         """Nodes follow these streams of this worker through a sibling, which is to hear of them: at once of those that
         are open, and so in use.
         """
@@ -232,13 +232,13 @@ class Followers:
         self._wanted.extend((link, name) for name in names if name not in found)
 
     def _flush_wanted(self) -> None:
-        wanted: dict[Link, list[bytes]] = {}
+        wanted: dict[WorkerLink, list[bytes]] = {}
         for link, name in _some(self._wanted, self._wanted.popleft):
             wanted.setdefault(link, []).append(name)
         for link, names in wanted.items():
             self._tell_wanted(link, names)
 
-    def _tell_wanted(self, link: Link, names: list[bytes]) -> None:
+    def _tell_wanted(self, link: WorkerLink, names: list[bytes]) -> None:
         if names and not link.closed:
             link.queue(sibling.pack_news(replica_state.lineages(self._owner, names)))
             self._links.touch(link)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple, TypeAlias
 
-from tailrace.broker.routing.batch import Batch
+from tailrace.broker.routing.batch import StreamBatch
 
 NODES_MAX = 256
 """Nodes below this one that are known of one stream; what more of them say is not counted."""
@@ -21,7 +21,7 @@ Via: TypeAlias = tuple[int, int, int]
 """slot and generation of the worker that serves the follower, the number of the connection there"""
 
 
-class Held(NamedTuple):
+class ReplicaPosition(NamedTuple):
     """A node has every message before `next_seq`, and has those before `synced_seq` on its disk."""
 
     next_seq: int
@@ -29,17 +29,17 @@ class Held(NamedTuple):
     via: Via
 
 
-class Wait(NamedTuple):
+class ReplicaWait(NamedTuple):
     """A batch whose messages end before `end_seq`, logged here, to be told when enough nodes hold it."""
 
     end_seq: int
     first_seq: int
     deadline_s: float
     timeout_s: float
-    batch: Batch
+    batch: StreamBatch
 
 
-class Holders:
+class ReplicaAcks:
     """Of one stream. `line` tells what was said before its end was last set aside from what was said since.
 
     end_seq: where the stream ends here, as far as known without opening it.
@@ -50,12 +50,12 @@ class Holders:
     def __init__(self, line: int) -> None:
         self.line = line
         self.end_seq = 0
-        self.nodes: dict[str, Held] = {}
-        self._waits: dict[int, deque[Wait]] = {}  # by the number of nodes, each in the order of the log
+        self.nodes: dict[str, ReplicaPosition] = {}
+        self._waits: dict[int, deque[ReplicaWait]] = {}  # by the number of nodes, each in the order of the log
 
     # --- what nodes say ---------------------------------------------------------------------------------------------
 
-    def tell(self, node: str, held: Held) -> bool:
+    def tell(self, node: str, held: ReplicaPosition) -> bool:
         """Take a node's word; whether it is news."""
         known = self.nodes.get(node)
         if known == held or (known is None and len(self.nodes) >= NODES_MAX):
@@ -95,11 +95,11 @@ class Holders:
     def full(self) -> bool:
         return self.waiting >= WAITS_MAX
 
-    def wait(self, wait: Wait) -> None:
+    def wait(self, wait: ReplicaWait) -> None:
         """Batches come in the order of the log, with deadlines that never go back."""
         self._waits.setdefault(wait.batch.replicas, deque()).append(wait)
 
-    def take_due(self) -> list[Wait]:
+    def take_due(self) -> list[ReplicaWait]:
         """Those that enough nodes hold now; they wait no more."""
         due = []
         for replicas, waits in self._waits.items():
@@ -108,7 +108,7 @@ class Holders:
                 due.append(waits.popleft())
         return due
 
-    def take_expired(self, now_s: float) -> list[Wait]:
+    def take_expired(self, now_s: float) -> list[ReplicaWait]:
         """Those whose deadline is over; they wait no more."""
         expired = []
         for waits in self._waits.values():
@@ -116,6 +116,6 @@ class Holders:
                 expired.append(waits.popleft())
         return expired
 
-    def take_all(self) -> list[Wait]:
+    def take_all(self) -> list[ReplicaWait]:
         """All of them; they wait no more."""
         return self.take_expired(float("inf"))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from tailrace.broker.replication.roles import stream_roles
 from tailrace.broker.streams.owner import Owner, Refused
+from tailrace.broker.streams.refused import CallArgs
 from tailrace.protocol.address import join_address
 from tailrace.protocol.errors import Code
 from tailrace.shard.epochs import EpochStart, History
@@ -19,13 +20,12 @@ from tailrace.shard.names import base_of
 
 log = logging.getLogger(__name__)
 
-Args = list[Any]
 
 LINEAGES_MAX = 256
 """Streams of one WANT or NEWS."""
 
 
-class Lineage(NamedTuple):
+class ReplicaState(NamedTuple):
     """A node's copy of a stream: its role, its terms, the node ids from this one up to the master, what it keeps.
 
     line: goes with what is said of who holds the stream, see `broker.replication.downstream.replica_acks`.
@@ -44,14 +44,14 @@ class Lineage(NamedTuple):
         return self.role, self.history, self.path, self.contacts
 
 
-def unpack(row: Sequence[Any]) -> Lineage:
+def unpack(row: Sequence[Any]) -> ReplicaState:
     """From what `follow` gave, which msgpack has made lists of."""
     role, history, path, first_seq, next_seq, line, contacts = row
     starts = tuple(EpochStart(*start) for start in history)
-    return Lineage(role, starts, tuple(path), first_seq, next_seq, line, tuple(contacts))
+    return ReplicaState(role, starts, tuple(path), first_seq, next_seq, line, tuple(contacts))
 
 
-def of(owner: Owner, name: bytes) -> Lineage:
+def of(owner: Owner, name: bytes) -> ReplicaState:
     """From here on an account is kept of who holds the stream. Raises Refused, StorageError, OSError."""
     stream = owner.stream(name)
     history, first_seq, next_seq = stream_roles.history_of(owner, stream), stream.log.first_seq, stream.log.next_seq
@@ -61,10 +61,10 @@ def of(owner: Owner, name: bytes) -> Lineage:
     contacts = tuple(
         join_address(each.host, each.port) for each in stream_roles.to_be_told(owner, name) if each.was_above
     )
-    return Lineage(owner.roles.role(name).value, history, path, first_seq, next_seq, holders.line, contacts)
+    return ReplicaState(owner.roles.role(name).value, history, path, first_seq, next_seq, holders.line, contacts)
 
 
-def follow(owner: Owner, args: Args) -> list[Any]:
+def follow(owner: Owner, args: CallArgs) -> list[Any]:
     """[stream, the follower's highest term: epoch, master] -> lineage. The stream is made when it is not there.
 
     A master of an earlier epoch than the follower knows gives in before it answers. Of the same epoch it stays: whoever

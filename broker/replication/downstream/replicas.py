@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Final
 
-from tailrace.broker.replication.downstream.replica_acks import Held, Holders, Wait
-from tailrace.broker.routing.batch import Batch
+from tailrace.broker.replication.downstream.replica_acks import ReplicaAcks, ReplicaPosition, ReplicaWait
+from tailrace.broker.routing.batch import StreamBatch
 from tailrace.protocol.sibling import HeldRow
 
 CUT_TEXT: Final = "logged here, and then set aside: another node is the stream's master"
@@ -32,19 +32,19 @@ class Replicas:
         on_held: Callable[[bytes], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.streams: dict[bytes, Holders] = {}  # only those that were followed, or waited for
+        self.streams: dict[bytes, ReplicaAcks] = {}  # only those that were followed, or waited for
         self._timeout_s = timeout_s
         self._subscribers = subscribers
         self._on_held = on_held
         self._clock = clock
-        self._waiting: dict[bytes, Holders] = {}
+        self._waiting: dict[bytes, ReplicaAcks] = {}
         self._lines = count(time.monotonic_ns())  # never the same twice, whatever process owns the stream next
 
-    def holders(self, name: bytes) -> Holders:
+    def holders(self, name: bytes) -> ReplicaAcks:
         """Of a stream; from here on an account is kept of it."""
         holders = self.streams.get(name)
         if holders is None:
-            holders = self.streams[name] = Holders(next(self._lines))
+            holders = self.streams[name] = ReplicaAcks(next(self._lines))
         return holders
 
     def held_below(self, name: bytes) -> list[tuple[str, int, int]]:
@@ -60,7 +60,7 @@ class Replicas:
             holders = self.streams.get(name)
             if holders is None or holders.line != line:
                 continue
-            if holders.tell(node, Held(next_seq, synced_seq, (slot, generation, connection))):
+            if holders.tell(node, ReplicaPosition(next_seq, synced_seq, (slot, generation, connection))):
                 self._answer_due(name, holders)
                 self._on_held(name)
 
@@ -108,7 +108,7 @@ class Replicas:
         holders = self._waiting.get(name)
         return holders is not None and holders.full
 
-    def wait(self, batch: Batch, first_seq: int, timeout_s: float | None = None, *, begin_seq: int = 0) -> None:
+    def wait(self, batch: StreamBatch, first_seq: int, timeout_s: float | None = None, *, begin_seq: int = 0) -> None:
         """The batch is logged here from `first_seq` on: tell it when `batch.replicas` nodes hold it, or in time.
 
         `begin_seq`: where the present term begins. A repeat from an earlier one is held by nodes that have got so far.
@@ -117,7 +117,7 @@ class Replicas:
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         batch.waiting = True
         end_seq = max(first_seq + batch.count, begin_seq)
-        holders.wait(Wait(end_seq, first_seq, self._clock() + timeout_s, timeout_s, batch))
+        holders.wait(ReplicaWait(end_seq, first_seq, self._clock() + timeout_s, timeout_s, batch))
         self._answer_due(batch.name, holders)
 
     def expire(self) -> None:
@@ -139,7 +139,7 @@ class Replicas:
         for wait in holders.take_all() if holders is not None else ():
             wait.batch.unreplicated(wait.first_seq, text)
 
-    def take_waits(self) -> list[Wait]:
+    def take_waits(self) -> list[ReplicaWait]:
         """All that wait, who are somebody else's to tell from now on."""
         waiting, self._waiting = self._waiting, {}
         return [wait for holders in waiting.values() for wait in holders.take_all()]
@@ -149,11 +149,11 @@ class Replicas:
         for name in list(self._waiting):
             self.refuse(name, LEFT_TEXT)
 
-    def _answer_due(self, name: bytes, holders: Holders) -> None:
+    def _answer_due(self, name: bytes, holders: ReplicaAcks) -> None:
         for wait in holders.take_due():
             wait.batch.published(wait.first_seq, self._subscribers(name))
         self._note_waiting(name, holders)
 
-    def _note_waiting(self, name: bytes, holders: Holders) -> None:
+    def _note_waiting(self, name: bytes, holders: ReplicaAcks) -> None:
         if not holders.waiting:
             self._waiting.pop(name, None)

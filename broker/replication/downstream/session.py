@@ -15,13 +15,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tailrace.broker.delivery.cursor import Cursor
-from tailrace.broker.delivery.subscribe import Subscribing, storage_refusals
+from tailrace.broker.delivery.subscribe import Subscriptions, storage_refusals
 from tailrace.broker.replication.downstream import replica_state
 from tailrace.broker.replication.downstream.calls import CALLS_MAX, MemberRequest, pack_value, read_request
-from tailrace.broker.replication.downstream.catalog import Catalog
-from tailrace.broker.replication.downstream.registry import Followers
+from tailrace.broker.replication.downstream.catalog import NameCatalog
+from tailrace.broker.replication.downstream.registry import FollowerRegistry
 from tailrace.broker.replication.downstream.replica_acks import NODES_MAX
-from tailrace.broker.replication.downstream.replica_state import Lineage
+from tailrace.broker.replication.downstream.replica_state import ReplicaState
 from tailrace.broker.replication.roles.peers import may_lead
 from tailrace.broker.streams.owner import Owner, Refused
 from tailrace.protocol import replication as r
@@ -56,13 +56,13 @@ class NodeServices:
 
     node_id: str
     owner: Owner
-    followers: Followers
-    catalog: Catalog
-    subscribing: Subscribing
+    followers: FollowerRegistry
+    catalog: NameCatalog
+    subscribing: Subscriptions
     gather: Callable[[r.Ask, Callable[[r.Told | Refused], None]], None]
 
 
-class Original(Protocol):
+class StreamSource(Protocol):
     """What is looked at of the stream here: a `shard.reader.StreamReader`."""
 
     def first_seq(self) -> int: ...
@@ -76,12 +76,14 @@ class Original(Protocol):
     def seq_at(self, timestamp_us: int, skip: int = 0) -> int: ...
 
 
-class Following:
+class ReplicaFeed:
     """A stream that is followed. rows: by node, what it was last said to hold (next seq, synced seq)."""
 
     __slots__ = ("cursor", "follower", "lineage", "name", "number", "rows")
 
-    def __init__(self, follower: Follower, number: int, name: bytes, cursor: Cursor, lineage: Lineage) -> None:
+    def __init__(
+        self, follower: FollowerSession, number: int, name: bytes, cursor: Cursor, lineage: ReplicaState
+    ) -> None:
         self.follower = follower
         self.number = number
         self.name = name
@@ -90,7 +92,7 @@ class Following:
         self.rows: dict[str, tuple[int, int]] = {}
 
 
-class Follower:
+class FollowerSession:
     """`node` and `address` as its HELLO said; `connection` tells it from others of this worker. here: this node."""
 
     __slots__ = (
@@ -120,7 +122,7 @@ class Follower:
         self._knows_token = knows_token
         self.trusted = knows_token or client.local or here.owner.roles.peers.admit(_host_of(client.peer))
         self.connection = here.followers.admit(self)
-        self.followings: dict[int, Following] = {}
+        self.followings: dict[int, ReplicaFeed] = {}
         self._followed: set[bytes] = set()  # their streams
         self.watches: set[bytes] = set()
         self.awaited = 0  # answers to CLAIM and ASK that are not known yet
@@ -192,7 +194,7 @@ class Follower:
         except Refused as refused:
             client.refuse_request(Op.FOLLOW, number, refused.code, refused.text)
 
-    def _place(self, message: r.Follow, found: Lineage) -> None:
+    def _place(self, message: r.Follow, found: ReplicaState) -> None:
         """Answer, and let frames follow where they can. Raises Refused."""
         client, services, name = self.client, self.client.services, message.stream
         if client.lingering_since_s:
@@ -208,12 +210,12 @@ class Follower:
         if state != "following":
             return
         client.cursors[message.id] = cursor
-        following = self.followings[message.id] = Following(self, message.id, name, cursor, found)
+        following = self.followings[message.id] = ReplicaFeed(self, message.id, name, cursor, found)
         self._followed.add(name)
         self.here.followers.add(following)
         services.fanout.start(cursor)
 
-    def hear_news(self, following: Following, found: Lineage) -> None:
+    def hear_news(self, following: ReplicaFeed, found: ReplicaState) -> None:
         """The stream's role, its terms or the way to its master may be others now."""
         known, following.lineage = following.lineage, found
         if known.told() == found.told():
@@ -235,7 +237,7 @@ class Follower:
             if following is not None and following.cursor is cursor:
                 self._say(following.number, "news", 0, following.lineage._replace(next_seq=cursor.feed.end_seq))
 
-    def _say(self, number: int, state: r.FollowState, start_seq: int, found: Lineage) -> None:
+    def _say(self, number: int, state: r.FollowState, start_seq: int, found: ReplicaState) -> None:
         role, history, path, first_seq, next_seq, _line, contacts = found
         self.client.say(pack(r.Followed(number, state, start_seq, first_seq, next_seq, role, history, path, contacts)))
 
@@ -264,7 +266,7 @@ class Follower:
                 following.rows[node] = next_seq, synced_seq
                 followers.tell_held(following, node)
 
-    def _wrong_row(self, following: Following, node: str, next_seq: int, synced_seq: int) -> str:
+    def _wrong_row(self, following: ReplicaFeed, node: str, next_seq: int, synced_seq: int) -> str:
         """What cannot be true of a HELD; "" for one that can."""
         name, sent_seq = following.name.decode(), following.cursor.seq
         if next_seq > sent_seq or synced_seq > next_seq:
@@ -400,7 +402,7 @@ class Follower:
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def end(self, following: Following, code: Code, text: str) -> None:
+    def end(self, following: ReplicaFeed, code: Code, text: str) -> None:
         """This stream cannot be followed any more; its follower is told why."""
         client, cursor = self.client, following.cursor
         client.cursors.pop(following.number, None)
@@ -432,7 +434,7 @@ def _host_of(address: str) -> str:
     return address.rpartition(":")[0].strip("[]")
 
 
-def compare(copy: r.Follow, original: Original, history: History, end_seq: int) -> tuple[r.FollowState, int]:
+def compare(copy: r.Follow, original: StreamSource, history: History, end_seq: int) -> tuple[r.FollowState, int]:
     """How a copy stands to the stream here, and the seq from which it goes on, 0 where it does not.
 
     `history`, `end_seq`: as the owner told. Raises what the original raises.
@@ -450,7 +452,7 @@ def compare(copy: r.Follow, original: Original, history: History, end_seq: int) 
     return ("following", max(copy.next_seq, first_seq)) if same else ("parted", 0)
 
 
-def _start_seq(start: From, original: Original, end_seq: int) -> int:
+def _start_seq(start: From, original: StreamSource, end_seq: int) -> int:
     """Where a copy without a message begins."""
     if start.kind == "new":
         return max(end_seq, original.first_seq())

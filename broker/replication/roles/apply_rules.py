@@ -12,12 +12,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from tailrace.broker.process.work import Work
+from tailrace.broker.process.work import WorkQueue
 from tailrace.broker.replication.roles import stream_roles
 from tailrace.broker.replication.roles.internal_streams import is_companion
 from tailrace.broker.replication.roles.node_file import NodeFile
 from tailrace.broker.replication.roles.rules import Rule, TooManyRules, covers
 from tailrace.broker.streams.owner import Owner, Refused
+from tailrace.broker.streams.refused import CallArgs
 from tailrace.broker.streams.roles import ROLE_UNWRITTEN_TEXT
 from tailrace.protocol.errors import Code
 from tailrace.shard.errors import DirectoryError, StorageError
@@ -26,7 +27,6 @@ from tailrace.shard.names import is_reserved
 
 log = logging.getLogger(__name__)
 
-Args = list[Any]
 
 PAUSE_NAMES = 1_024  # of streams that are not meant, looked at in one step
 AT_ONCE_MAX = 32  # streams that were made during a command, changed in the turn in which the rules are read
@@ -34,7 +34,7 @@ PASSES_MAX = 8  # over streams that were made during a command; those that are l
 PROGRESS_S = 2.0  # between two lines of the log about a command that takes long
 
 
-def rule(owner: Owner, args: Args) -> None:
+def rule(owner: Owner, args: CallArgs) -> None:
     """[pattern, host ("" for none), port, kind, value]. What streams of this pattern do from now on is on the disk."""
     pattern, host, *rest = args
     upstream = Upstream(host, *rest) if host else None
@@ -48,7 +48,7 @@ def rule(owner: Owner, args: Args) -> None:
         raise Refused(Code.OVERLOADED, str(error)) from error
 
 
-def followed(owner: Owner, args: Args) -> None:
+def followed(owner: Owner, args: CallArgs) -> None:
     """[] or [host, port]. A node that listens there follows streams of this one: a master that starts depends on it."""
     kept = _read(owner)
     noted = replace(kept, followed=True)
@@ -58,7 +58,7 @@ def followed(owner: Owner, args: Args) -> None:
         owner.roles.set_node_file(noted)
 
 
-class Outcome(NamedTuple):
+class RuleOutcome(NamedTuple):
     """What became of a command for many streams. `code` and `text`: why the first of those that failed did."""
 
     changed: int
@@ -67,23 +67,23 @@ class Outcome(NamedTuple):
     text: str = ""
 
 
-def together(outcomes: Iterable[Sequence[Any]]) -> Outcome:
+def together(outcomes: Iterable[Sequence[Any]]) -> RuleOutcome:
     """Those of several workers, or of several passes over the same streams, as one."""
     changed, failed, code, text = 0, 0, "", ""
     for outcome in outcomes:
-        each = Outcome(*outcome)
+        each = RuleOutcome(*outcome)
         changed, failed = changed + each.changed, failed + each.failed
         code, text = (code, text) if code else (each.code, each.text)
-    return Outcome(changed, failed, code, text)
+    return RuleOutcome(changed, failed, code, text)
 
 
-def rules(owner: Owner, args: Args) -> list[Any]:
+def rules(owner: Owner, args: CallArgs) -> list[Any]:
     """[verb, pattern, host, port, kind, value] -> Outcome for the streams of this worker. Reads the rules anew.
 
     Before a rule is taken back its streams have their roles written down one by one, and before one is obeyed it is on
     the disk: so `slave` asks for `rule` and then for this, `promote` and `unslave` for this, `rule`, and this.
     """
-    outcome = Outcome(0)
+    outcome = RuleOutcome(0)
     for each in changes(owner, args):
         if each is not None:
             outcome = together((outcome, each[1]()))
@@ -92,8 +92,8 @@ def rules(owner: Owner, args: Args) -> list[Any]:
 
 
 def changes(
-    owner: Owner, args: Args, names: Iterable[bytes] | None = None
-) -> Iterator[tuple[bytes, Callable[[], Outcome]] | None]:
+    owner: Owner, args: CallArgs, names: Iterable[bytes] | None = None
+) -> Iterator[tuple[bytes, Callable[[], RuleOutcome]] | None]:
     """[verb, pattern, host, port, kind, value] -> each stream that is meant, and what changes it; None now and then.
 
     `names`: all by default.
@@ -114,12 +114,12 @@ def _read_anew(owner: Owner) -> None:
     owner.events.on_rules()
 
 
-def obey(owner: Owner, work: Work, args: Args, done: Callable[[Any | Refused], None]) -> None:
+def obey(owner: Owner, work: WorkQueue, args: CallArgs, done: Callable[[Any | Refused], None]) -> None:
     """As `rules`, some streams in each turn."""
-    Obeying(owner, work, args, done).next(None)
+    RuleApplication(owner, work, args, done).next(None)
 
 
-class Obeying:
+class RuleApplication:
     """A command for all streams of a pattern on its way through those of this worker, some in each turn.
 
     Streams that are made meanwhile are changed before the rules are read, the last of them in the turn of that. A
@@ -130,7 +130,7 @@ class Obeying:
     then stays as it is.
     """
 
-    def __init__(self, owner: Owner, work: Work, args: Args, done: Callable[[Any | Refused], None]) -> None:
+    def __init__(self, owner: Owner, work: WorkQueue, args: CallArgs, done: Callable[[Any | Refused], None]) -> None:
         self._owner = owner
         self._work = work
         self._args = args
@@ -138,7 +138,7 @@ class Obeying:
         self._names = set(owner.catalog.names)
         self._changes = changes(owner, args)
         self._passes = 0
-        self._outcome = Outcome(0)
+        self._outcome = RuleOutcome(0)
         self._looked_at = 0
         self._error: OSError | None = None
         self._told_s = time.monotonic()
@@ -149,7 +149,7 @@ class Obeying:
     def go_on(self) -> None:
         """As `hold_up`."""
 
-    def next(self, change: Callable[[], Outcome] | None) -> None:
+    def next(self, change: Callable[[], RuleOutcome] | None) -> None:
         """Do a change, and have the next one done when its turn comes."""
         if change is not None:
             self._outcome = together((self._outcome, change()))
@@ -215,14 +215,14 @@ def _has_own_role(name: bytes) -> bool:
     return not is_reserved(name) and not is_companion(name)
 
 
-def _change(owner: Owner, verb: str, name: bytes, upstream: list[Any]) -> Outcome:
+def _change(owner: Owner, verb: str, name: bytes, upstream: list[Any]) -> RuleOutcome:
     """One stream that cannot be changed, because it is damaged perhaps, keeps no other from it."""
     try:
-        return Outcome(int(_DO[verb](owner, name, upstream)))
+        return RuleOutcome(int(_DO[verb](owner, name, upstream)))
     except Refused as refused:
-        reason = Outcome(0, 1, refused.code, f"{name.decode()}: {refused.text}")
+        reason = RuleOutcome(0, 1, refused.code, f"{name.decode()}: {refused.text}")
     except (StorageError, OSError) as error:
-        reason = Outcome(0, 1, Code.UNAVAILABLE, f"{name.decode()}: {error}")
+        reason = RuleOutcome(0, 1, Code.UNAVAILABLE, f"{name.decode()}: {error}")
     log.error("%s: stream %s", verb, reason.text)
     meta = owner.roles.meta(name)
     if verb in _TAKE_BACK and meta.role is not Role.MASTER and name not in owner.roles.metas:

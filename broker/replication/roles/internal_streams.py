@@ -15,7 +15,7 @@ from tailrace.shard.meta import Role, StreamMeta
 from tailrace.shard.names import base_of
 
 
-class Companions:
+class InternalStreams:
     """Those that an owner has, by their streams."""
 
     __slots__ = ("_of",)

@@ -16,7 +16,7 @@ PEERS_MAX: Final = 256
 """Entries of the list."""
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
-Address: TypeAlias = tuple[str, int]
+NodeAddress: TypeAlias = tuple[str, int]
 """Host and port of a node that can be asked."""
 
 
@@ -29,7 +29,7 @@ class Peers:
         """Raises ValueError for what `parse_peer` does not take."""
         parsed = [parse_peer(entry) for entry in entries]
         self._networks = tuple(network for network, _node in parsed)
-        self.nodes: tuple[Address, ...] = tuple(node for _network, node in parsed if node is not None)
+        self.nodes: tuple[NodeAddress, ...] = tuple(node for _network, node in parsed if node is not None)
 
     def admit(self, host: str) -> bool:
         """Whether this IP address is in the list. False for anything else, such as a name."""
@@ -42,7 +42,7 @@ def may_lead(peers: Peers, teller: str, host: str) -> bool:
     return host == teller or peers.admit(host) or (is_loopback(teller) and is_loopback(host))
 
 
-def parse_peer(entry: str) -> tuple[Network, Address | None]:
+def parse_peer(entry: str) -> tuple[Network, NodeAddress | None]:
     """The machines that an entry stands for, and the node that it names, if it has a port. Raises ValueError."""
     try:
         return ipaddress.ip_network(entry), None

@@ -9,17 +9,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
-from tailrace.broker.replication.roles.peers import is_loopback
+from tailrace.broker.replication.roles.peers import NodeAddress, is_loopback
 from tailrace.broker.replication.status.answer import NodeStatus
-from tailrace.broker.replication.upstream.inquiry import Inquiry, Outside
+from tailrace.broker.replication.upstream.inquiry import Inquiry, InquiryServices
 from tailrace.broker.services import Services
 from tailrace.broker.streams.owner import Owner, Refused
 from tailrace.protocol.address import join_address, split_address
 from tailrace.protocol.errors import Code
 from tailrace.protocol.names import shown_text
-from tailrace.protocol.replication import ASKED_STREAMS_MAX, Ask, End, Link, Told
+from tailrace.protocol.replication import ASKED_STREAMS_MAX, Ask, CopyEnd, NodeLink, Told
 from tailrace.shard.meta import Role
 
 log = logging.getLogger(__name__)
@@ -33,17 +33,16 @@ FIND_S: Final = 2.0
 ANSWER_S: Final = 5.0
 """For each further answer of a node that has been found."""
 
-Where: TypeAlias = tuple[str, int]
-Done = Callable[["Findings | Refused"], None]
+OnFindings = Callable[["Findings | Refused"], None]
 
 
-class Ahead(NamedTuple):
+class NodeAhead(NamedTuple):
     """A node has more of a stream than this one."""
 
     node: str
     address: str
-    theirs: End
-    mine: End
+    theirs: CopyEnd
+    mine: CopyEnd
 
     def __str__(self) -> str:
         there = f"last_epoch {self.theirs.last_epoch}, next_seq {self.theirs.next_seq}"
@@ -59,11 +58,11 @@ class Findings:
     that any of them knows, `begun`: that one of them is the master in.
     """
 
-    ahead: dict[str, Ahead] = field(default_factory=dict)
+    ahead: dict[str, NodeAhead] = field(default_factory=dict)
     known: dict[str, int] = field(default_factory=dict)
     begun: dict[str, int] = field(default_factory=dict)
 
-    def compare(self, mine: Sequence[End], told: Told, address: str) -> None:
+    def compare(self, mine: Sequence[CopyEnd], told: Told, address: str) -> None:
         """Take the ends that a node has told. `mine`: those of the same streams here."""
         here = {end.stream: end for end in mine}
         for theirs in told.ends:
@@ -71,10 +70,10 @@ class Findings:
             self.known[name] = max(self.known.get(name, 0), theirs.epoch)
             if theirs.role == Role.MASTER:
                 self.begun[name] = max(self.begun.get(name, 0), theirs.epoch)
-            own = here.get(name, End(name, "", 0, 0, 0))
+            own = here.get(name, CopyEnd(name, "", 0, 0, 0))
             known = self.ahead.get(name)
             if theirs.rank > (own if known is None else known.theirs).rank:
-                self.ahead[name] = Ahead(told.node, address, theirs, own)
+                self.ahead[name] = NodeAhead(told.node, address, theirs, own)
 
     def refusal(self, stream: str, epoch: int) -> Refused | None:
         """Why a promotion would lose messages, or cannot begin term `epoch` (0: any) of `stream`; None if it may be.
@@ -93,18 +92,20 @@ class Findings:
         return Refused(Code.BEHIND, f"{count}{first}; {hint}")
 
 
-class Scout:
+class PromotionCheck:
     """One check: of `stream`, or of `streams`, by walking the whole tree; `done` is called once."""
 
-    def __init__(self, scouts: Scouts, stream: bytes | None, streams: Sequence[bytes], done: Done) -> None:
+    def __init__(
+        self, scouts: PromotionChecks, stream: bytes | None, streams: Sequence[bytes], done: OnFindings
+    ) -> None:
         self._scouts = scouts
         self._stream = stream
         self._left = list(reversed(streams))
         self._done = done
-        self._asked: dict[Where, Inquiry] = {}
+        self._asked: dict[NodeAddress, Inquiry] = {}
         self._waiting: dict[Inquiry, None] = {}
         self._nodes: dict[str, Inquiry | None] = {}  # by their ids; this node has none
-        self._mine: Sequence[End] = ()
+        self._mine: Sequence[CopyEnd] = ()
         self._number = 0
         self._findings = Findings()
         self._deadline_s = scouts.services.now_s + FIND_S
@@ -126,7 +127,7 @@ class Scout:
         self._find((*self._scouts.owner.roles.peers.nodes, *named_by(told.links, "")))
         self._go_on()
 
-    def _find(self, named: Iterable[Where]) -> None:
+    def _find(self, named: Iterable[NodeAddress]) -> None:
         """Ask those of these nodes that have not been asked yet. One that refuses at once is heard of within this."""
         self._busy = True
         for where in named:
@@ -200,7 +201,7 @@ class Scout:
         self._done(outcome)
 
 
-def named_by(links: Iterable[Link], asked_host: str) -> list[Where]:
+def named_by(links: Iterable[NodeLink], asked_host: str) -> list[NodeAddress]:
     """Where the nodes at the other ends of these links listen, as far as the links say.
 
     What a node at another host calls its loopback is on that host.
@@ -217,26 +218,26 @@ def named_by(links: Iterable[Link], asked_host: str) -> list[Where]:
     return found
 
 
-class Scouts:
+class PromotionChecks:
     """The checks of one worker."""
 
-    def __init__(self, owner: Owner, status: NodeStatus, outside: Outside, services: Services) -> None:
+    def __init__(self, owner: Owner, status: NodeStatus, outside: InquiryServices, services: Services) -> None:
         self.owner = owner
         self.status = status
         self.outside = outside
         self.services = services
-        self._running: dict[Scout, None] = {}
+        self._running: dict[PromotionCheck, None] = {}
 
     def __len__(self) -> int:
         return len(self._running)
 
-    def check(self, stream: bytes | None, streams: Sequence[bytes], done: Done) -> None:
+    def check(self, stream: bytes | None, streams: Sequence[bytes], done: OnFindings) -> None:
         """Look whether another node has more of `stream`, or else of any of `streams`."""
         if len(self._running) >= SCOUTS_MAX:
             text = f"{SCOUTS_MAX} promotions wait for other nodes' answers; try again in a moment"
             done(Refused(Code.OVERLOADED, text))
             return
-        scout = Scout(self, stream, streams, done)
+        scout = PromotionCheck(self, stream, streams, done)
         if not scout.ended:
             self._running[scout] = None
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from tailrace.broker.streams.syncer import Job, Syncable
+from tailrace.broker.streams.syncer import Syncable, SyncJob
 from tailrace.shard.files import Replacements
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ Written = Callable[[OSError | None], None]
 """Called in the loop when a file is on the disk, or with what was wrong: then it is as it was before."""
 
 
-class Group:
+class FileGroup:
     """Files that are replaced together. The contents are whole files; None takes a file away."""
 
     __slots__ = ("error", "files", "name", "waiting")
@@ -53,8 +53,8 @@ class RoleWriter:
 
     def __init__(self, request: Callable[[Syncable, object], None]) -> None:
         self._request = request
-        self._gathered = Group()
-        self._under_way: Group | None = None
+        self._gathered = FileGroup()
+        self._under_way: FileGroup | None = None
 
     @property
     def pending(self) -> bool:
@@ -81,11 +81,11 @@ class RoleWriter:
     def flush(self) -> None:
         """Hand what was gathered to the helper thread, unless it is at work for this already."""
         if self._under_way is None and self._gathered.files:
-            group, self._gathered = self._gathered, Group()
+            group, self._gathered = self._gathered, FileGroup()
             self._under_way = group
-            self._request(group, Job(lambda: self._finished(group)))
+            self._request(group, SyncJob(lambda: self._finished(group)))
 
-    def _finished(self, group: Group) -> None:
+    def _finished(self, group: FileGroup) -> None:
         self._under_way = None
         for done in group.waiting:
             done(group.error)

@@ -15,7 +15,7 @@ from typing import Final
 
 from tailrace.broker.replication.roles import stream_roles
 from tailrace.broker.replication.roles.internal_streams import is_companion
-from tailrace.broker.replication.upstream.connection import Phase, Uplink
+from tailrace.broker.replication.upstream.connection import UpstreamConnection, UpstreamPhase
 from tailrace.broker.streams.owner import Owner
 from tailrace.shard.meta import Role
 from tailrace.shard.names import base_of, is_reserved
@@ -28,14 +28,14 @@ ASKED_AT_ONCE_MAX: Final = 10_000
 """Streams that are asked for at the start. With more of them each other one is when it is opened first."""
 
 
-class Asking:
+class StartCheck:
     """One per worker that starts with streams of its own. `nodes`: uplinks to the nodes that are asked."""
 
-    def __init__(self, owner: Owner, nodes: Sequence[Uplink], now_s: float) -> None:
+    def __init__(self, owner: Owner, nodes: Sequence[UpstreamConnection], now_s: float) -> None:
         self._owner = owner
         self._nodes = nodes
         self._until_s = now_s + ASK_MAX_S
-        self._failed: set[Uplink] = set()  # nodes that could not be reached once, and are not waited for
+        self._failed: set[UpstreamConnection] = set()  # nodes that could not be reached once, and are not waited for
         self._held: dict[bytes, list[bytes]] = {}  # with their companions that are open, too
         self._masters = dict.fromkeys(_masters(owner))  # those that were not asked for yet
         self._one_by_one = len(self._masters) > ASKED_AT_ONCE_MAX
@@ -64,8 +64,8 @@ class Asking:
     def tick(self, now_s: float) -> None:
         if self.over:
             return
-        self._failed.update(node for node in self._nodes if node.phase is Phase.DOWN and node.tried)
-        waited_for = [node for node in self._nodes if node.phase is Phase.UP or node not in self._failed]
+        self._failed.update(node for node in self._nodes if node.phase is UpstreamPhase.DOWN and node.tried)
+        waited_for = [node for node in self._nodes if node.phase is UpstreamPhase.UP or node not in self._failed]
         self.over = now_s >= self._until_s or not waited_for
         for name in list(self._held):
             if self.over or not any(name in node.claims for node in waited_for):
@@ -77,11 +77,11 @@ class Asking:
 
     def _ask(self, name: bytes) -> None:
         for node in self._nodes:
-            if node.phase is Phase.UP or not self.over:
+            if node.phase is UpstreamPhase.UP or not self.over:
                 node.claims.add(name)
 
     def _end(self) -> None:
-        silent = [node for node in self._nodes if node.phase is not Phase.UP and not node.is_self]
+        silent = [node for node in self._nodes if node.phase is not UpstreamPhase.UP and not node.is_self]
         for node in silent:
             for name in list(node.claims):
                 if (node.host, node.port) not in [each[:2] for each in stream_roles.to_be_told(self._owner, name)]:

@@ -9,15 +9,14 @@ from typing import Any
 
 from tailrace.broker.replication.roles import stream_roles
 from tailrace.broker.streams.owner import OpenStream, Owner, Refused
-from tailrace.protocol.replication import End
+from tailrace.broker.streams.refused import CallArgs
+from tailrace.protocol.replication import CopyEnd
 from tailrace.shard.epochs import epoch_at
 from tailrace.shard.errors import StorageError
 
-Args = list[Any]
 
-
-def ends(owner: Owner, args: Args) -> list[list[Any]]:
-    """[streams] -> an `End` for each of them and their companions that is here and can be opened."""
+def ends(owner: Owner, args: CallArgs) -> list[list[Any]]:
+    """[streams] -> an `CopyEnd` for each of them and their companions that is here and can be opened."""
     found = []
     for asked in args[0]:
         for name in (asked, *owner.catalog.companions.of(asked)):
@@ -29,11 +28,11 @@ def ends(owner: Owner, args: Args) -> list[list[Any]]:
     return found
 
 
-def end_of(owner: Owner, name: bytes) -> End:
+def end_of(owner: Owner, name: bytes) -> CopyEnd:
     """Raises Refused, StorageError, OSError."""
     stream, meta = owner.stream(name), owner.roles.meta(name)
     epoch = stream_roles.term(meta, stream_roles.history_of(owner, stream))[0]
-    return End(name.decode(), meta.role.value, epoch, last_epoch(owner, stream), stream.log.next_seq)
+    return CopyEnd(name.decode(), meta.role.value, epoch, last_epoch(owner, stream), stream.log.next_seq)
 
 
 def last_epoch(owner: Owner, stream: OpenStream) -> int:

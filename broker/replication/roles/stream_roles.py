@@ -22,6 +22,7 @@ from tailrace.broker.replication.upstream.contacts import (
     with_former,
 )
 from tailrace.broker.streams.owner import OpenStream, Owner, Refused
+from tailrace.broker.streams.refused import CallArgs
 from tailrace.protocol.errors import Code
 from tailrace.shard.epochs import (
     DEFAULT_HISTORY,
@@ -40,7 +41,6 @@ from tailrace.shard.names import CURSOR_PREFIX, base_of
 
 log = logging.getLogger(__name__)
 
-Args = list[Any]
 Term: TypeAlias = tuple[int, str]
 """epoch, node id of its master ("" when nobody here knows)"""
 
@@ -95,7 +95,7 @@ def written_history(owner: Owner, name: bytes) -> History:
 # --- what an operator says ------------------------------------------------------------------------------------------
 
 
-def master(owner: Owner, args: Args) -> int:
+def master(owner: Owner, args: CallArgs) -> int:
     """[stream] -> epoch. Makes the stream, or this node its master in the next term."""
     name = args[0]
     _require_own_role(name)
@@ -104,7 +104,7 @@ def master(owner: Owner, args: Args) -> int:
     return promote(owner, args)
 
 
-def promote(owner: Owner, args: Args) -> int:
+def promote(owner: Owner, args: CallArgs) -> int:
     """[stream, and perhaps: the term to begin (0: the next), the latest term that other nodes know, whether they were
     not asked] -> epoch, 0 if they are to be asked first.
 
@@ -133,7 +133,7 @@ def promote(owner: Owner, args: Args) -> int:
     return epoch
 
 
-def fence(owner: Owner, args: Args) -> list[Any]:
+def fence(owner: Owner, args: CallArgs) -> list[Any]:
     """[stream, epoch] -> [role, latest term known]. From now on this node takes no messages in an earlier term.
 
     A master of an earlier term gives up; a slave leaves an upstream that is not in this term, and tells it nothing of
@@ -154,7 +154,7 @@ def fence(owner: Owner, args: Args) -> list[Any]:
     return [owner.roles.role(name).value, max(known[0], epoch)]
 
 
-def unmaster(owner: Owner, args: Args) -> int:
+def unmaster(owner: Owner, args: CallArgs) -> int:
     """[stream] -> epoch. The stream stays readable and takes no more messages."""
     name = args[0]
     stream = _changeable(owner, name)
@@ -165,7 +165,7 @@ def unmaster(owner: Owner, args: Args) -> int:
     return meta.epoch
 
 
-def slave(owner: Owner, args: Args) -> str:
+def slave(owner: Owner, args: CallArgs) -> str:
     """[stream, host, port, kind, value] -> host:port. This node follows the stream of another."""
     name, upstream = args[0], Upstream(*args[1:])
     _require_own_role(name)
@@ -178,7 +178,7 @@ def slave(owner: Owner, args: Args) -> str:
     return str(upstream)
 
 
-def unslave(owner: Owner, args: Args) -> int:
+def unslave(owner: Owner, args: CallArgs) -> int:
     """[stream] -> epoch. The stream follows nobody; it stays readable and takes no more messages.
 
     The copy leaves its tree: if it is promoted later, the nodes of the tree are not told.
@@ -221,7 +221,7 @@ def _in_term(meta: StreamMeta, history: History, epoch: int, master: str) -> Str
 # --- what other nodes say -------------------------------------------------------------------------------------------
 
 
-def claimed(owner: Owner, args: Args) -> list[Any]:
+def claimed(owner: Owner, args: CallArgs) -> list[Any]:
     """[stream, history rows, host, port, whether only of the same stream] -> [role, epoch, master, accepted].
 
     The node at host:port is the master in the history's last term, or follows it. A master or slave in an earlier term

@@ -9,7 +9,7 @@ from typing import Any
 from tailrace.broker.replication.status import links
 from tailrace.broker.routing.calls import WorkerCalls
 from tailrace.broker.streams.owner import Refused
-from tailrace.protocol.replication import ENDS_MAX, Ask, End, Told
+from tailrace.protocol.replication import ENDS_MAX, Ask, CopyEnd, Told
 
 
 class NodeStatus:
@@ -28,7 +28,7 @@ class NodeStatus:
         """
         calls = self._calls_for(ask)
         links_parts: list[Any] = []
-        ends: list[End] = []
+        ends: list[CopyEnd] = []
         failed: list[Refused] = []
         missing = len(calls)
 
@@ -38,7 +38,7 @@ class NodeStatus:
             if isinstance(value, Refused):
                 failed.append(value)
             elif verb == "ends":
-                ends.extend(End(*row) for row in value)
+                ends.extend(CopyEnd(*row) for row in value)
             else:
                 links_parts.append(value)
             if not missing:
@@ -57,7 +57,7 @@ class NodeStatus:
             calls += [(slot, "links", [ask.stream]) for slot in range(self._slots)]
         return calls
 
-    def _told(self, ask: Ask, links_parts: list[Any], ends: list[End]) -> Told:
+    def _told(self, ask: Ask, links_parts: list[Any], ends: list[CopyEnd]) -> Told:
         found, counts = links.together(links_parts)
         masters, slaves, disabled, turned = counts
         shown = tuple(ends[:ENDS_MAX])

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.broker.replication.downstream.replica_acks import Holders
-from tailrace.broker.replication.upstream.connection import Phase, Uplink
+from tailrace.broker.replication.downstream.replica_acks import ReplicaAcks
+from tailrace.broker.replication.upstream.connection import UpstreamConnection, UpstreamPhase
 from tailrace.broker.streams.owner import OpenStream, Owner
 from tailrace.shard.log import StreamLog
 
 if TYPE_CHECKING:
-    from tailrace.broker.replication.upstream.fetchers import Copy
+    from tailrace.broker.replication.upstream.fetchers import ReplicaFetcher
 
 UP = "up"
 Field = int | str
@@ -40,7 +40,7 @@ def lag_of(log: StreamLog, held_seq: int, now_us: int) -> Lag:
     return Lag(log.next_seq - seq, log.end_offset - first.offset, max(now_us - first.timestamp_us, 0))
 
 
-def stat_of_slaves(stream: OpenStream, holders: Holders | None, now_us: int) -> dict[str, Field]:
+def stat_of_slaves(stream: OpenStream, holders: ReplicaAcks | None, now_us: int) -> dict[str, Field]:
     """The rows of `stat` on the nodes below. Raises as `lag_of`."""
     nodes = {} if holders is None else holders.nodes
     lags = {node: lag_of(stream.log, held.next_seq, now_us) for node, held in sorted(nodes.items())}
@@ -58,7 +58,7 @@ def stat_of_slaves(stream: OpenStream, holders: Holders | None, now_us: int) -> 
 
 
 def stat_of_upstream(
-    found: tuple[Uplink, Copy] | None, owner: Owner, stream: OpenStream, now_us: int
+    found: tuple[UpstreamConnection, ReplicaFetcher] | None, owner: Owner, stream: OpenStream, now_us: int
 ) -> dict[str, Field]:
     """The rows of `stat` on the node that this one follows; none for a master.
 
@@ -73,7 +73,7 @@ def stat_of_upstream(
     return {
         "upstream": str(upstream),
         "upstream_node": uplink.node,
-        "link": UP if uplink.phase is Phase.UP else f"{uplink.phase} {uplink.why}",
+        "link": UP if uplink.phase is UpstreamPhase.UP else f"{uplink.phase} {uplink.why}",
         "copy": f"{copy.state} {copy.why}",
         "lag_messages": behind,
         "lag_s": f"{max(now_us - stream.log.last_timestamp_us, 0) / 1e6 if behind else 0:.3f}",

@@ -9,17 +9,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tailrace.broker.process.timers import now_us
-from tailrace.broker.replication.upstream.connection import Phase
-from tailrace.protocol.replication import CLAIMS, LINKS_MAX, Link
+from tailrace.broker.replication.upstream.connection import UpstreamPhase
+from tailrace.protocol.replication import CLAIMS, LINKS_MAX, NodeLink
 from tailrace.shard.errors import StorageError
 from tailrace.shard.meta import Role
 from tailrace.shard.names import is_reserved
 
 if TYPE_CHECKING:
-    from tailrace.broker.delivery.readers import Readers
-    from tailrace.broker.replication.downstream.session import Follower, Following
-    from tailrace.broker.replication.upstream.connection import Uplink
-    from tailrace.broker.replication.upstream.fetchers import Copy
+    from tailrace.broker.delivery.readers import StreamReaders
+    from tailrace.broker.replication.downstream.session import FollowerSession, ReplicaFeed
+    from tailrace.broker.replication.upstream.connection import UpstreamConnection
+    from tailrace.broker.replication.upstream.fetchers import ReplicaFetcher
     from tailrace.broker.streams.owner import Owner
 
 UP = "up"
@@ -31,7 +31,11 @@ ROLES = (Role.MASTER, Role.SLAVE, Role.DISABLED)
 
 
 def of_worker(
-    owner: Owner, uplinks: Iterable[Uplink], followers: Iterable[Follower], readers: Readers, name: bytes | None
+    owner: Owner,
+    uplinks: Iterable[UpstreamConnection],
+    followers: Iterable[FollowerSession],
+    readers: StreamReaders,
+    name: bytes | None,
 ) -> list[Any]:
     """[rows of links, streams as master, as slave, disabled, turned by themselves], of one stream or of all: each
     worker's own business.
@@ -54,20 +58,20 @@ def _has_turned(owner: Owner, name: bytes) -> bool:
     return owner.roles.rules.match(name) is None and meta.upstream[2:] == CLAIMED_PLACE
 
 
-def together(parts: Iterable[list[Any]]) -> tuple[list[Link], list[int]]:
+def together(parts: Iterable[list[Any]]) -> tuple[list[NodeLink], list[int]]:
     """The links of all workers, one to a node, and the sums of their counts."""
-    links: dict[tuple[str, ...], Link] = {}
+    links: dict[tuple[str, ...], NodeLink] = {}
     counts = [0, 0, 0, 0]
     for rows, *part in parts:
         counts = [have + more for have, more in zip(counts, part, strict=True)]
         for row in rows:
-            link = Link(*row)
+            link = NodeLink(*row)
             key = (link.direction, link.node, link.address)
             links[key] = _joined(links[key], link) if key in links else link
     return list(links.values())[:LINKS_MAX], counts
 
 
-def _joined(one: Link, other: Link) -> Link:
+def _joined(one: NodeLink, other: NodeLink) -> NodeLink:
     """The state is that of a connection that is not up, if one is not."""
     return one._replace(
         state=one.state if one.state != UP else other.state,
@@ -78,7 +82,7 @@ def _joined(one: Link, other: Link) -> Link:
     )
 
 
-def _up(uplinks: Iterable[Uplink], name: bytes | None) -> Iterator[Link]:
+def _up(uplinks: Iterable[UpstreamConnection], name: bytes | None) -> Iterator[NodeLink]:
     for uplink in uplinks:
         copies, claimed = uplink.copies.by_name, set(uplink.claims) - uplink.copies.by_name.keys()
         if name is not None and name not in copies:
@@ -86,15 +90,15 @@ def _up(uplinks: Iterable[Uplink], name: bytes | None) -> Iterator[Link]:
                 continue
             copies, claimed = {}, {name}
         if claimed and not copies:
-            why = f": {uplink.why}" if uplink.why and uplink.phase is not Phase.UP else ""
-            yield Link("up", uplink.node, uplink.address, f"{CLAIMS}{len(claimed)}{why}", 0, 0, 0, 0)
+            why = f": {uplink.why}" if uplink.why and uplink.phase is not UpstreamPhase.UP else ""
+            yield NodeLink("up", uplink.node, uplink.address, f"{CLAIMS}{len(claimed)}{why}", 0, 0, 0, 0)
             continue
-        if uplink.phase is Phase.UP:
+        if uplink.phase is UpstreamPhase.UP:
             state = state_up(list(copies.values()) if name is None else [copies[name]])
         else:
             state = f"{uplink.phase}: {uplink.why}" if uplink.why else uplink.phase.value
         streams = sum(1 for _ in _shown(copies)) if name is None else 1
-        yield Link("up", uplink.node, uplink.address, state, streams, 0, 0, 0)
+        yield NodeLink("up", uplink.node, uplink.address, state, streams, 0, 0, 0)
 
 
 def _shown(names: Iterable[bytes]) -> Iterator[bytes]:
@@ -102,7 +106,7 @@ def _shown(names: Iterable[bytes]) -> Iterator[bytes]:
     return (name for name in names if not is_reserved(name))
 
 
-def state_up(copies: Sequence[Copy]) -> str:
+def state_up(copies: Sequence[ReplicaFetcher]) -> str:
     """Of a connection that is up: what keeps its streams from following, where something does."""
     waiting = [copy for copy in copies if copy.why]
     if not waiting:
@@ -111,7 +115,7 @@ def state_up(copies: Sequence[Copy]) -> str:
     return first if len(waiting) == 1 else f"{len(waiting)} streams wait, the first is {first}"
 
 
-def _down(followers: Iterable[Follower], readers: Readers, name: bytes | None) -> Iterator[Link]:
+def _down(followers: Iterable[FollowerSession], readers: StreamReaders, name: bytes | None) -> Iterator[NodeLink]:
     left = LAGS_MEASURED_MAX
     for follower in followers:
         streams = messages = nbytes = age_ms = 0
@@ -126,16 +130,16 @@ def _down(followers: Iterable[Follower], readers: Readers, name: bytes | None) -
                 left -= 1
                 nbytes, age_ms = nbytes + lag[0], max(age_ms, lag[1])
         if streams or name is None:
-            yield Link("down", follower.node, follower.address, UP, streams, messages, nbytes, age_ms)
+            yield NodeLink("down", follower.node, follower.address, UP, streams, messages, nbytes, age_ms)
 
 
-def held_seq(following: Following) -> int:
+def held_seq(following: ReplicaFeed) -> int:
     """Up to where the follower itself has said that it has the stream; before it has, what it was sent."""
     row = following.rows.get(following.follower.node)
     return following.cursor.seq if row is None else row[0]
 
 
-def _measured(readers: Readers, following: Following) -> tuple[int, int]:
+def _measured(readers: StreamReaders, following: ReplicaFeed) -> tuple[int, int]:
     """Bytes that the follower lacks, and the age in ms of the first message that it lacks; 0 where nobody can tell."""
     try:
         reader = readers.get(following.name)

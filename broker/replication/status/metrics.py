@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from tailrace.broker.process.metrics import MAX_NODES, OTHER, SlaveMeasures, WorkerMetrics
 from tailrace.broker.process.timers import now_us
-from tailrace.broker.replication.downstream.replica_acks import Holders
+from tailrace.broker.replication.downstream.replica_acks import ReplicaAcks
 from tailrace.broker.replication.status.lag import NO_LAG, Lag, lag_of
-from tailrace.broker.replication.upstream.connection import Phase
-from tailrace.broker.replication.upstream.manager import Uplinks
+from tailrace.broker.replication.upstream.connection import UpstreamPhase
+from tailrace.broker.replication.upstream.manager import UpstreamManager
 from tailrace.broker.streams.owner import Owner
 from tailrace.shard.errors import StorageError
 
@@ -32,11 +32,15 @@ class _Round:
     copies_lag_messages: int = 0
 
 
-class Survey:
+class ReplicationMetrics:
     """One per worker. Call `tick` from the coarse timer."""
 
     def __init__(
-        self, owner: Owner, uplinks: Uplinks, metrics: WorkerMetrics, clock: Callable[[], float] = time.monotonic
+        self,
+        owner: Owner,
+        uplinks: UpstreamManager,
+        metrics: WorkerMetrics,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._owner = owner
         self._uplinks = uplinks
@@ -68,7 +72,7 @@ class Survey:
         metrics.copies = dict(found.states)
         metrics.copies_lag_messages = found.copies_lag_messages
 
-    def _look_at_slaves(self, name: bytes, holders: Holders, slaves: dict[str, SlaveMeasures]) -> None:
+    def _look_at_slaves(self, name: bytes, holders: ReplicaAcks, slaves: dict[str, SlaveMeasures]) -> None:
         for node, held in holders.nodes.items():
             measures = slaves.get(node)
             if measures is None:
@@ -99,7 +103,7 @@ class Survey:
         for uplink in self._uplinks:
             label = uplink.address if uplink.address in links or len(links) < MAX_NODES else OTHER
             links[label] += 1
-            links_up[label] += uplink.phase is Phase.UP
+            links_up[label] += uplink.phase is UpstreamPhase.UP
         metrics = self._metrics
         metrics.upstream_links, metrics.upstream_links_up = dict(links), dict(links_up)
         metrics.replication_waits = self._owner.replicas.waiting

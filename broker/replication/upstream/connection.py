@@ -20,12 +20,19 @@ from typing import Any, Protocol
 from tailrace.broker.process.poller import Poller
 from tailrace.broker.process.settings import Settings
 from tailrace.broker.process.version import program_version
-from tailrace.broker.replication.upstream.fetchers import Copies, Later, SetAside
-from tailrace.broker.replication.upstream.leadership_claims import Claims
-from tailrace.broker.replication.upstream.socket import Address, Chunks, Wire, WireClosed, look_up, numeric_address
-from tailrace.broker.replication.upstream.upstream_calls import CallsUp
-from tailrace.broker.replication.upstream.upstream_publish import UpForward
-from tailrace.broker.routing.batch import Batch
+from tailrace.broker.replication.upstream.fetchers import ReplicaFetchers, ScheduleStep, SetAside
+from tailrace.broker.replication.upstream.leadership_claims import LeadershipClaims
+from tailrace.broker.replication.upstream.socket import (
+    ChunkRun,
+    ResolvedAddress,
+    UpstreamClosed,
+    UpstreamSocket,
+    look_up,
+    numeric_address,
+)
+from tailrace.broker.replication.upstream.upstream_calls import UpstreamCalls
+from tailrace.broker.replication.upstream.upstream_publish import UpstreamPublish
+from tailrace.broker.routing.batch import StreamBatch
 from tailrace.broker.routing.route import Route
 from tailrace.broker.streams.owner import Owner
 from tailrace.protocol import messages as m
@@ -47,7 +54,7 @@ PONGS_UNSENT_MAX_BYTES = 64 << 10  # an upstream that has so much to read needs 
 UP_SLOT = -1  # of a route that leads to no sibling
 
 
-class Phase(StrEnum):
+class UpstreamPhase(StrEnum):
     DOWN = "down"
     RESOLVING = "resolving"
     CONNECTING = "connecting"
@@ -58,11 +65,11 @@ class Phase(StrEnum):
 class Resolver(Protocol):
     """Looks a host up in another thread; then calls with its address, or with what was wrong."""
 
-    def __call__(self, host: str, port: int, done: Callable[[Address | None, str], None]) -> None: ...
+    def __call__(self, host: str, port: int, done: Callable[[ResolvedAddress | None, str], None]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class UpstreamContext:
     """What an uplink needs of its worker."""
 
     owner: Owner
@@ -72,16 +79,16 @@ class Surroundings:
     clock: Callable[[], float]
     resolve: Resolver
     set_aside: SetAside
-    later: Later
-    found: Callable[[Uplink, Sequence[bytes]], None]  # names of streams that there are upstream
-    touch: Callable[[Uplink], None]  # it has something to send: flush it in this turn
+    later: ScheduleStep
+    found: Callable[[UpstreamConnection, Sequence[bytes]], None]  # names of streams that there are upstream
+    touch: Callable[[UpstreamConnection], None]  # it has something to send: flush it in this turn
 
 
-class Uplink:
-    def __init__(self, around: Surroundings, host: str, port: int) -> None:
+class UpstreamConnection:
+    def __init__(self, around: UpstreamContext, host: str, port: int) -> None:
         self.host, self.port = host, port
         self.address = join_address(host, port)
-        self.phase, self.why = Phase.DOWN, "not tried yet"
+        self.phase, self.why = UpstreamPhase.DOWN, "not tried yet"
         self.node = ""  # the other end's id
         self.tried = False  # whether it was reached, or could not be
         self.is_self = False  # the address leads to this very node
@@ -91,16 +98,16 @@ class Uplink:
         self.route = Route(
             UP_SLOT, around.settings.link_window_bytes, around.clock, self._wake, who, on_switch=lambda _link: None
         )
-        self.copies = Copies(around.owner, self.queue, around.set_aside, around.later)
+        self.copies = ReplicaFetchers(around.owner, self.queue, around.set_aside, around.later)
         self.prefixes: set[bytes] = set()  # of streams to be followed as they are made
-        self.claims = Claims(around.owner, self.queue, (host, port))
-        self.calls = CallsUp(self.queue)
+        self.claims = LeadershipClaims(around.owner, self.queue, (host, port))
+        self.calls = UpstreamCalls(self.queue)
         self._watches = 0  # numbers given out on this connection
         self._looking_up = False
         self._handles: dict[bytes, int] = {}
         self._last_handle = 0
         self._requests = 0
-        self._wire: Wire | None = None
+        self._wire: UpstreamSocket | None = None
         self._mask = 0
         self._pauses = 0
         self.changed_s = self._heard_s = self._pinged_s = self._ticked_s = around.clock()
@@ -119,10 +126,10 @@ class Uplink:
             self._heard_s = now_s  # this worker was busy, or stopped: what the other end said has not been read yet
         self._ticked_s = now_s
         self.route.expire(now_s - self._around.settings.unavailable_timeout_s)
-        if self.phase is Phase.DOWN:
+        if self.phase is UpstreamPhase.DOWN:
             if now_s >= self._dial_s:
                 self._dial(now_s)
-        elif self.phase is not Phase.UP:
+        elif self.phase is not UpstreamPhase.UP:
             if now_s - self.changed_s > timeout_s:
                 self.fail("it does not answer")
         elif now_s - self._heard_s > timeout_s:
@@ -141,7 +148,7 @@ class Uplink:
         self.calls.tick(now_s)
 
     def _dial(self, now_s: float) -> None:
-        self._enter(Phase.RESOLVING, now_s)
+        self._enter(UpstreamPhase.RESOLVING, now_s)
         address = numeric_address(self.host, self.port)
         if address is not None:
             self._connect(address)
@@ -150,9 +157,9 @@ class Uplink:
             return
         self._looking_up = True
 
-        def looked_up(found: Address | None, wrong: str) -> None:
+        def looked_up(found: ResolvedAddress | None, wrong: str) -> None:
             self._looking_up = False
-            if self.phase is not Phase.RESOLVING:
+            if self.phase is not UpstreamPhase.RESOLVING:
                 return
             if found is None:
                 self.fail(f"its host is not known: {wrong}")
@@ -161,17 +168,17 @@ class Uplink:
 
         self._around.resolve(self.host, self.port, looked_up)
 
-    def _connect(self, address: Address) -> None:
+    def _connect(self, address: ResolvedAddress) -> None:
         try:
-            self._wire = Wire(address)
-        except WireClosed as closed:
+            self._wire = UpstreamSocket(address)
+        except UpstreamClosed as closed:
             self.fail(str(closed))
             return
-        self._enter(Phase.CONNECTING, self._around.clock())
+        self._enter(UpstreamPhase.CONNECTING, self._around.clock())
         self._mask = select.EPOLLOUT
         self._around.poller.register(self._wire.fileno(), self._mask, self._on_event)
 
-    def _enter(self, phase: Phase, now_s: float) -> None:
+    def _enter(self, phase: UpstreamPhase, now_s: float) -> None:
         self.phase, self.changed_s = phase, now_s
 
     def _on_event(self, mask: int) -> None:
@@ -179,17 +186,17 @@ class Uplink:
         if wire is None:
             return
         try:
-            if self.phase is Phase.CONNECTING:
+            if self.phase is UpstreamPhase.CONNECTING:
                 wire.connected()
                 self._greet(wire)
             elif mask & ~select.EPOLLOUT:
                 self._read(wire)
             self._around.touch(self)
-        except WireClosed as closed:
+        except UpstreamClosed as closed:
             self.fail(str(closed))
 
-    def _greet(self, wire: Wire) -> None:
-        self._enter(Phase.GREETING, self._around.clock())
+    def _greet(self, wire: UpstreamSocket) -> None:
+        self._enter(UpstreamPhase.GREETING, self._around.clock())
         settings = self._around.settings
         hello = m.Hello(
             m.VERSION,
@@ -202,30 +209,30 @@ class Uplink:
         )
         wire.queue(pack(hello))
 
-    def _read(self, wire: Wire) -> None:
+    def _read(self, wire: UpstreamSocket) -> None:
         now_s = self._heard_s = self._around.clock()
         for message in wire.receive(self.copies.place_of):
             handler = _HANDLERS.get(type(message))
-            if handler is None or (self.phase is not Phase.UP and type(message) not in _BEFORE_UP):
-                name = "Chunk" if isinstance(message, Chunks) else type(message).__name__
-                raise WireClosed(f"it sent {name}, which nobody asked for")
+            if handler is None or (self.phase is not UpstreamPhase.UP and type(message) not in _BEFORE_UP):
+                name = "Chunk" if isinstance(message, ChunkRun) else type(message).__name__
+                raise UpstreamClosed(f"it sent {name}, which nobody asked for")
             handler(self, message, now_s)
             if self._wire is not wire:
                 return
 
     def flush(self) -> None:
         """Send what this turn has queued, and what is to be said of what is held. Dial at once for the first time."""
-        if self.phase is Phase.DOWN and not self._dial_s and self.needed:
+        if self.phase is UpstreamPhase.DOWN and not self._dial_s and self.needed:
             self.tick(self._around.clock())
         wire = self._wire
-        if wire is None or self.phase is Phase.CONNECTING:
+        if wire is None or self.phase is UpstreamPhase.CONNECTING:
             return
         try:
-            if self.phase is Phase.UP and wire.queued_bytes < self.route.window_bytes:
+            if self.phase is UpstreamPhase.UP and wire.queued_bytes < self.route.window_bytes:
                 for report in self.copies.reports():
                     wire.queue(report)
             wire.flush()
-        except WireClosed as closed:
+        except UpstreamClosed as closed:
             self.fail(str(closed))
             return
         if wire.interest != self._mask:
@@ -235,13 +242,13 @@ class Uplink:
     def fail(self, why: str) -> None:
         """The connection is no more: what was under way has an unknown end, what waits waits on."""
         now_s, self.tried = self._around.clock(), True
-        if self.phase is Phase.UP and now_s - self.changed_s > STEADY_S:
+        if self.phase is UpstreamPhase.UP and now_s - self.changed_s > STEADY_S:
             self._pauses = 0
         if why != self.why:
             log.warning("upstream %s is not followed now: %s", self.address, why)
         self.why = why
         self._close()
-        self._enter(Phase.DOWN, now_s)
+        self._enter(UpstreamPhase.DOWN, now_s)
         pause_s = min(DIAL_S * 2.0**self._pauses, DIAL_MAX_S)
         self._pauses = min(self._pauses + 1, 16)
         self._dial_s = now_s + pause_s * random.uniform(0.5, 1.0)
@@ -256,7 +263,7 @@ class Uplink:
     def close(self, why: str) -> None:
         """For good: nothing waits any longer."""
         self._close()
-        self._enter(Phase.DOWN, self._around.clock())
+        self._enter(UpstreamPhase.DOWN, self._around.clock())
         self.copies.went_down(why)
         self.calls.went_down()
         self.route.link_closed(self)
@@ -275,15 +282,15 @@ class Uplink:
             self._wire.queue(*buffers)
             self._around.touch(self)
 
-    def send_up(self, batch: Batch) -> None:
+    def send_up(self, batch: StreamBatch) -> None:
         """Forward one turn's publishes to a followed stream."""
         self._requests = self._requests % REQUESTS_MAX + 1
-        self.route.submit(UpForward(self._requests, batch))
+        self.route.submit(UpstreamPublish(self._requests, batch))
 
     def keep_back(self, name: bytes) -> None:
         """What waits to go up to a stream that does not follow any more is to be sent again, to whoever has it now."""
         text = "this stream has another master now; nothing of this was logged, send it again"
-        self.route.give_up(lambda request: isinstance(request, UpForward) and request.name == name, text)
+        self.route.give_up(lambda request: isinstance(request, UpstreamPublish) and request.name == name, text)
 
     def handle_of(self, name: bytes) -> int:
         """The handle that stands for the stream on this connection."""
@@ -297,7 +304,7 @@ class Uplink:
     def watch(self, prefixes: set[bytes]) -> None:
         """Hear of all streams that begin so, and of no others."""
         new, self.prefixes = prefixes - self.prefixes, prefixes
-        if self.phase is Phase.UP:
+        if self.phase is UpstreamPhase.UP:
             self._watch(new)
 
     def _watch(self, prefixes: set[bytes]) -> None:
@@ -311,18 +318,18 @@ class Uplink:
     # --- what comes down --------------------------------------------------------------------------------------------
 
     def hear_welcome(self, message: m.Welcome, now_s: float) -> None:
-        if self.phase is Phase.UP:
-            raise WireClosed("it sent Welcome, which nobody asked for")
+        if self.phase is UpstreamPhase.UP:
+            raise UpstreamClosed("it sent Welcome, which nobody asked for")
         if r.FEATURE not in message.features:
-            raise WireClosed("it does not replicate: it is another version")
+            raise UpstreamClosed("it does not replicate: it is another version")
         self.is_self = message.node == self._owner.catalog.directory.node_id
         if self.is_self:
-            raise WireClosed("it is this very node, or one whose data directory is a copy of this one's")
+            raise UpstreamClosed("it is this very node, or one whose data directory is a copy of this one's")
         try:
             self.node = node_id(message.node)
         except PeerError as error:
-            raise WireClosed(error.text) from None
-        self._enter(Phase.UP, now_s)
+            raise UpstreamClosed(error.text) from None
+        self._enter(UpstreamPhase.UP, now_s)
         log.info("upstream %s is up: node %s", self.address, self.node)
         self.why = ""
         self.route.switch(self)
@@ -332,7 +339,7 @@ class Uplink:
         self.calls.went_up()
         self._tick_up(now_s, float("inf"))
 
-    def hear_chunks(self, message: Chunks, now_s: float) -> None:
+    def hear_chunks(self, message: ChunkRun, now_s: float) -> None:
         self.copies.chunks(message.id, message.pieces, now_s)
 
     def hear_followed(self, message: r.Followed, now_s: float) -> None:
@@ -344,19 +351,19 @@ class Uplink:
 
     def hear_published(self, message: m.Published, _now_s: float) -> None:
         request = self.route.settle(message.request)
-        if isinstance(request, UpForward):
+        if isinstance(request, UpstreamPublish):
             request.published(message)
 
     def hear_failed(self, message: m.Failed, now_s: float) -> None:
         if message.fatal:
             if message.code == Code.CLOSING:  # what it had taken it has answered
                 self.route.take_back()
-            raise WireClosed(f"it said {shown_text(f'{message.code}: {message.text}')}")
+            raise UpstreamClosed(f"it said {shown_text(f'{message.code}: {message.text}')}")
         if message.op == Op.PUBLISH and message.code == Code.CLOSING:
             self.route.moved(message.id)  # it has not taken this, and takes none after it
         elif message.op == Op.PUBLISH:
             request = self.route.settle(message.id)
-            if isinstance(request, UpForward):
+            if isinstance(request, UpstreamPublish):
                 request.failed(message)
         elif message.op in (Op.FOLLOW, Op.SUBSCRIBE):
             self.copies.failed(message, now_s)
@@ -376,7 +383,7 @@ class Uplink:
 
     def hear_names(self, message: r.Names, _now_s: float) -> None:
         if not 1 <= message.id <= self._watches:
-            raise WireClosed("it sent Names, which nobody asked for")
+            raise UpstreamClosed("it sent Names, which nobody asked for")
         prefixes = tuple(self.prefixes)
         self._around.found(self, [name for name in message.names if base_of(name).startswith(prefixes)])
 
@@ -395,14 +402,14 @@ class Uplink:
         """An answer that says nothing that is not known."""
 
 
-class Lookup:
+class HostLookup:
     """A look-up, for another thread (`broker.streams.syncer`)."""
 
     __slots__ = ("address", "name", "port", "wrong")
 
     def __init__(self, host: str, port: int) -> None:
         self.name, self.port = host, port
-        self.address: Address | None = None
+        self.address: ResolvedAddress | None = None
         self.wrong = ""
 
     def sync(self) -> None:
@@ -412,18 +419,18 @@ class Lookup:
             self.wrong = error.strerror or str(error)
 
 
-_HANDLERS: Mapping[type, Callable[[Uplink, Any, float], None]] = {
-    m.Welcome: Uplink.hear_welcome,
-    Chunks: Uplink.hear_chunks,
-    r.Followed: Uplink.hear_followed,
-    m.Ended: Uplink.hear_ended,
-    m.Published: Uplink.hear_published,
-    m.Failed: Uplink.hear_failed,
-    m.Opened: Uplink.pass_over,
-    r.Names: Uplink.hear_names,
-    r.Claimed: Uplink.hear_claimed,
-    r.Returned: Uplink.hear_returned,
-    m.Ping: Uplink.hear_ping,
-    m.Pong: Uplink.pass_over,
+_HANDLERS: Mapping[type, Callable[[UpstreamConnection, Any, float], None]] = {
+    m.Welcome: UpstreamConnection.hear_welcome,
+    ChunkRun: UpstreamConnection.hear_chunks,
+    r.Followed: UpstreamConnection.hear_followed,
+    m.Ended: UpstreamConnection.hear_ended,
+    m.Published: UpstreamConnection.hear_published,
+    m.Failed: UpstreamConnection.hear_failed,
+    m.Opened: UpstreamConnection.pass_over,
+    r.Names: UpstreamConnection.hear_names,
+    r.Claimed: UpstreamConnection.hear_claimed,
+    r.Returned: UpstreamConnection.hear_returned,
+    m.Ping: UpstreamConnection.hear_ping,
+    m.Pong: UpstreamConnection.pass_over,
 }
 _BEFORE_UP = frozenset({m.Welcome, m.Failed, m.Ping, m.Pong})

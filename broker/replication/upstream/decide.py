@@ -19,7 +19,7 @@ PARTED: Final = "parted"
 BEHIND: Final = "behind"
 
 
-class Do(StrEnum):
+class FollowDecision(StrEnum):
     GO_ON = "go on"  # frames come from `seq` on
     BEGIN_AT = "begin at"  # the copy begins anew at `seq`: what should come next is not kept upstream
     SET_ASIDE = "set aside"  # messages from `seq` on, then ask again
@@ -27,13 +27,13 @@ class Do(StrEnum):
     REFUSE = "refuse"  # this cannot be the answer
 
 
-class Step(NamedTuple):
-    do: Do
+class FollowStep(NamedTuple):
+    do: FollowDecision
     seq: int = 0
     why: str = ""
 
 
-class Theirs(NamedTuple):
+class UpstreamCopy(NamedTuple):
     """The upstream's answer to FOLLOW: its state, where frames start, what is kept there, its terms."""
 
     state: str
@@ -43,7 +43,7 @@ class Theirs(NamedTuple):
     history: History
 
 
-class Mine(NamedTuple):
+class LocalCopy(NamedTuple):
     """The copy: its terms, what it keeps (first_seq to next_seq), and the highest epoch of its messages.
 
     fenced: the latest term that this node has learned of; nothing of an earlier one is copied.
@@ -56,23 +56,23 @@ class Mine(NamedTuple):
     fenced: int = 0
 
 
-def after_followed(mine: Mine, theirs: Theirs) -> Step:
+def after_followed(mine: LocalCopy, theirs: UpstreamCopy) -> FollowStep:
     if last_epoch(theirs.history) < mine.fenced:
-        return Step(Do.WAIT, why=fence_text(last_epoch(theirs.history), mine.fenced))
+        return FollowStep(FollowDecision.WAIT, why=fence_text(last_epoch(theirs.history), mine.fenced))
     if theirs.state == FOLLOWING:
         return _after_start(mine, theirs)
     if mine.first_seq == mine.next_seq:  # nothing would be cut, and the same asked again, for ever
-        return Step(Do.REFUSE, why=f"it says {theirs.state} of a copy without messages")
+        return FollowStep(FollowDecision.REFUSE, why=f"it says {theirs.state} of a copy without messages")
     seq = first_foreign(mine.history, theirs.history, mine.next_seq)
     if seq >= mine.next_seq and theirs.state == BEHIND:
-        return Step(Do.WAIT, why="the upstream has not got all that is here yet")
+        return FollowStep(FollowDecision.WAIT, why="the upstream has not got all that is here yet")
     if last_epoch(theirs.history) < mine.epoch:
-        return Step(Do.WAIT, why=f"the upstream has not heard of term {mine.epoch} yet")
+        return FollowStep(FollowDecision.WAIT, why=f"the upstream has not heard of term {mine.epoch} yet")
     if seq >= mine.next_seq:
         # The histories see no difference and yet there is one: they do not reach back far enough, or say less than they
         # should. The upstream is right; a term is set aside at a time.
         seq = max((start.first_seq for start in mine.history if start.first_seq < mine.next_seq), default=0)
-    return Step(Do.SET_ASIDE, min(seq, mine.next_seq))
+    return FollowStep(FollowDecision.SET_ASIDE, min(seq, mine.next_seq))
 
 
 def fence_text(theirs: int, known: int) -> str:
@@ -80,12 +80,12 @@ def fence_text(theirs: int, known: int) -> str:
     return f"the upstream is in term {theirs}, and this node has learned of term {known}"
 
 
-def _after_start(mine: Mine, theirs: Theirs) -> Step:
+def _after_start(mine: LocalCopy, theirs: UpstreamCopy) -> FollowStep:
     start_seq = theirs.start_seq
     if start_seq == mine.next_seq:
-        return Step(Do.GO_ON, start_seq)
+        return FollowStep(FollowDecision.GO_ON, start_seq)
     # What is here is given up only where the upstream keeps none of what comes next, and says so throughout.
     trimmed = mine.next_seq < start_seq == theirs.first_seq <= theirs.next_seq
     if start_seq <= VALUE_MAX and (trimmed or mine.first_seq == mine.next_seq):
-        return Step(Do.BEGIN_AT, start_seq)
-    return Step(Do.REFUSE, why=f"it starts at {start_seq}, where {mine.next_seq} comes next")
+        return FollowStep(FollowDecision.BEGIN_AT, start_seq)
+    return FollowStep(FollowDecision.REFUSE, why=f"it starts at {start_seq}, where {mine.next_seq} comes next")

@@ -1,4 +1,4 @@
-"""The copies of streams that one uplink keeps up to date, each in one of the states of `State`.
+"""The copies of streams that one uplink keeps up to date, each in one of the states of `FetchState`.
 
     DOWN      --the uplink is up-->      QUEUED, then ASKED by a FOLLOW
     ASKED     --FOLLOWED-->              FOLLOWING, or CUTTING, or WAITING (`broker.replication.upstream.decide`)
@@ -23,8 +23,16 @@ from tailrace.broker.replication.downstream import replica_state
 from tailrace.broker.replication.roles import stream_roles
 from tailrace.broker.replication.roles.internal_streams import is_companion
 from tailrace.broker.replication.roles.peers import may_lead
-from tailrace.broker.replication.upstream.decide import BEHIND, PARTED, Do, Mine, Theirs, after_followed, fence_text
-from tailrace.broker.replication.upstream.socket import WireClosed
+from tailrace.broker.replication.upstream.decide import (
+    BEHIND,
+    PARTED,
+    FollowDecision,
+    LocalCopy,
+    UpstreamCopy,
+    after_followed,
+    fence_text,
+)
+from tailrace.broker.replication.upstream.socket import UpstreamClosed
 from tailrace.broker.streams.owner import OpenStream, Owner, Refused
 from tailrace.protocol.address import split_address
 from tailrace.protocol.errors import Code
@@ -46,7 +54,7 @@ REPORT_BYTES = 4 << 20  # of a copy that is behind: taken between two reports, b
 NEWS = "news"
 
 
-class State(StrEnum):
+class FetchState(StrEnum):
     DOWN = "down"
     QUEUED = "queued"
     ASKED = "asked"
@@ -55,7 +63,7 @@ class State(StrEnum):
     WAITING = "waiting"
 
 
-class Copy:
+class ReplicaFetcher:
     """A slaved stream. `path`: the ids of the nodes above this one, up to the master; `why`: what it waits for;
     `end_seq`: where the stream ended upstream when that was told last; `taken_bytes`: since the last report;
     `upstream_epoch`: the term that the upstream is in, 0 before it has said; `fenced`: that is an earlier one than this
@@ -82,7 +90,7 @@ class Copy:
     def __init__(self, name: bytes) -> None:
         self.name = name
         self.id = 0  # of the FOLLOW that is under way or answered, 0 without one
-        self.state = State.DOWN
+        self.state = FetchState.DOWN
         self.why = ""
         self.path: tuple[str, ...] = ()
         self.end_seq = 0
@@ -98,35 +106,35 @@ class Copy:
 SetAside = Callable[[OpenStream, int, Callable[[str], None]], None]
 """Let a stream end before a seq, or begin there if it has no messages, in another thread; then calls with "" or with
 what was wrong."""
-Later = Callable[[bytes, Callable[[], object]], object]
+ScheduleStep = Callable[[bytes, Callable[[], object]], object]
 """Do what may have to open a stream when the turn has time for it (`broker.process.work`)."""
 
 
-class Copies:
+class ReplicaFetchers:
     """`say` queues bytes for the upstream. `set_aside` and `later` are the worker's."""
 
-    def __init__(self, owner: Owner, say: Callable[[bytes], None], set_aside: SetAside, later: Later) -> None:
+    def __init__(self, owner: Owner, say: Callable[[bytes], None], set_aside: SetAside, later: ScheduleStep) -> None:
         self._owner = owner
         self._later_step = later
         self._to_open = 0  # copies whose streams are to be opened before they are asked for
         self._node_id = owner.catalog.directory.node_id
         self._say = say
         self._set_aside = set_aside
-        self.by_name: dict[bytes, Copy] = {}
-        self._by_id: dict[int, Copy] = {}
+        self.by_name: dict[bytes, ReplicaFetcher] = {}
+        self._by_id: dict[int, ReplicaFetcher] = {}
         self._last_id = 0
-        self._queued: deque[Copy] = deque()
+        self._queued: deque[ReplicaFetcher] = deque()
         self._asked = 0
-        self._waiting: dict[Copy, None] = {}
-        self._changed: dict[Copy, None] = {}  # hold more than was reported
-        self._later: dict[Copy, None] = {}  # so do these, of which more is about to come
+        self._waiting: dict[ReplicaFetcher, None] = {}
+        self._changed: dict[ReplicaFetcher, None] = {}  # hold more than was reported
+        self._later: dict[ReplicaFetcher, None] = {}  # so do these, of which more is about to come
         self.up = False
 
     def __len__(self) -> int:
         return len(self.by_name)
 
-    def add(self, name: bytes) -> Copy:
-        copy = self.by_name[name] = Copy(name)
+    def add(self, name: bytes) -> ReplicaFetcher:
+        copy = self.by_name[name] = ReplicaFetcher(name)
         if self.up:
             self._queue(copy)
         return copy
@@ -136,7 +144,7 @@ class Copies:
         copy = self.by_name.pop(name, None)
         if copy is not None:
             self._leave(copy)
-            copy.state = State.DOWN
+            copy.state = FetchState.DOWN
             self._waiting.pop(copy, None)
             self._changed.pop(copy, None)
             self._later.pop(copy, None)
@@ -147,7 +155,7 @@ class Copies:
         self.up = True
         self._last_id = 0
         for copy in self.by_name.values():
-            if copy.state is not State.CUTTING:
+            if copy.state is not FetchState.CUTTING:
                 self._queue(copy)
 
     def went_down(self, why: str) -> None:
@@ -159,8 +167,8 @@ class Copies:
         self._later.clear()
         self._asked = 0
         for copy in self.by_name.values():
-            if copy.state is not State.CUTTING:
-                copy.state, copy.why = State.DOWN, why
+            if copy.state is not FetchState.CUTTING:
+                copy.state, copy.why = FetchState.DOWN, why
             copy.id = 0
             copy.reported = frozenset()
             self._set_path(copy, ())
@@ -183,12 +191,12 @@ class Copies:
                 self._to_open += 1
                 self._later_step(copy.name, partial(self._open_and_ask, copy, now_s))
 
-    def _open_and_ask(self, copy: Copy, now_s: float) -> None:
+    def _open_and_ask(self, copy: ReplicaFetcher, now_s: float) -> None:
         self._to_open -= 1
         self._try_to_ask(copy, now_s)
 
-    def _try_to_ask(self, copy: Copy, now_s: float) -> None:
-        if not self.up or copy.state is not State.QUEUED or self.by_name.get(copy.name) is not copy:
+    def _try_to_ask(self, copy: ReplicaFetcher, now_s: float) -> None:
+        if not self.up or copy.state is not FetchState.QUEUED or self.by_name.get(copy.name) is not copy:
             return
         try:
             self._ask(copy)
@@ -197,7 +205,7 @@ class Copies:
         except (StorageError, OSError) as error:
             self._wait(copy, str(error), now_s)
 
-    def _ask(self, copy: Copy) -> None:
+    def _ask(self, copy: ReplicaFetcher) -> None:
         owner = self._owner
         stream = owner.stream(copy.name)
         if stream.busy:
@@ -212,35 +220,35 @@ class Copies:
         else:
             start = From(meta.upstream.kind, meta.upstream.value)  # type: ignore[arg-type]  # one of PLACE_KINDS
         self._last_id += 1
-        copy.id, copy.state = self._last_id, State.ASKED
+        copy.id, copy.state = self._last_id, FetchState.ASKED
         self._by_id[copy.id] = copy
         self._asked += 1
         self._say(pack(Follow(copy.id, copy.name, found.next_seq, *term, last, start)))
 
-    def _queue(self, copy: Copy) -> None:
-        copy.state = State.QUEUED
+    def _queue(self, copy: ReplicaFetcher) -> None:
+        copy.state = FetchState.QUEUED
         self._queued.append(copy)
 
-    def _wait(self, copy: Copy, why: str, now_s: float) -> None:
+    def _wait(self, copy: ReplicaFetcher, why: str, now_s: float) -> None:
         """Ask again a while later, and later from time to time."""
         self._leave(copy)
         if why != copy.why:
             log.warning("stream %r does not follow its upstream now: %s", copy.name, why)
-        copy.state, copy.why = State.WAITING, why
+        copy.state, copy.why = FetchState.WAITING, why
         copy.retry_s = now_s + min(RETRY_S * 2.0**copy.retries, RETRY_MAX_S)
         copy.retries = min(copy.retries + 1, 16)
         self._waiting[copy] = None
 
-    def _leave(self, copy: Copy) -> None:
+    def _leave(self, copy: ReplicaFetcher) -> None:
         """What still comes of this FOLLOW is passed over."""
         if copy.id:
             self._say(pack(Unsubscribe(copy.id)))
             self._settle(copy)
 
-    def _settle(self, copy: Copy) -> None:
+    def _settle(self, copy: ReplicaFetcher) -> None:
         """There is nothing under this id upstream any more, or nothing that is still wanted."""
         del self._by_id[copy.id]
-        if copy.state is State.ASKED:
+        if copy.state is FetchState.ASKED:
             self._asked -= 1
         copy.id = 0  # the next connection counts from the beginning again: this may be another's then
         copy.reported = frozenset()
@@ -254,7 +262,7 @@ class Copies:
             return
         copy.end_seq = message.next_seq
         copy.upstream_epoch = last_epoch(message.history)
-        if copy.state is State.ASKED and message.state in (PARTED, BEHIND):
+        if copy.state is FetchState.ASKED and message.state in (PARTED, BEHIND):
             self._settle(copy)
         circle = replica_state.circle(self._node_id, message.path)
         if circle:
@@ -262,13 +270,13 @@ class Copies:
             return
         try:
             stream = self._owner.stream(copy.name)
-            if copy.state is State.FOLLOWING:
+            if copy.state is FetchState.FOLLOWING:
                 self._learn(stream, message)
                 self.look_at_fence(copy.name, now_s)
             elif message.state != NEWS:
                 if copy.id:
                     self._asked -= 1
-                copy.state = State.FOLLOWING
+                copy.state = FetchState.FOLLOWING
                 self._after_followed(copy, stream, message, now_s)
         except Refused as refused:
             self._wait(copy, refused.text, now_s)
@@ -276,33 +284,33 @@ class Copies:
         except (StorageError, OSError) as error:
             self._wait(copy, str(error), now_s)
             return
-        if copy.state is State.FOLLOWING:
+        if copy.state is FetchState.FOLLOWING:
             self._set_path(copy, message.path)
 
-    def _after_followed(self, copy: Copy, stream: OpenStream, message: Followed, now_s: float) -> None:
+    def _after_followed(self, copy: ReplicaFetcher, stream: OpenStream, message: Followed, now_s: float) -> None:
         found = stream.log
         fenced = self._fence(copy)
-        mine = Mine(
+        mine = LocalCopy(
             stream_roles.history_of(self._owner, stream), found.first_seq, found.next_seq, found.last_epoch, fenced
         )
         copy.fenced = copy.upstream_epoch < fenced
-        theirs = Theirs(message.state, message.start_seq, message.first_seq, message.next_seq, message.history)
+        theirs = UpstreamCopy(message.state, message.start_seq, message.first_seq, message.next_seq, message.history)
         step = after_followed(mine, theirs)
         match step.do:
-            case Do.REFUSE:
-                raise WireClosed(f"stream {copy.name.decode()}: {step.why}")
-            case Do.WAIT:
+            case FollowDecision.REFUSE:
+                raise UpstreamClosed(f"stream {copy.name.decode()}: {step.why}")
+            case FollowDecision.WAIT:
                 self._wait(copy, step.why, now_s)
-            case Do.SET_ASIDE:
+            case FollowDecision.SET_ASIDE:
                 copy.why = f"setting aside its own messages from {step.seq} on"
                 log.warning("stream %r has parted from its upstream: %s", copy.name, copy.why)
                 self._cut(copy, stream, step.seq, now_s)
-            case Do.BEGIN_AT:
+            case FollowDecision.BEGIN_AT:
                 self._begin_at(copy, stream, step.seq, now_s)
-            case Do.GO_ON:
+            case FollowDecision.GO_ON:
                 self._go_on(copy, stream, message)
 
-    def _go_on(self, copy: Copy, stream: OpenStream, message: Followed) -> None:
+    def _go_on(self, copy: ReplicaFetcher, stream: OpenStream, message: Followed) -> None:
         self._learn(stream, message)
         if copy.why:
             log.info("stream %r follows its upstream from message %d on", copy.name, stream.log.next_seq)
@@ -320,7 +328,7 @@ class Copies:
             contacts = [Contact(*node) for node in told if any_host or may_lead(peers, upstream.host, node[0])]
         stream_roles.learn(self._owner, stream, message.history, contacts)
 
-    def _fence(self, copy: Copy) -> int:
+    def _fence(self, copy: ReplicaFetcher) -> int:
         """The earliest term in which an upstream may be to be followed. A companion's upstream is in the stream's."""
         base = base_of(copy.name)
         if base == copy.name:
@@ -336,10 +344,10 @@ class Copies:
                 continue
             fence = self._fence(copy)
             copy.fenced = copy.upstream_epoch < fence
-            if copy.fenced and copy.state is State.FOLLOWING:
+            if copy.fenced and copy.state is FetchState.FOLLOWING:
                 self._wait(copy, fence_text(copy.upstream_epoch, fence), now_s)
 
-    def _begin_at(self, copy: Copy, stream: OpenStream, seq: int, now_s: float) -> None:
+    def _begin_at(self, copy: ReplicaFetcher, stream: OpenStream, seq: int, now_s: float) -> None:
         """Without a message the stream begins at `seq`. That waits for the disk, and is asked for again after it."""
         found = stream.log
         if found.first_seq < found.next_seq:
@@ -349,13 +357,13 @@ class Copies:
         self._leave(copy)
         self._cut(copy, stream, seq, now_s)
 
-    def _cut(self, copy: Copy, stream: OpenStream, seq: int, now_s: float) -> None:
-        copy.state = State.CUTTING
+    def _cut(self, copy: ReplicaFetcher, stream: OpenStream, seq: int, now_s: float) -> None:
+        copy.state = FetchState.CUTTING
 
         def done(wrong: str) -> None:
-            if copy.state is not State.CUTTING:
+            if copy.state is not FetchState.CUTTING:
                 return
-            copy.state = State.DOWN
+            copy.state = FetchState.DOWN
             if self.by_name.get(copy.name) is not copy or not self.up:
                 return
             if wrong:
@@ -373,14 +381,14 @@ class Copies:
         copy = self._by_id.get(number)
         if copy is None:
             if number > self._last_id:
-                raise WireClosed(f"it sent frames of {number}, which nobody asked for")
+                raise UpstreamClosed(f"it sent frames of {number}, which nobody asked for")
             return
-        if copy.state is not State.FOLLOWING:
-            raise WireClosed(f"it sent frames of {copy.name.decode()} before it answered FOLLOW")
+        if copy.state is not FetchState.FOLLOWING:
+            raise UpstreamClosed(f"it sent frames of {copy.name.decode()} before it answered FOLLOW")
         try:
             stream = self._owner.take_frames(copy.name, pieces, now_s)
         except FramesRefused as refused:
-            raise WireClosed(str(refused)) from refused
+            raise UpstreamClosed(str(refused)) from refused
         except Refused as refused:
             self._wait(copy, refused.text, now_s)
         except (StorageError, OSError) as error:
@@ -389,7 +397,7 @@ class Copies:
             self._look(copy, stream.log)
             self._note_taken(copy, sum(map(len, pieces)))
 
-    def _note_taken(self, copy: Copy, taken_bytes: int) -> None:
+    def _note_taken(self, copy: ReplicaFetcher, taken_bytes: int) -> None:
         """A report wakes the upstream, which has better things to do while it sends gigabytes: so a copy that is not
         where the upstream's end was last is reported now and then.
         """
@@ -417,7 +425,7 @@ class Copies:
                 self._settle(copy)
             self._wait(copy, shown_text(f"{message.code}: {message.text}"), now_s)
 
-    def _set_path(self, copy: Copy, path: tuple[str, ...]) -> None:
+    def _set_path(self, copy: ReplicaFetcher, path: tuple[str, ...]) -> None:
         if copy.path != path:
             copy.path = path
             self._owner.events.on_path(copy.name)
@@ -427,13 +435,13 @@ class Copies:
     def note_held(self, name: bytes) -> None:
         """More of the stream is held, or is on the disk, here or below."""
         copy = self.by_name.get(name)
-        if copy is not None and copy.state is State.FOLLOWING:
+        if copy is not None and copy.state is FetchState.FOLLOWING:
             stream = self._owner.catalog.open.get(name)
             if stream is not None:
                 self._look(copy, stream.log)
             self._changed[copy] = None
 
-    def _look(self, copy: Copy, found: StreamLog) -> None:
+    def _look(self, copy: ReplicaFetcher, found: StreamLog) -> None:
         copy.next_seq, copy.synced = found.next_seq, found.synced_seq
 
     @property
@@ -449,7 +457,7 @@ class Copies:
         rows: list[tuple[int, str, int, int]] = []
         gone: list[tuple[int, str]] = []
         for copy in changed:
-            if copy.state is not State.FOLLOWING:
+            if copy.state is not FetchState.FOLLOWING:
                 continue
             self._later.pop(copy, None)
             copy.taken_bytes = 0

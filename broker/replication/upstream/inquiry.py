@@ -8,18 +8,24 @@ from dataclasses import dataclass
 
 from tailrace.broker.process.poller import Poller
 from tailrace.broker.process.version import program_version
-from tailrace.broker.replication.upstream.socket import Address, Chunks, Wire, WireClosed, numeric_address
+from tailrace.broker.replication.upstream.socket import (
+    ChunkRun,
+    ResolvedAddress,
+    UpstreamClosed,
+    UpstreamSocket,
+    numeric_address,
+)
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol.messages import pack
 
-Resolve = Callable[[str, int, Callable[[Address | None, str], None]], None]
+Resolve = Callable[[str, int, Callable[[ResolvedAddress | None, str], None]], None]
 """Looks up a host and a port; calls back with the address, or with None and why."""
-Heard = Callable[["Inquiry", "r.Told | str"], None]
+OnInquiryAnswer = Callable[["Inquiry", "r.Told | str"], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
+class InquiryServices:
     """What inquiries need to reach other nodes. token: of this node's clients, shown in HELLO."""
 
     poller: Poller
@@ -33,14 +39,14 @@ class Inquiry:
     node: the id of the node at the other end, "" until it has answered.
     """
 
-    def __init__(self, outside: Outside, host: str, port: int, heard: Heard) -> None:
+    def __init__(self, outside: InquiryServices, host: str, port: int, heard: OnInquiryAnswer) -> None:
         self.host, self.port = host, port
         self.node = ""
         self.closed = False
         self._outside = outside
         self._heard = heard
         self._ask: r.Ask | None = None
-        self._wire: Wire | None = None
+        self._wire: UpstreamSocket | None = None
         self._connected = self._welcome = False
         self._mask = 0
 
@@ -55,7 +61,7 @@ class Inquiry:
             self._connect(address)
             return
 
-        def looked_up(found: Address | None, wrong: str) -> None:
+        def looked_up(found: ResolvedAddress | None, wrong: str) -> None:
             if self.closed:
                 return
             if found is None:
@@ -78,10 +84,10 @@ class Inquiry:
             self._outside.poller.unregister(wire.fileno())
             wire.close()
 
-    def _connect(self, address: Address) -> None:
+    def _connect(self, address: ResolvedAddress) -> None:
         try:
-            wire = Wire(address)
-        except WireClosed as closed:
+            wire = UpstreamSocket(address)
+        except UpstreamClosed as closed:
             self.fail(str(closed))
             return
         self._wire, self._mask = wire, select.EPOLLOUT
@@ -102,28 +108,28 @@ class Inquiry:
                     if self.closed:
                         return
             self._flush(wire)
-        except WireClosed as closed:
+        except UpstreamClosed as closed:
             self.fail(str(closed))
 
-    def _flush(self, wire: Wire) -> None:
+    def _flush(self, wire: UpstreamSocket) -> None:
         """Raises WireClosed."""
         wire.flush()
         if wire.interest != self._mask:
             self._mask = wire.interest
             self._outside.poller.modify(wire.fileno(), self._mask)
 
-    def _take(self, message: m.Response | Chunks) -> None:
+    def _take(self, message: m.Response | ChunkRun) -> None:
         """Raises WireClosed."""
         if isinstance(message, m.Welcome):
             if r.FEATURE not in message.features:
-                raise WireClosed("it does not replicate")
+                raise UpstreamClosed("it does not replicate")
             self._welcome = True
             self._send_ask()
         elif isinstance(message, r.Told) and self._ask is not None and message.id == self._ask.id:
             self.node = message.node
             self._heard(self, message)
         elif isinstance(message, m.Failed):
-            raise WireClosed(f"{message.code}: {message.text}")
+            raise UpstreamClosed(f"{message.code}: {message.text}")
         elif isinstance(message, m.Ping) and self._wire is not None:
             self._wire.queue(pack(m.Pong()))
 
@@ -133,5 +139,5 @@ class Inquiry:
         self._wire.queue(pack(self._ask))
         try:
             self._flush(self._wire)
-        except WireClosed as closed:
+        except UpstreamClosed as closed:
             self.fail(str(closed))

@@ -28,7 +28,7 @@ CLAIMS_AT_ONCE = 256
 _NOTHING: Final[tuple[bytes, stream_roles.Term]] = (b"", (0, ""))
 
 
-class Claims:
+class LeadershipClaims:
     """Of one uplink, to the node at (host, port). `say` queues bytes for it. Each stream has one claim at most, on each
     connection.
     """

@@ -11,18 +11,18 @@ import select
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tailrace.broker.process.work import NOBODY, Work
+from tailrace.broker.process.work import NOBODY, WorkQueue
 from tailrace.broker.replication.roles import stream_roles
 from tailrace.broker.replication.roles.rules import Rules
-from tailrace.broker.replication.roles.start_check import Asking
-from tailrace.broker.replication.upstream.connection import COMPLAINT_S, Lookup, Surroundings, Uplink
-from tailrace.broker.replication.upstream.fetchers import Copy
-from tailrace.broker.replication.upstream.prefix_watch import Watched
-from tailrace.broker.replication.upstream.socket import Address
-from tailrace.broker.routing.batch import Batch
+from tailrace.broker.replication.roles.start_check import StartCheck
+from tailrace.broker.replication.upstream.connection import COMPLAINT_S, HostLookup, UpstreamConnection, UpstreamContext
+from tailrace.broker.replication.upstream.fetchers import ReplicaFetcher
+from tailrace.broker.replication.upstream.prefix_watch import PrefixWatches
+from tailrace.broker.replication.upstream.socket import ResolvedAddress
+from tailrace.broker.routing.batch import StreamBatch
 from tailrace.broker.services import Services
 from tailrace.broker.streams.owner import OpenStream, Owner, Refused
-from tailrace.broker.streams.syncer import Job, Syncer
+from tailrace.broker.streams.syncer import Syncer, SyncJob
 from tailrace.protocol.errors import Code
 from tailrace.shard.errors import StorageError
 from tailrace.shard.meta import Role
@@ -41,7 +41,7 @@ FENCED_TEXT = (
 )
 
 
-class SettingAside:
+class SetAsideJob:
     """The end of a stream is moved out of it, by the helper thread; or one without messages begins elsewhere.
 
     cut_seq: from there on nothing is as it was.
@@ -68,14 +68,14 @@ class SettingAside:
             self.wrong = f"its end could not be set aside: {error}"
 
 
-class Uplinks:
+class UpstreamManager:
     """One per worker. `start` when it owns its shards, `stop` when it gives them up."""
 
     def __init__(
         self,
         owner: Owner,
         services: Services,
-        work: Work,
+        work: WorkQueue,
         syncer: Syncer,
         address: str,
     ) -> None:
@@ -83,17 +83,17 @@ class Uplinks:
         self._work = work
         self._syncer = syncer
         self._services = services
-        self._uplinks: dict[tuple[str, int], Uplink] = {}
-        self._of: dict[bytes, Uplink] = {}  # the streams that follow
-        self._touched: dict[Uplink, None] = {}
-        self._asking: Asking | None = None
+        self._uplinks: dict[tuple[str, int], UpstreamConnection] = {}
+        self._of: dict[bytes, UpstreamConnection] = {}  # the streams that follow
+        self._touched: dict[UpstreamConnection, None] = {}
+        self._asking: StartCheck | None = None
         self._complained_s = 0.0
         self._lookups: Syncer | None = None
         self._selves: set[tuple[str, int]] = set()  # addresses at which this very node has answered
-        self._to_make: dict[bytes, Uplink] = {}  # streams that there are upstream, bounded by `max_streams`
+        self._to_make: dict[bytes, UpstreamConnection] = {}  # streams that there are upstream, bounded by `max_streams`
         self._making = False  # one of them waits for its turn
-        self._watched = Watched()
-        self._around = Surroundings(
+        self._watched = PrefixWatches()
+        self._around = UpstreamContext(
             owner=owner,
             poller=services.poller,
             settings=owner.settings,
@@ -106,7 +106,7 @@ class Uplinks:
             touch=self._touch,
         )
 
-    def __iter__(self) -> Iterator[Uplink]:
+    def __iter__(self) -> Iterator[UpstreamConnection]:
         return iter(self._uplinks.values())
 
     def start(self, *, asks: bool = False) -> None:
@@ -119,7 +119,7 @@ class Uplinks:
         roles = owner.roles
         nodes = dict.fromkeys((*roles.followers, *roles.peers.nodes)) if asks and roles.was_followed else {}
         if nodes:
-            self._asking = Asking(owner, [self._to(*node) for node in nodes], self._services.now_s)
+            self._asking = StartCheck(owner, [self._to(*node) for node in nodes], self._services.now_s)
 
     def watch(self) -> None:
         """Hear of the streams that the rules are for, as they are made."""
@@ -146,7 +146,7 @@ class Uplinks:
         self._touched.clear()
         self._to_make.clear()
         self._making = False
-        self._watched = Watched()
+        self._watched = PrefixWatches()
         self._asking = None
         self._end_lookups()
 
@@ -206,7 +206,7 @@ class Uplinks:
             if node not in told and not (self._asking and self._asking.wants(name)):
                 uplink.claims.drop(name)
 
-    def _leave(self, name: bytes, uplink: Uplink) -> None:
+    def _leave(self, name: bytes, uplink: UpstreamConnection) -> None:
         uplink.copies.remove(name)
         uplink.keep_back(name)
         del self._of[name]
@@ -214,7 +214,7 @@ class Uplinks:
         self._owner.uproutes.pop(name, None)
         self._owner.events.on_path(name)
 
-    def copy_of(self, name: bytes) -> tuple[Uplink, Copy] | None:
+    def copy_of(self, name: bytes) -> tuple[UpstreamConnection, ReplicaFetcher] | None:
         """How a stream follows; None for one that does not."""
         uplink = self._of.get(name)
         return None if uplink is None else (uplink, uplink.copies.by_name[name])
@@ -234,7 +234,7 @@ class Uplinks:
         """Whether a stream that is being opened must wait for the answers of other nodes."""
         return self._asking is not None and self._asking.hold(name)
 
-    def send_up(self, batch: Batch) -> None:
+    def send_up(self, batch: StreamBatch) -> None:
         uplink = self._of.get(batch.name)
         if uplink is None:
             batch.refused(Code.DISABLED, DEPOSED_TEXT)
@@ -254,22 +254,22 @@ class Uplinks:
         else:
             uplink.calls.call(verb, args[1], done, self._services.now_s)
 
-    def _would_follow(self, name: bytes) -> Uplink | None:
+    def _would_follow(self, name: bytes) -> UpstreamConnection | None:
         """Where a stream comes from that the rules are for, and of which nothing is here."""
         upstream = None if name in self._owner.catalog.names else self._owner.roles.meta(name).upstream
         return None if upstream is None else self._uplinks.get((upstream.host, upstream.port))
 
-    def _to(self, host: str, port: int) -> Uplink:
+    def _to(self, host: str, port: int) -> UpstreamConnection:
         uplink = self._uplinks.get((host, port))
         if uplink is None:
-            uplink = self._uplinks[host, port] = Uplink(self._around, host, port)
+            uplink = self._uplinks[host, port] = UpstreamConnection(self._around, host, port)
             self._touch(uplink)
         return uplink
 
-    def _touch(self, uplink: Uplink) -> None:
+    def _touch(self, uplink: UpstreamConnection) -> None:
         self._touched[uplink] = None
 
-    def _found(self, uplink: Uplink, names: Sequence[bytes]) -> None:
+    def _found(self, uplink: UpstreamConnection, names: Sequence[bytes]) -> None:
         """There are such streams upstream: those that belong to this worker and are new to it are to follow."""
         owner, services = self._owner, self._services
         for name in names:
@@ -286,7 +286,7 @@ class Uplinks:
         else:
             self._making = False
 
-    def _make(self, name: bytes, uplink: Uplink) -> None:
+    def _make(self, name: bytes, uplink: UpstreamConnection) -> None:
         owner = self._owner
         upstream = owner.roles.meta(name).upstream
         if name not in owner.catalog.names and upstream is not None and upstream[:2] == (uplink.host, uplink.port):
@@ -300,13 +300,13 @@ class Uplinks:
 
     # --- what another thread does -----------------------------------------------------------------------------------
 
-    def resolve(self, host: str, port: int, done: Callable[[Address | None, str], None]) -> None:
+    def resolve(self, host: str, port: int, done: Callable[[ResolvedAddress | None, str], None]) -> None:
         """In a thread of its own: a name server may be long in answering, and whoever publishes waits for the disk."""
         if self._lookups is None:
             self._lookups = lookups = Syncer()
             self._services.poller.register(lookups.fileno(), select.EPOLLIN, lambda _mask: _take_outcomes(lookups))
-        lookup = Lookup(host, port)
-        self._lookups.request(lookup, Job(lambda: done(lookup.address, lookup.wrong)))
+        lookup = HostLookup(host, port)
+        self._lookups.request(lookup, SyncJob(lambda: done(lookup.address, lookup.wrong)))
 
     def _end_lookups(self) -> None:
         lookups, self._lookups = self._lookups, None
@@ -316,7 +316,7 @@ class Uplinks:
 
     def _set_aside(self, stream: OpenStream, seq: int, done: Callable[[str], None]) -> None:
         stream.busy = True
-        setting = SettingAside(stream, seq)
+        setting = SetAsideJob(stream, seq)
 
         def finished() -> None:
             stream.busy = False
@@ -331,10 +331,10 @@ class Uplinks:
                 self._owner.events.on_cut(stream.name, setting.cut_seq)
             done(setting.wrong)
 
-        self._syncer.request(setting, Job(finished))
+        self._syncer.request(setting, SyncJob(finished))
 
 
 def _take_outcomes(lookups: Syncer) -> None:
     for outcome in lookups.outcomes():
-        if isinstance(outcome.token, Job):
+        if isinstance(outcome.token, SyncJob):
             outcome.token.done()

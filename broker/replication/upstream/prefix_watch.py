@@ -7,29 +7,28 @@ asked for a prefix tells companions by the names of their streams, so its name i
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias
 
 from tailrace.broker.replication.roles.internal_streams import is_companion
+from tailrace.broker.replication.roles.peers import NodeAddress
 from tailrace.broker.replication.roles.rules import Rule
 
-Where: TypeAlias = tuple[str, int]
 """Of an upstream: its host and port."""
 
 ALONE_MAX = 16
 """Streams of one upstream that are watched by name; where more follow alone, all names are heard and sifted here."""
 
 
-class Watched:
+class PrefixWatches:
     """`stale`: upstreams of which other prefixes are to be watched than when they were asked for last."""
 
     def __init__(self) -> None:
-        self.stale: set[Where] = set()
-        self._ruled: dict[Where, tuple[bytes, ...]] = {}
-        self._alone: dict[Where, set[bytes]] = {}
+        self.stale: set[NodeAddress] = set()
+        self._ruled: dict[NodeAddress, tuple[bytes, ...]] = {}
+        self._alone: dict[NodeAddress, set[bytes]] = {}
 
     def obey(self, rules: Iterable[Rule]) -> None:
         """These are the rules now. Those that follow are to join again."""
-        ruled: dict[Where, tuple[bytes, ...]] = {}
+        ruled: dict[NodeAddress, tuple[bytes, ...]] = {}
         for rule in rules:
             if rule.upstream is not None:
                 where = rule.upstream.host, rule.upstream.port
@@ -38,13 +37,13 @@ class Watched:
         self._ruled = ruled
         self._alone.clear()
 
-    def join(self, name: bytes, where: Where) -> None:
+    def join(self, name: bytes, where: NodeAddress) -> None:
         """A stream follows there now."""
         if not is_companion(name) and not name.startswith(self._ruled.get(where, ())):
             self._alone.setdefault(where, set()).add(name)
             self.stale.add(where)
 
-    def leave(self, name: bytes, where: Where) -> None:
+    def leave(self, name: bytes, where: NodeAddress) -> None:
         """It follows there no more."""
         names = self._alone.get(where)
         if names is not None and name in names:
@@ -53,11 +52,11 @@ class Watched:
                 del self._alone[where]
             self.stale.add(where)
 
-    def prefixes(self, where: Where) -> set[bytes]:
+    def prefixes(self, where: NodeAddress) -> set[bytes]:
         """With which the names begin that are to be heard of."""
         alone = self._alone.get(where, set())
         return {*self._ruled.get(where, ()), *(alone if len(alone) <= ALONE_MAX else (b"",))}
 
-    def ruled(self) -> Iterable[Where]:
+    def ruled(self) -> Iterable[NodeAddress]:
         """The upstreams of rules, which are followed before there is a stream."""
         return self._ruled.keys()

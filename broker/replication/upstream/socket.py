@@ -18,7 +18,7 @@ from tailrace.protocol.binary import ClientCodec
 from tailrace.protocol.errors import PeerError
 from tailrace.protocol.features import REPLICATION
 from tailrace.protocol.messages import CHUNK_HEAD, HANDLE_BYTES, Chunk, Op, Response
-from tailrace.protocol.outgoing import Buffer, Outgoing
+from tailrace.protocol.outgoing import Outgoing, OutgoingBuffer
 
 # Of one read; fewer while messages are very small and many.
 RECEIVE_BYTES, RECEIVE_MIN_BYTES = 1 << 20, 16 << 10
@@ -30,15 +30,15 @@ PAGE_BYTES = 4_096
 BUFFER_BYTES = PAGE_BYTES + LEFT_MAX_BYTES + RECEIVE_BYTES
 MESSAGES_A_READ = 2_048  # more of them would keep everybody else of this worker waiting
 
-Address: TypeAlias = tuple[socket.AddressFamily, Any]
+ResolvedAddress: TypeAlias = tuple[socket.AddressFamily, Any]
 """An address family, and an address as its sockets take it."""
 
 
-class WireClosed(Exception):
+class UpstreamClosed(Exception):
     """The connection is no more, or of no use; the text says why."""
 
 
-def numeric_address(host: str, port: int) -> Address | None:
+def numeric_address(host: str, port: int) -> ResolvedAddress | None:
     """The address of a host that is written as one; None for a name, which must be looked up."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
@@ -47,7 +47,7 @@ def numeric_address(host: str, port: int) -> Address | None:
     return found[0][0], found[0][4]
 
 
-def look_up(host: str, port: int) -> Address:
+def look_up(host: str, port: int) -> ResolvedAddress:
     """The first address of a host. Waits for the network. Raises OSError."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -56,14 +56,14 @@ def look_up(host: str, port: int) -> Address:
     return found[0][0], found[0][4]
 
 
-class Chunks(NamedTuple):
+class ChunkRun(NamedTuple):
     """The frames of CHUNKs of one subscription that came one behind the other."""
 
     id: int
     pieces: list[memoryview]
 
 
-def gather(messages: Iterable[Response]) -> Iterator[Response | Chunks]:
+def gather(messages: Iterable[Response]) -> Iterator[Response | ChunkRun]:
     """The same, with Chunks instead of each Chunk. Raises what `messages` raises, behind all that came before.
 
     A long chunk is given before the next is asked for, which may come to where this one lies.
@@ -73,7 +73,7 @@ def gather(messages: Iterable[Response]) -> Iterator[Response | Chunks]:
         for message in messages:
             chunk = message if isinstance(message, Chunk) else None
             if pieces and (chunk is None or chunk.id != number or len(pieces) == CHUNKS_AT_ONCE):
-                yield Chunks(number, pieces)
+                yield ChunkRun(number, pieces)
                 pieces = []
             if chunk is None:
                 yield message
@@ -81,17 +81,17 @@ def gather(messages: Iterable[Response]) -> Iterator[Response | Chunks]:
                 number = chunk.id
                 pieces.append(chunk.frames)
                 if len(chunk.frames) >= LONG_MIN_BYTES:
-                    yield Chunks(number, pieces)
+                    yield ChunkRun(number, pieces)
                     pieces = []
-    except (PeerError, WireClosed):
+    except (PeerError, UpstreamClosed):
         if pieces:
-            yield Chunks(number, pieces)
+            yield ChunkRun(number, pieces)
         raise
     if pieces:
-        yield Chunks(number, pieces)
+        yield ChunkRun(number, pieces)
 
 
-class Long:
+class LongChunk:
     """A chunk that is not whole yet: its frames are to lie in the buffer from `start` to `end`, and do to `filled`."""
 
     __slots__ = ("end", "filled", "number", "start")
@@ -102,7 +102,7 @@ class Long:
         self.end = start + size
 
 
-def long_chunk(head: Buffer) -> tuple[int, int] | None:
+def long_chunk(head: OutgoingBuffer) -> tuple[int, int] | None:
     """The subscription's id, and how many bytes of frames, of a chunk that begins so; None for anything but a long
     chunk that fits into the buffer.
     """
@@ -113,7 +113,7 @@ def long_chunk(head: Buffer) -> tuple[int, int] | None:
     return (number, size) if opcode == Op.CHUNK and LONG_MIN_BYTES <= size <= LEFT_MAX_BYTES else None
 
 
-class Wire:
+class UpstreamSocket:
     """Of a long chunk what is missing is read by itself, with the head of what comes next, so that its frames lie where
     in a page they will lie in the file: what is copied between places that are alike in that is copied a quarter
     faster. Nothing of them is moved afterwards. Each lies where the one before lay, which the processor has at hand.
@@ -135,7 +135,7 @@ class Wire:
         "sock",
     )
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: ResolvedAddress) -> None:
         """Begin to connect; it is done when the socket is writable (`connected`). Raises WireClosed."""
         family, where = address
         self.closed = False
@@ -145,19 +145,19 @@ class Wire:
         # A mapping, which is memory only where it was written to: most upstreams never send that much at once.
         self._buffer = memoryview(mmap.mmap(-1, BUFFER_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         self._fed_end = 0  # of what the codec got last; what it has left there is at its end
-        self._long: Long | None = None
+        self._long: LongChunk | None = None
         self._head = bytearray(CHUNK_HEAD.size)
         self._out = Outgoing()
         try:
             self.sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:
-            raise WireClosed(error.strerror or "no socket can be had") from error
+            raise UpstreamClosed(error.strerror or "no socket can be had") from error
         self.sock.setblocking(False)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         code = self.sock.connect_ex(where)
         if code not in (0, errno.EINPROGRESS):
             self.close()
-            raise WireClosed(os.strerror(code))
+            raise UpstreamClosed(os.strerror(code))
 
     def fileno(self) -> int:
         return self.sock.fileno()
@@ -166,7 +166,7 @@ class Wire:
         """To be asked once the socket is writable for the first time. Raises WireClosed when nobody is there."""
         code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            raise WireClosed(os.strerror(code))
+            raise UpstreamClosed(os.strerror(code))
 
     @property
     def interest(self) -> int:
@@ -176,7 +176,7 @@ class Wire:
     def queued_bytes(self) -> int:
         return self._out.nbytes
 
-    def queue(self, *buffers: Buffer) -> None:
+    def queue(self, *buffers: OutgoingBuffer) -> None:
         """Queue bytes to go out; they are the wire's from here on."""
         self._out.add(*buffers)
 
@@ -188,10 +188,10 @@ class Wire:
             except BlockingIOError:
                 return
             except OSError as error:
-                raise WireClosed(error.strerror or "the connection is gone") from error
+                raise UpstreamClosed(error.strerror or "the connection is gone") from error
             self._out.sent(sent)
 
-    def receive(self, place_of: Callable[[int], int] = lambda _number: 0) -> Iterator[Response | Chunks]:
+    def receive(self, place_of: Callable[[int], int] = lambda _number: 0) -> Iterator[Response | ChunkRun]:
         """Read once, or a few times while long chunks come; the messages that are whole.
 
         The frames of Chunks are valid until the next message is asked for. `place_of`: where in a file the next frames
@@ -200,24 +200,24 @@ class Wire:
         messages = 0
         try:
             for message in gather(self._read_any() if self._long is None else self._read_long(self._long)):
-                messages += len(message.pieces) if isinstance(message, Chunks) else 1
+                messages += len(message.pieces) if isinstance(message, ChunkRun) else 1
                 yield message
         except PeerError as error:
-            raise WireClosed(f"what it sent is no binary protocol: {error.text}") from error
+            raise UpstreamClosed(f"what it sent is no binary protocol: {error.text}") from error
         if self._long is None:
             self._keep_left(place_of)
             self._pace(messages)
 
-    def _receive(self, *buffers: Buffer) -> int:
+    def _receive(self, *buffers: OutgoingBuffer) -> int:
         """How many bytes were there for these buffers. Raises WireClosed."""
         try:
             count = self.sock.recvmsg_into(buffers)[0]
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise WireClosed(error.strerror or "the connection is gone") from error
+            raise UpstreamClosed(error.strerror or "the connection is gone") from error
         if not count:
-            raise WireClosed("the other node has closed the connection")
+            raise UpstreamClosed("the other node has closed the connection")
         self.received_bytes += count
         return count
 
@@ -232,7 +232,7 @@ class Wire:
         self._fed_end = end
         yield from self._codec.feed(self._buffer[:end], LEFT_MAX_BYTES)
 
-    def _read_long(self, long: Long) -> Iterator[Response]:
+    def _read_long(self, long: LongChunk) -> Iterator[Response]:
         """The rest of a chunk, and of those that come behind it, TURN_BYTES of them or a little more."""
         head, turn_bytes = self._head, 0
         while turn_bytes < TURN_BYTES:
@@ -250,7 +250,7 @@ class Wire:
                 self._buffer[:end] = head[:end]
                 yield from self._feed(end)
                 return
-            self._long = long = Long(long.number, long.end % PAGE_BYTES, following[1])
+            self._long = long = LongChunk(long.number, long.end % PAGE_BYTES, following[1])
 
     def _keep_left(self, place_of: Callable[[int], int]) -> None:
         """Move what the codec has left to where the rest is to be read; all that came before it has been dealt with."""
@@ -263,7 +263,7 @@ class Wire:
                 self._fed_end = left
             return
         number, size = found
-        self._long = long = Long(number, place_of(number) % PAGE_BYTES, size)
+        self._long = long = LongChunk(number, place_of(number) % PAGE_BYTES, size)
         long.filled += left - CHUNK_HEAD.size
         self._buffer[long.start : long.filled] = part[CHUNK_HEAD.size :]
         self._fed_end = 0

@@ -10,14 +10,12 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from tailrace.broker.replication.downstream.calls import CALLS_MAX, MemberRequest, pack_request, read_value
-from tailrace.broker.replication.upstream.socket import WireClosed
-from tailrace.broker.streams.refused import Refused
+from tailrace.broker.replication.upstream.socket import UpstreamClosed
+from tailrace.broker.streams.refused import OnResult, Refused
 from tailrace.protocol.errors import Code, code_of
 from tailrace.protocol.messages import pack
 from tailrace.protocol.names import shown_text
 from tailrace.protocol.replication import Call, Returned
-
-Done = Callable[[Any | Refused], None]
 
 PATIENCE_S: Final = 120.0
 """How long an answer may take: longer than any call waits by itself."""
@@ -30,20 +28,20 @@ FULL_TEXT = f"{CALLS_MAX} calls to the node that this one follows have no answer
 OTHER_VERSION_TEXT = "the node that this one follows cannot be asked this: it is another version"
 
 
-class _Asked(NamedTuple):
+class _PendingCall(NamedTuple):
     request: MemberRequest
     deadline_s: float
-    done: Done
+    done: OnResult
 
 
-class CallsUp:
+class UpstreamCalls:
     """Of one uplink. `say` queues bytes for the other end."""
 
     def __init__(self, say: Callable[[bytes], None]) -> None:
         self._say = say
         self._is_up = False
         self._last_id = 0
-        self._asked: dict[int, _Asked] = {}  # in the order in which they are late
+        self._asked: dict[int, _PendingCall] = {}  # in the order in which they are late
 
     def __len__(self) -> int:
         return len(self._asked)
@@ -63,7 +61,7 @@ class CallsUp:
             del self._asked[number]
             asked.done(Refused(Code.UNAVAILABLE, LATE_TEXT))
 
-    def call(self, verb: str, request: MemberRequest, done: Done, now_s: float) -> None:
+    def call(self, verb: str, request: MemberRequest, done: OnResult, now_s: float) -> None:
         """Ask the owner of the request's stream at its master."""
         try:
             if not self._is_up:
@@ -75,7 +73,7 @@ class CallsUp:
             done(refused)
             return
         self._last_id = self._last_id % IDS_MAX + 1
-        self._asked[self._last_id] = _Asked(request, now_s + PATIENCE_S, done)
+        self._asked[self._last_id] = _PendingCall(request, now_s + PATIENCE_S, done)
         self._say(pack(Call(self._last_id, request.stream, verb, packed)))
 
     def returned(self, message: Returned) -> None:
@@ -83,14 +81,14 @@ class CallsUp:
         asked = self._asked.get(message.id)
         if asked is None:
             if message.id > self._last_id:
-                raise WireClosed(f"it answered call {message.id}, which nobody made")
+                raise UpstreamClosed(f"it answered call {message.id}, which nobody made")
             return
         value: Any = Refused(code_of(message.code), shown_text(message.text))
         if message.value is not None:
             try:
                 value = read_value(asked.request, message.value)
             except ValueError as error:
-                raise WireClosed(f"it sent {error}") from None
+                raise UpstreamClosed(f"it sent {error}") from None
         del self._asked[message.id]
         asked.done(value)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tailrace.broker.routing.batch import Batch, Frames
+from tailrace.broker.routing.batch import StampableFrames, StreamBatch
 from tailrace.protocol.errors import Code, code_of
 from tailrace.protocol.messages import Ack, Buffer, Failed, Published, pack_publish
 
 
-class Sends(Protocol):
+class PublishLink(Protocol):
     """What a request goes out over: an uplink that is up."""
 
     def queue(self, *buffers: Buffer) -> None: ...
@@ -17,24 +17,26 @@ class Sends(Protocol):
     def handle_of(self, name: bytes) -> int: ...
 
 
-class UpForward:
+class UpstreamPublish:
     """A batch as one PUBLISH. It is always answered, whatever its publishers want to hear: the window needs that."""
 
     __slots__ = ("_batch", "_frames", "nbytes", "request_id", "since_s")
 
-    def __init__(self, request_id: int, batch: Batch) -> None:
+    def __init__(self, request_id: int, batch: StreamBatch) -> None:
         self.request_id = request_id
         self.since_s = 0.0
         self.nbytes = batch.nbytes
         self._batch = batch
-        self._frames: Frames = batch.take_frames()  # kept until the answer: a node that leaves may give them back
+        self._frames: StampableFrames = (
+            batch.take_frames()
+        )  # kept until the answer: a node that leaves may give them back
 
     @property
     def name(self) -> bytes:
         """The stream's."""
         return self._batch.name
 
-    def send(self, link: Sends) -> None:
+    def send(self, link: PublishLink) -> None:
         batch, frames = self._batch, self._frames
         ack = Ack.REPLICATED if batch.replicas else Ack.SYNCED if batch.sync else Ack.APPENDED
         head = pack_publish(self.request_id, ack, (link.handle_of(batch.name),), frames, batch.replicas)

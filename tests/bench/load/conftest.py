@@ -10,14 +10,14 @@ import pytest
 
 from bench.load.base import Load
 from bench.load.limits import Deadline
-from bench.peers.base import Peer, make_payload
+from bench.peers.base import Contestant, make_payload
 from bench.peers.plain import Plain
-from bench.server import Server, fresh_site
+from bench.server import PeerServer, fresh_site
 
 PAYLOAD = make_payload(100)
 
 
-def load_on(server: Server, peer: Peer, timeout_s: float = 20.0) -> Load:
+def load_on(server: PeerServer, peer: Contestant, timeout_s: float = 20.0) -> Load:
     return Load(peer, server.target, PAYLOAD, Deadline(timeout_s))
 
 
@@ -43,12 +43,12 @@ def silent() -> Plain:
 
 
 @pytest.fixture
-def plain_server(tmp_path: Path, plain: Plain) -> Iterator[Server]:
-    with fresh_site(tmp_path, plain.name) as site, Server(plain, site) as server:
+def plain_server(tmp_path: Path, plain: Plain) -> Iterator[PeerServer]:
+    with fresh_site(tmp_path, plain.name) as site, PeerServer(plain, site) as server:
         yield server
 
 
 @pytest.fixture
-def silent_server(tmp_path: Path, silent: Plain) -> Iterator[Server]:
-    with fresh_site(tmp_path, silent.name) as site, Server(silent, site) as server:
+def silent_server(tmp_path: Path, silent: Plain) -> Iterator[PeerServer]:
+    with fresh_site(tmp_path, silent.name) as site, PeerServer(silent, site) as server:
         yield server

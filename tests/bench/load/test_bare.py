@@ -4,12 +4,12 @@ import socket
 from pathlib import Path
 
 from bench.peers.plain import BareSendfile
-from bench.server import Server, fresh_site
+from bench.server import PeerServer, fresh_site
 
 
 def test_the_file_comes_once_and_whole(tmp_path: Path) -> None:
     peer = BareSendfile(1_500_000)
-    with fresh_site(tmp_path, peer.name) as site, Server(peer, site):
+    with fresh_site(tmp_path, peer.name) as site, PeerServer(peer, site):
         expected = (site.directory / "file").read_bytes()
         for _ in range(3):
             with socket.create_connection(("127.0.0.1", site.port), timeout=5) as sock:
@@ -24,7 +24,7 @@ def test_it_says_that_it_is_there(tmp_path: Path) -> None:
     peer = BareSendfile(10)
     with (
         fresh_site(tmp_path, peer.name) as site,
-        Server(peer, site),
+        PeerServer(peer, site),
         socket.create_connection(("127.0.0.1", site.port), timeout=5) as sock,
     ):
         sock.sendall(b"?")

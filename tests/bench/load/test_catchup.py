@@ -10,11 +10,11 @@ import pytest
 from bench.load.base import Load, ServerProcess
 from bench.load.catchup import catch_up, touch_memory
 from bench.load.limits import Deadline, LoadTimeout
-from bench.peers.base import Step
+from bench.peers.base import RequestStep
 from bench.peers.plain import Plain
 from tests.bench.load.serving import serving
 
-LAST = [Step(b"last", b"held")]
+LAST = [RequestStep(b"last", b"held")]
 
 
 def load(port: int, timeout_s: float) -> Load:

@@ -19,9 +19,9 @@ from bench.load.crowd import (
     settled_share,
 )
 from bench.load.limits import Deadline, LoadError, LoadTimeout, PeerClosed
-from bench.peers.base import Peer, make_payload
+from bench.peers.base import Contestant, make_payload
 from bench.peers.plain import Plain
-from bench.server import Server
+from bench.server import PeerServer
 from tests.bench.load.conftest import load_on
 from tests.bench.load.serving import serving
 
@@ -29,7 +29,7 @@ NAME, PAYLOAD = "b.000000", make_payload(100)
 MESSAGE = Plain(100).publish(NAME, PAYLOAD)
 
 
-def test_everybody_joins_and_hears_everything(silent_server: Server, silent: Plain) -> None:
+def test_everybody_joins_and_hears_everything(silent_server: PeerServer, silent: Plain) -> None:
     done = gather(load_on(silent_server, silent), NAME, 60, 3, 2 * IDLE_SLOT_S)
     assert len(done.heard_s) == 3
     assert all(0 < seconds < 20 for seconds in done.heard_s)
@@ -51,12 +51,12 @@ class _Promising(Plain):
         return super().delivered_bytes(name, messages, payload_bytes) + self._error_bytes * messages
 
 
-def test_a_byte_too_few_ends_in_a_timeout(silent_server: Server) -> None:
+def test_a_byte_too_few_ends_in_a_timeout(silent_server: PeerServer) -> None:
     with pytest.raises(LoadTimeout, match="20 of 20 have not heard message 0"):
         gather(load_on(silent_server, _Promising(1), 1.6), NAME, 20, 1, 0)
 
 
-def test_a_byte_too_many_is_an_error(silent_server: Server) -> None:
+def test_a_byte_too_many_is_an_error(silent_server: PeerServer) -> None:
     with pytest.raises(LoadError, match="bytes were due"):
         gather(load_on(silent_server, _Promising(-1)), NAME, 20, 1, 0)
 
@@ -68,7 +68,7 @@ class _Other(Plain):
         return super().publish(name, payload.replace(b"abc", b"cba"), serial, client)
 
 
-def test_another_payload_is_an_error(silent_server: Server) -> None:
+def test_another_payload_is_an_error(silent_server: PeerServer) -> None:
     with pytest.raises(LoadError, match="no delivery of the payload"):
         gather(load_on(silent_server, _Other(100)), NAME, 20, 1, 0)
 
@@ -78,7 +78,7 @@ class _Chatting(Plain):
 
 
 @contextmanager
-def _crowd_of_one(peer: Peer, say: Callable[[socket.socket], None]) -> Iterator[tuple[Crowd, socket.socket]]:
+def _crowd_of_one(peer: Contestant, say: Callable[[socket.socket], None]) -> Iterator[tuple[Crowd, socket.socket]]:
     """A crowd of one, to whom the server says that once it has joined; and a publisher whom nobody listens to."""
     joined = threading.Event()
 
@@ -96,7 +96,7 @@ def _crowd_of_one(peer: Peer, say: Callable[[socket.socket], None]) -> Iterator[
         yield crowd, ours
 
 
-def _crowd(peer: Peer, port: int, timeout_s: float) -> Crowd:
+def _crowd(peer: Contestant, port: int, timeout_s: float) -> Crowd:
     return Crowd(Load(peer, ServerProcess(port, os.getpid()), PAYLOAD, Deadline(timeout_s)), NAME)
 
 

@@ -9,11 +9,11 @@ import pytest
 from bench.load.limits import LoadError
 from bench.load.meter import Meter, ProcessTree
 from bench.peers.plain import BareSendfile
-from bench.server import Server, fresh_site
+from bench.server import PeerServer, fresh_site
 
 
 def test_the_meter_counts_the_tree(tmp_path: Path) -> None:
-    with fresh_site(tmp_path, "bare") as site, Server(BareSendfile(1_000), site) as server:
+    with fresh_site(tmp_path, "bare") as site, PeerServer(BareSendfile(1_000), site) as server:
         tree = ProcessTree(server.target.pid)
         assert tree.peak_rss_bytes() > 10_000_000
         assert 0 < tree.private_bytes() < tree.peak_rss_bytes()

@@ -20,7 +20,7 @@ from bench.load.noise import (
     replaying,
 )
 from bench.peers.plain import BareSendfile
-from bench.server import Server, fresh_site
+from bench.server import PeerServer, fresh_site
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tests.bench.load.conftest import load_on
@@ -31,7 +31,7 @@ FILE_BYTES = 3_000_000
 
 def test_it_goes_on_and_on(tmp_path: Path) -> None:
     peer = BareSendfile(FILE_BYTES)
-    with fresh_site(tmp_path, peer.name) as site, Server(peer, site) as server:
+    with fresh_site(tmp_path, peer.name) as site, PeerServer(peer, site) as server:
         load = load_on(server, peer)
         with replaying(load, "b.000000", 10) as noise:
             assert noise.nbytes > 0
@@ -54,7 +54,7 @@ def test_bytes_from_before_it_is_measured_are_not_in_its_rate() -> None:
 
 def test_a_server_that_is_gone_ends_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     peer = BareSendfile(FILE_BYTES)
-    with fresh_site(tmp_path, peer.name) as site, Server(peer, site) as server:
+    with fresh_site(tmp_path, peer.name) as site, PeerServer(peer, site) as server:
         load = load_on(server, peer)
         with replaying(load, "b.000000", 10) as noise:
             server.stop()

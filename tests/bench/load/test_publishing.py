@@ -12,21 +12,21 @@ from bench.load.publishing import ingest, turns
 from bench.peers.base import make_feed, make_payload, stream_names
 from bench.peers.plain import Plain
 from bench.peers.tailrace import Tailrace
-from bench.server import Server
+from bench.server import PeerServer
 from tests.bench.load.conftest import load_on
 from tests.bench.load.serving import serving
 
 NAMES, PAYLOAD = ["b.000000"], make_payload(100)
 
 
-def test_whole_feeds_until_the_messages_are_sent(plain_server: Server, plain: Plain) -> None:
+def test_whole_feeds_until_the_messages_are_sent(plain_server: PeerServer, plain: Plain) -> None:
     feed = make_feed(plain, NAMES, PAYLOAD, 100_000)
     pushed = ingest(load_on(plain_server, plain), NAMES, feed, Stop(messages=5_000))
     assert pushed.messages == pushed.stored == -(-5_000 // feed.messages) * feed.messages
     assert pushed.spent.wall_s > 0
 
 
-def test_what_is_sent_before_is_not_timed(plain_server: Server, plain: Plain) -> None:
+def test_what_is_sent_before_is_not_timed(plain_server: PeerServer, plain: Plain) -> None:
     plain.window_requests = 100 if plain.acked else 0
     feed, warm = make_feed(plain, NAMES, PAYLOAD, 0, 25), make_feed(plain, NAMES, PAYLOAD, 0)
     pushed = ingest(load_on(plain_server, plain), NAMES, feed, Stop(messages=2_000), warm)
@@ -85,11 +85,11 @@ def test_a_connection_that_is_closed_is_told() -> None:
         _ingest(port, 5)
 
 
-def test_turns_go_round_whole_and_the_first_is_not_timed(plain_server: Server, plain: Plain) -> None:
+def test_turns_go_round_whole_and_the_first_is_not_timed(plain_server: PeerServer, plain: Plain) -> None:
     pushed = turns(load_on(plain_server, plain), stream_names(4), 20, Stop(messages=1_010))
     assert (pushed.messages, pushed.stored) == (1_020, 1_040)
 
 
-def test_one_turn_is_the_least(plain_server: Server, plain: Plain) -> None:
+def test_one_turn_is_the_least(plain_server: PeerServer, plain: Plain) -> None:
     pushed = turns(load_on(plain_server, plain), stream_names(1), 5, Stop(messages=1))
     assert pushed.messages == 5

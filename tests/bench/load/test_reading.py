@@ -11,7 +11,7 @@ from bench.load.reading import Replayed, consume, consume_many, replay
 from bench.peers.base import make_feed, make_payload
 from bench.peers.plain import BareSendfile
 from bench.peers.tailrace_binary import TailraceBinary
-from bench.server import Server, fresh_site
+from bench.server import PeerServer, fresh_site
 from tailrace.shard.leaves import interpreted_wanted
 
 
@@ -27,7 +27,7 @@ class _Promising(BareSendfile):
 
 
 def _replay(tmp_path: Path, peer: BareSendfile, readers: int, timeout_s: float) -> Replayed:
-    with fresh_site(tmp_path, peer.name) as site, Server(peer, site) as server:
+    with fresh_site(tmp_path, peer.name) as site, PeerServer(peer, site) as server:
         return replay(Load(peer, server.target, bytes(100), Deadline(timeout_s)), "b.000000", 10, readers)
 
 
@@ -55,7 +55,7 @@ NAME = "b.000000"
 @pytest.mark.system
 def test_one_consumer_and_many_take_what_is_there(tmp_path: Path) -> None:
     peer = TailraceBinary(acked=True, interpreted=interpreted_wanted())
-    with fresh_site(tmp_path, peer.name) as site, Server(peer, site) as server:
+    with fresh_site(tmp_path, peer.name) as site, PeerServer(peer, site) as server:
         feed = make_feed(peer, [NAME], make_payload(100), 0, 3_000)
 
         def load(timeout_s: float) -> Load:

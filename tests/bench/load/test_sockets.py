@@ -7,13 +7,13 @@ import pytest
 
 from bench.load.limits import Deadline, LoadError, LoadTimeout, PeerClosed
 from bench.load.sockets import dialled, drain, read, send_some, steps_succeed
-from bench.peers.base import Step
+from bench.peers.base import RequestStep
 from bench.peers.plain import Plain
-from bench.server import Server
+from bench.server import PeerServer
 from tests.bench.load.serving import serving
 
 
-def test_many_connections_go_through_their_steps(silent_server: Server, silent: Plain) -> None:
+def test_many_connections_go_through_their_steps(silent_server: PeerServer, silent: Plain) -> None:
     with dialled(silent_server.site.port, [silent.ready()] * 300, Deadline(20)) as socks:
         assert len(socks) == 300
         assert not any(sock.getblocking() for sock in socks)
@@ -28,14 +28,14 @@ def test_steps_follow_one_another() -> None:
         sock.sendall(b"2")
 
     with serving(behave) as port:
-        assert steps_succeed(port, [Step(b"one", b"1"), Step(b"two", b"2"), Step(b"three")], 5)
+        assert steps_succeed(port, [RequestStep(b"one", b"1"), RequestStep(b"two", b"2"), RequestStep(b"three")], 5)
 
 
 def test_a_step_that_is_not_answered_says_what_it_waited_for() -> None:
     with (
         serving(lambda sock: time.sleep(0.5)) as port,
         pytest.raises(LoadTimeout, match=r"wait.*b'never'"),
-        dialled(port, [[Step(b"hello", b"never")]], Deadline(0.3)),
+        dialled(port, [[RequestStep(b"hello", b"never")]], Deadline(0.3)),
     ):
         pass
 
@@ -44,7 +44,7 @@ def test_a_server_that_hangs_up_says_what_was_waited_for() -> None:
     with (
         serving(lambda sock: None) as port,
         pytest.raises(LoadError, match=r"waited for b'never'"),
-        dialled(port, [[Step(b"", b"never")]], Deadline(5)),
+        dialled(port, [[RequestStep(b"", b"never")]], Deadline(5)),
     ):
         pass
 
@@ -52,7 +52,7 @@ def test_a_server_that_hangs_up_says_what_was_waited_for() -> None:
 def test_steps_fail_where_nobody_listens() -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
-        assert not steps_succeed(sock.getsockname()[1], [Step(b"", b"")], 1.0)
+        assert not steps_succeed(sock.getsockname()[1], [RequestStep(b"", b"")], 1.0)
 
 
 def test_drained_bytes_are_counted_and_gone(pair: tuple[socket.socket, socket.socket]) -> None:

@@ -13,16 +13,16 @@ from bench.load.fanout import fan_out
 from bench.load.latency import latency
 from bench.load.publishing import ingest, turns
 from bench.load.reading import consume, replay
-from bench.peers.base import Peer, Unavailable, make_feed, stream_names
+from bench.peers.base import Contestant, Unavailable, make_feed, stream_names
 from bench.peers.jetstream import JetStream
 from bench.peers.mosquitto import Mosquitto
 from bench.peers.nats import Nats
 from bench.peers.redis import Redis, RedisPubSub
 from bench.peers.tailrace import Tailrace
 from bench.peers.tailrace_binary import TailraceBinary
-from bench.rows.base import Run
+from bench.rows.base import RowRun
 from bench.scale import FULL
-from bench.server import Server, fresh_site
+from bench.server import PeerServer, fresh_site
 from tailrace.shard.leaves import interpreted_wanted
 from tests.bench.load.conftest import PAYLOAD, load_on
 
@@ -35,45 +35,45 @@ PEERS = [*OURS, Nats(), JetStream(), Redis(), Redis(acked=False), RedisPubSub(),
 NAME, *NAMES = stream_names(6)
 
 
-def _ingest_and_replay(peer: Peer, server: Server) -> None:
+def _ingest_and_replay(peer: Contestant, server: PeerServer) -> None:
     feed = make_feed(peer, [NAME], PAYLOAD, 0, 2_500)
     pushed = ingest(load_on(server, peer), [NAME], feed, Stop(messages=12_000))
     assert pushed.messages == 12_500
-    Run(peer, server, FULL).check_stored(NAME, pushed.messages)
+    RowRun(peer, server, FULL).check_stored(NAME, pushed.messages)
     if "replay" in peer.kinds:
         done = replay(load_on(server, peer), NAME, pushed.messages, 2)
         assert done.messages == 2 * pushed.messages
         assert done.wire_bytes > done.messages * len(PAYLOAD)
 
 
-def _consume(peer: Peer, server: Server) -> None:
+def _consume(peer: Contestant, server: PeerServer) -> None:
     feed = make_feed(peer, [NAME], PAYLOAD, 0, 2_500)
     pushed = ingest(load_on(server, peer), [NAME], feed, Stop(messages=12_000))
     consume(load_on(server, peer), NAME, pushed.messages)
 
 
-def _turns(peer: Peer, server: Server) -> None:
+def _turns(peer: Contestant, server: PeerServer) -> None:
     pushed = turns(load_on(server, peer), NAMES, 2 * len(NAMES), Stop(messages=1_000))
     assert pushed.messages == 1_000
-    Run(peer, server, FULL).check_stored(NAMES[-1], pushed.stored // len(NAMES))
+    RowRun(peer, server, FULL).check_stored(NAMES[-1], pushed.stored // len(NAMES))
 
 
-def _fan_out(peer: Peer, server: Server) -> None:
+def _fan_out(peer: Contestant, server: PeerServer) -> None:
     done = fan_out(load_on(server, peer), NAME, 5, Stop(messages=2_000))
     assert done.deliveries == done.messages * 5
 
 
-def _latency(peer: Peer, server: Server) -> None:
+def _latency(peer: Contestant, server: PeerServer) -> None:
     timed = latency(load_on(server, peer), NAME, 1_000, 200)
     assert len(timed.latencies_ns) == 200
 
 
-def _crowd(peer: Peer, server: Server) -> None:
+def _crowd(peer: Contestant, server: PeerServer) -> None:
     done = gather(load_on(server, peer), NAME, 200, 3, 0.0)
     assert len(done.heard_s) == 3
 
 
-CHECKS: dict[str, Callable[[Peer, Server], None]] = {
+CHECKS: dict[str, Callable[[Contestant, PeerServer], None]] = {
     "ingest": _ingest_and_replay,
     "consume": _consume,
     "turns": _turns,
@@ -87,10 +87,10 @@ CASES = [(peer, kind) for peer in PEERS for kind in CHECKS if kind in peer.kinds
 @pytest.mark.slow
 @pytest.mark.system
 @pytest.mark.parametrize(("peer", "kind"), CASES, ids=[f"{peer.name}-{kind}" for peer, kind in CASES])
-def test_a_real_server_sends_what_was_counted(peer: Peer, kind: str, tmp_path: Path) -> None:
+def test_a_real_server_sends_what_was_counted(peer: Contestant, kind: str, tmp_path: Path) -> None:
     try:
         peer.version()
     except Unavailable as error:
         pytest.skip(str(error))
-    with fresh_site(tmp_path, peer.name) as site, Server(peer, site) as server:
+    with fresh_site(tmp_path, peer.name) as site, PeerServer(peer, site) as server:
         CHECKS[kind](peer, server)

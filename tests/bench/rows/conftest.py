@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bench.contest import measure
-from bench.peers.base import Peer
-from bench.rows.base import Measurement, Row
+from bench.peers.base import Contestant
+from bench.rows.base import BenchRow, Measurement
 from bench.scale import Scale
 from tailrace.shard.leaves import build
 
@@ -26,7 +26,7 @@ TINY = Scale(
     many_streams=500,
     timeout_s=30,
 )
-MeasureRow = Callable[[Row, Peer], Measurement]
+MeasureRow = Callable[[BenchRow, Contestant], Measurement]
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def tiny() -> Scale:
 
 @pytest.fixture
 def measure_row(tmp_path: Path) -> MeasureRow:
-    def run(row: Row, peer: Peer) -> Measurement:
+    def run(row: BenchRow, peer: Contestant) -> Measurement:
         measured = measure(row, peer, TINY, tmp_path, build())
         assert measured.value > 0
         assert measured.peak_rss_bytes > 1_000_000

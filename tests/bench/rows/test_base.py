@@ -6,24 +6,24 @@ import pytest
 
 from bench.load.limits import LoadError
 from bench.load.meter import Spent
-from bench.peers.base import Step
+from bench.peers.base import RequestStep
 from bench.peers.plain import Plain
-from bench.rows.base import Run, cpu_us
+from bench.rows.base import RowRun, cpu_us
 from bench.scale import FULL
-from bench.server import Server, fresh_site
+from bench.server import PeerServer, fresh_site
 
 
 class _Telling(Plain):
     """Its stored messages are whatever is told here."""
 
-    def stored(self, name: str, messages: int) -> Step:
-        return Step(b"P", b"p" if messages == 3 else b"other")
+    def stored(self, name: str, messages: int) -> RequestStep:
+        return RequestStep(b"P", b"p" if messages == 3 else b"other")
 
 
 def test_a_stream_that_lost_messages_is_an_error(tmp_path: Path) -> None:
     peer = _Telling(100)
-    with fresh_site(tmp_path, peer.name) as site, Server(peer, site) as server:
-        run = Run(peer, server, FULL)
+    with fresh_site(tmp_path, peer.name) as site, PeerServer(peer, site) as server:
+        run = RowRun(peer, server, FULL)
         run.check_stored("b.000000", 3)
         with pytest.raises(LoadError, match="does not hold the 4 messages"):
             run.check_stored("b.000000", 4, timeout_s=0.3)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from bench.load.limits import LoadError
-from bench.peers.base import Peer
+from bench.peers.base import Contestant
 from bench.peers.plain import BareSendfile, Plain
 from bench.peers.tailrace import Tailrace
 from bench.peers.tailrace_binary import TailraceBinary
@@ -37,7 +37,7 @@ def test_bare_sendfile_needs_no_filling(measure_row: MeasureRow) -> None:
 @pytest.mark.slow
 @pytest.mark.system
 @pytest.mark.parametrize("peer", OURS, ids=lambda peer: str(peer.name))
-def test_what_was_filled_comes_back(measure_row: MeasureRow, peer: Peer) -> None:
+def test_what_was_filled_comes_back(measure_row: MeasureRow, peer: Contestant) -> None:
     measured = measure_row(replay_row(2), peer)
     assert measured.extras["messages_per_s"] > 0
 
@@ -71,6 +71,6 @@ def test_a_measurement(measure_row: MeasureRow) -> None:
 @pytest.mark.slow
 @pytest.mark.system
 @pytest.mark.parametrize("peer", OURS, ids=lambda peer: str(peer.name))
-def test_the_broker_bears_a_crowd(measure_row: MeasureRow, peer: Peer) -> None:
+def test_the_broker_bears_a_crowd(measure_row: MeasureRow, peer: Contestant) -> None:
     extras = measure_row(connections_row(300), peer).extras
     assert 0 < extras["resident_bytes_per_connection"] < 100_000

@@ -6,7 +6,7 @@ import pytest
 
 from bench.contest import measure
 from bench.load.limits import LoadError
-from bench.peers.base import Peer
+from bench.peers.base import Contestant
 from bench.peers.plain import Plain
 from bench.peers.tailrace import Tailrace
 from bench.peers.tailrace_binary import TailraceBinary
@@ -38,7 +38,7 @@ def test_both_subscribers_are_on_the_only_worker() -> None:
 @pytest.mark.slow
 @pytest.mark.system
 @pytest.mark.parametrize("peer", OURS, ids=lambda peer: str(peer.name))
-def test_a_subscriber_is_timed_with_and_without_noise(measure_row: MeasureRow, peer: Peer) -> None:
+def test_a_subscriber_is_timed_with_and_without_noise(measure_row: MeasureRow, peer: Contestant) -> None:
     measured = measure_row(neighbour_row(), peer)
     extras = measured.extras
     assert 0 < extras["p50_us"] <= measured.value

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from bench.load.limits import LoadError
-from bench.peers.base import Peer
+from bench.peers.base import Contestant
 from bench.peers.plain import Plain
 from bench.peers.tailrace import Tailrace
 from bench.peers.tailrace_binary import TailraceBinary
@@ -41,7 +41,7 @@ def test_it_is_as_much_slower_as_its_rates_say(measure_row: MeasureRow) -> None:
 @pytest.mark.slow
 @pytest.mark.system
 @pytest.mark.parametrize("peer", OURS, ids=lambda peer: str(peer.name))
-def test_the_broker_holds_all_of_it(measure_row: MeasureRow, peer: Peer) -> None:
+def test_the_broker_holds_all_of_it(measure_row: MeasureRow, peer: Contestant) -> None:
     measure_row(round_robin_row(50), peer)
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.peers.base import Peer, Unavailable
+from bench.peers.base import Contestant, Unavailable
 from bench.peers.jetstream import JetStreamCluster
 from bench.peers.plain import BareSendfile
 from bench.peers.tailrace_nodes import TailraceNodes
@@ -17,7 +17,7 @@ APPENDED, HELD = (TailraceNodes(replicas=replicas, interpreted=interpreted_wante
 
 
 @pytest.mark.parametrize(("nodes", "peer"), [(2, APPENDED), (3, HELD)], ids=["2, appended", "3, replicated 1"])
-def test_all_nodes_of_a_chain_have_what_was_published(measure_row: MeasureRow, nodes: int, peer: Peer) -> None:
+def test_all_nodes_of_a_chain_have_what_was_published(measure_row: MeasureRow, nodes: int, peer: Contestant) -> None:
     measured = measure_row(replicated_row(nodes), peer)
     assert measured.extras["all_hold_ms"] > 0
 

@@ -19,7 +19,7 @@ from bench.peers.plain import Plain
 from bench.peers.spark import SparkSession
 from bench.peers.tailrace_binary import TailraceBinary
 from bench.rows import spark
-from bench.rows.base import Run
+from bench.rows.base import RowRun
 from bench.rows.spark import (
     HOUR_REPEATS,
     HOUR_WARM,
@@ -33,7 +33,7 @@ from bench.rows.spark import (
     rollup_row,
     spark_scan_row,
 )
-from bench.server import Server
+from bench.server import PeerServer
 from tailrace.shard.leaves import interpreted_wanted
 from tests.bench.rows.conftest import TINY, MeasureRow
 
@@ -79,8 +79,8 @@ def server() -> Iterator[FakeServer]:
 
 
 def test_the_first_time_is_not_counted(server: FakeServer) -> None:
-    ask(cast(Server, server), "prepare", 5)
-    seconds, cpu_us = repeated(cast(Server, server), "scan", 5, 10)
+    ask(cast(PeerServer, server), "prepare", 5)
+    seconds, cpu_us = repeated(cast(PeerServer, server), "scan", 5, 10)
     assert 0 <= seconds < 5
     assert cpu_us >= 0
     assert server.asked == ["scan"] * 4
@@ -88,17 +88,17 @@ def test_the_first_time_is_not_counted(server: FakeServer) -> None:
 
 def test_what_goes_wrong_is_told(server: FakeServer) -> None:
     with pytest.raises(LoadError, match="scan: ValueError: 'scan' cannot be asked"):
-        ask(cast(Server, server), "scan", 5)
+        ask(cast(PeerServer, server), "scan", 5)
     server.close()
     with pytest.raises(LoadError, match="scan: "):
-        ask(cast(Server, server), "scan", 5)
+        ask(cast(PeerServer, server), "scan", 5)
 
 
 @pytest.mark.parametrize("kind", ["files", "parquet"])
 def test_a_row_asks_for_all_it_shows(server: FakeServer, kind: str) -> None:
     """What Spark answers to these questions is in tests/spark/test_datasource.py."""
     peer = SparkSession(kind, frozenset({"spark-scan"}), (2, 1_000, 100))
-    measured = spark_scan_row().measure(Run(peer, cast(Server, server), TINY))
+    measured = spark_scan_row().measure(RowRun(peer, cast(PeerServer, server), TINY))
     assert measured.extras["messages_per_s"] == pytest.approx(measured.value * 1e6 / 156)
     asked = ["scan"] * (1 + REPEATS) + ["hour"] * (HOUR_WARM + HOUR_REPEATS)
     assert server.asked == ["export"] * (kind == "parquet") + asked
@@ -137,7 +137,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_what_is_asked(asked: list[str], kind: str, questions: list[str]) -> None:
     row = rollup_row(50)
     peer = row.suited(SparkSession(kind, frozenset({"rollup"}), (8, 1_000, 100)))
-    measured = row.measure(Run(peer, cast(Server, NoServer()), TINY))
+    measured = row.measure(RowRun(peer, cast(PeerServer, NoServer()), TINY))
     assert asked == questions
     assert (measured.value, measured.cpu_us, measured.peak_rss_bytes) == (500.0, 0.25, 7)
     assert measured.extras.get("all_levels_s") == (2.0 if kind == "polars" else None)
@@ -147,7 +147,7 @@ def test_what_is_asked(asked: list[str], kind: str, questions: list[str]) -> Non
 def test_other_data_is_refused(asked: list[str]) -> None:
     peer = SparkSession("files", frozenset({"rollup"}), (8, 1_000, 100))
     with pytest.raises(LoadError, match="has the data of 8 streams"):
-        rollup_row(50).measure(Run(peer, cast(Server, NoServer()), TINY))
+        rollup_row(50).measure(RowRun(peer, cast(PeerServer, NoServer()), TINY))
     assert not asked
 
 

@@ -551,7 +551,7 @@ def test_answers_to_pings_are_gathered_until_anything_else_comes(node: World, mo
 
     others = {5: m.Ping()}  # after so many pauses
 
-    def say(peer: BinaryPeer, message: m.Message) -> None:
+    def say(peer: BinaryPeer, message: m.AnyMessage) -> None:
         """It is there when this returns: on a busy machine it may take a moment."""
         peer.say(message)
         assert select.select([node.workers[0].poller._epoll], [], [], PATIENCE_S)[0]

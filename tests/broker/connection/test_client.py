@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.broker.connection.client import READ_BYTES_MAX, READ_BYTES_SCATTERED_MAX, Client
+from tailrace.broker.connection.client import READ_BYTES_MAX, READ_BYTES_SCATTERED_MAX, ClientConnection
 from tailrace.broker.routing.router import NEW_STREAMS
 from tailrace.protocol.binary import ClientCodec
 from tailrace.protocol.messages import Failed, Subscribe, pack
@@ -16,7 +16,7 @@ from tests.broker.binary import BinaryPeer
 from tests.broker.world import Peer, World, world
 
 
-def speak(node: World, kind: str, *, small: bool = False) -> tuple[Peer, Client]:
+def speak(node: World, kind: str, *, small: bool = False) -> tuple[Peer, ClientConnection]:
     """A peer that speaks this protocol, and the broker's side of it."""
     if kind == "line":
         peer = node.connect(small=small)

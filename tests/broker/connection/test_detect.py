@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.broker.connection.binary import BinaryClient
-from tailrace.broker.connection.detect import Newcomer
+from tailrace.broker.connection.detect import UndetectedConnection
 from tailrace.broker.connection.line import LineClient
 from tailrace.protocol.errors import Code
 from tailrace.protocol.messages import Failed, Hello, Welcome
@@ -19,11 +19,11 @@ def test_the_first_byte_decides(tmp_path: Path) -> None:
     with world(tmp_path) as node:
         line, binary, silent = node.connect(), BinaryPeer(node, hello=False), node.connect()
         node.settle()
-        assert all(isinstance(each, Newcomer) for each in node.workers[0].services.clients.values())
+        assert all(isinstance(each, UndetectedConnection) for each in node.workers[0].services.clients.values())
         line.send("ping")
         assert isinstance(binary.ask(Hello(1, (), "t"))[0], Welcome)
         kinds = [type(node.connection_of(peer)) for peer in (line, binary.peer, silent)]
-        assert kinds == [LineClient, BinaryClient, Newcomer]
+        assert kinds == [LineClient, BinaryClient, UndetectedConnection]
         assert line.lines == ["ok pong"]
 
 
@@ -55,14 +55,14 @@ def test_one_that_is_refused_hears_so_in_its_own_words(tmp_path: Path) -> None:
         line, binary, silent = node.connect(), BinaryPeer(node, hello=False), node.connect()
         for peer in (line, binary.peer, silent):
             newcomer = node.connection_of(peer)
-            assert isinstance(newcomer, Newcomer)
+            assert isinstance(newcomer, UndetectedConnection)
             newcomer.refused = Code.CONNECTIONS, "full"
         line.send("ping")
         (answer,) = binary.ask(Hello(1, (), "t"))
         assert answer == Failed("connections", "full", True)
         assert line.lines == ["err connections full"] and silent.lines == []
         newcomer = node.connection_of(silent)
-        assert isinstance(newcomer, Newcomer)
+        assert isinstance(newcomer, UndetectedConnection)
         newcomer.give_up()
         node.settle()
         assert silent.lines == ["err connections full"] and silent.ended

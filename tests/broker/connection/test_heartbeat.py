@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tailrace.broker.connection.heartbeat import TICKS_AN_INTERVAL, TOUCHES_A_TICK, Heartbeats, Wheel
+from tailrace.broker.connection.heartbeat import TICKS_AN_INTERVAL, TOUCHES_A_TICK, Heartbeats, TimerWheel
 
 INTERVAL_S = 30.0
 TICK_S = INTERVAL_S / TICKS_AN_INTERVAL
@@ -251,7 +251,7 @@ def test_random_lives_against_a_plain_model() -> None:
 
 def test_the_wheel_brings_up_whom_it_should_when_it_should() -> None:
     room = Room()
-    wheel = Wheel(1.0, 8, 0.0)
+    wheel = TimerWheel(1.0, 8, 0.0)
     first, second, far = Peer(room), Peer(room), Peer(room)
     wheel.place(first, 1.5)
     wheel.place(second, 3.0)
@@ -268,7 +268,7 @@ def test_the_wheel_brings_up_whom_it_should_when_it_should() -> None:
 
 def test_a_peer_placed_twice_stands_once() -> None:
     room = Room()
-    wheel = Wheel(1.0, 8, 0.0)
+    wheel = TimerWheel(1.0, 8, 0.0)
     peer = Peer(room)
     wheel.place(peer, 2.0)
     wheel.place(peer, 4.0)
@@ -278,7 +278,7 @@ def test_a_peer_placed_twice_stands_once() -> None:
 def test_settings_that_make_no_sense_are_refused() -> None:
     for tick_s, slots in ((0, 8), (1, 1)):
         with pytest.raises(ValueError, match="wheel"):
-            Wheel(tick_s, slots, 0.0)
+            TimerWheel(tick_s, slots, 0.0)
     for interval_s, unanswered_max in ((0, 3), (30, 0)):
         with pytest.raises(ValueError, match="heartbeat"):
             Heartbeats(interval_s, unanswered_max, lambda: 0.0)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from tailrace.broker.consumers.coordinator import verbs
-from tailrace.broker.consumers.coordinator.coordinator import Desk
-from tailrace.broker.consumers.coordinator.lag_scanner import Patrol
-from tailrace.broker.streams.maintenance import Upkeep
+from tailrace.broker.consumers.coordinator.coordinator import Coordinator
+from tailrace.broker.consumers.coordinator.lag_scanner import LagScanner
+from tailrace.broker.streams.maintenance import Maintenance
 from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol import consuming as c
@@ -32,12 +32,12 @@ class Office:
         self.path = path
         self.clock = clock or Clock()
         self.owner: Owner = make_owner(path, self.clock, **settings)
-        self.desk = Desk(self.owner, self.clock.seconds, lambda name: self.patrol.forget(name))
+        self.desk = Coordinator(self.owner, self.clock.seconds, lambda name: self.patrol.forget(name))
         around(self.owner).on_role = self.desk.role_changed
         self.syncer = HandSyncer()
-        self.patrol = patrol = Patrol(self.desk)
+        self.patrol = patrol = LagScanner(self.desk)
         around(self.owner).spared_seq = patrol.spared_seq
-        self.upkeep = Upkeep(
+        self.upkeep = Maintenance(
             self.owner,
             patrol,
             self.syncer,  # type: ignore[arg-type]

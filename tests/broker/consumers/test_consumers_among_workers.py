@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tailrace.broker.streams.refused import Refused
-from tailrace.broker.worker import Phase
+from tailrace.broker.worker import WorkerPhase
 from tailrace.protocol.consuming import Consume, Get
 from tailrace.protocol.errors import Code
 from tailrace.protocol.places import From
@@ -99,7 +99,7 @@ def test_nobody_waits_while_the_node_stops(node: World, name: str) -> None:
     node.settle()
     assert len(waiting) == 1 and not waiting[0]["runs"]
     assert len(get(node, name, 60_000)) == 1
-    assert node.workers[1].phase in (Phase.DRAINING, Phase.DRAINED)
+    assert node.workers[1].phase in (WorkerPhase.DRAINING, WorkerPhase.DRAINED)
 
 
 def test_what_is_due_is_given_by_the_timer(node: World, name: str) -> None:

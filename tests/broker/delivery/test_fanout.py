@@ -10,8 +10,8 @@ import pytest
 
 from tailrace.broker.delivery.cursor import Cursor, Delivery, Feed, Park
 from tailrace.broker.delivery.fanout import FanOut
-from tailrace.broker.delivery.readers import Readers
-from tailrace.broker.delivery.text_chunks import Rendering, Renderings
+from tailrace.broker.delivery.readers import StreamReaders
+from tailrace.broker.delivery.text_chunks import TextChunk, TextChunks
 from tailrace.broker.process.metrics import Traffic
 from tailrace.broker.streams.owner import Growth
 from tailrace.protocol.errors import Code
@@ -26,7 +26,7 @@ PLENTY = 1 << 30
 class FakeClient:
     """A subscriber whose socket takes `room` bytes."""
 
-    def __init__(self, delivery: Renderings, room: int = PLENTY) -> None:
+    def __init__(self, delivery: TextChunks, room: int = PLENTY) -> None:
         self.delivery: Delivery = delivery
         self.traffic = Traffic()
         self.ready: list[Cursor] = []
@@ -45,7 +45,7 @@ class FakeClient:
         self.blocked = len(sent) < len(text)
         return len(sent)
 
-    def send_chunk(self, cursor: Cursor, chunk: Rendering) -> int:
+    def send_chunk(self, cursor: Cursor, chunk: TextChunk) -> int:
         return self._send(chunk.text[cursor.skip :])
 
     def flush_answers(self) -> bool:
@@ -84,14 +84,14 @@ class World:
     def __init__(self, path: Path) -> None:
         self.directory = make_data_dir(path / "data", 1)
         self.logs: dict[str, StreamLog] = {}
-        self.readers = Readers(self.directory, 16, BOOT)
+        self.readers = StreamReaders(self.directory, 16, BOOT)
         self.counts: list[tuple[bytes, int]] = []
         self.fanout = FanOut(
             self.readers,
             on_count=lambda feed: self.counts.append((feed.name, feed.cursors)),
             on_cut=lambda: self.renderings.cache.clear(),
         )
-        self.renderings = Renderings(self.readers, CHUNK_BYTES, 8 * CHUNK_BYTES, self.fanout.fresh)
+        self.renderings = TextChunks(self.readers, CHUNK_BYTES, 8 * CHUNK_BYTES, self.fanout.fresh)
 
     def client(self, room: int = PLENTY) -> FakeClient:
         return FakeClient(self.renderings, room)

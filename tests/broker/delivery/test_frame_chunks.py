@@ -20,7 +20,7 @@ from tailrace.broker.delivery.frame_chunks import (
     FrameChunks,
     head_fields,
 )
-from tailrace.broker.delivery.readers import Readers
+from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.streams.owner import Growth
 from tailrace.protocol.messages import CHUNK_HEAD, Op
 from tailrace.shard.directory import make_data_dir
@@ -40,7 +40,7 @@ class Stream:
     def __init__(self, path: Path, cache_bytes: int = 1 << 20) -> None:
         directory = make_data_dir(path / "data", 1)
         self.log: StreamLog = open_log(directory.stream_directory("stream"), "stream")
-        self.readers = Readers(directory, 4, BOOT)
+        self.readers = StreamReaders(directory, 4, BOOT)
         self.fresh: dict[bytes, Growth] = {}
         self.chunks = FrameChunks(self.readers, CHUNK_BYTES // CHUNKS_AT_ONCE, cache_bytes, self.fresh)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.broker.delivery.readers import Readers
+from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.shard.directory import DataDirectory, make_data_dir
 from tailrace.shard.errors import StreamMissing
 from tests.shard.helpers import BOOT, append, open_log
@@ -25,8 +25,8 @@ def directory(tmp_path: Path) -> DataDirectory:
 
 
 @pytest.fixture
-def readers(directory: DataDirectory) -> Iterator[Readers]:
-    readers = Readers(directory, 3, BOOT)
+def readers(directory: DataDirectory) -> Iterator[StreamReaders]:
+    readers = StreamReaders(directory, 3, BOOT)
     yield readers
     readers.close()
 
@@ -35,7 +35,7 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_a_reader_is_opened_once(readers: Readers) -> None:
+def test_a_reader_is_opened_once(readers: StreamReaders) -> None:
     reader = readers.get(b"s2")
     assert (reader.name, reader.next_seq()) == ("s2", 2)
     assert readers.get(b"s2") is reader
@@ -43,7 +43,7 @@ def test_a_reader_is_opened_once(readers: Readers) -> None:
     assert readers.path(b"s2").is_dir()
 
 
-def test_the_least_recently_used_is_closed(readers: Readers) -> None:
+def test_the_least_recently_used_is_closed(readers: StreamReaders) -> None:
     first = readers.get(b"s5")
     for name in (b"s1", b"s2"):
         readers.get(name)
@@ -57,7 +57,7 @@ def test_the_least_recently_used_is_closed(readers: Readers) -> None:
     assert readers.get(b"s1").next_seq() == 1, "opened again"
 
 
-def test_one_that_is_not_there_is_not_remembered(readers: Readers, directory: DataDirectory) -> None:
+def test_one_that_is_not_there_is_not_remembered(readers: StreamReaders, directory: DataDirectory) -> None:
     with pytest.raises(StreamMissing):
         readers.get(b"new")
     assert len(readers) == 0
@@ -69,7 +69,7 @@ def test_one_that_is_not_there_is_not_remembered(readers: Readers, directory: Da
 
 def test_closing_gives_the_descriptors_back(directory: DataDirectory) -> None:
     before = descriptors()
-    readers = Readers(directory, 3, BOOT)
+    readers = StreamReaders(directory, 3, BOOT)
     for name in (b"s1", b"s2", b"s3"):
         readers.get(name)
     readers.forget(b"s2")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.broker.delivery.readers import Readers
-from tailrace.broker.delivery.text_chunks import Rendering, Renderings, message_ends
+from tailrace.broker.delivery.readers import StreamReaders
+from tailrace.broker.delivery.text_chunks import TextChunk, TextChunks, message_ends
 from tailrace.broker.streams.owner import Growth
 from tailrace.shard.directory import make_data_dir
 from tailrace.shard.errors import StreamDamaged, Trimmed
@@ -28,20 +28,20 @@ class Stream:
     def __init__(self, path: Path, cache_bytes: int = 1 << 20) -> None:
         directory = make_data_dir(path / "data", 1)
         self.log: StreamLog = open_log(directory.stream_directory("stream"), "stream")
-        self.readers = Readers(directory, 4, BOOT)
+        self.readers = StreamReaders(directory, 4, BOOT)
         self.fresh: dict[bytes, Growth] = {}
-        self.renderings = Renderings(self.readers, CHUNK_BYTES, cache_bytes, self.fresh)
+        self.renderings = TextChunks(self.readers, CHUNK_BYTES, cache_bytes, self.fresh)
 
     def append(self, *payloads: bytes) -> Growth:
         frames = batch(payloads)
         first_seq = self.log.append(frames, len(payloads), 1_000, 1)
         return Growth(first_seq, first_seq + len(payloads), self.log.end_offset, frames)
 
-    def get(self, seq: int) -> Rendering:
+    def get(self, seq: int) -> TextChunk:
         offset = self.readers.get(NAME).offset_of(seq)
         return self.renderings.get(NAME, seq, offset, self.log.next_seq, self.log.end_offset)
 
-    def chunks(self) -> list[Rendering]:
+    def chunks(self) -> list[TextChunk]:
         """All from the first message to the last."""
         found = []
         seq = self.log.first_seq
@@ -89,7 +89,7 @@ def test_what_is_beyond_the_end_that_was_given_is_not_shown(stream: Stream) -> N
     reader = stream.readers.get(NAME)
     rendering = stream.renderings.get(NAME, 1, reader.offset_of(1), 2, reader.offset_of(2))
     text = text_of([b"two"], 1)
-    assert rendering == Rendering(text, 2, reader.offset_of(2), len(text))
+    assert rendering == TextChunk(text, 2, reader.offset_of(2), len(text))
 
 
 def test_what_was_just_appended_is_rendered_from_memory(stream: Stream) -> None:

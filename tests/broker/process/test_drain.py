@@ -13,7 +13,7 @@ from tailrace.broker.connection import handover
 from tailrace.broker.connection.base import LINGER_S, Connection, Pause
 from tailrace.broker.process import drain
 from tailrace.broker.routing.batch import Pending
-from tailrace.broker.worker import Phase, Worker
+from tailrace.broker.worker import Worker, WorkerPhase
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol.messages import Ack, Hello, Subscribe, pack
@@ -245,7 +245,7 @@ def test_a_worker_that_is_late_leaves_all_the_same(node: World) -> None:
     phases = [worker.phase]
     worker.drain_deadline_s = 0.0
     worker._move_on()
-    assert [*phases, worker.phase] == [Phase.DRAINING, Phase.DRAINED]
+    assert [*phases, worker.phase] == [WorkerPhase.DRAINING, WorkerPhase.DRAINED]
 
 
 def test_a_retired_worker_hands_on_whom_it_can_and_reads_the_others_no_more(node: World) -> None:

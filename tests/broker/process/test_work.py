@@ -9,8 +9,8 @@ import pytest
 
 from tailrace.broker.connection.base import Pause
 from tailrace.broker.connection.client import NODE_HELD_UP_MAX
-from tailrace.broker.process.work import NOBODY, Work
-from tailrace.broker.routing.router import Forward
+from tailrace.broker.process.work import NOBODY, WorkQueue
+from tailrace.broker.routing.router import ForwardedBatches
 from tailrace.broker.routing.worker_links import PARTLY_ROWS, PARTLY_S
 from tailrace.protocol import messages as m
 from tailrace.protocol import sibling
@@ -36,7 +36,7 @@ class Bench:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.is_wanted = False
-        self.work = Work(lambda: self.now_s, lambda: self.is_wanted)
+        self.work = WorkQueue(lambda: self.now_s, lambda: self.is_wanted)
         self.done: list[str] = []
 
     def ask(self, asker: object, stream: bytes, step: str) -> None:
@@ -205,7 +205,7 @@ def test_forwarded_streams_that_are_made_one_by_one_are_answered_together(
     told: list[int] = []
     pack = sibling.pack_partly
 
-    def counted(number: int, rows: list[tuple[int, sibling.Result]]) -> bytes:
+    def counted(number: int, rows: list[tuple[int, sibling.ForwardResult]]) -> bytes:
         told.append(len(rows))
         return pack(number, rows)
 
@@ -307,11 +307,11 @@ def test_a_retired_worker_gives_back_what_waits(tmp_path: Path) -> None:
         assert len(retired.owner.catalog.names) == made
         route = asking.routes[1]
         (waiting,) = route.waiting
-        assert isinstance(waiting, Forward)
+        assert isinstance(waiting, ForwardedBatches)
         link = Mock()
         waiting.send(link)
         link.queue.assert_called_once()
         assert 0 < len(waiting._batches) < len(names), "some are answered"
-        forwards = [request for request in retired.routes[1].waiting if isinstance(request, Forward)]
+        forwards = [request for request in retired.routes[1].waiting if isinstance(request, ForwardedBatches)]
         assert 0 < sum(len(request._batches) for request in forwards) < len(names)
         waiting.fail(Code.UNAVAILABLE, "the test ends")

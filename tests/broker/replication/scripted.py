@@ -12,8 +12,13 @@ from typing import Any
 
 from tailrace.broker.process.poller import Poller
 from tailrace.broker.process.settings import Settings
-from tailrace.broker.replication.upstream.connection import DIAL_MAX_S, Phase, Surroundings, Uplink
-from tailrace.broker.replication.upstream.socket import Address
+from tailrace.broker.replication.upstream.connection import (
+    DIAL_MAX_S,
+    UpstreamConnection,
+    UpstreamContext,
+    UpstreamPhase,
+)
+from tailrace.broker.replication.upstream.socket import ResolvedAddress
 from tailrace.broker.streams.owner import OpenStream
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
@@ -101,11 +106,11 @@ class Near:
         self.clock = Clock()
         self.owner = make_owner(path)
         self.poller = Poller()
-        self.lookups: list[tuple[str, int, Callable[[Address | None, str], None]]] = []
+        self.lookups: list[tuple[str, int, Callable[[ResolvedAddress | None, str], None]]] = []
         self.cuts: list[tuple[OpenStream, int]] = []
         self.found: list[bytes] = []
         self.touched = False
-        context = Surroundings(
+        context = UpstreamContext(
             owner=self.owner,
             poller=self.poller,
             settings=Settings(data=path, upstream_timeout_s=TIMEOUT_S, **settings),  # type: ignore[arg-type]
@@ -117,14 +122,14 @@ class Near:
             found=lambda _uplink, names: self.found.extend(names),
             touch=lambda _uplink: self._touch(),
         )
-        self.uplink = Uplink(context, host, self.far.port)
+        self.uplink = UpstreamConnection(context, host, self.far.port)
         self.upstream = Upstream(host, self.far.port)
         around(self.owner).send_up = self.uplink.send_up
 
     def _touch(self) -> None:
         self.touched = True
 
-    def at(self, phase: Phase) -> bool:
+    def at(self, phase: UpstreamPhase) -> bool:
         return self.uplink.phase is phase
 
     def needed(self) -> bool:
@@ -163,7 +168,7 @@ class Near:
     def up(self, node: str = UP, features: Sequence[str] = (r.FEATURE,)) -> None:
         self.greet()
         self.far.say(m.Welcome(1, tuple(features), "test", node, 0, {}))
-        self.until(lambda: not self.at(Phase.GREETING))
+        self.until(lambda: not self.at(UpstreamPhase.GREETING))
         for _ in range(2):
             self.turn()
 
@@ -191,7 +196,7 @@ class Near:
     def fails(self, *messages: Any) -> str:
         """The upstream says this, which ends the connection; why."""
         self.far.say(*messages)
-        self.until(lambda: self.at(Phase.DOWN))
+        self.until(lambda: self.at(UpstreamPhase.DOWN))
         self.until(lambda: self.far.ended)
         return self.uplink.why
 

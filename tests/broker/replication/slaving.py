@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tailrace.broker.replication.upstream.fetchers import Copies, Copy, State
-from tailrace.broker.replication.upstream.manager import SettingAside
+from tailrace.broker.replication.upstream.fetchers import FetchState, ReplicaFetcher, ReplicaFetchers
+from tailrace.broker.replication.upstream.manager import SetAsideJob
 from tailrace.broker.streams.owner import OpenStream
 from tailrace.protocol import replication as r
 from tailrace.shard.epochs import EpochStart, History
@@ -37,7 +37,7 @@ class Slave:
         self.now_s = NOW_S
         around(self.owner).on_path = self.paths.append
         around(self.owner).on_cut = lambda name, seq: self.cuts.append((name, seq))
-        self.copies = Copies(self.owner, self._say, self._set_aside, lambda _name, step: step())
+        self.copies = ReplicaFetchers(self.owner, self._say, self._set_aside, lambda _name, step: step())
 
     @property
     def id(self) -> str:
@@ -48,7 +48,7 @@ class Slave:
         return self.owner.stream(S).log
 
     @property
-    def copy(self) -> Copy:
+    def copy(self) -> ReplicaFetcher:
         return self.copies.by_name[S]
 
     def _say(self, data: bytes) -> None:
@@ -63,7 +63,7 @@ class Slave:
         """The helper thread has done it, or something was wrong."""
         stream, seq, done = self.set_aside.pop(0)
         stream.busy = False
-        setting = SettingAside(stream, seq)
+        setting = SetAsideJob(stream, seq)
         if not wrong:
             setting.sync()
             wrong = setting.wrong
@@ -79,7 +79,7 @@ class Slave:
         self._out.clear()
         return list(self._ears.hear(data))
 
-    def follow(self, name: bytes = S) -> Copy:
+    def follow(self, name: bytes = S) -> ReplicaFetcher:
         """Make a slave of it."""
         if name not in self.owner.catalog.names:
             self.owner.create(name)
@@ -125,22 +125,22 @@ class Slave:
             if isinstance(message, r.Held)
         ]
 
-    def be(self, state: State) -> None:
+    def be(self, state: FetchState) -> None:
         """Bring the copy of ten messages into this state, with nothing left unheard."""
         self.original.append(*(b"%d" % number for number in range(20)))
         self.follow()
         if self.log.next_seq == 0:
             self.log.take(self.original.frames(0, 10))
-        if state is State.DOWN:
+        if state is FetchState.DOWN:
             return
         self.copies.went_up()
-        if state is not State.QUEUED:
+        if state is not FetchState.QUEUED:
             self.copies.tick(self.now_s)
-        if state is State.FOLLOWING:
+        if state is FetchState.FOLLOWING:
             self.followed("following", 10)
-        elif state is State.CUTTING:
+        elif state is FetchState.CUTTING:
             self.followed("parted", history=(EpochStart(1, 0, A), EpochStart(2, 5, A)))
-        elif state is State.WAITING:
+        elif state is FetchState.WAITING:
             self.followed("behind")
         assert self.copy.state is state
         self.heard()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tailrace.broker.process.work import NOBODY, Asker, Nobody
-from tailrace.broker.routing.batch import Batch, Pending, Publication
+from tailrace.broker.routing.batch import LinePublication, Pending, StreamBatch
 from tailrace.protocol.errors import Code
 from tailrace.shard.frame import pack_frame
 
@@ -47,7 +47,7 @@ class FakePublisher(Nobody):
 
 
 def test_parts_get_the_seqs_of_their_place_in_the_batch() -> None:
-    batch = Batch(b"s", 0)
+    batch = StreamBatch(b"s", 0)
     quiet, one, two = FakePublisher(), FakePublisher(), FakePublisher()
     batch.add(one, 7, 2, frames(b"a", b"b"))
     batch.add_quiet(quiet, 3, frames(b"c", b"d", b"e"))
@@ -60,14 +60,14 @@ def test_parts_get_the_seqs_of_their_place_in_the_batch() -> None:
 
 
 def test_frames_of_one_part_are_not_copied() -> None:
-    batch = Batch(b"s", 0)
+    batch = StreamBatch(b"s", 0)
     mine = frames(b"a")
     batch.add_quiet(FakePublisher(), 1, mine)
     assert batch.take_frames() is mine
 
 
 def test_a_refusal_reaches_everybody() -> None:
-    batch = Batch(b"s", 0)
+    batch = StreamBatch(b"s", 0)
     quiet, one = FakePublisher(), FakePublisher()
     batch.add_quiet(quiet, 3, frames(b"c", b"d", b"e"))
     batch.add(one, 7, 2, frames(b"a", b"b"))
@@ -77,7 +77,7 @@ def test_a_refusal_reaches_everybody() -> None:
 
 
 def test_what_is_logged_and_not_replicated_says_where_it_is() -> None:
-    batch = Batch(b"s", 0, None, 2)
+    batch = StreamBatch(b"s", 0, None, 2)
     one, two = FakePublisher(), FakePublisher()
     batch.add(one, 7, 2, frames(b"a", b"b"))
     batch.add(two, 8, 1, frames(b"c"))
@@ -86,7 +86,7 @@ def test_what_is_logged_and_not_replicated_says_where_it_is() -> None:
 
 
 def test_whoever_may_still_create_is_the_creator() -> None:
-    batch = Batch(b"s", 0)
+    batch = StreamBatch(b"s", 0)
     spent, able, sink = FakePublisher(may=False), FakePublisher(), FakePublisher()
     batch.add(sink, 0, 1, frames(b"a"))
     batch.add_quiet(spent, 1, frames(b"a"))
@@ -100,16 +100,16 @@ def test_whoever_may_still_create_is_the_creator() -> None:
 # --- publications -----------------------------------------------------------------------------------------------------
 
 
-def publication(order: list[int], *groups: tuple[bytes, int]) -> tuple[Publication, list[bytes]]:
+def publication(order: list[int], *groups: tuple[bytes, int]) -> tuple[LinePublication, list[bytes]]:
     """One over these streams, and what it was settled with."""
     settled: list[bytes] = []
-    made: Publication
+    made: LinePublication
 
     def ready() -> None:
         assert made.text is not None
         settled.append(made.text)
 
-    made = Publication(ready, FakePublisher(), [(name, count, bytearray()) for name, count in groups], order)
+    made = LinePublication(ready, FakePublisher(), [(name, count, bytearray()) for name, count in groups], order)
     return made, settled
 
 
@@ -151,7 +151,7 @@ def test_only_the_first_filling_of_a_place_counts() -> None:
 
 def test_a_numbered_batch_comes_apart_into_its_publishes() -> None:
     first, second = FakePublisher(), FakePublisher()
-    batch = Batch(b"s", 1, None, 2)
+    batch = StreamBatch(b"s", 1, None, 2)
     batch.numbered = batch.sync = True
     batch.add(first, 0, 2, frames(b"a", b"b"))
     assert batch.apart() == [batch]

@@ -10,27 +10,27 @@ from collections.abc import Iterator
 
 import pytest
 
-from tailrace.broker.routing.link import LOST_FD, Link, LinkClosed
+from tailrace.broker.routing.link import LOST_FD, LinkClosed, WorkerLink
 from tailrace.protocol.envelope import pack_envelope
 
 BODY_MAX_BYTES = 64 << 20
 
 
 @pytest.fixture
-def links() -> Iterator[tuple[Link, Link]]:
+def links() -> Iterator[tuple[WorkerLink, WorkerLink]]:
     left, right = socket.socketpair()
-    links = Link(left, 1, 1, BODY_MAX_BYTES), Link(right, 0, 1, BODY_MAX_BYTES)
+    links = WorkerLink(left, 1, 1, BODY_MAX_BYTES), WorkerLink(right, 0, 1, BODY_MAX_BYTES)
     yield links
     for link in links:
         if not link.closed:
             link.close()
 
 
-def receive(link: Link) -> list[tuple[int, bytes]]:
+def receive(link: WorkerLink) -> list[tuple[int, bytes]]:
     return [(opcode, bytes(body)) for opcode, body in link.receive()]
 
 
-def carry(sender: Link, receiver: Link) -> list[tuple[int, bytes]]:
+def carry(sender: WorkerLink, receiver: WorkerLink) -> list[tuple[int, bytes]]:
     """Everything that is queued, over as many reads and writes as it takes."""
     got: list[tuple[int, bytes]] = []
     while sender.wants_write:
@@ -41,7 +41,7 @@ def carry(sender: Link, receiver: Link) -> list[tuple[int, bytes]]:
     return got + receive(receiver)
 
 
-def test_envelopes_come_in_order_whatever_their_size(links: tuple[Link, Link]) -> None:
+def test_envelopes_come_in_order_whatever_their_size(links: tuple[WorkerLink, WorkerLink]) -> None:
     left, right = links
     bodies = [b"", b"x", b"y" * 100_000, b"z" * (20 << 20), b"", b"end"]
     for opcode, body in enumerate(bodies):
@@ -57,7 +57,7 @@ def test_envelopes_come_in_order_whatever_their_size(links: tuple[Link, Link]) -
     assert left.queued_bytes == 0 and not left.wants_write
 
 
-def test_one_body_may_be_queued_in_pieces(links: tuple[Link, Link]) -> None:
+def test_one_body_may_be_queued_in_pieces(links: tuple[WorkerLink, WorkerLink]) -> None:
     left, right = links
     pieces = [bytes([65 + number % 26]) * (number % 300) for number in range(500)]
     whole = b"".join(pieces)
@@ -65,7 +65,7 @@ def test_one_body_may_be_queued_in_pieces(links: tuple[Link, Link]) -> None:
     assert carry(left, right) == [(3, whole)]
 
 
-def test_nothing_to_read_is_no_end(links: tuple[Link, Link]) -> None:
+def test_nothing_to_read_is_no_end(links: tuple[WorkerLink, WorkerLink]) -> None:
     left, right = links
     assert receive(right) == []
     left.queue(pack_envelope(1, b"abc")[:6])
@@ -73,7 +73,7 @@ def test_nothing_to_read_is_no_end(links: tuple[Link, Link]) -> None:
     assert receive(right) == []
 
 
-def test_descriptors_travel_with_their_envelopes(links: tuple[Link, Link]) -> None:
+def test_descriptors_travel_with_their_envelopes(links: tuple[WorkerLink, WorkerLink]) -> None:
     left, right = links
     pipes = [os.pipe() for _ in range(40)]
     for number, (reader, _writer) in enumerate(pipes):
@@ -95,7 +95,7 @@ def test_descriptors_travel_with_their_envelopes(links: tuple[Link, Link]) -> No
     assert taken == 40, "each with its own, the senders' are closed"
 
 
-def test_closing_closes_descriptors_that_were_not_sent_or_not_taken(links: tuple[Link, Link]) -> None:
+def test_closing_closes_descriptors_that_were_not_sent_or_not_taken(links: tuple[WorkerLink, WorkerLink]) -> None:
     left, right = links
     before = len(os.listdir("/proc/self/fd"))
     reader, writer = os.pipe()
@@ -109,7 +109,7 @@ def test_closing_closes_descriptors_that_were_not_sent_or_not_taken(links: tuple
     assert left.queued_bytes == 0 and not left.wants_write
 
 
-def test_the_end_of_the_other_worker_shows_after_what_it_has_sent(links: tuple[Link, Link]) -> None:
+def test_the_end_of_the_other_worker_shows_after_what_it_has_sent(links: tuple[WorkerLink, WorkerLink]) -> None:
     left, right = links
     left.queue(pack_envelope(1, b"last words"))
     left.flush()
@@ -124,7 +124,7 @@ def test_the_end_of_the_other_worker_shows_after_what_it_has_sent(links: tuple[L
         right.flush()
 
 
-def test_a_queue_can_be_dropped_and_what_came_is_still_read(links: tuple[Link, Link]) -> None:
+def test_a_queue_can_be_dropped_and_what_came_is_still_read(links: tuple[WorkerLink, WorkerLink]) -> None:
     left, right = links
     left.queue(pack_envelope(1, b"still there"))
     left.flush()
@@ -155,7 +155,7 @@ class CrowdedSocket:
         self._sock.close()
 
 
-def test_descriptors_wait_while_too_many_are_on_their_way(links: tuple[Link, Link]) -> None:
+def test_descriptors_wait_while_too_many_are_on_their_way(links: tuple[WorkerLink, WorkerLink]) -> None:
     left, right = links
     left.sock = CrowdedSocket(left.sock)  # type: ignore[assignment]
     reader, writer = os.pipe()
@@ -165,7 +165,7 @@ def test_descriptors_wait_while_too_many_are_on_their_way(links: tuple[Link, Lin
     os.close(writer)
 
 
-def test_a_descriptor_that_cannot_be_taken_is_lost_alone(links: tuple[Link, Link]) -> None:
+def test_a_descriptor_that_cannot_be_taken_is_lost_alone(links: tuple[WorkerLink, WorkerLink]) -> None:
     """Those that come after it stay with their envelopes."""
     left, right = links
     ends = [os.pipe() for _ in range(2)]

@@ -12,7 +12,7 @@ import pytest
 from tailrace.broker.process.metrics import Traffic
 from tailrace.broker.process.work import Nobody
 from tailrace.broker.routing import router as router_module
-from tailrace.broker.routing.batch import Batch, FramePublication, Pending
+from tailrace.broker.routing.batch import FramePublication, Pending, StreamBatch
 from tailrace.broker.routing.route import Route
 from tailrace.broker.routing.router import BATCHES_A_BEAT, FORWARD_BYTES, SEND_FIRST_STREAMS, WINDOW_MESSAGES, Router
 from tailrace.broker.streams.owner import Refused
@@ -117,7 +117,7 @@ def test_before_many_appends_a_sibling_gets_its_share(
     was_sent: list[bool] = []
     append = owner.append
 
-    def watched(batch: Batch, now_s: float) -> None:
+    def watched(batch: StreamBatch, now_s: float) -> None:
         was_sent.append(bool(select.select([link], [], [], 0)[0]))
         append(batch, now_s)
 
@@ -314,7 +314,7 @@ def test_levels_share_no_batch_and_keep_their_order(node: World, router: Router,
 def test_a_batch_for_another_node_is_bounded(node: World, router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router_module, "UP_BATCH_BYTES", 100)
     here, owner = node.name(0), node.workers[0].owner
-    sent: list[Batch] = []
+    sent: list[StreamBatch] = []
     owner.uproutes[here.encode()] = Route(-1, 1 << 20, lambda: 0.0, lambda _link: None, on_switch=lambda _link: None)
     owner.context.send_up = sent.append  # type: ignore[method-assign]
     client = FrameSink()
@@ -343,7 +343,7 @@ def test_a_batch_for_this_node_or_a_sibling_is_one(
 def test_whoever_publishes_to_another_nodes_stream_hears_of_it_and_waits_for_room(node: World, router: Router) -> None:
     """A client without `ack on` too: its order may not be mixed with what has failed."""
     here, owner = node.name(0), node.workers[0].owner
-    sent: list[Batch] = []
+    sent: list[StreamBatch] = []
     route = owner.uproutes[here.encode()] = Route(-1, 1, lambda: 0.0, lambda _link: None, on_switch=lambda _link: None)
     route.bytes_held = 2
     owner.context.send_up = sent.append  # type: ignore[method-assign]
@@ -359,7 +359,7 @@ def test_whoever_publishes_to_another_nodes_stream_hears_of_it_and_waits_for_roo
 @pytest.mark.parametrize("before", [True, False])
 def test_a_batch_goes_where_its_stream_is_when_the_turn_ends(node: World, router: Router, before: bool) -> None:
     here, owner = node.name(0), node.workers[0].owner
-    sent: list[Batch] = []
+    sent: list[StreamBatch] = []
     route = Route(-1, 1 << 20, lambda: 0.0, lambda _link: None, on_switch=lambda _link: None)
     owner.context.send_up = sent.append  # type: ignore[method-assign]
     if before:

@@ -9,11 +9,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from tailrace.broker.routing.batch import Batch
-from tailrace.broker.routing.router import CALL_BYTES, Call
-from tailrace.broker.routing.worker_links import Forwarded
+from tailrace.broker.routing.batch import StreamBatch
+from tailrace.broker.routing.router import CALL_BYTES, OwnerCall
+from tailrace.broker.routing.worker_links import ForwardedPublish
 from tailrace.broker.streams.refused import Refused
-from tailrace.broker.worker import Phase
+from tailrace.broker.worker import WorkerPhase
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol import sibling
@@ -69,7 +69,7 @@ def test_what_grew_while_the_interest_was_on_its_way_is_not_missed(node: World) 
     node.settle(0)
     assert reader.messages() == [(name, 0, "0")]
     owner = node.workers[2]
-    batch = Batch(name.encode(), 2)
+    batch = StreamBatch(name.encode(), 2)
     batch.add_quiet(node.client_of(reader), 1, bytearray(pack_frame(b"1")))
     owner.owner.append(batch, owner.services.now_s)
     owner._announce()  # nobody is interested yet
@@ -132,7 +132,7 @@ def test_a_worker_that_owns_nothing_any_more_says_so(node: World) -> None:
     peer = node.connect(0)
     retired = node.workers[1]
     retired._retire()
-    assert retired.phase is Phase.RETIRED
+    assert retired.phase is WorkerPhase.RETIRED
     peer.send("ack on", f"pub {name} |x", f"stat {name}", f"pub {name} |y")
     node.settle(0, 1)
     route = node.workers[0].routes[1]
@@ -159,9 +159,9 @@ def test_a_forwarded_publish_is_answered_when_all_its_streams_are() -> None:
             sent.append(data)
 
     link, siblings = FakeLink(), Mock()
-    forwarded = Forwarded(siblings, link, 7)  # type: ignore[arg-type]
+    forwarded = ForwardedPublish(siblings, link, 7)  # type: ignore[arg-type]
     first, second = forwarded.part(True), forwarded.part(False)
-    batch = Batch(b"s", 0)
+    batch = StreamBatch(b"s", 0)
     batch.add(second, 0, 1, bytearray(40))
     assert batch.creator() is None
     first.published(0, 5, 9)
@@ -169,7 +169,7 @@ def test_a_forwarded_publish_is_answered_when_all_its_streams_are() -> None:
     batch.refused(Code.STREAMS, "no more")
     assert len(sent) == 1
     siblings.links.touch.assert_called_once_with(link)
-    late = Forwarded(siblings, link, 8)  # type: ignore[arg-type]
+    late = ForwardedPublish(siblings, link, 8)  # type: ignore[arg-type]
     part = late.part(True)
     link.closed = True
     part.published(0, 1, 0)
@@ -221,7 +221,7 @@ def test_a_retired_worker_has_its_successor_wait_for_other_nodes(node: World) ->
     request.send(FakeLink())
     assert sibling.unpack_call(sent[0][HEAD_BYTES:])[1:] == ("await", [name.encode(), 0, 1, 1, 1])
     retired.routes[1].waiting.clear()
-    assert isinstance(request, Call)
+    assert isinstance(request, OwnerCall)
     request.answered(4, "", "")
     node.settle(0, 1)
     assert peer.take() == [m.Published(1, ((0, 1, 4),))]

@@ -9,7 +9,7 @@ import pytest
 
 from tailrace.broker.process.settings import Durability
 from tailrace.broker.replication.roles import stream_roles
-from tailrace.broker.routing.batch import Batch
+from tailrace.broker.routing.batch import StreamBatch
 from tailrace.broker.streams import deduplication
 from tailrace.broker.streams.deduplication import is_numbered
 from tailrace.broker.streams.owner import Owner
@@ -25,7 +25,9 @@ ME = b"producer"
 mark_run = load("tailrace.shard.run_cy").mark_run
 
 
-def run(number: int, *payloads: bytes, name: bytes = b"s", producer_id: bytes = ME, sink: Sink | None = None) -> Batch:
+def run(
+    number: int, *payloads: bytes, name: bytes = b"s", producer_id: bytes = ME, sink: Sink | None = None
+) -> StreamBatch:
     """A publish of a producer."""
     made = batch(name, *payloads, sink=sink)
     made.frames = [mark_run(made.take_frames(), write_numbering(b"", producer_id, number))]
@@ -33,7 +35,7 @@ def run(number: int, *payloads: bytes, name: bytes = b"s", producer_id: bytes = 
     return made
 
 
-def send(owner: Owner, *batches: Batch) -> list[int | Code]:
+def send(owner: Owner, *batches: StreamBatch) -> list[int | Code]:
     """Publish as one row; the first seq of each, or why not."""
     sinks = [each.parts[0][0] for each in batches]
     assert all(isinstance(sink, Sink) for sink in sinks)
@@ -169,7 +171,7 @@ def held_by_one(owner: Owner, next_seq: int) -> None:
     owner.replicas.held(0, 0, [(b"s", owner.replicas.holders(b"s").line, 1, "node", next_seq, next_seq)])
 
 
-def scattered(owner: Owner, sink: Sink, again: bytes = b"abcd") -> Batch:
+def scattered(owner: Owner, sink: Sink, again: bytes = b"abcd") -> StreamBatch:
     """Messages 0, 1 of a producer are at seqs 0, 1 and its 2, 3 at 12, 13. Returns all of them as one publish."""
     send(owner, run(0, b"a", b"b"), batch(b"s", *[b"other"] * 10), run(2, b"c", b"d"))
     assert owner.catalog.open[b"s"].log.next_seq == 14
@@ -310,7 +312,7 @@ def test_a_row_to_a_stream_that_is_not_taken_here_goes_to_its_master(tmp_path: P
     owner = make_owner(tmp_path / "data")
     owner.roles.set_meta(StreamMeta("s", Role.SLAVE, 1))
     owner.create(b"s", by_command=True)
-    sent: list[Batch] = []
+    sent: list[StreamBatch] = []
     around(owner).send_up = sent.append
     row = [run(0, b"a"), run(1, b"b")]
     owner.append_row(row, 0.0)

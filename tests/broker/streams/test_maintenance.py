@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.broker.consumers.coordinator.coordinator import Desk
-from tailrace.broker.consumers.coordinator.lag_scanner import Patrol
+from tailrace.broker.consumers.coordinator.coordinator import Coordinator
+from tailrace.broker.consumers.coordinator.lag_scanner import LagScanner
 from tailrace.broker.process.settings import Durability, StreamPolicy
-from tailrace.broker.streams.maintenance import Punch, Upkeep
+from tailrace.broker.streams.maintenance import Maintenance, PunchJob
 from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.owner_calls import call
-from tailrace.broker.streams.syncer import Outcome, Request, Syncable
+from tailrace.broker.streams.syncer import Syncable, SyncOutcome, SyncRequest
 from tailrace.protocol.errors import Code
 from tailrace.shard.diverged import diverged_path
 from tailrace.shard.errors import StorageError
@@ -34,20 +34,20 @@ class HandSyncer:
     def __init__(self) -> None:
         self.asked: deque[tuple[Syncable, object]] = deque()
         self.urgent: list[str] = []
-        self._done: list[Outcome] = []
+        self._done: list[SyncOutcome] = []
 
     def fileno(self) -> int:
         return READY_FD
 
     def request(self, target: Syncable, token: object) -> None:
-        self.request_all([Request(target, token)])
+        self.request_all([SyncRequest(target, token)])
 
-    def request_all(self, requests: list[Request], *, urgent: bool = False) -> None:
+    def request_all(self, requests: list[SyncRequest], *, urgent: bool = False) -> None:
         for target, token, _in_group in requests:
             self.asked.append((target, token))
             self.urgent += [target.name] if urgent else []
 
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[SyncOutcome]:
         done, self._done = self._done, []
         return done
 
@@ -60,7 +60,7 @@ class HandSyncer:
                     target.sync()
                 except (StorageError, OSError) as failed:
                     wrong = failed
-            self._done.append(Outcome(target, token, wrong, 0.001))
+            self._done.append(SyncOutcome(target, token, wrong, 0.001))
 
 
 class World:
@@ -69,8 +69,8 @@ class World:
         self.owner: Owner = make_owner(path / "data", self.clock, **settings)  # type: ignore[arg-type]
         self.syncer = HandSyncer()
         clock = self.clock
-        patrol = Patrol(Desk(self.owner, clock.seconds, lambda name: patrol.forget(name)))
-        self.upkeep = Upkeep(
+        patrol = LagScanner(Coordinator(self.owner, clock.seconds, lambda name: patrol.forget(name)))
+        self.upkeep = Maintenance(
             self.owner,
             patrol,
             self.syncer,  # type: ignore[arg-type]
@@ -195,7 +195,7 @@ def test_trimmed_space_comes_back_after_the_grace_period(tmp_path: Path) -> None
     world.clock.now_s += 1.5
     world.upkeep.punch_due()
     ((target, _token),) = world.syncer.asked
-    assert isinstance(target, Punch)
+    assert isinstance(target, PunchJob)
     file = Path(stream_paths(world.owner.catalog.shard_path(b"s"), "s").content_file)
     before = file.stat().st_blocks
     world.work()
@@ -218,7 +218,7 @@ def test_space_that_a_predecessor_has_trimmed_comes_back(tmp_path: Path) -> None
     world.clock.now_s += 5.5
     world.upkeep.punch_due()
     ((target, _token),) = world.syncer.asked
-    assert isinstance(target, Punch) and target.name == "s"
+    assert isinstance(target, PunchJob) and target.name == "s"
     file = Path(stream_paths(world.owner.catalog.shard_path(b"s"), "s").content_file)
     before = file.stat().st_blocks
     world.work()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.broker.process.settings import Durability
-from tailrace.broker.routing.batch import Batch
+from tailrace.broker.routing.batch import StreamBatch
 from tailrace.broker.streams.owner import FRESH_BYTES_MAX, Growth, OpenStream, Owner, Refused
 from tailrace.protocol.errors import Code
 from tailrace.shard.errors import FramesRefused
@@ -230,7 +230,7 @@ def test_a_copy_is_synced_as_its_policy_says(
 @pytest.mark.parametrize("role", [Role.SLAVE, Role.DISABLED])
 def test_only_a_master_logs_publishes(tmp_path: Path, role: Role) -> None:
     owner = make_owner(tmp_path / "data")
-    sent: list[Batch] = []
+    sent: list[StreamBatch] = []
     around(owner).send_up = sent.append
     publish(owner, b"s")
     owner.roles.set_meta(StreamMeta("s", role, 1, UPSTREAM if role is Role.SLAVE else None))

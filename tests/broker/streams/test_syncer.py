@@ -10,7 +10,14 @@ from collections.abc import Sequence
 import pytest
 
 from tailrace.broker.streams import syncer as syncer_module
-from tailrace.broker.streams.syncer import GROUP_DIRTY_BYTES_EACH, GROUP_MAX, THREADS_MAX, Outcome, Request, Syncer
+from tailrace.broker.streams.syncer import (
+    GROUP_DIRTY_BYTES_EACH,
+    GROUP_MAX,
+    THREADS_MAX,
+    Syncer,
+    SyncOutcome,
+    SyncRequest,
+)
 
 PATIENCE_S = 20.0
 
@@ -33,9 +40,9 @@ class FakeLog:
         return 0
 
 
-def outcomes(syncer: Syncer, count: int) -> list[Outcome]:
+def outcomes(syncer: Syncer, count: int) -> list[SyncOutcome]:
     """Wait for so many, as the loop would: for the descriptor to be readable."""
-    found: list[Outcome] = []
+    found: list[SyncOutcome] = []
     while len(found) < count:
         assert select.select([syncer.fileno()], [], [], PATIENCE_S)[0], "no outcome came"
         found += syncer.outcomes()
@@ -82,7 +89,7 @@ def test_a_slow_sync_that_nobody_waits_for_stands_in_front_of_nothing_urgent() -
     slow, urgent = FakeLog("slow"), FakeLog("urgent")
     slow.gate.clear()
     syncer.request(slow, "slow")
-    syncer.request_all([Request(urgent, "urgent")], urgent=True)
+    syncer.request_all([SyncRequest(urgent, "urgent")], urgent=True)
     assert [outcome.token for outcome in outcomes(syncer, 1)] == ["urgent"]
     slow.gate.set()
     assert [outcome.token for outcome in outcomes(syncer, 1)] == ["slow"]
@@ -103,7 +110,7 @@ def test_logs_that_wait_are_synced_together_and_each_has_its_own_outcome(monkeyp
     syncer.request(first, "first")
     bad = FakeLog("bad", OSError(errno.EIO, "the disk is gone"))
     for log in (FakeLog("good"), other, bad):
-        syncer.request_all([Request(log, log.name, in_group=log is not other)])
+        syncer.request_all([SyncRequest(log, log.name, in_group=log is not other)])
     first.gate.set()
     found = {outcome.token: outcome.error for outcome in outcomes(syncer, 4)}
     assert found == {"first": None, "good": None, "other": None, "bad": bad.error}
@@ -128,9 +135,9 @@ def test_what_is_requested_together_is_synced_together_and_what_comes_then_does_
     syncer = Syncer(together)
     turns = [[f"{turn}.{number}" for number in range(10)] for turn in range(THREADS_MAX - 1)]
     for turn in turns:
-        syncer.request_all([Request(FakeLog(name), name, in_group=True) for name in turn], urgent=True)
+        syncer.request_all([SyncRequest(FakeLog(name), name, in_group=True) for name in turn], urgent=True)
         assert begun.acquire(timeout=PATIENCE_S)
-    syncer.request_all([Request(FakeLog("patient"), None, in_group=True)])
+    syncer.request_all([SyncRequest(FakeLog("patient"), None, in_group=True)])
     outcomes(syncer, 10 * len(turns) + 1)
     assert groups == [*turns, ["patient"]]
     syncer.close()
@@ -145,7 +152,7 @@ def test_a_very_large_request_is_several_groups(monkeypatch: pytest.MonkeyPatch)
         return [None] * len(logs)
 
     syncer = Syncer(together)
-    syncer.request_all([Request(FakeLog(), None, in_group=True)] * (2 * GROUP_MAX + 1), urgent=True)
+    syncer.request_all([SyncRequest(FakeLog(), None, in_group=True)] * (2 * GROUP_MAX + 1), urgent=True)
     outcomes(syncer, 2 * GROUP_MAX + 1)
     assert max(sizes) < 2 * GROUP_MAX and len(sizes) > 1
     syncer.close()
@@ -156,7 +163,7 @@ def test_nothing_is_synced_together_while_others_have_much_to_write(monkeypatch:
     monkeypatch.setattr(syncer_module, "dirty_bytes", lambda: GROUP_MAX * GROUP_DIRTY_BYTES_EACH + 1)
     syncer = Syncer(lambda _logs: pytest.fail("synced together"))
     logs = [FakeLog(str(number)) for number in range(20)]
-    syncer.request_all([Request(log, None, in_group=True) for log in logs], urgent=True)
+    syncer.request_all([SyncRequest(log, None, in_group=True) for log in logs], urgent=True)
     outcomes(syncer, len(logs))
     assert all(len(log.threads) == 1 for log in logs)
     syncer.close()

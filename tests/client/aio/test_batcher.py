@@ -71,7 +71,7 @@ def test_more_than_may_be_under_way(server: ModelServer) -> None:
 def refuse_second(server: ModelServer) -> None:
     count = [0]
 
-    def on_message(connection: ModelConnection, message: m.Message) -> bool:
+    def on_message(connection: ModelConnection, message: m.AnyMessage) -> bool:
         if isinstance(message, m.Publish):
             count[0] += 1
             if count[0] == 2:

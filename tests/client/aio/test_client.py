@@ -35,8 +35,8 @@ async def wait_for(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.002)
 
 
-def refuse_publishes(code: str) -> Callable[[ModelConnection, m.Message], bool]:
-    def on_message(connection: ModelConnection, message: m.Message) -> bool:
+def refuse_publishes(code: str) -> Callable[[ModelConnection, m.AnyMessage], bool]:
+    def on_message(connection: ModelConnection, message: m.AnyMessage) -> bool:
         if isinstance(message, m.Publish):
             connection.fail(code, op=m.Op.PUBLISH, id=message.request)
         return isinstance(message, m.Publish)

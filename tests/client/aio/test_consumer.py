@@ -71,7 +71,7 @@ def test_awaited_it_is_made(server: ModelServer, groups: Groups) -> None:
                 await anext(client.consumer("s", "other"))
             groups.model.on_message = groups.take
 
-    def deny(connection: ModelConnection, message: m.Message) -> bool:
+    def deny(connection: ModelConnection, message: m.AnyMessage) -> bool:
         if isinstance(message, c.Consume):
             connection.fail("denied", op=m.Op.CONSUME, id=message.id)
         return isinstance(message, c.Consume)

@@ -77,7 +77,7 @@ def test_no_message_in_time(server: ModelServer) -> None:
 
 
 def test_errors(server: ModelServer) -> None:
-    def on_message(connection: object, message: m.Message) -> bool:
+    def on_message(connection: object, message: m.AnyMessage) -> bool:
         if isinstance(message, m.Subscribe):
             connection.fail("unknown", op=m.Op.SUBSCRIBE, id=message.id)  # type: ignore[attr-defined]
         return isinstance(message, m.Subscribe)

@@ -222,7 +222,7 @@ def test_what_the_broker_has_not_heard_of_is_not_given_to_the_program_again(grou
     group.finished.update(range(1, 20))
     refuse = True
 
-    def on_message(connection: ModelConnection, message: m.Message) -> bool:
+    def on_message(connection: ModelConnection, message: m.AnyMessage) -> bool:
         if refuse and isinstance(message, c.Get) and not message.max_messages:
             groups.gets.append(message)
             connection.fail("unavailable", op=m.Op.GET, id=message.id)
@@ -348,7 +348,7 @@ def test_not_now(groups: Groups) -> None:
     """It is retried while its patience lasts; then again."""
     member, refused = Member(groups, patience_s=60.0), [True]
 
-    def on_message(connection: ModelConnection, message: m.Message) -> bool:
+    def on_message(connection: ModelConnection, message: m.AnyMessage) -> bool:
         if refused[0] and isinstance(message, c.Get):
             connection.fail("unavailable", op=m.Op.GET, id=message.id)
             return True
@@ -369,7 +369,7 @@ def test_verdicts_outlive_refusals(groups: Groups, group: Group) -> None:
     member = Member(groups, patience_s=5.0)
     member.next().ack()
 
-    def on_message(connection: ModelConnection, message: m.Message) -> bool:
+    def on_message(connection: ModelConnection, message: m.AnyMessage) -> bool:
         if isinstance(message, c.Get):
             connection.fail("overloaded", op=m.Op.GET, id=message.id)
         return isinstance(message, c.Get)
@@ -428,7 +428,7 @@ def test_two_members_of_one_name_do_not_keep_the_broker_busy(groups: Groups) -> 
     gets: list[float] = []
     member = Member(groups)
 
-    def on_message(connection: ModelConnection, message: m.Message) -> bool:
+    def on_message(connection: ModelConnection, message: m.AnyMessage) -> bool:
         if isinstance(message, c.Get):
             gets.append(member.pair.now_s)
             connection.say(c.Got(message.id, (), (), 0, memoryview(b"")))
@@ -574,7 +574,7 @@ class Life:
         self.kept: list[ConsumedMessage] = []
         self.done: set[int] = set()
 
-    def refuse_sometimes(self, connection: ModelConnection, message: m.Message) -> bool:
+    def refuse_sometimes(self, connection: ModelConnection, message: m.AnyMessage) -> bool:
         if isinstance(message, c.Get) and self.chance.random() < self.refusals:
             connection.fail(self.chance.choice(["unavailable", "overloaded"]), op=m.Op.GET, id=message.id)
             return True

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from tailrace.broker.consumers.state import decide
-from tailrace.broker.consumers.state.stream_state import Consumers, DeadLetter
+from tailrace.broker.consumers.state.stream_state import ConsumerTable, DeadLetter
 from tailrace.core.consumed_message import ConsumedMessage
 from tailrace.core.consumer_state import ConsumerOptions
 from tailrace.core.headers import pack_headers
@@ -62,10 +62,10 @@ class Deciding:
     def __init__(self, model: Model, keys_of: list[bytes | None]) -> None:
         self.model = model
         self.now_s = 1_000.0
-        self.consumers = Consumers()
+        self.consumers = ConsumerTable()
         self.look = Look(model.stream(STREAM), keys_of)
         self.dead: set[int] = set()
-        self.waiting: list[tuple[ModelConnection, c.Get, float, list[c.Range]]] = []
+        self.waiting: list[tuple[ModelConnection, c.Get, float, list[c.MessageRange]]] = []
         self.members: dict[bytes, ModelConnection] = {}
         wait_us = int(ACK_WAIT_S * US)
         decide.create(self.consumers, NAME, 0, self.look, self.now_us, wait_us, DELIVERIES_MAX)
@@ -82,7 +82,7 @@ class Deciding:
         consumer = self.consumers.by_name[NAME]
         return consumer.floor_seq == self.look.next_seq
 
-    def take(self, connection: ModelConnection, message: m.Message) -> bool:
+    def take(self, connection: ModelConnection, message: m.AnyMessage) -> bool:
         if not isinstance(message, c.Get):
             return False
         for each in [each for each in self.waiting if each[1].member == message.member]:
@@ -100,7 +100,7 @@ class Deciding:
 
     def decide(
         self, get: c.Get, finished: Sequence[c.FinishedRow], failed: Sequence[c.FailedRow]
-    ) -> decide.Decision[decide.Given]:
+    ) -> decide.Decision[decide.GetResult]:
         wanted = replace(get, finished=tuple(finished), failed=tuple(failed))
         return decide.get(self.consumers, wanted, self.look, self.now_us)
 
@@ -126,7 +126,9 @@ class Deciding:
             self.dead.add(letter.seq)
             decide.bury(self.consumers, letter)
 
-    def say(self, connection: ModelConnection, get: c.Get, runs: Sequence[c.Run], stale: Sequence[c.Range]) -> None:
+    def say(
+        self, connection: ModelConnection, get: c.Get, runs: Sequence[c.DeliveredRun], stale: Sequence[c.MessageRange]
+    ) -> None:
         if not connection.closed:
             frames = b"".join(
                 self.look.stream.frames[seq] for first, count, *_ in runs for seq in range(first, first + count)

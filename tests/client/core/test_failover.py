@@ -12,7 +12,7 @@ from tailrace.core.failover import DRAIN_S, PATIENCE_S, PAUSE_S, Failover
 from tailrace.core.message import Receipt
 from tailrace.errors import ConnectionLost, NotReplicated, PartlyPublished, StreamDisabled, StreamUnavailable
 from tailrace.protocol import messages as m
-from tailrace.protocol.messages import Ack, Message
+from tailrace.protocol.messages import Ack, AnyMessage
 from tests.client.model import ModelConnection
 from tests.client.pair import Pair
 
@@ -76,10 +76,12 @@ def test_there_is_a_pause_between_two_moves() -> None:
 # --- a session that goes by it ----------------------------------------------------------------------------------------
 
 
-def refusing(pair: Pair, codes: dict[int, str], *, results: bool = False) -> Callable[[ModelConnection, Message], bool]:
+def refusing(
+    pair: Pair, codes: dict[int, str], *, results: bool = False
+) -> Callable[[ModelConnection, AnyMessage], bool]:
     """Each publish is refused with the code of the address that it came to, if that has one."""
 
-    def refuse(connection: ModelConnection, message: Message) -> bool:
+    def refuse(connection: ModelConnection, message: AnyMessage) -> bool:
         code = codes.get(pair.dialled[-1].port, "")
         if not isinstance(message, m.Publish) or not code:
             return False
@@ -175,7 +177,7 @@ def test_a_stream_that_fails_now_and_then_moves_nobody() -> None:
 def test_parts_of_a_publish_move_a_client_too(idempotent: bool) -> None:
     pair = Pair(addresses=2, idempotent=idempotent).ready()
 
-    def refuse(connection: ModelConnection, message: Message) -> bool:
+    def refuse(connection: ModelConnection, message: AnyMessage) -> bool:
         if not isinstance(message, m.Publish) or ports(pair) != [1]:
             return False
         rows = ((0, 1, 0, "", ""), (0, 0, 0, "disabled", "no"))
@@ -195,9 +197,9 @@ def test_parts_of_a_publish_move_a_client_too(idempotent: bool) -> None:
 
 def test_nothing_that_is_under_way_is_sent_twice_by_a_move() -> None:
     pair = Pair(addresses=2).ready().wait(5.0)
-    unanswered: list[Message] = []
+    unanswered: list[AnyMessage] = []
 
-    def answer(connection: ModelConnection, message: Message) -> bool:
+    def answer(connection: ModelConnection, message: AnyMessage) -> bool:
         if not isinstance(message, m.Publish) or len(pair.dialled) > 1:
             return False
         if connection.handles[message.handles[0]] == b"slow":
@@ -224,7 +226,7 @@ def test_nothing_that_is_under_way_is_sent_twice_by_a_move() -> None:
 def test_an_answer_that_does_not_come_holds_up_a_move_for_so_long_only(retry: bool) -> None:
     pair = Pair(addresses=2).ready().wait(5.0)
 
-    def answer(connection: ModelConnection, message: Message) -> bool:
+    def answer(connection: ModelConnection, message: AnyMessage) -> bool:
         is_mute = isinstance(message, m.Publish) and connection.handles[message.handles[0]] == b"mute"
         return (is_mute and len(pair.dialled) == 1) or refusing(pair, {1: "disabled"})(connection, message)
 

@@ -73,10 +73,10 @@ def test_a_refusal_is_typed() -> None:
     assert error_of(publication).stream == "s"  # type: ignore[attr-defined]
 
 
-def refuse_publishes(code: str, times: int = 1_000, handle: int = 1) -> Callable[[ModelConnection, m.Message], bool]:
+def refuse_publishes(code: str, times: int = 1_000, handle: int = 1) -> Callable[[ModelConnection, m.AnyMessage], bool]:
     left = [times]
 
-    def on_message(connection: ModelConnection, message: m.Message) -> bool:
+    def on_message(connection: ModelConnection, message: m.AnyMessage) -> bool:
         if not isinstance(message, m.Publish) or message.handles != (handle,) or not left[0]:
             return False
         left[0] -= 1
@@ -303,7 +303,7 @@ def test_what_a_new_broker_would_not_take_is_refused_here() -> None:
 
 
 def test_a_handle_that_is_refused_is_the_reason() -> None:
-    def on_message(connection: ModelConnection, message: m.Message) -> bool:
+    def on_message(connection: ModelConnection, message: m.AnyMessage) -> bool:
         if isinstance(message, m.Open):
             connection.fail("handles", op=m.Op.OPEN, id=message.id)
             return True
@@ -392,7 +392,7 @@ def count_bytes(pair: Pair, then: Callable[[], object]) -> int:
 def test_a_subscription_that_fails_for_a_moment_is_asked_for_again() -> None:
     refusals = ["unavailable", "overloaded"]
 
-    def on_message(connection: ModelConnection, message: m.Message) -> bool:
+    def on_message(connection: ModelConnection, message: m.AnyMessage) -> bool:
         if isinstance(message, m.Subscribe) and refusals:
             connection.fail(refusals.pop(), op=m.Op.SUBSCRIBE, id=message.id)
             return True
@@ -418,7 +418,7 @@ def test_a_subscription_that_never_comes_times_out() -> None:
 
 
 def test_a_stream_that_stays_away_is_given_up() -> None:
-    def on_message(connection: ModelConnection, message: m.Message) -> bool:
+    def on_message(connection: ModelConnection, message: m.AnyMessage) -> bool:
         if isinstance(message, m.Subscribe):
             connection.fail("unavailable", op=m.Op.SUBSCRIBE, id=message.id)
         return isinstance(message, m.Subscribe)

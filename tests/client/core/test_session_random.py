@@ -33,7 +33,7 @@ class Life:
         self.subscriptions: list[tuple[SubscriptionState, list[int]]] = []
         self.given: dict[SubscriptionState, Arrived] = {}
 
-    def refuse_sometimes(self, connection: ModelConnection, message: m.Message) -> bool:
+    def refuse_sometimes(self, connection: ModelConnection, message: m.AnyMessage) -> bool:
         if self.chance.random() < self.refusals:
             if isinstance(message, m.Publish):
                 connection.fail("unavailable", op=m.Op.PUBLISH, id=message.request)
@@ -138,7 +138,7 @@ def test_whatever_a_broker_sends_the_session_goes_on_or_ends(seed: int) -> None:
         assert not pair.session.is_over
 
 
-_SAID: list[m.Message] = [
+_SAID: list[m.AnyMessage] = [
     m.Published(1, ((0, 1, 1),)),
     m.Published(5, ((0, 1, 1), (0, 1, 1))),
     m.Subscribed(1, 5, 0, None),

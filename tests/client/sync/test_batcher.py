@@ -81,7 +81,7 @@ def test_flush_waits(client: Client, server: ModelServer) -> None:
 def refuse_second(server: ModelServer) -> None:
     count = [0]
 
-    def on_message(connection: ModelConnection, message: m.Message) -> bool:
+    def on_message(connection: ModelConnection, message: m.AnyMessage) -> bool:
         if isinstance(message, m.Publish):
             count[0] += 1
             if count[0] == 2:

@@ -175,8 +175,8 @@ def test_errors_of_what_nobody_acknowledges(server: ModelServer) -> None:
     assert isinstance(client.last_refusal, tailrace.StreamDisabled)
 
 
-def refuse_publishes(code: str) -> Callable[[ModelConnection, m.Message], bool]:
-    def on_message(connection: ModelConnection, message: m.Message) -> bool:
+def refuse_publishes(code: str) -> Callable[[ModelConnection, m.AnyMessage], bool]:
+    def on_message(connection: ModelConnection, message: m.AnyMessage) -> bool:
         if isinstance(message, m.Publish):
             connection.fail(code, op=m.Op.PUBLISH, id=message.request)
         return isinstance(message, m.Publish)
@@ -273,9 +273,9 @@ def test_what_is_published_while_there_is_no_broker_waits_for_one() -> None:
 
 
 def test_closing_waits_for_answers(server: ModelServer) -> None:
-    held: list[tuple[ModelConnection, m.Message]] = []
+    held: list[tuple[ModelConnection, m.AnyMessage]] = []
 
-    def on_message(connection: ModelConnection, message: m.Message) -> bool:
+    def on_message(connection: ModelConnection, message: m.AnyMessage) -> bool:
         if isinstance(message, m.Publish):
             held.append((connection, message))
         return isinstance(message, m.Publish)

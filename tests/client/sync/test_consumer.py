@@ -187,7 +187,7 @@ def test_closing_the_client_ends_iteration(server: ModelServer, groups: Groups) 
 def test_a_leave_that_fails_is_no_error(client: Client, groups: Groups, code: str | None) -> None:
     """A broker that does not know it, one that cannot now, and one that does not answer."""
 
-    def on_message(connection: ModelConnection, message: m.Message) -> bool:
+    def on_message(connection: ModelConnection, message: m.AnyMessage) -> bool:
         if not isinstance(message, c.Consume) or message.do != "leave":
             return groups.take(connection, message)
         if code is not None:
@@ -260,7 +260,7 @@ def test_calls(client: Client, groups: Groups) -> None:
 def test_a_call_is_asked_again(client: Client, groups: Groups, code: str) -> None:
     refused: list[int] = []
 
-    def on_message(connection: object, message: m.Message) -> bool:
+    def on_message(connection: object, message: m.AnyMessage) -> bool:
         if isinstance(message, c.Consume) and len(refused) < 2:
             refused.append(message.id)
             connection.fail(code, op=m.Op.CONSUME, id=message.id)  # type: ignore[attr-defined]

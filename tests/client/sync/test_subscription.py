@@ -85,7 +85,7 @@ def test_little_credit(client: Client, credit_bytes: int) -> None:
 
 
 def test_errors_are_raised_where_it_is_made(client: Client, server: ModelServer) -> None:
-    def on_message(connection: object, message: m.Message) -> bool:
+    def on_message(connection: object, message: m.AnyMessage) -> bool:
         if isinstance(message, m.Subscribe):
             connection.fail("unknown", op=m.Op.SUBSCRIBE, id=message.id)  # type: ignore[attr-defined]
         return isinstance(message, m.Subscribe)

@@ -7,15 +7,22 @@ from pathlib import Path
 import pytest
 
 from tailrace.broker.consumers.coordinator import compaction, cursor_log
-from tailrace.broker.consumers.state.records import Begun, Created, Ended, Kept, Record, pack
+from tailrace.broker.consumers.state.records import (
+    CheckpointBegun,
+    CheckpointEnded,
+    ConsumerCreated,
+    ConsumerRows,
+    Record,
+    pack,
+)
 from tailrace.shard.names import cursor_name
 from tests.broker.consumers.desks import C, Office, S
 from tests.broker.owning import publish
 
 LOG = cursor_name(S)
 SHORT_BYTES = 4_096
-FILLER: list[Record] = [Created(C, 1, 0, 1, 0)] * 100
-CHECKPOINT: list[Record] = [Begun(()), Kept(()), Ended(1)]
+FILLER: list[Record] = [ConsumerCreated(C, 1, 0, 1, 0)] * 100
+CHECKPOINT: list[Record] = [CheckpointBegun(()), ConsumerRows(()), CheckpointEnded(1)]
 
 
 @pytest.fixture
@@ -49,7 +56,7 @@ def test_a_log_is_trimmed_to_the_last_checkpoint_that_is_on_the_disk(office: Off
     assert sweep(office) == begun_seq
     again_seq = append(office, FILLER)
     append(office, CHECKPOINT)
-    append(office, [Begun(()), Kept(())])
+    append(office, [CheckpointBegun(()), ConsumerRows(())])
     office.clock.now_s += 60
     office.sync()
     assert sweep(office) == again_seq, "the one that was cut short counts for nothing"
@@ -72,9 +79,9 @@ def test_what_was_read_is_not_read_again(office: Office, monkeypatch: pytest.Mon
 def test_short_logs_are_not_opened(office: Office) -> None:
     append(office, CHECKPOINT)
     office.owner.close_logs()
-    compaction.Housekeeping(office.owner).visit(LOG, SHORT_BYTES)
+    compaction.Compactor(office.owner).visit(LOG, SHORT_BYTES)
     assert LOG not in office.owner.catalog.open
-    compaction.Housekeeping(office.owner).visit(LOG, SHORT_BYTES + 1)
+    compaction.Compactor(office.owner).visit(LOG, SHORT_BYTES + 1)
     assert LOG in office.owner.catalog.open
 
 

@@ -13,7 +13,7 @@ from tailrace.broker.consumers.coordinator import coordinator as desk_module
 from tailrace.broker.consumers.coordinator import cursor_log
 from tailrace.broker.consumers.state import decide
 from tailrace.broker.replication.roles.rules import Rule, Rules
-from tailrace.broker.routing.batch import Batch
+from tailrace.broker.routing.batch import StreamBatch
 from tailrace.protocol.consuming import Get
 from tailrace.protocol.errors import Code
 from tailrace.shard.frame import pack_frame
@@ -47,7 +47,7 @@ def test_what_a_turn_decides_is_one_write(office: Office, monkeypatch: pytest.Mo
     writes: list[int] = []
     append_row = office.owner.append_row
 
-    def appended(row: list[Batch], now_s: float) -> None:
+    def appended(row: list[StreamBatch], now_s: float) -> None:
         writes.append(len(row))
         append_row(row, now_s)
 

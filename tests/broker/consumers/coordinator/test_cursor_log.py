@@ -9,7 +9,14 @@ import pytest
 
 from tailrace.broker.consumers.coordinator import cursor_log as cursor_log_module
 from tailrace.broker.consumers.coordinator.cursor_log import CheckpointFinder, CursorLog, log_name, read_records
-from tailrace.broker.consumers.state.records import Begun, Created, Ended, Kept, Record, pack
+from tailrace.broker.consumers.state.records import (
+    CheckpointBegun,
+    CheckpointEnded,
+    ConsumerCreated,
+    ConsumerRows,
+    Record,
+    pack,
+)
 from tailrace.broker.replication.roles.stream_roles import history_of
 from tailrace.broker.streams.owner_calls import disk_bytes
 from tailrace.broker.streams.refused import Refused
@@ -113,7 +120,12 @@ def test_a_checkpoint_says_all(office: Office, monkeypatch: pytest.MonkeyPatch) 
     office.desk.seldom()
     stream_log = office.owner.stream(LOG).log
     kinds = [type(record) for _seq, record in read_records(stream_log, stream_log.first_seq)]
-    assert kinds[0] is Begun and kinds[-1] is Ended and kinds.count(Kept) > 1 and Created not in kinds
+    assert (
+        kinds[0] is CheckpointBegun
+        and kinds[-1] is CheckpointEnded
+        and kinds.count(ConsumerRows) > 1
+        and ConsumerCreated not in kinds
+    )
     before = office.rows()
     again = office.crash()
     assert again.rows() == before
@@ -125,7 +137,7 @@ def test_a_checkpoint_that_was_cut_short_counts_for_nothing(office: Office) -> N
     office.runs(most=4)
     before = office.rows()
     history = history_of(office.owner, office.owner.stream(S))
-    publish(office.owner, LOG, pack(Begun(history)), pack(Kept(())))
+    publish(office.owner, LOG, pack(CheckpointBegun(history)), pack(ConsumerRows(())))
     again = office.crash()
     assert again.rows() == before and again.desk.book(S).log.checkpoint is None
     again.create(b"another")
@@ -134,18 +146,18 @@ def test_a_checkpoint_that_was_cut_short_counts_for_nothing(office: Office) -> N
 
 def test_checkpoints_are_found_where_they_are_whole() -> None:
     finder = CheckpointFinder()
-    begun, kept = Begun(()), Kept(())
-    rows: list[Record] = [Ended(0), begun, kept, begun, kept, Ended(2), begun, Ended(1)]
+    begun, kept = CheckpointBegun(()), ConsumerRows(())
+    rows: list[Record] = [CheckpointEnded(0), begun, kept, begun, kept, CheckpointEnded(2), begun, CheckpointEnded(1)]
     for seq, record in enumerate(rows):
         finder.look(seq, record)
         assert finder.found is None
-    rows = [begun, kept, kept, Ended(2), Created(C, 1, 0, 1, 0)]
+    rows = [begun, kept, kept, CheckpointEnded(2), ConsumerCreated(C, 1, 0, 1, 0)]
     for seq, record in enumerate(rows, 8):
         finder.look(seq, record)
     assert finder.found == (8, 12)
 
 
-@pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x90", pack(Ended(3))[:-1]])
+@pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x90", pack(CheckpointEnded(3))[:-1]])
 def test_what_is_no_record_is_damage(office: Office, payload: bytes) -> None:
     office.desk.books.clear()
     publish(office.owner, LOG, payload)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tailrace.broker.consumers.coordinator import coordinator, lag_scanner
-from tailrace.broker.consumers.coordinator.lag_scanner import Measures
-from tailrace.broker.consumers.state.records import Reset, pack
+from tailrace.broker.consumers.coordinator.lag_scanner import LagTotals
+from tailrace.broker.consumers.state.records import ConsumerReset, pack
 from tailrace.broker.process.settings import StreamPolicy
 from tailrace.broker.streams.owner_calls import call
 from tailrace.shard.frame import pack_frame
@@ -196,10 +196,10 @@ def test_a_slave_reads_its_copy_when_that_has_grown(tmp_path: Path) -> None:
         world.owner.roles.set_meta(StreamMeta(name.decode(), Role.DISABLED, 1))
     patrol = world.upkeep._patrol
     assert [patrol.spared_seq(S) for _ in range(5)] == [4] * 5 and patrol.read == 1
-    frame = bytearray(pack_frame(pack(Reset(b"c", world.owner.clock_us(), 6))))
+    frame = bytearray(pack_frame(pack(ConsumerReset(b"c", world.owner.clock_us(), 6))))
     world.owner.stream(b"$cursor/s").log.append(frame, 1, world.owner.clock_us(), 1)
     assert [patrol.spared_seq(S) for _ in range(5)] == [6] * 5 and patrol.read == 2
 
 
 def test_measures_add_up() -> None:
-    assert Measures(1, 5, 10, 0, 1).plus(Measures(2, 4, 20, 1, 0)) == Measures(3, 5, 20, 1, 1)
+    assert LagTotals(1, 5, 10, 0, 1).plus(LagTotals(2, 4, 20, 1, 0)) == LagTotals(3, 5, 20, 1, 1)

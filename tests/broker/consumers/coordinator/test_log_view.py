@@ -8,19 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.broker.consumers.coordinator import log_view as look_module
-from tailrace.broker.consumers.coordinator.log_view import LogLook, key_of
+from tailrace.broker.consumers.coordinator.log_view import LogView, key_of
 from tailrace.shard.frame import pack_frame
 from tailrace.shard.log import StreamLog
 
 
-def made(tmp_path: Path, sizes: list[int], keys: list[bytes | None] | None = None) -> LogLook:
+def made(tmp_path: Path, sizes: list[int], keys: list[bytes | None] | None = None) -> LogView:
     """A stream with messages of so many bytes of payload."""
     log = StreamLog.open(tmp_path, "s", create=True, boot_id="boot")
     for number, size in enumerate(sizes):
         key = None if keys is None else keys[number]
         metadata = b"" if key is None else msgpack.packb({"h": {"key": key}})
         log.append(bytearray(pack_frame(b"x" * size, metadata=metadata)), 1, number, 1)
-    return LogLook(log, ())
+    return LogView(log, ())
 
 
 def test_how_many_fit(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.broker.consumers.coordinator.stream_consumers import Book
+from tailrace.broker.consumers.coordinator.stream_consumers import StreamConsumers
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tailrace.shard.names import cursor_name
@@ -23,7 +23,7 @@ def test_a_book_is_what_the_log_says(office: Office) -> None:
     office.runs(most=4)
     office.get(finished=[[0, 1]], most=0)
     office.turn()
-    book = Book(office.owner, S)
+    book = StreamConsumers(office.owner, S)
     assert book.consumers.by_name[C].floor_seq == 2
     assert not book.log.staged, "nothing has come of reading it"
 
@@ -65,5 +65,5 @@ def test_a_log_that_follows_another_node_is_not_written_to(office: Office, monke
     role = office.owner.roles.role
     monkeypatch.setattr(office.owner.roles, "role", lambda name: Role.SLAVE if name == cursor_name(S) else role(name))
     with pytest.raises(Refused) as caught:
-        Book(office.owner, S)
+        StreamConsumers(office.owner, S)
     assert caught.value.code is Code.DISABLED

@@ -2,21 +2,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from tailrace.broker.consumers.coordinator.waiting_gets import TICK_S, Waiter, Waiters
-from tailrace.broker.consumers.state.decide import Given
+from tailrace.broker.consumers.coordinator.waiting_gets import TICK_S, WaitingGet, WaitingGets
+from tailrace.broker.consumers.state.decide import GetResult
 from tailrace.protocol.consuming import Get
 
 
-def waiter(member: bytes, deadline_s: float = 10.0, *, name: bytes = b"s", consumer: bytes = b"c") -> Waiter:
+def waiter(member: bytes, deadline_s: float = 10.0, *, name: bytes = b"s", consumer: bytes = b"c") -> WaitingGet:
     answers: list[Any] = []
     wanted = Get(1, name, consumer, member, ((0, 1, 1),), ((2, 1, "no"),), max_messages=1)
-    made = Waiter(wanted, Given(), answers.append, deadline_s, 5)
+    made = WaitingGet(wanted, GetResult(), answers.append, deadline_s, 5)
     assert made.wanted == Get(1, name, consumer, member, max_messages=1), "what it has finished is said once"
     return made
 
 
 def test_they_are_found_by_whom_they_are_of() -> None:
-    waiters = Waiters()
+    waiters = WaitingGets()
     one, two, other = waiter(b"a"), waiter(b"b"), waiter(b"a", consumer=b"d")
     elsewhere = waiter(b"a", name=b"t")
     for each in (two, one, other, elsewhere):
@@ -31,7 +31,7 @@ def test_they_are_found_by_whom_they_are_of() -> None:
 
 
 def test_their_time_is_over_at_the_deadline_and_not_before() -> None:
-    waiters = Waiters()
+    waiters = WaitingGets()
     early, late = waiter(b"a", 1.0), waiter(b"b", 2.0)
     waiters.add(early)
     waiters.add(late)
@@ -43,7 +43,7 @@ def test_their_time_is_over_at_the_deadline_and_not_before() -> None:
 
 
 def test_one_that_is_gone_is_not_due_and_not_removed_twice() -> None:
-    waiters = Waiters()
+    waiters = WaitingGets()
     one, newer = waiter(b"a", 1.0), waiter(b"a", 1.0)
     waiters.add(one)
     waiters.remove(one)
@@ -56,7 +56,7 @@ def test_one_that_is_gone_is_not_due_and_not_removed_twice() -> None:
 
 def test_only_the_first_answer_counts() -> None:
     answers: list[Any] = []
-    one = Waiter(Get(1, b"s", b"c", b"m"), Given(), answers.append, 1.0, 5)
+    one = WaitingGet(Get(1, b"s", b"c", b"m"), GetResult(), answers.append, 1.0, 5)
     one.tell("first")
     one.tell("second")
     assert answers == ["first"]

@@ -8,13 +8,13 @@ import msgpack
 import pytest
 
 from tailrace.broker.consumers.edge import delivered
-from tailrace.broker.consumers.edge.delivered import Handed
+from tailrace.broker.consumers.edge.delivered import DeliveredMessages
 
 KEY = (b"s", b"n")
 
 
 def test_what_is_given_in_order_takes_one_run() -> None:
-    known = Handed()
+    known = DeliveredMessages()
     for seq in range(1_000):
         known.note(KEY, seq, seq, 1)
     assert known.export_state() == [[*KEY, [(0, 999, 1)]]]
@@ -24,7 +24,7 @@ def test_what_is_given_in_order_takes_one_run() -> None:
 
 def test_a_seq_means_the_last_one_that_was_given() -> None:
     """Held against a dictionary."""
-    chance, known, truth = random.Random(7), Handed(), dict[int, int]()
+    chance, known, truth = random.Random(7), DeliveredMessages(), dict[int, int]()
     for epoch in range(1, 300):
         first = chance.randrange(60)
         last = first + chance.randrange(8)
@@ -41,7 +41,7 @@ def test_a_seq_means_the_last_one_that_was_given() -> None:
 
 
 def test_it_is_the_same_after_a_move() -> None:
-    known, again = Handed(), Handed()
+    known, again = DeliveredMessages(), DeliveredMessages()
     known.note(KEY, 3, 5, 2)
     known.note((b"t", b"n"), 0, 0, 9)
     again.restore_state(msgpack.unpackb(msgpack.packb(known.export_state())))
@@ -50,7 +50,7 @@ def test_it_is_the_same_after_a_move() -> None:
 
 def test_so_much_is_remembered_and_what_is_oldest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivered, "RUNS_MAX", 4)
-    known = Handed()
+    known = DeliveredMessages()
     for key in (KEY, (b"t", b"n")):
         for seq in (0, 2, 4):
             known.note(key, seq, seq, 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.broker.consumers.edge.fetch import Fetched, OtherMessages, before, end_of, fetch
-from tailrace.protocol.consuming import Run
+from tailrace.protocol.consuming import DeliveredRun
 from tailrace.shard.errors import StreamCut
 from tailrace.shard.frame import HEADER_BYTES
 from tailrace.shard.leaves import load
@@ -48,7 +48,7 @@ def size(*numbers: int) -> int:
 
 
 def test_the_frames_of_each_run_in_the_order_of_the_runs(stream: tuple[StreamLog, StreamReader]) -> None:
-    runs: list[Run] = [(4, 1, 2, 1), (0, 2, 0, 1), (2, 1, 1, 1)]
+    runs: list[DeliveredRun] = [(4, 1, 2, 1), (0, 2, 0, 1), (2, 1, 1, 1)]
     fetched = fetch(stream[1], runs, NOTHING)
     assert (fetched.runs, seqs(fetched), fetched.trimmed) == (runs, [[4], [0, 1], [2]], 0)
     assert fetch(stream[1], [], NOTHING) == Fetched([], [], 0)
@@ -111,7 +111,7 @@ def test_other_messages_under_these_seqs_are_never_given(tmp_path: Path) -> None
 
 
 def test_where_runs_end_and_what_of_them_is_before() -> None:
-    runs: list[Run] = [(4, 3, 1, 1), (0, 2, 0, 1)]
+    runs: list[DeliveredRun] = [(4, 3, 1, 1), (0, 2, 0, 1)]
     assert (end_of(runs), end_of([])) == (7, 0)
     assert before(runs, 7) == runs
     assert before(runs, 5) == [(4, 1, 1, 1), (0, 2, 0, 1)]

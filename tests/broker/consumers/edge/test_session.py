@@ -123,7 +123,7 @@ def _let_time_pass(node: World) -> None:
     """As if the time of what is held were over."""
     for worker in node.workers:
         for each in worker.services.held_gets:
-            assert isinstance(each, session.Serving)
+            assert isinstance(each, session.ConsumerSession)
             for getting in each._gets:
                 getting.until_s = 0.0
     node.settle()

@@ -8,23 +8,23 @@ from tailrace.broker.consumers.state import decide
 from tailrace.broker.consumers.state.checkpoint import PART_REST_BYTES
 from tailrace.broker.consumers.state.records import (
     BadRecord,
-    Begun,
-    Buried,
-    Created,
-    Ended,
-    Kept,
-    Open,
+    CheckpointBegun,
+    CheckpointEnded,
+    ConsumerCreated,
+    ConsumerRows,
+    LetterPublished,
     Record,
+    UnfinishedRows,
     pack,
     unpack,
 )
-from tailrace.broker.consumers.state.stream_state import Consumers
+from tailrace.broker.consumers.state.stream_state import ConsumerTable
 from tests.broker.consumers.stream import Stream, asking
 
 
-def worn(consumers_count: int = 3) -> Consumers:
+def worn(consumers_count: int = 3) -> ConsumerTable:
     """Consumers with something of everything."""
-    stream, consumers = Stream(200), Consumers()
+    stream, consumers = Stream(200), ConsumerTable()
     for number in range(consumers_count):
         name = f"c{number}".encode()
         decide.create(consumers, name, number, stream, 5, deliveries_max=2)
@@ -40,7 +40,7 @@ def worn(consumers_count: int = 3) -> Consumers:
 def test_a_checkpoint_gives_the_state(part_max_bytes: int) -> None:
     consumers = worn()
     assert consumers.unburied()
-    again = Consumers()
+    again = ConsumerTable()
     parts = consumers.checkpoint(part_max_bytes)
     for part in parts:
         again.apply(unpack(pack(part)))
@@ -52,11 +52,11 @@ def test_a_checkpoint_gives_the_state(part_max_bytes: int) -> None:
 
 
 def test_many_consumers_are_few_parts() -> None:
-    consumers, stream = Consumers(), Stream(1)
+    consumers, stream = ConsumerTable(), Stream(1)
     for number in range(1_000):
         decide.create(consumers, f"c{number}".encode(), 0, stream, 5)
     parts = consumers.checkpoint(1 << 16)
-    assert sum(isinstance(part, Kept) for part in parts) == len(parts) - 2 == 1
+    assert sum(isinstance(part, ConsumerRows) for part in parts) == len(parts) - 2 == 1
 
 
 def test_one_that_was_cut_short_does_nothing() -> None:
@@ -65,16 +65,22 @@ def test_one_that_was_cut_short_does_nothing() -> None:
     for part in parts[:-1]:
         consumers.apply(part)
     assert consumers.checkpoint(1 << 20) == before
-    consumers.apply(Created(b"new", 9, 0, 10, 0))
+    consumers.apply(ConsumerCreated(b"new", 9, 0, 10, 0))
     with pytest.raises(BadRecord, match="of which others were there"):
         consumers.apply(parts[-1])
 
 
 def test_parts_that_do_not_fit_are_said() -> None:
-    begun, kept = Begun(()), Kept(())
-    each: list[list[Record]] = [[kept], [Ended(0)], [begun, Open(b"x")], [begun, kept, Ended(2)], [Buried(b"x", 0)]]
+    begun, kept = CheckpointBegun(()), ConsumerRows(())
+    each: list[list[Record]] = [
+        [kept],
+        [CheckpointEnded(0)],
+        [begun, UnfinishedRows(b"x")],
+        [begun, kept, CheckpointEnded(2)],
+        [LetterPublished(b"x", 0)],
+    ]
     for wrong in each:
-        consumers = Consumers()
+        consumers = ConsumerTable()
         with pytest.raises(BadRecord):
             for part in wrong:
                 consumers.apply(part)

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.broker.consumers.state.consumer import DYING_MAX, Consumer, DeadLetter
-from tailrace.broker.consumers.state.ranges import Runs
+from tailrace.broker.consumers.state.consumer import DYING_MAX, DeadLetter, DurableConsumer
+from tailrace.broker.consumers.state.ranges import DeliveryRuns
 from tailrace.broker.consumers.state.records import BadRecord
 from tailrace.shard.epochs import EpochStart
 
 HISTORY = (EpochStart(1, 0, "a"), EpochStart(4, 12, "b"))
 
 
-def consumer(seq: int = 10, deliveries_max: int = 0) -> Consumer:
-    return Consumer(b"billing", 1, seq, 100, deliveries_max)
+def consumer(seq: int = 10, deliveries_max: int = 0) -> DurableConsumer:
+    return DurableConsumer(b"billing", 1, seq, 100, deliveries_max)
 
 
 Rows = list[tuple[int, int, int]]
 
 
-def shown(consumer: Consumer) -> tuple[Rows, Rows, int]:
+def shown(consumer: DurableConsumer) -> tuple[Rows, Rows, int]:
     return rows(consumer.waiting), rows(consumer.flight), consumer.next_seq
 
 
-def rows(runs: Runs) -> Rows:
+def rows(runs: DeliveryRuns) -> Rows:
     return [(run.first, run.last, run.deliveries) for run in runs]
 
 

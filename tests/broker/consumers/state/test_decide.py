@@ -5,9 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tailrace.broker.consumers.state import decide
-from tailrace.broker.consumers.state.decide import Given, Listed, Placed
-from tailrace.broker.consumers.state.records import Buried, Created, Deleted, Line, Reset, Returned
-from tailrace.broker.consumers.state.stream_state import Consumers
+from tailrace.broker.consumers.state.decide import ConsumeResult, ConsumerStatus, GetResult
+from tailrace.broker.consumers.state.records import (
+    ConsumerCreated,
+    ConsumerDeleted,
+    ConsumerReset,
+    FlightReturned,
+    HistoryChanged,
+    LetterPublished,
+)
+from tailrace.broker.consumers.state.stream_state import ConsumerTable
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tests.broker.consumers.stream import Stream, asking
@@ -17,24 +24,27 @@ NOW_US = 1_000_000
 LATE_US = NOW_US + decide.ACK_WAIT_US
 
 
-def made(stream: Stream, deliveries_max: int = 0) -> Consumers:
-    consumers = Consumers()
+def made(stream: Stream, deliveries_max: int = 0) -> ConsumerTable:
+    consumers = ConsumerTable()
     decide.create(consumers, BILLING, 0, stream, NOW_US, deliveries_max=deliveries_max)
     return consumers
 
 
-def get(consumers: Consumers, stream: Stream, member: bytes, most: int, now_us: int = NOW_US) -> Given:
+def get(consumers: ConsumerTable, stream: Stream, member: bytes, most: int, now_us: int = NOW_US) -> GetResult:
     return decide.get(consumers, asking(BILLING, member, max_messages=most, fresh=True), stream, now_us).value
 
 
 def test_a_consumer_is_made_once() -> None:
-    stream, consumers = Stream(10), Consumers()
+    stream, consumers = Stream(10), ConsumerTable()
     first = decide.create(consumers, BILLING, 3, stream, NOW_US)
-    assert first.value == Placed(3, True)
-    assert first.records == (Line(stream.history, 10), Created(BILLING, NOW_US, 3, decide.ACK_WAIT_US, 0))
+    assert first.value == ConsumeResult(3, True)
+    assert first.records == (
+        HistoryChanged(stream.history, 10),
+        ConsumerCreated(BILLING, NOW_US, 3, decide.ACK_WAIT_US, 0),
+    )
     get(consumers, stream, b"m", 2)
-    assert decide.create(consumers, BILLING, 9, stream, NOW_US) == ((), Placed(3, False), ())
-    assert decide.create(consumers, BILLING, 9, stream, NOW_US, decide.ACK_WAIT_US, 0).value == Placed(3, False)
+    assert decide.create(consumers, BILLING, 9, stream, NOW_US) == ((), ConsumeResult(3, False), ())
+    assert decide.create(consumers, BILLING, 9, stream, NOW_US, decide.ACK_WAIT_US, 0).value == ConsumeResult(3, False)
     for settings in ((1_000, 0), (None, 5)):
         with pytest.raises(Refused, match="the consumer 'billing' is there with") as refused:
             decide.create(consumers, BILLING, 9, stream, NOW_US, *settings)
@@ -42,7 +52,7 @@ def test_a_consumer_is_made_once() -> None:
 
 
 def test_it_begins_where_the_stream_has_messages_or_will_have_one() -> None:
-    stream, consumers = Stream(10), Consumers()
+    stream, consumers = Stream(10), ConsumerTable()
     stream.first_seq = 4
     for seq, placed in ((0, 4), (7, 7), (99, 10)):
         assert decide.create(consumers, b"c%d" % seq, seq, stream, NOW_US).value.next_seq == placed
@@ -51,7 +61,7 @@ def test_it_begins_where_the_stream_has_messages_or_will_have_one() -> None:
 
 def test_a_stream_has_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decide, "CONSUMERS_MAX", 2)
-    stream, consumers = Stream(1), Consumers()
+    stream, consumers = Stream(1), ConsumerTable()
     for name in (b"a", b"b", b"a"):
         decide.create(consumers, name, 0, stream, NOW_US)
     with pytest.raises(Refused) as refused:
@@ -74,7 +84,7 @@ def test_a_reset_forgets_what_is_in_flight() -> None:
     stream = Stream(10)
     consumers = made(stream)
     get(consumers, stream, b"m", 8)
-    assert decide.reset(consumers, BILLING, 2, stream, NOW_US + 1).records == (Reset(BILLING, NOW_US + 1, 2),)
+    assert decide.reset(consumers, BILLING, 2, stream, NOW_US + 1).records == (ConsumerReset(BILLING, NOW_US + 1, 2),)
     assert get(consumers, stream, b"n", 3).runs == ((2, 3, 0, 1),)
     with pytest.raises(Refused) as refused:
         decide.reset(consumers, b"audit", 2, stream, NOW_US)
@@ -84,7 +94,7 @@ def test_a_reset_forgets_what_is_in_flight() -> None:
 def test_what_is_deleted_is_gone() -> None:
     stream = Stream(10)
     consumers = made(stream)
-    assert decide.delete(consumers, BILLING) == ((Deleted(BILLING),), True, ())
+    assert decide.delete(consumers, BILLING) == ((ConsumerDeleted(BILLING),), True, ())
     assert decide.delete(consumers, BILLING) == ((), False, ())
     with pytest.raises(Refused) as refused:
         get(consumers, stream, b"m", 1)
@@ -99,8 +109,8 @@ def test_they_are_listed() -> None:
     decide.get(consumers, asking(BILLING, b"n", max_messages=1), stream, NOW_US + 7)
     decide.get(consumers, asking(BILLING, b"m", [(0, 0, 1)], [(1, 1, "no")]), stream, NOW_US + 8)
     assert decide.listing(consumers, stream, NOW_US + 10) == [
-        Listed(b"audit", 9, 1, 0, 0, 0, 0, 10, decide.ACK_WAIT_US, 0),
-        Listed(BILLING, 2, 8, 3, 2, 0, 1, 2, decide.ACK_WAIT_US, 1),
+        ConsumerStatus(b"audit", 9, 1, 0, 0, 0, 0, 10, decide.ACK_WAIT_US, 0),
+        ConsumerStatus(BILLING, 2, 8, 3, 2, 0, 1, 2, decide.ACK_WAIT_US, 1),
     ]
 
 
@@ -112,7 +122,7 @@ def test_what_is_late_is_returned_and_counted() -> None:
     assert decide.next_deadline_us(consumers) == LATE_US
     assert decide.expire(consumers, stream, LATE_US - 1) == ((), frozenset(), ())
     decision = decide.expire(consumers, stream, LATE_US)
-    assert decision == ((Returned(BILLING, b"m", decide.LATE, (0, 4)),), frozenset((BILLING,)), ())
+    assert decision == ((FlightReturned(BILLING, b"m", decide.LATE, (0, 4)),), frozenset((BILLING,)), ())
     assert decide.next_deadline_us(consumers) == LATE_US + 5
     assert get(consumers, stream, b"n", 4, LATE_US + 1).runs == ((0, 4, 1, 1),)
 
@@ -123,7 +133,9 @@ def test_later_messages_of_a_late_key_come_back_with_it() -> None:
     consumers = made(stream)
     get(consumers, stream, b"m", 2)
     get(consumers, stream, b"m", 2, NOW_US + 5)
-    assert decide.expire(consumers, stream, LATE_US).records == (Returned(BILLING, b"m", decide.LATE, (0, 2), (2, 1)),)
+    assert decide.expire(consumers, stream, LATE_US).records == (
+        FlightReturned(BILLING, b"m", decide.LATE, (0, 2), (2, 1)),
+    )
 
 
 def test_who_goes_away_has_a_while_to_come_back() -> None:
@@ -136,7 +148,7 @@ def test_who_goes_away_has_a_while_to_come_back() -> None:
     assert decide.expire(consumers, stream, NOW_US + decide.GRACE_US).records == ()
     decide.away(consumers, BILLING, b"m", NOW_US + 2)
     assert decide.expire(consumers, stream, NOW_US + 2 + decide.GRACE_US).records == (
-        Returned(BILLING, b"m", decide.LEFT, (0, 5)),
+        FlightReturned(BILLING, b"m", decide.LEFT, (0, 5)),
     )
     assert not consumers.by_name[BILLING].members
 
@@ -148,7 +160,11 @@ def test_who_leaves_in_order_gives_back_what_it_has() -> None:
     get(consumers, stream, b"m", 3)
     get(consumers, stream, b"n", 1)
     decide.away(consumers, BILLING, b"m", NOW_US)
-    assert decide.leave(consumers, BILLING, b"m") == ((Returned(BILLING, b"m", decide.LEFT, (), (0, 3)),), None, ())
+    assert decide.leave(consumers, BILLING, b"m") == (
+        (FlightReturned(BILLING, b"m", decide.LEFT, (), (0, 3)),),
+        None,
+        (),
+    )
     assert list(consumers.by_name[BILLING].members) == [b"n"]
     assert get(consumers, stream, b"n", 9).runs == ((0, 4, 0, 1),), "a key that was blocked is free, and nothing counts"
     assert decide.leave(consumers, BILLING, b"m") == ((), None, ())
@@ -186,7 +202,7 @@ def test_who_left_after_its_messages_were_late_is_forgotten() -> None:
 
 def test_so_many_consumers_are_looked_at_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decide, "EXPIRED_MAX", 2)
-    stream, consumers = Stream(1), Consumers()
+    stream, consumers = Stream(1), ConsumerTable()
     for name in (b"a", b"b", b"c"):
         decide.create(consumers, name, 0, stream, NOW_US)
         decide.get(consumers, asking(name, b"m", max_messages=1), stream, NOW_US)
@@ -204,7 +220,7 @@ def test_a_letter_is_buried_once() -> None:
     assert [letter.number for letter in decision.dead] == [0, 1, 2]
     assert {letter.reason for letter in decision.dead} == {decide.LATE}
     first = decision.dead[0]
-    assert decide.bury(consumers, first).records == (Buried(BILLING, 0),)
+    assert decide.bury(consumers, first).records == (LetterPublished(BILLING, 0),)
     assert decide.bury(consumers, first).records == ()
     assert [letter.number for letter in consumers.unburied()] == [1, 2]
     decide.delete(consumers, BILLING)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tailrace.broker.consumers.state import decide, decide_get
-from tailrace.broker.consumers.state.decide import Given
-from tailrace.broker.consumers.state.records import Line, Progress
-from tailrace.broker.consumers.state.stream_state import Consumers
+from tailrace.broker.consumers.state.decide import GetResult
+from tailrace.broker.consumers.state.records import HistoryChanged, Progress
+from tailrace.broker.consumers.state.stream_state import ConsumerTable
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tailrace.shard.epochs import NEVER_SEQ
@@ -20,13 +20,13 @@ BILLING = b"billing"
 NOW_US = 1_000_000
 
 
-def made(stream: Stream, deliveries_max: int = 0) -> Consumers:
-    consumers = Consumers()
+def made(stream: Stream, deliveries_max: int = 0) -> ConsumerTable:
+    consumers = ConsumerTable()
     decide.create(consumers, BILLING, 0, stream, NOW_US, deliveries_max=deliveries_max)
     return consumers
 
 
-def ask(consumers: Consumers, stream: Stream, member: bytes = b"m", **rest: Any) -> Given:
+def ask(consumers: ConsumerTable, stream: Stream, member: bytes = b"m", **rest: Any) -> GetResult:
     return decide.get(consumers, replace(asking(BILLING, member), **rest), stream, NOW_US).value
 
 
@@ -36,7 +36,7 @@ def test_one_record_says_all_of_a_get() -> None:
     ask(consumers, stream, max_messages=100)
     more = asking(BILLING, b"m", [(0, 49, 1), (50, 97, 1)], [(98, 1, "no"), (99, 1, "no")], 100)
     decision = decide.get(consumers, more, stream, NOW_US + 5)
-    assert decision.value == Given(((98, 2, 1, 1), (100, 98, 0, 1)))
+    assert decision.value == GetResult(((98, 2, 1, 1), (100, 98, 0, 1)))
     assert decision.records == (Progress(BILLING, b"m", NOW_US + 5, 0, (0, 98), ((98, 2, "no"),), (), (98, 100)),)
     assert consumers.by_name[BILLING].redelivered == 2
 
@@ -46,7 +46,7 @@ def test_nothing_is_logged_where_nothing_changes_until_it_is_long_ago() -> None:
     consumers = made(stream)
     first = decide.get(consumers, asking(BILLING, b"m", max_messages=3), stream, NOW_US)
     again = decide.get(consumers, asking(BILLING, b"m", max_messages=3), stream, NOW_US + decide_get.TOUCH_US - 1)
-    assert first.value == again.value == Given(((0, 3, 0, 1),)) and not again.records
+    assert first.value == again.value == GetResult(((0, 3, 0, 1),)) and not again.records
     late = decide.get(consumers, asking(BILLING, b"m", max_messages=3), stream, NOW_US + decide_get.TOUCH_US)
     assert late.records == (Progress(BILLING, b"m", NOW_US + decide_get.TOUCH_US),)
 
@@ -66,8 +66,8 @@ def test_finishing_again_is_harmless_and_what_another_has_is_stale() -> None:
     ask(consumers, stream, b"m", max_messages=4)
     ask(consumers, stream, b"n", max_messages=2, fresh=True)
     for _ in range(2):
-        assert ask(consumers, stream, b"m", finished=[(0, 5, 1)]) == Given(stale=((4, 5),))
-    assert ask(consumers, stream, b"m", failed=[(4, 1, "no"), (0, 1, "no")]) == Given(stale=((4, 4),))
+        assert ask(consumers, stream, b"m", finished=[(0, 5, 1)]) == GetResult(stale=((4, 5),))
+    assert ask(consumers, stream, b"m", failed=[(4, 1, "no"), (0, 1, "no")]) == GetResult(stale=((4, 4),))
     assert consumers.by_name[BILLING].floor_seq == 4
 
 
@@ -76,14 +76,14 @@ def test_what_was_returned_may_be_finished_by_whoever_had_it() -> None:
     consumers = made(stream)
     ask(consumers, stream, max_messages=4)
     decide.expire(consumers, stream, NOW_US + decide.ACK_WAIT_US)
-    assert ask(consumers, stream, finished=[(0, 2, 1)]) == Given()
+    assert ask(consumers, stream, finished=[(0, 2, 1)]) == GetResult()
     assert consumers.by_name[BILLING].floor_seq == 3
 
 
 def test_what_nobody_was_given_is_not_finished() -> None:
     stream = Stream(10)
     consumers = made(stream)
-    assert ask(consumers, stream, finished=[(0, 20, 1)]) == Given(stale=((0, 20),))
+    assert ask(consumers, stream, finished=[(0, 20, 1)]) == GetResult(stale=((0, 20),))
     assert consumers.by_name[BILLING].floor_seq == 0
 
 
@@ -104,11 +104,11 @@ def test_what_an_owner_of_an_earlier_term_may_have_given_is_finished() -> None:
     stream.promote(8)
     stream.publish([None] * 4)
     decision = decide.get(consumers, asking(BILLING, b"m", [(3, 9, 1)]), stream, NOW_US)
-    assert decision.value == Given(stale=((8, 9),))
-    assert [type(record) for record in decision.records] == [Line, Progress]
+    assert decision.value == GetResult(stale=((8, 9),))
+    assert [type(record) for record in decision.records] == [HistoryChanged, Progress]
     assert consumers.by_name[BILLING].waiting.count == 3
     decide.reset(consumers, BILLING, 0, stream, NOW_US)
-    assert ask(consumers, stream, finished=[(3, 9, 1)]) == Given(stale=((3, 9),))
+    assert ask(consumers, stream, finished=[(3, 9, 1)]) == GetResult(stale=((3, 9),))
 
 
 def test_while_too_much_waits_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,10 +127,10 @@ def test_what_is_not_kept_any_more_is_counted_once() -> None:
     ask(consumers, stream, b"n", max_messages=4, fresh=True)
     stream.first_seq = 20
     decision = decide.get(consumers, asking(BILLING, b"m", max_messages=2), stream, NOW_US)
-    assert decision.value == Given(((20, 2, 0, 1),), trimmed=4 + 12)
+    assert decision.value == GetResult(((20, 2, 0, 1),), trimmed=4 + 12)
     assert ask(consumers, stream, b"m", max_messages=2).trimmed == 0
     assert ask(consumers, stream, b"n", max_messages=2, fresh=True).trimmed == 0
-    assert ask(consumers, stream, b"n", finished=[(4, 7, 1)]) == Given()
+    assert ask(consumers, stream, b"n", finished=[(4, 7, 1)]) == GetResult()
 
 
 def test_a_consumer_has_so_many_members(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def test_going_back_is_told_once() -> None:
     stream.lose(5)
     assert decide.rewind(consumers, stream).value == 1
     assert not decide.rewind(consumers, stream).records
-    assert not decide.rewind(Consumers(), stream).records
+    assert not decide.rewind(ConsumerTable(), stream).records
     stream.publish([None] * 5)
     assert ask(consumers, stream, max_messages=8, fresh=True).runs == ((5, 5, 0, 1),)
 
@@ -179,7 +179,7 @@ def test_going_back_is_told_once() -> None:
 # --- messages that were lost with a master ----------------------------------------------------------------------------
 
 
-def lost_and_others_there(stream: Stream, consumers: Consumers) -> None:
+def lost_and_others_there(stream: Stream, consumers: ConsumerTable) -> None:
     """Member m was given 0 to 9; of these 6 to 9 are lost, and others have their seqs."""
     ask(consumers, stream, max_messages=10)
     stream.promote(6)
@@ -190,7 +190,7 @@ def test_of_lost_messages_nothing_is_finished_where_others_wait() -> None:
     stream = Stream(10)
     consumers = made(stream)
     lost_and_others_there(stream, consumers)
-    assert ask(consumers, stream, finished=[(0, 9, 1)]) == Given(stale=((6, 9),))
+    assert ask(consumers, stream, finished=[(0, 9, 1)]) == GetResult(stale=((6, 9),))
     assert consumers.by_name[BILLING].floor_seq == 6 and consumers.by_name[BILLING].lag_messages(14) == 8
 
 
@@ -199,10 +199,10 @@ def test_nor_where_the_member_has_those_others_now() -> None:
     consumers = made(stream)
     lost_and_others_there(stream, consumers)
     assert ask(consumers, stream, max_messages=20, finished=[(0, 5, 1)]).runs == ((6, 8, 0, 2),)
-    assert ask(consumers, stream, finished=[(0, 9, 1)], failed=[(8, 1, "no")]) == Given(stale=((6, 9),))
+    assert ask(consumers, stream, finished=[(0, 9, 1)], failed=[(8, 1, "no")]) == GetResult(stale=((6, 9),))
     assert consumers.by_name[BILLING].flight.count == 8
     rest = ask(consumers, stream, finished=[(0, 9, 1), (6, 7, 2)], failed=[(8, 2, "no")], max_messages=20, fresh=True)
-    assert rest == Given(((8, 1, 1, 2),), ((6, 9),)), "what is of this line is taken"
+    assert rest == GetResult(((8, 1, 1, 2),), ((6, 9),)), "what is of this line is taken"
     assert consumers.by_name[BILLING].floor_seq == 8
 
 
@@ -227,9 +227,9 @@ def test_another_program_of_a_name_is_another_delivery() -> None:
     for session in (1, 2):
         for _ in range(3):  # the answer is lost, and asked for again
             assert ask(consumers, stream, max_messages=2, session=session).runs == ((0, 2, session - 1, 1),)
-    assert ask(consumers, stream, finished=[(0, 0, 1)], session=3) == Given(), "who wants nothing is not begun anew"
+    assert ask(consumers, stream, finished=[(0, 0, 1)], session=3) == GetResult(), "who wants nothing is not begun anew"
     decision = decide.get(consumers, asking(BILLING, b"m", max_messages=2, session=3), stream, NOW_US)
-    assert decision.value == Given(((2, 1, 0, 1),))
+    assert decision.value == GetResult(((2, 1, 0, 1),))
     (letter,) = decision.dead
     assert (letter.seq, letter.deliveries, letter.reason) == (1, 2, decide_get.BEGUN_ANEW)
     (record,) = decision.records

@@ -7,14 +7,14 @@ from collections import Counter
 
 from tailrace.broker.consumers.state import decide, group
 from tailrace.broker.consumers.state.consumer import FLIGHT_MAX
-from tailrace.broker.consumers.state.stream_state import Consumers
+from tailrace.broker.consumers.state.stream_state import ConsumerTable
 from tests.broker.consumers.stream import Stream, asking
 
 BILLING = b"billing"
 
 
-def made(stream: Stream, deliveries_max: int = 0) -> Consumers:
-    consumers = Consumers()
+def made(stream: Stream, deliveries_max: int = 0) -> ConsumerTable:
+    consumers = ConsumerTable()
     decide.create(consumers, BILLING, 0, stream, 1, deliveries_max=deliveries_max)
     return consumers
 
@@ -26,7 +26,7 @@ def keyed(text: str) -> Stream:
 
 
 def get(
-    consumers: Consumers,
+    consumers: ConsumerTable,
     stream: Stream,
     member: bytes,
     most: int = 0,
@@ -92,7 +92,7 @@ def test_what_is_dead_holds_nothing_up() -> None:
 
 
 def test_no_more_than_so_many_are_in_flight() -> None:
-    stream, consumers = Stream(), Consumers()
+    stream, consumers = Stream(), ConsumerTable()
     stream.messages = Stream(1).messages * (FLIGHT_MAX + 10)
     decide.create(consumers, BILLING, 0, stream, 1)
     given = sum(len(get(consumers, stream, b"m", 10_000)) for _ in range(8))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailrace.broker.consumers.state.keys import Keys
-from tailrace.broker.consumers.state.ranges import Run
+from tailrace.broker.consumers.state.ranges import DeliveryRun
 from tests.broker.consumers.stream import Stream
 
 
@@ -26,7 +26,7 @@ def test_keys_are_asked_for_once() -> None:
 def test_a_key_is_free_where_no_other_member_has_it() -> None:
     stream, keys = keyed("ab.ab.aa"), Keys()
     keys.learn(stream, 0, 7)
-    keys.took_off(Run(0, 0, 0, b"m"))
+    keys.took_off(DeliveryRun(0, 0, 0, b"m"))
     assert list(keys.free(0, 7, b"m")) == [(0, 7)]
     assert list(keys.free(1, 7, b"n")) == [(1, 2), (4, 5)]
     assert list(keys.free(4, 5, b"n")) == [(4, 5)]
@@ -35,10 +35,10 @@ def test_a_key_is_free_where_no_other_member_has_it() -> None:
 def test_it_is_free_again_when_all_of_its_messages_have_landed() -> None:
     stream, keys = keyed("aa.a"), Keys()
     keys.learn(stream, 0, 3)
-    keys.took_off(Run(0, 2, 0, b"m"))
-    keys.landed(Run(0, 0, 0, b"m"))
+    keys.took_off(DeliveryRun(0, 2, 0, b"m"))
+    keys.landed(DeliveryRun(0, 0, 0, b"m"))
     assert list(keys.free(3, 3, b"n")) == []
-    keys.landed(Run(1, 2, 0, b"m"))
+    keys.landed(DeliveryRun(1, 2, 0, b"m"))
     assert list(keys.free(3, 3, b"n")) == [(3, 3)]
-    keys.forget(Run(0, 9, 0))
+    keys.forget(DeliveryRun(0, 9, 0))
     assert not keys.by_seq

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.broker.consumers.state import decide
-from tailrace.broker.consumers.state.lag import SOON, Idle, Rules, seen_us, survey
-from tailrace.broker.consumers.state.stream_state import Consumers
+from tailrace.broker.consumers.state.lag import SOON, IdleCounts, LagPolicy, seen_us, survey
+from tailrace.broker.consumers.state.stream_state import ConsumerTable
 from tailrace.broker.process.settings import StreamPolicy
 from tests.broker.consumers.stream import Stream, asking
 
@@ -15,9 +15,9 @@ NOW_US = 10**15
 MAX_US = 1_000_000_000
 
 
-def made(stream: Stream, *ages_us: int) -> Consumers:
+def made(stream: Stream, *ages_us: int) -> ConsumerTable:
     """Consumers that were made so long ago; every second one has finished all, every third has some in flight."""
-    consumers = Consumers()
+    consumers = ConsumerTable()
     for number, age_us in enumerate(ages_us):
         name, at_us = b"c%d" % number, NOW_US - age_us
         decide.create(consumers, name, stream.next_seq if number % 2 else 0, stream, at_us, 10_000_000)
@@ -27,11 +27,11 @@ def made(stream: Stream, *ages_us: int) -> Consumers:
 
 
 AGES = st.lists(st.integers(0, 2 * MAX_US), max_size=6)
-RULES = st.builds(Rules, st.booleans(), st.sampled_from((0, MAX_US)))
+RULES = st.builds(LagPolicy, st.booleans(), st.sampled_from((0, MAX_US)))
 
 
 @given(AGES, RULES, st.integers(0, 3), st.integers(0, 2 * MAX_US))
-def test_what_holds_is_what_would_be_found(ages_us: list[int], rules: Rules, grown: int, later_us: int) -> None:
+def test_what_holds_is_what_would_be_found(ages_us: list[int], rules: LagPolicy, grown: int, later_us: int) -> None:
     stream = Stream(5)
     consumers = made(stream, *ages_us)
     before = survey(consumers, 5, rules, NOW_US)
@@ -47,7 +47,7 @@ def test_what_holds_is_what_would_be_found(ages_us: list[int], rules: Rules, gro
 
 
 @given(AGES, RULES)
-def test_it_holds_until_something_is_due(ages_us: list[int], rules: Rules) -> None:
+def test_it_holds_until_something_is_due(ages_us: list[int], rules: LagPolicy) -> None:
     """A moment before that nothing is; so a consumer that nobody asks for is looked at a few times, and no more."""
     stream = Stream(5)
     consumers = made(stream, *ages_us)
@@ -60,14 +60,14 @@ def test_it_holds_until_something_is_due(ages_us: list[int], rules: Rules) -> No
 
 
 def test_other_rules_are_other_surveys() -> None:
-    found = survey(made(Stream(5), 0), 5, Rules.of(StreamPolicy()), NOW_US)
-    assert found.holds(Rules.of(StreamPolicy()), NOW_US)
-    assert not found.holds(Rules.of(StreamPolicy(spare_consumers=True)), NOW_US)
+    found = survey(made(Stream(5), 0), 5, LagPolicy.of(StreamPolicy()), NOW_US)
+    assert found.holds(LagPolicy.of(StreamPolicy()), NOW_US)
+    assert not found.holds(LagPolicy.of(StreamPolicy(spare_consumers=True)), NOW_US)
 
 
 def test_who_is_behind_counts_and_all_are_when_the_stream_has_grown() -> None:
-    old = survey(made(Stream(5), 2 * MAX_US, 2 * MAX_US), 5, Rules(True, MAX_US), NOW_US)
-    assert (old.idle_at(5), old.idle_at(6)) == (Idle(0, 1), Idle(0, 2))
+    old = survey(made(Stream(5), 2 * MAX_US, 2 * MAX_US), 5, LagPolicy(True, MAX_US), NOW_US)
+    assert (old.idle_at(5), old.idle_at(6)) == (IdleCounts(0, 1), IdleCounts(0, 2))
     assert (old.lag_at(5), old.lag_at(7), old.spared_seq, old.floor_seq) == (5, 7, None, 0)
-    nobody = survey(Consumers(), 5, Rules(True, MAX_US), NOW_US)
+    nobody = survey(ConsumerTable(), 5, LagPolicy(True, MAX_US), NOW_US)
     assert (nobody.consumers, nobody.lag_at(9), nobody.spared_seq) == (0, 0, None)

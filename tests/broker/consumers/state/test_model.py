@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tailrace.broker.consumers.state import decide
-from tailrace.broker.consumers.state.decide import Given
+from tailrace.broker.consumers.state.decide import GetResult
 from tailrace.broker.consumers.state.decide_get import PRESENT_US
-from tailrace.broker.consumers.state.records import Progress, Record, Returned, pack, unpack
-from tailrace.broker.consumers.state.stream_state import Consumers, DeadLetter
+from tailrace.broker.consumers.state.records import FlightReturned, Progress, Record, pack, unpack
+from tailrace.broker.consumers.state.stream_state import ConsumerTable, DeadLetter
 from tailrace.protocol.consuming import Get
 from tailrace.shard.epochs import parting_seq
 from tests.broker.consumers.model import Model
@@ -52,7 +52,7 @@ def unflat(numbers: tuple[int, ...]) -> set[int]:
     return seqs_of((first, first + count - 1) for first, count in pairs)
 
 
-def messages_of(given: Given) -> list[tuple[int, int]]:
+def messages_of(given: GetResult) -> list[tuple[int, int]]:
     """Each with its deliveries: how they are put together in runs is not said."""
     return [(seq, times) for first, count, times, _ in given.runs for seq in range(first, first + count)]
 
@@ -67,8 +67,8 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.stream = Stream()
-        self.consumers = Consumers()
-        self.shadow = Consumers()
+        self.consumers = ConsumerTable()
+        self.shadow = ConsumerTable()
         """What the log says so far."""
         self.models: dict[bytes, Model] = {}
         self.log: list[bytes] = []
@@ -163,7 +163,7 @@ class Machine(RuleBasedStateMachine):
         open_seqs = {*model.waiting(self.stream), *model.at(member)} - set(self.hands[name, member])
         return not seqs_of([(other[0], other[0] + other[1])]) & open_seqs
 
-    def ask(self, ask: Get) -> Given:
+    def ask(self, ask: Get) -> GetResult:
         name, member, stream, model = ask.name, ask.member, self.stream, self.models[ask.name]
         ask = replace(ask, session=self.sessions.get((name, member), 1))
         known = self.consumers.by_name[name].members.get(member)
@@ -206,7 +206,7 @@ class Machine(RuleBasedStateMachine):
         assert back <= expected  # the keys of what is trimmed may be known or not
         model.back(back)
 
-    def check_given(self, ask: Get, given: Given, model: Model) -> None:
+    def check_given(self, ask: Get, given: GetResult, model: Model) -> None:
         stream, member = self.stream, ask.member
         missed = [seq for seq in model.waiting(stream) if seq < stream.first_seq]
         missed += [seq for seq in model.at(member) if seq < stream.first_seq and not ask.fresh]
@@ -269,7 +269,7 @@ class Machine(RuleBasedStateMachine):
         """It gives back what it has; perhaps it finishes some of it too late."""
         has = self.models[name].at(member)
         decision = decide.leave(self.consumers, name, member)
-        returned = [each for each in decision.records if isinstance(each, Returned)]
+        returned = [each for each in decision.records if isinstance(each, FlightReturned)]
         assert [(each.name, each.member, each.counted) for each in returned] == [(name, member, ())] * bool(has)
         assert [unflat(each.back) for each in returned] == [set(has)] * bool(has) and not decision.dead
         self.models[name].back(has)
@@ -292,7 +292,7 @@ class Machine(RuleBasedStateMachine):
         for name, model in self.models.items():
             gone = [member for each, member in left if each == name]
             late.update({(name, member): seqs for member, seqs in model.late(self.now_us, gone).items()})
-        returned = {(each.name, each.member): each for each in decision.records if isinstance(each, Returned)}
+        returned = {(each.name, each.member): each for each in decision.records if isinstance(each, FlightReturned)}
         assert len(returned) == len(decision.records)
         assert {who: unflat(each.counted) for who, each in returned.items()} == late
         for (name, member), seqs in late.items():
@@ -431,8 +431,8 @@ class Machine(RuleBasedStateMachine):
             for each in ghosts:
                 del hand[each]
 
-    def read(self, log: list[bytes]) -> Consumers:
-        consumers = Consumers()
+    def read(self, log: list[bytes]) -> ConsumerTable:
+        consumers = ConsumerTable()
         for payload in log:
             consumers.apply(unpack(payload))
         return consumers

@@ -7,13 +7,13 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.broker.consumers.state.ranges import Run, Runs, flat, merged, unflat
+from tailrace.broker.consumers.state.ranges import DeliveryRun, DeliveryRuns, flat, merged, unflat
 
 ranges = st.tuples(st.integers(0, 60), st.integers(0, 9)).map(lambda each: (each[0], each[0] + each[1]))
 steps = st.lists(st.tuples(st.sampled_from(("add", "cut", "overlap")), ranges, st.integers(0, 1)), max_size=40)
 
 
-def seqs(runs: list[Run]) -> dict[int, int]:
+def seqs(runs: list[DeliveryRun]) -> dict[int, int]:
     found = {seq: run.deliveries for run in runs for seq in range(run.first, run.last + 1)}
     assert len(found) == sum(map(len, runs)), "a message is there twice"
     return found
@@ -21,7 +21,7 @@ def seqs(runs: list[Run]) -> dict[int, int]:
 
 @given(steps)
 def test_runs_are_what_was_put_in_and_not_taken_out(steps: list[tuple[str, tuple[int, int], int]]) -> None:
-    runs = Runs()
+    runs = DeliveryRuns()
     model: dict[int, int] = {}
     for step, (first, last), deliveries in steps:
         there = {seq: model[seq] for seq in range(first, last + 1) if seq in model}
@@ -32,7 +32,7 @@ def test_runs_are_what_was_put_in_and_not_taken_out(steps: list[tuple[str, tuple
             for seq in there:
                 del model[seq]
         elif not there:
-            runs.add(Run(first, last, deliveries))
+            runs.add(DeliveryRun(first, last, deliveries))
             model.update(dict.fromkeys(range(first, last + 1), deliveries))
         each = list(runs)
         assert seqs(each) == model and runs.count == len(model)
@@ -42,11 +42,16 @@ def test_runs_are_what_was_put_in_and_not_taken_out(steps: list[tuple[str, tuple
 
 
 def test_what_differs_stays_apart() -> None:
-    runs = Runs()
-    for run in (Run(0, 1, 0, b"a", 5), Run(2, 2, 0, b"b", 5), Run(3, 3, 0, b"b", 6), Run(4, 4, 1, b"b", 6)):
+    runs = DeliveryRuns()
+    for run in (
+        DeliveryRun(0, 1, 0, b"a", 5),
+        DeliveryRun(2, 2, 0, b"b", 5),
+        DeliveryRun(3, 3, 0, b"b", 6),
+        DeliveryRun(4, 4, 1, b"b", 6),
+    ):
         runs.add(run)
     assert len(runs) == 4
-    runs.add(Run(5, 9, 1, b"b", 6))
+    runs.add(DeliveryRun(5, 9, 1, b"b", 6))
     assert repr(list(runs)[-1]) == "Run(4, 9, 1, b'b', 6)"
 
 

@@ -9,19 +9,19 @@ from hypothesis import strategies as st
 
 from tailrace.broker.consumers.state.records import (
     BadRecord,
-    Begun,
-    Buried,
-    Created,
-    Deleted,
-    Ended,
-    Kept,
-    Line,
-    Open,
+    CheckpointBegun,
+    CheckpointEnded,
+    ConsumerCreated,
+    ConsumerDeleted,
+    ConsumerReset,
+    ConsumerRow,
+    ConsumerRows,
+    FlightReturned,
+    HistoryChanged,
+    LetterPublished,
     Progress,
     Record,
-    Reset,
-    Returned,
-    Row,
+    UnfinishedRows,
     pack,
     unpack,
 )
@@ -29,18 +29,18 @@ from tailrace.shard.epochs import EPOCHS_MAX, EpochStart
 
 HISTORY = (EpochStart(1, 0, "a"), EpochStart(3, 17, ""))
 EACH: list[Record] = [
-    Created(b"billing", 1_700_000_000_000_000, 5, 30_000_000, 0),
-    Reset(b"billing", 7, 0),
-    Deleted(b"billing"),
+    ConsumerCreated(b"billing", 1_700_000_000_000_000, 5, 30_000_000, 0),
+    ConsumerReset(b"billing", 7, 0),
+    ConsumerDeleted(b"billing"),
     Progress(b"billing", b"m", 9),
     Progress(b"billing", b"m", 9, 3, (0, 3, 9, 1), ((4, 1, "no"), (5, 2, "")), (6, 1), (20, 100)),
-    Returned(b"billing", b"m", "late", (1, 2), (7, 1)),
-    Buried(b"billing", 3),
-    Line(HISTORY, 2**63 - 1),
-    Begun(()),
-    Kept((Row(b"billing", 1, 2, 3, 4, 5, 6, 7, 8, 9), Row(b"audit", *[0] * 9))),
-    Open(b"billing", ((1, 2, 0),), ((3, 1, 1, b"m", 5),), ((0, 9, 1, 5, "no"),)),
-    Ended(2),
+    FlightReturned(b"billing", b"m", "late", (1, 2), (7, 1)),
+    LetterPublished(b"billing", 3),
+    HistoryChanged(HISTORY, 2**63 - 1),
+    CheckpointBegun(()),
+    ConsumerRows((ConsumerRow(b"billing", 1, 2, 3, 4, 5, 6, 7, 8, 9), ConsumerRow(b"audit", *[0] * 9))),
+    UnfinishedRows(b"billing", ((1, 2, 0),), ((3, 1, 1, b"m", 5),), ((0, 9, 1, 5, "no"),)),
+    CheckpointEnded(2),
 ]
 
 
@@ -52,10 +52,10 @@ def test_a_record_and_its_bytes(record: Record) -> None:
 
 
 def test_terms_and_rows_are_what_they_were() -> None:
-    line = unpack(pack(Line(HISTORY, 1)))
-    assert isinstance(line, Line) and isinstance(line.history[0], EpochStart)
+    line = unpack(pack(HistoryChanged(HISTORY, 1)))
+    assert isinstance(line, HistoryChanged) and isinstance(line.history[0], EpochStart)
     kept = unpack(pack(EACH[9]))
-    assert isinstance(kept, Kept) and isinstance(kept.rows[0], Row)
+    assert isinstance(kept, ConsumerRows) and isinstance(kept.rows[0], ConsumerRow)
 
 
 def test_what_a_get_leaves_is_small() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tailrace.broker.consumers.state import decide
 from tailrace.broker.consumers.state.requests import ACK_WAIT_MAX_US, failed_of, finished_of
-from tailrace.broker.consumers.state.stream_state import Consumers
+from tailrace.broker.consumers.state.stream_state import ConsumerTable
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.consuming import DELIVERIES_MAX
 from tailrace.protocol.errors import Code
@@ -16,14 +16,14 @@ from tests.broker.consumers.stream import Stream, asking
 
 
 @pytest.fixture
-def consumers() -> Consumers:
-    consumers, stream = Consumers(), Stream(20)
+def consumers() -> ConsumerTable:
+    consumers, stream = ConsumerTable(), Stream(20)
     decide.create(consumers, b"billing", 0, stream, 1)
     decide.get(consumers, asking(b"billing", b"m", max_messages=10), stream, 2)
     return consumers
 
 
-def test_a_get_of_no_consumer_is_refused_and_changes_nothing(consumers: Consumers) -> None:
+def test_a_get_of_no_consumer_is_refused_and_changes_nothing(consumers: ConsumerTable) -> None:
     before = consumers.checkpoint(1_000)
     with pytest.raises(Refused) as refused:
         decide.get(consumers, asking(b"audit", b"m", [(0, 3, 1)], [(5, 1, "no")], 10), Stream(20), 3)
@@ -48,7 +48,7 @@ def test_a_get_of_no_consumer_is_refused_and_changes_nothing(consumers: Consumer
     ],
     ids=str,
 )
-def test_a_consumer_that_cannot_be_is_refused(consumers: Consumers, asked: tuple[Any, ...]) -> None:
+def test_a_consumer_that_cannot_be_is_refused(consumers: ConsumerTable, asked: tuple[Any, ...]) -> None:
     name, seq, *settings = asked
     with pytest.raises(Refused) as refused:
         decide.create(consumers, name, seq, Stream(20), 3, *settings)

@@ -7,62 +7,62 @@ import pytest
 from tailrace.broker.consumers.state import decide
 from tailrace.broker.consumers.state.records import (
     BadRecord,
-    Buried,
-    Created,
-    Deleted,
-    Line,
+    ConsumerCreated,
+    ConsumerDeleted,
+    ConsumerReset,
+    FlightReturned,
+    HistoryChanged,
+    LetterPublished,
     Progress,
     Record,
-    Reset,
-    Returned,
 )
-from tailrace.broker.consumers.state.stream_state import Consumers
+from tailrace.broker.consumers.state.stream_state import ConsumerTable
 from tailrace.shard.epochs import EpochStart
 from tests.broker.consumers.stream import Stream, asking
 
-MADE = Created(b"billing", 1, 0, 100, 0)
+MADE = ConsumerCreated(b"billing", 1, 0, 100, 0)
 
 
 @pytest.mark.parametrize(
     "record",
     [
         MADE,
-        Reset(b"audit", 1, 0),
-        Deleted(b"audit"),
-        Buried(b"audit", 0),
+        ConsumerReset(b"audit", 1, 0),
+        ConsumerDeleted(b"audit"),
+        LetterPublished(b"audit", 0),
         Progress(b"audit", b"m", 1),
-        Returned(b"audit", b"m", "late", ()),
+        FlightReturned(b"audit", b"m", "late", ()),
     ],
 )
 def test_records_that_contradict_the_state_are_said(record: Record) -> None:
-    consumers = Consumers()
+    consumers = ConsumerTable()
     consumers.apply(MADE)
     with pytest.raises(BadRecord, match="consumer"):
         consumers.apply(record)
 
 
 def test_the_first_line_moves_nobody_back_but_to_the_end() -> None:
-    consumers = Consumers()
+    consumers = ConsumerTable()
     consumers.apply(MADE._replace(seq=9))
-    consumers.apply(Line((EpochStart(3, 5, "a"),), 7))
+    consumers.apply(HistoryChanged((EpochStart(3, 5, "a"),), 7))
     assert consumers.by_name[b"billing"].next_seq == 7
     assert not consumers.by_name[b"billing"].unsure_seq
 
 
 def test_a_new_term_moves_back_to_where_it_parts() -> None:
-    consumers = Consumers()
-    consumers.apply(Line((EpochStart(1, 0, "a"),), 0))
+    consumers = ConsumerTable()
+    consumers.apply(HistoryChanged((EpochStart(1, 0, "a"),), 0))
     consumers.apply(MADE)
     consumers.apply(Progress(b"billing", b"m", 5, given=(0, 20)))
-    consumers.apply(Line((EpochStart(1, 0, "a"), EpochStart(2, 12, "b")), 40))
+    consumers.apply(HistoryChanged((EpochStart(1, 0, "a"), EpochStart(2, 12, "b")), 40))
     billing = consumers.by_name[b"billing"]
     assert (billing.next_seq, billing.flight.count, billing.unsure_seq) == (12, 12, 0)
-    consumers.apply(Line((EpochStart(1, 0, "a"), EpochStart(2, 12, "b"), EpochStart(3, 30, "a")), 40))
+    consumers.apply(HistoryChanged((EpochStart(1, 0, "a"), EpochStart(2, 12, "b"), EpochStart(3, 30, "a")), 40))
     assert (billing.next_seq, billing.unsure_seq) == (12, 30)
 
 
 def test_an_alarm_is_set_once_a_wait_and_never_late() -> None:
-    stream, consumers = Stream(100), Consumers()
+    stream, consumers = Stream(100), ConsumerTable()
     decide.create(consumers, b"billing", 0, stream, 1, ack_wait_us=1_000)
     for now_us in range(10, 20):
         decide.get(consumers, asking(b"billing", b"m", max_messages=1, fresh=True), stream, now_us)
@@ -74,7 +74,7 @@ def test_an_alarm_is_set_once_a_wait_and_never_late() -> None:
 
 
 def test_alarms_of_consumers_that_are_gone_are_dropped() -> None:
-    stream, consumers = Stream(100), Consumers()
+    stream, consumers = Stream(100), ConsumerTable()
     decide.create(consumers, b"billing", 0, stream, 1)
     decide.get(consumers, asking(b"billing", b"m", max_messages=1), stream, 1)
     decide.delete(consumers, b"billing")
@@ -82,7 +82,7 @@ def test_alarms_of_consumers_that_are_gone_are_dropped() -> None:
 
 
 def test_what_is_spared() -> None:
-    stream, consumers = Stream(100), Consumers()
+    stream, consumers = Stream(100), ConsumerTable()
     assert consumers.spare_seq(0) is None
     decide.create(consumers, b"billing", 20, stream, 5)
     decide.create(consumers, b"audit", 10, stream, 3)

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from tailrace.broker.replication.downstream import ack_handover
-from tailrace.broker.replication.downstream.ack_handover import LOST_TEXT, Done
-from tailrace.broker.replication.downstream.replica_acks import Held
+from tailrace.broker.replication.downstream.ack_handover import LOST_TEXT
+from tailrace.broker.replication.downstream.replica_acks import ReplicaPosition
 from tailrace.broker.streams.owner import Owner, Refused
 from tailrace.broker.streams.owner_calls import call
+from tailrace.broker.streams.refused import OnResult
 from tailrace.protocol.errors import Code
 from tests.broker.owning import Clock, Sink, batch, make_owner, publish
 
@@ -27,7 +28,7 @@ class Successor:
         self.owner.replicas._clock = clock.seconds
         self.calls: list[list[Any]] = []
 
-    def call(self, name: bytes, verb: str, args: list[Any], done: Done) -> None:
+    def call(self, name: bytes, verb: str, args: list[Any], done: OnResult) -> None:
         assert (name, verb) == (args[0], "await")
         self.calls.append(args)
         ack_handover.wait_on(self.owner, args, done)
@@ -76,7 +77,7 @@ def test_it_waits_a_little_only(tmp_path: Path) -> None:
 def test_messages_that_are_not_there_any_more_are_not_waited_for(tmp_path: Path, change: str) -> None:
     owner = make_owner(tmp_path)
     publish(owner, S)
-    owner.replicas.holders(S).tell("node-b", Held(9, 9, VIA))
+    owner.replicas.holders(S).tell("node-b", ReplicaPosition(9, 9, VIA))
     args = {
         "disabled": [S, 0, 1, 1, 1],
         "another term": [S, 0, 1, 2, 1],

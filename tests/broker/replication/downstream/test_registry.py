@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.broker.replication.downstream import registry as followers_module
-from tailrace.broker.replication.downstream.replica_acks import Holders
+from tailrace.broker.replication.downstream.replica_acks import ReplicaAcks
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tests.broker.binary import FROM_START, BinaryPeer
@@ -39,7 +39,7 @@ def following(node: World, *names: str) -> BinaryPeer:
     return peer
 
 
-def holders(node: World, name: str) -> Holders:
+def holders(node: World, name: str) -> ReplicaAcks:
     return node.workers[node.owner_of(name)].owner.replicas.holders(name.encode())
 
 

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from tailrace.broker.replication.downstream import replica_acks as holders_module
-from tailrace.broker.replication.downstream.replica_acks import Held, Holders, Wait
-from tailrace.broker.routing.batch import Batch
+from tailrace.broker.replication.downstream.replica_acks import ReplicaAcks, ReplicaPosition, ReplicaWait
+from tailrace.broker.routing.batch import StreamBatch
 
 A, B = (0, 1, 1), (1, 2, 1)
 
 
-def told(**nodes: int) -> Holders:
+def told(**nodes: int) -> ReplicaAcks:
     """Holders to which each node has said its next seq, all by one way."""
-    made = Holders(1)
+    made = ReplicaAcks(1)
     for node, next_seq in nodes.items():
-        assert made.tell(node, Held(next_seq, 0, A))
+        assert made.tell(node, ReplicaPosition(next_seq, 0, A))
     return made
 
 
-def wait(end_seq: int, replicas: int, deadline_s: float = 10.0) -> Wait:
-    return Wait(end_seq, end_seq - 1, deadline_s, 10.0, Batch(b"s", 0, None, replicas))
+def wait(end_seq: int, replicas: int, deadline_s: float = 10.0) -> ReplicaWait:
+    return ReplicaWait(end_seq, end_seq - 1, deadline_s, 10.0, StreamBatch(b"s", 0, None, replicas))
 
 
-def ends(waits: list[Wait]) -> list[int]:
+def ends(waits: list[ReplicaWait]) -> list[int]:
     return [each.end_seq for each in waits]
 
 
@@ -36,14 +36,14 @@ def test_a_message_is_held_by_those_whose_next_seq_is_behind_it() -> None:
 
 def test_the_same_word_is_no_news() -> None:
     holders = told(b=5)
-    assert not holders.tell("b", Held(5, 0, A))
-    assert holders.tell("b", Held(5, 5, A)) and holders.tell("b", Held(4, 4, A))
+    assert not holders.tell("b", ReplicaPosition(5, 0, A))
+    assert holders.tell("b", ReplicaPosition(5, 5, A)) and holders.tell("b", ReplicaPosition(4, 4, A))
     assert holders.count_holding(5) == 0
 
 
 def test_a_node_counts_once_and_its_old_way_takes_nothing_back() -> None:
     holders = told(b=5)
-    holders.tell("b", Held(6, 0, B))
+    holders.tell("b", ReplicaPosition(6, 0, B))
     assert holders.held_seq(1) == 6 and holders.held_seq(2) == 0
     assert holders.withdraw("b", A) == [] and holders.withdraw("", A) == []
     assert holders.withdraw("", B[:2]) == ["b"] and not holders.nodes
@@ -52,16 +52,16 @@ def test_a_node_counts_once_and_its_old_way_takes_nothing_back() -> None:
 def test_one_node_is_withdrawn_or_all_of_a_way() -> None:
     holders = told(b=5, c=6)
     assert holders.withdraw("c", A) == ["c"] and list(holders.nodes) == ["b"]
-    holders.tell("d", Held(1, 1, (0, 1, 2)))
+    holders.tell("d", ReplicaPosition(1, 1, (0, 1, 2)))
     assert holders.withdraw("", A) == ["b"] and list(holders.nodes) == ["d"]
 
 
 def test_nodes_are_bounded() -> None:
-    holders = Holders(1)
+    holders = ReplicaAcks(1)
     for number in range(holders_module.NODES_MAX):
-        assert holders.tell(f"n{number}", Held(1, 1, A))
-    assert not holders.tell("one more", Held(1, 1, A))
-    assert holders.tell("n0", Held(2, 2, A)) and len(holders.nodes) == holders_module.NODES_MAX
+        assert holders.tell(f"n{number}", ReplicaPosition(1, 1, A))
+    assert not holders.tell("one more", ReplicaPosition(1, 1, A))
+    assert holders.tell("n0", ReplicaPosition(2, 2, A)) and len(holders.nodes) == holders_module.NODES_MAX
 
 
 def test_after_a_cut_nobody_is_known_to_hold_anything() -> None:
@@ -78,11 +78,11 @@ def test_a_batch_waits_for_as_many_nodes_as_it_asked_for() -> None:
     for each in (wait(3, 1), wait(5, 2), wait(7, 1)):
         holders.wait(each)
     assert holders.waiting == 3 and holders.take_due() == []
-    holders.tell("b", Held(7, 0, A))
+    holders.tell("b", ReplicaPosition(7, 0, A))
     assert ends(holders.take_due()) == [3, 7]
-    holders.tell("c", Held(4, 0, A))
+    holders.tell("c", ReplicaPosition(4, 0, A))
     assert holders.take_due() == []
-    holders.tell("c", Held(5, 0, A))
+    holders.tell("c", ReplicaPosition(5, 0, A))
     assert ends(holders.take_due()) == [5] and holders.waiting == 0
 
 
@@ -96,7 +96,7 @@ def test_what_waits_too_long_waits_no_more() -> None:
 
 
 def test_waits_are_bounded() -> None:
-    holders = Holders(1)
+    holders = ReplicaAcks(1)
     for seq in range(holders_module.WAITS_MAX):
         assert not holders.full
         holders.wait(wait(seq + 1, 1 + seq % 2))

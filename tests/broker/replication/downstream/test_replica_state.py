@@ -9,7 +9,7 @@ import msgpack
 import pytest
 
 from tailrace.broker.replication.downstream import replica_state
-from tailrace.broker.replication.downstream.replica_state import Lineage
+from tailrace.broker.replication.downstream.replica_state import ReplicaState
 from tailrace.broker.streams.owner import Refused
 from tailrace.broker.streams.owner_calls import call
 from tailrace.protocol.errors import Code
@@ -27,7 +27,7 @@ def test_a_stream_is_made_for_its_first_follower(tmp_path: Path) -> None:
     owner = make_owner(tmp_path)
     here = owner.catalog.directory.node_id
     found = replica_state.unpack(through_msgpack(call(owner, "follow", [S, 1, ""])))
-    assert found == Lineage("master", (EpochStart(1, 0, here),), (here,), 0, 0, owner.replicas.holders(S).line)
+    assert found == ReplicaState("master", (EpochStart(1, 0, here),), (here,), 0, 0, owner.replicas.holders(S).line)
     publish(owner, S)
     around(owner).path_above = lambda _name: ("node-a",)
     found = replica_state.unpack(call(owner, "follow", [S, 1, ""]))

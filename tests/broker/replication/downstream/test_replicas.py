@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailrace.broker.replication.downstream.replicas import Replicas
-from tailrace.broker.routing.batch import Batch
+from tailrace.broker.routing.batch import StreamBatch
 from tailrace.protocol.errors import Code
 from tests.broker.owning import Clock, Sink, batch
 
@@ -27,7 +27,7 @@ class Account:
 
     def wait(self, first_seq: int, replicas: int, *payloads: bytes, name: bytes = S) -> Sink:
         sink = Sink()
-        logged: Batch = batch(name, *(payloads or (b"x",)), sink=sink)
+        logged: StreamBatch = batch(name, *(payloads or (b"x",)), sink=sink)
         logged.replicas = replicas
         self.replicas.wait(logged, first_seq)
         return sink

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tailrace.broker.process.settings import SlaveRule
-from tailrace.broker.process.work import Work
-from tailrace.broker.replication.roles.apply_rules import AT_ONCE_MAX, Outcome, obey, together
+from tailrace.broker.process.work import WorkQueue
+from tailrace.broker.replication.roles.apply_rules import AT_ONCE_MAX, RuleOutcome, obey, together
 from tailrace.broker.replication.roles.node_file import NODE_FILE, NodeFile, read_node_file, write_node_file
 from tailrace.broker.replication.roles.rules import RULES_MAX, Rule
 from tailrace.broker.replication.roles.stream_roles import history_of
@@ -33,12 +33,12 @@ def owner(tmp_path: Path) -> Iterator[Owner]:
     owner.release()
 
 
-def say(owner: Owner, verb: str, pattern: bytes, upstream: list[Any] = NONE) -> Outcome:
+def say(owner: Owner, verb: str, pattern: bytes, upstream: list[Any] = NONE) -> RuleOutcome:
     """As `broker.connection.commands` does it with one worker."""
     if upstream is NONE:
-        before = Outcome(*call(owner, "rules", [verb, pattern, *upstream]))
+        before = RuleOutcome(*call(owner, "rules", [verb, pattern, *upstream]))
     else:
-        before = Outcome(0)
+        before = RuleOutcome(0)
     call(owner, "rule", [pattern, *upstream])
     return together((before, call(owner, "rules", [verb, pattern, *upstream])))
 
@@ -52,11 +52,11 @@ def roles(owner: Owner) -> dict[str, tuple[str, int]]:
 def test_streams_that_are_here_and_those_to_come(owner: Owner) -> None:
     publish(owner, b"log.a")
     publish(owner, b"other")
-    assert say(owner, "slave", b"log.*", UP) == Outcome(1)
+    assert say(owner, "slave", b"log.*", UP) == RuleOutcome(1)
     owner.create(b"log.b")
     assert roles(owner) == {"log.a": ("slave", 1), "log.b": ("slave", 1), "other": ("master", 1)}
     assert owner.roles.meta(b"log.b").upstream == Upstream(*UP)
-    assert say(owner, "promote", b"*") == Outcome(2)
+    assert say(owner, "promote", b"*") == RuleOutcome(2)
     owner.create(b"log.c")
     assert roles(owner) == {
         "log.a": ("master", 2), "log.b": ("master", 2), "log.c": ("master", 1), "other": ("master", 1),
@@ -66,7 +66,7 @@ def test_streams_that_are_here_and_those_to_come(owner: Owner) -> None:
 def test_unslave_leaves_nobody_a_master(owner: Owner) -> None:
     say(owner, "slave", b"*", UP)
     owner.create(b"made-later")
-    assert say(owner, "unslave", b"*") == Outcome(1)
+    assert say(owner, "unslave", b"*") == RuleOutcome(1)
     assert roles(owner) == {"made-later": ("disabled", 1)}
     assert read_node_file(owner.catalog.directory.path) == NodeFile()
 
@@ -87,7 +87,7 @@ def test_a_command_counts_before_the_configuration(tmp_path: Path) -> None:
     owner = make_owner(tmp_path, slaves=(SlaveRule("*", "10.0.0.9:1"),))
     owner.create(b"s")
     assert owner.roles.meta(b"s").upstream == Upstream("10.0.0.9", 1)
-    assert say(owner, "promote", b"*") == Outcome(1)
+    assert say(owner, "promote", b"*") == RuleOutcome(1)
     owner.create(b"t")
     assert roles(owner) == {"s": ("master", 2), "t": ("master", 1)}
     assert read_node_file(owner.catalog.directory.path).rules == (Rule(b"*", None),)
@@ -120,7 +120,7 @@ def test_a_stream_whose_end_is_being_set_aside_is_told_of(owner: Owner) -> None:
     outcome = say(owner, "slave", b"*", UP)
     assert outcome[:3] == (1, 1, Code.UNAVAILABLE) and outcome.text.startswith("busy: ")
     owner.stream(b"busy").busy = False
-    assert say(owner, "slave", b"*", UP) == Outcome(2)
+    assert say(owner, "slave", b"*", UP) == RuleOutcome(2)
 
 
 def test_being_followed_is_written_down_once(owner: Owner) -> None:
@@ -148,8 +148,8 @@ def test_a_file_that_is_damaged_or_cannot_be_written_refuses(owner: Owner) -> No
 
 
 def test_outcomes_together() -> None:
-    assert together([]) == Outcome(0)
-    assert together([[1, 0, "", ""], [2, 1, "damaged", "a"], [3, 2, "full", "b"]]) == Outcome(6, 3, "damaged", "a")
+    assert together([]) == RuleOutcome(0)
+    assert together([[1, 0, "", ""], [2, 1, "damaged", "a"], [3, 2, "full", "b"]]) == RuleOutcome(6, 3, "damaged", "a")
 
 
 def test_a_section_that_is_gone_makes_no_master_of_what_followed_by_it(tmp_path: Path) -> None:
@@ -214,14 +214,14 @@ def test_what_is_made_between_the_two_rounds_is_seen_to_in_the_second(owner: Own
     owner.create(b"meanwhile")
     call(owner, "rule", [b"*", *NONE])
     assert owner.roles.role(b"meanwhile") is Role.SLAVE, "this worker obeys the rule still"
-    assert Outcome(*call(owner, "rules", ["promote", b"*", *NONE])) == Outcome(1)
+    assert RuleOutcome(*call(owner, "rules", ["promote", b"*", *NONE])) == RuleOutcome(1)
     assert roles(owner) == {"meanwhile": ("master", 2)}
 
 
 def test_streams_that_slaves_make_during_the_command_follow_too(owner: Owner) -> None:
     """The slaves of a node that was set up anew come back, with their terms, while it is told whom to follow."""
     publish(owner, b"s")
-    work, outcomes = Work(lambda: 0.0), list[Any]()
+    work, outcomes = WorkQueue(lambda: 0.0), list[Any]()
     call(owner, "rule", [b"*", *UP])
     obey(owner, work, ["slave", b"*", *UP], outcomes.append)
     call(owner, "follow", [b"meanwhile", 3, "their-master"])
@@ -237,7 +237,7 @@ def test_streams_that_slaves_make_during_the_command_follow_too(owner: Owner) ->
 def test_a_stream_that_is_made_here_during_the_command_has_its_term_written_down(owner: Owner, count: int) -> None:
     """Its messages are of this node's term. Otherwise the upstream's empty stream is taken for one that is behind."""
     publish(owner, b"s")
-    work, outcomes = Work(lambda: 0.0), list[Any]()
+    work, outcomes = WorkQueue(lambda: 0.0), list[Any]()
     call(owner, "rule", [b"*", *UP])
     obey(owner, work, ["slave", b"*", *UP], outcomes.append)
     made = [b"made-%d" % number for number in range(count)]
@@ -254,7 +254,7 @@ def test_a_stream_that_is_made_here_during_the_command_has_its_term_written_down
 
 def test_a_command_ends_while_others_make_streams_without_end(owner: Owner) -> None:
     publish(owner, b"s")
-    work, outcomes, number = Work(lambda: 0.0), list[Any](), 0
+    work, outcomes, number = WorkQueue(lambda: 0.0), list[Any](), 0
     call(owner, "rule", [b"*", *UP])
     obey(owner, work, ["slave", b"*", *UP], outcomes.append)
     while not outcomes:
@@ -269,8 +269,8 @@ def test_a_command_ends_while_others_make_streams_without_end(owner: Owner) -> N
 def test_the_brokers_own_streams_are_not_meant(owner: Owner) -> None:
     owner.create(b"$own", by_command=True)
     publish(owner, b"s")
-    assert say(owner, "slave", b"*", UP) == Outcome(1)
-    assert say(owner, "promote", b"*") == Outcome(1)
+    assert say(owner, "slave", b"*", UP) == RuleOutcome(1)
+    assert say(owner, "promote", b"*") == RuleOutcome(1)
     assert roles(owner) == {"$own": ("master", 1), "s": ("master", 2)}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tailrace.broker.replication.roles import stream_roles
-from tailrace.broker.replication.roles.internal_streams import Companions, is_companion, own_part, with_role_of
+from tailrace.broker.replication.roles.internal_streams import InternalStreams, is_companion, own_part, with_role_of
 from tailrace.broker.replication.roles.rules import Rule, Rules
 from tailrace.broker.streams.owner import Owner, Refused
 from tailrace.broker.streams.owner_calls import call
@@ -46,7 +46,7 @@ def history(owner: Owner, name: bytes) -> History:
 
 
 def test_which_streams_are_companions() -> None:
-    found = Companions()
+    found = InternalStreams()
     found.note((*FAMILY, b"other", b"$own", b"$cursor/", b"other/$dead"))
     assert found.of(S) == (CURSOR, DEAD, DEAD_CURSOR) and found.of(b"other") == (b"other/$dead",)
     assert not (found.of(CURSOR) or found.of(DEAD) or found.of(b"$own"))

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.broker.replication.roles import promotion_check as scout_module
-from tailrace.broker.replication.roles.promotion_check import Findings, Scouts, named_by
-from tailrace.broker.replication.upstream.decide import Do, Mine, Theirs, after_followed
+from tailrace.broker.replication.roles.promotion_check import Findings, PromotionChecks, named_by
+from tailrace.broker.replication.upstream.decide import FollowDecision, LocalCopy, UpstreamCopy, after_followed
 from tailrace.broker.streams.owner import Refused
 from tailrace.protocol.errors import Code
-from tailrace.protocol.replication import End, Link, Told
+from tailrace.protocol.replication import CopyEnd, NodeLink, Told
 from tailrace.shard.epochs import EpochStart, History, begin_epoch, epoch_at, last_epoch
 from tests.broker.world import World, world
 from tests.thorough import examples
@@ -23,18 +23,18 @@ from tests.thorough import examples
 S = b"s"
 
 
-def told(node: str, *ends: End) -> Told:
+def told(node: str, *ends: CopyEnd) -> Told:
     return Told(1, node, "", (), 0, 0, 0, ends)
 
 
 def test_the_node_with_the_most_is_named() -> None:
     findings = Findings()
-    mine = (End("s", "slave", 2, 2, 10), End("$cursor/s", "slave", 2, 2, 5))
-    findings.compare(mine, told("old", End("s", "master", 1, 1, 900)), "a:1")
+    mine = (CopyEnd("s", "slave", 2, 2, 10), CopyEnd("$cursor/s", "slave", 2, 2, 5))
+    findings.compare(mine, told("old", CopyEnd("s", "master", 1, 1, 900)), "a:1")
     assert findings.refusal("s", 0) is None, "a term that nobody else has the messages of"
-    findings.compare(mine, told("b", End("s", "slave", 4, 2, 11)), "b:1")
-    findings.compare(mine, told("c", End("s", "slave", 2, 2, 12), End("$cursor/s", "slave", 2, 2, 5)), "c:1")
-    findings.compare(mine, told("d", End("s", "slave", 2, 2, 11)), "d:1")
+    findings.compare(mine, told("b", CopyEnd("s", "slave", 4, 2, 11)), "b:1")
+    findings.compare(mine, told("c", CopyEnd("s", "slave", 2, 2, 12), CopyEnd("$cursor/s", "slave", 2, 2, 5)), "c:1")
+    findings.compare(mine, told("d", CopyEnd("s", "slave", 2, 2, 11)), "d:1")
     refused = findings.refusal("s", 0)
     assert refused is not None and refused.code is Code.BEHIND
     expected = "node c at c:1 has more of s: last_epoch 2, next_seq 12; here: last_epoch 2, next_seq 10"
@@ -44,7 +44,7 @@ def test_the_node_with_the_most_is_named() -> None:
 
 def test_the_cursors_of_a_stream_count_too() -> None:
     findings = Findings()
-    findings.compare((End("s", "slave", 1, 1, 5),), told("b", End("$cursor/s", "slave", 1, 1, 1)), "b:1")
+    findings.compare((CopyEnd("s", "slave", 1, 1, 5),), told("b", CopyEnd("$cursor/s", "slave", 1, 1, 1)), "b:1")
     refused = findings.refusal("s", 0)
     assert refused is not None and "has more of $cursor/s" in refused.text
 
@@ -52,22 +52,22 @@ def test_the_cursors_of_a_stream_count_too() -> None:
 @pytest.mark.parametrize(
     ("end", "epoch", "may_begin"),
     [
-        (End("s", "slave", 5, 1, 1), 5, True),  # fenced for it
-        (End("s", "slave", 6, 1, 1), 5, False),
-        (End("s", "master", 5, 1, 1), 5, False),
-        (End("s", "master", 4, 1, 1), 5, True),
-        (End("s", "master", 9, 1, 1), 0, True),  # the next one of all
+        (CopyEnd("s", "slave", 5, 1, 1), 5, True),  # fenced for it
+        (CopyEnd("s", "slave", 6, 1, 1), 5, False),
+        (CopyEnd("s", "master", 5, 1, 1), 5, False),
+        (CopyEnd("s", "master", 4, 1, 1), 5, True),
+        (CopyEnd("s", "master", 9, 1, 1), 0, True),  # the next one of all
     ],
 )
-def test_a_term_that_is_given_is_above_those_of_other_nodes(end: End, epoch: int, may_begin: bool) -> None:
+def test_a_term_that_is_given_is_above_those_of_other_nodes(end: CopyEnd, epoch: int, may_begin: bool) -> None:
     findings = Findings()
-    findings.compare((End("s", "slave", 1, 1, 1),), told("b", end), "b:1")
+    findings.compare((CopyEnd("s", "slave", 1, 1, 1),), told("b", end), "b:1")
     assert (findings.refusal("s", epoch) is None) is may_begin
 
 
 def test_where_the_nodes_are_that_others_name() -> None:
     addresses = ["10.0.0.1:5050", "127.0.0.1:6060", "", ":5050", "[::1]:7070", "broker:8080"]
-    links = [Link("up", "", address, "up", 1, 0, 0, 0) for address in addresses]
+    links = [NodeLink("up", "", address, "up", 1, 0, 0, 0) for address in addresses]
     near = [("10.0.0.1", 5050), ("127.0.0.1", 6060), ("::1", 7070), ("broker", 8080)]
     assert named_by(links, "") == named_by(links, "127.0.0.1") == near
     far = [("10.0.0.1", 5050), ("10.0.0.9", 6060), ("10.0.0.9", 7070), ("broker", 8080)]
@@ -88,8 +88,10 @@ class Copy:
         self.upstream = 0
 
     @property
-    def end(self) -> End:
-        return End("s", "slave", self.known, epoch_at(self.history, len(self.log)) if self.log else 0, len(self.log))
+    def end(self) -> CopyEnd:
+        return CopyEnd(
+            "s", "slave", self.known, epoch_at(self.history, len(self.log)) if self.log else 0, len(self.log)
+        )
 
 
 class Cluster:
@@ -113,26 +115,26 @@ class Cluster:
             return
         for _ in range(2):
             step = after_followed(self._mine(slave), self._theirs(slave, upstream))
-            if step.do is Do.SET_ASIDE:
+            if step.do is FollowDecision.SET_ASIDE:
                 del slave.log[step.seq :]
-        if step.do is not Do.GO_ON:
+        if step.do is not FollowDecision.GO_ON:
             return
         slave.history, slave.known = upstream.history, max(slave.known, upstream.known)
         slave.log += upstream.log[len(slave.log) :][:count]
         if upstream.is_master and len(slave.log) >= upstream.history[-1].first_seq:
             self.acknowledged.update(number for _epoch, number in slave.log)
 
-    def _mine(self, slave: Copy) -> Mine:
+    def _mine(self, slave: Copy) -> LocalCopy:
         last_epoch = slave.log[-1][0] if slave.log else 0
-        return Mine(slave.history, 0, len(slave.log), last_epoch, slave.known)
+        return LocalCopy(slave.history, 0, len(slave.log), last_epoch, slave.known)
 
-    def _theirs(self, slave: Copy, upstream: Copy) -> Theirs:
+    def _theirs(self, slave: Copy, upstream: Copy) -> UpstreamCopy:
         end = len(slave.log)
         if end > len(upstream.log):
             state = "behind"
         else:
             state = "following" if not end or upstream.log[end - 1] == slave.log[-1] else "parted"
-        return Theirs(state, end, 0, len(upstream.log), upstream.history)
+        return UpstreamCopy(state, end, 0, len(upstream.log), upstream.history)
 
     def fail_over(self, unreachable: int) -> None:
         """Fence the two that can be reached, promote the one that the rule names, and let the other follow it."""
@@ -225,7 +227,7 @@ def test_the_checks_of_a_worker_are_bounded_and_end_with_it(tmp_path: Path, monk
         first = check(node, S)
         (refused,) = check(node, S)
         assert isinstance(refused, Refused) and refused.code is Code.OVERLOADED
-        scouts: Scouts = node.workers[0].scouts
+        scouts: PromotionChecks = node.workers[0].scouts
         scouts.stop()
         (stopped,) = first
         assert isinstance(stopped, Refused) and stopped.code is Code.UNAVAILABLE

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.broker.replication.roles.role_writer import RoleWriter
-from tailrace.broker.streams.syncer import Job, Syncable
+from tailrace.broker.streams.syncer import Syncable, SyncJob
 from tailrace.shard.meta import Role, read_meta
 from tests.broker.world import World, world
 
@@ -114,7 +114,7 @@ class Helper:
         self.jobs: list[tuple[Syncable, Callable[[], None]]] = []
 
     def request(self, target: Syncable, token: object) -> None:
-        assert isinstance(token, Job)
+        assert isinstance(token, SyncJob)
         self.jobs.append((target, token.done))
 
     def work(self) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from tailrace.broker.replication.roles import start_check as asking_module
 from tailrace.broker.replication.roles import stream_roles
-from tailrace.broker.replication.roles.start_check import ASK_MAX_S, Asking
-from tailrace.broker.replication.upstream.connection import Phase, Uplink
-from tailrace.broker.replication.upstream.leadership_claims import Claims
+from tailrace.broker.replication.roles.start_check import ASK_MAX_S, StartCheck
+from tailrace.broker.replication.upstream.connection import UpstreamConnection, UpstreamPhase
+from tailrace.broker.replication.upstream.leadership_claims import LeadershipClaims
 from tailrace.broker.streams.owner import Owner
 from tailrace.shard.meta import Role, Upstream
 from tests.broker.owning import around, make_owner, publish
@@ -25,8 +25,8 @@ S, T = b"s", b"t"
 class Node:
     """An uplink, as far as it is looked at."""
 
-    claims: Claims
-    phase: Phase = Phase.CONNECTING
+    claims: LeadershipClaims
+    phase: UpstreamPhase = UpstreamPhase.CONNECTING
     tried: bool = False
     is_self: bool = False
     host: str = "10.0.0.2"
@@ -36,7 +36,7 @@ class Node:
     said: list[bytes] = field(default_factory=list)
 
     def fails(self) -> None:
-        self.phase, self.tried, self.why = Phase.DOWN, True, "Connection refused"
+        self.phase, self.tried, self.why = UpstreamPhase.DOWN, True, "Connection refused"
 
 
 class Scene:
@@ -48,14 +48,14 @@ class Scene:
             publish(first, name)
         first.release()
         self.owner: Owner = make_owner(path)
-        self.node = Node(Claims(self.owner, lambda _data: None, ("10.0.0.2", 5050)))
+        self.node = Node(LeadershipClaims(self.owner, lambda _data: None, ("10.0.0.2", 5050)))
         self.begun: list[bytes] = []
         around(self.owner).on_open = lambda stream: self.begun.append(stream.name)
         self.asking = self.ask()
         around(self.owner).asks_first = lambda name: self.asking.hold(name)
 
-    def ask(self) -> Asking:
-        return Asking(self.owner, cast("list[Uplink]", [self.node]), 0.0)
+    def ask(self) -> StartCheck:
+        return StartCheck(self.owner, cast("list[UpstreamConnection]", [self.node]), 0.0)
 
     def takes(self, name: bytes) -> bool:
         return self.owner.stream(name).epoch != 0
@@ -70,7 +70,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 def test_a_stream_takes_no_messages_until_it_was_asked_for(scene: Scene) -> None:
     assert not scene.takes(S) and scene.begun == []
-    scene.node.phase = Phase.UP
+    scene.node.phase = UpstreamPhase.UP
     scene.asking.tick(0.1)
     assert not scene.takes(S) and set(scene.node.claims) == {S, T}
     scene.node.claims.drop(S)  # it was answered
@@ -80,7 +80,7 @@ def test_a_stream_takes_no_messages_until_it_was_asked_for(scene: Scene) -> None
 
 def test_one_that_gives_in_takes_none_afterwards_either(scene: Scene) -> None:
     scene.owner.stream(S)
-    scene.node.phase = Phase.UP
+    scene.node.phase = UpstreamPhase.UP
     scene.node.claims.drop(S)
     stream_roles.give_in(scene.owner, S, 2, "another", Upstream("10.0.0.2", 5050, "seq", 0))
     scene.asking.tick(0.2)
@@ -117,7 +117,7 @@ def test_who_has_very_many_streams_asks_for_each_as_it_is_opened(scene: Scene, m
     scene.node.claims.clear()
     asking = scene.asking = scene.ask()
     assert not scene.takes(S) and set(scene.node.claims) == {S}
-    scene.node.phase = Phase.UP
+    scene.node.phase = UpstreamPhase.UP
     asking.tick(ASK_MAX_S)
     assert scene.takes(T) and T in scene.node.claims, "after the bound it is asked for all the same"
 

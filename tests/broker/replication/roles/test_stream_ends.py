@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.owner_calls import call
-from tailrace.protocol.replication import End
+from tailrace.protocol.replication import CopyEnd
 from tailrace.shard.epochs import EpochStart
 from tailrace.shard.errors import StreamDamaged
 from tailrace.shard.frame import pack_frame
@@ -18,8 +18,8 @@ S = b"s"
 stamp = load("tailrace.shard.frame_cy").stamp
 
 
-def rows(owner: Owner, *names: bytes) -> list[End]:
-    return [End(*row) for row in call(owner, "ends", [list(names)])]
+def rows(owner: Owner, *names: bytes) -> list[CopyEnd]:
+    return [CopyEnd(*row) for row in call(owner, "ends", [list(names)])]
 
 
 def test_the_term_of_the_last_message_is_not_the_latest_that_is_known(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_the_term_of_the_last_message_is_not_the_latest_that_is_known(tmp_path: 
     owner = make_owner(tmp_path / "data")
     publish(owner, S, b"a", b"b")
     owner.roles.set_meta(StreamMeta("s", Role.SLAVE, 5, None, owner.roles.meta(S).history))
-    assert rows(owner, S) == [End("s", "slave", 5, 1, 2)]
+    assert rows(owner, S) == [CopyEnd("s", "slave", 5, 1, 2)]
     stat = call(owner, "stat", [S])
     assert (stat["epoch"], stat["last_epoch"], stat["next_seq"]) == (5, 1, 2)
     owner.release()
@@ -38,9 +38,9 @@ def test_a_term_counts_from_its_beginning_on(tmp_path: Path) -> None:
     publish(owner, S, b"a")
     owner.roles.set_meta(StreamMeta("s", Role.SLAVE, 1))
     assert call(owner, "promote", [S]) == 2
-    assert rows(owner, S) == [End("s", "master", 2, 2, 1)]
+    assert rows(owner, S) == [CopyEnd("s", "master", 2, 2, 1)]
     publish(owner, S, b"b")
-    assert rows(owner, S) == [End("s", "master", 2, 2, 2)]
+    assert rows(owner, S) == [CopyEnd("s", "master", 2, 2, 2)]
     owner.release()
 
 
@@ -49,24 +49,24 @@ def test_a_slave_is_in_a_term_when_it_has_all_that_is_before(tmp_path: Path) -> 
     owner = make_owner(tmp_path / "data")
     publish(owner, S, b"a", b"b")
     owner.roles.set_meta(StreamMeta("s", Role.SLAVE, 4, None, (EpochStart(1, 0, "n1"), EpochStart(4, 3, "n2"))))
-    assert rows(owner, S) == [End("s", "slave", 4, 1, 2)]
+    assert rows(owner, S) == [CopyEnd("s", "slave", 4, 1, 2)]
     frames = bytearray(pack_frame(b"c"))
     stamp(frames, 2, owner.stream(S).log.last_timestamp_us, 1, 0)
     owner.take_frames(S, [memoryview(frames)], 0.0)
-    assert rows(owner, S) == [End("s", "slave", 4, 4, 3)]
+    assert rows(owner, S) == [CopyEnd("s", "slave", 4, 4, 3)]
     owner.release()
 
 
 def test_the_last_term_outlives_its_messages(tmp_path: Path) -> None:
     owner = make_owner(tmp_path / "data")
     owner.create(S)
-    assert rows(owner, S) == [End("s", "master", 1, 0, 0)]
+    assert rows(owner, S) == [CopyEnd("s", "master", 1, 0, 0)]
     publish(owner, S, b"a", b"b")
     owner.trim(owner.stream(S), 2)
-    assert rows(owner, S) == [End("s", "master", 1, 1, 2)]
+    assert rows(owner, S) == [CopyEnd("s", "master", 1, 1, 2)]
     owner.release()
     owner = make_owner(tmp_path / "data")
-    assert rows(owner, S) == [End("s", "master", 1, 1, 2)]
+    assert rows(owner, S) == [CopyEnd("s", "master", 1, 1, 2)]
     owner.release()
 
 
@@ -78,11 +78,11 @@ def test_companions_are_reported_and_what_is_not_there_is_left_out(tmp_path: Pat
     owner.catalog.open.pop(b"broken").log.close()
     owner.catalog.note_damage(b"broken", StreamDamaged("broken", tmp_path, 0, "for the test"))
     found = rows(owner, b"broken", b"other", S)
-    assert found == [End("s", "master", 1, 1, 1), End("$cursor/s", "master", 1, 0, 0)]
+    assert found == [CopyEnd("s", "master", 1, 1, 1), CopyEnd("$cursor/s", "master", 1, 0, 0)]
     owner.release()
 
 
 def test_a_longer_copy_of_an_earlier_term_ranks_lower() -> None:
-    returned, heir = End("s", "master", 7, 1, 900), End("s", "slave", 2, 2, 700)
+    returned, heir = CopyEnd("s", "master", 7, 1, 900), CopyEnd("s", "slave", 2, 2, 700)
     assert heir.rank > returned.rank
-    assert End("s", "slave", 2, 2, 701).rank > heir.rank
+    assert CopyEnd("s", "slave", 2, 2, 701).rank > heir.rank

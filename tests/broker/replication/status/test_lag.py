@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.broker.replication.downstream.replica_acks import Held, Holders
+from tailrace.broker.replication.downstream.replica_acks import ReplicaAcks, ReplicaPosition
 from tailrace.broker.replication.status.lag import NO_LAG, Lag, lag_of, stat_of_slaves
 from tests.broker.owning import Clock, make_owner, publish
 from tests.broker.world import world
@@ -38,9 +38,9 @@ def test_stat_has_a_row_for_each_slave(tmp_path: Path) -> None:
     clock.now_s += 2.5
     stream = owner.stream(S)
     assert stat_of_slaves(stream, None, 0) == {"slaves": 0, "slaves_caught_up": 0}
-    holders = Holders(1)
-    holders.tell("node-c", Held(1, 0, (0, 0, 0)))
-    holders.tell("node-b", Held(2, 1, (0, 0, 0)))
+    holders = ReplicaAcks(1)
+    holders.tell("node-c", ReplicaPosition(1, 0, (0, 0, 0)))
+    holders.tell("node-b", ReplicaPosition(2, 1, (0, 0, 0)))
     assert stat_of_slaves(stream, holders, clock.microseconds()) == {
         "slaves": 2,
         "slaves_caught_up": 1,

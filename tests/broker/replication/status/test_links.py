@@ -9,15 +9,15 @@ import pytest
 
 from tailrace.broker.replication.roles import stream_roles
 from tailrace.broker.replication.status import links
-from tailrace.broker.replication.upstream.fetchers import Copy
+from tailrace.broker.replication.upstream.fetchers import ReplicaFetcher
 from tailrace.protocol import replication as r
-from tailrace.protocol.replication import LINKS_MAX, Link
+from tailrace.protocol.replication import LINKS_MAX, NodeLink
 from tests.broker.binary import FROM_START, BinaryPeer
 from tests.broker.world import World, world
 
 
 def row(node: str, state: str = "up", streams: int = 1, *lag: int, direction: r.Direction = "down") -> list[object]:
-    return list(Link(direction, node, f"{node}:5050", state, streams, *(lag or (0, 0, 0))))
+    return list(NodeLink(direction, node, f"{node}:5050", state, streams, *(lag or (0, 0, 0))))
 
 
 def links_of(node: World, name: bytes | None) -> list[Any]:
@@ -33,9 +33,9 @@ def test_the_links_of_all_workers_are_one_to_a_node() -> None:
     found, counts = links.together(parts)
     assert counts == [4, 2, 1, 3]
     assert found == [
-        Link("down", "b", "b:5050", "down: refused", 3, 6, 60, 2_000),
-        Link("up", "b", "b:5050", "up", 1, 0, 0, 0),
-        Link("down", "c", "c:5050", "up", 1, 0, 0, 0),
+        NodeLink("down", "b", "b:5050", "down: refused", 3, 6, 60, 2_000),
+        NodeLink("up", "b", "b:5050", "up", 1, 0, 0, 0),
+        NodeLink("down", "c", "c:5050", "up", 1, 0, 0, 0),
     ]
 
 
@@ -85,7 +85,7 @@ def test_what_is_claimed_elsewhere_and_what_has_turned_is_told(tmp_path: Path) -
 
 
 def test_streams_that_do_not_follow_show_in_the_state_of_their_link() -> None:
-    copies = [Copy(b"a"), Copy(b"b"), Copy(b"c")]
+    copies = [ReplicaFetcher(b"a"), ReplicaFetcher(b"b"), ReplicaFetcher(b"c")]
     assert links.state_up(copies) == links.state_up([]) == "up"
     copies[1].why = "cycle: A -> B -> A"
     assert links.state_up(copies) == "b: cycle: A -> B -> A"
@@ -102,7 +102,7 @@ def test_lag_is_looked_up_of_so_many_streams_only(tmp_path: Path, monkeypatch: p
             peer.ask(r.Follow(number, b"s%d" % number, 0, 1, "", None, FROM_START))
             peer.ask(r.Held(((number, "node-b", 1, 1),)))
         ((link,), *_counts) = links_of(node, None)
-        assert (Link(*link).lag_messages, Link(*link).lag_bytes) == (9, 3 * 33)
+        assert (NodeLink(*link).lag_messages, NodeLink(*link).lag_bytes) == (9, 3 * 33)
         node.workers[0].owner.trim(node.workers[0].owner.stream(b"s0"), 3)
         ((link,), *_counts) = links_of(node, b"s0")
-        assert Link(*link).lag_bytes == 33, "no more than there is"
+        assert NodeLink(*link).lag_bytes == 33, "no more than there is"

@@ -18,8 +18,8 @@ from tailrace.broker.replication.upstream.connection import (
     DIAL_S,
     PONGS_UNSENT_MAX_BYTES,
     STEADY_S,
-    Lookup,
-    Phase,
+    HostLookup,
+    UpstreamPhase,
 )
 from tailrace.broker.replication.upstream.leadership_claims import CLAIM_RETRY_S
 from tailrace.broker.replication.upstream.upstream_calls import PATIENCE_S
@@ -49,12 +49,12 @@ def near(tmp_path: Path) -> Iterator[Near]:
 
 def test_a_node_says_who_it_is_and_is_up_when_it_is_welcome(near: Near) -> None:
     near.greet()
-    assert near.at(Phase.GREETING) and near.uplink.why == "not tried yet"
+    assert near.at(UpstreamPhase.GREETING) and near.uplink.why == "not tried yet"
     (hello,) = _hellos(near.far.hello)
     assert (hello.features, hello.token, hello.address) == ((r.FEATURE,), "secret", ":6060")
     assert hello.node == near.owner.catalog.directory.node_id
     near.far.say(m.Welcome(1, (r.FEATURE,), "test", UP, 0, {}))
-    near.until(lambda: near.at(Phase.UP))
+    near.until(lambda: near.at(UpstreamPhase.UP))
     assert (near.uplink.node, near.uplink.why, near.uplink.copies.up) == (UP, "", True)
 
 
@@ -74,20 +74,20 @@ def _hellos(data: bytes) -> list[m.Hello]:
 )
 def test_who_cannot_be_an_upstream_is_left(near: Near, node: str, features: tuple[str, ...], why: str) -> None:
     near.up(near.owner.catalog.directory.node_id if node == "own" else node, features)
-    near.until(lambda: near.at(Phase.DOWN))
+    near.until(lambda: near.at(UpstreamPhase.DOWN))
     assert why in near.uplink.why and not near.uplink.copies.up
 
 
 def test_the_first_attempt_waits_for_no_tick(near: Near) -> None:
     near.uplink.copies.remove(S)
     near.uplink.flush()
-    assert near.at(Phase.DOWN), "nobody needs it"
+    assert near.at(UpstreamPhase.DOWN), "nobody needs it"
     near.uplink.copies.add(S)
     near.uplink.flush()
-    assert near.at(Phase.CONNECTING)
+    assert near.at(UpstreamPhase.CONNECTING)
     near.uplink.fail("enough")
     near.uplink.flush()
-    assert near.at(Phase.DOWN), "from now on there is a pause first"
+    assert near.at(UpstreamPhase.DOWN), "from now on there is a pause first"
 
 
 BEFORE_UP = [
@@ -107,7 +107,7 @@ def test_nothing_but_a_welcome_is_heard_first(near: Near, message: Any) -> None:
     near.greet()
     assert near.far.sock is not None
     near.far.sock.sendall(raw(message))
-    near.until(lambda: near.at(Phase.DOWN))
+    near.until(lambda: near.at(UpstreamPhase.DOWN))
     assert f"{type(message).__name__}, which nobody asked for" in near.uplink.why
 
 
@@ -135,7 +135,7 @@ def test_bytes_that_no_broker_sends_close(near: Near) -> None:
     near.up()
     assert near.far.sock is not None
     near.far.sock.sendall(b"ok hello\r\n" * 3)
-    near.until(lambda: near.at(Phase.DOWN))
+    near.until(lambda: near.at(UpstreamPhase.DOWN))
     assert "no binary protocol" in near.uplink.why
 
 
@@ -143,17 +143,17 @@ def test_bytes_that_no_broker_sends_close(near: Near) -> None:
 
 
 @pytest.mark.parametrize("reset", [False, True])
-@pytest.mark.parametrize("phase", [Phase.GREETING, Phase.UP])
-def test_a_lost_connection_is_dialled_anew(near: Near, phase: Phase, reset: bool) -> None:
-    if phase is Phase.UP:
+@pytest.mark.parametrize("phase", [UpstreamPhase.GREETING, UpstreamPhase.UP])
+def test_a_lost_connection_is_dialled_anew(near: Near, phase: UpstreamPhase, reset: bool) -> None:
+    if phase is UpstreamPhase.UP:
         near.up()
     else:
         near.greet()
     near.far.hang_up(reset=reset)
-    near.until(lambda: near.at(Phase.DOWN))
+    near.until(lambda: near.at(UpstreamPhase.DOWN))
     assert near.uplink.why and not near.poller.handlers
     near.up()
-    assert near.at(Phase.UP)
+    assert near.at(UpstreamPhase.UP)
 
 
 def test_pauses_grow_and_are_short_again_after_a_steady_while(near: Near) -> None:
@@ -161,10 +161,10 @@ def test_pauses_grow_and_are_short_again_after_a_steady_while(near: Near) -> Non
     pauses = []
     for _ in range(9):
         near.tick(DIAL_MAX_S)
-        near.until(lambda: near.at(Phase.DOWN))
+        near.until(lambda: near.at(UpstreamPhase.DOWN))
         pauses.append(near.uplink._dial_s - near.clock.now_s)
         near.tick(pauses[-1] - 0.01)
-        assert near.at(Phase.DOWN), "not yet"
+        assert near.at(UpstreamPhase.DOWN), "not yet"
     assert DIAL_S / 2 <= pauses[0] <= DIAL_S and DIAL_MAX_S / 2 <= pauses[-1] <= DIAL_MAX_S
     assert all(later > earlier / 2 for earlier, later in itertools.pairwise(pauses))
 
@@ -181,9 +181,9 @@ def test_only_a_connection_that_lasted_makes_pauses_short_again(near: Near, seco
 def test_one_that_does_not_answer_is_given_up(near: Near) -> None:
     near.greet()
     near.tick(TIMEOUT_S)
-    assert near.at(Phase.GREETING)
+    assert near.at(UpstreamPhase.GREETING)
     near.tick(0.1)
-    assert near.at(Phase.DOWN) and near.uplink.why == "it does not answer"
+    assert near.at(UpstreamPhase.DOWN) and near.uplink.why == "it does not answer"
 
 
 def test_one_that_is_silent_is_asked_and_then_given_up(near: Near) -> None:
@@ -192,9 +192,9 @@ def test_one_that_is_silent_is_asked_and_then_given_up(near: Near) -> None:
         near.tick(TIMEOUT_S / 30)
     near.turn()
     near.turn()
-    assert 2 <= near.far.take().count(m.Ping()) <= 4 and near.at(Phase.UP)
+    assert 2 <= near.far.take().count(m.Ping()) <= 4 and near.at(UpstreamPhase.UP)
     near.tick(TIMEOUT_S / 30)
-    assert near.at(Phase.DOWN) and near.uplink.why == f"it has said nothing for {TIMEOUT_S:g} s"
+    assert near.at(UpstreamPhase.DOWN) and near.uplink.why == f"it has said nothing for {TIMEOUT_S:g} s"
 
 
 def test_any_word_is_a_sign_of_life(near: Near) -> None:
@@ -203,16 +203,16 @@ def test_any_word_is_a_sign_of_life(near: Near) -> None:
         near.far.say(m.Pong())
         near.until(lambda: near.uplink._heard_s == near.clock.now_s)
         near.tick(TIMEOUT_S / 30)
-    assert near.at(Phase.UP)
+    assert near.at(UpstreamPhase.UP)
 
 
 def test_a_worker_that_stood_still_does_not_hold_it_against_the_other_end(near: Near) -> None:
     near.up()
     near.tick(TIMEOUT_S * 10)
-    assert near.at(Phase.UP)
+    assert near.at(UpstreamPhase.UP)
     for _ in range(31):
         near.tick(TIMEOUT_S / 30)
-    assert near.at(Phase.DOWN)
+    assert near.at(UpstreamPhase.DOWN)
 
 
 def test_its_pings_are_answered_while_it_reads(near: Near) -> None:
@@ -237,14 +237,14 @@ def named(tmp_path: Path) -> Iterator[Near]:
 
 def test_a_name_is_looked_up_each_time(named: Near) -> None:
     named.tick()
-    assert named.at(Phase.RESOLVING)
+    assert named.at(UpstreamPhase.RESOLVING)
     host, port, done = named.lookups.pop()
     assert (host, port) == ("broker-2.example", named.far.port)
     done(None, "no such host")
-    assert named.at(Phase.DOWN) and named.uplink.why == "its host is not known: no such host"
+    assert named.at(UpstreamPhase.DOWN) and named.uplink.why == "its host is not known: no such host"
     named.tick(DIAL_MAX_S)
     named.lookups.pop()[2]((socket.AF_INET, ("127.0.0.1", named.far.port)), "")
-    named.until(lambda: named.at(Phase.GREETING))
+    named.until(lambda: named.at(UpstreamPhase.GREETING))
 
 
 def test_a_look_up_that_takes_long_is_asked_for_once(named: Near) -> None:
@@ -252,10 +252,10 @@ def test_a_look_up_that_takes_long_is_asked_for_once(named: Near) -> None:
     for _ in range(20):
         named.tick(TIMEOUT_S + 0.1)
     assert len(named.lookups) == 1
-    while not named.at(Phase.RESOLVING):
+    while not named.at(UpstreamPhase.RESOLVING):
         named.tick(1.0)
     named.lookups.pop()[2]((socket.AF_INET, ("127.0.0.1", named.far.port)), "")
-    named.until(lambda: named.at(Phase.GREETING))
+    named.until(lambda: named.at(UpstreamPhase.GREETING))
 
 
 def test_a_look_up_that_comes_when_nobody_waits_is_passed_over(named: Near) -> None:
@@ -263,11 +263,11 @@ def test_a_look_up_that_comes_when_nobody_waits_is_passed_over(named: Near) -> N
     done = named.lookups.pop()[2]
     named.uplink.close("not needed")
     done((socket.AF_INET, ("127.0.0.1", named.far.port)), "")
-    assert named.at(Phase.DOWN) and not named.poller.handlers
+    assert named.at(UpstreamPhase.DOWN) and not named.poller.handlers
 
 
 def test_what_the_look_up_found() -> None:
-    found, wrong = Lookup("localhost", 5050), Lookup("a..b", 5050)
+    found, wrong = HostLookup("localhost", 5050), HostLookup("a..b", 5050)
     for lookup in (found, wrong):
         lookup.sync()
     assert found.address is not None and not found.wrong
@@ -298,7 +298,7 @@ def test_wrong_frames_close_and_are_asked_for_again(near: Near) -> None:
     near.follow()
     assert near.far.sock is not None
     near.far.sock.sendall(raw(m.Chunk(1, memoryview(pack_frame(b"never stamped")))))
-    near.until(lambda: near.at(Phase.DOWN))
+    near.until(lambda: near.at(UpstreamPhase.DOWN))
     assert "refuses these frames" in near.uplink.why and near.owner.stream(S).log.next_seq == 0
     near.until(lambda: near.far.ended)
     near.far.hang_up()
@@ -408,7 +408,7 @@ def test_an_answer_to_nothing_is_passed_over(near: Near) -> None:
     assert near.far.sock is not None
     near.far.sock.sendall(m.pack_published(77, ((9, 1, 0),)))
     near.settle()
-    assert near.at(Phase.UP)
+    assert near.at(UpstreamPhase.UP)
 
 
 def test_what_was_under_way_has_an_unknown_end_and_what_waits_waits_on(near: Near) -> None:
@@ -417,7 +417,7 @@ def test_what_was_under_way_has_an_unknown_end_and_what_waits_waits_on(near: Nea
     near.until(lambda: len(near.far.heard) == 2)
     near.far.take()
     near.far.hang_up()
-    near.until(lambda: near.at(Phase.DOWN))
+    near.until(lambda: near.at(UpstreamPhase.DOWN))
     assert under_way.refusals[0][0] is Code.UNAVAILABLE and "may or may not" in under_way.refusals[0][1]
     waiting = near.publish(b"b")
     near.up()
@@ -476,7 +476,7 @@ def test_after_a_lost_connection_names_are_asked_for_again(near: Near) -> None:
         near.up()
         assert near.far.take() == [r.Watch(1, b"")]
         near.far.hang_up()
-        near.until(lambda: near.at(Phase.DOWN))
+        near.until(lambda: near.at(UpstreamPhase.DOWN))
 
 
 @pytest.mark.parametrize("number", [0, 2])
@@ -568,7 +568,7 @@ def test_after_a_lost_connection_a_claim_is_made_again(near: Near) -> None:
         near.up()
         assert [each.id for each in near.far.take()] == [1]
         near.far.hang_up()
-        near.until(lambda: near.at(Phase.DOWN))
+        near.until(lambda: near.at(UpstreamPhase.DOWN))
 
 
 # --- a socket that is full --------------------------------------------------------------------------------------------
@@ -633,7 +633,7 @@ def test_an_upstream_that_does_not_know_calls(near: Near) -> None:
     outcomes = call(near)
     near.far.say(m.Failed("protocol", "opcode 30 is nothing that a client sends", False, 30))
     near.settle()
-    assert [each.code for each in outcomes] == [Code.UNSUPPORTED] and near.at(Phase.UP)
+    assert [each.code for each in outcomes] == [Code.UNSUPPORTED] and near.at(UpstreamPhase.UP)
 
 
 def test_who_has_called_when_the_uplink_is_closed_is_told(near: Near) -> None:

@@ -20,7 +20,7 @@ from tailrace.broker.replication.upstream.contacts import (
     with_contacts,
     with_former,
 )
-from tailrace.broker.replication.upstream.leadership_claims import Claims
+from tailrace.broker.replication.upstream.leadership_claims import LeadershipClaims
 from tailrace.broker.streams.owner import Owner
 from tailrace.protocol.replication import Claim, Claimed
 from tailrace.shard import directory
@@ -178,7 +178,7 @@ class Model:
         if not any(contact[:2] == address for contact in stream_roles.to_be_told(self.nodes[number], S)):
             return
         said = bytearray()
-        claims = Claims(self.nodes[number], said.extend, address)
+        claims = LeadershipClaims(self.nodes[number], said.extend, address)
         claims.add(S)
         claims.tick(1.0)
         (message,) = Ears().hear(bytes(said))

@@ -10,10 +10,10 @@ from tailrace.broker.replication.upstream.decide import (
     BEHIND,
     FOLLOWING,
     PARTED,
-    Do,
-    Mine,
-    Step,
-    Theirs,
+    FollowDecision,
+    FollowStep,
+    LocalCopy,
+    UpstreamCopy,
     after_followed,
 )
 from tailrace.shard.epochs import EpochStart, History, begin_epoch, epoch_at, last_epoch
@@ -32,13 +32,13 @@ OTHER_TWO = history((1, 0, A), (2, 10, C))
 THREE = history((1, 0, A), (3, 15, C))
 
 
-def mine(terms: History, next_seq: int, first_seq: int = 0) -> Mine:
+def mine(terms: History, next_seq: int, first_seq: int = 0) -> LocalCopy:
     """A copy whose last message has the term that its history says."""
-    return Mine(terms, first_seq, next_seq, epoch_at(terms, next_seq - 1) if next_seq else 0)
+    return LocalCopy(terms, first_seq, next_seq, epoch_at(terms, next_seq - 1) if next_seq else 0)
 
 
-def answer(state: str, theirs: History) -> Theirs:
-    return Theirs(state, 0, 0, 0, theirs)
+def answer(state: str, theirs: History) -> UpstreamCopy:
+    return UpstreamCopy(state, 0, 0, 0, theirs)
 
 
 # --- following --------------------------------------------------------------------------------------------------------
@@ -47,21 +47,21 @@ def answer(state: str, theirs: History) -> Theirs:
 @pytest.mark.parametrize(
     ("first_seq", "next_seq", "start_seq", "their_first_seq", "step"),
     [
-        (0, 0, 0, 0, Step(Do.GO_ON, 0)),
-        (0, 20, 20, 0, Step(Do.GO_ON, 20)),
-        (5, 20, 20, 9, Step(Do.GO_ON, 20)),
-        (20, 20, 20, 20, Step(Do.GO_ON, 20)),
-        (0, 0, 7, 0, Step(Do.BEGIN_AT, 7)),
-        (0, 20, 21, 21, Step(Do.BEGIN_AT, 21)),  # what comes next is trimmed upstream
-        (20, 20, 30, 30, Step(Do.BEGIN_AT, 30)),
-        (20, 20, 3, 0, Step(Do.BEGIN_AT, 3)),  # nothing is kept here, so it may go back
-        (20, 20, VALUE_MAX, 0, Step(Do.BEGIN_AT, VALUE_MAX)),
+        (0, 0, 0, 0, FollowStep(FollowDecision.GO_ON, 0)),
+        (0, 20, 20, 0, FollowStep(FollowDecision.GO_ON, 20)),
+        (5, 20, 20, 9, FollowStep(FollowDecision.GO_ON, 20)),
+        (20, 20, 20, 20, FollowStep(FollowDecision.GO_ON, 20)),
+        (0, 0, 7, 0, FollowStep(FollowDecision.BEGIN_AT, 7)),
+        (0, 20, 21, 21, FollowStep(FollowDecision.BEGIN_AT, 21)),  # what comes next is trimmed upstream
+        (20, 20, 30, 30, FollowStep(FollowDecision.BEGIN_AT, 30)),
+        (20, 20, 3, 0, FollowStep(FollowDecision.BEGIN_AT, 3)),  # nothing is kept here, so it may go back
+        (20, 20, VALUE_MAX, 0, FollowStep(FollowDecision.BEGIN_AT, VALUE_MAX)),
     ],
 )
 def test_where_frames_come_from(
-    first_seq: int, next_seq: int, start_seq: int, their_first_seq: int, step: Step
+    first_seq: int, next_seq: int, start_seq: int, their_first_seq: int, step: FollowStep
 ) -> None:
-    theirs = Theirs(FOLLOWING, start_seq, their_first_seq, max(start_seq, 40), ONE)
+    theirs = UpstreamCopy(FOLLOWING, start_seq, their_first_seq, max(start_seq, 40), ONE)
     assert after_followed(mine(ONE, next_seq, first_seq), theirs) == step
 
 
@@ -77,8 +77,10 @@ def test_where_frames_come_from(
     ],
 )
 def test_an_answer_that_cannot_be(first_seq: int, start_seq: int, their_first_seq: int, their_next_seq: int) -> None:
-    step = after_followed(mine(ONE, 20, first_seq), Theirs(FOLLOWING, start_seq, their_first_seq, their_next_seq, ONE))
-    assert step.do is Do.REFUSE and f"starts at {start_seq}, where 20 comes next" in step.why
+    step = after_followed(
+        mine(ONE, 20, first_seq), UpstreamCopy(FOLLOWING, start_seq, their_first_seq, their_next_seq, ONE)
+    )
+    assert step.do is FollowDecision.REFUSE and f"starts at {start_seq}, where 20 comes next" in step.why
 
 
 # --- parted and behind ------------------------------------------------------------------------------------------------
@@ -88,45 +90,47 @@ def test_an_answer_that_cannot_be(first_seq: int, start_seq: int, their_first_se
     ("state", "copy", "theirs", "do", "seq"),
     [
         # Its own term, which began at 10, is not theirs.
-        (PARTED, mine(TWO, 20), OTHER_TWO, Do.SET_ASIDE, 10),
-        (BEHIND, mine(TWO, 20), OTHER_TWO, Do.SET_ASIDE, 10),
+        (PARTED, mine(TWO, 20), OTHER_TWO, FollowDecision.SET_ASIDE, 10),
+        (BEHIND, mine(TWO, 20), OTHER_TWO, FollowDecision.SET_ASIDE, 10),
         # Theirs went on to a later term at 15, here the old one did.
-        (PARTED, mine(ONE, 20), THREE, Do.SET_ASIDE, 15),
-        (BEHIND, mine(ONE, 20), THREE, Do.SET_ASIDE, 15),
+        (PARTED, mine(ONE, 20), THREE, FollowDecision.SET_ASIDE, 15),
+        (BEHIND, mine(ONE, 20), THREE, FollowDecision.SET_ASIDE, 15),
         # A later term of theirs at 10, where here there is only the old one; all before 10 is theirs.
-        (PARTED, mine(ONE, 20), TWO, Do.SET_ASIDE, 10),
+        (PARTED, mine(ONE, 20), TWO, FollowDecision.SET_ASIDE, 10),
         # The same line, of which they have not got all.
-        (BEHIND, mine(ONE, 20), ONE, Do.WAIT, 0),
-        (BEHIND, mine(TWO, 20), TWO, Do.WAIT, 0),
-        (BEHIND, mine(ONE, 12), THREE, Do.WAIT, 0),
+        (BEHIND, mine(ONE, 20), ONE, FollowDecision.WAIT, 0),
+        (BEHIND, mine(TWO, 20), TWO, FollowDecision.WAIT, 0),
+        (BEHIND, mine(ONE, 12), THREE, FollowDecision.WAIT, 0),
         # They have not heard of the term of what is here: never cut for that.
-        (PARTED, mine(TWO, 20), ONE, Do.WAIT, 0),
-        (BEHIND, mine(TWO, 20), ONE, Do.WAIT, 0),
-        (PARTED, mine(THREE, 20), TWO, Do.WAIT, 0),
-        (PARTED, mine(TWO, 20), (), Do.WAIT, 0),
+        (PARTED, mine(TWO, 20), ONE, FollowDecision.WAIT, 0),
+        (BEHIND, mine(TWO, 20), ONE, FollowDecision.WAIT, 0),
+        (PARTED, mine(THREE, 20), TWO, FollowDecision.WAIT, 0),
+        (PARTED, mine(TWO, 20), (), FollowDecision.WAIT, 0),
         # Nothing is known of the beginning of either: all may be another's.
-        (PARTED, mine(history((5, 8, A)), 20, 8), history((6, 8, A)), Do.SET_ASIDE, 0),
-        (PARTED, mine(ONE, 20), history((2, 0, B)), Do.SET_ASIDE, 0),
+        (PARTED, mine(history((5, 8, A)), 20, 8), history((6, 8, A)), FollowDecision.SET_ASIDE, 0),
+        (PARTED, mine(ONE, 20), history((2, 0, B)), FollowDecision.SET_ASIDE, 0),
         # The histories see no difference and yet there is one: a term at a time.
-        (PARTED, mine(TWO, 20), TWO, Do.SET_ASIDE, 10),
-        (PARTED, mine(TWO, 10), TWO, Do.SET_ASIDE, 0),
-        (PARTED, mine(ONE, 20), ONE, Do.SET_ASIDE, 0),
-        (PARTED, Mine((), 0, 20, 0), ONE, Do.SET_ASIDE, 0),
+        (PARTED, mine(TWO, 20), TWO, FollowDecision.SET_ASIDE, 10),
+        (PARTED, mine(TWO, 10), TWO, FollowDecision.SET_ASIDE, 0),
+        (PARTED, mine(ONE, 20), ONE, FollowDecision.SET_ASIDE, 0),
+        (PARTED, LocalCopy((), 0, 20, 0), ONE, FollowDecision.SET_ASIDE, 0),
         # A term without messages that begins where the copy ends is none of it.
-        (PARTED, mine(history((1, 0, A), (2, 20, B)), 20), history((1, 0, A), (2, 20, B)), Do.SET_ASIDE, 0),
+        (PARTED, mine(history((1, 0, A), (2, 20, B)), 20), history((1, 0, A), (2, 20, B)), FollowDecision.SET_ASIDE, 0),
     ],
 )
-def test_a_copy_that_does_not_follow(state: str, copy: Mine, theirs: History, do: Do, seq: int) -> None:
+def test_a_copy_that_does_not_follow(
+    state: str, copy: LocalCopy, theirs: History, do: FollowDecision, seq: int
+) -> None:
     step = after_followed(copy, answer(state, theirs))
     assert (step.do, step.seq) == (do, seq)
-    assert bool(step.why) is (do is Do.WAIT)
+    assert bool(step.why) is (do is FollowDecision.WAIT)
 
 
 @pytest.mark.parametrize("state", [PARTED, BEHIND])
 @pytest.mark.parametrize("seq", [0, 20])
 def test_a_copy_without_messages_cannot_have_parted(state: str, seq: int) -> None:
     """Nothing would be cut, and the same would be asked again at once."""
-    assert after_followed(mine(ONE, seq, seq), answer(state, TWO)).do is Do.REFUSE
+    assert after_followed(mine(ONE, seq, seq), answer(state, TWO)).do is FollowDecision.REFUSE
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -139,7 +143,7 @@ def test_asking_again_and_again_comes_to_an_end(seed: int) -> None:
         while next_seq:
             copy = mine(mine_now, next_seq)
             step = after_followed(copy, answer(chance.choice((PARTED, BEHIND)), theirs))
-            if step.do is not Do.SET_ASIDE:
+            if step.do is not FollowDecision.SET_ASIDE:
                 break
             assert 0 <= step.seq < next_seq and last_epoch(theirs) >= copy.epoch, (mine_now, theirs, next_seq)
             next_seq = step.seq

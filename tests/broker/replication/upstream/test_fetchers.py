@@ -13,8 +13,8 @@ from tailrace.broker.process.settings import Durability
 from tailrace.broker.replication.roles import stream_roles
 from tailrace.broker.replication.upstream import decide
 from tailrace.broker.replication.upstream import fetchers as copies_module
-from tailrace.broker.replication.upstream.fetchers import FOLLOWS_AT_ONCE, RETRY_MAX_S, RETRY_S, State
-from tailrace.broker.replication.upstream.socket import WireClosed
+from tailrace.broker.replication.upstream.fetchers import FOLLOWS_AT_ONCE, RETRY_MAX_S, RETRY_S, FetchState
+from tailrace.broker.replication.upstream.socket import UpstreamClosed
 from tailrace.broker.streams import roles as roles_module
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
@@ -57,7 +57,7 @@ def test_a_copy_says_the_latest_term_that_is_known_here(slave: Slave) -> None:
     assert slave.up()[0].term_master == "me"
     slave.owner.roles.set_meta(StreamMeta("s", Role.SLAVE, 6, UPSTREAM, (EpochStart(5, 0, "me"),)))
     slave.copies.went_down("lost")
-    assert (slave.up()[0].term, slave.copy.state) == (6, State.ASKED)
+    assert (slave.up()[0].term, slave.copy.state) == (6, FetchState.ASKED)
 
 
 def test_so_many_are_asked_for_at_once_and_no_more(slave: Slave, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,14 +88,14 @@ def test_a_damaged_stream_waits_and_keeps_no_other_from_following(slave: Slave) 
     slave.owner.close_logs()
     next(slave.owner.catalog.directory.path.glob("*/s.indx")).write_bytes(b"x" * 5_000)
     assert [each.stream for each in slave.up()] == [T]
-    assert slave.copy.state is State.WAITING and "damaged" in slave.copy.why
+    assert slave.copy.state is FetchState.WAITING and "damaged" in slave.copy.why
     assert slave.owner.catalog.damaged
 
 
 def test_a_stream_whose_end_is_being_set_aside_waits(slave: Slave) -> None:
     slave.follow()
     slave.owner.stream(S).busy = True
-    assert slave.up() == [] and slave.copy.state is State.WAITING
+    assert slave.up() == [] and slave.copy.state is FetchState.WAITING
     slave.owner.stream(S).busy = False
     assert [type(each) for each in slave.tick(RETRY_S)] == [r.Follow]
 
@@ -141,50 +141,53 @@ SAID: dict[str, Act] = {
 }
 CLOSES = "closes"
 UNSUBSCRIBES = [m.Unsubscribe(1)]
-AFTER: dict[tuple[State, str], tuple[State | str, list[Any]]] = {
-    (State.ASKED, "following"): (State.FOLLOWING, []),
-    (State.ASKED, "following, trimmed"): (State.CUTTING, UNSUBSCRIBES),  # to begin there
-    (State.ASKED, "following, before"): (CLOSES, []),
-    (State.ASKED, "parted"): (State.CUTTING, []),
-    (State.ASKED, "parted, unaware"): (State.WAITING, []),
-    (State.ASKED, "behind"): (State.WAITING, []),
-    (State.ASKED, "news"): (State.ASKED, []),
-    (State.ASKED, "a circle"): (State.WAITING, UNSUBSCRIBES),
-    (State.ASKED, "news of a circle"): (State.WAITING, UNSUBSCRIBES),
-    (State.ASKED, "frames"): (CLOSES, []),
-    (State.ASKED, "frames with a gap"): (CLOSES, []),
-    (State.ASKED, "frames again"): (CLOSES, []),
-    (State.ASKED, "ended"): (State.WAITING, []),
-    (State.ASKED, "FOLLOW failed"): (State.WAITING, []),
-    (State.ASKED, "trimmed"): (State.WAITING, UNSUBSCRIBES),
-    (State.ASKED, "not wanted any more"): (State.DOWN, UNSUBSCRIBES),
+AFTER: dict[tuple[FetchState, str], tuple[FetchState | str, list[Any]]] = {
+    (FetchState.ASKED, "following"): (FetchState.FOLLOWING, []),
+    (FetchState.ASKED, "following, trimmed"): (FetchState.CUTTING, UNSUBSCRIBES),  # to begin there
+    (FetchState.ASKED, "following, before"): (CLOSES, []),
+    (FetchState.ASKED, "parted"): (FetchState.CUTTING, []),
+    (FetchState.ASKED, "parted, unaware"): (FetchState.WAITING, []),
+    (FetchState.ASKED, "behind"): (FetchState.WAITING, []),
+    (FetchState.ASKED, "news"): (FetchState.ASKED, []),
+    (FetchState.ASKED, "a circle"): (FetchState.WAITING, UNSUBSCRIBES),
+    (FetchState.ASKED, "news of a circle"): (FetchState.WAITING, UNSUBSCRIBES),
+    (FetchState.ASKED, "frames"): (CLOSES, []),
+    (FetchState.ASKED, "frames with a gap"): (CLOSES, []),
+    (FetchState.ASKED, "frames again"): (CLOSES, []),
+    (FetchState.ASKED, "ended"): (FetchState.WAITING, []),
+    (FetchState.ASKED, "FOLLOW failed"): (FetchState.WAITING, []),
+    (FetchState.ASKED, "trimmed"): (FetchState.WAITING, UNSUBSCRIBES),
+    (FetchState.ASKED, "not wanted any more"): (FetchState.DOWN, UNSUBSCRIBES),
     # The answer has come: what else says how the two stand is taken for news.
-    (State.FOLLOWING, "following"): (State.FOLLOWING, []),
-    (State.FOLLOWING, "following, trimmed"): (State.FOLLOWING, []),
-    (State.FOLLOWING, "following, before"): (State.FOLLOWING, []),
-    (State.FOLLOWING, "parted"): (State.FOLLOWING, []),
-    (State.FOLLOWING, "parted, unaware"): (State.FOLLOWING, []),
-    (State.FOLLOWING, "behind"): (State.FOLLOWING, []),
-    (State.FOLLOWING, "news"): (State.FOLLOWING, []),
-    (State.FOLLOWING, "a circle"): (State.WAITING, UNSUBSCRIBES),
-    (State.FOLLOWING, "news of a circle"): (State.WAITING, UNSUBSCRIBES),
-    (State.FOLLOWING, "frames"): (State.FOLLOWING, []),
-    (State.FOLLOWING, "frames with a gap"): (CLOSES, []),
-    (State.FOLLOWING, "frames again"): (CLOSES, []),
-    (State.FOLLOWING, "ended"): (State.WAITING, []),
-    (State.FOLLOWING, "FOLLOW failed"): (State.WAITING, []),
-    (State.FOLLOWING, "trimmed"): (State.WAITING, UNSUBSCRIBES),
-    (State.FOLLOWING, "not wanted any more"): (State.DOWN, UNSUBSCRIBES),
+    (FetchState.FOLLOWING, "following"): (FetchState.FOLLOWING, []),
+    (FetchState.FOLLOWING, "following, trimmed"): (FetchState.FOLLOWING, []),
+    (FetchState.FOLLOWING, "following, before"): (FetchState.FOLLOWING, []),
+    (FetchState.FOLLOWING, "parted"): (FetchState.FOLLOWING, []),
+    (FetchState.FOLLOWING, "parted, unaware"): (FetchState.FOLLOWING, []),
+    (FetchState.FOLLOWING, "behind"): (FetchState.FOLLOWING, []),
+    (FetchState.FOLLOWING, "news"): (FetchState.FOLLOWING, []),
+    (FetchState.FOLLOWING, "a circle"): (FetchState.WAITING, UNSUBSCRIBES),
+    (FetchState.FOLLOWING, "news of a circle"): (FetchState.WAITING, UNSUBSCRIBES),
+    (FetchState.FOLLOWING, "frames"): (FetchState.FOLLOWING, []),
+    (FetchState.FOLLOWING, "frames with a gap"): (CLOSES, []),
+    (FetchState.FOLLOWING, "frames again"): (CLOSES, []),
+    (FetchState.FOLLOWING, "ended"): (FetchState.WAITING, []),
+    (FetchState.FOLLOWING, "FOLLOW failed"): (FetchState.WAITING, []),
+    (FetchState.FOLLOWING, "trimmed"): (FetchState.WAITING, UNSUBSCRIBES),
+    (FetchState.FOLLOWING, "not wanted any more"): (FetchState.DOWN, UNSUBSCRIBES),
     # A cut goes on whatever becomes of the uplink.
-    (State.CUTTING, "the uplink is down"): (State.CUTTING, []),
-    (State.CUTTING, "not wanted any more"): (State.DOWN, []),
-    **{(state, "not wanted any more"): (State.DOWN, []) for state in (State.DOWN, State.QUEUED, State.WAITING)},
-    **{(state, "the uplink is down"): (State.DOWN, []) for state in State if state is not State.CUTTING},
+    (FetchState.CUTTING, "the uplink is down"): (FetchState.CUTTING, []),
+    (FetchState.CUTTING, "not wanted any more"): (FetchState.DOWN, []),
+    **{
+        (state, "not wanted any more"): (FetchState.DOWN, [])
+        for state in (FetchState.DOWN, FetchState.QUEUED, FetchState.WAITING)
+    },
+    **{(state, "the uplink is down"): (FetchState.DOWN, []) for state in FetchState if state is not FetchState.CUTTING},
 }
 
 
 # Where the copy ends then, if not at 10.
-ENDS_AT = {(State.FOLLOWING, "frames"): 12}
+ENDS_AT = {(FetchState.FOLLOWING, "frames"): 12}
 
 
 def test_streams_that_are_closed_are_asked_for_when_a_turn_has_time_to_open_them(slave: Slave) -> None:
@@ -204,24 +207,24 @@ def test_streams_that_are_closed_are_asked_for_when_a_turn_has_time_to_open_them
 
 
 @pytest.mark.parametrize("said", SAID)
-@pytest.mark.parametrize("state", list(State))
-def test_each_answer_in_each_state(slave: Slave, state: State, said: str) -> None:
+@pytest.mark.parametrize("state", list(FetchState))
+def test_each_answer_in_each_state(slave: Slave, state: FetchState, said: str) -> None:
     """What AFTER does not name is of a FOLLOW that is over, and changes nothing."""
     after, answer = AFTER.get((state, said), (state, []))
     slave.be(state)
     copy = slave.copy
-    never_asked = state in (State.DOWN, State.QUEUED)
+    never_asked = state in (FetchState.DOWN, FetchState.QUEUED)
     if after == CLOSES or (never_asked and said.startswith("frames")):
-        with pytest.raises(WireClosed):
+        with pytest.raises(UpstreamClosed):
             SAID[said](slave)
         assert slave.log.next_seq == 10, "nothing was taken"
         return
     SAID[said](slave)
     assert (copy.state, slave.heard()) == (after, answer)
-    assert bool(copy.id) is (after in (State.ASKED, State.FOLLOWING))
-    assert len(slave.set_aside) == (State.CUTTING in (state, after))
+    assert bool(copy.id) is (after in (FetchState.ASKED, FetchState.FOLLOWING))
+    assert len(slave.set_aside) == (FetchState.CUTTING in (state, after))
     assert slave.log.next_seq == ENDS_AT.get((state, said), 10)
-    if after is State.WAITING and state is not State.WAITING:
+    if after is FetchState.WAITING and state is not FetchState.WAITING:
         assert copy.why and [type(each) for each in slave.tick(RETRY_MAX_S)] == [r.Follow]
 
 
@@ -233,7 +236,7 @@ def test_the_table_names_no_state_or_message_that_there_is_not() -> None:
 
 
 def test_frames_are_appended_as_they_are(slave: Slave) -> None:
-    slave.be(State.FOLLOWING)
+    slave.be(FetchState.FOLLOWING)
     slave.chunk(10, 11)
     slave.chunk(11, 20)
     assert slave.log.next_seq == 20 and slave.log.frame_crc(19) == slave.original.log.frame_crc(19)
@@ -242,43 +245,43 @@ def test_frames_are_appended_as_they_are(slave: Slave) -> None:
 
 @pytest.mark.parametrize("place", [0, 3, 8, 20, -1])
 def test_a_chunk_with_one_wrong_byte_is_taken_not_even_in_part(slave: Slave, place: int) -> None:
-    slave.be(State.FOLLOWING)
+    slave.be(FetchState.FOLLOWING)
     frames = bytearray(slave.original.frames(10, 12))
     frames[place] ^= 0x40
-    with pytest.raises(WireClosed):
+    with pytest.raises(UpstreamClosed):
         slave.copies.chunks(slave.copy.id, [memoryview(frames)], slave.now_s)
     assert slave.log.next_seq == 10
 
 
 def test_chunks_before_a_wrong_one_are_kept(slave: Slave) -> None:
-    slave.be(State.FOLLOWING)
+    slave.be(FetchState.FOLLOWING)
     assert slave.copies.place_of(slave.copy.id) == slave.log.end_offset and slave.copies.place_of(2) == 0
-    with pytest.raises(WireClosed):
+    with pytest.raises(UpstreamClosed):
         slave.copies.chunks(slave.copy.id, [slave.original.frames(*each) for each in ((10, 12), (13, 14))], slave.now_s)
     assert slave.log.next_seq == 12
 
 
 @pytest.mark.parametrize("cut", [1, 40])
 def test_half_a_frame_is_none(slave: Slave, cut: int) -> None:
-    slave.be(State.FOLLOWING)
-    with pytest.raises(WireClosed):
+    slave.be(FetchState.FOLLOWING)
+    with pytest.raises(UpstreamClosed):
         slave.copies.chunks(slave.copy.id, [slave.original.frames(10, 12)[:-cut]], slave.now_s)
     assert slave.log.next_seq == 10
 
 
 def test_an_epoch_that_goes_back_is_refused(slave: Slave, tmp_path: Path) -> None:
-    slave.be(State.FOLLOWING)
+    slave.be(FetchState.FOLLOWING)
     later = Original(tmp_path / "later")
     later.append(*(b"%d" % number for number in range(11)), epoch=2)
     slave.copies.chunks(slave.copy.id, [later.frames(10, 11)], slave.now_s)
     assert slave.log.last_epoch == 2
-    with pytest.raises(WireClosed):
+    with pytest.raises(UpstreamClosed):
         slave.chunk(11, 12)
     later.log.close()
 
 
 def test_what_was_under_way_when_a_following_ended_is_passed_over(slave: Slave) -> None:
-    slave.be(State.FOLLOWING)
+    slave.be(FetchState.FOLLOWING)
     slave.copies.failed(m.Failed("trimmed", "", False, Op.SUBSCRIBE, 1), slave.now_s)
     slave.chunk(15, 17, number=1)
     slave.copies.ended(m.Ended(1, 17), slave.now_s)
@@ -286,13 +289,13 @@ def test_what_was_under_way_when_a_following_ended_is_passed_over(slave: Slave) 
     (asked,) = slave.tick(RETRY_MAX_S)
     slave.chunk(15, 17, number=1)
     slave.followed("following", 10, number=1)
-    assert asked.id == 2 and slave.copy.state is State.ASKED
+    assert asked.id == 2 and slave.copy.state is FetchState.ASKED
 
 
 @pytest.mark.parametrize("number", [2, 77])
 def test_frames_that_nobody_asked_for_close(slave: Slave, number: int) -> None:
-    slave.be(State.FOLLOWING)
-    with pytest.raises(WireClosed, match="nobody asked for"):
+    slave.be(FetchState.FOLLOWING)
+    with pytest.raises(UpstreamClosed, match="nobody asked for"):
         slave.chunk(10, 11, number=number)
 
 
@@ -307,7 +310,7 @@ def test_frames_that_nobody_asked_for_close(slave: Slave, number: int) -> None:
 def test_a_disk_that_takes_no_frames_is_tried_again(
     slave: Slave, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    slave.be(State.FOLLOWING)
+    slave.be(FetchState.FOLLOWING)
 
     def refuse(*_args: object) -> int:
         raise error
@@ -315,7 +318,7 @@ def test_a_disk_that_takes_no_frames_is_tried_again(
     with monkeypatch.context() as patch:
         patch.setattr(StreamLog, "take", refuse)
         slave.chunk(10, 11)
-    assert (slave.copy.state, slave.heard()) == (State.WAITING, [m.Unsubscribe(1)])
+    assert (slave.copy.state, slave.heard()) == (FetchState.WAITING, [m.Unsubscribe(1)])
     (asked,) = slave.tick(RETRY_S)
     slave.followed("following", 10)
     slave.chunk(10, 11)
@@ -323,18 +326,18 @@ def test_a_disk_that_takes_no_frames_is_tried_again(
 
 
 def test_a_stream_that_is_damaged_meanwhile_waits(slave: Slave) -> None:
-    slave.be(State.FOLLOWING)
+    slave.be(FetchState.FOLLOWING)
     slave.owner.close_logs()
     next(slave.owner.catalog.directory.path.glob("*/s.indx")).write_bytes(b"x" * 5_000)
     slave.chunk(10, 11)
-    assert slave.copy.state is State.WAITING and slave.heard() == [m.Unsubscribe(1)]
+    assert slave.copy.state is FetchState.WAITING and slave.heard() == [m.Unsubscribe(1)]
 
 
 # --- terms and paths --------------------------------------------------------------------------------------------------
 
 
 def test_the_upstreams_terms_are_learnt_before_its_frames_come(slave: Slave) -> None:
-    slave.be(State.ASKED)
+    slave.be(FetchState.ASKED)
     history = (EpochStart(1, 0, A), EpochStart(4, 10, "node-b"))
     slave.followed("following", 10, history=history)
     assert (slave.owner.roles.meta(S).history, slave.owner.roles.epoch(S)) == (history, 4)
@@ -343,7 +346,7 @@ def test_the_upstreams_terms_are_learnt_before_its_frames_come(slave: Slave) -> 
 
 
 def test_terms_that_the_disk_does_not_take_end_the_following(slave: Slave, monkeypatch: pytest.MonkeyPatch) -> None:
-    slave.be(State.ASKED)
+    slave.be(FetchState.ASKED)
 
     def full(*_args: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -351,12 +354,12 @@ def test_terms_that_the_disk_does_not_take_end_the_following(slave: Slave, monke
     with monkeypatch.context() as patch:
         patch.setattr(roles_module, "write_meta", full)
         slave.followed("following", 10, history=LATER)
-    assert (slave.copy.state, slave.heard()) == (State.WAITING, [m.Unsubscribe(1)])
+    assert (slave.copy.state, slave.heard()) == (FetchState.WAITING, [m.Unsubscribe(1)])
     assert slave.owner.roles.epoch(S) == 1
 
 
 def test_the_way_to_the_master_is_known_while_there_is_one(slave: Slave) -> None:
-    slave.be(State.ASKED)
+    slave.be(FetchState.ASKED)
     slave.followed("following", 10, path=(A, "node-m"))
     assert (slave.copy.path, slave.paths) == ((A, "node-m"), [S])
     slave.followed("news", path=(A, "node-m"))
@@ -367,7 +370,7 @@ def test_the_way_to_the_master_is_known_while_there_is_one(slave: Slave) -> None
 
 
 def test_a_circle_says_who_follows_whom(slave: Slave) -> None:
-    slave.be(State.ASKED)
+    slave.be(FetchState.ASKED)
     slave.followed("following", 10, path=(A, "node-m", slave.id, "more"))
     assert slave.copy.why.endswith(f"circle: {slave.id} -> {A} -> node-m -> {slave.id}")
 
@@ -376,27 +379,27 @@ def test_a_circle_says_who_follows_whom(slave: Slave) -> None:
 
 
 def test_what_the_upstream_does_not_have_is_set_aside_and_asked_for_again(slave: Slave) -> None:
-    slave.be(State.CUTTING)
+    slave.be(FetchState.CUTTING)
     assert [(stream.name, seq) for stream, seq, _done in slave.set_aside] == [(S, 5)]
     assert slave.tick(RETRY_MAX_S) == [], "not before it is done"
     slave.finish_cut()
     (asked,) = slave.tick()
     assert (asked.id, asked.next_seq, asked.last) == (2, 5, (1, slave.original.log.frame_crc(4)))
     slave.followed("following", 5, history=LATER)
-    assert slave.copy.state is State.FOLLOWING and not slave.copy.why
+    assert slave.copy.state is FetchState.FOLLOWING and not slave.copy.why
 
 
 def test_a_cut_that_fails_is_tried_again(slave: Slave) -> None:
-    slave.be(State.CUTTING)
+    slave.be(FetchState.CUTTING)
     slave.finish_cut("no space")
-    assert (slave.copy.state, slave.copy.why) == (State.WAITING, "no space")
+    assert (slave.copy.state, slave.copy.why) == (FetchState.WAITING, "no space")
     assert [each.next_seq for each in slave.tick(RETRY_MAX_S)] == [10]
 
 
 @pytest.mark.parametrize("wrong", ["", "no space"])
 @pytest.mark.parametrize("meanwhile", ["down", "down and up", "removed", "removed and added"])
 def test_a_cut_that_ends_when_all_is_different(slave: Slave, meanwhile: str, wrong: str) -> None:
-    slave.be(State.CUTTING)
+    slave.be(FetchState.CUTTING)
     old = slave.copy
     match meanwhile:
         case "down":
@@ -409,17 +412,17 @@ def test_a_cut_that_ends_when_all_is_different(slave: Slave, meanwhile: str, wro
         case "removed and added":
             slave.copies.remove(S)
             slave.copies.add(S)
-            assert slave.tick() == [] and slave.copy.state is State.WAITING, "the stream is busy"
+            assert slave.tick() == [] and slave.copy.state is FetchState.WAITING, "the stream is busy"
     slave.finish_cut(wrong)
     asked = [] if meanwhile in ("down", "removed") else [10 if wrong else 5]
     assert [each.next_seq for each in slave.tick(RETRY_MAX_S)] == asked
-    assert old.state is (State.ASKED if meanwhile == "down and up" else State.DOWN)
+    assert old.state is (FetchState.ASKED if meanwhile == "down and up" else FetchState.DOWN)
     if meanwhile == "down":
         assert [each.next_seq for each in slave.up()] == [10 if wrong else 5]
 
 
 def test_a_copy_begins_anew_where_the_upstream_keeps_nothing_before(slave: Slave) -> None:
-    slave.be(State.ASKED)
+    slave.be(FetchState.ASKED)
     slave.followed("following", 15, first_seq=15)
     assert slave.log.next_seq == 10, "the loop waits for no disk"
     slave.finish_cut()
@@ -454,7 +457,7 @@ def test_a_copy_that_cannot_begin_anew_is_tried_again(
     slave: Slave, monkeypatch: pytest.MonkeyPatch, closes: bool
 ) -> None:
     """Where the log was closed by it, opening it anew is what helps."""
-    slave.be(State.ASKED)
+    slave.be(FetchState.ASKED)
 
     def refuse(log: StreamLog, _seq: int) -> None:
         if closes:
@@ -466,7 +469,7 @@ def test_a_copy_that_cannot_begin_anew_is_tried_again(
         patch.setattr(StreamLog, "begin_at", refuse)
         slave.followed("following", 15, first_seq=15)
         slave.finish_cut()
-    assert slave.copy.state is State.WAITING and slave.heard() == [m.Unsubscribe(1)]
+    assert slave.copy.state is FetchState.WAITING and slave.heard() == [m.Unsubscribe(1)]
     assert S not in slave.owner.catalog.open
     (asked,) = slave.tick(RETRY_S)
     slave.followed("following", 15, first_seq=15)
@@ -493,11 +496,11 @@ def test_numbers_of_an_earlier_connection_mean_nothing_on_the_next(slave: Slave)
     slave.copies.remove(S)
     assert slave.heard() == []
     slave.followed(number=1, path=(A, "node-m"))
-    assert slave.copies.by_name[T].state is State.FOLLOWING
+    assert slave.copies.by_name[T].state is FetchState.FOLLOWING
 
 
 def test_a_lost_connection_loses_nothing_but_time(slave: Slave) -> None:
-    slave.be(State.FOLLOWING)
+    slave.be(FetchState.FOLLOWING)
     slave.chunk(10, 14)
     for _ in range(3):
         slave.copies.went_down("lost")
@@ -510,7 +513,7 @@ def test_a_lost_connection_loses_nothing_but_time(slave: Slave) -> None:
 
 
 def test_a_stream_that_is_not_wanted_any_more_is_not_asked_for(slave: Slave) -> None:
-    slave.be(State.QUEUED)
+    slave.be(FetchState.QUEUED)
     slave.copies.remove(S)
     assert slave.tick() == [] and not slave.copies
     slave.copies.remove(S)
@@ -521,13 +524,13 @@ def test_a_stream_that_is_not_wanted_any_more_is_not_asked_for(slave: Slave) -> 
 
 def test_under_always_what_came_is_to_be_synced_at_once(tmp_path: Path) -> None:
     slave = Slave(tmp_path, streams=policies(Durability.ALWAYS))
-    slave.be(State.FOLLOWING)
+    slave.be(FetchState.FOLLOWING)
     slave.chunk(10, 12)
     assert [stream.name for stream in slave.owner.syncs.urgent] == [S] and S in slave.owner.syncs.dirty
 
 
 def test_a_promoted_copy_takes_publishes_in_a_term_of_its_own(slave: Slave) -> None:
-    slave.be(State.FOLLOWING)
+    slave.be(FetchState.FOLLOWING)
     slave.copies.remove(S)
     stream_roles.promote(slave.owner, [S])
     assert publish(slave.owner, S).published_at == {0: 10}
@@ -539,7 +542,7 @@ def test_a_promoted_copy_takes_publishes_in_a_term_of_its_own(slave: Slave) -> N
 
 def test_a_fenced_copy_leaves_an_upstream_of_an_earlier_term(slave: Slave) -> None:
     """It ends the FOLLOW, takes nothing that still comes, reports nothing, and asks with the later term."""
-    slave.be(State.FOLLOWING)
+    slave.be(FetchState.FOLLOWING)
     slave.copies.note_held(S)
     stream_roles.fence(slave.owner, [S, 5])
     slave.copies.look_at_fence(S, slave.now_s)
@@ -551,44 +554,44 @@ def test_a_fenced_copy_leaves_an_upstream_of_an_earlier_term(slave: Slave) -> No
     (asked,) = slave.tick(RETRY_MAX_S)
     assert (asked.next_seq, asked.term) == (10, 5)
     slave.followed("following", 10)
-    assert (slave.copy.state, slave.copy.why) == (State.WAITING, decide.fence_text(1, 5))
+    assert (slave.copy.state, slave.copy.why) == (FetchState.WAITING, decide.fence_text(1, 5))
     slave.chunk(10, 12, number=asked.id)
     assert slave.log.next_seq == 10 and slave.reports() == []
     slave.heard()
     slave.tick(RETRY_MAX_S)
     slave.followed("following", 10, history=(EpochStart(1, 0, A), EpochStart(5, 10, A)))
-    assert (slave.copy.state, slave.copy.fenced) == (State.FOLLOWING, False)
+    assert (slave.copy.state, slave.copy.fenced) == (FetchState.FOLLOWING, False)
     assert [report.rows for report in slave.reports()] == [((slave.copy.id, slave.id, 10, 0),)]
 
 
 def test_a_fence_of_the_term_that_the_upstream_is_in_changes_nothing(slave: Slave) -> None:
-    slave.be(State.FOLLOWING)
+    slave.be(FetchState.FOLLOWING)
     slave.followed("news", history=(EpochStart(1, 0, A), EpochStart(5, 10, A)))
     stream_roles.fence(slave.owner, [S, 5])
     slave.copies.look_at_fence(S, slave.now_s)
-    assert slave.copy.state is State.FOLLOWING and slave.heard() == []
+    assert slave.copy.state is FetchState.FOLLOWING and slave.heard() == []
 
 
 def test_the_companions_of_a_fenced_stream_leave_with_it(slave: Slave) -> None:
-    slave.be(State.FOLLOWING)
+    slave.be(FetchState.FOLLOWING)
     cursor = b"$cursor/s"
     slave.owner.create(cursor, by_command=True)
     slave.copies.add(cursor)
     (asked,) = slave.tick()
     slave.followed("following", 0, number=asked.id)
-    assert slave.copies.by_name[cursor].state is State.FOLLOWING
+    assert slave.copies.by_name[cursor].state is FetchState.FOLLOWING
     stream_roles.fence(slave.owner, [S, 5])
     slave.copies.look_at_fence(S, slave.now_s)
     assert sorted(each.id for each in slave.heard()) == [1, 2]
-    assert {copy.state for copy in slave.copies.by_name.values()} == {State.WAITING}
+    assert {copy.state for copy in slave.copies.by_name.values()} == {FetchState.WAITING}
     again = slave.tick(RETRY_MAX_S)
     later = (EpochStart(1, 0, A), EpochStart(5, 10, A))
     numbers = {each.stream: each.id for each in again}
     slave.followed("following", 0, number=numbers[cursor])
-    assert slave.copies.by_name[cursor].state is State.WAITING
+    assert slave.copies.by_name[cursor].state is FetchState.WAITING
     slave.followed("following", 10, number=numbers[S], history=later)
-    assert slave.copy.state is State.FOLLOWING
+    assert slave.copy.state is FetchState.FOLLOWING
     slave.heard()
     (once_more,) = slave.tick(RETRY_MAX_S)
     slave.followed("following", 0, number=once_more.id)
-    assert slave.copies.by_name[cursor].state is State.FOLLOWING
+    assert slave.copies.by_name[cursor].state is FetchState.FOLLOWING

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.broker.replication.downstream.replica_acks import Held
-from tailrace.broker.replication.upstream.fetchers import RETRY_MAX_S, State
+from tailrace.broker.replication.downstream.replica_acks import ReplicaPosition
+from tailrace.broker.replication.upstream.fetchers import RETRY_MAX_S, FetchState
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tests.broker.replication.slaving import S, Slave
 
 
 def test_what_is_held_is_reported_once(slave: Slave) -> None:
-    slave.be(State.FOLLOWING)
+    slave.be(FetchState.FOLLOWING)
     slave.reports()
     slave.chunk(10, 12)
     slave.chunk(12, 20)
@@ -25,7 +25,7 @@ def test_what_is_held_is_reported_once(slave: Slave) -> None:
 
 def test_a_copy_that_is_behind_reports_now_and_then(slave: Slave, monkeypatch: pytest.MonkeyPatch) -> None:
     """A report of every chunk would wake an upstream that has gigabytes to send."""
-    slave.be(State.FOLLOWING)
+    slave.be(FetchState.FOLLOWING)
     slave.reports()
     slave.chunk(10, 12)
     assert slave.reports() == []
@@ -48,7 +48,7 @@ def test_a_copy_that_is_behind_reports_now_and_then(slave: Slave, monkeypatch: p
 
 @pytest.mark.parametrize("end", ["down", "removed"])
 def test_what_was_to_be_reported_later_is_not_when_nobody_follows(slave: Slave, end: str) -> None:
-    slave.be(State.FOLLOWING)
+    slave.be(FetchState.FOLLOWING)
     slave.reports()
     slave.chunk(10, 12)
     if end == "down":
@@ -60,15 +60,15 @@ def test_what_was_to_be_reported_later_is_not_when_nobody_follows(slave: Slave, 
 
 
 def test_a_following_begins_with_what_is_held(slave: Slave) -> None:
-    slave.be(State.FOLLOWING)
+    slave.be(FetchState.FOLLOWING)
     assert slave.reports() == [r.Held(((1, slave.id, 10, slave.log.synced_seq),))]
 
 
 def test_what_nodes_below_hold_goes_up_and_what_they_hold_no_more(slave: Slave) -> None:
-    slave.be(State.FOLLOWING)
+    slave.be(FetchState.FOLLOWING)
     slave.reports()
     below = slave.owner.replicas.holders(S).nodes
-    below.update({"node-x": Held(8, 5, (0, 1, 7)), "node-y": Held(9, 0, (0, 1, 7))})
+    below.update({"node-x": ReplicaPosition(8, 5, (0, 1, 7)), "node-y": ReplicaPosition(9, 0, (0, 1, 7))})
     slave.copies.note_held(S)
     mine = (1, slave.id, 10, slave.log.synced_seq)
     assert slave.reports() == [r.Held((mine, (1, "node-x", 8, 5), (1, "node-y", 9, 0)))]
@@ -77,8 +77,8 @@ def test_what_nodes_below_hold_goes_up_and_what_they_hold_no_more(slave: Slave) 
     assert slave.reports() == [r.Held((), ((1, "node-x"),)), r.Held((mine, (1, "node-y", 9, 0)))]
 
 
-@pytest.mark.parametrize("state", [state for state in State if state is not State.FOLLOWING])
-def test_who_does_not_follow_reports_nothing(slave: Slave, state: State) -> None:
+@pytest.mark.parametrize("state", [state for state in FetchState if state is not FetchState.FOLLOWING])
+def test_who_does_not_follow_reports_nothing(slave: Slave, state: FetchState) -> None:
     slave.be(state)
     slave.copies.note_held(S)
     slave.copies.note_held(b"unknown")
@@ -87,17 +87,17 @@ def test_who_does_not_follow_reports_nothing(slave: Slave, state: State) -> None
 
 def test_what_was_to_be_reported_when_a_following_ended_is_not(slave: Slave) -> None:
     """The upstream would take the rows for those of the next FOLLOW, which it has not answered yet."""
-    slave.be(State.FOLLOWING)
+    slave.be(FetchState.FOLLOWING)
     slave.chunk(10, 12)
     slave.copies.ended(m.Ended(1, 12), slave.now_s)
     slave.tick(RETRY_MAX_S)
-    assert slave.copy.state is State.ASKED and slave.reports() == []
+    assert slave.copy.state is FetchState.ASKED and slave.reports() == []
     slave.followed("following", 12)
     assert slave.reports() == [r.Held(((2, slave.id, 12, slave.log.synced_seq),))]
 
 
 def test_a_stream_that_was_closed_is_reported_as_it_was(slave: Slave) -> None:
-    slave.be(State.FOLLOWING)
+    slave.be(FetchState.FOLLOWING)
     slave.chunk(10, 12)
     slave.owner.close_logs()
     slave.copies.note_held(S)

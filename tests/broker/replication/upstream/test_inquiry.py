@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.broker.replication.upstream.inquiry import Inquiry, Outside
+from tailrace.broker.replication.upstream.inquiry import Inquiry, InquiryServices
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol.messages import pack
@@ -26,13 +26,13 @@ class Asked:
         self.node = node
         self.heard: list[r.Told | str] = []
         port: int = listener.getsockname()[1]
-        outside = Outside(node.workers[0].poller, node.workers[0].uplinks.resolve, None)
+        outside = InquiryServices(node.workers[0].poller, node.workers[0].uplinks.resolve, None)
         self.inquiry = Inquiry(outside, "127.0.0.1", port, lambda _inquiry, told: self.heard.append(told))
         self.inquiry.ask(r.Ask(1))
         self.sock = listener.accept()[0]
         self.node.settle()
 
-    def says(self, *answers: m.Message | bytes) -> list[r.Told | str]:
+    def says(self, *answers: m.AnyMessage | bytes) -> list[r.Told | str]:
         for answer in answers:
             self.sock.sendall(answer if isinstance(answer, bytes) else pack(answer))
         self.until(lambda: bool(self.heard))
@@ -58,7 +58,7 @@ def asked(tmp_path: Path) -> Iterator[Asked]:
 def test_questions_are_answered_one_after_the_other(asked: Asked) -> None:
     assert asked.says(WELCOME, m.Ping(), TOLD) == [TOLD]
     asked.inquiry.ask(r.Ask(2, None, (b"s",)))
-    later = r.Told(2, "other", "", (), 0, 0, 0, (r.End("s", "slave", 1, 1, 1),))
+    later = r.Told(2, "other", "", (), 0, 0, 0, (r.CopyEnd("s", "slave", 1, 1, 1),))
     assert asked.says(TOLD, later) == [later]
     assert asked.inquiry.node == "other"
     asked.inquiry.close()
@@ -74,7 +74,7 @@ def test_questions_are_answered_one_after_the_other(asked: Asked) -> None:
         ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "what it sent is no binary protocol"),
     ],
 )
-def test_an_answer_that_is_none_ends_it(asked: Asked, answers: list[m.Message | bytes], why: str) -> None:
+def test_an_answer_that_is_none_ends_it(asked: Asked, answers: list[m.AnyMessage | bytes], why: str) -> None:
     (told,) = asked.says(*answers)
     assert isinstance(told, str) and why in told
     assert asked.inquiry.closed

@@ -10,7 +10,7 @@ import pytest
 
 from tailrace.broker.replication.roles import stream_roles
 from tailrace.broker.replication.upstream import leadership_claims as claims_module
-from tailrace.broker.replication.upstream.leadership_claims import CLAIM_RETRY_S, Claims
+from tailrace.broker.replication.upstream.leadership_claims import CLAIM_RETRY_S, LeadershipClaims
 from tailrace.broker.streams.owner import Owner
 from tailrace.protocol.messages import Hello, pack
 from tailrace.protocol.replication import FEATURE, Claim, Claimed
@@ -50,7 +50,7 @@ def owner(tmp_path: Path) -> Iterator[Owner]:
 
 
 def test_a_claim_is_said_once_and_settled_by_its_answer(owner: Owner) -> None:
-    claims, said = Claims(owner, heard := Said(), NODE), []
+    claims, said = LeadershipClaims(owner, heard := Said(), NODE), []
     claims.add(S)
     claims.tick(1.0)
     claims.tick(100.0)
@@ -61,7 +61,7 @@ def test_a_claim_is_said_once_and_settled_by_its_answer(owner: Owner) -> None:
 
 
 def test_who_is_not_accepted_gives_in(owner: Owner) -> None:
-    claims = Claims(owner, Said(), NODE)
+    claims = LeadershipClaims(owner, Said(), NODE)
     claims.add(S)
     claims.tick(1.0)
     claims.answered(Claimed(1, "slave", 5, "another", False), 1.0)
@@ -75,7 +75,7 @@ def test_a_slave_passes_on_what_it_knows_of_its_master(owner: Owner) -> None:
     contact = Contact(*NODE)
     history = (EpochStart(1, 0, "former"),)
     owner.roles.set_meta(StreamMeta("s", Role.SLAVE, 7, Upstream("new", 1), history, (contact,), "master"))
-    claims = Claims(owner, heard := Said(), NODE)
+    claims = LeadershipClaims(owner, heard := Said(), NODE)
     claims.add(S)
     claims.tick(1.0)
     assert heard.claims == [Claim(1, S, (EpochStart(1, 0, "former"), EpochStart(7, 0, "master")))]
@@ -87,7 +87,7 @@ def test_a_slave_passes_on_what_it_knows_of_its_master(owner: Owner) -> None:
 
 
 def test_who_is_no_contact_is_told_only_of_the_same_stream(owner: Owner) -> None:
-    claims = Claims(owner, heard := Said(), ("elsewhere", 1))
+    claims = LeadershipClaims(owner, heard := Said(), ("elsewhere", 1))
     claims.add(S)
     claims.tick(1.0)
     assert heard.claims[0].only_related
@@ -95,7 +95,7 @@ def test_who_is_no_contact_is_told_only_of_the_same_stream(owner: Owner) -> None
 
 def test_no_more_than_some_claims_wait_for_an_answer(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims_module, "CLAIMS_AT_ONCE", 2)
-    claims = Claims(owner, heard := Said(), NODE)
+    claims = LeadershipClaims(owner, heard := Said(), NODE)
     names = [b"s", b"a", b"b"]
     for name in names[1:]:
         publish(owner, name)
@@ -109,7 +109,7 @@ def test_no_more_than_some_claims_wait_for_an_answer(owner: Owner, monkeypatch: 
 
 
 def test_a_term_that_began_meanwhile_is_claimed_next(owner: Owner) -> None:
-    claims = Claims(owner, heard := Said(), NODE)
+    claims = LeadershipClaims(owner, heard := Said(), NODE)
     claims.add(S)
     claims.tick(1.0)
     stream_roles.promote(owner, [S])
@@ -120,7 +120,7 @@ def test_a_term_that_began_meanwhile_is_claimed_next(owner: Owner) -> None:
 
 
 def test_a_claim_that_failed_and_one_on_a_lost_connection_are_said_again(owner: Owner) -> None:
-    claims = Claims(owner, heard := Said(), NODE)
+    claims = LeadershipClaims(owner, heard := Said(), NODE)
     claims.add(S)
     claims.tick(1.0)
     claims.failed(1, 1.0)

@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from tailrace.broker.replication.upstream import connection as uplink_module
-from tailrace.broker.replication.upstream.connection import Phase, Uplink
-from tailrace.broker.replication.upstream.fetchers import State
-from tailrace.broker.replication.upstream.manager import DEPOSED_TEXT, FENCED_TEXT, SettingAside
-from tailrace.broker.replication.upstream.socket import Address
-from tailrace.broker.routing.router import Done
-from tailrace.broker.streams.refused import Refused
+from tailrace.broker.replication.upstream.connection import UpstreamConnection, UpstreamPhase
+from tailrace.broker.replication.upstream.fetchers import FetchState
+from tailrace.broker.replication.upstream.manager import DEPOSED_TEXT, FENCED_TEXT, SetAsideJob
+from tailrace.broker.replication.upstream.socket import ResolvedAddress
+from tailrace.broker.streams.refused import OnResult, Refused
 from tailrace.protocol import messages as m
 from tailrace.protocol.consuming import Consume
 from tailrace.protocol.errors import Code
@@ -53,7 +52,7 @@ class Node:
         return self.world.workers[0].owner
 
     @property
-    def uplinks(self) -> list[Uplink]:
+    def uplinks(self) -> list[UpstreamConnection]:
         return [uplink for worker in self.world.workers for uplink in worker.uplinks]
 
     def say(self, line: str) -> str:
@@ -74,7 +73,7 @@ class Node:
         owner = self.world.workers[self.world.owner_of(name)].owner
         return owner.stream(name.encode()).log.next_seq if name.encode() in owner.catalog.names else -1
 
-    def copy_state(self, name: str = "s") -> State:
+    def copy_state(self, name: str = "s") -> FetchState:
         (state,) = [uplink.copies.by_name[name.encode()].state for uplink in self.uplinks]
         return state
 
@@ -141,7 +140,7 @@ def test_a_slave_gets_what_there_is_and_what_comes(tree: Tree, pair: tuple[Node,
     tree.until(lambda: down.next_seq() == 4)
     worker = down.world.workers[0]
     found = worker.uplinks.copy_of(b"s")
-    assert found is not None and found[1].state is State.FOLLOWING
+    assert found is not None and found[1].state is FetchState.FOLLOWING
     assert worker.uplinks.copy_of(b"other") is None
     assert (worker.uplinks.path_above(b"s"), worker.uplinks.path_above(b"other")) == ((up.id,), ())
 
@@ -168,7 +167,7 @@ def test_calls_go_up_to_the_master_through_nodes_that_follow(tree: Tree, workers
     down.slave(middle, name)
     tree.until(lambda: down.next_seq(name) == 1)
 
-    def later(node: Node, answer: Callable[[list[object], Done], None]) -> None:
+    def later(node: Node, answer: Callable[[list[object], OnResult], None]) -> None:
         node.world.workers[node.world.owner_of(name)].router.answered_later = {"consume": answer}
 
     existed = {"existed": True}
@@ -294,7 +293,7 @@ def test_when_a_rule_goes_its_names_are_not_made_any_more(tree: Tree) -> None:
     up.fill(b"x", name="new")
     up.fill(b"y", name="keep")
     tree.until(lambda: [uplink.prefixes for uplink in down.uplinks] == [{b"keep"}])
-    tree.until(lambda: down.uplinks[0].copies.by_name[b"keep"].state is not State.ASKED)
+    tree.until(lambda: down.uplinks[0].copies.by_name[b"keep"].state is not FetchState.ASKED)
     assert down.next_seq("new") == -1
 
 
@@ -310,7 +309,7 @@ def test_a_fenced_slave_passes_nothing_to_its_upstream(tree: Tree, pair: tuple[N
     assert up.next_seq() == before
     tree.until(lambda: up.role() == "slave")  # it has heard of the term from who follows it
     assert up.say("promote s force") == "ok promote s 6"
-    tree.until(lambda: down.copy_state() is State.FOLLOWING)
+    tree.until(lambda: down.copy_state() is FetchState.FOLLOWING)
     down.peer.send("pub s |y")
     tree.until(lambda: down.messages()[-1:] == up.messages()[-1:] == [b"y"])
 
@@ -443,14 +442,14 @@ class Held:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self.go_on = threading.Event(), threading.Event()
-        original = SettingAside.sync
+        original = SetAsideJob.sync
 
-        def sync(setting: SettingAside) -> None:
+        def sync(setting: SetAsideJob) -> None:
             self.begun.set()
             assert self.go_on.wait(PATIENCE_S)
             original(setting)
 
-        monkeypatch.setattr(SettingAside, "sync", sync)
+        monkeypatch.setattr(SetAsideJob, "sync", sync)
 
 
 @pytest.fixture
@@ -543,7 +542,7 @@ def test_a_host_is_looked_up_where_nobody_waits_for_the_disk(tree: Tree, monkeyp
     up.fill(b"a")
     asked, answer = threading.Event(), threading.Event()
 
-    def look_up(host: str, port: int) -> Address:
+    def look_up(host: str, port: int) -> ResolvedAddress:
         asked.set()
         assert host == "broker-up" and answer.wait(PATIENCE_S)
         return socket.AF_INET, ("127.0.0.1", port)
@@ -565,4 +564,4 @@ def test_a_host_is_looked_up_where_nobody_waits_for_the_disk(tree: Tree, monkeyp
 def test_a_host_that_is_no_name_is_an_upstream_that_is_down(tree: Tree) -> None:
     node = tree.node()
     assert node.say("slave a..b 5050 s #0").startswith("ok slave")
-    tree.until(lambda: node.uplinks[0].phase is Phase.DOWN and "no name of a host" in node.uplinks[0].why)
+    tree.until(lambda: node.uplinks[0].phase is UpstreamPhase.DOWN and "no name of a host" in node.uplinks[0].why)

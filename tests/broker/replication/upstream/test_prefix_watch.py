@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailrace.broker.replication.roles.rules import Rule
-from tailrace.broker.replication.upstream.prefix_watch import ALONE_MAX, Watched
+from tailrace.broker.replication.upstream.prefix_watch import ALONE_MAX, PrefixWatches
 from tailrace.shard.meta import Upstream
 
 A, B = ("a", 1), ("b", 2)
@@ -16,22 +16,22 @@ def rule(pattern: bytes, where: tuple[str, int] | None) -> Rule:
 
 
 @pytest.fixture
-def watched() -> Watched:
-    watched = Watched()
+def watched() -> PrefixWatches:
+    watched = PrefixWatches()
     watched.obey([rule(b"log.*", A), rule(b"one", A), rule(b"own", None), rule(b"*", B)])
     assert watched.stale == {A, B} == set(watched.ruled())
     watched.stale.clear()
     return watched
 
 
-def test_rules_are_watched_by_prefix(watched: Watched) -> None:
+def test_rules_are_watched_by_prefix(watched: PrefixWatches) -> None:
     assert (watched.prefixes(A), watched.prefixes(B)) == ({b"log.", b"one"}, {b""})
     watched.obey([rule(b"log.*", B)])
     assert watched.stale == {A, B}
     assert (watched.prefixes(A), watched.prefixes(B)) == (set(), {b"log."})
 
 
-def test_a_stream_that_follows_alone_is_watched_by_name(watched: Watched) -> None:
+def test_a_stream_that_follows_alone_is_watched_by_name(watched: PrefixWatches) -> None:
     watched.join(b"s", A)
     assert watched.stale == {A} and watched.prefixes(A) == {b"log.", b"one", b"s"}
     watched.stale.clear()
@@ -42,13 +42,13 @@ def test_a_stream_that_follows_alone_is_watched_by_name(watched: Watched) -> Non
 
 
 @pytest.mark.parametrize(("name", "where"), [(b"log.a", A), (b"one", A), (b"s", B), (b"$cursor/s", A), (b"s/$dead", A)])
-def test_what_is_heard_of_anyhow_changes_nothing(watched: Watched, name: bytes, where: tuple[str, int]) -> None:
+def test_what_is_heard_of_anyhow_changes_nothing(watched: PrefixWatches, name: bytes, where: tuple[str, int]) -> None:
     watched.join(name, where)
     watched.leave(name, where)
     assert not watched.stale
 
 
-def test_of_many_that_follow_alone_all_names_are_heard(watched: Watched) -> None:
+def test_of_many_that_follow_alone_all_names_are_heard(watched: PrefixWatches) -> None:
     names = [b"s%d" % number for number in range(ALONE_MAX + 1)]
     for name in names[1:]:
         watched.join(name, A)
@@ -59,7 +59,7 @@ def test_of_many_that_follow_alone_all_names_are_heard(watched: Watched) -> None
     assert watched.prefixes(A) == {b"log.", b"one", *names[1:]}
 
 
-def test_other_rules_make_other_streams_follow_alone(watched: Watched) -> None:
+def test_other_rules_make_other_streams_follow_alone(watched: PrefixWatches) -> None:
     watched.join(b"log.a", A)
     watched.obey([])
     watched.join(b"log.a", A)

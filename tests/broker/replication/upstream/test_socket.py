@@ -20,9 +20,9 @@ from tailrace.broker.replication.upstream.socket import (
     LONG_MIN_BYTES,
     PAGE_BYTES,
     RECEIVE_MIN_BYTES,
-    Chunks,
-    Wire,
-    WireClosed,
+    ChunkRun,
+    UpstreamClosed,
+    UpstreamSocket,
     gather,
     look_up,
     numeric_address,
@@ -37,7 +37,7 @@ from tailrace.shard.frame import pack_frame
 PATIENCE_S = 5.0
 
 
-def wait_for(sock: socket.socket | Wire, event: int) -> None:
+def wait_for(sock: socket.socket | UpstreamSocket, event: int) -> None:
     poll = select.poll()
     poll.register(sock, event)
     assert poll.poll(PATIENCE_S * 1_000), "nothing has come"
@@ -48,7 +48,7 @@ class Pair:
 
     def __init__(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            self.wire = Wire((socket.AF_INET, listener.getsockname()))
+            self.wire = UpstreamSocket((socket.AF_INET, listener.getsockname()))
             self.far, _ = listener.accept()
         wait_for(self.wire, select.POLLOUT)
         self.wire.connected()
@@ -105,8 +105,8 @@ def test_what_can_be_no_name_is_an_error_as_any_other(host: str) -> None:
 def test_nobody_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
-    with pytest.raises(WireClosed, match="refused"):
-        wire = Wire((socket.AF_INET, address))  # may say so at once
+    with pytest.raises(UpstreamClosed, match="refused"):
+        wire = UpstreamSocket((socket.AF_INET, address))  # may say so at once
         wait_for(wire, select.POLLOUT)
         try:
             wire.connected()
@@ -119,13 +119,13 @@ def test_no_socket_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(socket, "socket", refuse)
-    with pytest.raises(WireClosed, match="Too many open files"):
-        Wire((socket.AF_INET, ("127.0.0.1", 5050)))
+    with pytest.raises(UpstreamClosed, match="Too many open files"):
+        UpstreamSocket((socket.AF_INET, ("127.0.0.1", 5050)))
 
 
 def test_an_address_that_cannot_be_reached_from_here() -> None:
-    with pytest.raises(WireClosed):
-        wire = Wire((socket.AF_INET, ("255.255.255.255", 5050)))
+    with pytest.raises(UpstreamClosed):
+        wire = UpstreamSocket((socket.AF_INET, ("255.255.255.255", 5050)))
         wire.connected()
 
 
@@ -157,7 +157,7 @@ def test_sending_to_who_is_gone_closes(pair: Pair) -> None:
     pair.far.close()
     wait_for(pair.wire, select.POLLIN)
     pair.wire.queue(b"x")
-    with pytest.raises(WireClosed):
+    with pytest.raises(UpstreamClosed):
         pair.wire.flush()
 
 
@@ -188,7 +188,7 @@ def test_frames_larger_than_one_read(pair: Pair) -> None:
     while not got:
         with contextlib.suppress(BlockingIOError):
             sent += pair.far.send(data[sent:])
-        got = [(each.id, b"".join(each.pieces)) for each in pair.wire.receive() if isinstance(each, Chunks)]
+        got = [(each.id, b"".join(each.pieces)) for each in pair.wire.receive() if isinstance(each, ChunkRun)]
     assert got == [(9, frames)]
 
 
@@ -202,7 +202,7 @@ def heard(messages: Iterable[object]) -> list[object]:
         each
         for message in messages
         for each in (
-            [(message.id, bytes(piece)) for piece in message.pieces] if isinstance(message, Chunks) else [message]
+            [(message.id, bytes(piece)) for piece in message.pieces] if isinstance(message, ChunkRun) else [message]
         )
     ]
 
@@ -264,7 +264,7 @@ def test_frames_of_long_chunks_lie_as_in_the_file(pair: Pair) -> None:
     while len(got) < sum(sizes):
         wait_for(pair.wire, select.POLLIN)
         for message in pair.wire.receive(place_now):
-            assert isinstance(message, Chunks)
+            assert isinstance(message, ChunkRun)
             for piece in message.pieces:
                 offset = address(piece) - base
                 alike += offset < PAGE_BYTES and (offset - place_now(1)) % PAGE_BYTES == 0
@@ -294,7 +294,7 @@ def test_what_was_whole_comes_before_the_connection_ends(pair: Pair) -> None:
     pair.far.sendall(bytes(10) + chunk(1, frames) + chunk(1, frames)[:-10])
     pair.far.shutdown(socket.SHUT_WR)
     got: list[object] = []
-    with pytest.raises(WireClosed, match="has closed the connection"):
+    with pytest.raises(UpstreamClosed, match="has closed the connection"):
         while True:
             wait_for(pair.wire, select.POLLIN)
             for message in pair.wire.receive():
@@ -307,7 +307,7 @@ def test_what_is_no_chunk_is_refused_behind_a_long_one(pair: Pair) -> None:
     assert pair.say(chunk(1, frames)[:-10]) == []
     pair.far.sendall(bytes(10) + b"\xff" * 9)
     got: list[object] = []
-    with pytest.raises(WireClosed, match="no binary protocol"):
+    with pytest.raises(UpstreamClosed, match="no binary protocol"):
         while True:
             wait_for(pair.wire, select.POLLIN)
             for message in pair.wire.receive():
@@ -323,7 +323,7 @@ def test_chunks_that_follow_one_another_come_as_one() -> None:
     one, other = ([m.Chunk(number, memoryview(b"%d" % place)) for place in range(70)] for number in (1, 2))
     messages: list[m.Response] = [*one[:3], m.Ping(), *one[3:5], *other[:2], *one]
     found = list(gather(messages))
-    sizes = [len(each.pieces) if isinstance(each, Chunks) else 0 for each in found]
+    sizes = [len(each.pieces) if isinstance(each, ChunkRun) else 0 for each in found]
     assert sizes == [3, 0, 2, 2, CHUNKS_AT_ONCE, 70 - CHUNKS_AT_ONCE]
     assert heard(found) == [(each.id, bytes(each.frames)) if isinstance(each, m.Chunk) else each for each in messages]
     assert list(gather([])) == []
@@ -341,7 +341,7 @@ def test_a_long_chunk_is_given_before_the_next_is_asked_for() -> None:
 
     found = list[tuple[int, list[bytes]]]()
     for each in gather(long()):
-        assert isinstance(each, Chunks)
+        assert isinstance(each, ChunkRun)
         found.append((asked, [bytes(piece[:5]) for piece in each.pieces]))
     assert found == [(1, [b"small", b"\1" * 5]), (2, [b"\2" * 5]), (3, [b"\3" * 5])]
 
@@ -352,7 +352,7 @@ def test_what_came_before_something_wrong_is_given_first() -> None:
         raise PeerError(Code.PROTOCOL, "wrong", fatal=True)
 
     found = gather(broken())
-    assert next(found) == Chunks(1, [memoryview(b"a")])
+    assert next(found) == ChunkRun(1, [memoryview(b"a")])
     with pytest.raises(PeerError, match="wrong"):
         next(found)
 
@@ -365,7 +365,7 @@ def test_a_flood_of_small_messages_is_read_in_small_parts(pair: Pair) -> None:
     def read() -> int:
         wait_for(wire, select.POLLIN)
         before = wire.received_bytes
-        assert all(isinstance(message, (m.Ping, Chunks)) for message in wire.receive())
+        assert all(isinstance(message, (m.Ping, ChunkRun)) for message in wire.receive())
         return wire.received_bytes - before
 
     while len(sizes) < 30:
@@ -390,7 +390,7 @@ def test_the_end_closes_behind_what_came_before_it(pair: Pair) -> None:
     pair.far.shutdown(socket.SHUT_WR)
     wait_for(pair.wire, select.POLLIN)
     assert list(pair.wire.receive()) == [m.Opened(1)]
-    with pytest.raises(WireClosed, match="has closed the connection"):
+    with pytest.raises(UpstreamClosed, match="has closed the connection"):
         list(pair.wire.receive())
 
 
@@ -398,7 +398,7 @@ def test_a_reset_closes(pair: Pair) -> None:
     pair.far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     pair.far.close()
     wait_for(pair.wire, select.POLLIN)
-    with pytest.raises(WireClosed, match="reset"):
+    with pytest.raises(UpstreamClosed, match="reset"):
         list(pair.wire.receive())
 
 
@@ -412,7 +412,7 @@ def test_a_reset_closes(pair: Pair) -> None:
     ],
 )
 def test_bytes_that_no_broker_sends_close(pair: Pair, data: bytes) -> None:
-    with pytest.raises(WireClosed, match="no binary protocol"):
+    with pytest.raises(UpstreamClosed, match="no binary protocol"):
         pair.say(data)
 
 
@@ -420,7 +420,7 @@ def test_what_came_before_bytes_that_no_broker_sends_is_heard(pair: Pair) -> Non
     heard = []
     pair.far.sendall(pack(m.Opened(1)) + b"\xff" * 20)
     wait_for(pair.wire, select.POLLIN)
-    with pytest.raises(WireClosed):
+    with pytest.raises(UpstreamClosed):
         for message in pair.wire.receive():
             heard.append(message)
     assert heard == [m.Opened(1)]

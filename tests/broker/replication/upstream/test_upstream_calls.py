@@ -9,8 +9,8 @@ import msgpack
 import pytest
 
 from tailrace.broker.replication.upstream import upstream_calls as module
-from tailrace.broker.replication.upstream.socket import WireClosed
-from tailrace.broker.replication.upstream.upstream_calls import PATIENCE_S, CallsUp
+from tailrace.broker.replication.upstream.socket import UpstreamClosed
+from tailrace.broker.replication.upstream.upstream_calls import PATIENCE_S, UpstreamCalls
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.consuming import Consume, pack_body
 from tailrace.protocol.errors import Code
@@ -29,7 +29,7 @@ class Line:
         self._ears = Ears()
         self.heard: list[Call] = []
         self.outcomes: list[Any] = []
-        self.calls = CallsUp(self._hear)
+        self.calls = UpstreamCalls(self._hear)
         self.calls.went_up()
 
     def _hear(self, data: bytes) -> None:
@@ -79,7 +79,7 @@ def test_a_refusal_is_the_askers(line: Line, code: str, expected: Code) -> None:
 )
 def test_what_cannot_be_an_answer_closes(line: Line, message: Returned) -> None:
     line.call()
-    with pytest.raises(WireClosed, match=r"nobody made|no answer to Consume"):
+    with pytest.raises(UpstreamClosed, match=r"nobody made|no answer to Consume"):
         line.calls.returned(message)
     assert len(line.calls) == 1
     line.calls.went_down()

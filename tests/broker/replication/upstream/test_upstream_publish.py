@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.broker.replication.upstream.upstream_publish import UpForward
-from tailrace.broker.routing.batch import Batch
+from tailrace.broker.replication.upstream.upstream_publish import UpstreamPublish
+from tailrace.broker.routing.batch import StreamBatch
 from tailrace.protocol.errors import Code
 from tailrace.protocol.messages import Ack, Failed, Op, Publish, Published
 from tailrace.shard.frame import pack_frame
@@ -34,7 +34,7 @@ class Link:
         return message
 
 
-def two_parts() -> tuple[Batch, list[Sink]]:
+def two_parts() -> tuple[StreamBatch, list[Sink]]:
     """Two publishers, of two messages and of one."""
     sinks = [Sink(), Sink()]
     made = batch(S, b"a", b"b", sink=sinks[0])
@@ -54,7 +54,7 @@ def two_parts() -> tuple[Batch, list[Sink]]:
 def test_a_batch_goes_up_as_one_publish(sync: bool, replicas: int, ack: Ack) -> None:
     made, _sinks = two_parts()
     made.sync, made.replicas = sync, replicas
-    forward = UpForward(9, made)
+    forward = UpstreamPublish(9, made)
     assert (forward.name, forward.nbytes, forward.request_id) == (S, made.nbytes, 9)
     link = Link()
     forward.send(link)
@@ -65,7 +65,7 @@ def test_a_batch_goes_up_as_one_publish(sync: bool, replicas: int, ack: Ack) -> 
 
 def test_each_part_hears_its_own_seqs() -> None:
     made, sinks = two_parts()
-    UpForward(9, made).published(Published(9, ((40, 3, 5),)))
+    UpstreamPublish(9, made).published(Published(9, ((40, 3, 5),)))
     assert [sink.published_at for sink in sinks] == [{0: 40}, {7: 42}]
 
 
@@ -75,25 +75,25 @@ def test_each_part_hears_its_own_seqs() -> None:
 )
 def test_a_refusal_goes_to_every_part(code: str, told: Code) -> None:
     made, sinks = two_parts()
-    UpForward(9, made).failed(Failed(code, "why", False, Op.PUBLISH, 9))
+    UpstreamPublish(9, made).failed(Failed(code, "why", False, Op.PUBLISH, 9))
     assert [sink.refusals for sink in sinks] == [{0: (told, "why")}, {7: (told, "why")}]
 
 
 def test_what_is_logged_and_not_held_tells_its_seqs() -> None:
     made, sinks = two_parts()
     row = (40, 3, 0, "unreplicated", "held by 1 of 2")
-    UpForward(9, made).failed(Failed("unreplicated", "why", False, Op.PUBLISH, 9, (row,)))
+    UpstreamPublish(9, made).failed(Failed("unreplicated", "why", False, Op.PUBLISH, 9, (row,)))
     assert [sink.logged_at for sink in sinks] == [{0: 40}, {7: 42}]
     assert sinks[0].refusals == {0: (Code.UNREPLICATED, "held by 1 of 2")}
 
 
 def test_without_seqs_it_is_a_refusal() -> None:
     made, sinks = two_parts()
-    UpForward(9, made).failed(Failed("unreplicated", "why", False, Op.PUBLISH, 9))
+    UpstreamPublish(9, made).failed(Failed("unreplicated", "why", False, Op.PUBLISH, 9))
     assert sinks[1].refusals == {7: (Code.UNREPLICATED, "why")} and not sinks[1].logged_at
 
 
 def test_one_that_was_never_sent_fails_as_its_route_says() -> None:
     made, sinks = two_parts()
-    UpForward(9, made).fail(Code.OVERLOADED, "too far behind")
+    UpstreamPublish(9, made).fail(Code.OVERLOADED, "too far behind")
     assert sinks[0].refusals == {0: (Code.OVERLOADED, "too far behind")}
