@@ -15,6 +15,8 @@ from tailrace.core.address import Address
 
 ANSWER_TIMEOUT_S = 60.0
 STDOUT = 1
+BEGINNINGS = (b"ok", b"err ", b"msg ")
+"""Every answer of a broker begins with one of these."""
 
 EPILOG = """\b
 Examples:
@@ -45,6 +47,10 @@ def command(words: tuple[str, ...], server: str | None, host: str | None, port: 
     with connect_socket(chosen) as sock:
         for received in _ask(sock, chosen, line.encode(errors="surrogateescape")):
             answer.take(received)
+            if not answer.is_of_a_broker:
+                raise _other(chosen, "it speaks another protocol")
+    if not answer.has_begun and words[0].lower().split()[:1] not in ([], ["pub"]):  # these get no answer if all is well
+        raise _other(chosen, "it closed the connection without an answer")
     if answer.is_cut:
         raise _lost(chosen, "the broker closed the connection in the middle of its answer")
     return REFUSED if answer.refused else OK
@@ -68,6 +74,10 @@ def _lost(server: Address, reason: str) -> CommandError:
     return CommandError(f"connection to {server} lost ({reason}); the command may have been run", NO_CONNECTION)
 
 
+def _other(server: Address, reason: str) -> CommandError:
+    return CommandError(f"{server} is no tailrace broker: {reason}", NO_CONNECTION)
+
+
 def parse_error(line: bytes) -> tuple[str, str] | None:
     """(code, text) of a line `err CODE text`, None for any other line."""
     if not line.startswith(b"err "):
@@ -82,8 +92,15 @@ class Answer:
     def __init__(self) -> None:
         self._rest = b""
         self.refused = False
+        self.has_begun = False
+        self.is_of_a_broker = True
 
     def take(self, received: bytes) -> None:
+        if not self.has_begun:
+            self.is_of_a_broker = any(received.startswith(each[: len(received)]) for each in BEGINNINGS)
+            if not self.is_of_a_broker:
+                return
+            self.has_begun = True
         lines = (self._rest + received).split(b"\r\n")
         self._rest = lines.pop()
         shown = []

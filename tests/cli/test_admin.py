@@ -111,3 +111,12 @@ def test_no_answer(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
     with answering(b"", silent=True) as server:
         assert main.run(["admin", "-p", server.port, "streams"]) == NO_CONNECTION
     assert "did not answer within 0 s" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\nok no\r\n", b"220 mail.example.com\r\n"])
+def test_a_peer_that_is_no_broker(answer: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+    """Such as the metrics port, which closes without a word."""
+    with answering(answer) as server:
+        assert main.run(["admin", "--port", server.port, "streams"]) == NO_CONNECTION
+    out, err = capfd.readouterr()
+    assert out == "" and "no tailrace broker" in err
