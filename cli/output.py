@@ -9,6 +9,7 @@ import select
 from json.encoder import encode_basestring
 
 from tailrace import Message
+from tailrace.cli.ending import CommandError
 from tailrace.cli.start import to_iso
 
 
@@ -56,7 +57,7 @@ def _payload(payload: bytes) -> str:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write every byte, waiting where the descriptor does not take it now. Raises BrokenPipeError, OSError."""
+    """Write every byte, waiting where the descriptor does not take it now. Raises BrokenPipeError, CommandError."""
     rest = memoryview(data)
     while rest:
         try:
@@ -65,3 +66,7 @@ def write_all(fd: int, data: bytes) -> None:
             poller = select.poll()
             poller.register(fd, select.POLLOUT)
             poller.poll()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise CommandError(f"cannot write the output: {error.strerror}") from error

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace import Message
+from tailrace.cli.ending import CommandError
 from tailrace.cli.output import render_json, render_plain, write_all
 from tailrace.core.headers import pack_headers
 
@@ -88,3 +89,8 @@ def test_every_byte_is_written_whatever_the_pipe_takes(blocking: bool) -> None:
     with pytest.raises(BrokenPipeError):
         write_all(write_fd, b"x")
     os.close(write_fd)
+
+
+def test_a_full_disk_is_one_line() -> None:
+    with open("/dev/full", "wb") as full, pytest.raises(CommandError, match="cannot write the output: No space left"):
+        write_all(full.fileno(), b"x")
