@@ -35,6 +35,7 @@ from tailrace.spark.broker_connection import BrokerConnection, Chunk, list_strea
 from tailrace.spark.entries import ENTRY, Entries, no_entries
 from tailrace.spark.frames import index_of
 from tailrace.spark.patterns import is_exact, is_wanted, needs_listing
+from tailrace.spark.scan import Signature
 from tailrace.spark.slices import NO_IDENTITY, Slice
 from tailrace.spark.source import Block, SourceOptions, Stamp, StreamRef
 
@@ -64,6 +65,9 @@ class BrokerSource:
             found = (name for name in list_streams(self._options.brokers[0]) if is_wanted(name, patterns))
             names = sorted({*found, *filter(is_exact, patterns)})
         return list(map(self.ref, names))
+
+    def scan(self, patterns: Sequence[str]) -> list[tuple[StreamRef, Signature | None]]:
+        return [(ref, None) for ref in self.streams(patterns)]
 
     def ref(self, stream: str) -> StreamRef:
         return StreamRef(UNKNOWN_SHARD, stream)

@@ -26,6 +26,7 @@ from tailrace.shard.stream_files import StreamPaths, stream_paths
 from tailrace.spark.entries import ENTRY, Entries, find_fault, no_entries
 from tailrace.spark.frames import check_frames
 from tailrace.spark.patterns import is_exact, is_wanted, needs_listing
+from tailrace.spark.scan import IndexScan, Signature
 from tailrace.spark.slices import Identity, Slice
 from tailrace.spark.source import Block, SourceOptions, Stamp, StreamRef
 
@@ -46,6 +47,8 @@ class DirectorySource:
         self._shard_paths = self._data.shard_paths()
         self._check_crc = options.check_crc
         self._only_synced = options.only_synced
+        self._scan: IndexScan | None = None
+        self._refs: dict[str, StreamRef] = {}  # of the last scan, in order
 
     def streams(self, patterns: Sequence[str]) -> list[StreamRef]:
         if not needs_listing(patterns):
@@ -59,6 +62,18 @@ class DirectorySource:
         # A named stream that does not exist is reported by `view`.
         named = (self.ref(name) for name in patterns if is_exact(name))
         return sorted({*found, *named}, key=lambda ref: ref.stream)
+
+    def scan(self, patterns: Sequence[str]) -> list[tuple[StreamRef, Signature | None]]:
+        if not needs_listing(patterns):
+            return [(ref, None) for ref in self.streams(patterns)]
+        if self._scan is None or self._scan.patterns != patterns:
+            self._scan = IndexScan(self._shard_paths, patterns)
+        found = self._scan.scan()
+        for name in filter(is_exact, patterns):
+            found.setdefault(name, (self._data.shard_of(name), None))
+        if found.keys() != self._refs.keys():
+            self._refs = {name: StreamRef(found[name][0], name) for name in sorted(found)}
+        return [(ref, found[name][1]) for name, ref in self._refs.items()]
 
     def ref(self, stream: str) -> StreamRef:
         return StreamRef(self._data.shard_of(stream), stream)

@@ -7,9 +7,10 @@ repeated read gets the same messages. If some are lost meanwhile the query fails
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -20,16 +21,38 @@ from tailrace.errors import StreamBehind
 from tailrace.shard.errors import StreamCut
 from tailrace.spark.batch import TaskPartition, batch_maker
 from tailrace.spark.columns import BatchMaker, Part, gather
-from tailrace.spark.offsets import DataLoss, Mark, Offset, advance, is_same_stream, pack_offset, parse_offset
+from tailrace.spark.offsets import (
+    PACKED_FROM,
+    DataLoss,
+    Mark,
+    Offset,
+    advance,
+    is_same_stream,
+    pack_offset,
+    parse_offset,
+)
 from tailrace.spark.options import InvalidOption, Options
 from tailrace.spark.places import Range
 from tailrace.spark.plan import is_unborn, resolve
 from tailrace.spark.planning import cut, pack, rows_for
 from tailrace.spark.reading import LOG, read_slice, told
+from tailrace.spark.scan import Signature, is_settled
 from tailrace.spark.slices import NO_IDENTITY, BadStream, BadStreams, Slice
 from tailrace.spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, StreamView, open_source
 
 GONE: Final = "stream {!r} no longer exists; the query has read all messages it could"
+
+
+LOOKS_EVERY: Final = 100
+"""In so many triggers each stream is looked at once, whether its files have changed or not."""
+
+
+class StreamLook(NamedTuple):
+    """What a look at a stream has found, when its files looked like this and the query had read up to `known`."""
+
+    signature: Signature
+    known: Mark | None
+    end: Mark
 
 
 class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -47,6 +70,10 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._frozen: Offset | None = None
         self._vanished: set[str] = set()  # streams that the query has read and that do not exist now
         self._boots: dict[str, int] = {}  # of the last look at a stream's last message read
+        self._looks: dict[str, StreamLook] = {}  # that need not be repeated while nothing changes
+        self._looked: set[str] = set()  # streams that the last look has opened
+        self._turn = 0
+        self._known: list[tuple[dict[str, Any], Offset]] = []  # the latest offsets as Spark has them, and parsed
         batch_maker(options, schema)
 
     # --- what Spark calls -------------------------------------------------------------------------------------------
@@ -54,24 +81,27 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         self._look({})
         # With "new" the streams that are there begin at their ends; those that come later, at their beginnings.
-        return pack_offset(self._latest if self._options.from_new else self._first)
+        return self._pack(self._latest if self._options.from_new else self._first)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        done = parse_offset(start)
+        done = self._parse(start)
         self._look(done)
         latest = self._latest if self._frozen is None else _no_further(self._latest, self._frozen)
-        begun = {**{name: mark for name, mark in self._first.items() if name in latest}, **done}
-        begun = {name: self._checked(name, mark) for name, mark in begun.items()}
+        self._first = {name: mark for name, mark in self._first.items() if name not in done}
+        begun = {**done, **{name: mark for name, mark in self._first.items() if name in latest}}
+        for name in self._looked & begun.keys():
+            begun[name] = self._checked(name, begun[name])
         latest = {
             name: mark._replace(resumed=begun[name].resumed if begun[name] != done.get(name) else None)
             for name, mark in latest.items()
             if mark.seq > begun[name].seq
         }
         end = advance(begun, latest, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
-        end = {name: self._marked(name, mark, name in latest) for name, mark in end.items()}
+        for name in latest.keys() | self._vanished | {name for name, mark in done.items() if mark.is_gone}:
+            end[name] = self._marked(name, end[name], name in latest)
         for name in find_gone(done, end):
             LOG.warning(GONE.format(name))
-        return pack_offset(end)
+        return self._pack(end)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         rows = self._options.max_rows_per_batch
@@ -82,14 +112,20 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._frozen = dict(self._latest)
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        return pack_offset(self._latest)
+        """For the progress only. Of many streams just the sums; `$lag` is what the last batch has left."""
+        done = self._known[0][1] if self._known else {}
+        waiting = [mark.seq - done[name].seq for name, mark in self._latest.items() if name in done]
+        lag = {"messages": sum(filter(None, waiting)), "streams": sum(map(bool, waiting))}
+        marks = pack_offset(self._latest) if len(self._latest) < PACKED_FROM else {"$streams": len(self._latest)}
+        return {**marks, "$lag": lag}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        begun = parse_offset(start)
-        slices = [self._slice(name, begun.get(name), mark) for name, mark in parse_offset(end).items()]
+        begun, ended = self._parse(start), self._parse(end)
+        moved = {name: mark for name, mark in ended.items() if begun.get(name) != mark}
+        slices = [self._slice(name, begun.get(name), mark) for name, mark in moved.items()]
         rows = self._options.rows_per_task or rows_for(slices, os.cpu_count() or 1)
         tasks = [TaskPartition(task) for task in pack((part for each in slices for part in cut(each, rows)), rows)]
-        gone = tuple(BadStream(name, GONE.format(name)) for name in find_gone(begun, parse_offset(end)))
+        gone = tuple(BadStream(name, GONE.format(name)) for name in find_gone(begun, moved))
         return [*tasks, *([TaskPartition((), gone)] if gone else [])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -113,14 +149,46 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._source = open_source(self._options.source)
         return self._source
 
+    def _pack(self, offset: Offset) -> dict[str, Any]:
+        """Remembers it: Spark gives it back, as the end of this batch and as the start of the next one."""
+        for packed, same in self._known:
+            if same == offset:
+                return packed
+        self._known = [(pack_offset(offset), offset), *self._known[:1]]
+        return self._known[0][0]
+
+    def _parse(self, said: dict[str, Any]) -> Offset:
+        found = next((offset for packed, offset in self._known if packed == said), None)
+        if found is None:
+            found = parse_offset(said)
+            self._known = [(said, found), *self._known[:1]]
+        return found
+
+    def _is_unchanged(self, stream: str, signature: Signature | None, known: Mark | None, place: int) -> bool:
+        """Whether another look would find what the former one has found. Some streams are looked at in any case."""
+        if place % LOOKS_EVERY == self._turn % LOOKS_EVERY:
+            return False
+        look = self._looks.get(stream)
+        return signature is not None and look is not None and (look.signature, look.known) == (signature, known)
+
     def _look(self, known: Offset) -> None:
-        """Notes the beginning of every stream for this query, and its end now. Raises BadStreams."""
+        """Notes the beginning of every stream for this query, and its end now, looking only at streams that may have
+        changed. Raises BadStreams."""
         source, bad = self._opened(), []
         self._replaced.clear()
+        self._looked.clear()
+        self._turn += 1
+        now_ns = time.time_ns()
         latest: Offset = {}
-        for ref in source.streams(self._options.streams):
+        for place, (ref, signature) in enumerate(source.scan(self._options.streams)):
+            mark = known.get(ref.stream)
+            if self._is_unchanged(ref.stream, signature, mark, place):
+                latest[ref.stream] = self._looks[ref.stream].end
+                continue
+            self._looks.pop(ref.stream, None)
             try:
-                self._look_at(source, ref, known.get(ref.stream), latest)
+                if self._look_at(source, ref, mark, latest) and signature is not None and is_settled(signature, now_ns):
+                    self._looks[ref.stream] = StreamLook(signature, mark, latest[ref.stream])
             except CONNECTION_ERRORS:
                 raise
             except STREAM_ERRORS as error:
@@ -133,7 +201,9 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._vanished = known.keys() - latest.keys() - {each.stream for each in bad}
         self._latest = latest
 
-    def _look_at(self, source: Source, ref: StreamRef, known: Mark | None, latest: Offset) -> None:
+    def _look_at(self, source: Source, ref: StreamRef, known: Mark | None, latest: Offset) -> bool:
+        """Returns whether the view shows all there is of the stream, and nothing is wrong with it."""
+        self._looked.add(ref.stream)
         with source.view(ref) as view:
             end = Mark(view.next_seq, view.identity)
             if known is None:
@@ -146,6 +216,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if is_replaced(view, known):
                     self._replaced.add(ref.stream)
             latest[ref.stream] = end
+            return view.possible_seq == view.next_seq and ref.stream not in self._replaced
 
     def _checked(self, name: str, mark: Mark) -> Mark:
         """Returns where to continue in a stream. Raises DataLoss if it is not the stream that the query has read."""

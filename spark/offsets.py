@@ -8,8 +8,13 @@ again, to other messages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+import zlib
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgpack
+import numpy as np
 
 from tailrace.spark.slices import NO_IDENTITY, Identity
 
@@ -32,6 +37,12 @@ class Mark(NamedTuple):
 
 
 Offset: TypeAlias = dict[str, Mark]
+PACKED_FROM: Final = 1_000
+"""Streams in an offset from which on it is packed."""
+PACKED: Final = "|packed"
+"""No stream has this name."""
+OFFSET_BYTES_MAX: Final = 1 << 30
+SHOWN_MAX: Final = 1_000
 _OPTIONAL: Final = {"us": "time_us", "from": "resumed", "epoch": "epoch", "boot": "boot"}
 """Fields of a mark by their names in the checkpoint."""
 
@@ -51,7 +62,46 @@ def is_same_stream(one: Identity, other: Identity) -> bool:
 
 
 def pack_offset(offset: Offset) -> dict[str, Any]:
-    return {name: _pack(mark) for name, mark in offset.items()}
+    """Names and marks that can be read, or for many streams a text of columns, compressed, and the names of those that
+    have vanished."""
+    if len(offset) < PACKED_FROM:
+        return {name: _pack(mark) for name, mark in offset.items()}
+    seqs, identities, times, resumed, epochs, boots, _ = zip(*offset.values(), strict=True)
+    columns = (seqs, times, resumed, epochs, boots, *zip(*identities, strict=True))
+    body = msgpack.packb(["\n".join(offset), *map(_pack_column, columns)])
+    packed = base64.b64encode(zlib.compress(body, 1)).decode()
+    return {PACKED: packed, "gone": [name for name, mark in offset.items() if mark.is_gone]}
+
+
+def _pack_column(values: Sequence[int | None]) -> tuple[bytes, bytes]:
+    """The bytes of the numbers, the lowest of all first, which compresses best; and which of them are there."""
+    there = np.ones(len(values), np.bool_)
+    if None in values:
+        there[[place for place, value in enumerate(values) if value is None]] = False
+        values = [value or 0 for value in values]
+    numbers = np.array(values, np.uint64)
+    return numbers.view(np.uint8).reshape(-1, 8).T.tobytes(), np.packbits(there).tobytes()
+
+
+def _unpack_column(column: tuple[bytes, bytes], count: int) -> list[int | None]:
+    planes = np.frombuffer(column[0], np.uint8).reshape(8, count)
+    numbers: list[int | None] = np.ascontiguousarray(planes.T).view(np.uint64)[:, 0].tolist()
+    there = np.unpackbits(np.frombuffer(column[1], np.uint8), count=count)
+    for place in np.flatnonzero(there == 0).tolist():
+        numbers[place] = None
+    return numbers
+
+
+def _parse_packed(text: str, gone: list[str]) -> Offset:
+    body = zlib.decompressobj()
+    joined, *columns = msgpack.unpackb(body.decompress(base64.b64decode(text), OFFSET_BYTES_MAX))
+    names = joined.split("\n")
+    seqs, times, resumed, epochs, boots, ids, cuts = (_unpack_column(column, len(names)) for column in columns)
+    marks = map(Mark, seqs, zip(ids, cuts, strict=True), times, resumed, epochs, boots)
+    offset = dict(zip(names, marks, strict=True))
+    for name in gone:
+        offset[name] = offset[name]._replace(is_gone=True)
+    return offset
 
 
 def _pack(mark: Mark) -> dict[str, int]:
@@ -64,9 +114,11 @@ def _pack(mark: Mark) -> dict[str, int]:
 def parse_offset(said: Mapping[str, Any]) -> Offset:
     """Raises ValueError for an invalid offset, as from another source's checkpoint."""
     try:
+        if PACKED in said:
+            return _parse_packed(said[PACKED], said["gone"])
         return {name: _parse(mark) for name, mark in said.items()}
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"the checkpoint holds no offset of this source: {dict(said)!r}") from error
+    except (KeyError, TypeError, ValueError, zlib.error, msgpack.UnpackException) as error:
+        raise ValueError(f"the checkpoint holds no offset of this source: {str(dict(said))[:SHOWN_MAX]}") from error
 
 
 def _parse(said: Mapping[str, Any]) -> Mark:

@@ -11,6 +11,7 @@ from tailrace.errors import ConnectFailed, ConnectionLost, OperationTimeout, Tai
 from tailrace.shard.errors import StorageError
 from tailrace.shard.names import InvalidName
 from tailrace.spark.entries import Entries
+from tailrace.spark.scan import Signature
 from tailrace.spark.slices import Identity, Slice
 
 STREAM_ERRORS: Final = (StorageError, TailraceError, InvalidName, OSError)
@@ -99,6 +100,10 @@ class Source(Protocol):
     def streams(self, patterns: Sequence[str]) -> list[StreamRef]:
         """Returns the streams that the patterns select (`spark.patterns`), in the order of their names. A stream
         named without a wildcard is included even if it does not exist: `view` reports that."""
+
+    def scan(self, patterns: Sequence[str]) -> list[tuple[StreamRef, Signature | None]]:
+        """The same streams, each with how its files look from outside: unless that changes, and once it is settled, a
+        view of the stream has the same end. None if it is unknown, as over a connection."""
 
     def ref(self, stream: str) -> StreamRef:
         """Views a stream that may not exist."""

@@ -14,10 +14,14 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from tailrace.shard.directory import DataDirectory
 from tailrace.shard.errors import StreamCut
+from tailrace.shard.stream_files import stream_paths
+from tailrace.spark import live, offsets, scan
+from tailrace.spark.directory_source import DirectorySource, DirectoryView
 from tailrace.spark.live import TailraceStreamReader
 from tailrace.spark.offsets import DataLoss
 from tailrace.spark.options import InvalidOption, parse_options
 from tailrace.spark.slices import BadStreams
+from tailrace.spark.source import StreamRef
 from tests.spark.data import START_US, add_stream, append, make_directory, open_log, plain, trim
 
 SCHEMA = StructType([StructField("stream", StringType()), StructField("seq", LongType())])
@@ -409,3 +413,60 @@ def test_a_live_query_has_no_end(data: DataDirectory) -> None:
     options: dict[str, Any] = {"to": "#5"}
     with pytest.raises(InvalidOption, match="a live query has no end"):
         Query(data, **options)
+
+
+# --- very many streams ----------------------------------------------------------------------------------------------
+
+
+def test_a_trigger_looks_only_at_streams_that_have_changed(
+    data: DataDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "SETTLE_NS", -(10**12))
+    monkeypatch.setattr(live, "LOOKS_EVERY", 10**9)
+    monkeypatch.setattr(offsets, "PACKED_FROM", 1)
+    add_stream(data, "c", plain(2))
+    query = Query(data)
+    looked: list[str] = []
+    view = DirectorySource.view
+
+    def look(source: DirectorySource, ref: StreamRef) -> DirectoryView:
+        looked.append(ref.stream)
+        return view(source, ref)
+
+    monkeypatch.setattr(DirectorySource, "view", look)
+    assert len(query.batch()) == 16
+    assert query.batch() == []  # the marks are new, so all of them are looked at
+    looked.clear()
+    assert query.batch() == []
+    assert looked == []
+    grow(data, "b", 3)
+    assert query.batch() == seqs("b", 4, 7)
+    assert set(looked) == {"b"}
+    index = Path(stream_paths(data.stream_directory("c"), "c").index_file)
+    for path in index.parent.glob("c.*"):
+        path.unlink()
+    add_stream(data, "c", plain(2))
+    with pytest.raises(DataLoss, match="stream 'c': it was made anew"):
+        query.batch()
+
+
+def test_each_stream_is_looked_at_once_in_a_while(data: DataDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even one whose files do not look changed."""
+    monkeypatch.setattr(scan, "SETTLE_NS", -(10**12))
+    monkeypatch.setattr(live, "LOOKS_EVERY", 5)
+    query = Query(data)
+    for _ in range(3):
+        query.batch()
+    index = Path(stream_paths(data.stream_directory("a"), "a").index_file)
+    before = index.stat()
+    grow(data, "a", 1)
+    monkeypatch.setattr(scan, "_sign", lambda _entry: (before.st_ino, before.st_size, before.st_mtime_ns))
+    assert [row for _ in range(6) for row in query.batch()] == seqs("a", 10, 11)
+
+
+def test_the_lag_is_in_the_progress(data: DataDirectory) -> None:
+    query = Query(data)
+    query.batch(rows=5)
+    assert query.reader.reportLatestOffset()["$lag"] == {"messages": 9, "streams": 2}
+    query.batch()
+    assert query.reader.reportLatestOffset()["$lag"] == {"messages": 0, "streams": 0}

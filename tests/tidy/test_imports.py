@@ -34,6 +34,7 @@ MAY_IMPORT = {
     "bench": ("bench", *CODECS),
     "bench.load.live": ("bench", "spark", *CODECS),
     "bench.load.local_rollup": ("bench", "spark", *CODECS),
+    "bench.load.many_live": ("bench", "spark", *CODECS),
     "bench.load.rollup": ("bench", "spark", *CODECS),
     "bench.load.spark_server": ("bench", "spark", *CODECS),
 }

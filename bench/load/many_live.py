@@ -1,0 +1,84 @@
+"""A live query over very many streams: what a trigger costs in which little has changed, and what a batch puts into the
+checkpoint. Without Spark: the calls that it makes, with offsets that go through JSON.
+
+    python -m bench.load.many_live DIR [--streams 100000] [--triggers 8]
+
+DIR gets the data, and stays. Between two triggers ten of the streams grow.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import LongType, StringType, StructType
+
+from tailrace.shard.directory import DataDirectory, make_data_dir, open_data_dir
+from tailrace.shard.frame import pack_frame
+from tailrace.shard.header import read_boot_id
+from tailrace.shard.log import StreamLog
+from tailrace.spark.live import TailraceStreamReader
+from tailrace.spark.options import parse_options
+from tailrace.spark.scan import SETTLE_S
+
+SHARDS: Final = 16
+GROWN: Final = 10
+SCHEMA: Final = StructType().add("stream", StringType()).add("seq", LongType())
+
+
+def grow(data: DataDirectory, number: int, messages: int) -> None:
+    """Append to a stream, which is made if it is not there."""
+    name = f"device.{number:06d}"
+    log = StreamLog.open(data.stream_directory(name), name, create=True, boot_id=read_boot_id())
+    for _ in range(messages):
+        log.append(bytearray(pack_frame(b"23.5")), 1, time.time_ns() // 1_000, 1)
+    log.close()
+
+
+@contextmanager
+def took(seconds: list[tuple[float, float]]) -> Iterator[None]:
+    """By the clock, and of processor time."""
+    begun_s, own_s = time.perf_counter(), time.process_time()
+    yield
+    seconds.append((time.perf_counter() - begun_s, time.process_time() - own_s))
+
+
+def main(folder: Path, streams: int, triggers: int) -> None:
+    if not folder.exists():
+        made = make_data_dir(folder, SHARDS)
+        for number in range(streams):
+            grow(made, number, 1 + number % 3)
+        time.sleep(SETTLE_S)
+    data = open_data_dir(folder)
+    reader = TailraceStreamReader(parse_options({"path": str(folder)}), SCHEMA)
+    done = json.dumps(reader.initialOffset())
+    for trigger in range(triggers):
+        seconds: list[tuple[float, float]] = []
+        with took(seconds):
+            end = json.dumps(reader.latestOffset(json.loads(done), ReadAllAvailable()))
+        with took(seconds):
+            tasks = reader.partitions(json.loads(done), json.loads(end)) if end != done else []
+        with took(seconds):
+            json.dumps(reader.reportLatestOffset())
+        calls = zip(("latestOffset", "partitions", "reportLatestOffset"), seconds, strict=True)
+        times = ", ".join(f"{name} {clock_s:.2f} s ({own_s:.2f} s processor)" for name, (clock_s, own_s) in calls)
+        print(f"trigger {trigger}: {times}, checkpoint {len(end):,} bytes, {len(tasks)} tasks", flush=True)
+        done = end
+        for number in range(GROWN):
+            grow(data, (trigger * 977 + number * 31) % streams, 1)
+        time.sleep(SETTLE_S if trigger < 2 else 0)
+
+
+if __name__ == "__main__":
+    parser = ArgumentParser()
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--streams", type=int, default=100_000)
+    parser.add_argument("--triggers", type=int, default=8)
+    arguments = parser.parse_args()
+    main(arguments.directory, arguments.streams, arguments.triggers)
