@@ -88,6 +88,14 @@ arguments, 3 another rollup writes to OUT, 4 no connection to the brokers, 5 DAT
 @click.option(
     "--metrics", type=click.Path(path_type=Path, dir_okay=False), help="Write metrics of the run here, for Prometheus."
 )
+@click.option(
+    "--format",
+    "tables",
+    type=click.Choice(("parquet", "delta")),
+    default="parquet",
+    show_default=True,
+    help="delta: write the tables as Delta Lake tables, too, in OUT/delta.",
+)
 @click.option("--no-report", is_flag=True, help="Write the tables only, no report.")
 @click.option("--brokers", is_flag=True, help="DATA is not a directory but HOST:PORT,… of brokers.")
 @click.option("--token", envvar="TAILRACE_TOKEN", help="The token that the brokers require.")
@@ -117,6 +125,7 @@ def command(
     verify: bool,
     config: Path | None,
     metrics: Path | None,
+    tables: str,
     no_report: bool,
     brokers: bool,
     token: str | None,
@@ -131,6 +140,10 @@ def command(
 ) -> int:
     """Roll a day of the streams in DATA up into OUT; of several nodes each with a name before it."""
     require(NEEDED, "rollup")
+    if tables == "delta":
+        require(("deltalake",), "delta")
+        if "://" in out:
+            raise click.UsageError("--format delta writes into a folder; give OUT as a path")
     set_up_logging(log_level)
     if merge is not None:
         return merge_periods(out, merge, data, parse_days(day, first, last, catch_up))
@@ -162,7 +175,7 @@ def command(
 
     with as_command_errors(out), open_out(out) as store:
         jobs = make_jobs(sources, store.path, days[-1], streams, verify, replace)
-        nights = make_nights(store, jobs, days, catch_up, policies, not no_report)
+        nights = make_nights(store, jobs, days, catch_up, policies, not no_report, tables == "delta")
         done = run(store, nights, choose, metrics, out)
     return REFUSED if any(each.outcome is None or each.outcome.failures for each in done) else OK
 
@@ -222,6 +235,7 @@ def make_nights(
     catch_up: bool,
     policy_of: Callable[[str], RetentionPolicy] | None,
     with_report: bool,
+    with_delta: bool = False,
 ) -> list[Night]:
     """One night per day. Only the last has the forecast of retention. Raises what `plan_catch_up` does."""
     from tailrace.spark.rollup.days import plan_catch_up
@@ -232,7 +246,7 @@ def make_nights(
         planned = plan_catch_up(jobs, days[-1])
     else:
         planned = [tuple(job._replace(day=day) for job in jobs) for day in days]
-    nights = [Night(each[0], None, with_report, each[1:], len(jobs) > 1) for each in planned]
+    nights = [Night(each[0], None, with_report, each[1:], len(jobs) > 1, with_delta) for each in planned]
     return [*nights[:-1], nights[-1]._replace(policy_of=policy_of)]
 
 

@@ -16,6 +16,7 @@ from tailrace.shard.directory import open_data_dir
 from tailrace.shard.errors import DirectoryError
 from tailrace.shard.files import replace_file
 from tailrace.shard.frame import HEADER_BYTES
+from tailrace.spark.rollup.delta import write_delta
 from tailrace.spark.rollup.engine import ChooseEngine, EngineError, Show
 from tailrace.spark.rollup.forecast import PolicyOf, Removal, forecast
 from tailrace.spark.rollup.job import Job, Note, Outcome, run_locked
@@ -36,13 +37,15 @@ NOWHERE_TO_WRITE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 class Night(NamedTuple):
     """A day. `policy_of` returns a stream's retention, if the configuration is known. `more`: jobs of other nodes,
-    for the same day and OUT. `is_fleet`: record a node that cannot be opened as missing."""
+    for the same day and OUT. `is_fleet`: record a node that cannot be opened as missing. `with_delta`: write Delta Lake
+    tables, too."""
 
     job: Job
     policy_of: PolicyOf | None = None
     with_report: bool = True
     more: tuple[Job, ...] = ()
     is_fleet: bool = False
+    with_delta: bool = False
 
 
 class NightResult(NamedTuple):
@@ -108,7 +111,14 @@ def _run_group(
 
 
 def _run_one(store: Store, night: Night, choose: ChooseEngine, show: Show, *, is_alone: bool) -> NightResult:
-    return _tried(night, is_alone, lambda: NightResult(night.job.day, run_jobs(store, night, choose, show)))
+    def do() -> NightResult:
+        result = NightResult(night.job.day, run_jobs(store, night, choose, show))
+        if night.with_delta:
+            show("writing Delta Lake tables", 0, 1)
+            write_delta(store, night.job.day)
+        return result
+
+    return _tried(night, is_alone, do)
 
 
 def _add_report(store: Store, night: Night, result: NightResult, show: Show, *, is_alone: bool) -> NightResult:

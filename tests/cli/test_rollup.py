@@ -264,6 +264,13 @@ def test_weeks_out_of_days(tmp_path: Path, capsys: Captured) -> None:
     assert main.run(["rollup", out, "--merge", "month", "--from", str(DAY), "--to", str(DAY)]) == OK
 
 
+def test_delta_lake_tables(tmp_path: Path) -> None:
+    pytest.importorskip("deltalake", reason="needs the extra `delta` (pip install -e '.[delta]')")
+    make_data_dir(tmp_path / "data", 2)
+    assert run(tmp_path, "--day", "2026-11-20", "--no-report", "--format", "delta") == OK
+    assert (tmp_path / "out" / "delta" / "days" / "_delta_log").is_dir()
+
+
 def test_settings_of_spark() -> None:
     assert parse_settings(("spark.a=1", "spark.b=x=y")) == {"spark.a": "1", "spark.b": "x=y"}
     with pytest.raises(click.UsageError):

@@ -1,0 +1,77 @@
+"""Delta Lake tables beside the tables, read by deltalake itself."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+
+from tailrace.spark.rollup.day_plan import day_start_us
+from tailrace.spark.rollup.delta import SCHEMAS, write_delta
+from tailrace.spark.rollup.job import Job
+from tailrace.spark.rollup.local import LocalEngine
+from tailrace.spark.rollup.nightly import Night, run_nights
+from tailrace.spark.rollup.store import Store
+from tests.spark.data import add_stream, make_directory, plain
+from tests.spark.rollup.directories import DAY
+
+deltalake = pytest.importorskip("deltalake", reason="needs the extra `delta` (pip install -e '.[delta]')")
+NEXT = DAY + timedelta(days=1)
+
+
+def roll_up(folder: Path, *days: date) -> Store:
+    nights = [
+        Night(Job({"path": str(folder / "data")}, folder / "out", day), with_report=False, with_delta=True)
+        for day in days
+    ]
+    run_nights(nights, lambda _messages: LocalEngine(1), lambda _phase, _done, _total: None)
+    return Store(folder / "out")
+
+
+def in_delta(store: Store, table: str) -> Any:
+    return deltalake.DeltaTable(str(store.path / "delta" / table))
+
+
+def key(row: dict[str, Any]) -> tuple[str, str, date]:
+    return row.get("stream") or row["name"], str(row.get("start")), row["day"]
+
+
+def require_same(store: Store, *days: date) -> None:
+    for table in SCHEMAS:
+        wanted = []
+        for day in days:
+            found = ds.dataset(store.partition(table, day), format="parquet").to_table().to_pylist()
+            wanted += [{**row, "day": day} for row in found]
+        found = in_delta(store, table).to_pyarrow_table().to_pylist()
+        assert sorted(found, key=key) == sorted(wanted, key=key)
+
+
+def test_the_same_rows_and_a_rerun_replaces_its_day_only(tmp_path: Path) -> None:
+    streams = {name: plain(300, day_start_us(DAY) + 1_000, 300_000_000) for name in "ab"}
+    data = make_directory(tmp_path / "data", streams)
+    store = roll_up(tmp_path, DAY, NEXT)
+    require_same(store, DAY, NEXT)
+    versions = {table: in_delta(store, table).version() for table in SCHEMAS}
+    add_stream(data, "c", plain(5, day_start_us(DAY)))
+    roll_up(tmp_path, DAY)
+    require_same(store, DAY, NEXT)
+    assert {table: in_delta(store, table).version() for table in SCHEMAS} == {
+        table: version + 1 for table, version in versions.items()
+    }  # one commit: no reader sees the day without rows
+    before = deltalake.DeltaTable(str(store.path / "delta" / "days"), version=versions["days"])
+    assert {row["stream"] for row in before.to_pyarrow_table().to_pylist()} == {"a", "b"}
+
+
+def test_a_day_that_is_gone(tmp_path: Path) -> None:
+    make_directory(tmp_path / "data", {"a": plain(3, day_start_us(DAY))})
+    store = roll_up(tmp_path, DAY)
+    write_delta(Store(tmp_path / "out"), DAY)
+    require_same(store, DAY)
+    for path in store.partition("days", DAY).iterdir():
+        path.unlink()
+    store.partition("days", DAY).rmdir()
+    write_delta(store, DAY)
+    assert in_delta(store, "days").to_pyarrow_table().num_rows == 0
