@@ -121,7 +121,7 @@ def candidates(found: Found, stream: str) -> str:
     Those have the highest rank (`CopyEnd.rank`) in the stream and in its companions. "" if none of them has the stream.
     """
     told = {node.name: node.told for node in found.nodes.values() if node.told is not None and node.told.ends}
-    best: dict[str, tuple[int, int]] = {}
+    best: dict[str, tuple[int, str, int]] = {}
     for end in (end for each in told.values() for end in each.ends):
         best[end.stream] = max(best.get(end.stream, end.rank), end.rank)
     if stream not in best:

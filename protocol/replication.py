@@ -187,7 +187,7 @@ class CopyEnd(NamedTuple):
     """The end of a node's copy of a stream.
 
     epoch: the latest term that the node knows; last_epoch: the term of its last message, or the one of its line that
-    begins right behind that; 0 if it never had a message.
+    begins right behind that; 0 if it never had a message. last_master: the id of that term's master, "" if unknown.
     """
 
     stream: str
@@ -195,11 +195,16 @@ class CopyEnd(NamedTuple):
     epoch: int
     last_epoch: int
     next_seq: int
+    last_master: str = ""
 
     @property
-    def rank(self) -> tuple[int, int]:
-        """The copy with the higher rank of two has every message that was replicated to the other."""
-        return self.last_epoch, self.next_seq
+    def rank(self) -> tuple[int, str, int]:
+        """The copy with the higher rank of two has every message that was replicated to the other.
+
+        Two nodes that were promoted without contact may have begun terms of one number. Then the one with the larger id
+        stays the master, and what the other has taken is set aside, however much it is.
+        """
+        return self.last_epoch, self.last_master, self.next_seq
 
 
 @dataclass(frozen=True, slots=True)

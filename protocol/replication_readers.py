@@ -158,11 +158,13 @@ def _told(fields: Fields) -> Told:
 
 
 def _ends(fields: Fields) -> tuple[CopyEnd, ...]:
-    ends = tuple(CopyEnd(*row) for row in fields.rows("ends", (str, str, int, int, int)))
+    ends = tuple(CopyEnd(*row) for row in fields.rows("ends", (str, str, int, int, int, str)))
     for end in ends:
         readable_name(end.stream.encode())
         _check_numbers("TOLD", (end.epoch, end.last_epoch), U32_MAX)
         _check_numbers("TOLD", (end.next_seq,), NUMBER_MAX)
+        if end.last_master:
+            node_id(end.last_master)
     return ends
 
 

@@ -81,12 +81,14 @@ def stat(owner: Owner, args: CallArgs) -> dict[str, int | str]:
     stream = owner.stream(name)
     paths = stream_paths(owner.catalog.shard_path(name), name.decode())
     found = stream.log
+    last = stream_ends.last_term(owner, stream)
     empty = found.next_seq == found.first_seq
     return {
         "stream": name.decode(),
         "role": owner.roles.role(name).value,
         "epoch": owner.roles.epoch(name),
-        "last_epoch": stream_ends.last_epoch(owner, stream),
+        "last_epoch": last.epoch,
+        **({"last_master": last.master} if last.master else {}),
         "first_seq": found.first_seq,
         "next_seq": found.next_seq,
         "messages": found.next_seq - found.first_seq,

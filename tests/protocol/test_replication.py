@@ -110,7 +110,7 @@ def test_the_longest_history_can_be_claimed() -> None:
 
 def test_the_longest_answers_are_taken() -> None:
     link = r.NodeLink("down", LONG_NODE, "a:1", "following", NUMBER_MAX, NUMBER_MAX, NUMBER_MAX, NUMBER_MAX)
-    end = r.CopyEnd("s" * 200, "disabled", U32_MAX, U32_MAX, NUMBER_MAX)
+    end = r.CopyEnd("s" * 200, "disabled", U32_MAX, U32_MAX, NUMBER_MAX, LONG_NODE)
     told = r.Told(1, LONG_NODE, "", (link,) * r.LINKS_MAX, 0, 0, 0, (end,) * r.ENDS_MAX)
     names = r.Names(1, tuple(b"%0200d" % each for each in range(r.NAMES_MAX)))
     assert feed_client(client(), [m.pack(told) + m.pack(names)]) == [told, names]

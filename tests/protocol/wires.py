@@ -174,7 +174,7 @@ RESPONSES: Sequence[Response] = (
         0,
         0,
         0,
-        (CopyEnd("s", "slave", 2**32 - 1, 2, 2**63 - 1), CopyEnd("$cursor/s", "master", 1, 0, 0)),
+        (CopyEnd("s", "slave", 2**32 - 1, 2, 2**63 - 1, "n" * 32), CopyEnd("$cursor/s", "master", 1, 0, 0)),
     ),
     Told(
         2,

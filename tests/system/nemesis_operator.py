@@ -20,13 +20,14 @@ class Copy(NamedTuple):
     """What a node has of a stream, in the order by which the one to promote is chosen."""
 
     last_epoch: int
+    last_master: str
     next_seq: int
     epoch: int
     role: str = ""
     upstream: str = ""
 
 
-NOTHING = Copy(0, 0, 0)
+NOTHING = Copy(0, "", 0, 0)
 
 
 class Operator:
@@ -74,7 +75,7 @@ class Operator:
             for name in reached:
                 self.command(name, f"fence {stream} {epoch}")
             copies = {name: self.look(name, stream) for name in reached}
-        return max(reached, key=lambda name: copies[name][:2])
+        return max(reached, key=lambda name: copies[name][:3])
 
     def _promote(self, stream: str, heir: str, reached: Sequence[str]) -> None:
         self.command(heir, f"promote {stream}")
@@ -121,7 +122,8 @@ class Operator:
         found = {field: value for field, _space, value in (line.partition(" ") for line in answer[1:-1])}
         epoch = int(found["epoch"])
         last_epoch = int(found.get("last_epoch", epoch))
-        return Copy(last_epoch, int(found["next_seq"]), epoch, found["role"], found.get("upstream", ""))
+        last_master = found.get("last_master", "")
+        return Copy(last_epoch, last_master, int(found["next_seq"]), epoch, found["role"], found.get("upstream", ""))
 
     def answers(self, name: str) -> bool:
         """Whether the node serves."""

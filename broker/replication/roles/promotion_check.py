@@ -45,9 +45,14 @@ class NodeAhead(NamedTuple):
     mine: CopyEnd
 
     def __str__(self) -> str:
-        there = f"last_epoch {self.theirs.last_epoch}, next_seq {self.theirs.next_seq}"
-        here = f"last_epoch {self.mine.last_epoch}, next_seq {self.mine.next_seq}"
+        rivals = self.theirs.last_epoch == self.mine.last_epoch and self.theirs.last_master != self.mine.last_master
+        there, here = (shown_end(end, with_master=rivals) for end in (self.theirs, self.mine))
         return f"node {self.node} at {self.address} has more of {self.theirs.stream}: {there}; here: {here}"
+
+
+def shown_end(end: CopyEnd, *, with_master: bool) -> str:
+    master = f" of master {end.last_master or 'unknown'}" if with_master else ""
+    return f"last_epoch {end.last_epoch}{master}, next_seq {end.next_seq}"
 
 
 @dataclass(slots=True)

@@ -65,6 +65,14 @@ def test_a_term_that_is_given_is_above_those_of_other_nodes(end: CopyEnd, epoch:
     assert (findings.refusal("s", epoch) is None) is may_begin
 
 
+def test_a_rival_of_the_same_term_is_named_with_its_master() -> None:
+    findings = Findings()
+    mine = CopyEnd("s", "slave", 12, 11, 1_036, "n2")
+    findings.compare((mine,), told("c", CopyEnd("s", "slave", 12, 11, 569, "n4")), "c:1")
+    expected = "last_epoch 11 of master n4, next_seq 569; here: last_epoch 11 of master n2, next_seq 1036"
+    assert expected in str(findings.refusal("s", 0))
+
+
 def test_where_the_nodes_are_that_others_name() -> None:
     addresses = ["10.0.0.1:5050", "127.0.0.1:6060", "", ":5050", "[::1]:7070", "broker:8080"]
     links = [NodeLink("up", "", address, "up", 1, 0, 0, 0) for address in addresses]

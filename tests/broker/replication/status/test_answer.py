@@ -25,7 +25,9 @@ def test_the_ends_of_streams_come_from_all_workers(tmp_path: Path) -> None:
         for name in names:
             node.fill(name.decode(), [b"x"] * 2)
         answer = told(node, r.Ask(7, None, (*names, b"nothing")))
-        assert sorted(answer.ends) == [r.CopyEnd(name.decode(), "master", 1, 1, 2) for name in sorted(names)]
+        assert sorted(answer.ends) == [
+            r.CopyEnd(name.decode(), "master", 1, 1, 2, answer.node) for name in sorted(names)
+        ]
         assert (answer.id, answer.links, answer.masters) == (7, (), 0)
 
 
@@ -33,7 +35,7 @@ def test_of_one_stream_there_are_links_and_ends(tmp_path: Path) -> None:
     with world(tmp_path, workers=2) as node:
         node.fill("s", [b"x"] * 2)
         answer = told(node, r.Ask(1, b"s"))
-        assert (answer.masters, answer.ends) == (1, (r.CopyEnd("s", "master", 1, 1, 2),))
+        assert (answer.masters, answer.ends) == (1, (r.CopyEnd("s", "master", 1, 1, 2, answer.node),))
         assert told(node, r.Ask(1)).ends == ()
 
 
