@@ -113,7 +113,7 @@ def test_the_tree_of_one_stream_names_roles() -> None:
 
 def ended(name: str, *ends: tuple[str, int, int, int]) -> Node:
     """A slave with these ends: stream, epoch, last_epoch, next_seq."""
-    rows = tuple(CopyEnd(stream, "slave", *numbers) for stream, *numbers in ends)
+    rows = tuple(CopyEnd(stream, "slave", epoch, last_epoch, seq) for stream, epoch, last_epoch, seq in ends)
     return node(name, Told(1, name, "", (), 0, 1, 0, rows))
 
 
