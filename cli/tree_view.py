@@ -118,17 +118,18 @@ def _end(end: CopyEnd) -> str:
 def candidates(found: Found, stream: str) -> str:
     """Returns the nodes that can be promoted to master of the stream without losing replicated messages.
 
-    Those have the highest rank (`CopyEnd.rank`) in the stream and in its companions. "" if none of them has the stream.
+    No node is ahead of those (`CopyEnd.is_ahead_of`) in the stream and in its companions. "" if none has the stream.
     """
     told = {node.name: node.told for node in found.nodes.values() if node.told is not None and node.told.ends}
-    best: dict[str, tuple[int, str, int]] = {}
-    for end in (end for each in told.values() for end in each.ends):
-        best[end.stream] = max(best.get(end.stream, end.rank), end.rank)
+    best: dict[str, dict[str, CopyEnd]] = {}
+    for node, each in told.items():
+        for end in each.ends:
+            best.setdefault(end.stream, {})[node] = end
     if stream not in best:
         return ""
     leaders = {
-        name: {node for node, each in told.items() if any(end[0] == name and end.rank == rank for end in each.ends)}
-        for name, rank in best.items()
+        name: {node for node, end in ends.items() if not any(other.is_ahead_of(end) for other in ends.values())}
+        for name, ends in best.items()
     }
     common = set.intersection(*leaders.values())
     if common:

@@ -197,14 +197,15 @@ class CopyEnd(NamedTuple):
     next_seq: int
     last_master: str = ""
 
-    @property
-    def rank(self) -> tuple[int, str, int]:
-        """The copy with the higher rank of two has every message that was replicated to the other.
+    def is_ahead_of(self, other: CopyEnd) -> bool:
+        """Whether this copy has every message that was replicated to the other, and may have more.
 
         Two nodes that were promoted without contact may have begun terms of one number. Then the one with the larger id
         stays the master, and what the other has taken is set aside, however much it is.
         """
-        return self.last_epoch, self.last_master, self.next_seq
+        if self.last_epoch == other.last_epoch and self.last_master and other.last_master:
+            return (self.last_master, self.next_seq) > (other.last_master, other.next_seq)
+        return (self.last_epoch, self.next_seq) > (other.last_epoch, other.next_seq)
 
 
 @dataclass(frozen=True, slots=True)

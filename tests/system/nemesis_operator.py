@@ -17,7 +17,7 @@ class Failed(Exception):
 
 
 class Copy(NamedTuple):
-    """What a node has of a stream, in the order by which the one to promote is chosen."""
+    """What a node has of a stream."""
 
     last_epoch: int
     last_master: str
@@ -25,6 +25,13 @@ class Copy(NamedTuple):
     epoch: int
     role: str = ""
     upstream: str = ""
+
+    def is_ahead_of(self, other: Copy) -> bool:
+        """By docs/operations.md, "Which slave has most?"."""
+        named = bool(self.last_master and other.last_master)
+        if self.last_epoch != other.last_epoch or not named:
+            return (self.last_epoch, self.next_seq) > (other.last_epoch, other.next_seq)
+        return (self.last_master, self.next_seq) > (other.last_master, other.next_seq)
 
 
 NOTHING = Copy(0, "", 0, 0)
@@ -75,7 +82,11 @@ class Operator:
             for name in reached:
                 self.command(name, f"fence {stream} {epoch}")
             copies = {name: self.look(name, stream) for name in reached}
-        return max(reached, key=lambda name: copies[name][:3])
+        best = reached[0]
+        for name in reached[1:]:
+            if copies[name].is_ahead_of(copies[best]):
+                best = name
+        return best
 
     def _promote(self, stream: str, heir: str, reached: Sequence[str]) -> None:
         self.command(heir, f"promote {stream}")

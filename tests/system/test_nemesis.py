@@ -80,8 +80,11 @@ def test_who_is_reached_from_a_node() -> None:
 
 
 def test_the_copy_to_promote_is_that_of_the_latest_term_then_the_longest() -> None:
-    assert max([Copy(2, "a", 5, 2), Copy(1, "a", 9, 9), Copy(2, "a", 4, 7)]) == Copy(2, "a", 5, 2)
-    assert max([Copy(2, "a", 9, 2), Copy(2, "b", 4, 2)]) == Copy(2, "b", 4, 2), "of two terms of one number"
+    best = Copy(2, "a", 5, 2)
+    for less in (Copy(1, "a", 9, 9), Copy(2, "a", 4, 7), Copy(2, "", 4, 7)):
+        assert best.is_ahead_of(less) and not less.is_ahead_of(best)
+    rival = Copy(2, "b", 4, 2)
+    assert rival.is_ahead_of(best) and not best.is_ahead_of(rival), "of two terms of one number"
 
 
 def test_what_was_only_appended_promises_nothing() -> None:

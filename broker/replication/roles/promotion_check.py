@@ -45,13 +45,13 @@ class NodeAhead(NamedTuple):
     mine: CopyEnd
 
     def __str__(self) -> str:
-        rivals = self.theirs.last_epoch == self.mine.last_epoch and self.theirs.last_master != self.mine.last_master
+        rivals = (self.theirs.last_epoch, self.theirs.next_seq) <= (self.mine.last_epoch, self.mine.next_seq)
         there, here = (shown_end(end, with_master=rivals) for end in (self.theirs, self.mine))
         return f"node {self.node} at {self.address} has more of {self.theirs.stream}: {there}; here: {here}"
 
 
 def shown_end(end: CopyEnd, *, with_master: bool) -> str:
-    master = f" of master {end.last_master or 'unknown'}" if with_master else ""
+    master = f" of master {end.last_master}" if with_master else ""
     return f"last_epoch {end.last_epoch}{master}, next_seq {end.next_seq}"
 
 
@@ -77,7 +77,7 @@ class Findings:
                 self.begun[name] = max(self.begun.get(name, 0), theirs.epoch)
             own = here.get(name, CopyEnd(name, "", 0, 0, 0))
             known = self.ahead.get(name)
-            if theirs.rank > (own if known is None else known.theirs).rank:
+            if theirs.is_ahead_of(own if known is None else known.theirs):
                 self.ahead[name] = NodeAhead(told.node, address, theirs, own)
 
     def refusal(self, stream: str, epoch: int) -> Refused | None:

@@ -93,12 +93,14 @@ def test_companions_are_reported_and_what_is_not_there_is_left_out(tmp_path: Pat
 
 def test_a_longer_copy_of_an_earlier_term_ranks_lower() -> None:
     returned, heir = CopyEnd("s", "master", 7, 1, 900), CopyEnd("s", "slave", 2, 2, 700)
-    assert heir.rank > returned.rank
-    assert CopyEnd("s", "slave", 2, 2, 701).rank > heir.rank
+    assert heir.is_ahead_of(returned) and not returned.is_ahead_of(heir)
+    assert CopyEnd("s", "slave", 2, 2, 701).is_ahead_of(heir) and not heir.is_ahead_of(heir)
 
 
 def test_of_two_terms_with_one_number_that_of_the_larger_node_id_ranks_higher() -> None:
     """What the other has of it will be set aside, however much it is."""
     loser, winner = CopyEnd("s", "slave", 12, 11, 1_036, "n2"), CopyEnd("s", "slave", 12, 11, 569, "n4")
-    assert winner.rank > loser.rank
-    assert CopyEnd("s", "slave", 12, 11, 570, "n4").rank > winner.rank
+    assert winner.is_ahead_of(loser) and not loser.is_ahead_of(winner)
+    assert CopyEnd("s", "slave", 12, 11, 570, "n4").is_ahead_of(winner)
+    unknown = CopyEnd("s", "slave", 12, 11, 569)
+    assert not winner.is_ahead_of(unknown) and not unknown.is_ahead_of(winner) and loser.is_ahead_of(unknown)
