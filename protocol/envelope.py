@@ -56,35 +56,16 @@ class EnvelopeReader:
         caller, so that it need not be copied. Raises PeerError (fatal) if the head is invalid, before any of the body
         is held.
         """
-        self.left_bytes = 0
         view = memoryview(data)
         position = 0
-        if self._held:
-            position = self._refill(view)
-            if len(self._held) < self._needed:
-                return
-            held, self._held, self._needed = self._held, bytearray(), HEAD_BYTES
-            self.owned = True
-            yield held[0], memoryview(held)[HEAD_BYTES:]
-            self.owned = False
-        size, head_at, checked_length = len(view), HEAD.unpack_from, self.checked_length
-        while size - position >= HEAD_BYTES:
-            opcode, length = head_at(view, position)
-            start = position + HEAD_BYTES
-            end = start + checked_length(opcode, length)
-            if end > size:
-                self._needed = end - position
-                break
-            yield opcode, view[start:end]
-            position = end
-        if self._needed > leave_bytes:
-            self._held += view[position:]
-        elif position < size:
-            self.left_bytes, self._needed = size - position, HEAD_BYTES
+        while (taken := self.take(view, position, leave_bytes)) is not None:
+            opcode, body, position = taken
+            yield opcode, body
 
-    def take(self, view: memoryview, position: int) -> tuple[int, memoryview, int] | None:
-        """As `feed`, one envelope a call: (opcode, body, the offset of its end); None if the rest is held."""
+    def take(self, view: memoryview, position: int, leave_bytes: int = 0) -> tuple[int, memoryview, int] | None:
+        """As `feed`, one envelope a call: (opcode, body, the offset of its end); None if there is no whole one left."""
         self.owned = False
+        self.left_bytes = 0
         if self._held:
             position += self._refill(view[position:])
             if len(self._held) < self._needed:
@@ -100,7 +81,10 @@ class EnvelopeReader:
             if end <= size:
                 return opcode, view[start:end], end
             self._needed = end - position
-        self._held += view[position:]
+        if self._needed > leave_bytes:
+            self._held += view[position:]
+        elif position < size:
+            self.left_bytes, self._needed = size - position, HEAD_BYTES
         return None
 
     def export_state(self) -> bytes:
