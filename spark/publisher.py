@@ -231,7 +231,7 @@ class NumberedPublisher:
         raise error
 
     def _is_behind(self, request: int, stream: str) -> bool:
-        """Whether an earlier publish to the stream has no answer yet, which is what it was refused for."""
+        """Whether an earlier publish to the stream has no answer yet: the broker refuses a number that leaves a gap."""
         return any(each.stream == stream for number, each in self._waiting.items() if number < request)
 
     def _send_again(self, error: TailraceError) -> None:

@@ -1,7 +1,7 @@
 """A connection that speaks the binary protocol: its handles, its publishes under way, its subscriptions by their ids.
 
 Answers go out as they are known, each with the number of its request; only the publishes to one stream keep their
-order. A publish costs a few Python statements, however many messages it has; a chunk one or two system calls.
+order. A run of publishes costs a few Python statements for each of its streams; a chunk one or two system calls.
 """
 
 from __future__ import annotations

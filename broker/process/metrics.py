@@ -2,8 +2,8 @@
 
 A field of `WorkerMetrics` (or of `Traffic`, or of `SlaveMeasures`) declares the family that it is shown as: name, kind,
 label, help. The work loop adds to the fields once a batch: an integer add, no lock, no label lookup. The coarse timer
-stores them in the worker's row of shared cells about once a second (`broker.process.metric_cells`). A worker that is
-killed loses what it has counted since then, never more.
+stores them in the worker's row of shared cells about once a second (`broker.process.metric_cells`). Killing a
+worker loses at most the counts since its last store.
 
 Counters only grow. Gauges hold the present state; the worker sets them before it stores them.
 """

@@ -2,8 +2,8 @@
 
 A `StreamBatch` gathers, for one stream and one turn of the loop, the staged frames of every connection (and of every
 sibling) that published to it, in the order they came. It is appended, or forwarded, as one. The parts of a batch that
-nobody waits for (a client without `ack on` whose stream lives here) cost one tuple; the others have a `OutcomeSink`
-that is told.
+nobody waits for (a client without `ack on` whose stream lives here) cost one tuple; the others have an
+`OutcomeSink`, which gets the outcome.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def served_names() -> set[str]:
 
 
 def test_a_scrape_has_the_families_that_dashboards_were_made_for(tmp_path: Path) -> None:
-    """Whoever changes a name, a type, a label or a help text changes `families.txt` with it, and the documents."""
+    """Fails on any change of a name, type, label or help text: update `families.txt` and the documents with it."""
     assert described(full_scrape(tmp_path)) == FAMILIES.read_text().splitlines()
 
 

@@ -57,7 +57,7 @@ class FollowerRegistry:
         self._of: dict[bytes, dict[ReplicaFeed, None]] = {}
         self._held: dict[tuple[bytes, int, str], ReplicaFeed] = {}  # to be told to the owners in this turn
         self._changed: dict[bytes, None] = {}  # streams of this worker, of which there is news to be told
-        self._wanted: deque[tuple[WorkerLink, bytes]] = deque()  # streams of this worker, and who wants to hear of them
+        self._wanted: deque[tuple[WorkerLink, bytes]] = deque()  # subscribers to changes: sibling, stream here
 
     def admit(self, follower: FollowerSession) -> int:
         """The number of its connection. A node that may follow streams of this one is written down for ever."""

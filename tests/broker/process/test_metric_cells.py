@@ -155,7 +155,7 @@ COUNTED = ("appended_bytes", "closed_connections", "append_seconds", "received_m
 
 @dataclass
 class Running:
-    """A worker that runs: what it has counted, and what of that it has stored."""
+    """A running worker. counted: all its counts so far; stored: those up to the last store."""
 
     writer: RowWriter
     metrics: WorkerMetrics = field(default_factory=WorkerMetrics)

@@ -207,7 +207,7 @@ def test_days_of_a_group_become_visible_at_once(store: Store) -> None:
     with store.locked():
         with store.group():
             commit_days(store)
-            assert contents(store) == written("new", *ALL), "the writer itself builds on what it has done"
+            assert contents(store) == written("new", *ALL), "the writer sees its own uncommitted days"
             assert contents(Store(store.path)) == written("old", *ALL)
         assert not list(store.path.glob("_run-*"))
     assert Store(store.path).days() == [DAY, NEXT]
