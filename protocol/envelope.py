@@ -63,7 +63,7 @@ class EnvelopeReader:
             yield opcode, body
 
     def take(self, view: memoryview, position: int, leave_bytes: int = 0) -> tuple[int, memoryview, int] | None:
-        """As `feed`, one envelope a call: (opcode, body, the offset of its end); None if there is no whole one left."""
+        """As `feed`, one envelope a call: (opcode, body, the offset of its end); None if no whole one is left."""
         self.owned = False
         self.left_bytes = 0
         if self._held:

@@ -4,7 +4,7 @@ from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
 from tailrace.shard.frame_cy cimport tr_load16, tr_load32, tr_load64, tr_store32, tr_store64
@@ -39,15 +39,12 @@ cdef struct Group:
     uint8_t *out
     uint8_t *numbers
 
-# Requests and groups begin in the struct itself, on the stack: most reads hold few.
+# Reserved at once for `room` requests, which may each have a group of its own.
 cdef struct Staging:
     Request *requests
     Group *groups
-    int *slots            # group index + 1 by hash, or NULL while there are few groups
+    unsigned int *slots       # group index + 1 by hash
+    Py_ssize_t room
     Py_ssize_t request_count
-    Py_ssize_t request_room
     Py_ssize_t group_count
-    Py_ssize_t group_room
-    Py_ssize_t slot_count     # a power of two, at least twice the groups
-    Request first_requests[64]
-    Group first_groups[8]
+    Py_ssize_t slot_count     # a power of two, at least twice the room

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     Staging: Any
     calloc: Any
     free: Any
+    malloc: Any
     memcpy: Any
-    realloc: Any
     tr_handle_hash: Any
     tr_load16: Any
     tr_load32: Any
@@ -46,6 +46,8 @@ HEAD_BYTES = 17
 """A PUBLISH to one stream up to its frames: opcode, body length, request, ack, replicas, streams, handle."""
 ACK_MAX = 2
 """The largest ack (SYNCED) that `stage` takes: those that need no number of replicas."""
+REQUESTS_MAX = 16_384
+"""The most requests of a run: the compiled body reserves memory for those that its bytes may hold, 2 MiB at most."""
 REQUEST_BYTES = 8
 """What `stage` gives for each request of a group, little-endian: u32 request, u32 messages."""
 
@@ -54,6 +56,7 @@ _ENVELOPE_HEAD = cython.declare(cython.Py_ssize_t, 5)
 _BODY_HEAD = cython.declare(cython.Py_ssize_t, HEAD_BYTES - 5)
 _HEADER = cython.declare(cython.Py_ssize_t, HEADER_BYTES)
 _FRAME_MAX = cython.declare(cython.Py_ssize_t, MAX_FRAME_BYTES)
+_REQUESTS_MAX = cython.declare(cython.Py_ssize_t, REQUESTS_MAX)
 _ACK_MAX = cython.declare(cython.int, ACK_MAX)
 _PUBLISH = cython.declare(cython.int, int(Op.PUBLISH))
 _PUBLISHED = cython.declare(cython.int, int(Op.PUBLISHED))
@@ -71,11 +74,12 @@ def stage(
 ) -> tuple[int, int, list[tuple[int, int, bytearray, bytes]]]:
     """Stage the run of whole PUBLISH envelopes that begins at buffer[start] and ends before `end`.
 
-    Stops at the first envelope that is anything else: another message, one for several streams, with another ack than
-    the first or one above ACK_MAX, with a body above `body_max_bytes`, an unfinished one, or one with a frame that is
-    invalid, numbered by its producer, or has over `max_message_bytes` of metadata and payload. Returns (the offset
-    of that envelope, ack, groups). A group is (handle, messages, their unstamped frames, REQUEST_BYTES for each
-    request), one per handle, in order of first appearance. ValueError if start:end is not in the buffer.
+    Stops after REQUESTS_MAX of them, and at the first envelope that is anything else: another message, one for several
+    streams, with another ack than the first or one above ACK_MAX, with a body above `body_max_bytes`, an unfinished
+    one, or one with a frame that is invalid, numbered by its producer, or has over `max_message_bytes` of metadata and
+    payload. Returns (the offset of that envelope, ack, groups). A group is (handle, messages, their unstamped frames,
+    REQUEST_BYTES for each request), one per handle, in order of first appearance. ValueError if start:end is not in
+    the buffer.
     """
     if cython.compiled:
         return _stage_pointers(buffer, start, end, max_message_bytes, body_max_bytes)
@@ -113,7 +117,9 @@ if not cython.compiled:
             raise _outside(start, end, len(view))
         run_ack = -1
         groups: dict[int, tuple[list[int], bytearray, bytearray]] = {}
-        while end - start > HEAD_BYTES:
+        for _ in range(REQUESTS_MAX):
+            if end - start <= HEAD_BYTES:
+                break
             opcode, length, request, ack, replicas, streams, handle = _PUBLISH_AT(view, start)
             stop = start + 5 + length
             if opcode != _PUBLISH or length > body_max_bytes or stop > end or streams != 1 or replicas:
@@ -176,29 +182,27 @@ def _stage_pointers(
     view: Py_buffer
     staging: Staging
     ack: cython.int = 0
+    groups: list = []
     PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
-    staging.requests = staging.first_requests
-    staging.groups = staging.first_groups
+    staging.requests = cython.NULL
+    staging.groups = cython.NULL
     staging.slots = cython.NULL
-    staging.request_count = staging.group_count = staging.slot_count = 0
-    staging.request_room = 64
-    staging.group_room = 8
+    staging.request_count = staging.group_count = 0
     try:
         if start < 0 or start > end or end > view.len:
             raise _outside(start, end, view.len)
+        _allocate(cython.address(staging), (end - start) // (_HEAD + _HEADER))
         first: cython.p_const_uchar = cython.cast(cython.p_const_uchar, view.buf)
         stop: cython.Py_ssize_t = _find_requests(
             cython.address(staging), first, start, end, max_message_bytes, body_max_bytes
         )
         if stop > start:
             ack = first[start + 9]
-        groups: list = _make_groups(cython.address(staging))
-        _write_groups(cython.address(staging))
+            groups = _make_groups(cython.address(staging))
+            _write_groups(cython.address(staging))
     finally:
-        if staging.requests != staging.first_requests:
-            free(staging.requests)
-        if staging.groups != staging.first_groups:
-            free(staging.groups)
+        free(staging.requests)
+        free(staging.groups)
         free(staging.slots)
         PyBuffer_Release(cython.address(view))
     return stop, ack, groups
@@ -206,6 +210,23 @@ def _stage_pointers(
 
 @cython.cfunc
 @cython.exceptval(-1)
+def _allocate(staging: cython.pointer(Staging), room: cython.Py_ssize_t) -> cython.int:
+    """Room for as many requests as fit into the bytes, each with a group of its own. MemoryError; the caller frees."""
+    room = min(room, _REQUESTS_MAX)
+    staging.room = room
+    staging.slot_count = 2
+    while staging.slot_count < 2 * room:
+        staging.slot_count *= 2
+    staging.requests = cython.cast(cython.pointer(Request), malloc((room + 1) * cython.sizeof(Request)))
+    staging.groups = cython.cast(cython.pointer(Group), malloc((room + 1) * cython.sizeof(Group)))
+    staging.slots = cython.cast(cython.p_uint, calloc(staging.slot_count, cython.sizeof(cython.uint)))
+    if staging.requests == cython.NULL or staging.groups == cython.NULL or staging.slots == cython.NULL:
+        raise MemoryError
+    return 0
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
 def _find_requests(
     staging: cython.pointer(Staging),
     first: cython.p_const_uchar,
@@ -223,7 +244,7 @@ def _find_requests(
     handle: cython.uint
     last: cython.Py_ssize_t = -1  # the group of the request before
     group: cython.Py_ssize_t
-    while limit - at > _HEAD and at[0] == _PUBLISH:
+    while limit - at > _HEAD and at[0] == _PUBLISH and staging.request_count < staging.room:
         length = tr_load32(at + 1)
         if length > body_max_bytes or length > limit - at - _ENVELOPE_HEAD or length <= _BODY_HEAD:
             break
@@ -276,87 +297,36 @@ def _count_pointers(
 
 
 @cython.cfunc
-@cython.exceptval(-2)
+@cython.exceptval(check=False)
 def _group_of(staging: cython.pointer(Staging), handle: cython.uint) -> cython.Py_ssize_t:
     """Returns the index of the handle's group, a new one if needed."""
     index: cython.Py_ssize_t
-    if staging.slots == cython.NULL:
-        for index in range(staging.group_count):
-            if staging.groups[index].handle == handle:
-                return index
-        return _new_group(staging, handle)
     slot: cython.Py_ssize_t = tr_handle_hash(handle, _KEY) & (staging.slot_count - 1)
     while staging.slots[slot] != 0:
         index = staging.slots[slot] - 1
         if staging.groups[index].handle == handle:
             return index
         slot = (slot + 1) & (staging.slot_count - 1)
-    return _new_group(staging, handle)
-
-
-@cython.cfunc
-@cython.exceptval(-2)
-def _new_group(staging: cython.pointer(Staging), handle: cython.uint) -> cython.Py_ssize_t:
-    index: cython.Py_ssize_t = staging.group_count
-    if index == staging.group_room:
-        _grow_groups(staging)
+    index = staging.group_count
+    staging.group_count += 1
+    staging.slots[slot] = cython.cast(cython.uint, index + 1)
     group: cython.pointer(Group) = cython.address(staging.groups[index])
     group.handle = handle
     group.requests = group.messages = group.nbytes = 0
     group.next = index
-    staging.group_count = index + 1
-    if staging.slots != cython.NULL:
-        _take_slot(staging, index)
     return index
 
 
 @cython.cfunc
-@cython.exceptval(-1)
-def _grow_groups(staging: cython.pointer(Staging)) -> cython.int:
-    """Room for four times as many groups, and a hash table for them. MemoryError."""
-    index: cython.Py_ssize_t
-    room: cython.Py_ssize_t = staging.group_room * 4
-    slot_count: cython.Py_ssize_t = room * 2
-    slots: cython.p_int = cython.cast(cython.p_int, calloc(slot_count, cython.sizeof(cython.int)))
-    if slots == cython.NULL:
-        raise MemoryError
-    free(staging.slots)
-    staging.slots = slots
-    staging.slot_count = slot_count
-    held: cython.pointer(Group) = cython.NULL if staging.groups == staging.first_groups else staging.groups
-    groups: cython.pointer(Group) = cython.cast(cython.pointer(Group), realloc(held, room * cython.sizeof(Group)))
-    if groups == cython.NULL:
-        raise MemoryError
-    if held == cython.NULL:
-        memcpy(groups, staging.first_groups, staging.group_count * cython.sizeof(Group))
-    staging.groups = groups
-    staging.group_room = room
-    for index in range(staging.group_count):
-        _take_slot(staging, index)
-    return 0
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _take_slot(staging: cython.pointer(Staging), index: cython.Py_ssize_t) -> cython.void:
-    slot: cython.Py_ssize_t = tr_handle_hash(staging.groups[index].handle, _KEY) & (staging.slot_count - 1)
-    while staging.slots[slot] != 0:
-        slot = (slot + 1) & (staging.slot_count - 1)
-    staging.slots[slot] = index + 1
-
-
-@cython.cfunc
 @cython.inline
-@cython.exceptval(-1)
+@cython.exceptval(check=False)
 def _add_request(
     staging: cython.pointer(Staging),
     envelope: cython.p_const_uchar,
     length: cython.Py_ssize_t,
     messages: cython.Py_ssize_t,
     group: cython.Py_ssize_t,
-) -> cython.int:
-    if staging.request_count == staging.request_room:
-        _grow_requests(staging)
+) -> cython.void:
     request: cython.pointer(Request) = cython.address(staging.requests[staging.request_count])
     request.frames = envelope + _HEAD
     request.nbytes = length - _BODY_HEAD
@@ -367,25 +337,6 @@ def _add_request(
     staging.groups[group].requests += 1
     staging.groups[group].messages += messages
     staging.groups[group].nbytes += request.nbytes
-    return 0
-
-
-@cython.cfunc
-@cython.exceptval(-1)
-def _grow_requests(staging: cython.pointer(Staging)) -> cython.int:
-    """Room for four times as many requests. MemoryError."""
-    room: cython.Py_ssize_t = staging.request_room * 4
-    held: cython.pointer(Request) = cython.NULL if staging.requests == staging.first_requests else staging.requests
-    requests: cython.pointer(Request) = cython.cast(
-        cython.pointer(Request), realloc(held, room * cython.sizeof(Request))
-    )
-    if requests == cython.NULL:
-        raise MemoryError
-    if held == cython.NULL:
-        memcpy(requests, staging.first_requests, staging.request_count * cython.sizeof(Request))
-    staging.requests = requests
-    staging.request_room = room
-    return 0
 
 
 @cython.cfunc

@@ -116,6 +116,14 @@ def test_what_is_not_staged_ends_the_run(leaf: ModuleType, odd: bytes) -> None:
         assert stage(leaf, odd + before) == (0, 0, [])
 
 
+def test_a_run_has_a_limit(leaf: ModuleType) -> None:
+    one = pack(publish(1, frames=ONE))
+    data = one * (leaf.REQUESTS_MAX + 2)
+    stop, _ack, [(_handle, messages, frames, _requests)] = stage(leaf, data)
+    assert (stop, messages) == (len(one) * leaf.REQUESTS_MAX, len(frames) // len(ONE))
+    assert leaf.stage(data, stop, len(data), MAX, BODY_MAX)[0] == len(data)
+
+
 def test_an_unfinished_request_is_not_staged(leaf: ModuleType) -> None:
     before, odd = pack(publish(1)), pack(publish(2))
     for size in range(len(odd)):
