@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from tailrace.broker.process.settings import Kind, described_fields, spec_of
+from tailrace.broker.process.setting_specs import Kind, spec_of
+from tailrace.broker.process.settings import described_fields
 from tailrace.cli.ending import OK, USAGE, require
 from tailrace.cli.logs import LEVELS, set_up_logging
 from tailrace.supervisor.config import ConfigError, flag_name, load

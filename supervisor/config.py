@@ -13,13 +13,15 @@ from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from tailrace.broker.process.settings import Settings, SlaveRule, Spec, StreamPolicy, described_fields, spec_of
+from tailrace.broker.process.setting_specs import Kind, Spec, spec_of
+from tailrace.broker.process.settings import Settings, SlaveRule, StreamPolicy, described_fields
 from tailrace.broker.replication.roles.rules import covers
 from tailrace.supervisor.config_lines import Lines
 from tailrace.supervisor.config_relations import find_conflicts
 from tailrace.supervisor.config_values import WrongValue, parse_value, show, suggest
 
 FILE_MAX_BYTES = 1 << 20
+OTHERS_MODE = 0o007  # what everybody may do with a file
 STREAM_SECTION, SLAVE_SECTION = "stream", "slave"
 REPEATED: Mapping[str, type[StreamPolicy] | type[SlaveRule]] = {STREAM_SECTION: StreamPolicy, SLAVE_SECTION: SlaveRule}
 REPEATED_SECTIONS_MAX = 1_000  # of each kind; they are tried in turn when a stream opens
@@ -64,6 +66,8 @@ def load(path: Path | None = None, flags: Mapping[str, object] | None = None) ->
     tables = _parse(str(path), text)
     reader = _ValueCollector(str(path), Lines(text))
     reader.read_tables(tables)
+    if path is not None:
+        reader.check_mode(path)
     reader.read_flags(flags or {})
     return reader.finish()
 
@@ -194,6 +198,15 @@ class _ValueCollector:
             self._streams.append(made)
         else:
             self._slaves.append(made)
+
+    def check_mode(self, path: Path) -> None:
+        """A file with a secret must not be open to all users of the machine."""
+        secret = [each.name for each in described_fields() if spec_of(each).kind is Kind.SECRET]
+        written = [name for name in secret if self._values.get(name)]
+        if written and path.stat().st_mode & OTHERS_MODE:
+            place, line = self._places[written[0]]
+            text = f"is a secret in a file that every user of this machine may open; chmod o= {path}"
+            self._faults.append(ConfigFault(place, text, line))
 
     # --- flags
 

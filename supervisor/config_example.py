@@ -13,7 +13,8 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
-from tailrace.broker.process.settings import Kind, SlaveRule, Spec, StreamPolicy, described_fields, spec_of
+from tailrace.broker.process.setting_specs import Kind, Spec, spec_of
+from tailrace.broker.process.settings import SlaveRule, StreamPolicy, described_fields
 from tailrace.supervisor.config_values import format_number
 
 _WIDTH = 116

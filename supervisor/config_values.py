@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
 
-from tailrace.broker.process.settings import DAY_S, HOUR_S, MINUTE_S, Durability, Kind, Spec
+from tailrace.broker.process.setting_specs import DAY_S, HOUR_S, MINUTE_S, Kind, Spec
 from tailrace.broker.replication.roles.peers import PEERS_MAX, parse_peer
 from tailrace.protocol.address import split_address
 from tailrace.protocol.errors import PeerError
@@ -52,7 +52,7 @@ _UNIT_NAMES = {Kind.BYTES: "bytes", Kind.SECONDS: "s", Kind.MILLISECONDS: "ms"}
 _SHOWN_CHARACTERS = 60
 _SHOWN_NUMBER_MAX = 10**24
 
-ConfigValue = int | float | bool | str | Path | Durability | tuple[str, ...]
+ConfigValue = int | float | bool | str | Path | tuple[str, ...]
 
 
 class WrongValue(ValueError):
@@ -107,9 +107,9 @@ def _parse_flag(raw: object) -> bool:
     raise WrongValue(f"must be true or false, not {show(raw)}")
 
 
-def _parse_choice(spec: Spec, raw: object) -> Durability:
+def _parse_choice(spec: Spec, raw: object) -> str:
     if isinstance(raw, str) and raw in spec.choices:
-        return Durability(raw)
+        return spec.choices[spec.choices.index(raw)]  # a member of the enumeration of its field, if it has one
     near = suggest(raw, list(spec.choices)) if isinstance(raw, str) else ""
     hint = f'; did you mean "{near}"?' if near else ""
     raise WrongValue(f"must be one of {', '.join(spec.choices)}, not {show(raw)}{hint}")

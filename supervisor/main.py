@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 Bound = TypeVar("Bound")
 
 EXIT_CANNOT_BIND = 4
+UMASK = 0o027  # all that a node writes is for its user and, to read, for its group
 BIND_PATIENCE_S, BIND_RETRY_S = 1.0, 0.02
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 BOOT_ID_VARIABLE = "TAILRACE_BOOT_ID"  # tests play a crash of the machine with it
@@ -105,6 +106,7 @@ def serve(settings: Settings, reload: Callable[[], Settings] | None = None) -> i
     SIGHUP.
     """
     raise_descriptor_limit()
+    os.umask(os.umask(UMASK) | UMASK)
     try:
         directory, lock = take_directory(settings)
     except ShardLocked as error:

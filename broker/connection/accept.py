@@ -162,14 +162,18 @@ class Acceptor:
     def _take_in(self, connection: Connection) -> None:
         connection.sock.setblocking(False)
         try:
-            tune(connection.sock)
+            tune(connection.sock, self._services.settings.notsent_bytes)
         except OSError:
             log.debug("connection from %s was gone before it was tuned", connection.peer)
         self._services.add_client(connection)
 
 
-def tune(sock: socket.socket) -> None:
-    """Small answers at once; dead peers found by the kernel, since the line protocol has no heartbeat."""
+def tune(sock: socket.socket, notsent_bytes: int) -> None:
+    """Small answers at once; dead peers found by the kernel, since the line protocol has no heartbeat. The kernel takes
+    no more than about `notsent_bytes` beyond what is under way; by default it takes megabytes for a peer that never
+    reads.
+    """
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, notsent_bytes)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)

@@ -12,24 +12,16 @@ Units stand at the end of each name: `_bytes`, `_s`, `_ms`. Zero means "off" or 
 
 from __future__ import annotations
 
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import Field, dataclass, fields, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from tailrace.broker.process.fair_limits import FairLimits
+from tailrace.broker.process.setting_specs import DAY_S, GIB, HOUR_S, KIB, MIB, YEAR_S, Kind, setting, spec_of
 from tailrace.shard.frame import MAX_FRAME_BYTES
 from tailrace.shard.names import CURSOR_PREFIX
-
-KIB = 1 << 10
-MIB = 1 << 20
-GIB = 1 << 30
-TIB = 1 << 40
-
-MINUTE_S = 60
-HOUR_S = 3_600
-DAY_S = 86_400
-YEAR_S = 365 * DAY_S
 
 # `pub NAME |` + payload + CRLF: what a line takes beyond its payload, with the longest name and some blanks; and what
 # the default gives it, so that a message just over its limit gets the error about a message, not the one about a line.
@@ -37,26 +29,9 @@ LINE_OVERHEAD_MIN_BYTES = 256
 ENVELOPE_OVERHEAD_MIN_BYTES = 4_096  # the heads of a PUBLISH and of its frame, and some handles
 LINE_OVERHEAD_BYTES = 4_096
 
+SECTIONS = ("node", "listen", "replication", "metrics", "limits", "timing")  # as the example file has them
+
 _CURSOR_PREFIX = CURSOR_PREFIX.decode()
-
-
-class Kind(StrEnum):
-    """What a value is, which decides how it may be written and how a wrong one is explained."""
-
-    PATTERN = "pattern"
-    STREAMS = "streams"
-    ADDRESS = "address"
-    PLACE = "place"
-    SECRET = "secret"
-    PEERS = "peers"
-    HOST = "host"
-    PATH = "path"
-    FLAG = "true or false"
-    COUNT = "count"
-    BYTES = "bytes"
-    SECONDS = "seconds"
-    MILLISECONDS = "milliseconds"
-    CHOICE = "choice"
 
 
 class Durability(StrEnum):
@@ -65,44 +40,6 @@ class Durability(StrEnum):
     ASYNC = "async"  # the kernel writes back when it likes (and every `async_sync_s` at the latest)
     INTERVAL = "interval"  # synced every `interval_ms`
     ALWAYS = "always"  # synced before its publish is acknowledged
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """One key of the configuration file: where it stands, what it may be, what it is for."""
-
-    section: str
-    key: str
-    kind: Kind
-    low: float
-    high: float
-    doc: str
-    zero: str  # what 0 means when it is allowed below `low`, else ""
-    choices: tuple[str, ...]
-
-
-def setting(
-    section: str,
-    key: str,
-    kind: Kind,
-    default: object,
-    doc: str,
-    *,
-    low: float = 0,
-    high: float = 0,
-    zero: str = "",
-    choices: tuple[str, ...] = (),
-) -> Any:
-    """A dataclass field that carries its own description (see `Spec`)."""
-    spec = Spec(section, key, kind, low, high, doc, zero, choices)
-    return field(default=default, metadata={"spec": spec})
-
-
-def spec_of(described: Field[Any]) -> Spec:
-    """The description a field made by `setting` carries."""
-    spec = described.metadata["spec"]
-    assert isinstance(spec, Spec)
-    return spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +146,8 @@ class SlaveRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """One node. The order of the fields is the order of the documented example file."""
+class Settings(FairLimits):
+    """One node. Within a section the order of the fields is that of the documented example file."""
 
     data: Path = setting("node", "data", Kind.PATH, Path("data"), "the data directory, created if it is missing")
     workers: int = setting(
@@ -554,4 +491,5 @@ class Settings:
 
 def described_fields() -> tuple[Field[Any], ...]:
     """The fields of `Settings` that are keys of the file, in its order: all but [[stream]] and [[slave]]."""
-    return tuple(each for each in fields(Settings) if "spec" in each.metadata)
+    described = [each for each in fields(Settings) if "spec" in each.metadata]
+    return tuple(sorted(described, key=lambda each: SECTIONS.index(spec_of(each).section)))

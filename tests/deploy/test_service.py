@@ -97,3 +97,7 @@ def test_descriptors_suffice_for_the_default_limits(service: configparser.Sectio
 def test_the_user_is_declared(service: configparser.SectionProxy) -> None:
     declared = (ROOT / "deploy" / "sysusers.d" / "tailrace.conf").read_text()
     assert re.search(rf"^u {service['User']} ", declared, re.MULTILINE)
+
+
+def test_memory_is_bounded(service: configparser.SectionProxy) -> None:
+    assert 50 <= int(service["MemoryHigh"].removesuffix("%")) <= 90

@@ -47,3 +47,7 @@ def test_the_ports_are_not_lent_out() -> None:
 def test_writeback_starts_before_writers_wait() -> None:
     found = settings()
     assert int(found["vm.dirty_background_bytes"]) < int(found["vm.dirty_bytes"])
+
+
+def test_a_peer_that_never_reads_takes_no_more_kernel_memory_than_by_the_kernels_own_default() -> None:
+    assert int(settings()["net.ipv4.tcp_wmem"].split()[2]) <= 4 << 20

@@ -17,7 +17,9 @@ from tests.thorough import examples
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    return tmp_path / "t.toml"
+    path = tmp_path / "t.toml"
+    path.touch(0o600)
+    return path
 
 
 def faults(file: Path, text: str | bytes, **flags: object) -> list[str]:
@@ -229,3 +231,18 @@ def test_reading_stays_within_its_recursion(file: Path) -> None:
     before = sys.getrecursionlimit()
     faults(file, "x = " + "[" * 100_000)
     assert sys.getrecursionlimit() == before
+
+
+def test_a_secret_in_a_file_that_everybody_may_open_is_refused(file: Path) -> None:
+    text = '[listen]\nport = 7\ntoken = "s"\n[replication]\ntoken = "t"\n'
+    file.write_text(text)
+    for mode in (0o604, 0o602, 0o666):
+        file.chmod(mode)
+        assert faults(file, text) == [
+            f":3: is a secret in a file that every user of this machine may open; chmod o= {file}"
+        ]
+    file.chmod(0o660)
+    assert load(file).token == "s"
+    file.write_text("[listen]\nport = 7\n")
+    file.chmod(0o666)
+    assert load(file, {"token": "from a flag"}).port == 7

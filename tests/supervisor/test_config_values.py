@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.broker.process.settings import DAY_S, Durability, Kind, Spec
+from tailrace.broker.process.setting_specs import DAY_S, Kind, Spec
+from tailrace.broker.process.settings import Durability
 from tailrace.supervisor.config_values import BYTE_UNITS, WrongValue, format_number, parse_value, show
 
 

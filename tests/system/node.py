@@ -167,6 +167,7 @@ class Node:
         if config:
             path = data.parent / f"{data.name}.toml"
             path.write_text(config)
+            path.chmod(0o640)  # it may hold secrets
             self._flags += ["--config", str(path)]
         self._workers = workers
         self._environment = environment or {}

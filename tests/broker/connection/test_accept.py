@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import array
 import errno
+import fcntl
 import os
 import socket
+import termios
 import time
 from pathlib import Path
 
@@ -207,3 +210,21 @@ def test_a_worker_that_stops_accepting_leaves_the_queue_to_its_successor(tmp_pat
         waiting, _address = node.listeners[0].accept()
         waiting.close()
         sock.close()
+
+
+def test_the_kernel_holds_little_for_a_peer_that_reads_nothing(tmp_path: Path) -> None:
+    """By default it would take some megabytes of each subscriber's backlog."""
+    with world(tmp_path, notsent_bytes=64 << 10) as node:
+        for _ in range(100):
+            node.fill("big", [b"x" * 80_000])
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 10)
+            sock.connect(node.listeners[0].getsockname())
+            sock.sendall(b"sub big 0\r\n")
+            client = None
+            while client is None or not client.blocked:
+                node.workers[0].turn()
+                client = next(iter(node.workers[0].services.clients.values()), None)
+            unsent = array.array("i", [0])
+            fcntl.ioctl(client.sock, termios.TIOCOUTQ, unsent)
+            assert unsent[0] < 256 << 10

@@ -6,15 +6,14 @@ from dataclasses import FrozenInstanceError, fields
 
 import pytest
 
+from tailrace.broker.process.setting_specs import Kind, spec_of
 from tailrace.broker.process.settings import (
     DEFAULT_POLICY,
     Durability,
-    Kind,
     Settings,
     SlaveRule,
     StreamPolicy,
     described_fields,
-    spec_of,
 )
 
 ALL = [*described_fields(), *fields(StreamPolicy), *fields(SlaveRule)]
