@@ -235,7 +235,7 @@ class Worker:
     def _build_connections(self, boot: WorkerBoot) -> None:
         """What clients and other nodes are served by, and the links over which siblings hand them over."""
         services, subscribing = self.services, self.subscribing
-        commands = Commands(services, subscribing, self.calls, self.scouts, boot.board, self._ask_to_quit)
+        commands = Commands(services, subscribing, self.calls, self.scouts, boot.board, self._ask_to_stop)
         line = LineServices(self.renderings, commands, subscribing)
         node = NodeServices(self.node_id, self.owner, self.followers, self.catalog, subscribing, self.status.gather)
         binary = BinaryServices(self.frame_chunks, self.heartbeats, subscribing, node, boot.slot)
@@ -512,8 +512,8 @@ class Worker:
         self.drain_began_s = time.monotonic()
         self.drain_deadline_s = self.drain_began_s + self.settings.drain_timeout_s
 
-    def _ask_to_quit(self) -> None:
-        self.control.send("quit")
+    def _ask_to_stop(self) -> None:
+        self.control.send("shutdown")
 
     def _set_cells(self, cells: SlotView) -> None:
         """The board's slot is its owner's: a worker that stands by or is retired writes where nobody reads."""

@@ -24,7 +24,7 @@ Examples:
   tailrace admin stat access-log
   tailrace admin trim access-log '#1000'
   tailrace admin workers
-  tailrace admin quit
+  tailrace admin shutdown
 
 The broker accepts these commands only from the broker's own machine. `tailrace admin help` lists them.
 

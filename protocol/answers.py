@@ -56,10 +56,6 @@ def ok_ack(on: bool) -> bytes:
     return b"ok ack on\r\n" if on else b"ok ack off\r\n"
 
 
-def ok_close() -> bytes:
-    return b"ok close\r\n"
-
-
 def pong() -> bytes:
     return b"ok pong\r\n"
 

@@ -130,7 +130,9 @@ class Help:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    pass
+    """End the connection. `word` is how the peer called it, which the answer repeats."""
+
+    word: str = "quit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +213,7 @@ class Conns:
 
 
 @dataclass(frozen=True, slots=True)
-class Quit:
+class Shutdown:
     """Stop the node."""
 
 
@@ -263,13 +265,13 @@ Command: TypeAlias = (
     | Stat
     | Workers
     | Conns
-    | Quit
+    | Shutdown
     | Invalid
     | Foreign
     | Reply
 )
 
 ADMIN: frozenset[type] = frozenset(
-    {Master, Unmaster, Slave, Unslave, Promote, Fence, Trim, Streams, Stat, Workers, Conns, Quit}
+    {Master, Unmaster, Slave, Unslave, Promote, Fence, Trim, Streams, Stat, Workers, Conns, Shutdown}
 )
 """The commands that only a peer on the same machine may give, on a connection that has sent only commands."""

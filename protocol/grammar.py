@@ -48,7 +48,7 @@ def parse_line(line: bytes, max_message_bytes: int) -> c.Command:
 def begins_command(line: bytes) -> bool:
     """Returns whether the first word of a line, possibly incomplete, is that of a command."""
     match = _WORD.match(line)
-    return match is not None and match[1].lower() in VERBS
+    return match is not None and verb_of(match[1]) is not None
 
 
 def is_blank(line: bytes | bytearray) -> bool:
@@ -79,7 +79,7 @@ def _parse(line: bytes, max_message_bytes: int) -> c.Command:
     match = _WORD.match(line)
     assert match is not None  # it matches the empty line too
     word = match[1]
-    verb = VERBS.get(word.lower())
+    verb = verb_of(word)
     if verb is None:
         raise PeerError(Code.COMMAND, f"no command {shown(word)}; help lists the commands")
     return verb.parse(verb, line[match.end() :], max_message_bytes)
@@ -276,7 +276,7 @@ _ROWS = (
     Verb("consumers STREAM", "the stream's consumers", False, _stream_only(c.Consumers)),
     Verb("ping", "answers ok pong", False, _bare(c.Ping())),
     Verb("help", "this list", False, _bare(c.Help())),
-    Verb("close", "end this connection", False, _bare(c.Close())),
+    Verb("quit", "end this connection; exit, bye and close do the same", False, _bare(c.Close())),
     Verb("master STREAM [force]", "this node takes the stream's messages; makes it if need be", True, _master),
     Verb("unmaster STREAM", "the stream takes no more messages here", True, _streams_like(c.Unmaster)),
     Verb("slave HOST PORT STREAM FROM", "follow the stream of another node; * or PREFIX* for many", True, _slave),
@@ -293,10 +293,21 @@ _ROWS = (
     Verb("stat STREAM", "one stream in numbers", True, _stream_only(c.Stat, readable_name)),
     Verb("workers", "the node's worker processes", True, _bare(c.Workers())),
     Verb("conns", "the node's connections", True, _bare(c.Conns())),
-    Verb("quit", "stop the node", True, _bare(c.Quit())),
+    Verb("shutdown", "stop the node", True, _bare(c.Shutdown())),
 )
 
 VERBS: Final[Mapping[bytes, Verb]] = {
     (row.form if row.form == _FINISH_FORM else row.form.split()[0]).encode(): row for row in _ROWS
 }
 """Every command by its word in lower case, in the order `help` shows them; a second one of a word by its whole form."""
+
+_BYNAMES: Final[Mapping[bytes, Verb]] = {
+    word.encode(): Verb(word, "end this connection", False, _bare(c.Close(word))) for word in ("exit", "bye", "close")
+}
+"""Other words for a command, which `help` does not show in lines of their own."""
+
+
+def verb_of(word: bytes) -> Verb | None:
+    """Returns the command of a word in any case, or None for an unknown word."""
+    lower = word.lower()
+    return VERBS.get(lower) or _BYNAMES.get(lower)

@@ -154,7 +154,7 @@ class Arbiter:
                 self.rolling.released(child)
             case "drained":
                 self._drained.add(child.pid)
-            case "quit":
+            case "shutdown":
                 self.stop("an administrator asked for it")
 
     # --- keeping them there -----------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ class SubscriptionStep:
 
 
 class Commands:
-    """The commands of one worker. `ask_to_quit` asks the supervisor to stop the node."""
+    """The commands of one worker. `ask_to_stop` asks the supervisor to stop the node."""
 
     def __init__(
         self,
@@ -51,14 +51,14 @@ class Commands:
         calls: WorkerCalls,
         scouts: PromotionChecks,
         board: Board,
-        ask_to_quit: Callable[[], None],
+        ask_to_stop: Callable[[], None],
     ) -> None:
         self._services = services
         self._subscribing = subscribing
         self._calls = calls
         self._scouts = scouts
         self._board = board
-        self._ask_to_quit = ask_to_quit
+        self._ask_to_stop = ask_to_stop
         self._table: Mapping[type, Callable[[LineClient, Any], None]] = {
             c.Subscribe: self.subscribe,
             c.Unsubscribe: self.unsubscribe,
@@ -76,7 +76,7 @@ class Commands:
             c.Stat: self.stat,
             c.Workers: self.workers,
             c.Conns: self.conns,
-            c.Quit: self.quit,
+            c.Shutdown: self.shutdown,
             **dict.fromkeys(line.COMMANDS, line.execute),
         }
 
@@ -284,9 +284,9 @@ class Commands:
 
         self._ask(client, command.stream, "stat", [], render)
 
-    def quit(self, client: LineClient, _command: c.Quit) -> None:
-        client.answer(answers.ok("quit"))
-        self._ask_to_quit()
+    def shutdown(self, client: LineClient, _command: c.Shutdown) -> None:
+        client.answer(answers.ok("shutdown"))
+        self._ask_to_stop()
 
     def workers(self, client: LineClient, _command: c.Workers) -> None:
         rows = [

@@ -95,7 +95,7 @@ class LineClient(ClientConnection):
             self.answer(command.refusal)
             self.finish()
         elif type(command) is Close:
-            self.answer(answers.ok_close())
+            self.answer(answers.ok(command.word))
             self.finish()
         else:
             self.line.commands.execute(self, command)

@@ -15,7 +15,7 @@ Worker to supervisor:
     owning                        the shard locks are taken, the catalog is read
     released                      the shard locks are given back
     drained                       nothing of my clients is under way any more
-    quit                          an administrator asked the node to stop
+    shutdown                      an administrator asked the node to stop
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MESSAGE_MAX_BYTES = 4096
 FDS_MAX = 4
 _FD_BYTES = array.array("i").itemsize
 KINDS = frozenset(
-    ("link", "owner", "own", "retire", "drain", "leave", "drained", "ready", "owning", "released", "quit")
+    ("link", "owner", "own", "retire", "drain", "leave", "drained", "ready", "owning", "released", "shutdown")
 )
 
 

@@ -82,7 +82,7 @@ def test_options_of_the_command_are_its_own(capfd: pytest.CaptureFixture[str]) -
 
 def test_refused(capfd: pytest.CaptureFixture[str]) -> None:
     with answering(b"err denied only from here\r\n") as server:
-        assert main.run(["admin", "-p", server.port, "quit"]) == REFUSED
+        assert main.run(["admin", "-p", server.port, "shutdown"]) == REFUSED
     assert capfd.readouterr() == ("", "tailrace: denied: only from here\n")
 
 

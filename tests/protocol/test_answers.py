@@ -43,7 +43,7 @@ def test_the_fixed_ones() -> None:
     assert answers.ok_unsub(b"s") == b"ok unsub s\r\n"
     assert answers.ok_ack(True) == b"ok ack on\r\n"
     assert answers.ok_ack(False) == b"ok ack off\r\n"
-    assert answers.ok_close() == b"ok close\r\n"
+    assert answers.ok("quit") == b"ok quit\r\n"
     assert answers.pong() == b"ok pong\r\n"
 
 

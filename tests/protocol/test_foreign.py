@@ -15,7 +15,7 @@ REQUESTS = [
     b"OPTIONS * HTTP/1.1",
     b"CONNECT example.com:443 HTTP/1.1",
     b"GET http://127.0.0.1:5050/ HTTP/1.1",
-    b"quit /x HTTP/1.1",
+    b"shutdown /x HTTP/1.1",
     b"Host: 127.0.0.1:5050",
     b"HOST:rebound.example",
     b"host : [::1]:5050",

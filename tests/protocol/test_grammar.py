@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tailrace.protocol import commands as c
 from tailrace.protocol.errors import Code
-from tailrace.protocol.grammar import NUMBER_MAX, VERBS, is_blank, parse_line
+from tailrace.protocol.grammar import NUMBER_MAX, VERBS, is_blank, parse_line, verb_of
 from tests.protocol.lines import messages
 
 MAX = 100
@@ -45,7 +45,10 @@ GOOD: list[tuple[bytes, object]] = [
     (b"ping", c.Ping()),
     (b"\t Ping \t", c.Ping()),
     (b"help", c.Help()),
-    (b"close", c.Close()),
+    (b"quit", c.Close()),
+    (b"EXIT", c.Close("exit")),
+    (b"bye", c.Close("bye")),
+    (b"close", c.Close("close")),
     (b"master 0", c.Master(b"0")),
     (b"unmaster s", c.Unmaster(b"s")),
     (b"unmaster log.*", c.Unmaster(b"log.*")),
@@ -91,7 +94,7 @@ GOOD: list[tuple[bytes, object]] = [
     (b"stat s", c.Stat(b"s")),
     (b"workers", c.Workers()),
     (b"conns", c.Conns()),
-    (b"quit", c.Quit()),
+    (b"shutdown", c.Shutdown()),
 ]
 
 BAD: list[tuple[bytes, Code]] = [
@@ -233,7 +236,8 @@ def test_every_command_is_tried_and_usage_shows_its_form() -> None:
 
 
 def test_the_admin_commands_are_those_of_the_table() -> None:
-    admin = {type(parse_line(line, MAX)) for line, _ in GOOD if VERBS[line.split()[0].lower()].admin}
+    verbs = [(line, verb_of(line.split()[0])) for line, _ in GOOD]
+    admin = {type(parse_line(line, MAX)) for line, verb in verbs if verb is not None and verb.admin}
     assert admin == c.ADMIN
 
 

@@ -46,7 +46,7 @@ SESSION_COMMANDS: list[object] = [
     Code.NAME,
     (b"t", b"z" * 300),
     c.Unsubscribe(b"s"),
-    c.Close(),
+    c.Close("close"),
 ]
 
 
@@ -281,23 +281,23 @@ def test_telnet_lines_have_the_same_limits() -> None:
 # --- other protocols --------------------------------------------------------------------------------------------------
 
 POST = (
-    b"POST /quit HTTP/1.1\r\nHost: 127.0.0.1:5050\r\nquit: x\r\n quit\r\nContent-Length: 45\r\n\r\n"
-    b"quit\r\nslave evil.example 5050 * 0\r\npub s |x\r\n"
+    b"POST /shutdown HTTP/1.1\r\nHost: 127.0.0.1:5050\r\nshutdown: x\r\n shutdown\r\nContent-Length: 45\r\n\r\n"
+    b"shutdown\r\nslave evil.example 5050 * 0\r\npub s |x\r\n"
 )
 CURL_2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 PROXY_2 = b"\r\n\r\n\0\r\nQUIT\n!\x11\0\x0c\x7f\0\0\x01\x7f\0\0\x01\x0a\x0a\x13\xba"
 STARTS = [
     POST,
     b"\r\n" + POST,
-    b"GET / HTTP/1.1\nquit\n",
-    b"GET /\r\nquit\r\n",
-    b"get quit HTTP/1.0\r\nquit\r\n",
-    b"pub /x| HTTP/1.1\r\nquit\r\n",
-    b"leave /x HTTP/1.1\r\nquit\r\n",
-    b"Host: evil.example:5050\r\nquit\r\n",
-    CURL_2 + b"quit\r\n",
-    b"PROXY TCP4 192.0.2.1 192.0.2.2 40000 5050\r\nquit\r\n",
-    PROXY_2 + b"\nquit\n",
+    b"GET / HTTP/1.1\nshutdown\n",
+    b"GET /\r\nshutdown\r\n",
+    b"get shutdown HTTP/1.0\r\nshutdown\r\n",
+    b"pub /x| HTTP/1.1\r\nshutdown\r\n",
+    b"leave /x HTTP/1.1\r\nshutdown\r\n",
+    b"Host: evil.example:5050\r\nshutdown\r\n",
+    CURL_2 + b"shutdown\r\n",
+    b"PROXY TCP4 192.0.2.1 192.0.2.2 40000 5050\r\nshutdown\r\n",
+    PROXY_2 + b"\nshutdown\n",
 ]
 
 
@@ -307,14 +307,14 @@ def test_another_protocol_is_refused_and_nothing_of_it_is_done(data: bytes, size
     fed = codec()
     (found,) = feed(fed, [data[i : i + size] for i in range(0, len(data), size)])
     assert isinstance(found, c.Foreign)
-    assert feed(fed, [b"quit\r\n"]) == []
+    assert feed(fed, [b"shutdown\r\n"]) == []
     assert fed.feed_eof() == []
 
 
-@pytest.mark.parametrize("line", [b"EHLO x", b"quit: x", b"\xff\xf6hello", b"x" * 5_000, b"ping\0" + bytes(5_000)])
+@pytest.mark.parametrize("line", [b"EHLO x", b"shutdown: x", b"\xff\xf6hello", b"x" * 5_000, b"ping\0" + bytes(5_000)])
 @pytest.mark.parametrize("size", [1, 1_000])
 def test_after_a_first_line_that_is_no_command_nothing_is_read(line: bytes, size: int) -> None:
-    data = line + b"\r\nquit\r\n"
+    data = line + b"\r\nshutdown\r\n"
     found = feed(codec(), [data[i : i + size] for i in range(0, len(data), size)])
     (last,) = [command for command in found if not isinstance(command, c.Reply)]
     assert isinstance(last, c.Invalid)
@@ -333,7 +333,7 @@ def test_a_first_command_that_is_malformed_ends_nothing(line: bytes) -> None:
 
 @pytest.mark.parametrize("line", [b"GET / HTTP/1.1", b"HOST : x", b"host:x", b"POST /x HTTP/1.1"])
 def test_http_behind_a_command_is_refused_too(line: bytes) -> None:
-    first, second = feed(codec(), [b"ping\r\n" + line + b"\r\nquit\r\n"])
+    first, second = feed(codec(), [b"ping\r\n" + line + b"\r\nshutdown\r\n"])
     assert (first, type(second)) == (c.Ping(), c.Foreign)
 
 
@@ -387,7 +387,7 @@ places = st.one_of(
 )
 hosts = st.sampled_from(["localhost", "10.0.0.1", "::1", "fe80::1%eth0", "a-b.example"])
 old_places = places.filter(lambda place: place.kind != "new")
-bare = st.sampled_from([c.Ping(), c.Help(), c.Close(), c.Workers(), c.Conns(), c.Quit(), c.Streams()])
+bare = st.sampled_from([c.Ping(), c.Help(), c.Close(), c.Workers(), c.Conns(), c.Shutdown(), c.Streams()])
 on_streams = st.one_of(*(st.builds(kind, names) for kind in (c.Unsubscribe, c.Unmaster, c.Unslave, c.Stat, c.Streams)))
 others = st.one_of(
     bare,

@@ -323,7 +323,7 @@ def test_an_administrator_ends_the_node(make: Callable[..., World]) -> None:
     def asks(world: World, slot: int, own: bool, control: ControlChannel) -> int:
         control.send("ready")
         if slot == 0:
-            control.send("quit")
+            control.send("shutdown")
         return obey(world, slot, own, control)
 
     world = make(asks)

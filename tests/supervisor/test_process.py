@@ -40,7 +40,7 @@ def message_from(child: Child) -> str:
 def answer_once(control: ControlChannel) -> int:
     while (message := control.receive()) is None:
         time.sleep(0.001)
-    control.send("quit")
+    control.send("shutdown")
     return int(message.fields["slot"])
 
 
@@ -48,7 +48,7 @@ def test_a_child_talks_and_its_body_says_how_it_ends() -> None:
     child = forked(answer_once)
     assert (child.slot, child.generation, child.stage) == (3, 7, Stage.BOOTING)
     child.tell("owner", slot=42, generation=1)
-    assert message_from(child) == "quit"
+    assert message_from(child) == "shutdown"
     assert code_of(child) == 42
     assert 0 <= child.lived_s() < PATIENCE_S
 

@@ -180,12 +180,12 @@ def test_roles_and_epochs_outlive_the_node(tmp_path: Path) -> None:
             assert (stat["role"], stat["epoch"], stat["messages"]) == ("master", "2", "2")
 
 
-def test_quit_stops_the_node(tmp_path: Path) -> None:
+def test_shutdown_stops_the_node(tmp_path: Path) -> None:
     node = Node(tmp_path / "data", workers=WORKERS).start()
     with node.client() as client:
-        client.send("ack on", *[f"pub last{number} |x" for number in range(10)], "quit")
+        client.send("ack on", *[f"pub last{number} |x" for number in range(10)], "shutdown")
         client.read_to_end()
-        assert client.answers[:12] == ["ok ack on", *[f"ok pub last{number} 0" for number in range(10)], "ok quit"]
+        assert client.answers[:12] == ["ok ack on", *[f"ok pub last{number} 0" for number in range(10)], "ok shutdown"]
         assert [answer[:11] for answer in client.answers[12:]] in ([], ["err closing"])
     wait_for(node.exited, "the node has ended")
     assert node.stop() == 0

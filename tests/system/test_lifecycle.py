@@ -93,9 +93,9 @@ def stop_by_group_term(node: Node) -> None:
     os.killpg(node.process.pid, signal.SIGTERM)
 
 
-def stop_by_quit(node: Node) -> None:
+def stop_by_shutdown(node: Node) -> None:
     with node.client() as client:
-        assert client.ask("quit") == "ok quit"
+        assert client.ask("shutdown") == "ok shutdown"
 
 
 @contextlib.contextmanager
@@ -109,7 +109,7 @@ def frozen(node: Node) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("stop", [stop_by_term, stop_by_interrupt, stop_by_group_term, stop_by_quit])
+@pytest.mark.parametrize("stop", [stop_by_term, stop_by_interrupt, stop_by_group_term, stop_by_shutdown])
 def test_a_stop_answers_what_was_sent_and_leaves_nothing_to_check(tmp_path: Path, stop: Callable[[Node], None]) -> None:
     data = tmp_path / "data"
     count = 3_000
@@ -118,11 +118,11 @@ def test_a_stop_answers_what_was_sent_and_leaves_nothing_to_check(tmp_path: Path
     for client in clients:
         client.ask("ack on")
     # Stopped, so that what is sent lies unread when the stop comes; who asks for it by a command needs them awake.
-    with frozen(node) if stop is not stop_by_quit else contextlib.nullcontext():
+    with frozen(node) if stop is not stop_by_shutdown else contextlib.nullcontext():
         for number, client in enumerate(clients):
             client.send_raw(b"".join(b"pub s%d |%d/%d\r\n" % (i % 7, number, i) for i in range(count)))
         stop(node)
-        wait_for(lambda: stop is stop_by_quit or "stopping: " in node.log(), "the supervisor knows")
+        wait_for(lambda: stop is stop_by_shutdown or "stopping: " in node.log(), "the supervisor knows")
     for client in clients:
         client.read_to_end()
         assert len([answer for answer in client.answers if answer.startswith("ok pub ")]) == count
@@ -138,7 +138,7 @@ def test_a_stop_answers_what_was_sent_and_leaves_nothing_to_check(tmp_path: Path
         assert sum(ends) == count * 4
 
 
-def test_quit_from_telnet(tmp_path: Path) -> None:
+def test_shutdown_from_telnet(tmp_path: Path) -> None:
     telnet = shutil.which("telnet")
     if telnet is None:
         pytest.skip("there is no telnet here")
@@ -146,11 +146,11 @@ def test_quit_from_telnet(tmp_path: Path) -> None:
     command = [telnet, "127.0.0.1", str(node.port)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as person:
         assert person.stdin is not None and person.stdout is not None
-        person.stdin.write(b"quit\n")
+        person.stdin.write(b"shutdown\n")
         person.stdin.flush()
         said = person.stdout.read()
         assert node.process is not None and node.process.wait(10) == 0
-    assert b"ok quit" in said and b"err closing" in said
+    assert b"ok shutdown" in said and b"err closing" in said
 
 
 def test_a_reader_that_reads_nothing_does_not_hold_a_stop_up(tmp_path: Path) -> None:

@@ -196,11 +196,16 @@ def test_half_close_keeps_a_subscription(node: Node) -> None:
         assert [message.seq for message in reader.read_messages(100)] == list(range(100))
 
 
-def test_close_is_answered_after_everything_before_it(node: Node) -> None:
+@pytest.mark.parametrize("word", ["quit", "exit", "bye", "close"])
+def test_a_session_ends_behind_the_answers_to_everything_before_it(node: Node, word: str) -> None:
+    """As in Redis, SMTP and FTP: the session ends, the node goes on."""
     with node.client() as client:
-        client.send("ack on", *(f"pub closing{i} |x" for i in range(100)), "close", "ping", "pub closing0 |late")
+        names = [f"{word}ing{i}" for i in range(100)]
+        client.send("ack on", *(f"pub {name} |x" for name in names), word, "ping", f"pub {names[0]} |late")
         client.read_to_end()
-        assert client.answers == ["ok ack on", *(f"ok pub closing{i} 0" for i in range(100)), "ok close"]
+        assert client.answers == ["ok ack on", *(f"ok pub {name} 0" for name in names), f"ok {word}"]
+    with node.client() as client:
+        assert client.ask("ping") == "ok pong"
 
 
 def test_close_in_the_middle_of_a_backlog_ends_the_connection(node: Node) -> None:
@@ -292,7 +297,7 @@ def test_help_names_every_command(client: LineClient) -> None:
     lines = client.ask_table("help")
     assert lines[0] == "ok command meaning"
     assert {line.split(" ")[0] for line in lines[1:-1]} == {
-        "pub", "ack", "sub", "unsub", "ping", "help", "close", "master", "unmaster", "slave", "unslave", "promote",
-        "fence", "trim", "streams", "stat", "workers", "conns", "quit",
+        "pub", "ack", "sub", "unsub", "ping", "help", "quit", "master", "unmaster", "slave", "unslave", "promote",
+        "fence", "trim", "streams", "stat", "workers", "conns", "shutdown",
         "consume", "unconsume", "leave", "get", "nack", "reset", "consumers",
     }  # fmt: skip

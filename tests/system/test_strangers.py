@@ -21,20 +21,21 @@ from tests.system.node import PATIENCE_S, Node, running, wait_for
 
 pytestmark = pytest.mark.system
 
-BODY = b"quit\r\nslave 127.0.0.1 9 * 0\r\npromote *\r\nmaster stolen\r\n"
+BODY = b"shutdown\r\nslave 127.0.0.1 9 * 0\r\npromote *\r\nmaster stolen\r\n"
 HEADERS = (
-    b"Host: rebound.example:5050\r\nConnection: keep-alive\r\nContent-Length: 60\r\nquit: x\r\nX-Folded: a\r\n quit\r\n"
+    b"Host: rebound.example:5050\r\nConnection: keep-alive\r\nContent-Length: 60\r\n"
+    b"shutdown: x\r\nX-Folded: a\r\n shutdown\r\n"
     b"User-Agent: Mozilla/5.0\r\nContent-Type: text/plain;charset=UTF-8\r\nOrigin: http://127.0.0.1:8000\r\n\r\n"
 )
 MULTIPART = b'------x\r\nContent-Disposition: form-data; name="a"\r\n\r\n' + BODY + b"\r\n------x--\r\n"
 UPGRADE = b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: cXVpdA0K\r\n"
 HTTP = {
     "a body of text": b"POST / HTTP/1.1\r\n" + HEADERS + BODY,
-    "a form": b"POST /quit HTTP/1.1\r\n" + HEADERS + MULTIPART,
-    "a WebSocket": b"GET /quit HTTP/1.1\r\n" + UPGRADE + HEADERS + BODY,
+    "a form": b"POST /shutdown HTTP/1.1\r\n" + HEADERS + MULTIPART,
+    "a WebSocket": b"GET /shutdown HTTP/1.1\r\n" + UPGRADE + HEADERS + BODY,
     "a preflight": b"OPTIONS / HTTP/1.1\r\nAccess-Control-Request-Method: QUIT\r\n" + HEADERS + BODY,
-    "a method that is a command": b"quit /x HTTP/1.1\r\n" + HEADERS + BODY,
-    "a request that was cut by a line end": b"GET /\r\nquit\r\n HTTP/1.1\r\n" + HEADERS,
+    "a method that is a command": b"shutdown /x HTTP/1.1\r\n" + HEADERS + BODY,
+    "a request that was cut by a line end": b"GET /\r\nshutdown\r\n HTTP/1.1\r\n" + HEADERS,
     "a path of a megabyte": b"POST /" + b"a" * (1 << 20) + b" HTTP/1.1\r\n" + HEADERS + BODY,
 }
 OTHERS = {
@@ -95,7 +96,15 @@ def test_other_protocols_are_refused_in_their_own_words(node: Node, kind: str) -
 
 
 def test_after_a_line_that_is_no_command_nothing_is_administered(node: Node) -> None:
-    administering = ["quit", "slave 127.0.0.1 9 * 0", "unslave *", "promote *", "master a", "unmaster a", "trim a #0"]
+    administering = [
+        "shutdown",
+        "slave 127.0.0.1 9 * 0",
+        "unslave *",
+        "promote *",
+        "master a",
+        "unmaster a",
+        "trim a #0",
+    ]
     with node.client() as client:
         assert client.ask("ping") == "ok pong"
         assert client.ask("nonsense").startswith("err command ")
@@ -105,7 +114,7 @@ def test_after_a_line_that_is_no_command_nothing_is_administered(node: Node) -> 
 
 
 def test_the_metrics_port_runs_no_commands_either(node: Node) -> None:
-    methods = ((b"POST", b"405"), (b"PUT", b"405"), (b"quit", b"405"), (b"GET", b"421"), (b"qu it", b"400"))
+    methods = ((b"POST", b"405"), (b"PUT", b"405"), (b"shutdown", b"405"), (b"GET", b"421"), (b"qu it", b"400"))
     for method, status in methods:
         with socket.create_connection(("127.0.0.1", node.metrics_port), timeout=PATIENCE_S) as sock:
             sock.sendall(method + b" /metrics HTTP/1.1\r\n" + HEADERS + BODY)
@@ -115,15 +124,15 @@ def test_the_metrics_port_runs_no_commands_either(node: Node) -> None:
 # --- a browser --------------------------------------------------------------------------------------------------------
 
 PAGE = """<!doctype html><body><script>
-const broker = "BROKER", body = "\\r\\nquit\\r\\nslave 127.0.0.1 9 * 0\\r\\nmaster stolen\\r\\n";
+const broker = "BROKER", body = "\\r\\nshutdown\\r\\nslave 127.0.0.1 9 * 0\\r\\nmaster stolen\\r\\n";
 for (const host of ["127.0.0.1", "localhost", "rebound.example"]) {
-  const url = "http://" + host + ":" + broker + "/quit";
+  const url = "http://" + host + ":" + broker + "/shutdown";
   fetch(url, {method: "POST", mode: "no-cors", headers: {"Content-Type": "text/plain"}, body}).catch(() => 0);
-  fetch(url, {method: "quit", body}).catch(() => 0);
-  fetch(url, {headers: {quit: "x"}}).catch(() => 0);
+  fetch(url, {method: "shutdown", body}).catch(() => 0);
+  fetch(url, {headers: {shutdown: "x"}}).catch(() => 0);
   navigator.sendBeacon(url, new Blob([body], {type: "text/plain"}));
-  try { new WebSocket("ws://" + host + ":" + broker + "/quit"); } catch (error) {}
-  const image = new Image(); image.src = url + "%0D%0Aquit%0D%0A";
+  try { new WebSocket("ws://" + host + ":" + broker + "/shutdown"); } catch (error) {}
+  const image = new Image(); image.src = url + "%0D%0Ashutdown%0D%0A";
   for (const enctype of ["text/plain", "multipart/form-data"]) {
     const frame = document.createElement("iframe"); frame.name = host + enctype; document.body.append(frame);
     const form = document.createElement("form"), field = document.createElement("textarea");

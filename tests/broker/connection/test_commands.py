@@ -36,7 +36,7 @@ def words(lines: list[str]) -> list[str]:
 def test_administration_is_for_this_machine_alone(node: World) -> None:
     lines = {"slave": "slave 127.0.0.1 5050 x 0", "trim": "trim x #0", "fence": "fence x 2"}
     admin = [verb.form.split()[0] for verb in VERBS.values() if verb.admin]
-    alone = ("streams", "workers", "conns", "quit")
+    alone = ("streams", "workers", "conns", "shutdown")
     typed = [lines.get(word, word if word in alone else f"{word} x") for word in admin]
     assert len(typed) == len(c.ADMIN) == 12
     stranger = node.connect(local=False)
@@ -220,13 +220,13 @@ def test_trim_and_stat(node: World) -> None:
         assert node.ask(peer, f"trim {name} {last_us + 1}") == [f"ok trim {name} 10 6"]
 
 
-def test_quit_asks_the_supervisor(node: World) -> None:
+def test_shutdown_asks_the_supervisor(node: World) -> None:
     peer = node.connect(1)
-    assert node.ask(peer, "quit") == ["ok quit"]
+    assert node.ask(peer, "shutdown") == ["ok shutdown"]
     kinds = []
     while (message := node.controls[1].receive()) is not None:
         kinds.append(message.kind)
-    assert kinds == ["ready", "owning", "quit"]
+    assert kinds == ["ready", "owning", "shutdown"]
 
 
 # --- replication ------------------------------------------------------------------------------------------------------
