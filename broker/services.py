@@ -11,6 +11,7 @@ import select
 import time
 from typing import TYPE_CHECKING, Protocol
 
+from tailrace.broker.access.policy import AccessPolicy, policy_of
 from tailrace.broker.delivery.fanout import FanOut
 from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.process.metrics import WorkerMetrics
@@ -37,12 +38,14 @@ class ConnectionGets(Protocol):
 class Services:
     """The collaborators of one worker's connections, the connections themselves, and the sums over all of them.
 
+    access: what connections may do here; the same until this worker is replaced.
     now_s: the monotonic time of this turn of the loop, read once when events have come.
     cells: where the number of connections is shown. The slot on the board belongs to its owner; a worker that stands by
     or is retired writes to cells that nobody reads.
     """
 
     __slots__ = (
+        "access",
         "answered",
         "answered_bytes",
         "cells",
@@ -73,6 +76,7 @@ class Services:
         fanout: FanOut,
     ) -> None:
         self.settings = settings
+        self.access: AccessPolicy = policy_of(settings)
         self.metrics = metrics
         self.poller = poller
         self.router = router

@@ -121,7 +121,7 @@ class PublishRun:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """`skip`: messages at exactly the time `start` that are left out (only with a time). `credit`: None is no limit."""
+    """`skip`: messages at exactly the time `start` that are left out (only with a time). `credit`: None: unlimited."""
 
     id: int
     stream: bytes

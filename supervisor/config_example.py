@@ -58,6 +58,7 @@ _SLAVE_OPENING = """\
 _SECTION_TITLES = {
     "node": "The node and its data.",
     "listen": "Address for clients.",
+    "access": "Who may do what.",
     "replication": "Nodes that may follow and claim streams, besides those on this machine.",
     "metrics": "Address for Prometheus and probes.",
     "limits": "Limits on peers, streams and memory.",

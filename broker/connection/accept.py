@@ -15,6 +15,7 @@ import time
 from collections import deque
 from typing import Any
 
+from tailrace.broker.access.identity import REMOTE
 from tailrace.broker.connection import handover
 from tailrace.broker.connection.base import Connection
 from tailrace.broker.connection.detect import ProtocolFactories, UndetectedConnection
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 ACCEPTS_A_TURN = 128
 SKEW_CONNECTIONS = 16  # how many more than the least loaded worker, beyond a quarter, count as far more
 RETRY_S = 0.5  # when descriptors have run out
+REVOKED_TEXT = "this user may not log in any more, or not with what it showed; log in again"
 SILENCE_S = 1.0  # how long one that is refused may take to show what it speaks
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 60, 15, 4
 OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -120,10 +122,10 @@ class Acceptor:
         services = self._services
         services.metrics.accepted += 1
         peer = format_peer(address)
-        local = is_loopback(address[0])
+        identity = services.access.arrived(local=is_loopback(address[0]))
         limit = services.settings.max_connections
         if self._board.total_connections() >= limit:
-            newcomer = UndetectedConnection(services, self._protocols, sock, peer, local)
+            newcomer = UndetectedConnection(services, self._protocols, sock, peer, identity)
             text = f"this node has {limit} connections, which is its limit; try again later"
             newcomer.refused = Code.CONNECTIONS, text
             self._refused.append(newcomer)
@@ -133,9 +135,9 @@ class Acceptor:
         if target is not None and (link := self._links.link_to(target)) is not None:
             services.metrics.handed_over += 1
             self._passed[target] = self._passed.get(target, 0) + 1
-            self._links.hand_over(link, sock.detach(), {"peer": peer, "local": local})
+            self._links.hand_over(link, sock.detach(), {"peer": peer, "identity": identity.export_state()})
             return
-        self._take_in(UndetectedConnection(services, self._protocols, sock, peer, local))
+        self._take_in(UndetectedConnection(services, self._protocols, sock, peer, identity))
 
     def _least_loaded(self) -> int | None:
         """A slot that should have the next connection rather than this one; None for this one."""
@@ -151,13 +153,16 @@ class Acceptor:
 
     def adopt(self, sock: socket.socket, state: dict[str, Any]) -> None:
         """Take a connection that a sibling handed over, where that one left it."""
-        peer, local = state["peer"], state["local"]
+        peer, known = state["peer"], self._services.access.restore(state["identity"])
+        identity = REMOTE if known is None else known
         if "protocol" not in state:
-            self._take_in(UndetectedConnection(self._services, self._protocols, sock, peer, local))
+            self._take_in(UndetectedConnection(self._services, self._protocols, sock, peer, identity))
             return
-        client = self._protocols[state["protocol"]](sock, peer, local)
+        client = self._protocols[state["protocol"]](sock, peer, identity)
         self._take_in(client)
         handover.restore(client, state)
+        if known is None or not self._services.access.admits(known):
+            client.end_with(Code.DENIED, REVOKED_TEXT)
 
     def _take_in(self, connection: Connection) -> None:
         connection.sock.setblocking(False)

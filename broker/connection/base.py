@@ -13,6 +13,8 @@ from abc import ABC, abstractmethod
 from enum import IntFlag
 from typing import TYPE_CHECKING
 
+from tailrace.broker.access.identity import Identity
+from tailrace.broker.access.rules import Right
 from tailrace.broker.process.metrics import Traffic
 from tailrace.protocol.errors import Code
 
@@ -39,7 +41,10 @@ class Pause(IntFlag):
 
 
 class Connection(ABC):
-    """There may be tens of thousands of these: what few need is made when needed."""
+    """There may be tens of thousands of these: what few need is made when needed.
+
+    `identity`: who it is, as far as it has been proven. `encrypted`: nobody on the way can read what it sends.
+    """
 
     __slots__ = (
         "_interest",
@@ -47,10 +52,11 @@ class Connection(ABC):
         "accepted_s",
         "blocked",
         "closed",
+        "encrypted",
         "eof",
         "fd",
+        "identity",
         "lingering_since_s",
-        "local",
         "out",
         "paused",
         "peer",
@@ -60,12 +66,13 @@ class Connection(ABC):
         "traffic",
     )
 
-    def __init__(self, services: Services, sock: socket.socket, peer: str, local: bool) -> None:
+    def __init__(self, services: Services, sock: socket.socket, peer: str, identity: Identity) -> None:
         self.services = services
         self.sock = sock
         self.fd = sock.fileno()
         self.peer = peer
-        self.local = local
+        self.identity = identity
+        self.encrypted = False
         self.traffic: Traffic
         self.out = bytearray()
         self.blocked = self.closed = self.eof = False
@@ -74,6 +81,15 @@ class Connection(ABC):
         self.accepted_s = self.progress_s = services.now_s
         self._interest = _IN
         self._unsent_bytes = 0
+
+    @property
+    def host(self) -> str:
+        """The address of the peer, without its port."""
+        return self.peer.rpartition(":")[0].strip("[]")
+
+    def may(self, right: Right, stream: bytes = b"") -> bool:
+        """Whether this connection has the right to a stream; b"" stands for what concerns no stream."""
+        return self.services.access.may(self.identity, right, stream)
 
     @property
     def bound(self) -> bool:

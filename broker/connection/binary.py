@@ -6,7 +6,6 @@ order. A run of publishes costs a few Python statements for each of its streams;
 
 from __future__ import annotations
 
-import hmac
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from struct import iter_unpack
 from typing import Any
 
+from tailrace.broker.access.identity import Identity
 from tailrace.broker.connection.client import READ_BYTES_MAX, ClientConnection
 from tailrace.broker.connection.heartbeat import Heartbeats
 from tailrace.broker.consumers.edge import binary
@@ -64,8 +64,10 @@ class BinaryClient(ClientConnection):
 
     __slots__ = ("asked", "binary", "codec", "follower", "handles", "last_word", "leaving", "pings", "under_way")
 
-    def __init__(self, services: Services, binary: BinaryServices, sock: socket.socket, peer: str, local: bool) -> None:
-        super().__init__(services, sock, peer, local)
+    def __init__(
+        self, services: Services, binary: BinaryServices, sock: socket.socket, peer: str, identity: Identity
+    ) -> None:
+        super().__init__(services, sock, peer, identity)
         self.binary = binary
         self.delivery = binary.chunks
         self.traffic = services.metrics.binary
@@ -160,18 +162,19 @@ class BinaryClient(ClientConnection):
     # --- the beginning ----------------------------------------------------------------------------------------------
 
     def hello(self, message: m.Hello) -> None:
-        settings = self.services.settings
-        if settings.token and not self.local and not _same(settings.token, message.token):
+        access = self.services.access
+        self.identity = access.greeted(self.identity, message.token)
+        if not access.admits(self.identity):
             self.end_with(Code.DENIED, "this broker wants its token in HELLO; this one is missing or wrong")
         else:
             self.codec.features = features = FEATURES.intersection(message.features)
             if r.FEATURE in features:
-                knows = bool(settings.replication_token) and _same(settings.replication_token, message.peer_token)
-                self._replicate(message.node or "", message.address or "", knows)
+                self.identity = access.greeted_by_node(self.identity, self.host, message.peer_token)
+                self._replicate(message.node or "", message.address or "")
             self.say(pack(self._welcome(features)))
 
-    def _replicate(self, node: str, address: str, knows_token: bool) -> None:
-        self.follower = FollowerSession(self, self.binary.node, node, address, knows_token)
+    def _replicate(self, node: str, address: str) -> None:
+        self.follower = FollowerSession(self, self.binary.node, node, address)
 
     @property
     def bound(self) -> bool:
@@ -547,10 +550,6 @@ def _failed_request(
     name: bytes, request: int, code: Code, text: str, logged: tuple[m.PartResult, ...] | None
 ) -> m.Failed:
     return m.Failed(code, f"{name.decode()}: {text}", False, Op.PUBLISH, request, logged)
-
-
-def _same(token: str, shown: str | None) -> bool:
-    return shown is not None and hmac.compare_digest(token.encode(), shown.encode())
 
 
 _PING, _PONG = pack(m.Ping()), pack(m.Pong())

@@ -11,6 +11,7 @@ import time
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from tailrace.broker.access.identity import Identity
 from tailrace.broker.connection.base import Connection, Pause
 from tailrace.broker.delivery.cursor import Cursor, Delivery
 from tailrace.broker.routing.route import Route
@@ -61,8 +62,8 @@ class ClientConnection(Connection):
         "window_slot",
     )
 
-    def __init__(self, services: Services, sock: socket.socket, peer: str, local: bool) -> None:
-        super().__init__(services, sock, peer, local)
+    def __init__(self, services: Services, sock: socket.socket, peer: str, identity: Identity) -> None:
+        super().__init__(services, sock, peer, identity)
         self.delivery: Delivery
         self.cursors: dict[Any, Cursor] = {}  # by what the peer knows them by
         self.ready: list[Cursor] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tailrace.broker.access.rules import Right
 from tailrace.broker.connection.line import LineClient
 from tailrace.broker.consumers.edge import line
 from tailrace.broker.delivery.subscribe import Subscriptions
@@ -96,7 +97,7 @@ class Commands:
         client.answer(answers.pong())
 
     def help(self, client: LineClient, _command: c.Help) -> None:
-        client.answer(answers.help_text(admin=client.local))
+        client.answer(answers.help_text(admin=client.may(Right.ADMIN)))
 
     # A subscription may have to wait for the owner of its stream, which is asked at once, so that it begins behind what
     # was published before it and no later. What is subscribed to and given up meanwhile waits its turn.
@@ -416,7 +417,7 @@ class Commands:
 
 def _not_an_administrator(client: LineClient) -> str:
     """Why this connection may not administer the node; empty when it may."""
-    if not client.local:
+    if not client.may(Right.ADMIN):
         return "this command is only for connections from this machine"
     if client.strayed:
         return "this connection has sent a line that is no command, and administers nothing any more: connect again"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping
 
+from tailrace.broker.access.identity import Identity
 from tailrace.broker.connection.base import Connection
 from tailrace.broker.connection.client import ClientConnection
 from tailrace.broker.services import Services
@@ -15,8 +16,8 @@ from tailrace.protocol import answers
 from tailrace.protocol.errors import Code
 from tailrace.protocol.sniff import protocol_of, refusal
 
-ProtocolFactories = Mapping[str, Callable[[socket.socket, str, bool], ClientConnection]]
-"""By its name, what makes a connection that speaks a protocol from its socket, its peer, and whether that is local."""
+ProtocolFactories = Mapping[str, Callable[[socket.socket, str, Identity], ClientConnection]]
+"""By its name, what makes a connection that speaks a protocol from its socket, its peer, and who that is."""
 
 DISCARD_BYTES = 16 << 10  # read at once of what comes after the end
 
@@ -25,9 +26,9 @@ class UndetectedConnection(Connection):
     __slots__ = ("protocols", "refused")
 
     def __init__(
-        self, services: Services, protocols: ProtocolFactories, sock: socket.socket, peer: str, local: bool
+        self, services: Services, protocols: ProtocolFactories, sock: socket.socket, peer: str, identity: Identity
     ) -> None:
-        super().__init__(services, sock, peer, local)
+        super().__init__(services, sock, peer, identity)
         self.protocols = protocols
         self.traffic = services.metrics.line
         self.refused: tuple[Code, str] | None = None
@@ -60,8 +61,9 @@ class UndetectedConnection(Connection):
 
     def become(self, protocol: str) -> ClientConnection:
         """What this is from here on; it has read what there was."""
-        client = self.protocols[protocol](self.sock, self.peer, self.local)
+        client = self.protocols[protocol](self.sock, self.peer, self.identity)
         client.accepted_s = self.accepted_s
+        client.encrypted = self.encrypted
         self.closed = True  # whoever still holds this one has nothing to do with it any more
         self.services.replace_client(client)
         if self.refused is not None:

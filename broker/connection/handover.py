@@ -24,7 +24,7 @@ def detach(connection: Connection) -> tuple[int, dict[str, Any]]:
     """Take a connection out of this worker: its descriptor, which is the caller's now, and its state for msgpack. One
     that has said nothing yet has no more than who its peer is.
     """
-    state: dict[str, Any] = {"peer": connection.peer, "local": connection.local}
+    state: dict[str, Any] = {"peer": connection.peer, "identity": connection.identity.export_state()}
     if isinstance(connection, ClientConnection):
         state |= _client_state(connection)
     return connection.leave(), state

@@ -11,6 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tailrace.broker.access.identity import Identity
 from tailrace.broker.connection.base import Pause
 from tailrace.broker.connection.client import ClientConnection
 from tailrace.broker.consumers.edge.line import LineConsumerSession
@@ -42,8 +43,10 @@ class LineClient(ClientConnection):
 
     __slots__ = ("answers", "backlog", "codec", "line", "subscribing")
 
-    def __init__(self, services: Services, line: LineServices, sock: socket.socket, peer: str, local: bool) -> None:
-        super().__init__(services, sock, peer, local)
+    def __init__(
+        self, services: Services, line: LineServices, sock: socket.socket, peer: str, identity: Identity
+    ) -> None:
+        super().__init__(services, sock, peer, identity)
         self.line = line
         self.delivery = line.chunks
         self.traffic = services.metrics.line
@@ -53,7 +56,8 @@ class LineClient(ClientConnection):
         self.backlog: deque[object] = deque()  # the rest of a read, behind a command that waits (`broker.process.work`)
 
     def admitted(self) -> bool:
-        if not self.services.settings.token or self.local:
+        access = self.services.access
+        if access.has_users or access.admits(self.identity):  # with users, it can log in
             return True
         self.end_with(Code.DENIED, "this broker wants a token from other machines: use the binary protocol")
         return False

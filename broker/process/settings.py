@@ -18,6 +18,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from tailrace.broker.access.rules import AccessRule
+from tailrace.broker.access.users import User
 from tailrace.broker.process.fair_limits import FairLimits
 from tailrace.broker.process.setting_specs import DAY_S, GIB, HOUR_S, KIB, MIB, YEAR_S, Kind, setting, spec_of
 from tailrace.shard.frame import MAX_FRAME_BYTES
@@ -29,7 +31,7 @@ LINE_OVERHEAD_MIN_BYTES = 256
 ENVELOPE_OVERHEAD_MIN_BYTES = 4_096  # the heads of a PUBLISH and of its frame, and some handles
 LINE_OVERHEAD_BYTES = 4_096
 
-SECTIONS = ("node", "listen", "replication", "metrics", "limits", "timing")  # as the example file has them
+SECTIONS = ("node", "listen", "access", "replication", "metrics", "limits", "timing")  # as the example file has them
 
 _CURSOR_PREFIX = CURSOR_PREFIX.decode()
 
@@ -196,6 +198,15 @@ class Settings(FairLimits):
         Kind.ADDRESS,
         "",
         "HOST:PORT at which other nodes reach this one, as tailrace tree shows it; empty: the address it connects from",
+    )
+
+    allow_anonymous: bool = setting(
+        "access",
+        "allow_anonymous",
+        Kind.FLAG,
+        False,
+        "whether connections from other machines need no login: they may read and write all streams, or with users"
+        " configured what the rules give to anonymous",
     )
 
     replication_peers: tuple[str, ...] = setting(
@@ -475,6 +486,8 @@ class Settings(FairLimits):
 
     streams: tuple[StreamPolicy, ...] = ()
     slaves: tuple[SlaveRule, ...] = ()
+    users: tuple[User, ...] = ()
+    rules: tuple[AccessRule, ...] = ()
 
     def policy(self, name: str) -> StreamPolicy:
         """The policy of the stream `name`: the first [[stream]] section that matches, else the defaults.

@@ -18,6 +18,7 @@ from unittest.mock import Mock
 import pytest
 
 from tailrace.broker import worker as worker_module
+from tailrace.broker.access.identity import LOCAL, REMOTE
 from tailrace.broker.connection.base import Connection
 from tailrace.broker.connection.binary import BinaryClient
 from tailrace.broker.connection.client import ClientConnection
@@ -142,7 +143,9 @@ class World:
                 sock.setsockopt(socket.SOL_SOCKET, option, 4_096)
         peer = Peer(ours)
         self.peers.append(peer)
-        self.workers[slot].acceptor.adopt(theirs, {"peer": f"peer:{len(self.peers)}", "local": local})
+        identity = LOCAL if local else REMOTE
+        state = {"peer": f"peer:{len(self.peers)}", "identity": identity.export_state()}
+        self.workers[slot].acceptor.adopt(theirs, state)
         return peer
 
     def connection_of(self, peer: Peer) -> Connection:

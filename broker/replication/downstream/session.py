@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tailrace.broker.access.identity import Proof
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.subscribe import Subscriptions, storage_refusals
 from tailrace.broker.replication.downstream import replica_state
@@ -98,7 +99,6 @@ class FollowerSession:
     __slots__ = (
         "_called",
         "_followed",
-        "_knows_token",
         "address",
         "awaited",
         "client",
@@ -110,17 +110,16 @@ class FollowerSession:
         "watches",
     )
 
-    def __init__(self, client: BinaryClient, here: NodeServices, node: str, address: str, knows_token: bool) -> None:
+    def __init__(self, client: BinaryClient, here: NodeServices, node: str, address: str) -> None:
         """`address` may be without a host, which is then where the connection comes from.
 
-        `knows_token`: it has shown the secret among nodes. `trusted`: that, or it comes from a machine of the tree.
+        `trusted`: the connection has proven that it is another node's. Nothing else that it says is believed.
         """
         self.client = client
         self.here = here
         self.node = node
         self.address = f"{client.peer.rpartition(':')[0]}{address}" if address.startswith(":") else address
-        self._knows_token = knows_token
-        self.trusted = knows_token or client.local or here.owner.roles.peers.admit(_host_of(client.peer))
+        self.trusted = client.services.access.is_node(client.identity)
         self.connection = here.followers.admit(self)
         self.followings: dict[int, ReplicaFeed] = {}
         self._followed: set[bytes] = set()  # their streams
@@ -130,7 +129,7 @@ class FollowerSession:
 
     def export_state(self) -> list[Any]:
         """For the constructor, in another worker. A peer with a node's privileges is not moved at all."""
-        return [self.node, self.address, self._knows_token]
+        return [self.node, self.address]
 
     # --- who is believed --------------------------------------------------------------------------------------------
 
@@ -150,7 +149,7 @@ class FollowerSession:
     def _may_be_followed(self) -> bool:
         """Whether the address that the peer gives may be the one that streams follow from now on."""
         host, peers = _host_of(self.address), self.here.owner.roles.peers
-        return self._knows_token or may_lead(peers, _host_of(self.client.peer), host)
+        return self.client.identity.proof is Proof.PEER_TOKEN or may_lead(peers, self.client.host, host)
 
     # --- following --------------------------------------------------------------------------------------------------
 

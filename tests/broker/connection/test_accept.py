@@ -61,7 +61,7 @@ def test_connections_are_accepted_tuned_and_counted(tmp_path: Path) -> None:
         for peer in peers:
             assert node.ask(peer, "ping") == ["ok pong"]
         clients = list(node.workers[0].services.clients.values())
-        assert {client.local for client in clients} == {True}
+        assert {client.identity.local for client in clients} == {True}
         host, port = peers[0].sock.getsockname()
         assert clients[0].peer == f"{host}:{port}"
         for option in (socket.TCP_NODELAY, socket.TCP_KEEPIDLE):

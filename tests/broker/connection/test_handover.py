@@ -40,10 +40,11 @@ def test_one_that_has_said_nothing_is_a_peer_and_a_descriptor(node: World, local
     connection = node.connection_of(peer)
     assert handover.possible(connection)
     fd, state = handover.detach(connection)
-    assert state == {"peer": "peer:1", "local": local} and not node.workers[0].services.clients
+    assert state == {"peer": "peer:1", "identity": connection.identity.export_state()}
+    assert not node.workers[0].services.clients
     node.workers[1].acceptor.adopt(socket.socket(fileno=fd), state)
     assert node.ask(peer, "ping") == ["ok pong"]
-    assert node.client_of(peer).local is local and node.worker_of(node.client_of(peer)) is node.workers[1]
+    assert node.client_of(peer).identity.local is local and node.worker_of(node.client_of(peer)) is node.workers[1]
 
 
 def test_everything_a_line_can_be_in_the_middle_of(node: World) -> None:

@@ -1,0 +1,145 @@
+"""The decision `may`: what a connection may do on this node. Pure; a worker keeps the same policy all its life.
+
+While no user is configured: connections from this machine may do everything, others what the [listen] token and
+[replication] let them. With users the rules decide, and where a connection comes from counts for nothing.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace.broker.access.identity import LOCAL, REMOTE, STRONG, Identity, Proof
+from tailrace.broker.access.rules import AccessRule, Right, decide, decide_prefix
+from tailrace.broker.access.users import User
+from tailrace.broker.replication.roles.peers import Peers
+from tailrace.shard.names import base_of
+
+if TYPE_CHECKING:
+    from tailrace.broker.process.settings import Settings
+
+DECISIONS_KEPT: Final = 65_536
+"""Answers of `may` that are remembered, of all connections of a worker."""
+_BY_NODES = frozenset({Proof.PEER, Proof.PEER_TOKEN})
+
+
+class AccessPolicy:
+    """`has_users`: whether connections must log in. `may`: see `_decide`."""
+
+    def __init__(
+        self,
+        users: Sequence[User] = (),
+        rules: Sequence[AccessRule] = (),
+        token: str = "",
+        replication_token: str = "",
+        peers: Sequence[str] = (),
+        *,
+        allow_anonymous: bool = False,
+    ) -> None:
+        self.users = {user.name: user for user in users}
+        self.has_users = bool(users)
+        self._rules = tuple(rules)
+        self._token = token
+        self._replication_token = replication_token
+        self._peers = Peers(peers)
+        self._allow_anonymous = allow_anonymous
+        self.may = lru_cache(DECISIONS_KEPT)(self._decide)
+
+    # --- who it is --------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def arrived(*, local: bool) -> Identity:
+        """A connection that has said nothing yet."""
+        return LOCAL if local else REMOTE
+
+    def logged_in(self, identity: Identity, name: str, proof: Proof, credential: bytes) -> Identity:
+        """The same connection, once it has proven that it is this user; by what (`User.credentials`)."""
+        return identity._replace(user=name, groups=self.users[name].groups, proof=proof, credential=credential)
+
+    def greeted(self, identity: Identity, token: str | None) -> Identity:
+        """The same connection after a HELLO without a login, with the [listen] token that it shows, if any."""
+        if not self.has_users and not identity.local and self._token and _same(self._token, token):
+            return identity._replace(proof=Proof.TOKEN)
+        return identity
+
+    def greeted_by_node(self, identity: Identity, host: str, peer_token: str | None) -> Identity:
+        """The same, after a HELLO of somebody who speaks as nodes do, at this IP address."""
+        if self.has_users:
+            return identity
+        if self._replication_token and _same(self._replication_token, peer_token):
+            return identity._replace(proof=Proof.PEER_TOKEN)
+        return identity._replace(proof=Proof.PEER) if self._peers.admit(host) else identity
+
+    def restore(self, state: list[Any]) -> Identity | None:
+        """The identity that another worker exported; None if its user is no more, or cannot log in so any more."""
+        name, word, local, uid, credential = state
+        proof = Proof(word)
+        if not name:
+            shared = self.arrived(local=local)
+            return shared if shared.proof is proof else Identity(proof=proof, local=local, uid=uid)
+        user = self.users.get(name)
+        if user is None or credential not in user.credentials(proof):
+            return None
+        return Identity(name, user.groups, proof, local, uid, credential)
+
+    # --- what it may ------------------------------------------------------------------------------------------------
+
+    def admits(self, identity: Identity) -> bool:
+        """Whether a connection may do anything here without a login, or has one."""
+        if self.has_users:
+            return bool(identity.user) or identity.proof is Proof.SOCKET or self._allow_anonymous
+        return not self._token or identity.local or identity.proof is not Proof.ANONYMOUS
+
+    def is_free(self, identity: Identity) -> bool:
+        """Whether the connection may publish to, subscribe to, consume and create any stream: nothing is to be asked of
+        `may` then.
+        """
+        return not self.has_users and self.admits(identity)
+
+    def is_node(self, identity: Identity) -> bool:
+        """Whether the connection may be another node's, with the right to some streams at least."""
+        if not self.has_users:
+            return identity.local or identity.proof in _BY_NODES
+        return identity.proof in STRONG and any(
+            rule.allow and rule.concerns(identity, Right.NODE) for rule in self._rules
+        )
+
+    def _decide(self, identity: Identity, right: Right, stream: bytes) -> bool:
+        """`may(identity, right, stream)`; b"" stands for what concerns no stream. Companions follow their stream."""
+        if not self.has_users:
+            return self._without_users(identity, right)
+        if identity.proof is Proof.SOCKET:
+            return right is Right.ADMIN
+        if right is Right.NODE and identity.proof not in STRONG:
+            return False
+        return decide(self._rules, identity, right, base_of(stream).decode())
+
+    def may_all(self, identity: Identity, right: Right, prefix: bytes) -> bool:
+        """Whether the right holds for every stream that begins so."""
+        if not self.has_users or identity.proof is Proof.SOCKET:
+            return self._decide(identity, right, b"")
+        if right is Right.NODE and identity.proof not in STRONG:
+            return False
+        return decide_prefix(self._rules, identity, right, prefix.decode("utf-8", "replace"))
+
+    def _without_users(self, identity: Identity, right: Right) -> bool:
+        if right is Right.ADMIN:
+            return identity.local
+        return self.is_node(identity) if right is Right.NODE else self.admits(identity)
+
+
+def policy_of(settings: Settings) -> AccessPolicy:
+    return AccessPolicy(
+        settings.users,
+        settings.rules,
+        settings.token,
+        settings.replication_token,
+        settings.replication_peers,
+        allow_anonymous=settings.allow_anonymous,
+    )
+
+
+def _same(token: str, shown: str | None) -> bool:
+    return shown is not None and hmac.compare_digest(token.encode(), shown.encode())
