@@ -63,14 +63,16 @@ def wheel(sources: Path) -> Path:
     return building.make_wheel(sources, TAILRACE_DISABLE_COMPILED="1")
 
 
-def make_guest(folder: Path) -> Path:
-    """The Python of a fresh environment, which sees the dependencies of this one and nothing else of it."""
+def make_guest(folder: Path, *further: str) -> Path:
+    """The Python of a fresh environment, which sees the dependencies of this one, `further` modules of it, and nothing
+    else of it.
+    """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True, timeout=WAIT_S)
     dependencies = folder / "dependencies"
     dependencies.mkdir()
     (site,) = (folder / "venv").glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text(f"{dependencies}\n")
-    for name in ("click", "google_crc32c", "msgpack", "rich", "markdown_it", "mdurl", "pygments"):
+    for name in ("click", "google_crc32c", "msgpack", "rich", "markdown_it", "mdurl", "pygments", *further):
         (dependencies / name).symlink_to(Path(click.__file__).parents[1] / name)
     return folder / "venv" / "bin" / "python"
 
@@ -139,6 +141,36 @@ def test_the_command_without_what_a_server_needs(guest: Path) -> None:
     packages = "h11, prometheus_client, psutil, setproctitle"
     missing = f"this needs {packages}, not installed here; install with: pip install 'tailrace[server]'"
     assert done.stderr == f"tailrace: {missing}\n"
+
+
+APPLICATIONS_TESTS = """
+import tailrace
+
+def test_an_order_is_logged(tailrace_server):
+    with tailrace_server.connect() as client:
+        assert client.publish("orders", b"one").seq == 0
+
+def test_nothing_is_lost_in_a_crash(tailrace_server):
+    with tailrace_server.connect() as client:
+        client.publish("orders", b"one")
+        tailrace_server.kill()
+        tailrace_server.start()
+        client.publish("orders", b"two")
+        assert [message.payload for message in client.subscribe("orders", end=tailrace.NOW)] == [b"one", b"two"]
+"""
+FOR_A_SERVER = ("h11", "prometheus_client", "psutil", "setproctitle")
+FOR_PYTEST = ("pytest", "_pytest", "py.py", "pluggy", "iniconfig", "packaging")
+
+
+@pytest.mark.slow
+def test_an_applications_tests_have_a_broker(tmp_path: Path, wheel: Path) -> None:
+    guest = make_guest(tmp_path, *FOR_A_SERVER, *FOR_PYTEST)
+    install(guest, wheel)
+    application = tmp_path / "application"
+    application.mkdir()
+    (application / "test_orders.py").write_text(APPLICATIONS_TESTS)
+    done = run(guest, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=application)
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.slow

@@ -1,0 +1,69 @@
+"""The broker for tests of applications."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+
+import tailrace
+from tailrace.testing import Server, StartFailed
+from tests.system.node import wait_for
+
+
+def payloads(client: tailrace.Client) -> list[bytes]:
+    return [bytes(message.payload) for message in client.subscribe("orders", end=tailrace.NOW)]
+
+
+def test_an_outage_and_a_crash() -> None:
+    with Server() as server:
+        with server.connect() as client:
+            client.publish("orders", b"one")
+            address = server.address
+            server.stop()
+            server.start()
+            client.publish("orders", b"two")
+            server.kill()
+            server.start()
+            assert server.address == address
+            assert payloads(client) == [b"one", b"two"]
+        with urllib.request.urlopen(server.metrics_url) as page:
+            assert b"tailrace_" in page.read()
+        data = server.data
+        assert data.is_dir()
+    assert not data.parent.exists()
+    with pytest.raises(ValueError, match="closed"):
+        _ = server.log
+
+
+def test_settings_and_policies(tmp_path: Path) -> None:
+    config = tmp_path / "tailrace.toml"
+    config.write_text("[limits]\nmax_message_bytes = 100\n")
+    with Server(config=config, auto_master=False) as server, server.connect() as client:
+        with pytest.raises(tailrace.MessageTooLarge):
+            client.publish("orders", bytes(101))
+        with pytest.raises(tailrace.StreamDisabled):
+            client.publish("orders", b"one")
+
+
+def test_a_broker_that_cannot_start(tmp_path: Path) -> None:
+    server = Server(config=tmp_path / "absent.toml")
+    with pytest.raises(StartFailed, match=r"ended while it started: .*absent\.toml"):
+        server.start()
+    server.close()
+
+
+def test_it_ends_with_the_process_that_started_it() -> None:
+    """One that is killed, so that nothing of it can see to that."""
+    program = "from tailrace.testing import Server; s = Server(); s.start(); print(s.address, flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as starter:
+        assert starter.stdout is not None
+        address = starter.stdout.readline().decode().strip()
+        started = psutil.Process(starter.pid).children(recursive=True)
+        assert address.startswith("127.0.0.1:") and len(started) >= 3, "a supervisor, a worker, the metrics"
+        starter.kill()
+    wait_for(lambda: not any(each.is_running() for each in started), "the broker has ended")
