@@ -153,7 +153,8 @@ class Server:
         ended = os.pidfd_open(process.pid)
         try:
             while True:
-                readable, _, _ = select.select([notified, ended], [], [], START_TIMEOUT_S)
+                waiting: list[Any] = [notified, ended]
+                readable, _, _ = select.select(waiting, [], [], START_TIMEOUT_S)
                 if notified in readable and b"READY=1" in notified.recv(4_096).splitlines():
                     return
                 if ended in readable or not readable:

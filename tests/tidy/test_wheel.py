@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -118,6 +119,15 @@ def test_all_of_it_is_one_package(wheel: Path) -> None:
     needs = [line.split()[1] for line in lines if line.startswith("Requires-Dist:") and ";" not in line]
     required = {re.split("[<>=]", each)[0] for each in needs}
     assert required == {"click", "google-crc32c", "msgpack", "rich"}, "what only a server needs comes with its extra"
+
+
+def test_each_folder_with_modules_is_installed() -> None:
+    setuptools = tomllib.loads((tree.ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = setuptools["package-dir"]
+    for room in ("broker", "client", "cli", "deploy", "protocol", "shard", "spark", "supervisor"):
+        (package,) = (name for name, folder in folders.items() if folder == room)
+        found = {path.parent.relative_to(tree.ROOT / room) for path in (tree.ROOT / room).rglob("__init__.py")}
+        assert {".".join((package, *path.parts)) for path in found} <= set(setuptools["packages"])
 
 
 @pytest.mark.slow
