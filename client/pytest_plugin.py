@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -13,10 +12,10 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def tailrace_server() -> Iterator[Server]:
+def tailrace_server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A broker with an empty data directory (`tailrace.testing.Server`); after a failed test its log is shown."""
     from tailrace.testing import Server
 
     with Server() as server:
         yield server
-        sys.stderr.write(server.log)  # pytest shows it if the test fails
+        request.node.add_report_section("teardown", "tailrace log", server.log)  # it is shown if the test fails

@@ -6,7 +6,7 @@
         with Server() as server, server.connect() as client:
             client.publish("orders", b"one")
 
-With pytest it is the fixture `tailrace_server`, which `tailrace.pytest_plugin` brings. The broker needs what comes with
+With pytest it is the fixture `tailrace_server`, which `tailrace.pytest_plugin` brings. The broker needs
 `tailrace[server]`. docs/testing.md has more.
 """
 
@@ -105,7 +105,7 @@ class Server:
         self.port = self._settings["port"] = int(port)
 
     def stop(self) -> None:
-        """Stop the broker as an operator does: it finishes what has begun. The messages stay for the next `start`."""
+        """Stop the broker as an operator does: it finishes its work. The messages stay for the next `start`."""
         self._end(subprocess.Popen.terminate)
 
     def kill(self) -> None:
