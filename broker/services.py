@@ -12,8 +12,11 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from tailrace.broker.access.policy import AccessPolicy, policy_of
+from tailrace.broker.connection.accounts import AccountBook
+from tailrace.broker.connection.deadlines import Deadlines, Delays
 from tailrace.broker.delivery.fanout import FanOut
 from tailrace.broker.delivery.readers import StreamReaders
+from tailrace.broker.process.event_log import EventLog
 from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.process.poller import Poller
 from tailrace.broker.process.scoreboard import Board
@@ -46,10 +49,14 @@ class Services:
 
     __slots__ = (
         "access",
+        "accounts",
         "answered",
         "answered_bytes",
         "cells",
         "clients",
+        "deadlines",
+        "delays",
+        "events",
         "fanout",
         "held_gets",
         "lingering",
@@ -84,6 +91,10 @@ class Services:
         self.fanout = fanout
         self.cells = Board(1).slot(0)
         self.now_s = time.monotonic()
+        self.accounts = AccountBook(settings, Board(1).address_cells(None))
+        self.deadlines = Deadlines(settings.first_byte_timeout_s, settings.login_timeout_s, settings.request_timeout_s)
+        self.delays = Delays()
+        self.events = EventLog(settings.events, time.monotonic)
         # A mapping, which is memory only where it was written to: few workers ever read that much at once.
         self.receive_buffer = mmap.mmap(-1, RECEIVE_BUFFER_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.receive_view = memoryview(self.receive_buffer)
@@ -98,6 +109,7 @@ class Services:
 
     def add_client(self, client: Connection) -> None:
         self.clients[client.fd] = client
+        self.accounts.opened(client.account)
         self.poller.register(client.fd, select.EPOLLIN, client.on_event)
         self.cells.connections = len(self.clients)
 
@@ -113,6 +125,8 @@ class Services:
         if self.clients.pop(client.fd, None) is None:
             return
         self.poller.unregister(client.fd)
+        self.accounts.closed(client.account, self.now_s)
+        self.deadlines.forget(client)
         self.lingering.pop(client, None)
         self.answered.pop(client, None)
         self.metrics.dropped.add(reason)

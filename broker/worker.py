@@ -117,6 +117,7 @@ class WorkerBoot:
     control: ControlChannel
     listener: socket.socket
     board: Board
+    admin_listener: socket.socket | None = None
 
 
 class WorkerPhase(Enum):
@@ -243,7 +244,9 @@ class Worker:
             LineClient.protocol: partial(LineClient, services, line),
             BinaryClient.protocol: partial(BinaryClient, services, binary),
         }
-        self.acceptor = Acceptor(services, protocols, boot.listener, boot.board, boot.slot, self.links)
+        self.acceptor = Acceptor(
+            services, protocols, boot.listener, boot.board, boot.slot, self.links, boot.admin_listener
+        )
         self.siblings = WorkerLinks(
             self.links,
             self.owner,
@@ -518,6 +521,7 @@ class Worker:
     def _set_cells(self, cells: SlotView) -> None:
         """The board's slot is its owner's: a worker that stands by or is retired writes where nobody reads."""
         self._beat = self.services.cells = cells
+        self.services.accounts.use_cells(self.board.address_cells(self.slot if cells is self._slot else None))
 
     def _move_on(self) -> None:
         """A tick of retiring or draining: see whether this worker's clients have what they are owed."""
@@ -568,6 +572,7 @@ class Worker:
         drain.measure(self.services, self.owner, self.links, self.work)
         self.followers.tell_ends()
         self.survey.tick()
+        self.services.accounts.tick(self.services.now_s)
         self._metric_row.store(self.metrics)
 
     def _leave(self) -> None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 
 from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED, CommandError
 from tailrace.cli.options import server_options
 from tailrace.cli.output import write_all
-from tailrace.cli.server import RECEIVE_BYTES, choose_server, connect_socket
+from tailrace.cli.server import RECEIVE_BYTES, SERVER_VARIABLE, choose_server, connect_admin_socket, connect_socket
 from tailrace.core.address import Address
 
 ANSWER_TIMEOUT_S = 60.0
 STDOUT = 1
+SOCKET_VARIABLE = "TAILRACE_ADMIN_SOCKET"
+SOCKET_HELP = "The node's socket of administration; without it and without an address it is looked for"
+SOCKETS = (Path("/run/tailrace/admin.sock"), Path("data/admin.sock"))
 BEGINNINGS = (b"ok", b"err ", b"msg ")
 """Every answer of a broker begins with one of these."""
 
@@ -24,7 +30,7 @@ Examples:
   tailrace admin stat access-log
   tailrace admin trim access-log '#1000'
   tailrace admin workers
-  tailrace admin shutdown
+  tailrace admin shutdown NODE
 
 The broker accepts these commands only from the broker's own machine. `tailrace admin help` lists them.
 
@@ -36,15 +42,18 @@ Exit codes: 0 done, 1 refused by the broker, 2 wrong arguments, 4 no connection 
     "admin", epilog=EPILOG, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
 )
 @server_options
+@click.option(
+    "--socket", "path", type=click.Path(path_type=Path), metavar="FILE", help=f"{SOCKET_HELP} [env: {SOCKET_VARIABLE}]."
+)
 @click.argument("words", nargs=-1, required=True, metavar="COMMAND...", type=click.UNPROCESSED)
-def command(words: tuple[str, ...], server: str | None, host: str | None, port: int | None) -> int:
+def command(words: tuple[str, ...], server: str | None, host: str | None, port: int | None, path: Path | None) -> int:
     """Send one COMMAND to the broker and print the answer."""
     line = " ".join(words)
     if "\n" in line or "\r" in line:
         raise click.UsageError("a command is one line")
-    chosen = choose_server(server, host, port)
     answer = Answer()
-    with connect_socket(chosen) as sock:
+    chosen, sock = _connect(server, host, port, path)
+    with sock:
         for received in _ask(sock, chosen, line.encode(errors="surrogateescape")):
             answer.take(received)
             if not answer.is_of_a_broker:
@@ -56,7 +65,23 @@ def command(words: tuple[str, ...], server: str | None, host: str | None, port: 
     return REFUSED if answer.refused else OK
 
 
-def _ask(sock: socket.socket, server: Address, line: bytes) -> Iterator[bytes]:
+def _connect(
+    server: str | None, host: str | None, port: int | None, path: Path | None
+) -> tuple[Address | Path, socket.socket]:
+    """The node's socket of administration if it is named, or found where no address is named; else its TCP port."""
+    variable = os.environ.get(SOCKET_VARIABLE)
+    named = path or (Path(variable) if variable else None)
+    if named is not None:
+        return named, connect_admin_socket(named)
+    if not (server or host or port or os.environ.get(SERVER_VARIABLE)):
+        for found in filter(Path.is_socket, SOCKETS):
+            with contextlib.suppress(CommandError):  # of a node that was killed, or not for this user
+                return found, connect_admin_socket(found)
+    chosen = choose_server(server, host, port)
+    return chosen, connect_socket(chosen)
+
+
+def _ask(sock: socket.socket, server: Address | Path, line: bytes) -> Iterator[bytes]:
     """Sends `line`, then yields bytes until the broker closes. Raises CommandError."""
     try:
         sock.settimeout(ANSWER_TIMEOUT_S)
@@ -70,11 +95,11 @@ def _ask(sock: socket.socket, server: Address, line: bytes) -> Iterator[bytes]:
         raise _lost(server, error.strerror or str(error)) from None
 
 
-def _lost(server: Address, reason: str) -> CommandError:
+def _lost(server: Address | Path, reason: str) -> CommandError:
     return CommandError(f"connection to {server} lost ({reason}); the command may have been run", NO_CONNECTION)
 
 
-def _other(server: Address, reason: str) -> CommandError:
+def _other(server: Address | Path, reason: str) -> CommandError:
     return CommandError(f"{server} is no tailrace broker: {reason}", NO_CONNECTION)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 
 import tailrace
 from tailrace.cli.ending import NO_CONNECTION, REFUSED, USAGE, CommandError
 from tailrace.core.address import Address, parse_address
+from tailrace.shard.unix_socket import connect_unix
 from tailrace.sockets import DialError, resolve
 
 SERVER_VARIABLE = "TAILRACE_SERVER"
@@ -35,6 +37,17 @@ def connect(server: Address, reconnect_s: float = RECONNECT_S) -> tailrace.Clien
         raise CommandError(str(error), NO_CONNECTION) from None
     except tailrace.TailraceError as error:
         raise CommandError(f"{server}: {error}", REFUSED) from None
+
+
+def connect_admin_socket(path: Path) -> socket.socket:
+    """Returns a connected, blocking unix socket. Raises CommandError with the reason."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connect_unix(sock, path)
+    except OSError as error:
+        sock.close()
+        raise CommandError(f"cannot connect to {path}: {error.strerror or error}", NO_CONNECTION) from None
+    return sock
 
 
 def connect_socket(server: Address) -> socket.socket:

@@ -176,6 +176,12 @@ class Overloaded(BrokerError):
     code = "overloaded"
 
 
+class DeadlineExceeded(BrokerError):
+    """The first byte, the login or the rest of a request did not come to the broker in time."""
+
+    code = "timeout"
+
+
 class Unsupported(BrokerError):
     code = "unsupported"
 

@@ -214,6 +214,7 @@ class Conns:
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
+    node: bytes = b""
     """Stop the node."""
 
 

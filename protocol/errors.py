@@ -40,10 +40,16 @@ class Code(StrEnum):
     UNKNOWN = "unknown", "the stream does not exist"
     SUBSCRIBED = "subscribed", "this connection has a subscription of this stream; `unsub` it first"
     UNSUBSCRIBED = "unsubscribed", "this connection has no subscription of this stream"
-    CONNECTIONS = "connections", "the node has reached `max_connections`; the connection is closed"
+    CONNECTIONS = (
+        "connections",
+        "the node, or the peer's address, has as many connections as it may; the connection is closed",
+    )
     SUBSCRIPTIONS = "subscriptions", "this connection has reached `max_subscriptions`"
-    HANDLES = "handles", "this connection has reached `max_handles`"
-    STREAMS = "streams", "this connection has made `max_streams_connection` streams and may make no more"
+    HANDLES = "handles", "this connection has reached `max_handles`, or its address `max_address_handles`"
+    STREAMS = (
+        "streams",
+        "this connection has made `max_streams_connection` streams, or its address `max_address_streams` in an hour",
+    )
     NODESTREAMS = "nodestreams", "the node has reached `max_streams`"
     OVERLOADED = "overloaded", "the broker has reached a memory limit; send this again, more slowly"
     UNSUPPORTED = "unsupported", "this broker does not support that"
@@ -65,6 +71,7 @@ class Code(StrEnum):
         "another node has more of the stream: promote that one, or add `force` and lose the messages that are not here",
     )
     SLOW = "slow", "this connection read too slowly and is closed; subscribe again from the last seq seen"
+    TIMEOUT = "timeout", "the first byte, the login or the rest of a request did not come in time; connect again"
     PROTOCOL = "protocol", "unknown protocol, or a message that is not valid here"
 
 

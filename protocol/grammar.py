@@ -93,6 +93,11 @@ def _args(verb: Verb, rest: bytes, low: int, high: int) -> list[bytes]:
     return args
 
 
+def _shutdown(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    """The name may be missing: the answer has it then."""
+    return c.Shutdown(b"".join(_args(verb, rest, 0, 1)))
+
+
 def _pub(verb: Verb, rest: bytes, max_message_bytes: int) -> c.Command:
     head, bar, payload = rest.partition(b"|")
     name = head.rstrip(_BLANKS)
@@ -293,7 +298,7 @@ _ROWS = (
     Verb("stat STREAM", "one stream in numbers", True, _stream_only(c.Stat, readable_name)),
     Verb("workers", "the node's worker processes", True, _bare(c.Workers())),
     Verb("conns", "the node's connections", True, _bare(c.Conns())),
-    Verb("shutdown", "stop the node", True, _bare(c.Shutdown())),
+    Verb("shutdown NODE", "stop the node of this name", True, _shutdown),
 )
 
 VERBS: Final[Mapping[bytes, Verb]] = {

@@ -61,6 +61,7 @@ _SECTION_TITLES = {
     "access": "Who may do what.",
     "replication": "Nodes that may follow and claim streams, besides those on this machine.",
     "metrics": "Address for Prometheus and probes.",
+    "log": "What the log has of peers.",
     "limits": "Limits on peers, streams and memory.",
     "timing": "Timeouts and intervals.",
 }

@@ -48,6 +48,7 @@ _MS_TEXT_UNITS = ("d", "h", "min", "s")
 _QUANTITY = re.compile(r"([0-9][0-9_]{0,30}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)")
 _WHOLE = re.compile(r"[+-]?[0-9][0-9_]{0,30}")
 SECRET_MAX_BYTES = 1_024
+NAME_CHARACTERS_MAX = 64
 _UNIT_NAMES = {Kind.BYTES: "bytes", Kind.SECONDS: "s", Kind.MILLISECONDS: "ms"}
 _SHOWN_CHARACTERS = 60
 _SHOWN_NUMBER_MAX = 10**24
@@ -70,7 +71,7 @@ def parse_value(spec: Spec, raw: object, *, whole: bool, from_flag: bool = False
         return _parse_choice(spec, raw)
     if spec.kind is Kind.PEERS:
         return _parse_peers(raw, from_flag)
-    if spec.kind in (Kind.SECRET, Kind.ADDRESS) and raw == "":
+    if spec.kind in (Kind.SECRET, Kind.ADDRESS, Kind.NAME) and raw == "":
         return ""
     if spec.kind is Kind.PLACE and type(raw) is int:
         raw = str(raw)
@@ -133,6 +134,12 @@ def _parse_host(text: str) -> str:
             ipaddress.ip_address(text)
         except ValueError:
             raise WrongValue(f"{show(text)} is not an IP address; the port is a key of its own") from None
+    return text
+
+
+def _parse_name(text: str) -> str:
+    if " " in text or len(text) > NAME_CHARACTERS_MAX:
+        raise WrongValue(f"{show(text)} is no name: it is one word of up to {NAME_CHARACTERS_MAX} characters")
     return text
 
 
@@ -199,6 +206,7 @@ def _parse_secret(text: str) -> str:
 _TEXT_PARSERS: Mapping[Kind, Callable[[str], ConfigValue]] = {
     Kind.PATH: Path,
     Kind.HOST: _parse_host,
+    Kind.NAME: _parse_name,
     Kind.PATTERN: _parse_pattern,
     Kind.STREAMS: _parse_streams,
     Kind.ADDRESS: _parse_address,

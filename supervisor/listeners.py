@@ -7,8 +7,13 @@ outlives the worker that serves it, so handshakes that are queued wait for the n
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
+from pathlib import Path
 
+from tailrace.shard.unix_socket import bind_unix, connect_unix
+
+ADMIN_MODE = 0o660
 BACKLOG = 4_096  # capped by net.core.somaxconn
 
 
@@ -34,6 +39,33 @@ def open_listeners(host: str, port: int, count: int) -> list[socket.socket]:
                 listener.close()
         raise CannotListen(f"cannot listen on {host} port {port}: {error.strerror}") from error
     return listeners
+
+
+def open_admin_listener(path: Path) -> socket.socket:
+    """The unix socket of administration, for its user and group. Raises CannotListen."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _remove_stale(path)
+        bind_unix(sock, path)
+        path.chmod(ADMIN_MODE)
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise CannotListen(f"cannot listen on {path}: {error.strerror or error}") from error
+    return sock
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove a socket that a killed node has left. Raises OSError for one that is in use."""
+    if not path.is_socket():
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            connect_unix(probe, path)
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise OSError(errno.EADDRINUSE, "another node listens there")
 
 
 def open_metrics_listener(host: str, port: int) -> socket.socket:

@@ -9,6 +9,7 @@ import gc
 import logging
 import os
 import resource
+import socket
 import stat
 import tempfile
 import time
@@ -30,7 +31,7 @@ from tailrace.supervisor import http
 from tailrace.supervisor.arbiter import Arbiter
 from tailrace.supervisor.config import ConfigError
 from tailrace.supervisor.crew import Crew
-from tailrace.supervisor.listeners import CannotListen, open_listeners, open_metrics_listener
+from tailrace.supervisor.listeners import CannotListen, open_admin_listener, open_listeners, open_metrics_listener
 from tailrace.supervisor.notify import Notifier
 from tailrace.supervisor.process import Child, fork_child
 from tailrace.supervisor.signals import SignalQueue
@@ -55,12 +56,15 @@ class NodeState:
         self.lock = lock
         self.slots = settings.workers or len(os.sched_getaffinity(0))
         self.boot_id = os.environ.get(BOOT_ID_VARIABLE) or BOOT_ID_FILE.read_text().strip()
+        self.admin_path = admin_path(settings, directory.path)
+        self.admin_listener: socket.socket | None = None
         self.listeners = patiently(lambda: open_listeners(settings.host, settings.port, self.slots))
         try:
+            if settings.admin != "none":
+                self.admin_listener = open_admin_listener(self.admin_path)
             self.http_listener = patiently(lambda: open_metrics_listener(settings.metrics_host, settings.metrics_port))
         except CannotListen:
-            for listener in self.listeners:
-                listener.close()
+            self._close_listeners()
             raise
         self.board = Board(self.slots)
         remove_old_metric_files([Path(tempfile.gettempdir()), Path("/dev/shm"), *runtime_directories()])
@@ -83,20 +87,28 @@ class NodeState:
                 control=control,
                 listener=self.listeners[slot],
                 board=self.board,
+                admin_listener=self.admin_listener,
             )
         )
 
     def metrics_process(self, control: ControlChannel) -> int:
         """The life of the metrics process, in its own process."""
         setproctitle.setproctitle("tailrace: metrics")
-        for listener in self.listeners:
-            listener.close()
+        self._close_listeners()
         http.run(self.settings, self.board, self.http_listener, control.fileno())
         return 0
 
-    def close(self) -> None:
+    def _close_listeners(self) -> None:
+        """Those of the workers, in this process."""
         for listener in self.listeners:
             listener.close()
+        if self.admin_listener is not None:
+            self.admin_listener.close()
+
+    def close(self) -> None:
+        self._close_listeners()
+        if self.admin_listener is not None:
+            self.admin_path.unlink(missing_ok=True)
         self.http_listener.close()
         self.lock.release()
 
@@ -184,7 +196,18 @@ def _reload(node: NodeState, reload: Callable[[], Settings] | None) -> None:
     except ConfigError as error:
         log.error("keeping the configuration as it was: %s", error)
         return
-    fixed = ("data", "workers", "shards", "host", "port", "metrics_host", "metrics_port", "metrics_textfile")
+    fixed = (
+        "data",
+        "workers",
+        "shards",
+        "host",
+        "port",
+        "metrics_host",
+        "metrics_port",
+        "metrics_textfile",
+        "admin",
+        "admin_socket",
+    )
     changed = [name for name in fixed if getattr(fresh, name) != getattr(node.settings, name)]
     if changed:
         log.warning("these settings change only with a restart: %s", ", ".join(changed))
@@ -220,6 +243,11 @@ def take_directory(settings: Settings) -> tuple[DataDirectory, DirectoryLock]:
     except (DirectoryError, OSError):
         lock.release()
         raise
+
+
+def admin_path(settings: Settings, data: Path) -> Path:
+    """Where the socket of administration is."""
+    return next(runtime_directories(), data) / settings.admin_socket
 
 
 def runtime_directories() -> Iterator[Path]:

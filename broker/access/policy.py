@@ -37,7 +37,9 @@ class AccessPolicy:
         peers: Sequence[str] = (),
         *,
         allow_anonymous: bool = False,
+        trusts_loopback: bool = True,
     ) -> None:
+        """trusts_loopback: whether coming from this machine proves anything, while no user is configured."""
         self.users = {user.name: user for user in users}
         self.has_users = bool(users)
         self._rules = tuple(rules)
@@ -45,14 +47,14 @@ class AccessPolicy:
         self._replication_token = replication_token
         self._peers = Peers(peers)
         self._allow_anonymous = allow_anonymous
+        self._trusts_loopback = trusts_loopback or self.has_users  # with users it only means that nobody listens in
         self.may = lru_cache(DECISIONS_KEPT)(self._decide)
 
     # --- who it is --------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def arrived(*, local: bool) -> Identity:
+    def arrived(self, *, local: bool) -> Identity:
         """A connection that has said nothing yet."""
-        return LOCAL if local else REMOTE
+        return LOCAL if local and self._trusts_loopback else REMOTE
 
     def logged_in(self, identity: Identity, name: str, proof: Proof, credential: bytes) -> Identity:
         """The same connection, once it has proven that it is this user; by what (`User.credentials`)."""
@@ -138,6 +140,7 @@ def policy_of(settings: Settings) -> AccessPolicy:
         settings.replication_token,
         settings.replication_peers,
         allow_anonymous=settings.allow_anonymous,
+        trusts_loopback=settings.admin == "loopback",
     )
 
 

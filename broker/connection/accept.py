@@ -15,12 +15,15 @@ import time
 from collections import deque
 from typing import Any
 
-from tailrace.broker.access.identity import REMOTE
+from tailrace.broker.access.identity import REMOTE, Identity, unix_peer
 from tailrace.broker.connection import handover
+from tailrace.broker.connection.admin_door import AdminDoor
+from tailrace.broker.connection.admission import ConnectionAdmission
 from tailrace.broker.connection.base import Connection
 from tailrace.broker.connection.detect import ProtocolFactories, UndetectedConnection
+from tailrace.broker.connection.proxied import ProxiedConnection
 from tailrace.broker.process.scoreboard import STATE_READY, Board
-from tailrace.broker.replication.roles.peers import is_loopback
+from tailrace.broker.replication.roles.peers import Peers, is_loopback
 from tailrace.broker.routing.link_table import LinkTable
 from tailrace.broker.services import Services
 from tailrace.protocol.errors import Code
@@ -31,6 +34,7 @@ ACCEPTS_A_TURN = 128
 SKEW_CONNECTIONS = 16  # how many more than the least loaded worker, beyond a quarter, count as far more
 RETRY_S = 0.5  # when descriptors have run out
 REVOKED_TEXT = "this user may not log in any more, or not with what it showed; log in again"
+DELAYED_MAX, DELAY_MAX_S = 1_024, 10.0  # connections that wait for their address's rate, and how long each may
 SILENCE_S = 1.0  # how long one that is refused may take to show what it speaks
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 60, 15, 4
 OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -62,6 +66,7 @@ class Acceptor:
         board: Board,
         slot: int,
         links: LinkTable,
+        admin_listener: socket.socket | None = None,
     ) -> None:
         self._services = services
         self._protocols = protocols
@@ -70,14 +75,22 @@ class Acceptor:
         self._links = links
         self._listener = listener
         self._listening = False
+        self._admin_door: AdminDoor | None = None
+        if admin_listener is not None:
+            self._admin_door = AdminDoor(admin_listener, services.poller, self._take_in_administrator)
         self._retry_at_s = 0.0
+        self._admission = ConnectionAdmission(services, board)
+        self._proxies = Peers(services.settings.proxies)
+        self._delayed = 0  # connections that wait for the rate of their address
         self._passed: dict[int, int] = {}  # connections on their way to a sibling, which the board does not count yet
-        self._refused: deque[UndetectedConnection] = deque()  # no more than there are connections
+        self._refused: deque[UndetectedConnection] = deque()  # the oldest first
 
     def start(self) -> None:
         self._listener.setblocking(False)
         self._services.poller.register(self._listener.fileno(), select.EPOLLIN, self._on_event)
         self._listening = True
+        if self._admin_door is not None:
+            self._admin_door.start()
 
     def stop(self) -> None:
         """Accept no more here. The supervisor keeps the listener open, so what is queued waits for the successor."""
@@ -85,15 +98,20 @@ class Acceptor:
             self._services.poller.unregister(self._listener.fileno())
             self._listening = False
         self._listener.close()
+        if self._admin_door is not None:
+            self._admin_door.stop()
+        self._services.delays.tick(float("inf"))
 
     @property
     def watches_clock(self) -> bool:
         """Whether `tick` has anything to look for."""
-        return bool(self._retry_at_s or self._refused or self._passed)
+        return bool(self._retry_at_s or self._refused or self._passed or self._services.delays)
 
     def tick(self) -> None:
         """From the timer: listen again after descriptors had run out; refuse who stays silent."""
         self._passed.clear()
+        self._services.deadlines.tick(self._services.now_s)
+        self._services.delays.tick(self._services.now_s)
         while self._refused and self._refused[0].accepted_s < self._services.now_s - SILENCE_S:
             self._refused.popleft().give_up()
         if self._retry_at_s and time.monotonic() >= self._retry_at_s and self._listening:
@@ -122,22 +140,67 @@ class Acceptor:
         services = self._services
         services.metrics.accepted += 1
         peer = format_peer(address)
-        identity = services.access.arrived(local=is_loopback(address[0]))
-        limit = services.settings.max_connections
-        if self._board.total_connections() >= limit:
-            newcomer = UndetectedConnection(services, self._protocols, sock, peer, identity)
-            text = f"this node has {limit} connections, which is its limit; try again later"
-            newcomer.refused = Code.CONNECTIONS, text
-            self._refused.append(newcomer)
-            self._take_in(newcomer)
-            return
-        target = self._least_loaded()
+        if services.settings.proxies and self._proxies.admit(address[0]):
+            self._await_first_byte(ProxiedConnection(services, sock, peer, self._on_client))
+        else:
+            self._pace(sock, peer, services.access.arrived(local=is_loopback(address[0])))
+
+    def _on_client(self, sock: socket.socket, peer: str) -> None:
+        """A proxy has named its client, which is never of this machine."""
+        self._pace(sock, peer, REMOTE)
+
+    def _pace(self, sock: socket.socket, peer: str, identity: Identity) -> None:
+        """Take a connection now, or when the rate of its address allows."""
+        services = self._services
+        account = services.accounts.of(peer, services.now_s)
+        wait_s = account.accepts.take(1, services.now_s) if account.accepts is not None else 0.0
+        if not wait_s:
+            self._place(sock, peer, identity)
+        elif account.accepts is not None and not self._may_wait(sock, wait_s):
+            account.accepts.put_back(1)
+            services.metrics.refused.add(Code.CONNECTIONS)
+            sock.close()
+        else:
+            services.metrics.delayed += 1
+            self._delayed += 1
+            services.delays.at(services.now_s + wait_s, lambda: self._place_late(sock, peer, identity))
+
+    def _may_wait(self, sock: socket.socket, wait_s: float) -> bool:
+        return wait_s <= DELAY_MAX_S and self._admission.hears_why(sock.fileno(), 0) and self._delayed < DELAYED_MAX
+
+    def _place_late(self, sock: socket.socket, peer: str, identity: Identity) -> None:
+        self._delayed -= 1
+        self._place(sock, peer, identity)
+
+    def _place(self, sock: socket.socket, peer: str, identity: Identity) -> None:
+        """Serve a connection here, or pass it on, or refuse it."""
+        services = self._services
+        refusal = self._admission.refusal(services.accounts.of(peer, services.now_s), sock.fileno())
+        target = None if refusal else self._least_loaded()
         if target is not None and (link := self._links.link_to(target)) is not None:
             services.metrics.handed_over += 1
             self._passed[target] = self._passed.get(target, 0) + 1
             self._links.hand_over(link, sock.detach(), {"peer": peer, "identity": identity.export_state()})
             return
-        self._take_in(UndetectedConnection(services, self._protocols, sock, peer, identity))
+        newcomer = UndetectedConnection(services, self._protocols, sock, peer, identity)
+        if refusal and not self._admission.hears_why(sock.fileno(), len(self._refused)):
+            services.metrics.refused.add(Code.CONNECTIONS)
+            newcomer.log_refusal(Code.CONNECTIONS, refusal)
+            sock.close()
+            return
+        if refusal:
+            newcomer.refused = Code.CONNECTIONS, refusal
+            self._refused.append(newcomer)
+        self._await_first_byte(newcomer)
+
+    def _take_in_administrator(self, sock: socket.socket, uid: int, pid: int) -> None:
+        """A connection by the unix socket. It counts for no limit: administrators are needed most when one is met."""
+        peer = f"unix/{uid}:{pid}"
+        self._await_first_byte(UndetectedConnection(self._services, self._protocols, sock, peer, unix_peer(uid)))
+
+    def _await_first_byte(self, connection: Connection) -> None:
+        self._take_in(connection)
+        self._services.deadlines.first_byte.start(connection, self._services.now_s)
 
     def _least_loaded(self) -> int | None:
         """A slot that should have the next connection rather than this one; None for this one."""
@@ -156,16 +219,21 @@ class Acceptor:
         peer, known = state["peer"], self._services.access.restore(state["identity"])
         identity = REMOTE if known is None else known
         if "protocol" not in state:
-            self._take_in(UndetectedConnection(self._services, self._protocols, sock, peer, identity))
+            self._await_first_byte(UndetectedConnection(self._services, self._protocols, sock, peer, identity))
             return
         client = self._protocols[state["protocol"]](sock, peer, identity)
         self._take_in(client)
         handover.restore(client, state)
+        if client.must_log_in:
+            self._services.deadlines.login.start(client, self._services.now_s)
         if known is None or not self._services.access.admits(known):
             client.end_with(Code.DENIED, REVOKED_TEXT)
 
     def _take_in(self, connection: Connection) -> None:
         connection.sock.setblocking(False)
+        if connection.sock.family == socket.AF_UNIX:
+            self._services.add_client(connection)
+            return
         try:
             tune(connection.sock, self._services.settings.notsent_bytes)
         except OSError:

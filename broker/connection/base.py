@@ -13,8 +13,10 @@ from abc import ABC, abstractmethod
 from enum import IntFlag
 from typing import TYPE_CHECKING
 
-from tailrace.broker.access.identity import Identity
+from tailrace.broker.access.identity import Identity, Proof
 from tailrace.broker.access.rules import Right
+from tailrace.broker.connection.deadlines import Awaited
+from tailrace.broker.process.event_log import Event
 from tailrace.broker.process.metrics import Traffic
 from tailrace.protocol.errors import Code
 
@@ -37,6 +39,7 @@ class Pause(IntFlag):
     ANSWERS = 2  # it does not read its answers, or they are not known yet
     LEAVING = 4  # its worker is being replaced: it follows when it is answered
     MOVE = 8  # it is about to be handed over
+    RATE = 32  # its address has sent more than it may in a second
     WORK = 16  # something that it asked for waits until this worker has time for it (`broker.process.work`)
 
 
@@ -50,6 +53,7 @@ class Connection(ABC):
         "_interest",
         "_unsent_bytes",
         "accepted_s",
+        "account",
         "blocked",
         "closed",
         "encrypted",
@@ -72,6 +76,7 @@ class Connection(ABC):
         self.fd = sock.fileno()
         self.peer = peer
         self.identity = identity
+        self.account = services.accounts.of(peer, services.now_s)
         self.encrypted = False
         self.traffic: Traffic
         self.out = bytearray()
@@ -90,6 +95,16 @@ class Connection(ABC):
     def may(self, right: Right, stream: bytes = b"") -> bool:
         """Whether this connection has the right to a stream; b"" stands for what concerns no stream."""
         return self.services.access.may(self.identity, right, stream)
+
+    @property
+    def used_s(self) -> float:
+        """When it was last of use to its peer."""
+        return self.progress_s
+
+    @property
+    def evictable(self) -> bool:
+        """Whether it may be closed for others. Nodes and administrators stay."""
+        return not self.bound and self.identity.proof is not Proof.SOCKET
 
     @property
     def bound(self) -> bool:
@@ -220,8 +235,26 @@ class Connection(ABC):
         """Tell the peer why, and end the connection once it has been told."""
         if not self.lingering_since_s and not self.closed:
             self.services.metrics.refused.add(code)
+            if code is not Code.CLOSING:
+                self.log_refusal(code, text)
             self.tell(code, text, fatal=True)
             self.finish()
+
+    def log_refusal(self, code: Code, text: str) -> None:
+        self.services.events.write(Event.REFUSED, **self.event_fields(), code=code.value, text=text)
+
+    def event_fields(self) -> dict[str, str | int]:
+        """Who this is, for the log of events."""
+        identity = self.identity
+        return {"peer": self.peer, "user": identity.user, "uid": identity.uid, "proof": identity.proof.value}
+
+    def overdue(self, what: Awaited, timeout_s: float) -> bool:
+        """Something did not come in time (`broker.connection.deadlines`)."""
+        if self.paused and not self.lingering_since_s:
+            return False
+        self.services.metrics.overdue.add(what)
+        self.end_with(Code.TIMEOUT, f"the {what} did not come within {timeout_s:g} s")
+        return True
 
     def finish(self) -> None:
         """End this connection once what it was answered is on its way; input from here on is thrown away."""

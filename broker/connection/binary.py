@@ -159,6 +159,10 @@ class BinaryClient(ClientConnection):
         self.services.metrics.refused.add(code)
         self.say(pack(m.Failed(code, text, False, op, number)))
 
+    @property
+    def must_log_in(self) -> bool:
+        return not self.codec.welcomed
+
     # --- the beginning ----------------------------------------------------------------------------------------------
 
     def hello(self, message: m.Hello) -> None:
@@ -171,6 +175,7 @@ class BinaryClient(ClientConnection):
             if r.FEATURE in features:
                 self.identity = access.greeted_by_node(self.identity, self.host, message.peer_token)
                 self._replicate(message.node or "", message.address or "")
+            self.services.deadlines.login.stop(self)
             self.say(pack(self._welcome(features)))
 
     def _replicate(self, node: str, address: str) -> None:
@@ -244,7 +249,11 @@ class BinaryClient(ClientConnection):
         elif len(self.handles) >= limit:
             text = f"this connection has {limit} handles, which is its limit"
             self.refuse_request(Op.OPEN, message.id, Code.HANDLES, text)
+        elif 0 < settings.max_address_handles <= self.account.handles and not self.bound:
+            text = f"{self.account.key} has {settings.max_address_handles} handles here, the limit of one address"
+            self.refuse_request(Op.OPEN, message.id, Code.HANDLES, text)
         else:
+            self.account.handles += 1
             self.handles[message.id] = message.stream
             self.say(pack(m.Opened(message.id)))
 
@@ -508,6 +517,7 @@ class BinaryClient(ClientConnection):
     def _release(self) -> None:
         super()._release()
         self.binary.heartbeats.discard(self)
+        self.account.handles -= len(self.handles)
 
     # --- moving -----------------------------------------------------------------------------------------------------
 
@@ -522,6 +532,7 @@ class BinaryClient(ClientConnection):
     def restore_state(self, state: dict[str, Any]) -> None:
         self.codec.restore_state(state["codec"])
         self.handles = dict(state["handles"])
+        self.account.handles += len(self.handles)
         if state["follower"] is not None:
             self._replicate(*state["follower"])
         if state["consumers"] is not None:

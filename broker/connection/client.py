@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.broker.access.identity import Identity
 from tailrace.broker.connection.base import Connection, Pause
+from tailrace.broker.connection.deadlines import Awaited
+from tailrace.broker.connection.token_bucket import TokenBucket
+from tailrace.broker.connection.unfinished import holders_to_end
 from tailrace.broker.delivery.cursor import Cursor, Delivery
 from tailrace.broker.routing.route import Route
 from tailrace.broker.services import RECEIVE_BUFFER_BYTES, Services
@@ -32,6 +35,7 @@ READ_WORK_S = 0.001
 # More of what is for many streams, and is not to be answered: it is appended stream by stream, and an append costs as
 # much as a hundred messages.
 READ_BYTES_SCATTERED_MAX = RECEIVE_BUFFER_BYTES
+FREED_SHARE = 1 / 8  # of the bytes of unfinished requests, when there are too many
 NODE_HELD_UP_MAX = 512  # steps of another node that wait; more than it has FOLLOWs under way
 _BEFORE_A_MOVE = Pause.MOVE | Pause.LEAVING  # the connection is handed over as soon as it is answered
 STREAM_BYTES = 8 << 10  # a read that holds less for each of its streams is scattered
@@ -121,6 +125,14 @@ class ClientConnection(Connection):
     @abstractmethod
     def restore_state(self, state: dict[str, Any]) -> None: ...
 
+    @property
+    @abstractmethod
+    def must_log_in(self) -> bool:
+        """Whether nothing can be asked before a login, which must come in time."""
+
+    def overdue(self, what: Awaited, timeout_s: float) -> bool:
+        return (what is Awaited.LOGIN and not self.must_log_in) or super().overdue(what, timeout_s)
+
     def admitted(self) -> bool:
         """Whether this peer may speak this protocol here; it has been told when it may not."""
         return True
@@ -142,10 +154,24 @@ class ClientConnection(Connection):
             return
         self.life_s = services.now_s
         self.traffic.bytes_in += count
+        if self.account.received is not None:
+            self._charge(self.account.received, count)
         if READ_BYTES_LEAST <= count <= READ_BYTES_MIN:
             self._take_timed(count)
         else:
             self.take(count)
+
+    def _charge(self, rate: TokenBucket, count: int) -> None:
+        """Read no more before the bytes that the address has sent too early would have been in time."""
+        services = self.services
+        wait_s = rate.take(count, services.now_s)
+        if wait_s:
+            services.metrics.throttled += 1
+            self.pause(Pause.RATE)
+            services.delays.at(services.now_s + wait_s, self._resume_from_rate)
+
+    def _resume_from_rate(self) -> None:
+        self.resume(Pause.RATE)
 
     def _take_timed(self, count: int) -> None:
         """Take what was read; if it asked for anything but publishes, let the next read be as long as the processor
@@ -178,7 +204,7 @@ class ClientConnection(Connection):
             bytes_max = READ_BYTES_SCATTERED_MAX if count < streams * STREAM_BYTES else READ_BYTES_MAX
             self._read_bytes = min(2 * count, bytes_max)
         if pending != self._pending_bytes:
-            self.hold(pending)
+            self.hold(pending, begun=pending <= count)
 
     def read_less(self) -> None:
         """Something else than a publish was asked for."""
@@ -186,13 +212,27 @@ class ClientConnection(Connection):
         if self._read_bytes > READ_BYTES_MIN:
             self._read_bytes = READ_BYTES_MIN
 
-    def hold(self, pending_bytes: int) -> None:
-        """Account for what is held of an unfinished request, over all connections of the worker."""
+    def hold(self, pending_bytes: int, *, begun: bool = False) -> None:
+        """Account for what is held of an unfinished request, over all connections of the worker. `begun`: it is another
+        one than before.
+        """
         services = self.services
         services.partial_bytes += pending_bytes - self._pending_bytes
         self._pending_bytes = pending_bytes
+        if not pending_bytes:
+            services.deadlines.request.stop(self)
+        elif begun or self not in services.deadlines.request.peers:
+            services.deadlines.request.start(self, services.now_s)
         if services.partial_bytes > services.settings.max_partial_bytes and pending_bytes:
-            self.end_with(Code.OVERLOADED, "too many unfinished requests are held here; send this one again later")
+            self._free_unfinished()
+
+    def _free_unfinished(self) -> None:
+        """End some of the requests that are held here, down to FREED_SHARE below the bound: it is then done rarely."""
+        services = self.services
+        holders = [peer for peer in services.deadlines.request.peers if isinstance(peer, ClientConnection)]
+        bytes_max = int(services.settings.max_partial_bytes * (1 - FREED_SHARE))
+        for holder in holders_to_end(holders, services.partial_bytes - bytes_max):
+            holder.end_with(Code.OVERLOADED, "too many unfinished requests are held here; send this one again later")
 
     def pause_for(self, route: Route) -> None:
         route.feeders.add(self.resume_from_link)
@@ -228,15 +268,31 @@ class ClientConnection(Connection):
     @abstractmethod
     def awaited(self) -> int: ...
 
+    @property
+    def used_s(self) -> float:
+        return max(self.life_s, self.progress_s)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes held of a request that has begun and not ended."""
+        return self._pending_bytes
+
     def refuse(self, code: Code, text: str) -> None:
         self.services.metrics.refused.add(code)
+        if code is Code.DENIED:
+            self.log_refusal(code, text)
         self.tell(code, text)
 
     def may_create(self) -> bool:
+        hourly = self.account.streams
+        if hourly is not None and hourly.level(self.services.now_s) < 1:
+            return False
         return self.created < self.services.settings.max_streams_connection
 
     def count_created(self) -> None:
         self.created += 1
+        if self.account.streams is not None:
+            self.account.streams.take(1, self.services.now_s)
 
     # --- writing ----------------------------------------------------------------------------------------------------
 

@@ -5,13 +5,16 @@ Publishing is not here: it never leaves the fast path (`Client`, `Router`).
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 from tailrace.broker.access.rules import Right
 from tailrace.broker.connection.line import LineClient
 from tailrace.broker.consumers.edge import line
 from tailrace.broker.delivery.subscribe import Subscriptions
+from tailrace.broker.process.event_log import Event
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.replication.roles.apply_rules import RuleOutcome, together
 from tailrace.broker.replication.roles.promotion_check import Findings, PromotionChecks
@@ -86,6 +89,8 @@ class Commands:
         if kind in c.ADMIN and (refusal := _not_an_administrator(client)):
             client.refuse(Code.DENIED, refusal)
             return
+        if kind in c.ADMIN:
+            self._services.events.write(Event.ADMIN, **client.event_fields(), command=shown_command(command))
         self._table[kind](client, command)
 
     # --- for everybody ----------------------------------------------------------------------------------------------
@@ -285,7 +290,12 @@ class Commands:
 
         self._ask(client, command.stream, "stat", [], render)
 
-    def shutdown(self, client: LineClient, _command: c.Shutdown) -> None:
+    def shutdown(self, client: LineClient, command: c.Shutdown) -> None:
+        """The name is asked for, so that nobody stops another node than meant, nor a program that probes this port."""
+        name = self._services.settings.node_name or socket.gethostname()
+        if command.node != name.encode():
+            client.refuse(Code.USAGE, f"this stops the node {name}; write: shutdown {name}")
+            return
         client.answer(answers.ok("shutdown"))
         self._ask_to_stop()
 
@@ -422,6 +432,15 @@ def _not_an_administrator(client: LineClient) -> str:
     if client.strayed:
         return "this connection has sent a line that is no command, and administers nothing any more: connect again"
     return ""
+
+
+def shown_command(command: Any) -> str:
+    """An administrative command for the log."""
+    words = [type(command).__name__.lower()]
+    for each in fields(command):
+        value = getattr(command, each.name)
+        words += [f"{each.name}={value.decode('utf-8', 'backslashreplace') if isinstance(value, bytes) else value}"]
+    return " ".join(words)
 
 
 def _not_all(outcome: RuleOutcome) -> Refused:

@@ -64,6 +64,10 @@ class UndetectedConnection(Connection):
         client = self.protocols[protocol](self.sock, self.peer, self.identity)
         client.accepted_s = self.accepted_s
         client.encrypted = self.encrypted
+        deadlines = self.services.deadlines
+        deadlines.forget(self)
+        if client.must_log_in:
+            deadlines.login.start(client, self.services.now_s)
         self.closed = True  # whoever still holds this one has nothing to do with it any more
         self.services.replace_client(client)
         if self.refused is not None:

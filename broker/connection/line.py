@@ -62,6 +62,10 @@ class LineClient(ClientConnection):
         self.end_with(Code.DENIED, "this broker wants a token from other machines: use the binary protocol")
         return False
 
+    @property
+    def must_log_in(self) -> bool:
+        return not self.services.access.admits(self.identity)
+
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def take(self, count: int) -> None:

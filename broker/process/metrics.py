@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any
 
+from tailrace.broker.connection.deadlines import Awaited
 from tailrace.protocol.errors import Code
 
 log = logging.getLogger(__name__)
@@ -189,6 +190,16 @@ class WorkerMetrics:
         metadata=_tally("tailrace_closed_connections", "reason", "Client connections that are no more, by reason."),
     )
 
+    overdue: LabelCounts = field(
+        default_factory=LabelCounts,
+        metadata=_tally(
+            "tailrace_overdue_connections",
+            "what",
+            "Connections closed as something did not come in time.",
+            tuple(what.value for what in Awaited),
+        ),
+    )
+
     appended_messages: int = _counter("tailrace_appended_messages", "Messages appended to streams.")
     appended_bytes: int = _counter("tailrace_appended_bytes", "Bytes of whole frames appended to streams.")
     forwarded_messages: int = _counter(
@@ -198,6 +209,8 @@ class WorkerMetrics:
         "tailrace_forwarded_bytes", "Bytes of frames passed to the worker owning their stream."
     )
     accepted: int = _counter("tailrace_accepted_connections", "Client connections accepted.")
+    delayed: int = _counter("tailrace_delayed_connections", "Connections that waited for their address's rate.")
+    throttled: int = _counter("tailrace_throttled_reads", "Times a connection was read later for its address's rate.")
     handed_over: int = _counter(
         "tailrace_handed_over_connections", "Client connections passed to a less loaded worker."
     )

@@ -19,6 +19,9 @@ STATE_NAMES = ("empty", "starting", "ready", "draining")
 
 _CELLS = ("pid", "generation", "state", "beat_ns", "connections", "streams", "restarts", "subscriptions")
 _SLOT_BYTES = 128  # two cache lines, so that two workers' beats never share one
+ADDRESS_CELLS = 8_192  # of a worker, 4 bytes each
+_HALF = ADDRESS_CELLS // 2
+_ADDRESS_BYTES = ADDRESS_CELLS * 4
 ROWS_SPARE = 8  # a slot has two workers while one is replaced; this many more may take long to die
 
 
@@ -62,10 +65,41 @@ class SlotView:
         return STATE_NAMES[self.state]
 
 
+class AddressCells:
+    """Counts by address, of one worker, in shared memory: two cells each, found by hash. The smaller sum over all
+    workers is the count of an address, or more if others share both of its cells.
+
+    The hash is the same in all processes that were forked from one, and cannot be known outside.
+    """
+
+    __slots__ = ("_own", "_rows")
+
+    def __init__(self, rows: list[memoryview], own: memoryview) -> None:
+        self._rows = rows
+        self._own = own
+
+    def add(self, key: str, count: int) -> None:
+        for cell in _cells_of(key):
+            self._own[cell] = max(self._own[cell] + count, 0)
+
+    def total(self, key: str) -> int:
+        return min(sum(row[cell] for row in self._rows) for cell in _cells_of(key))
+
+    def clear(self) -> None:
+        for cell in range(ADDRESS_CELLS):
+            if self._own[cell]:
+                self._own[cell] = 0
+
+
+def _cells_of(key: str) -> tuple[int, int]:
+    value = hash(key)
+    return value % _HALF, _HALF + (value >> 24) % _HALF
+
+
 class Board:
     """`slots` slots of shared cells. Inherited through fork; never pickled, never on disk."""
 
-    __slots__ = ("_mapping", "_views", "metric_rows", "slots")
+    __slots__ = ("_addresses", "_mapping", "_views", "metric_rows", "slots")
 
     def __init__(self, slots: int) -> None:
         if slots < 1:
@@ -73,7 +107,8 @@ class Board:
         self.slots = slots
         rows_start = -(-slots * _SLOT_BYTES // PAGE_BYTES) * PAGE_BYTES
         rows_end = rows_start + (2 * slots + ROWS_SPARE) * ROW_BYTES
-        self._mapping = mmap.mmap(-1, rows_end)
+        ends = [rows_end + (index + 1) * _ADDRESS_BYTES for index in range(slots)]
+        self._mapping = mmap.mmap(-1, ends[-1])
         memory = memoryview(self._mapping)
         cells = memory[:rows_start].cast("Q")
         step = _SLOT_BYTES // 8
@@ -81,6 +116,13 @@ class Board:
         self.metric_rows = tuple(
             MetricRow(memory[start : start + ROW_BYTES]) for start in range(rows_start, rows_end, ROW_BYTES)
         )
+
+        self._addresses = [memory[end - _ADDRESS_BYTES : end].cast("I") for end in ends]
+
+    def address_cells(self, slot: int | None) -> AddressCells:
+        """Those of a slot; None: some that nobody else reads, for a worker that does not have a slot."""
+        own = memoryview(bytearray(_ADDRESS_BYTES)).cast("I") if slot is None else self._addresses[slot]
+        return AddressCells(self._addresses, own)
 
     def slot(self, index: int) -> SlotView:
         return self._views[index]

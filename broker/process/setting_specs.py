@@ -27,6 +27,7 @@ class Kind(StrEnum):
     SECRET = "secret"
     PEERS = "peers"
     HOST = "host"
+    NAME = "name"
     PATH = "path"
     FLAG = "true or false"
     COUNT = "count"

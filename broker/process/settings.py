@@ -31,7 +31,8 @@ LINE_OVERHEAD_MIN_BYTES = 256
 ENVELOPE_OVERHEAD_MIN_BYTES = 4_096  # the heads of a PUBLISH and of its frame, and some handles
 LINE_OVERHEAD_BYTES = 4_096
 
-SECTIONS = ("node", "listen", "access", "replication", "metrics", "limits", "timing")  # as the example file has them
+# As the example file has them.
+SECTIONS = ("node", "listen", "access", "replication", "metrics", "log", "limits", "timing")
 
 _CURSOR_PREFIX = CURSOR_PREFIX.decode()
 
@@ -152,6 +153,9 @@ class Settings(FairLimits):
     """One node. Within a section the order of the fields is that of the documented example file."""
 
     data: Path = setting("node", "data", Kind.PATH, Path("data"), "the data directory, created if it is missing")
+    node_name: str = setting(
+        "node", "name", Kind.NAME, "", "the name that the command shutdown asks for; empty: that of the machine"
+    )
     workers: int = setting(
         "node", "workers", Kind.COUNT, 0, "worker processes", low=1, high=256, zero="one per processor"
     )

@@ -325,8 +325,11 @@ class Owner:
         if name not in self.catalog.names:
             creator = next((creator for batch in batches if (creator := batch.creator()) is not None), None)
             if creator is None:
-                limit = self.settings.max_streams_connection
-                raise Refused(Code.STREAMS, f"this connection has made {limit} streams, which is its limit")
+                limit, hourly = self.settings.max_streams_connection, self.settings.max_address_streams
+                text = (
+                    f"this connection has made {limit} streams, or its address {hourly} in an hour; no more are allowed"
+                )
+                raise Refused(Code.STREAMS, text)
             self.create(name)
             creator.count_created()
         return self.stream(name)

@@ -95,6 +95,7 @@ GOOD: list[tuple[bytes, object]] = [
     (b"workers", c.Workers()),
     (b"conns", c.Conns()),
     (b"shutdown", c.Shutdown()),
+    (b"shutdown node-1", c.Shutdown(b"node-1")),
 ]
 
 BAD: list[tuple[bytes, Code]] = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -183,7 +184,7 @@ def test_roles_and_epochs_outlive_the_node(tmp_path: Path) -> None:
 def test_shutdown_stops_the_node(tmp_path: Path) -> None:
     node = Node(tmp_path / "data", workers=WORKERS).start()
     with node.client() as client:
-        client.send("ack on", *[f"pub last{number} |x" for number in range(10)], "shutdown")
+        client.send("ack on", *[f"pub last{number} |x" for number in range(10)], f"shutdown {socket.gethostname()}")
         client.read_to_end()
         assert client.answers[:12] == ["ok ack on", *[f"ok pub last{number} 0" for number in range(10)], "ok shutdown"]
         assert [answer[:11] for answer in client.answers[12:]] in ([], ["err closing"])

@@ -95,7 +95,7 @@ def stop_by_group_term(node: Node) -> None:
 
 def stop_by_shutdown(node: Node) -> None:
     with node.client() as client:
-        assert client.ask("shutdown") == "ok shutdown"
+        assert client.ask(f"shutdown {socket.gethostname()}") == "ok shutdown"
 
 
 @contextlib.contextmanager
@@ -146,7 +146,7 @@ def test_shutdown_from_telnet(tmp_path: Path) -> None:
     command = [telnet, "127.0.0.1", str(node.port)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as person:
         assert person.stdin is not None and person.stdout is not None
-        person.stdin.write(b"shutdown\n")
+        person.stdin.write(f"shutdown {socket.gethostname()}\n".encode())
         person.stdin.flush()
         said = person.stdout.read()
         assert node.process is not None and node.process.wait(10) == 0

@@ -21,7 +21,8 @@ from tests.system.node import PATIENCE_S, Node, running, wait_for
 
 pytestmark = pytest.mark.system
 
-BODY = b"shutdown\r\nslave 127.0.0.1 9 * 0\r\npromote *\r\nmaster stolen\r\n"
+SHUTDOWN = f"shutdown {socket.gethostname()}"
+BODY = SHUTDOWN.encode() + b"\r\nslave 127.0.0.1 9 * 0\r\npromote *\r\nmaster stolen\r\n"
 HEADERS = (
     b"Host: rebound.example:5050\r\nConnection: keep-alive\r\nContent-Length: 60\r\n"
     b"shutdown: x\r\nX-Folded: a\r\n shutdown\r\n"
@@ -97,7 +98,7 @@ def test_other_protocols_are_refused_in_their_own_words(node: Node, kind: str) -
 
 def test_after_a_line_that_is_no_command_nothing_is_administered(node: Node) -> None:
     administering = [
-        "shutdown",
+        SHUTDOWN,
         "slave 127.0.0.1 9 * 0",
         "unslave *",
         "promote *",
@@ -124,7 +125,7 @@ def test_the_metrics_port_runs_no_commands_either(node: Node) -> None:
 # --- a browser --------------------------------------------------------------------------------------------------------
 
 PAGE = """<!doctype html><body><script>
-const broker = "BROKER", body = "\\r\\nshutdown\\r\\nslave 127.0.0.1 9 * 0\\r\\nmaster stolen\\r\\n";
+const broker = "BROKER", body = "\\r\\nSHUTDOWN\\r\\nslave 127.0.0.1 9 * 0\\r\\nmaster stolen\\r\\n";
 for (const host of ["127.0.0.1", "localhost", "rebound.example"]) {
   const url = "http://" + host + ":" + broker + "/shutdown";
   fetch(url, {method: "POST", mode: "no-cors", headers: {"Content-Type": "text/plain"}, body}).catch(() => 0);
@@ -194,7 +195,7 @@ def test_a_web_page_administers_nothing(node: Node, tmp_path: Path) -> None:
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
     before = refused()
-    page = PAGE.replace("BROKER", str(node.port))
+    page = PAGE.replace("BROKER", str(node.port)).replace("SHUTDOWN", SHUTDOWN)
     with serving(page) as port, browsing(browser, f"http://127.0.0.1:{port}/", tmp_path):
         wait_for(lambda: refused() - before >= REQUESTS_MIN or node.exited(), "the browser has sent all", 60.0, 0.1)
     assert not node.exited()

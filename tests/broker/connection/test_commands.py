@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -222,7 +223,10 @@ def test_trim_and_stat(node: World) -> None:
 
 def test_shutdown_asks_the_supervisor(node: World) -> None:
     peer = node.connect(1)
-    assert node.ask(peer, "shutdown") == ["ok shutdown"]
+    name = socket.gethostname()
+    for wrong in ("shutdown", f"shutdown {name}x"):
+        assert node.ask(peer, wrong) == [f"err usage this stops the node {name}; write: shutdown {name}"]
+    assert node.ask(peer, f"shutdown {name}") == ["ok shutdown"]
     kinds = []
     while (message := node.controls[1].receive()) is not None:
         kinds.append(message.kind)

@@ -108,17 +108,18 @@ def test_lines_that_have_begun_are_counted_and_forgotten(tmp_path: Path) -> None
         assert worker.services.partial_bytes == 0
 
 
-def test_whoever_passes_the_bound_of_lines_that_have_begun_is_told_and_ended(tmp_path: Path) -> None:
+def test_the_oldest_unfinished_line_gives_way_and_not_the_newcomers(tmp_path: Path) -> None:
+    """Else whoever holds the most for ever would lock everybody else out."""
     with world(tmp_path, max_partial_bytes=1_000) as node:
         one, two = node.connect(), node.connect()
         one.send_raw(b"pub a |" + b"x" * 600)
         node.settle()
         two.send_raw(b"pub a |" + b"x" * 600)
         node.settle()
-        assert first_words(two.lines) == ["err overloaded"] and two.ended
-        assert not one.ended
+        assert first_words(one.lines) == ["err overloaded"] and one.ended
+        assert not two.ended
         assert node.workers[0].services.partial_bytes == 607, "what it held is given back before it is gone"
-        assert node.ask(one, "", "ping") == ["ok pong"]
+        assert node.ask(two, "", "ping") == ["ok pong"]
 
 
 # --- the row of answers -----------------------------------------------------------------------------------------------
