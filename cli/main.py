@@ -18,7 +18,7 @@ from tailrace.cli.ending import INTERRUPTED, OK, REFUSED, USAGE, CommandError
 
 COMMANDS = (
     *("serve", "pub", "tail", "consumers", "admin", "tree", "check", "dump", "republish"),
-    *("rollup", "spark-zip", "deploy"),
+    *("rollup", "spark-zip", "deploy", "conformance"),
 )
 
 EPILOG = """\b
@@ -34,6 +34,7 @@ Examples:
   tailrace rollup ./data ./rollups
   tailrace spark-zip
   tailrace deploy --list
+  tailrace conformance -- ./my-client
 
 \b
 Environment:

@@ -1,0 +1,126 @@
+"""`tailrace conformance`: check a client of the binary protocol, in whatever language it is written."""
+
+from __future__ import annotations
+
+import json
+import select
+import subprocess
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from tailrace.cli.conformance_checks import CHECKS, SETTINGS, Check, Failed
+from tailrace.cli.ending import OK, REFUSED, CommandError, require
+from tailrace.testing import Server
+
+NEEDED = ("h11", "prometheus_client", "psutil", "setproctitle")
+ANSWER_TIMEOUT_S = 30.0
+ANSWER_MAX_BYTES = 64 << 20
+
+EPILOG = """\b
+Examples:
+  tailrace conformance -- node examples/clients/node.mjs
+  tailrace conformance --only resuming -- ./client
+
+\b
+The program gets one command as JSON on each line of its standard input, and answers each with one line of JSON.
+docs/conformance.md describes them.
+
+Exit codes: 0 all checks passed, 1 some failed, 2 wrong arguments.
+"""
+
+
+@click.command("conformance", epilog=EPILOG)
+@click.option("--only", type=click.Choice([check.__name__ for check in CHECKS]), help="Run this check alone.")
+@click.argument("program", nargs=-1, required=True)
+def command(only: str | None, program: tuple[str, ...]) -> int:
+    """Check a client that somebody has written from docs/binary-protocol.md."""
+    require(NEEDED, "server")
+    failed = 0
+    with Server(**SETTINGS) as server:
+        for check in CHECKS:
+            if only in (None, check.__name__):
+                fault = _run(program, check, server)
+                failed += fault is not None
+                click.echo(f"{'passed' if fault is None else 'FAILED'}  {check.__name__:18} {fault or check.__doc__}")
+    return REFUSED if failed else OK
+
+
+def _run(program: Sequence[str], check: Check, server: Server) -> str | None:
+    """Returns what went wrong, or None."""
+    with Program(program) as client:
+        try:
+            client.ask("connect", address=server.address)
+            check(client, server)
+            client.ask("close")
+        except Failed as error:
+            return str(error)
+    return None
+
+
+class Program:
+    """A client program in a child process."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        try:
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        except OSError as error:
+            raise CommandError(f"cannot run {command[0]}: {error.strerror}") from error
+        self._received = bytearray()
+
+    def ask(self, do: str, **fields: object) -> dict[str, Any]:
+        answer = self._ask(do, fields)
+        if "error" in answer:
+            raise Failed(f"{do}: the error {answer['error']!r} ({answer.get('text', 'without a text')})")
+        return answer
+
+    def refused(self, do: str, **fields: object) -> str:
+        answer = self._ask(do, fields)
+        if "error" not in answer:
+            raise Failed(f"{do}: no error, although the broker refuses this")
+        return str(answer["error"])
+
+    def _ask(self, do: str, fields: dict[str, object]) -> dict[str, Any]:
+        line = json.dumps({"do": do, **{name: value for name, value in fields.items() if value is not None}})
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise Failed(f"{do}: the program has ended") from None
+        try:
+            answer = json.loads(self._line(do))
+        except ValueError as error:
+            raise Failed(f"{do}: the answer is not JSON: {error}") from error
+        if not isinstance(answer, dict):
+            raise Failed(f"{do}: the answer is not a JSON object")
+        return answer
+
+    def _line(self, do: str) -> bytes:
+        assert self._process.stdout is not None
+        deadline_s = time.monotonic() + ANSWER_TIMEOUT_S
+        while (end := self._received.find(b"\n")) < 0:
+            left_s = max(0.0, deadline_s - time.monotonic())
+            if not select.select([self._process.stdout], [], [], left_s)[0]:
+                raise Failed(f"{do}: no answer within {ANSWER_TIMEOUT_S:g} s")
+            data = self._process.stdout.read1(1 << 16)  # type: ignore[attr-defined]
+            if not data:
+                raise Failed(f"{do}: the program has ended")
+            self._received += data
+            if len(self._received) > ANSWER_MAX_BYTES:
+                raise Failed(f"{do}: a line of more than {ANSWER_MAX_BYTES:,} bytes")
+        line = bytes(self._received[:end])
+        del self._received[: end + 1]
+        return line
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            pipe.close()

@@ -1,0 +1,136 @@
+"""What a client of the binary protocol must do, as checks that drive it. docs/conformance.md describes the language."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from tailrace.testing import Server
+
+LARGE_BYTES = 1 << 20
+MANY = 400
+MANY_BYTES = 16 << 10
+"""MANY messages of this size are more than any client's credit, so that it has to be renewed."""
+
+
+class Failed(Exception):
+    """The client did something else; the text says what."""
+
+
+class Client(Protocol):
+    """The program under test."""
+
+    def ask(self, do: str, **fields: object) -> dict[str, Any]:
+        """Give it a command; its answer. Raises Failed if the answer is an error, or does not come."""
+
+    def refused(self, do: str, **fields: object) -> str:
+        """Give it a command that the broker refuses; the error's code. Raises Failed if there is no error."""
+
+
+Check: TypeAlias = Callable[[Client, Server], None]
+
+
+def publishing(client: Client, _server: Server) -> None:
+    """seqs count from 0, each stream's own"""
+    for stream, seq in (("p", 0), ("p", 1), ("q", 0)):
+        same(client.ask("publish", stream=stream, payload=text(b"one"))["seq"], seq, f"the seq in {stream!r}")
+
+
+def payloads(client: Client, _server: Server) -> None:
+    """any bytes come back as they were: none, each byte, a large message"""
+    sent = [b"", bytes(range(256)), b"x" * LARGE_BYTES, "ü€🜚".encode()]
+    for payload in sent:
+        client.ask("publish", stream="payloads", payload=text(payload))
+    found = client.ask("read", stream="payloads", **{"from": 0}, live=False)["messages"]
+    same([base64.b64decode(each["payload"]) for each in found], sent, "the payloads")
+
+
+def headers(client: Client, _server: Server) -> None:
+    """headers come back, and a message without any has none"""
+    sent: list[dict[str, str]] = [{"shop": "7", "größe": "ü" * 40}, {}, {f"h{n}": str(n) for n in range(20)}]
+    for each in sent:
+        client.ask("publish", stream="headers", payload="", headers=each or None)
+    found = client.ask("read", stream="headers", **{"from": 0}, live=False)["messages"]
+    same([each["headers"] for each in found], sent, "the headers")
+
+
+def acknowledgements(client: Client, _server: Server) -> None:
+    """each level of acknowledgement; one that cannot be reached is an error with its code"""
+    client.ask("publish", stream="acks", payload="", ack=0)
+    same(client.ask("publish", stream="acks", payload="", ack=1)["seq"], 1, "the seq after an unacknowledged message")
+    same(client.ask("publish", stream="acks", payload="", ack=2)["seq"], 2, "the seq of a synced message")
+    same(client.refused("publish", stream="acks", payload="", ack=3, replicas=1), "unreplicated", "the code")
+
+
+def refusals(client: Client, _server: Server) -> None:
+    """a refused request is an error with the broker's code, and the connection goes on"""
+    same(client.refused("publish", stream="no name", payload=""), "name", "the code")
+    same(client.refused("publish", stream="refused", payload=text(bytes(LARGE_BYTES + 1))), "size", "the code")
+    same(client.ask("publish", stream="refused", payload="")["seq"], 0, "the seq of the next message")
+
+
+def reading(client: Client, _server: Server) -> None:
+    """a reader begins anywhere, and its credit is renewed"""
+    payload = text(bytes(MANY_BYTES))
+    for _ in range(MANY):
+        client.ask("publish", stream="many", payload=payload, ack=0)
+    client.ask("publish", stream="many", payload="")
+    for first in (0, MANY - 3):
+        found = client.ask("read", stream="many", **{"from": first}, live=False)["messages"]
+        same([each["seq"] for each in found], list(range(first, MANY + 1)), "the seqs")
+
+
+def resuming(client: Client, server: Server) -> None:
+    """a broker that dies and returns interrupts nothing: no message is missing, none comes twice"""
+    for number in range(3):
+        client.ask("publish", stream="resumed", payload=text(b"%d" % number), ack=2)
+    server.kill()
+    server.start()
+    for number in range(3, 6):
+        client.ask("publish", stream="resumed", payload=text(b"%d" % number))
+    found = client.ask("read", stream="resumed", **{"from": 1}, live=True, count=5)["messages"]
+    same([base64.b64decode(each["payload"]) for each in found], [b"%d" % n for n in range(1, 6)], "the payloads")
+
+
+def consuming(client: Client, _server: Server) -> None:
+    """a durable consumer gives each message until it is finished"""
+    for number in range(3):
+        client.ask("publish", stream="work", payload=text(b"%d" % number))
+    client.ask("consume", stream="work", name="c")
+    who = {"stream": "work", "name": "c", "member": "m"}
+    first = client.ask("get", **who, max=2)["messages"]
+    same([each["seq"] for each in first], [0, 1], "the messages of the first get")
+    again = client.ask("get", **who, max=2)["messages"]
+    same([each["seq"] for each in again], [0, 1], "the messages of a get that is repeated")
+    done = [{"seq": each["seq"], "epoch": each["epoch"]} for each in first]
+    rest = client.ask("get", **who, max=2, finished=done)["messages"]
+    same([each["seq"] for each in rest], [2], "the messages behind those that are finished")
+    same(client.refused("get", stream="work", name="nobody", member="m", max=1), "consumer", "the code")
+
+
+CHECKS: Sequence[Check] = (
+    publishing,
+    payloads,
+    headers,
+    acknowledgements,
+    refusals,
+    reading,
+    resuming,
+    consuming,
+)
+SETTINGS: Mapping[str, object] = {"max_message_bytes": LARGE_BYTES, "replication_timeout_s": 1}
+
+
+def text(payload: bytes) -> str:
+    return base64.b64encode(payload).decode()
+
+
+def same(found: object, wanted: object, what: str) -> None:
+    if found != wanted:
+        raise Failed(f"{what}: {_short(found)}, not {_short(wanted)}")
+
+
+def _short(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 200 else f"{shown[:200]}…"

@@ -1,0 +1,3 @@
+module example.org/tailrace
+
+go 1.21

@@ -1,0 +1,79 @@
+"""Clients in other languages do what the document says, and `tailrace conformance` finds what they do not."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tailrace.cli.conformance_checks import CHECKS
+from tests.cli.process import ROOT, Done, start
+
+pytestmark = pytest.mark.system
+
+CLIENTS = ROOT / "examples" / "clients"
+PATIENCE_S = 300.0  # eight checks, a broker that is killed, compiling
+NAMES = [check.__name__ for check in CHECKS]
+
+
+def conformance(*arguments: str) -> Done:
+    process = start("conformance", *arguments)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def outcomes(done: Done) -> dict[str, str]:
+    return {line.split()[1]: line.split()[0] for line in done.stdout.decode().splitlines()}
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no Node.js on this machine")
+def test_the_client_for_node() -> None:
+    done = conformance("--", "node", str(CLIENTS / "node.mjs"))
+    assert outcomes(done) == dict.fromkeys(NAMES, "passed"), done.stdout.decode() + done.stderr.decode()
+    assert done.returncode == 0
+
+
+@pytest.mark.skipif(shutil.which("go") is None, reason="no Go on this machine")
+def test_the_client_for_go(tmp_path: Path) -> None:
+    build = ["go", "build", "-o", str(tmp_path / "client"), "."]
+    subprocess.run(build, cwd=CLIENTS / "go", check=True, timeout=PATIENCE_S)
+    done = conformance("--", str(tmp_path / "client"))
+    assert outcomes(done) == dict.fromkeys(NAMES, "passed"), done.stdout.decode() + done.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("program", "fault"),
+    [
+        ("import sys; sys.stdin.readline()", "connect: the program has ended"),
+        ("input(); print('hello'); input()", "connect: the answer is not JSON"),
+        ("input(); print('[]'); input()", "connect: the answer is not a JSON object"),
+        ("while True: print('{\"seq\": 7}', flush=True); input()", "the seq in 'p': 7, not 0"),
+        ('while True: print(\'{"error": "lost"}\', flush=True); input()', "connect: the error 'lost'"),
+    ],
+)
+def test_other_programs_fail(program: str, fault: str) -> None:
+    done = conformance("--only", "publishing", "--", sys.executable, "-c", program)
+    assert done.stdout.decode().startswith(f"FAILED  publishing         {fault}"), done.stdout + done.stderr
+    assert done.returncode == 1
+
+
+def test_a_client_that_renews_no_credit_fails(tmp_path: Path) -> None:
+    """The check of reading can fail: the client for Node, without its CREDIT."""
+    if shutil.which("node") is None:
+        pytest.skip("no Node.js on this machine")
+    source = (CLIENTS / "node.mjs").read_text()
+    assert source.count("this.send(OP.CREDIT, credit);") == 1
+    (tmp_path / "node.mjs").write_text(source.replace("this.send(OP.CREDIT, credit);", "if (message.seq > 90) return;"))
+    done = conformance("--only", "reading", "--", "node", str(tmp_path / "node.mjs"))
+    assert outcomes(done) == {"reading": "FAILED"}
+
+
+def test_a_program_that_does_not_exist() -> None:
+    done = conformance("--", "/nonexistent/client")
+    assert (done.returncode, done.stderr) == (
+        1,
+        b"tailrace: cannot run /nonexistent/client: No such file or directory\n",
+    )
