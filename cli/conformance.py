@@ -1,4 +1,4 @@
-"""`tailrace conformance`: check a client of the binary protocol, in whatever language it is written."""
+"""`tailrace conformance`: check a client of the binary protocol, in any language."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ MANY_BYTES = 16 << 10
 
 
 class Failed(Exception):
-    """The client did something else; the text says what."""
+    """The client did something else, which is the text."""
 
 
 class Client(Protocol):
@@ -25,7 +25,7 @@ class Client(Protocol):
         """Give it a command; its answer. Raises Failed if the answer is an error, or does not come."""
 
     def refused(self, do: str, **fields: object) -> str:
-        """Give it a command that the broker refuses; the error's code. Raises Failed if there is no error."""
+        """Give it a command that the broker refuses; the error's code. Raises Failed if it succeeds."""
 
 
 Check: TypeAlias = Callable[[Client, Server], None]
@@ -119,7 +119,7 @@ CHECKS: Sequence[Check] = (
     resuming,
     consuming,
 )
-SETTINGS: Mapping[str, object] = {"max_message_bytes": LARGE_BYTES, "replication_timeout_s": 1}
+SETTINGS: Mapping[str, Any] = {"max_message_bytes": LARGE_BYTES, "replication_timeout_s": 1}
 
 
 def text(payload: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Clients in other languages do what the document says, and `tailrace conformance` finds what they do not."""
+"""Clients in other languages follow the document, and `tailrace conformance` finds those that do not."""
 
 from __future__ import annotations
 
