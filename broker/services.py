@@ -118,6 +118,7 @@ class Services:
         newcomer = self.clients[client.fd]
         self.clients[client.fd] = client
         self.answered.pop(newcomer, None)
+        self.poller.modify(client.fd, select.EPOLLIN)  # which is what a new connection waits for
         self.poller.handlers[client.fd] = client.on_event
 
     def client_closed(self, client: Connection, reason: str) -> None:

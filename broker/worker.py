@@ -29,6 +29,7 @@ from tailrace.broker.connection.detect import ProtocolFactories
 from tailrace.broker.connection.heartbeat import TICKS_AN_INTERVAL, Heartbeats
 from tailrace.broker.connection.line import LineClient, LineServices
 from tailrace.broker.connection.migration import Migrations
+from tailrace.broker.connection.tls import Handshakes
 from tailrace.broker.consumers.coordinator import verbs
 from tailrace.broker.consumers.coordinator.coordinator import Coordinator
 from tailrace.broker.consumers.coordinator.lag_scanner import LagScanner
@@ -48,6 +49,7 @@ from tailrace.broker.process.poller import Poller
 from tailrace.broker.process.scoreboard import STATE_DRAINING, STATE_READY, STATE_STARTING, Board, SlotView
 from tailrace.broker.process.settings import Settings
 from tailrace.broker.process.timers import Timers, now_us
+from tailrace.broker.process.tls_contexts import TLSContexts
 from tailrace.broker.process.work import WorkQueue
 from tailrace.broker.replication.downstream import ack_handover
 from tailrace.broker.replication.downstream.catalog import NameCatalog
@@ -117,6 +119,7 @@ class WorkerBoot:
     control: ControlChannel
     listener: socket.socket
     board: Board
+    tls: TLSContexts
     admin_listener: socket.socket | None = None
 
 
@@ -220,7 +223,7 @@ class Worker:
         """What speaks with other nodes, and what says how replication stands."""
         owner, services = self.owner, self.services
         self.address = boot.settings.advertise or f":{boot.listener.getsockname()[1]}"
-        self.uplinks = UpstreamManager(owner, services, self.work, self.syncer, self.address)
+        self.uplinks = UpstreamManager(owner, services, self.work, self.syncer, self.address, boot.tls.upstream)
         self.followers = FollowerRegistry(owner, services, self.links, boot.generation)
         own_calls: dict[str, Callable[..., Any]] = {
             "conns": lambda: drain.connections(services, boot.slot),
@@ -229,7 +232,7 @@ class Worker:
         self.calls = WorkerCalls(self.router, boot.slot, own_calls)
         self.catalog = NameCatalog(boot.board, self.router)
         self.status = NodeStatus(self.calls, boot.slots, self.node_id, self.address)
-        outside = InquiryServices(self.poller, self.uplinks.resolve, boot.settings.token or None)
+        outside = InquiryServices(self.poller, self.uplinks.resolve, boot.settings.token or None, boot.tls.upstream)
         self.scouts = PromotionChecks(owner, self.status, outside, services)
         self.survey = ReplicationMetrics(owner, self.uplinks, self.metrics)
 
@@ -244,8 +247,10 @@ class Worker:
             LineClient.protocol: partial(LineClient, services, line),
             BinaryClient.protocol: partial(BinaryClient, services, binary),
         }
+        self.handshakes = Handshakes(services, protocols, boot.tls.server)
+        begin = self.handshakes.begin_tls
         self.acceptor = Acceptor(
-            services, protocols, boot.listener, boot.board, boot.slot, self.links, boot.admin_listener
+            services, protocols, boot.listener, boot.board, boot.slot, self.links, begin, boot.admin_listener
         )
         self.siblings = WorkerLinks(
             self.links,
@@ -286,7 +291,7 @@ class Worker:
 
     def turn(self) -> None:
         services = self.services
-        busy = services.answered or self.work.busy or self._is_busy()
+        busy = services.answered or self.work.busy or self.handshakes.waiting or self._is_busy()
         self.work.begin_turn()
         events = self.poller.poll(0 if busy else self._wait_s())
         self._handle(events)
@@ -320,6 +325,7 @@ class Worker:
             services.look_at_held_gets()
         if services.answered:
             self._answer()
+        self.handshakes.run()
         if self.movers:
             self.movers.step()
             self.siblings.flush()
@@ -335,7 +341,7 @@ class Worker:
 
     def _is_wanted(self) -> bool:
         """Whether there is anything to do but the steps that wait."""
-        return self._is_busy() or self.poller.has_events()
+        return self._is_busy() or self.handshakes.waiting or self.poller.has_events()
 
     def _is_busy(self) -> bool:
         """Whether something is to be gone on with at once."""

@@ -15,6 +15,7 @@ from tailrace.cli.options import server_options
 from tailrace.cli.output import write_all
 from tailrace.cli.server import RECEIVE_BYTES, SERVER_VARIABLE, choose_server, connect_admin_socket, connect_socket
 from tailrace.core.address import Address
+from tailrace.sockets import end_output
 
 ANSWER_TIMEOUT_S = 60.0
 STDOUT = 1
@@ -86,7 +87,7 @@ def _ask(sock: socket.socket, server: Address | Path, line: bytes) -> Iterator[b
     try:
         sock.settimeout(ANSWER_TIMEOUT_S)
         sock.sendall(line + b"\r\n")
-        sock.shutdown(socket.SHUT_WR)  # the broker answers everything, then closes
+        end_output(sock)  # the broker answers everything, then closes
         while received := sock.recv(RECEIVE_BYTES):
             yield received
     except TimeoutError:

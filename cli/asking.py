@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import time
 from typing import Final
 
@@ -12,6 +13,7 @@ from tailrace.protocol import messages as m
 from tailrace.protocol.binary import ClientCodec
 from tailrace.protocol.errors import PeerError
 from tailrace.protocol.replication import FEATURE, Ask, Told
+from tailrace.sockets import connect_blocking
 
 ASK_TIMEOUT_S: Final = 5.0
 """From dialling to the answer."""
@@ -24,11 +26,17 @@ class AskFailed(Exception):
     """No answer; the text gives the reason."""
 
 
-def ask_node(address: Address, stream: str | None, token: str | None, timeout_s: float = ASK_TIMEOUT_S) -> Told:
+def ask_node(
+    address: Address,
+    stream: str | None,
+    token: str | None,
+    timeout_s: float = ASK_TIMEOUT_S,
+    tls: ssl.SSLContext | None = None,
+) -> Told:
     """Returns the node's replication status for one stream, or for all. Raises AskFailed."""
     deadline_s = time.monotonic() + timeout_s
     try:
-        with socket.create_connection(address, timeout_s) as sock:
+        with connect_blocking(address, timeout_s, tls) as sock:
             return _converse(sock, stream, token, deadline_s)
     except TimeoutError:
         raise AskFailed(f"no answer within {timeout_s:.0f} s") from None

@@ -15,6 +15,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 SERVER_HELP = f"The broker [env: {SERVER_VARIABLE}; default: {DEFAULT_HOST}:{DEFAULT_PORT}]."
 
+TLS_HELP = {
+    "tls": "Use TLS, as for a broker whose address begins with tails://.",
+    "ca": "CAs of the broker's certificate, PEM, instead of the system's; implies --tls [env: TAILRACE_CA].",
+    "cert": "Certificate to show to the broker, PEM; implies --tls [env: TAILRACE_CERT].",
+    "key": "Its private key, if it is not in the same file [env: TAILRACE_KEY].",
+}
+
 
 def server_options(function: F) -> F:
     """--server, --host and --port."""
@@ -22,7 +29,20 @@ def server_options(function: F) -> F:
         "--port", "-p", type=click.IntRange(1, 65_535), help="The broker's port; overrides that of --server."
     )(function)
     function = click.option("--host", help="The broker's host; overrides that of --server.")(function)
+    function = tls_options(function)
     return click.option("--server", "-s", metavar="HOST:PORT", help=SERVER_HELP)(function)
+
+
+def tls_options(function: F) -> F:
+    """--tls, --ca, --cert and --key, which `cli.server` finds."""
+    for name, text in reversed(TLS_HELP.items()):
+        flags = {"is_flag": True} if name == "tls" else {"metavar": "FILE"}
+        function = click.option(f"--{name}", expose_value=False, callback=_keep, help=text, **flags)(function)
+    return function
+
+
+def _keep(ctx: click.Context, parameter: click.Parameter, value: object) -> None:
+    ctx.meta[f"tailrace.{parameter.name}"] = value
 
 
 def reconnect_option(function: F) -> F:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
+from dataclasses import dataclass
 from pathlib import Path
+
+import click
 
 import tailrace
 from tailrace.cli.ending import NO_CONNECTION, REFUSED, USAGE, CommandError
 from tailrace.core.address import Address, parse_address
 from tailrace.shard.unix_socket import connect_unix
-from tailrace.sockets import DialError, resolve
+from tailrace.sockets import DialError, connect_blocking, resolve
+from tailrace.tls import tls_context
 
 SERVER_VARIABLE = "TAILRACE_SERVER"
 TOKEN_VARIABLE = "TAILRACE_TOKEN"
+TLS_OPTIONS = ("ca", "cert", "key")
 CONNECT_TIMEOUT_S = 10.0
 RECONNECT_S = 10.0
 RECEIVE_BYTES = 256 << 10
@@ -25,14 +31,48 @@ def choose_server(server: str | None, host: str | None, port: int | None) -> Add
         chosen = parse_address(server or os.environ.get(SERVER_VARIABLE, ""))
     except tailrace.InvalidArgument as error:
         raise CommandError(str(error), USAGE) from None
-    return Address(host or chosen.host, port or chosen.port)
+    return Address(host or chosen.host, port or chosen.port, chosen.tls or bool(tls_files()))
+
+
+@dataclass(frozen=True, slots=True)
+class TLSFiles:
+    """The options for TLS of a command."""
+
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    asked: bool = False
+
+    def __bool__(self) -> bool:
+        return self.asked or any((self.ca, self.certificate, self.key))
+
+
+def tls_files() -> TLSFiles:
+    """The options --tls, --ca, --cert and --key of the command that runs, or the environment."""
+    context = click.get_current_context(silent=True)
+    given = {} if context is None else context.meta
+    ca, certificate, key = (
+        given.get(f"tailrace.{name}") or os.environ.get(f"TAILRACE_{name.upper()}") for name in TLS_OPTIONS
+    )
+    return TLSFiles(ca, certificate, key, bool(given.get("tailrace.tls")))
+
+
+def context_of(server: Address) -> ssl.SSLContext | None:
+    """For a connection to this broker; None for a plain one. Raises CommandError."""
+    if not server.tls:
+        return None
+    files = tls_files()
+    try:
+        return tls_context(files.ca, certificate=files.certificate, key=files.key)
+    except tailrace.InvalidArgument as error:
+        raise CommandError(str(error), USAGE) from None
 
 
 def connect(server: Address, reconnect_s: float = RECONNECT_S) -> tailrace.Client:
     """A client of the broker; one that is lost comes back within `reconnect_s`, or not. Raises CommandError."""
     token = os.environ.get(TOKEN_VARIABLE) or None
     try:
-        return tailrace.connect(str(server), token=token, reconnect_s=max(reconnect_s, 0.001))
+        return tailrace.connect(str(server), token=token, reconnect_s=max(reconnect_s, 0.001), tls=context_of(server))
     except tailrace.ConnectFailed as error:
         raise CommandError(str(error), NO_CONNECTION) from None
     except tailrace.TailraceError as error:
@@ -54,7 +94,7 @@ def connect_socket(server: Address) -> socket.socket:
     """Returns a connected, blocking socket without Nagle's delay. Raises CommandError with the reason."""
     try:
         resolve(server)
-        sock = socket.create_connection(server, CONNECT_TIMEOUT_S)
+        sock = connect_blocking(server, CONNECT_TIMEOUT_S, context_of(server))
     except DialError as error:
         raise CommandError(str(error), NO_CONNECTION) from None
     except TimeoutError:

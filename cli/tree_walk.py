@@ -80,7 +80,7 @@ def reached_at(text: str, asked_at: Address) -> Address | None:
         return None
     if _is_loopback(host) and not _is_loopback(asked_at.host):
         host = asked_at.host
-    return Address(host, int(port))
+    return Address(host, int(port), asked_at.tls)
 
 
 def _is_loopback(host: str) -> bool:

@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from tailrace.sync.client import Client, connect
     from tailrace.sync.consumer import Consumer
     from tailrace.sync.subscription import Subscription
+    from tailrace.tls import tls_context
     from tailrace.transactional import Once
 
 __all__ = [
@@ -158,6 +159,7 @@ __all__ = [
     "__version__",
     "connect",
     "connect_async",
+    "tls_context",
 ]
 
 _HOMES = {
@@ -183,6 +185,7 @@ _HOMES = {
     "Time": "tailrace.core.places",
     "connect": "tailrace.sync.client",
     "connect_async": "tailrace.aio.client",
+    "tls_context": "tailrace.tls",
 }
 """Where a name is defined that is not in `tailrace.errors`."""
 

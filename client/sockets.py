@@ -8,11 +8,13 @@ import fcntl
 import math
 import os
 import socket
+import ssl
 import struct
 import termios
 
 from tailrace.core.address import Address
 from tailrace.core.heartbeat import Transit
+from tailrace.protocol.tls import TLSFailed
 
 SocketAddress = tuple[socket.AddressFamily, tuple[object, ...]]
 
@@ -37,6 +39,32 @@ def resolve(address: Address) -> list[SocketAddress]:
     except UnicodeError as error:
         raise DialError(f"{address.host!r} is not a valid host name: {error}") from None
     return [(family, sockaddr) for family, _, _, _, sockaddr in found]
+
+
+def connect_blocking(address: Address, timeout_s: float, context: ssl.SSLContext | None) -> socket.socket:
+    """A connected, blocking socket with this timeout, under TLS with a context. Raises OSError, such as TLSFailed."""
+    sock = socket.create_connection((address.host, address.port), timeout_s)
+    if context is None:
+        return sock
+    try:
+        return context.wrap_socket(sock, server_hostname=address.host)
+    except (OSError, ValueError) as error:
+        sock.close()
+        raise TLSFailed(tls_reason(error)) from error
+
+
+def end_output(sock: socket.socket) -> None:
+    """Says that no more is sent. Input can still be read. The method of a socket under TLS would end both."""
+    socket.socket.shutdown(sock, socket.SHUT_WR)
+
+
+def tls_reason(error: Exception) -> str:
+    """Why a connection under TLS failed, in words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"TLS: the certificate is refused: {error.verify_message.rstrip('.')}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {(error.reason or str(error)).lower().replace('_', ' ')}"
+    return f"TLS: {getattr(error, 'strerror', None) or error}"
 
 
 def is_numeric(host: str) -> bool:

@@ -17,7 +17,9 @@ from tailrace.protocol import messages as m
 from tailrace.protocol.binary import ClientCodec
 from tailrace.protocol.errors import PeerError
 from tailrace.protocol.places import From
-from tailrace.sockets import why
+from tailrace.protocol.tls import TLSFailed
+from tailrace.sockets import connect_blocking, end_output, why
+from tailrace.tls import context_for
 from tailrace.version import VERSION
 
 CLIENT_NAME: Final = f"tailrace-spark/{VERSION}"
@@ -160,9 +162,11 @@ def _dial(addresses: Sequence[Address]) -> tuple[socket.socket, Address]:
     reasons = []
     for address in addresses:
         try:
-            sock = socket.create_connection(address, CONNECT_TIMEOUT_S)
+            sock = connect_blocking(address, CONNECT_TIMEOUT_S, context_for(address, None))
         except TimeoutError:
             reasons.append(f"{address}: no answer within {CONNECT_TIMEOUT_S:g} s")
+        except TLSFailed as error:
+            reasons.append(f"{address}: {error.strerror}")
         except OSError as error:
             reasons.append(f"{address}: {why(error.errno) if error.errno else error}")
         else:
@@ -178,7 +182,7 @@ def list_streams(address: Address) -> list[str]:
     with sock:
         try:
             sock.sendall(b"streams\r\n")
-            sock.shutdown(socket.SHUT_WR)
+            end_output(sock)
             said = b"".join(iter(lambda: sock.recv(RECEIVE_BYTES), b""))
         except OSError as error:
             raise ConnectionLost(f"the connection to {address} was lost: {error}") from None

@@ -59,6 +59,7 @@ _SECTION_TITLES = {
     "node": "The node and its data.",
     "listen": "Address for clients.",
     "access": "Who may do what.",
+    "tls": "TLS on the same port: its certificate, those of clients, connections to other nodes.",
     "replication": "Nodes that may follow and claim streams, besides those on this machine.",
     "metrics": "Address for Prometheus and probes.",
     "log": "What the log has of peers.",

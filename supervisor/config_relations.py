@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tailrace.broker.process.settings import ENVELOPE_OVERHEAD_MIN_BYTES, LINE_OVERHEAD_MIN_BYTES, Settings
+from tailrace.broker.process.settings import (
+    ENVELOPE_OVERHEAD_MIN_BYTES,
+    LINE_OVERHEAD_MIN_BYTES,
+    ClientCertificates,
+    Settings,
+)
 
 Conflict = tuple[tuple[str, ...], str]  # the fields concerned, the fault and its remedy
 
@@ -14,6 +19,7 @@ def find_conflicts(settings: Settings) -> Iterator[Conflict]:
     yield from _ports(settings)
     yield from _sizes(settings)
     yield from _tokens(settings)
+    yield from _tls(settings)
 
 
 def _ports(settings: Settings) -> Iterator[Conflict]:
@@ -28,6 +34,18 @@ def _tokens(settings: Settings) -> Iterator[Conflict]:
             "[listen] and [replication] have the same token, so that every client could claim streams; choose another"
         )
         yield ("token", "replication_token"), text
+
+
+def _tls(settings: Settings) -> Iterator[Conflict]:
+    if bool(settings.tls_certificate) != bool(settings.tls_key):
+        missing = "key" if settings.tls_certificate else "certificate"
+        yield ("tls_certificate", "tls_key"), f"[tls] {missing} is missing: a certificate and its key go together"
+    if settings.tls_required and not settings.tls_certificate:
+        text = "[tls] required needs a certificate; without one nobody could connect from another machine"
+        yield ("tls_required", "tls_certificate"), text
+    if settings.tls_client_certificates != ClientCertificates.NONE and not settings.tls_client_ca:
+        text = "[tls] client_certificates needs client_ca, the CAs that sign them"
+        yield ("tls_client_certificates", "tls_client_ca"), text
 
 
 def _sizes(settings: Settings) -> Iterator[Conflict]:

@@ -71,7 +71,7 @@ def parse_value(spec: Spec, raw: object, *, whole: bool, from_flag: bool = False
         return _parse_choice(spec, raw)
     if spec.kind is Kind.PEERS:
         return _parse_peers(raw, from_flag)
-    if spec.kind in (Kind.SECRET, Kind.ADDRESS, Kind.NAME) and raw == "":
+    if spec.kind in (Kind.SECRET, Kind.ADDRESS, Kind.NAME, Kind.FILE) and raw == "":
         return ""
     if spec.kind is Kind.PLACE and type(raw) is int:
         raw = str(raw)
@@ -205,6 +205,7 @@ def _parse_secret(text: str) -> str:
 
 _TEXT_PARSERS: Mapping[Kind, Callable[[str], ConfigValue]] = {
     Kind.PATH: Path,
+    Kind.FILE: str,
     Kind.HOST: _parse_host,
     Kind.NAME: _parse_name,
     Kind.PATTERN: _parse_pattern,

@@ -22,6 +22,7 @@ import setproctitle
 from tailrace.broker.process.control import ControlChannel
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.process.settings import Settings
+from tailrace.broker.process.tls_contexts import CertificateError, TLSContexts, load_contexts
 from tailrace.broker.worker import EXIT_CANNOT_LOCK, EXIT_CANNOT_OPEN, WorkerBoot, run_worker
 from tailrace.shard.directory import DataDirectory, data_dir_exists, make_data_dir, open_data_dir
 from tailrace.shard.errors import DirectoryError, ShardLocked
@@ -50,8 +51,9 @@ BOOT_ID_VARIABLE = "TAILRACE_BOOT_ID"  # tests play a crash of the machine with 
 class NodeState:
     """The state that the supervisor holds while the node runs, and passes to each worker it forks."""
 
-    def __init__(self, settings: Settings, directory: DataDirectory, lock: DirectoryLock) -> None:
+    def __init__(self, settings: Settings, tls: TLSContexts, directory: DataDirectory, lock: DirectoryLock) -> None:
         self.settings = settings
+        self.tls = tls
         self.directory = directory
         self.lock = lock
         self.slots = settings.workers or len(os.sched_getaffinity(0))
@@ -88,6 +90,7 @@ class NodeState:
                 listener=self.listeners[slot],
                 board=self.board,
                 admin_listener=self.admin_listener,
+                tls=self.tls,
             )
         )
 
@@ -120,6 +123,11 @@ def serve(settings: Settings, reload: Callable[[], Settings] | None = None) -> i
     raise_descriptor_limit()
     os.umask(os.umask(UMASK) | UMASK)
     try:
+        tls = load_contexts(settings)
+    except CertificateError as error:
+        log.critical("cannot speak TLS: %s", error)
+        return EXIT_CANNOT_OPEN
+    try:
         directory, lock = take_directory(settings)
     except ShardLocked as error:
         log.critical("another node runs on this data directory: %s", error)
@@ -128,7 +136,7 @@ def serve(settings: Settings, reload: Callable[[], Settings] | None = None) -> i
         log.critical("cannot use the data directory: %s", error)
         return EXIT_CANNOT_OPEN
     try:
-        node = NodeState(settings, directory, lock)
+        node = NodeState(settings, tls, directory, lock)
     except CannotListen as error:
         log.critical("%s", error)
         lock.release()
@@ -196,6 +204,11 @@ def _reload(node: NodeState, reload: Callable[[], Settings] | None) -> None:
     except ConfigError as error:
         log.error("keeping the configuration as it was: %s", error)
         return
+    try:
+        tls = load_contexts(fresh)
+    except CertificateError as error:
+        log.error("keeping the configuration and the certificates as they were: %s", error)
+        return
     fixed = (
         "data",
         "workers",
@@ -211,7 +224,7 @@ def _reload(node: NodeState, reload: Callable[[], Settings] | None) -> None:
     changed = [name for name in fixed if getattr(fresh, name) != getattr(node.settings, name)]
     if changed:
         log.warning("these settings change only with a restart: %s", ", ".join(changed))
-    node.settings = fresh
+    node.settings, node.tls = fresh, tls
 
 
 def patiently(bind: Callable[[], Bound]) -> Bound:

@@ -20,7 +20,7 @@ from tailrace.broker.connection import handover
 from tailrace.broker.connection.admin_door import AdminDoor
 from tailrace.broker.connection.admission import ConnectionAdmission
 from tailrace.broker.connection.base import Connection
-from tailrace.broker.connection.detect import ProtocolFactories, UndetectedConnection
+from tailrace.broker.connection.detect import BeginTLS, ProtocolFactories, UndetectedConnection
 from tailrace.broker.connection.proxied import ProxiedConnection
 from tailrace.broker.process.scoreboard import STATE_READY, Board
 from tailrace.broker.replication.roles.peers import Peers, is_loopback
@@ -66,9 +66,11 @@ class Acceptor:
         board: Board,
         slot: int,
         links: LinkTable,
+        begin_tls: BeginTLS | None,
         admin_listener: socket.socket | None = None,
     ) -> None:
         self._services = services
+        self._begin_tls = begin_tls
         self._protocols = protocols
         self._board = board
         self._slot = slot
@@ -182,7 +184,7 @@ class Acceptor:
             self._passed[target] = self._passed.get(target, 0) + 1
             self._links.hand_over(link, sock.detach(), {"peer": peer, "identity": identity.export_state()})
             return
-        newcomer = UndetectedConnection(services, self._protocols, sock, peer, identity)
+        newcomer = UndetectedConnection(services, self._protocols, sock, peer, identity, self._begin_tls)
         if refusal and not self._admission.hears_why(sock.fileno(), len(self._refused)):
             services.metrics.refused.add(Code.CONNECTIONS)
             newcomer.log_refusal(Code.CONNECTIONS, refusal)
@@ -196,10 +198,11 @@ class Acceptor:
     def _take_in_administrator(self, sock: socket.socket, uid: int, pid: int) -> None:
         """A connection by the unix socket. It counts for no limit: administrators are needed most when one is met."""
         peer = f"unix/{uid}:{pid}"
-        self._await_first_byte(UndetectedConnection(self._services, self._protocols, sock, peer, unix_peer(uid)))
+        self._await_first_byte(UndetectedConnection(self._services, self._protocols, sock, peer, unix_peer(uid), None))
 
     def _await_first_byte(self, connection: Connection) -> None:
-        self._take_in(connection)
+        assert isinstance(connection.sock, socket.socket)
+        self._take_in(connection, connection.sock)
         self._services.deadlines.first_byte.start(connection, self._services.now_s)
 
     def _least_loaded(self) -> int | None:
@@ -219,23 +222,25 @@ class Acceptor:
         peer, known = state["peer"], self._services.access.restore(state["identity"])
         identity = REMOTE if known is None else known
         if "protocol" not in state:
-            self._await_first_byte(UndetectedConnection(self._services, self._protocols, sock, peer, identity))
+            self._await_first_byte(
+                UndetectedConnection(self._services, self._protocols, sock, peer, identity, self._begin_tls)
+            )
             return
         client = self._protocols[state["protocol"]](sock, peer, identity)
-        self._take_in(client)
+        self._take_in(client, sock)
         handover.restore(client, state)
         if client.must_log_in:
             self._services.deadlines.login.start(client, self._services.now_s)
         if known is None or not self._services.access.admits(known):
             client.end_with(Code.DENIED, REVOKED_TEXT)
 
-    def _take_in(self, connection: Connection) -> None:
-        connection.sock.setblocking(False)
-        if connection.sock.family == socket.AF_UNIX:
+    def _take_in(self, connection: Connection, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        if sock.family == socket.AF_UNIX:
             self._services.add_client(connection)
             return
         try:
-            tune(connection.sock, self._services.settings.notsent_bytes)
+            tune(sock, self._services.settings.notsent_bytes)
         except OSError:
             log.debug("connection from %s was gone before it was tuned", connection.peer)
         self._services.add_client(connection)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from tailrace.broker.access.identity import Identity, Proof
 from tailrace.broker.access.rules import Right
 from tailrace.broker.connection.deadlines import Awaited
+from tailrace.broker.connection.transport import AnySocket, TLSTransport, Transport
 from tailrace.broker.process.event_log import Event
 from tailrace.broker.process.metrics import Traffic
 from tailrace.protocol.errors import Code
@@ -46,7 +47,8 @@ class Pause(IntFlag):
 class Connection(ABC):
     """There may be tens of thousands of these: what few need is made when needed.
 
-    `identity`: who it is, as far as it has been proven. `encrypted`: nobody on the way can read what it sends.
+    `identity`: who it is, as far as it has been proven. `encrypted`: nobody on the way can read what it sends. `tls`:
+    its socket once more if that is under TLS, else None.
     """
 
     __slots__ = (
@@ -67,13 +69,15 @@ class Connection(ABC):
         "progress_s",
         "services",
         "sock",
+        "tls",
         "traffic",
     )
 
-    def __init__(self, services: Services, sock: socket.socket, peer: str, identity: Identity) -> None:
+    def __init__(self, services: Services, sock: AnySocket, peer: str, identity: Identity) -> None:
         self.services = services
-        self.sock = sock
-        self.fd = sock.fileno()
+        self.sock: Transport = sock
+        self.tls = sock if isinstance(sock, TLSTransport) else None
+        self.fd = sock.polled_fd if isinstance(sock, TLSTransport) else sock.fileno()
         self.peer = peer
         self.identity = identity
         self.account = services.accounts.of(peer, services.now_s)
@@ -126,8 +130,10 @@ class Connection(ABC):
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def on_event(self, mask: int) -> None:
-        if mask & _OUT:
+        if mask & _OUT and self._flush_tls():
             self._writable()
+        if self.closed:
+            return
         if mask & _IN:
             self.readable()
         elif mask & _GONE:
@@ -178,7 +184,7 @@ class Connection(ABC):
         self.traffic.bytes_out += sent
         if sent:
             self.progress_s = self.services.now_s
-        if self.out:
+        if self.out or (self.tls is not None and self.tls.unsent_bytes):
             self.block()
             return False
         return True
@@ -198,6 +204,8 @@ class Connection(ABC):
         """
         services = self.services
         unsent = 0 if self.closed else len(self.out)
+        if self.tls is not None and not self.closed:
+            unsent += self.tls.unsent_bytes
         if unsent > OUT_HIGH_BYTES:
             self.pause(Pause.ANSWERS)
         services.unsent_bytes += unsent - self._unsent_bytes
@@ -207,6 +215,25 @@ class Connection(ABC):
             services.metrics.refused.add(Code.SLOW)
             self.close("slow")
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Answers that the socket has not taken, and what TLS has encrypted and not sent."""
+        return len(self.out) + (0 if self.tls is None else self.tls.unsent_bytes)
+
+    def _flush_tls(self) -> bool:
+        """Send what is encrypted. False if the socket is still full, or gone."""
+        if self.tls is None or not self.tls.unsent_bytes:
+            return True
+        before = self.tls.unsent_bytes
+        try:
+            done = self.tls.flush()
+        except OSError:
+            self.close("reset")
+            return False
+        if self.tls.unsent_bytes < before:
+            self.progress_s = self.services.now_s
+        return done
+
     def _writable(self) -> None:
         self.blocked = False
         self._update_interest()
@@ -214,6 +241,9 @@ class Connection(ABC):
 
     def block(self) -> None:
         """The socket took less than it was given."""
+        self._wait_for_room()
+
+    def _wait_for_room(self) -> None:
         if not self.blocked:
             self.blocked = True
             self.progress_s = self.services.now_s
@@ -271,7 +301,7 @@ class Connection(ABC):
     @property
     def owed(self) -> bool:
         """Whether anything is still to be sent, or not known yet."""
-        return bool(self.out)
+        return self.unsent_bytes > 0
 
     def _close_when_done(self) -> None:
         if self.closed or self.owed or not self.lingering_since_s:
@@ -308,6 +338,7 @@ class Connection(ABC):
         """Give the socket away (see `broker.connection.handover`): forget everything here, close nothing. Returns the
         descriptor.
         """
+        assert isinstance(self.sock, socket.socket)  # see `handover.possible`: what TLS knows cannot be given away
         self.closed = True
         self._release()
         self.services.client_closed(self, "handed over")

@@ -16,10 +16,11 @@ from typing import Any
 from tailrace.broker.access.identity import Identity
 from tailrace.broker.connection.client import READ_BYTES_MAX, ClientConnection
 from tailrace.broker.connection.heartbeat import Heartbeats
+from tailrace.broker.connection.transport import AnySocket, Transport, send_file
 from tailrace.broker.consumers.edge import binary
 from tailrace.broker.consumers.edge.session import ConsumerSession
 from tailrace.broker.delivery.cursor import Cursor
-from tailrace.broker.delivery.frame_chunks import FrameChunk, FrameChunks, head_fields
+from tailrace.broker.delivery.frame_chunks import ChunkFrames, FrameChunk, FrameChunks, head_fields
 from tailrace.broker.delivery.subscribe import Subscriptions, storage_refusals
 from tailrace.broker.process.timers import now_us
 from tailrace.broker.process.version import program_version
@@ -35,6 +36,7 @@ from tailrace.protocol.binary import ServerCodec
 from tailrace.protocol.envelope import HEAD_BYTES
 from tailrace.protocol.errors import Code
 from tailrace.protocol.messages import CHUNK_HEAD, Ack, Op, pack
+from tailrace.protocol.tls_stream import ENCRYPT_BYTES
 from tailrace.shard.leaves import load
 
 FEATURES = frozenset({c.FEATURE, r.FEATURE, m.PRODUCERS_FEATURE})  # spoken here beyond version 1
@@ -65,7 +67,7 @@ class BinaryClient(ClientConnection):
     __slots__ = ("asked", "binary", "codec", "follower", "handles", "last_word", "leaving", "pings", "under_way")
 
     def __init__(
-        self, services: Services, binary: BinaryServices, sock: socket.socket, peer: str, identity: Identity
+        self, services: Services, binary: BinaryServices, sock: AnySocket, peer: str, identity: Identity
     ) -> None:
         super().__init__(services, sock, peer, identity)
         self.binary = binary
@@ -102,7 +104,7 @@ class BinaryClient(ClientConnection):
                 self._execute(message)
                 if self.closed or self.lingering_since_s:
                     return
-        if count == self._read_bytes < READ_BYTES_MAX or self.codec.pending_bytes != self._pending_bytes:
+        if count >= self._read_bytes < READ_BYTES_MAX or self.codec.pending_bytes != self._pending_bytes:
             self.read_more(count, streams)
 
     def _execute(self, message: object) -> None:
@@ -453,36 +455,60 @@ class BinaryClient(ClientConnection):
         except OSError:
             self.close("reset")
             return 0
-        if cursor.skip + sent < chunk.nbytes:
+        if cursor.skip + sent < chunk.nbytes or (self.tls is not None and self.tls.unsent_bytes):
             self.block()
         if sent:
             self.progress_s = self.life_s = self.services.now_s
         return sent
 
     def _send_chunk(self, cursor: Cursor, chunk: FrameChunk) -> int:
+        sock = self.sock
+        if not isinstance(sock, socket.socket):
+            return self._send_encrypted(sock, cursor, chunk)
         skip = cursor.skip
         if chunk.frames is not None:
             if not skip:
-                return self.sock.sendmsg((CHUNK_HEAD.pack(*head_fields(cursor, chunk)), chunk.frames))
+                return sock.sendmsg((CHUNK_HEAD.pack(*head_fields(cursor, chunk)), chunk.frames))
             if skip >= CHUNK_HEAD.size:
-                return self.sock.send(memoryview(chunk.frames)[skip - CHUNK_HEAD.size :])
+                return sock.send(memoryview(chunk.frames)[skip - CHUNK_HEAD.size :])
         sent = 0
         if skip < CHUNK_HEAD.size:
             head = CHUNK_HEAD.pack(*head_fields(cursor, chunk))[skip:]
-            sent = self.sock.send(head, socket.MSG_MORE)
+            sent = sock.send(head, socket.MSG_MORE)
             if sent < len(head):
                 return sent
             skip += sent
-        return sent + self._send_file(cursor, chunk, skip - CHUNK_HEAD.size)
+        return sent + self._send_file(sock, cursor, chunk, skip - CHUNK_HEAD.size)
 
-    def _send_file(self, cursor: Cursor, chunk: FrameChunk, done: int) -> int:
+    def _send_encrypted(self, sock: Transport, cursor: Cursor, chunk: FrameChunk) -> int:
+        """As `_send_chunk`, where the frames have to come here: piece by piece, until the socket is full."""
+        sent = 0
+        while cursor.skip + sent < chunk.nbytes and not (self.tls is not None and self.tls.unsent_bytes):
+            done = cursor.skip + sent - CHUNK_HEAD.size
+            head = CHUNK_HEAD.pack(*head_fields(cursor, chunk))[done:] if done < 0 else b""
+            frames = self._frames(cursor, chunk, max(done, 0))
+            sent += sock.sendmsg((head, frames)) if head else sock.send(frames)
+        return sent
+
+    def _frames(self, cursor: Cursor, chunk: FrameChunk, done: int) -> ChunkFrames:
+        """Frames of the chunk from byte `done` on, at most ENCRYPT_BYTES unless they are in memory."""
+        if chunk.frames is not None:
+            return memoryview(chunk.frames)[done:] if done else chunk.frames
+        reader = self.services.readers.get(cursor.feed.name)
+        size = min(chunk.size - done, ENCRYPT_BYTES)
+        frames = os.pread(reader.content_fd, size, chunk.offset + done) if reader.is_current else b""
+        if len(frames) < size or not reader.is_current:  # see `_send_file`
+            raise OSError(f"the content of {cursor.feed.name!r} ends before its messages, or was cut")
+        return frames
+
+    def _send_file(self, sock: socket.socket, cursor: Cursor, chunk: FrameChunk, done: int) -> int:
         """The frames from byte `done` on, straight from the file; 0 where the socket is full."""
         reader = self.services.readers.get(cursor.feed.name)
         # Where the stream was cut, other messages may have come to this place before or while it was sent.
         sent = 0
         try:
             if reader.is_current:
-                sent = os.sendfile(self.fd, reader.content_fd, chunk.offset + done, chunk.size - done)
+                sent = send_file(sock, reader.content_fd, chunk.offset + done, chunk.size - done)
         except BlockingIOError:
             return 0
         if not sent or not reader.is_current:
@@ -506,6 +532,8 @@ class BinaryClient(ClientConnection):
         self.traffic.bytes_out += sent
         if sent < len(_PING):
             self.say(_PING[sent:])
+        elif self.tls is not None and self.tls.unsent_bytes:
+            self.block()
 
     def _is_pong(self) -> bool:
         """Whether a read of the length of a PONG is one, and nothing else: all there is to do then has been done."""

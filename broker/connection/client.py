@@ -6,7 +6,6 @@ Reading: one `recv_into` the worker's shared buffer a turn; what the bytes ask f
 
 from __future__ import annotations
 
-import socket
 import time
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from tailrace.broker.access.identity import Identity
 from tailrace.broker.connection.base import Connection, Pause
 from tailrace.broker.connection.deadlines import Awaited
 from tailrace.broker.connection.token_bucket import TokenBucket
+from tailrace.broker.connection.transport import AnySocket
 from tailrace.broker.connection.unfinished import holders_to_end
 from tailrace.broker.delivery.cursor import Cursor, Delivery
 from tailrace.broker.routing.route import Route
@@ -66,7 +66,7 @@ class ClientConnection(Connection):
         "window_slot",
     )
 
-    def __init__(self, services: Services, sock: socket.socket, peer: str, identity: Identity) -> None:
+    def __init__(self, services: Services, sock: AnySocket, peer: str, identity: Identity) -> None:
         super().__init__(services, sock, peer, identity)
         self.delivery: Delivery
         self.cursors: dict[Any, Cursor] = {}  # by what the peer knows them by
@@ -156,10 +156,12 @@ class ClientConnection(Connection):
         self.traffic.bytes_in += count
         if self.account.received is not None:
             self._charge(self.account.received, count)
-        if READ_BYTES_LEAST <= count <= READ_BYTES_MIN:
+        if count >= READ_BYTES_LEAST and (count <= READ_BYTES_MIN or self._read_bytes <= READ_BYTES_MIN):
             self._take_timed(count)
         else:
             self.take(count)
+        if self.tls is not None and self.tls.ended and not self.closed:  # it has said so behind this, and sends no more
+            self._read_after_the_end(0)
 
     def _charge(self, rate: TokenBucket, count: int) -> None:
         """Read no more before the bytes that the address has sent too early would have been in time."""
@@ -185,7 +187,7 @@ class ClientConnection(Connection):
             return
         if took_s > READ_WORK_S:
             self._read_bytes = max(int(count * READ_WORK_S / took_s), READ_BYTES_LEAST)
-        elif count == self._read_bytes and not self.held_up:
+        elif count >= self._read_bytes and not self.held_up:
             self._read_bytes = min(2 * count, READ_BYTES_MIN)
 
     def _read_after_the_end(self, count: int) -> None:
@@ -200,7 +202,7 @@ class ClientConnection(Connection):
         them (0 where it ended in anything else).
         """
         pending = self.pending_bytes
-        if count == self._read_bytes and (streams or pending >= count) and not self.services.router.makes_streams:
+        if count >= self._read_bytes and (streams or pending >= count) and not self.services.router.makes_streams:
             bytes_max = READ_BYTES_SCATTERED_MAX if count < streams * STREAM_BYTES else READ_BYTES_MAX
             self._read_bytes = min(2 * count, bytes_max)
         if pending != self._pending_bytes:
@@ -379,7 +381,8 @@ class ClientConnection(Connection):
     @property
     def owed(self) -> bool:
         """Answers, or the rest of a chunk."""
-        return bool(self.out or self.awaited) or self.current is not None
+        encrypted = self.tls is not None and self.tls.unsent_bytes
+        return bool(self.out or self.awaited or encrypted) or self.current is not None
 
     def _close_when_done(self) -> None:
         if self.lingering_since_s:

@@ -12,11 +12,14 @@ from enum import StrEnum
 from itertools import count
 from typing import Protocol
 
+HANDSHAKE_TIMEOUT_S = 10.0  # of TLS, from its first byte until it is done
+
 
 class Awaited(StrEnum):
     """What a connection owes. The values are labels of a metric."""
 
     FIRST_BYTE = "first byte"
+    HANDSHAKE = "handshake"
     LOGIN = "login"
     REQUEST = "request"
 
@@ -63,21 +66,24 @@ class DeadlineQueue:
 class Deadlines:
     """Those of one worker."""
 
-    __slots__ = ("first_byte", "login", "request")
+    __slots__ = ("first_byte", "handshake", "login", "request")
 
     def __init__(self, first_byte_s: float, login_s: float, request_s: float) -> None:
         self.first_byte = DeadlineQueue(Awaited.FIRST_BYTE, first_byte_s)
+        self.handshake = DeadlineQueue(Awaited.HANDSHAKE, HANDSHAKE_TIMEOUT_S)
         self.login = DeadlineQueue(Awaited.LOGIN, login_s)
         self.request = DeadlineQueue(Awaited.REQUEST, request_s)
 
     def forget(self, peer: DeadlinePeer) -> None:
         """The connection is closed."""
         self.first_byte.stop(peer)
+        self.handshake.stop(peer)
         self.login.stop(peer)
         self.request.stop(peer)
 
     def tick(self, now_s: float) -> None:
         self.first_byte.tick(now_s)
+        self.handshake.tick(now_s)
         self.login.tick(now_s)
         self.request.tick(now_s)
 

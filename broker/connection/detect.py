@@ -11,37 +11,45 @@ from collections.abc import Callable, Mapping
 from tailrace.broker.access.identity import Identity
 from tailrace.broker.connection.base import Connection
 from tailrace.broker.connection.client import ClientConnection
+from tailrace.broker.connection.transport import AnySocket
 from tailrace.broker.services import Services
 from tailrace.protocol import answers
 from tailrace.protocol.errors import Code
-from tailrace.protocol.sniff import protocol_of, refusal
+from tailrace.protocol.sniff import TLS_HANDSHAKE, protocol_of, refusal
 
-ProtocolFactories = Mapping[str, Callable[[socket.socket, str, Identity], ClientConnection]]
+ProtocolFactories = Mapping[str, Callable[[AnySocket, str, Identity], ClientConnection]]
 """By its name, what makes a connection that speaks a protocol from its socket, its peer, and who that is."""
+BeginTLS = Callable[[socket.socket, str, Identity], Connection]
+"""Makes a connection that shakes hands, from the same."""
+
+NEEDS_TLS_TEXT = "this node takes connections from other machines over TLS only"
 
 DISCARD_BYTES = 16 << 10  # read at once of what comes after the end
 
 
 class UndetectedConnection(Connection):
-    __slots__ = ("protocols", "refused")
+    __slots__ = ("begin_tls", "protocols", "refused")
 
     def __init__(
-        self, services: Services, protocols: ProtocolFactories, sock: socket.socket, peer: str, identity: Identity
+        self,
+        services: Services,
+        protocols: ProtocolFactories,
+        sock: AnySocket,
+        peer: str,
+        identity: Identity,
+        begin_tls: BeginTLS | None,
     ) -> None:
+        """begin_tls: None if this node has no certificate, or if this is TLS already."""
         super().__init__(services, sock, peer, identity)
         self.protocols = protocols
+        self.begin_tls = begin_tls
         self.traffic = services.metrics.line
         self.refused: tuple[Code, str] | None = None
 
     def readable(self) -> None:
         """Look at the first byte, which whatever this becomes will read."""
-        nbytes, flags = (DISCARD_BYTES, 0) if self.lingering_since_s else (1, socket.MSG_PEEK)
-        try:
-            data = self.sock.recv(nbytes, flags)
-        except BlockingIOError:
-            return
-        except OSError:  # the peer reset the connection, or the network did
-            self.close("reset")
+        data = self._receive(*(DISCARD_BYTES, 0) if self.lingering_since_s else (1, socket.MSG_PEEK))
+        if data is None:
             return
         if self.lingering_since_s:
             self._read_after_the_end(len(data))
@@ -50,7 +58,20 @@ class UndetectedConnection(Connection):
         else:
             self._sniff(data[0])
 
+    def _receive(self, nbytes: int, flags: int) -> bytes | None:
+        """None if nothing is there, or the connection is gone."""
+        try:
+            return self.sock.recv(nbytes, flags)
+        except BlockingIOError:
+            return None
+        except OSError:  # the peer reset the connection, or the network did
+            self.close("reset")
+            return None
+
     def _sniff(self, first: int) -> None:
+        if first == TLS_HANDSHAKE and self.begin_tls is not None and self.refused is None:
+            self._begin_tls(self.begin_tls)
+            return
         protocol = protocol_of(first)
         if protocol is None:
             self.services.metrics.refused.add(Code.PROTOCOL)
@@ -61,7 +82,10 @@ class UndetectedConnection(Connection):
 
     def become(self, protocol: str) -> ClientConnection:
         """What this is from here on; it has read what there was."""
-        client = self.protocols[protocol](self.sock, self.peer, self.identity)
+        bare = self.tls is None and not self.identity.local
+        if bare and self.services.settings.tls_required and self.refused is None:
+            self.refused = Code.DENIED, NEEDS_TLS_TEXT
+        client = self.protocols[protocol](self.tls or self._plain(), self.peer, self.identity)
         client.accepted_s = self.accepted_s
         client.encrypted = self.encrypted
         deadlines = self.services.deadlines
@@ -70,11 +94,25 @@ class UndetectedConnection(Connection):
             deadlines.login.start(client, self.services.now_s)
         self.closed = True  # whoever still holds this one has nothing to do with it any more
         self.services.replace_client(client)
+        if client.tls is not None and client.tls.unsent_bytes:
+            client.block()
         if self.refused is not None:
             client.end_with(*self.refused)
         elif client.admitted():
             client.readable()
         return client
+
+    def _begin_tls(self, begin_tls: BeginTLS) -> None:
+        newcomer = begin_tls(self._plain(), self.peer, self.identity)
+        newcomer.accepted_s = self.accepted_s
+        self.services.deadlines.forget(self)
+        self.closed = True
+        self.services.replace_client(newcomer)
+        newcomer.readable()
+
+    def _plain(self) -> socket.socket:
+        assert isinstance(self.sock, socket.socket)
+        return self.sock
 
     def give_up(self) -> None:
         """It has not shown what it speaks."""

@@ -6,7 +6,6 @@ lines is one `Staged` for the router. What the other commands do is in `broker.c
 
 from __future__ import annotations
 
-import socket
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace.broker.access.identity import Identity
 from tailrace.broker.connection.base import Pause
 from tailrace.broker.connection.client import ClientConnection
+from tailrace.broker.connection.transport import AnySocket
 from tailrace.broker.consumers.edge.line import LineConsumerSession
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.subscribe import Subscriptions
@@ -43,9 +43,7 @@ class LineClient(ClientConnection):
 
     __slots__ = ("answers", "backlog", "codec", "line", "subscribing")
 
-    def __init__(
-        self, services: Services, line: LineServices, sock: socket.socket, peer: str, identity: Identity
-    ) -> None:
+    def __init__(self, services: Services, line: LineServices, sock: AnySocket, peer: str, identity: Identity) -> None:
         super().__init__(services, sock, peer, identity)
         self.line = line
         self.delivery = line.chunks
@@ -81,7 +79,7 @@ class LineClient(ClientConnection):
                     return
                 if self.held_up:
                     self.backlog.extend(commands)
-        if count == self._read_bytes or self.codec.pending_bytes != self._pending_bytes:
+        if count >= self._read_bytes or self.codec.pending_bytes != self._pending_bytes:
             self.read_more(count, _streams_of(command))
 
     def _execute(self, command: object) -> None:
@@ -206,7 +204,7 @@ class LineClient(ClientConnection):
         except OSError:
             self.close("reset")
             return 0
-        if skip + sent < chunk.nbytes:
+        if skip + sent < chunk.nbytes or (self.tls is not None and self.tls.unsent_bytes):
             self.block()
         if sent:
             self.progress_s = self.services.now_s

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tailrace.broker.connection import handover
-from tailrace.broker.connection.base import LINGER_S, Pause
+from tailrace.broker.connection.base import LINGER_S, Connection, Pause
 from tailrace.broker.connection.client import ClientConnection
 from tailrace.broker.delivery.cursor import Cursor, Park, Subscriber
 from tailrace.broker.process.work import WorkQueue
@@ -120,7 +120,7 @@ def connections(services: Services, slot: int) -> list[list[Any]]:
         cursors = connection.cursors.values() if isinstance(connection, ClientConnection) else ()
         lag = max((cursor.feed.end_seq - cursor.seq for cursor in cursors), default=0)
         age_s = round(services.now_s - connection.accepted_s, 1)
-        rows.append([slot, connection.peer, age_s, len(cursors), len(connection.out), max(lag, 0)])
+        rows.append([slot, connection.peer, age_s, len(cursors), connection.unsent_bytes, max(lag, 0)])
     return rows
 
 
@@ -154,13 +154,21 @@ def hand_all_over(services: Services, links: LinkTable, slot: int, began_s: floa
     for client in list(services.clients.values()):
         if client.bound:
             continue
-        if not handover.possible(client):
+        if client.tls is not None:
+            _end_when_answered(client, read_on=services.now_s < began_s + DRAIN_READ_S)
+        elif not handover.possible(client):
             client.pause(Pause.LEAVING)
         elif given < HANDOVERS_A_TICK:
             links.hand_over(link, *handover.detach(client))
             services.metrics.handed_over += 1
             given += 1
     let_nodes_go(services, REPLACED_TEXT, began_s)
+
+
+def _end_when_answered(client: Connection, *, read_on: bool) -> None:
+    """End a TLS connection, which cannot be handed over, once what it has sent is read and answered."""
+    if not client.lingering_since_s and not client.awaited and not (read_on and client.has_unread()):
+        client.end_with(Code.CLOSING, REPLACED_TEXT)
 
 
 def let_nodes_go(services: Services, text: str, began_s: float) -> None:

@@ -211,6 +211,8 @@ class WorkerMetrics:
     accepted: int = _counter("tailrace_accepted_connections", "Client connections accepted.")
     delayed: int = _counter("tailrace_delayed_connections", "Connections that waited for their address's rate.")
     throttled: int = _counter("tailrace_throttled_reads", "Times a connection was read later for its address's rate.")
+    tls_handshakes: int = _counter("tailrace_tls_handshakes", "TLS handshakes that were completed.")
+    tls_failures: int = _counter("tailrace_tls_failed_handshakes", "TLS handshakes that failed or took too long.")
     handed_over: int = _counter(
         "tailrace_handed_over_connections", "Client connections passed to a less loaded worker."
     )

@@ -29,6 +29,7 @@ class Kind(StrEnum):
     HOST = "host"
     NAME = "name"
     PATH = "path"
+    FILE = "file"
     FLAG = "true or false"
     COUNT = "count"
     BYTES = "bytes"

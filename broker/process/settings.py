@@ -32,9 +32,17 @@ ENVELOPE_OVERHEAD_MIN_BYTES = 4_096  # the heads of a PUBLISH and of its frame, 
 LINE_OVERHEAD_BYTES = 4_096
 
 # As the example file has them.
-SECTIONS = ("node", "listen", "access", "replication", "metrics", "log", "limits", "timing")
+SECTIONS = ("node", "listen", "tls", "access", "replication", "metrics", "log", "limits", "timing")
 
 _CURSOR_PREFIX = CURSOR_PREFIX.decode()
+
+
+class ClientCertificates(StrEnum):
+    """Whether clients show certificates."""
+
+    NONE = "none"  # none is asked for
+    OPTIONAL = "optional"  # one that is shown is verified
+    REQUIRED = "required"  # without one the handshake fails
 
 
 class Durability(StrEnum):
@@ -202,6 +210,49 @@ class Settings(FairLimits):
         Kind.ADDRESS,
         "",
         "HOST:PORT at which other nodes reach this one, as tailrace tree shows it; empty: the address it connects from",
+    )
+
+    tls_certificate: str = setting(
+        "tls",
+        "certificate",
+        Kind.FILE,
+        "",
+        "PEM file with this node's certificate, then those of its issuers, for TLS on the same port; empty: no TLS",
+    )
+    tls_key: str = setting(
+        "tls", "key", Kind.FILE, "", "PEM file with its private key, which only its owner and group may be able to read"
+    )
+    tls_required: bool = setting(
+        "tls",
+        "required",
+        Kind.FLAG,
+        False,
+        "whether to refuse connections without TLS, but for those from this machine",
+    )
+    tls_client_ca: str = setting(
+        "tls", "client_ca", Kind.FILE, "", "PEM file with the CAs whose client certificates are accepted"
+    )
+    tls_client_certificates: ClientCertificates = setting(
+        "tls",
+        "client_certificates",
+        Kind.CHOICE,
+        ClientCertificates.NONE,
+        "whether clients show a certificate: none (it is not asked for), optional (verified if there is one), required",
+        choices=tuple(ClientCertificates),
+    )
+    tls_upstream: bool = setting(
+        "tls",
+        "upstream",
+        Kind.FLAG,
+        False,
+        "whether to connect to other nodes with TLS, showing them the certificate above if there is one",
+    )
+    tls_upstream_ca: str = setting(
+        "tls",
+        "upstream_ca",
+        Kind.FILE,
+        "",
+        "PEM file with the CAs of other nodes' certificates; empty: those of the system",
     )
 
     allow_anonymous: bool = setting(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 from collections.abc import Callable, Generator, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,7 @@ def connect_async(
     random_order: bool = False,
     idempotent: bool = True,
     silence_s: float = 5.0,
+    tls: ssl.SSLContext | bool | None = None,
 ) -> Connecting:
     """As `connect`, for asyncio: `async with connect_async(...) as client` or `client = await connect_async(...)`."""
     options = ClientOptions(
@@ -62,6 +64,7 @@ def connect_async(
         random_order,
         idempotent,
         silence_s,
+        tls,
     )
     return Connecting(first_addresses(addresses, options), options)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable
 
@@ -22,7 +23,8 @@ from tailrace.core.publications import PendingPublication
 from tailrace.core.session import Session
 from tailrace.errors import OperationTimeout, TailraceError
 from tailrace.protocol.messages import Ack
-from tailrace.sockets import SILENT, is_numeric, transit, tune, why
+from tailrace.sockets import SILENT, is_numeric, tls_reason, transit, tune, why
+from tailrace.tls import context_for
 
 RECEIVE_BYTES = 256 << 10
 
@@ -196,7 +198,11 @@ class AsyncDriver:
         stagger_s = None if is_numeric(address.host) else STAGGER_S
         try:
             transport, _receiver = await self.loop.create_connection(
-                lambda: _Receiver(self), address.host, address.port, happy_eyeballs_delay=stagger_s
+                lambda: _Receiver(self),
+                address.host,
+                address.port,
+                happy_eyeballs_delay=stagger_s,
+                ssl=context_for(address, session.options.tls),
             )
         except (OSError, UnicodeError) as error:
             self._dial_tasks.pop(attempt, None)
@@ -326,4 +332,6 @@ def _resolve(future: object) -> None:
 def _reason(error: Exception, address: Address) -> str:
     if isinstance(error, socket.gaierror):
         return f"cannot find the host {address.host!r}: {error.strerror}"
+    if isinstance(error, ssl.SSLError):
+        return tls_reason(error)
     return why(error.errno) if isinstance(error, OSError) and error.errno else str(error)

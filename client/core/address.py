@@ -9,6 +9,7 @@ from tailrace.errors import InvalidArgument
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 5_050
+TLS_SCHEME, PLAIN_SCHEME = "tails://", "tail://"
 
 
 class Address(NamedTuple):
@@ -16,13 +17,19 @@ class Address(NamedTuple):
 
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
+    tls: bool = False
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{TLS_SCHEME if self.tls else ''}{host}:{self.port}"
 
 
 def parse_address(text: str) -> Address:
-    """The address in `HOST`, `HOST:PORT`, `[V6]:PORT` or `:PORT`. Raises InvalidArgument."""
+    """The address in `HOST`, `HOST:PORT`, `[V6]:PORT` or `:PORT`; `tails://` before it stands for TLS, `tail://` for a
+    plain connection, as without. Raises InvalidArgument.
+    """
+    tls = text.startswith(TLS_SCHEME)
+    text = text.removeprefix(TLS_SCHEME).removeprefix(PLAIN_SCHEME)
     host, port = text, ""
     if text.startswith("["):
         host, _, port = text[1:].partition("]")
@@ -33,7 +40,7 @@ def parse_address(text: str) -> Address:
         host, _, port = text.partition(":")
     if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
         raise InvalidArgument(f"{text!r} is not HOST:PORT: {port!r} is not a port")
-    return Address(host or DEFAULT_HOST, int(port) if port else DEFAULT_PORT)
+    return Address(host or DEFAULT_HOST, int(port) if port else DEFAULT_PORT, tls)
 
 
 def parse_addresses(addresses: Iterable[str | Iterable[str]]) -> tuple[Address, ...]:

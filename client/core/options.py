@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass, fields
 
 from tailrace.errors import InvalidArgument
@@ -25,7 +26,7 @@ class ClientOptions:
     PING while nothing is asked; silence_s: after which the connection is given up while an answer is owed;
     max_in_flight, max_in_flight_bytes: publishes that wait for their answers, beyond which publishing waits;
     random_order: begin with any of the addresses, not with the first; idempotent: number publishes, so that a retry is
-    logged once.
+    logged once; tls: True for TLS to all addresses, or the context for it, also of those that begin with tails://.
     """
 
     token: str | None = None
@@ -38,11 +39,14 @@ class ClientOptions:
     random_order: bool = False
     idempotent: bool = True
     silence_s: float = 5.0
+    tls: ssl.SSLContext | bool | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.tls, ssl.SSLContext | bool | None):
+            raise InvalidArgument(f"tls is {self.tls!r}; it is True, or an ssl.SSLContext such as tls_context() makes")
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name not in ("token", "random_order", "idempotent") and not (
+            if field.name not in ("token", "random_order", "idempotent", "tls") and not (
                 isinstance(value, int | float) and not isinstance(value, bool) and value > 0
             ):
                 raise InvalidArgument(f"{field.name} is {value!r}; it is a number more than 0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import ssl
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from types import TracebackType
@@ -48,9 +49,11 @@ def connect(
     random_order: bool = False,
     idempotent: bool = True,
     silence_s: float = 5.0,
+    tls: ssl.SSLContext | bool | None = None,
 ) -> Client:
     """A client of the broker at the first of the addresses (`HOST:PORT`; 127.0.0.1:5050 for none) that answers.
 
+    It is spoken over TLS to an address that begins with `tails://`, and to all of them with `tls`.
     Raises ConnectFailed when none does, Denied when the broker wants another token. A connection that is lost later is
     made again, in the background, at any of the addresses; see `Options` for the rest.
     """
@@ -65,6 +68,7 @@ def connect(
         random_order,
         idempotent,
         silence_s,
+        tls,
     )
     return Client(Session(first_addresses(addresses, options), options, random.random, monotonic()))
 

@@ -32,8 +32,10 @@ from tailrace.core.session import Session
 from tailrace.core.subscription_state import SubscriptionState
 from tailrace.core.unacknowledged import LINGER_S
 from tailrace.errors import OperationTimeout, TailraceError
+from tailrace.protocol.tls_stream import TLSStream
 from tailrace.sockets import SILENT, DialError, SocketAddress, is_numeric, resolve, transit
 from tailrace.sync.socket_dialer import SocketDialer
+from tailrace.tls import context_for
 
 RECEIVE_BYTES = 512 << 10
 KEEPER_S = 1.0
@@ -110,6 +112,7 @@ class Driver:
         self._polled_sock: socket.socket | None = None
         self._dialers: dict[ConnectAttempt, SocketDialer] = {}
         self._sock: socket.socket | None = None
+        self._tls: TLSStream | None = None  # over `_sock`
         self._link: BrokerLink | None = None  # the one that `_sock` is of
         self._alarm, self._alarmed = socket.socketpair()
         self._alarmed.setblocking(False)
@@ -365,7 +368,7 @@ class Driver:
         poller.register(self._alarmed, select.POLLIN)
         for dialer in self._dialers.values():
             for sock in dialer.socks:
-                poller.register(sock, select.POLLOUT)
+                poller.register(sock, dialer.events)
         if self._sock is not None:
             poller.register(self._sock, select.POLLIN | (select.POLLOUT if self._unsent else 0))
         is_kept = self._sock is not None and not (self._dialers or self._unsent)
@@ -397,7 +400,9 @@ class Driver:
         except DialError as error:
             self.session.dial_failed(attempt, str(error), monotonic())
         else:
-            self._dialers[attempt] = SocketDialer(candidates, self.session.options.silence_s)
+            options = self.session.options
+            context = context_for(address, options.tls)
+            self._dialers[attempt] = SocketDialer(candidates, options.silence_s, context, address.host)
 
     def _resolve(self, address: Address) -> list[SocketAddress]:
         """Ask the resolver, which may take its time."""
@@ -419,32 +424,37 @@ class Driver:
                 self.session.dial_failed(attempt, str(error), now_s)
                 continue
             if sock is not None and self.session.dialled(attempt, now_s, partial(transit, sock)):
-                self._sock, self._link, dialer.socks = sock, self.session.link, []
+                self._sock, self._tls, self._link = sock, dialer.stream, self.session.link
+                dialer.socks = []
+                del self._dialers[attempt]
                 return  # the other attempts are of no use any more: the next turn closes them
 
     @property
     def _unsent(self) -> bool:
-        return self._link is not None and self._link.outgoing.nbytes > 0
+        if self._link is None:
+            return False
+        return self._link.outgoing.nbytes > 0 or (self._tls is not None and self._tls.unsent_bytes > 0)
 
     def _send(self) -> None:
         if self._sock is None or self._link is None or self._link is not self.session.link:
             return
-        outgoing = self._link.outgoing
-        while outgoing.nbytes:
-            try:
-                outgoing.sent(self._sock.sendmsg(outgoing.head()))
-            except BlockingIOError:
+        outgoing, sendmsg = self._link.outgoing, (self._sock if self._tls is None else self._tls).sendmsg
+        try:
+            if self._tls is not None and not self._tls.flush():
                 return
-            except OSError as error:
-                self._receive_last_words()
-                self._lost(error, monotonic())
-                return
+            while outgoing.nbytes:
+                outgoing.sent(sendmsg(outgoing.head()))
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._receive_last_words()
+            self._lost(error, monotonic())
 
     def _receive(self, now_s: float) -> None:
         if self._sock is None:
             return
         try:
-            count = self._sock.recv_into(self._buffer)
+            count = self._receive_into(self._sock)
         except BlockingIOError:
             return
         except OSError as error:
@@ -455,6 +465,10 @@ class Driver:
         else:
             self.session.lost("the broker closed it", now_s)
 
+    def _receive_into(self, sock: socket.socket) -> int:
+        """How many bytes are in the buffer now; 0 at the end. Raises BlockingIOError, OSError."""
+        return sock.recv_into(self._buffer) if self._tls is None else self._tls.recv_into(self._buffer, RECEIVE_BYTES)
+
     def _lost(self, error: OSError, now_s: float) -> None:
         self.session.lost(error.strerror or str(error), now_s, is_silent=error.errno in SILENT)
 
@@ -463,13 +477,17 @@ class Driver:
         link = self.session.link
         with contextlib.suppress(OSError):
             while self._sock is not None and self.session.link is link:
-                count = self._sock.recv_into(self._buffer)
+                count = self._receive_into(self._sock)
                 if not count:
                     return
                 self.session.receive(self._buffer[:count], monotonic())
 
     def _hang_up(self) -> None:
         self._link = self._poller = None
+        if self._tls is not None:
+            with contextlib.suppress(OSError):
+                self._tls.end()
+            self._tls = None
         if self._sock is not None:
             self._sock.close()
             self._sock = None

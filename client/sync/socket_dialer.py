@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import errno
 import math
+import select
 import socket
+import ssl
 
 from tailrace.core.address_selector import STAGGER_S
-from tailrace.sockets import DialError, SocketAddress, tune, why
+from tailrace.protocol.tls import TLSEngine
+from tailrace.protocol.tls_stream import TLSStream, TLSWorkspace
+from tailrace.sockets import DialError, SocketAddress, tls_reason, tune, why
 
 
 class SocketDialer:
-    """Call `proceed` at first, when one of `socks` is writable, and when `due_s` has come."""
+    """Call `proceed` at first, when one of `socks` has an event of `events`, and when `due_s` has come.
 
-    def __init__(self, candidates: list[SocketAddress], silence_s: float = math.inf) -> None:
+    context, host: for TLS; `stream` is then the connection under it, once `proceed` has returned its socket.
+    """
+
+    def __init__(
+        self,
+        candidates: list[SocketAddress],
+        silence_s: float = math.inf,
+        context: ssl.SSLContext | None = None,
+        host: str = "",
+    ) -> None:
+        self.stream: TLSStream | None = None
+        self._context = context
+        self._host = host
         self.socks: list[socket.socket] = []  # that are on their way, or one that is connected
         self.due_s = -math.inf
         self._candidates = candidates[::-1]
@@ -21,7 +37,33 @@ class SocketDialer:
         self._error = 0
 
     def proceed(self, now_s: float) -> socket.socket | None:
-        """A socket that is connected, the only one that is left, or None. Raises DialError when no address is left."""
+        """A socket that is connected, the only one that is left, or None. Raises DialError when no address is left, or
+        when TLS is refused.
+        """
+        sock = self.socks[0] if self.stream is not None else self._connect(now_s)
+        return sock if sock is None or self._is_secured(sock) else None
+
+    @property
+    def events(self) -> int:
+        if self.stream is None or self.stream.unsent_bytes:
+            return select.POLLOUT
+        return select.POLLIN
+
+    def _is_secured(self, sock: socket.socket) -> bool:
+        """A step of the handshake, if TLS is wanted; whether it is done."""
+        if self._context is None:
+            return True
+        try:
+            if self.stream is None:
+                workspace = TLSWorkspace()
+                engine = TLSEngine(self._context, workspace.buffers, server_hostname=self._host)
+                self.stream = TLSStream(sock, engine, workspace)
+            return self.stream.flush() and self.stream.handshake()
+        except (OSError, ValueError) as error:
+            self.close()
+            raise DialError(tls_reason(error)) from error
+
+    def _connect(self, now_s: float) -> socket.socket | None:
         for sock in list(self.socks):
             if is_connected(sock):
                 return self._take(sock)

@@ -20,6 +20,7 @@ from tailrace.broker.delivery.frame_chunks import FrameChunk
 from tailrace.broker.process.control import ControlChannel, ControlMessage
 from tailrace.broker.process.scoreboard import STATE_DRAINING, STATE_EMPTY, STATE_READY, Board
 from tailrace.broker.process.settings import Durability, Settings, StreamPolicy
+from tailrace.broker.process.tls_contexts import TLSContexts
 from tailrace.broker.worker import (
     EXIT_CANNOT_OPEN,
     GATHERED_MAX_BYTES,
@@ -68,6 +69,7 @@ class World:
                 control=control,
                 listener=self.listener,
                 board=board,
+                tls=TLSContexts(),
             )
         )
         self.worker.start(own=own)

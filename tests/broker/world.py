@@ -27,6 +27,7 @@ from tailrace.broker.connection.line import LineClient
 from tailrace.broker.process.control import ControlChannel
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.process.settings import Settings
+from tailrace.broker.process.tls_contexts import load_contexts
 from tailrace.broker.worker import Worker, WorkerBoot
 from tailrace.shard.directory import make_data_dir
 from tailrace.shard.names import shard_of
@@ -94,6 +95,7 @@ class Peer:
 class World:
     def __init__(self, path: Path, workers: int, settings: Settings) -> None:
         self.settings = settings
+        self.tls = load_contexts(settings)
         self.directory = make_data_dir(path / "data", SHARDS)
         self.board = Board(workers)
         self.controls: list[ControlChannel] = []
@@ -120,6 +122,7 @@ class World:
                 control=theirs,
                 listener=self.listeners[slot].dup(),
                 board=self.board,
+                tls=self.tls,
             )
         )
         worker.start(own=True)

@@ -74,11 +74,23 @@ class BinaryPeer:
         receive_buffer_bytes: int = 0,
     ) -> None:
         """Sends `hello` and awaits its answer, unless it is None. `receive_buffer_bytes`: of the socket."""
-        self.sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         if receive_buffer_bytes:
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
-        self.sock.settimeout(PATIENCE_S)
-        self.sock.connect((host, port))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        sock.settimeout(PATIENCE_S)
+        sock.connect((host, port))
+        self._begin(sock, hello)
+
+    @classmethod
+    def over(cls, sock: socket.socket, hello: Hello | None = HELLO) -> BinaryPeer:
+        """A client of a connection that is there, such as one under TLS."""
+        peer = cls.__new__(cls)
+        sock.settimeout(PATIENCE_S)
+        peer._begin(sock, hello)
+        return peer
+
+    def _begin(self, sock: socket.socket, hello: Hello | None) -> None:
+        self.sock = sock
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.answers: list[Response] = []  # all but chunks, and pings that were answered
         self.messages: dict[int, list[Received]] = {}

@@ -49,7 +49,17 @@ class LineClient:
     """A client of the line protocol that keeps input apart: answers in one list, messages in another."""
 
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
-        self.sock = socket.create_connection((host, port), timeout=PATIENCE_S)
+        self._begin(socket.create_connection((host, port), timeout=PATIENCE_S))
+
+    @classmethod
+    def over(cls, sock: socket.socket) -> LineClient:
+        """A client of a connection that is there, such as one under TLS."""
+        client = cls.__new__(cls)
+        client._begin(sock)
+        return client
+
+    def _begin(self, sock: socket.socket) -> None:
+        self.sock = sock
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # small sends must not wait for each other
         self.answers: list[str] = []
         self.messages: list[Message] = []

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import random
 import select
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -76,6 +77,7 @@ class UpstreamContext:
     poller: Poller
     settings: Settings
     address: str  # where this node listens, as HELLO says it
+    tls: ssl.SSLContext | None  # for connections to other nodes; None: they are plain
     clock: Callable[[], float]
     resolve: Resolver
     set_aside: SetAside
@@ -170,7 +172,7 @@ class UpstreamConnection:
 
     def _connect(self, address: ResolvedAddress) -> None:
         try:
-            self._wire = UpstreamSocket(address)
+            self._wire = UpstreamSocket(address, self._around.tls, self.host)
         except UpstreamClosed as closed:
             self.fail(str(closed))
             return
@@ -187,8 +189,8 @@ class UpstreamConnection:
             return
         try:
             if self.phase is UpstreamPhase.CONNECTING:
-                wire.connected()
-                self._greet(wire)
+                if wire.connected():
+                    self._greet(wire)
             elif mask & ~select.EPOLLOUT:
                 self._read(wire)
             self._around.touch(self)
@@ -225,7 +227,7 @@ class UpstreamConnection:
         if self.phase is UpstreamPhase.DOWN and not self._dial_s and self.needed:
             self.tick(self._around.clock())
         wire = self._wire
-        if wire is None or self.phase is UpstreamPhase.CONNECTING:
+        if wire is None:
             return
         try:
             if self.phase is UpstreamPhase.UP and wire.queued_bytes < self.route.window_bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -26,11 +27,12 @@ OnInquiryAnswer = Callable[["Inquiry", "r.Told | str"], None]
 
 @dataclass(frozen=True, slots=True)
 class InquiryServices:
-    """What inquiries need to reach other nodes. token: of this node's clients, shown in HELLO."""
+    """What inquiries need to reach other nodes. token: of this node's clients, shown in HELLO; tls: None: plain."""
 
     poller: Poller
     resolve: Resolve
     token: str | None
+    tls: ssl.SSLContext | None
 
 
 class Inquiry:
@@ -86,7 +88,7 @@ class Inquiry:
 
     def _connect(self, address: ResolvedAddress) -> None:
         try:
-            wire = UpstreamSocket(address)
+            wire = UpstreamSocket(address, self._outside.tls, self.host)
         except UpstreamClosed as closed:
             self.fail(str(closed))
             return
@@ -99,9 +101,9 @@ class Inquiry:
             return
         try:
             if not self._connected:
-                wire.connected()
-                self._connected = True
-                wire.queue(pack(m.Hello(m.VERSION, (r.FEATURE,), f"tailrace/{program_version()}", self._outside.token)))
+                self._connected = wire.connected()
+                if self._connected:
+                    self._greet(wire)
             elif mask & ~select.EPOLLOUT:
                 for message in wire.receive():
                     self._take(message)
@@ -110,6 +112,9 @@ class Inquiry:
             self._flush(wire)
         except UpstreamClosed as closed:
             self.fail(str(closed))
+
+    def _greet(self, wire: UpstreamSocket) -> None:
+        wire.queue(pack(m.Hello(m.VERSION, (r.FEATURE,), f"tailrace/{program_version()}", self._outside.token)))
 
     def _flush(self, wire: UpstreamSocket) -> None:
         """Raises WireClosed."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import select
+import ssl
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -78,7 +79,9 @@ class UpstreamManager:
         work: WorkQueue,
         syncer: Syncer,
         address: str,
+        tls: ssl.SSLContext | None,
     ) -> None:
+        """tls: for connections to other nodes; None: they are plain."""
         self._owner = owner
         self._work = work
         self._syncer = syncer
@@ -98,6 +101,7 @@ class UpstreamManager:
             poller=services.poller,
             settings=owner.settings,
             address=address,
+            tls=tls,
             clock=lambda: services.now_s,
             resolve=self.resolve,
             set_aside=self._set_aside,

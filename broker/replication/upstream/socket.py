@@ -11,14 +11,18 @@ import mmap
 import os
 import select
 import socket
-from collections.abc import Callable, Iterable, Iterator
+import ssl
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from tailrace.broker.connection.transport import TLSTransport
 from tailrace.protocol.binary import ClientCodec
 from tailrace.protocol.errors import PeerError
 from tailrace.protocol.features import REPLICATION
 from tailrace.protocol.messages import CHUNK_HEAD, HANDLE_BYTES, Chunk, Op, Response
 from tailrace.protocol.outgoing import Outgoing, OutgoingBuffer
+from tailrace.protocol.tls import READ_SLACK_BYTES, TLSEngine
+from tailrace.protocol.tls_stream import TLS_READ_MAX_BYTES, TLSWorkspace
 
 # Of one read; fewer while messages are very small and many.
 RECEIVE_BYTES, RECEIVE_MIN_BYTES = 1 << 20, 16 << 10
@@ -128,16 +132,24 @@ class UpstreamSocket:
         "_fed_end",
         "_head",
         "_long",
+        "_open",
         "_out",
         "_read_bytes",
+        "_sealed",
+        "_tcp_up",
         "closed",
         "received_bytes",
         "sock",
     )
 
-    def __init__(self, address: ResolvedAddress) -> None:
-        """Begin to connect; it is done when the socket is writable (`connected`). Raises WireClosed."""
+    def __init__(self, address: ResolvedAddress, tls: ssl.SSLContext | None = None, host: str = "") -> None:
+        """Begin to connect; it is done when `connected` returns True. Raises UpstreamClosed.
+
+        tls: None for a plain connection; else the other end's certificate has to be one of `host`.
+        """
         family, where = address
+        self._tcp_up = self._open = False
+        self._sealed: TLSTransport | None = None
         self.closed = False
         self.received_bytes = 0
         self._codec = ClientCodec(features=frozenset({REPLICATION}))
@@ -158,19 +170,41 @@ class UpstreamSocket:
         if code not in (0, errno.EINPROGRESS):
             self.close()
             raise UpstreamClosed(os.strerror(code))
+        if tls is not None:
+            self._sealed = self._seal(tls, host)
+
+    def _seal(self, tls: ssl.SSLContext, host: str) -> TLSTransport:
+        workspace = TLSWorkspace()
+        try:
+            return TLSTransport(self.sock, TLSEngine(tls, workspace.buffers, server_hostname=host), workspace)
+        except ValueError as error:
+            self.close()
+            raise UpstreamClosed(f"{host} is no name for TLS: {error}") from error
 
     def fileno(self) -> int:
         return self.sock.fileno()
 
-    def connected(self) -> None:
-        """To be asked once the socket is writable for the first time. Raises WireClosed when nobody is there."""
-        code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code:
-            raise UpstreamClosed(os.strerror(code))
+    def connected(self) -> bool:
+        """To be asked at each event until it is True: then the other end can be greeted. Raises UpstreamClosed when
+        nobody is there, or nobody with the right certificate.
+        """
+        if not self._tcp_up:
+            code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                raise UpstreamClosed(os.strerror(code))
+            self._tcp_up = True
+        try:
+            self._open = self._sealed is None or self._sealed.handshake()
+        except OSError as error:
+            raise UpstreamClosed(f"TLS: {error.strerror or error}") from error
+        return self._open
 
     @property
     def interest(self) -> int:
-        return select.EPOLLIN | (select.EPOLLOUT if self._out.nbytes else 0)
+        if not self._tcp_up:
+            return select.EPOLLOUT
+        unsent = self._out.nbytes if self._sealed is None else self._out.nbytes or self._sealed.unsent_bytes
+        return select.EPOLLIN | (select.EPOLLOUT if unsent else 0)
 
     @property
     def queued_bytes(self) -> int:
@@ -181,21 +215,23 @@ class UpstreamSocket:
         self._out.add(*buffers)
 
     def flush(self) -> None:
-        """Send what the socket takes. Raises WireClosed."""
-        while self._out.nbytes:
-            try:
-                sent = self.sock.sendmsg(self._out.head())
-            except BlockingIOError:
+        """Send what the socket takes. Raises UpstreamClosed."""
+        sealed = self._sealed
+        try:
+            if sealed is not None and not sealed.flush():
                 return
-            except OSError as error:
-                raise UpstreamClosed(error.strerror or "the connection is gone") from error
-            self._out.sent(sent)
+            while self._open and self._out.nbytes:
+                self._out.sent((sealed or self.sock).sendmsg(self._out.head()))
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise UpstreamClosed(error.strerror or "the connection is gone") from error
 
     def receive(self, place_of: Callable[[int], int] = lambda _number: 0) -> Iterator[Response | ChunkRun]:
         """Read once, or a few times while long chunks come; the messages that are whole.
 
         The frames of Chunks are valid until the next message is asked for. `place_of`: where in a file the next frames
-        of a subscription are to go. Raises WireClosed at the end of the input, and for bytes that no broker sends.
+        of a subscription are to go. Raises UpstreamClosed at the end of the input, and for bytes that no broker sends.
         """
         messages = 0
         try:
@@ -209,9 +245,9 @@ class UpstreamSocket:
             self._pace(messages)
 
     def _receive(self, *buffers: OutgoingBuffer) -> int:
-        """How many bytes were there for these buffers. Raises WireClosed."""
+        """How many bytes were there for these buffers. Raises UpstreamClosed."""
         try:
-            count = self.sock.recvmsg_into(buffers)[0]
+            count = self._receive_into(buffers)
         except BlockingIOError:
             return 0
         except OSError as error:
@@ -221,9 +257,15 @@ class UpstreamSocket:
         self.received_bytes += count
         return count
 
+    def _receive_into(self, buffers: Sequence[OutgoingBuffer]) -> int:
+        if self._sealed is None:
+            return self.sock.recvmsg_into(buffers)[0]
+        return self._sealed.recv_into(buffers[0], TLS_READ_MAX_BYTES)
+
     def _read_any(self) -> Iterator[Response]:
         left = self._fed_end
-        count = self._receive(self._buffer[left : left + self._read_bytes])
+        room_bytes = self._read_bytes if self._sealed is None else TLS_READ_MAX_BYTES + READ_SLACK_BYTES
+        count = self._receive(self._buffer[left : left + room_bytes])
         if count:
             yield from self._feed(left + count)
 
@@ -256,7 +298,7 @@ class UpstreamSocket:
         """Move what the codec has left to where the rest is to be read; all that came before it has been dealt with."""
         left = self._codec.left_bytes
         part = self._buffer[self._fed_end - left : self._fed_end]
-        found = long_chunk(part)
+        found = long_chunk(part) if self._sealed is None else None  # else it does not come in such portions
         if found is None:
             if self._fed_end > left:
                 self._buffer[:left] = part
@@ -278,4 +320,6 @@ class UpstreamSocket:
     def close(self) -> None:
         self.closed = True
         self._out.clear()
+        if self._sealed is not None:
+            self._sealed.close()
         self.sock.close()

@@ -64,9 +64,11 @@ def test_connections_are_accepted_tuned_and_counted(tmp_path: Path) -> None:
         assert {client.identity.local for client in clients} == {True}
         host, port = peers[0].sock.getsockname()
         assert clients[0].peer == f"{host}:{port}"
+        sock = clients[0].sock
+        assert isinstance(sock, socket.socket)
         for option in (socket.TCP_NODELAY, socket.TCP_KEEPIDLE):
-            assert clients[0].sock.getsockopt(socket.IPPROTO_TCP, option)
-        assert clients[0].sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert sock.getsockopt(socket.IPPROTO_TCP, option)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert node.workers[0].metrics.accepted == node.board.total_connections() == 5
 
 
@@ -226,5 +228,5 @@ def test_the_kernel_holds_little_for_a_peer_that_reads_nothing(tmp_path: Path) -
                 node.workers[0].turn()
                 client = next(iter(node.workers[0].services.clients.values()), None)
             unsent = array.array("i", [0])
-            fcntl.ioctl(client.sock, termios.TIOCOUTQ, unsent)
+            fcntl.ioctl(client.fd, termios.TIOCOUTQ, unsent)
             assert unsent[0] < 256 << 10

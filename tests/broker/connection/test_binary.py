@@ -501,7 +501,7 @@ def test_a_pong_is_life_and_no_work(node: World, monkeypatch: pytest.MonkeyPatch
         peer.say(m.Pong())
         node.settle()
         assert client.life_s > 0.0
-        if seen == {client.sock.fileno()}:
+        if seen == {client.fd}:
             break
     else:
         pytest.fail("something else came with each of them")

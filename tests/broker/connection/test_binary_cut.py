@@ -68,6 +68,7 @@ def test_no_byte_of_another_message_follows_what_is_half_out(
 def test_a_chunk_that_is_cut_while_it_is_sent_is_the_last(alone: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the look at the reader and the end of `sendfile`: nobody knows what went out."""
     peer, client = half_out(alone, 120)
+    assert isinstance(client.sock, socket.socket)
     client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
     sendfile, sent = os.sendfile, []
 

@@ -115,6 +115,7 @@ class Near:
             poller=self.poller,
             settings=Settings(data=path, upstream_timeout_s=TIMEOUT_S, **settings),  # type: ignore[arg-type]
             address=":6060",
+            tls=None,
             clock=self.clock.seconds,
             resolve=lambda host, port, done: self.lookups.append((host, port, done)),
             set_aside=lambda stream, seq, _done: self.cuts.append((stream, seq)),

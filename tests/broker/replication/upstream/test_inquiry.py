@@ -26,7 +26,7 @@ class Asked:
         self.node = node
         self.heard: list[r.Told | str] = []
         port: int = listener.getsockname()[1]
-        outside = InquiryServices(node.workers[0].poller, node.workers[0].uplinks.resolve, None)
+        outside = InquiryServices(node.workers[0].poller, node.workers[0].uplinks.resolve, None, None)
         self.inquiry = Inquiry(outside, "127.0.0.1", port, lambda _inquiry, told: self.heard.append(told))
         self.inquiry.ask(r.Ask(1))
         self.sock = listener.accept()[0]

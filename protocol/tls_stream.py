@@ -1,0 +1,188 @@
+"""TLS over anything that receives and sends as a non-blocking socket does: what broker and client share.
+
+Bounds: TLS_READ_MAX_BYTES are received at once, ENCRYPT_BYTES encrypted at once, and nothing more is encrypted before
+the socket has taken that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol, TypeAlias
+
+from tailrace.protocol.tls import RECORD_BYTES, PeerCertificate, TLSBuffers, TLSEngine, TLSFailed
+
+TLS_READ_MAX_BYTES: Final = 256 << 10
+"""Received and decrypted at once."""
+ENCRYPT_BYTES: Final = 64 << 10
+"""Encrypted at once, and so about the most that is held for a peer that does not read."""
+HELD_MAX_BYTES: Final = 4 * ENCRYPT_BYTES
+"""With what TLS itself answers (key updates). A peer that has not read this much of it is given up."""
+HANDSHAKE_MAX_BYTES: Final = 256 << 10
+"""Received before the handshake is done."""
+WITHOUT_DATA_MAX_BYTES: Final = 2 * (RECORD_BYTES + 1_024)
+"""Received since the last byte of plaintext: more than two records. A peer that sends nothing but empty records or key
+updates makes work for nothing."""
+
+Sendable: TypeAlias = bytes | bytearray | memoryview
+
+
+class ByteChannel(Protocol):
+    """A non-blocking socket, as far as it is needed. Both raise BlockingIOError, OSError."""
+
+    def recv_into(self, buffer: memoryview, nbytes: int, /) -> int: ...
+
+    def send(self, data: memoryview, /) -> int: ...
+
+
+class TLSWorkspace:
+    """The memory that all TLS connections of a thread can share: it is used within one call and then free."""
+
+    def __init__(self) -> None:
+        self.buffers = TLSBuffers.make()
+        self.received = memoryview(bytearray(TLS_READ_MAX_BYTES))
+
+
+class TLSStream:
+    """One side of a connection under TLS.
+
+    unsent_bytes: encrypted, and not taken by the socket yet. While there are any nothing more is encrypted.
+    """
+
+    __slots__ = (
+        "_ending",
+        "_engine",
+        "_received_bytes",
+        "_sock",
+        "_speaks_first",
+        "_unsent",
+        "_workspace",
+        "certificate",
+    )
+
+    def __init__(self, sock: ByteChannel, engine: TLSEngine, workspace: TLSWorkspace) -> None:
+        self.certificate: PeerCertificate | None = None  # of the peer, once the handshake is done
+        self._sock = sock
+        self._engine = engine
+        self._workspace = workspace
+        self._unsent = memoryview(b"")
+        self._received_bytes = 0  # since the last plaintext
+        self._speaks_first = not engine.is_server
+        self._ending = False
+
+    @property
+    def unsent_bytes(self) -> int:
+        return len(self._unsent)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the peer has said that it sends no more."""
+        return self._engine.ended
+
+    # --- the handshake ----------------------------------------------------------------------------------------------
+
+    def handshake(self) -> bool:
+        """A step, with the bytes that have come. True when it is done. Raises OSError, such as TLSFailed."""
+        if self._speaks_first:
+            self._speaks_first = False
+            self._engine.handshake(b"")
+            self._push()
+        try:
+            count = self._sock.recv_into(self._workspace.received, RECORD_BYTES)
+        except BlockingIOError:
+            return False
+        if not count:
+            raise TLSFailed("the connection ended within the handshake")
+        self._note_received(count, HANDSHAKE_MAX_BYTES)
+        try:
+            done = self._engine.handshake(self._workspace.received[:count])
+        finally:
+            self._push()
+        if done:
+            self._received_bytes = 0
+            self.certificate = self._engine.peer_certificate()
+        return done
+
+    # --- receiving --------------------------------------------------------------------------------------------------
+
+    def recv_into(self, buffer: Any, nbytes: int) -> int:
+        """Decrypt about `nbytes` into the buffer, at most READ_SLACK_BYTES more, and at most TLS_READ_MAX_BYTES and
+        these. Returns 0 at the end. Raises BlockingIOError, OSError.
+        """
+        received = self._workspace.received
+        count = 0
+        if not self._engine.has_left:
+            count = self._sock.recv_into(received, min(nbytes, TLS_READ_MAX_BYTES))
+            if not count or self._ending:
+                return count
+        with memoryview(buffer) as room:
+            try:
+                plain = self._engine.decrypt(received[:count], room)
+            finally:
+                self._push()
+        if plain or self._engine.ended:
+            self._received_bytes = 0
+            return plain
+        self._note_received(count, WITHOUT_DATA_MAX_BYTES)
+        raise BlockingIOError
+
+    def _note_received(self, count: int, bytes_max: int) -> None:
+        self._received_bytes += count
+        if self._received_bytes > bytes_max:
+            raise TLSFailed(f"more than {bytes_max} bytes brought no data")
+
+    # --- sending ----------------------------------------------------------------------------------------------------
+
+    def send(self, data: Sendable) -> int:
+        """Encrypt and send as much as the socket takes, in whole batches; how many bytes of `data` that were.
+
+        Raises BlockingIOError while bytes of an earlier call have not been taken, OSError.
+        """
+        if self._unsent and not self.flush():
+            raise BlockingIOError
+        taken = 0
+        with memoryview(data) as whole:
+            while taken < len(whole):
+                with whole[taken : taken + ENCRYPT_BYTES] as batch:
+                    self._engine.encrypt(batch)
+                    taken += len(batch)
+                if not self._push():
+                    break
+        return taken
+
+    def sendmsg(self, buffers: Sequence[Sendable]) -> int:
+        """As `send`, buffer by buffer; what fits into one record goes out as one."""
+        if sum(map(len, buffers)) <= RECORD_BYTES:
+            return self.send(b"".join(buffers))
+        taken = 0
+        for buffer in buffers:
+            if taken and self._unsent:
+                break
+            taken += self.send(buffer)
+        return taken
+
+    def flush(self) -> bool:
+        """Send encrypted bytes. False if the socket does not take all of it. Raises OSError."""
+        while self._unsent:
+            try:
+                sent = self._sock.send(self._unsent)
+            except BlockingIOError:
+                return False
+            self._unsent = self._unsent[sent:]
+        return True
+
+    def _push(self) -> bool:
+        """Send the bytes that were encrypted last, behind the unsent ones."""
+        if not self._engine.pending_bytes:
+            return not self._unsent
+        fresh = self._engine.take()
+        self._unsent = memoryview(b"".join((self._unsent, fresh)) if self._unsent else fresh)
+        if len(self._unsent) > HELD_MAX_BYTES:
+            raise TLSFailed(f"it has not read {HELD_MAX_BYTES} bytes")
+        return self.flush()
+
+    def end(self) -> None:
+        """Once: tell the peer that no more comes, unless it does not read. Its input is not decrypted any more."""
+        if not self._ending:
+            self._ending = True
+            self._engine.end()
+            self._push()

@@ -1,0 +1,96 @@
+"""TLS over a non-blocking socket: what is held for a peer that does not read, and for one that sends no data."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tailrace.protocol.tls import TLSEngine, TLSFailed, harden
+from tailrace.protocol.tls_stream import ENCRYPT_BYTES, HELD_MAX_BYTES, TLSStream, TLSWorkspace
+from tests.certificates import Authority
+
+
+class Ends:
+    def __init__(self, authority: Authority) -> None:
+        pair = authority.issue("server")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        harden(context)
+        context.load_cert_chain(pair.certificate, pair.key)
+        self.far, near = socket.socketpair()
+        for sock in (self.far, near):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+            sock.setblocking(False)
+        self.near = near
+        workspace = TLSWorkspace()
+        self.server = TLSStream(near, TLSEngine(context, workspace.buffers, server_side=True), workspace)
+        theirs = TLSWorkspace()
+        engine = TLSEngine(authority.client_context(), theirs.buffers, server_hostname="localhost")
+        self.client = TLSStream(self.far, engine, theirs)
+        done = [False, False]
+        while not all(done):
+            for at, side in enumerate((self.client, self.server)):
+                done[at] = done[at] or side.handshake()
+                side.flush()
+
+    def read(self, side: TLSStream) -> bytes:
+        """What is there for one side, while the other sends the rest of what it has encrypted."""
+        found, room = b"", bytearray(300_000)
+        other = self.client if side is self.server else self.server
+        while True:
+            try:
+                found += bytes(room[: side.recv_into(room, len(room))])
+            except BlockingIOError:
+                if not other.unsent_bytes:
+                    return found
+                other.flush()
+
+
+@pytest.fixture
+def ends(tmp_path: Path) -> Iterator[Ends]:
+    found = Ends(Authority(tmp_path))
+    yield found
+    found.far.close()
+    found.near.close()
+
+
+def test_encrypting_stops_where_the_socket_is_full(ends: Ends) -> None:
+    data = bytes(range(256)) * 4_096
+    taken = ends.server.send(data)
+    assert 0 < taken < len(data) and 0 < ends.server.unsent_bytes <= ENCRYPT_BYTES + 4_096
+    with pytest.raises(BlockingIOError):
+        ends.server.send(data[taken:])
+    assert ends.read(ends.client) == data[:taken]
+    assert ends.server.unsent_bytes == 0 and ends.server.flush()
+
+
+def test_several_buffers_in_their_order(ends: Ends) -> None:
+    small: list[bytes | bytearray | memoryview] = [b"one", bytearray(b"two"), memoryview(b"three")]
+    assert ends.server.sendmsg(small) == 11
+    assert ends.read(ends.client) == b"onetwothree"
+    taken = ends.server.sendmsg([b"head", b"x" * 30_000])
+    assert ends.read(ends.client) == (b"head" + b"x" * 30_000)[:taken]
+
+
+def test_a_peer_that_sends_no_data_is_given_up(ends: Ends) -> None:
+    """Change cipher spec in TLS 1.3 is passed over, and brings nothing."""
+    with pytest.raises(TLSFailed):
+        for _ in range(10_000):
+            ends.far.send(b"\x17\x03\x03\x00\x00")
+            ends.read(ends.server)
+
+
+def test_answers_of_tls_itself_are_bounded(ends: Ends) -> None:
+    ends.server._unsent = memoryview(bytes(HELD_MAX_BYTES))
+    ends.server._engine.encrypt(b"one more")
+    with pytest.raises(TLSFailed, match="has not read"):
+        ends.server._push()
+
+
+def test_the_end_is_said_once(ends: Ends) -> None:
+    ends.server.end()
+    ends.server.end()
+    assert ends.client.recv_into(bytearray(20_000), 20_000) == 0 and ends.client.ended
