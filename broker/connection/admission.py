@@ -63,10 +63,11 @@ class ConnectionAdmission:
     def _make_room(self, newcomer: Account) -> bool:
         services = self._services
         deadlines, before_s = services.deadlines, services.now_s - SILENT_S
-        silent = deadlines.first_byte.oldest(before_s) or deadlines.login.oldest(before_s)
-        if isinstance(silent, Connection):
-            _evict(silent)
-            return True
+        for queue in (deadlines.first_byte, deadlines.handshake, deadlines.login):
+            silent = queue.oldest(before_s)
+            if isinstance(silent, Connection):
+                _evict(silent)
+                return True
         victims = self._of_the_largest(newcomer)
         for victim in victims:
             _evict(victim)

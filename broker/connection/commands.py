@@ -386,8 +386,10 @@ class Commands:
             write(RuleOutcome(0))
 
     def _gather(self, client: LineClient, verb: str, args: list[Any], render: Callable[[list[Any]], bytes]) -> None:
-        """Answer with the rows of every worker."""
+        """Answer with the rows of every worker. What the connection sent behind it waits: such answers are long."""
         pending = self._pend(client)
+        client.hold_up()
+        pending.after = client.go_on
         self._ask_all(
             pending, verb, args, lambda tables: pending.settle(render([row for rows in tables for row in rows]))
         )

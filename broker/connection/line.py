@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tailrace.broker.access.identity import Identity
-from tailrace.broker.connection.base import Pause
+from tailrace.broker.connection.base import OUT_HIGH_BYTES, Pause
 from tailrace.broker.connection.client import ClientConnection
 from tailrace.broker.connection.transport import AnySocket
 from tailrace.broker.consumers.edge.line import LineConsumerSession
@@ -41,7 +41,7 @@ class LineServices:
 class LineClient(ClientConnection):
     protocol = "line"
 
-    __slots__ = ("answers", "backlog", "codec", "line", "subscribing")
+    __slots__ = ("_going_on", "answers", "backlog", "choked", "codec", "line", "subscribing")
 
     def __init__(self, services: Services, line: LineServices, sock: AnySocket, peer: str, identity: Identity) -> None:
         super().__init__(services, sock, peer, identity)
@@ -51,6 +51,8 @@ class LineClient(ClientConnection):
         self.codec = LineCodec(services.settings.max_line_bytes, services.settings.max_message_bytes)
         self.answers: deque[Pending] = deque()  # the first is not known yet; the others wait behind it
         self.subscribing: deque[SubscriptionStep] = deque()  # the first waits for a stream's owner (`commands`)
+        self._going_on = False
+        self.choked = False  # the rest of a read waits until the answers so far are read
         self.backlog: deque[object] = deque()  # the rest of a read, behind a command that waits (`broker.process.work`)
 
     def admitted(self) -> bool:
@@ -77,6 +79,7 @@ class LineClient(ClientConnection):
                 self._execute(command)
                 if self.closed or self.lingering_since_s:
                     return
+                self._choke()
                 if self.held_up:
                     self.backlog.extend(commands)
         if count >= self._read_bytes or self.codec.pending_bytes != self._pending_bytes:
@@ -109,15 +112,32 @@ class LineClient(ClientConnection):
     def go_on(self) -> None:
         """What waited is done: go on with the rest of the read, up to the next command that has to wait."""
         self.held_up -= 1
+        if self._going_on:  # the command that has ended was begun in the loop below, which continues
+            return
+        self._going_on = True
         while self.backlog and not self.held_up and not (self.closed or self.lingering_since_s):
             command = self.backlog.popleft()
             if type(command) is Staged:
                 self.services.router.publish(self, command)
             else:
                 self._execute(command)
+                self._choke()
+        self._going_on = False
         if not self.held_up and not self.closed:
             self.resume(Pause.WORK)
             self.services.note_answered(self)
+
+    def _choke(self) -> None:
+        """Do no more of what was read while the peer has not read its answers: a few bytes can ask for very many."""
+        if len(self.out) > OUT_HIGH_BYTES and not self.held_up and not (self.closed or self.lingering_since_s):
+            self.choked = True
+            self.hold_up()
+
+    def after_turn(self) -> None:
+        super().after_turn()
+        if self.choked and len(self.out) <= OUT_HIGH_BYTES // 2:
+            self.choked = False
+            self.go_on()
 
     @property
     def pending_bytes(self) -> int:

@@ -36,6 +36,8 @@ DEPOSED_TEXT = (
 )
 
 
+LOOKS_A_TICK = 64  # at streams for whose upstream there was no room
+
 FENCED_TEXT = (
     "this node has learned of a later term of the stream than the node that it follows is in, so nothing goes there;"
     " nothing of this was logged"
@@ -94,6 +96,7 @@ class UpstreamManager:
         self._lookups: Syncer | None = None
         self._selves: set[tuple[str, int]] = set()  # addresses at which this very node has answered
         self._to_make: dict[bytes, UpstreamConnection] = {}  # streams that there are upstream, bounded by `max_streams`
+        self._crowded_out: dict[bytes, None] = {}  # streams of this worker
         self._making = False  # one of them waits for its turn
         self._watched = PrefixWatches()
         self._around = UpstreamContext(
@@ -123,7 +126,8 @@ class UpstreamManager:
         roles = owner.roles
         nodes = dict.fromkeys((*roles.followers, *roles.peers.nodes)) if asks and roles.was_followed else {}
         if nodes:
-            self._asking = StartCheck(owner, [self._to(*node) for node in nodes], self._services.now_s)
+            asked = [self._to(*node) for node in nodes if self._has_room(b"", *node)]
+            self._asking = StartCheck(owner, asked, self._services.now_s)
 
     def watch(self) -> None:
         """Hear of the streams that the rules are for, as they are made."""
@@ -132,7 +136,8 @@ class UpstreamManager:
         for name, uplink in self._of.items():
             watched.join(name, (uplink.host, uplink.port))
         for where in watched.ruled():
-            self._to(*where)
+            if self._has_room(b"", *where):
+                self._to(*where)
         self._watch_anew()
 
     def _watch_anew(self) -> None:
@@ -149,6 +154,7 @@ class UpstreamManager:
         self._owner.uproutes.clear()
         self._touched.clear()
         self._to_make.clear()
+        self._crowded_out.clear()
         self._making = False
         self._watched = PrefixWatches()
         self._asking = None
@@ -163,6 +169,7 @@ class UpstreamManager:
             if not uplink.needed:
                 uplink.close("no stream follows it any more")
                 del self._uplinks[uplink.host, uplink.port]
+        self._look_at_crowded_out()
         if self._asking is not None:
             self._asking.tick(self._services.now_s)
         if self._to_make and not self._making:
@@ -186,7 +193,7 @@ class UpstreamManager:
         meta = self._owner.roles.meta(name)
         upstream = meta.upstream
         wanted = None
-        if upstream is not None and meta.role is Role.SLAVE:
+        if upstream is not None and meta.role is Role.SLAVE and self._has_room(name, upstream.host, upstream.port):
             wanted = self._to(upstream.host, upstream.port)
         present = self._of.get(name)
         if present is not wanted:
@@ -205,7 +212,8 @@ class UpstreamManager:
         """Tell the nodes that must know of the stream's term, and no others."""
         told = {contact[:2] for contact in stream_roles.to_be_told(self._owner, name)} - self._selves
         for node in told:
-            self._to(*node).claims.add(name)
+            if self._has_room(name, *node):
+                self._to(*node).claims.add(name)
         for node, uplink in self._uplinks.items():
             if node not in told and not (self._asking and self._asking.wants(name)):
                 uplink.claims.drop(name)
@@ -269,6 +277,25 @@ class UpstreamManager:
             uplink = self._uplinks[host, port] = UpstreamConnection(self._around, host, port)
             self._touch(uplink)
         return uplink
+
+    def _has_room(self, name: bytes, host: str, port: int) -> bool:
+        """Whether there may be a connection to this node. If not, the stream is looked at again when there is room."""
+        limit = self._owner.settings.max_upstreams
+        if (host, port) in self._uplinks or len(self._uplinks) < limit:
+            return True
+        if name:
+            self._crowded_out[name] = None
+        if self._services.now_s - self._complained_s >= COMPLAINT_S:
+            self._complained_s = self._services.now_s
+            log.warning("no connection to %s port %d: this worker has max_upstreams, %d", host, port, limit)
+        return False
+
+    def _look_at_crowded_out(self) -> None:
+        """Some of the streams for whose upstream there was no room."""
+        for _ in range(LOOKS_A_TICK):
+            if not self._crowded_out or len(self._uplinks) >= self._owner.settings.max_upstreams:
+                return
+            self.look_at(self._crowded_out.popitem()[0])
 
     def _touch(self, uplink: UpstreamConnection) -> None:
         self._touched[uplink] = None

@@ -9,7 +9,7 @@ import pytest
 
 from tailrace.broker.connection.base import OUT_HIGH_BYTES, Pause
 from tailrace.broker.connection.client import READ_BYTES_LEAST, READ_BYTES_MAX, READ_BYTES_MIN
-from tailrace.broker.connection.line import _streams_of
+from tailrace.broker.connection.line import LineClient, _streams_of
 from tailrace.broker.routing.batch import Pending
 from tailrace.protocol.commands import Ping, Staged
 from tests.broker.world import world
@@ -193,11 +193,13 @@ def test_who_does_not_take_its_answers_is_not_read(tmp_path: Path) -> None:
 
 def test_answers_that_nobody_takes_are_bounded_over_all(tmp_path: Path) -> None:
     with world(tmp_path, max_unsent_bytes=1 << 20) as node:
-        peer = node.connect(small=True)
-        peer.deaf = True
-        peer.send_raw(b"help\r\n" * 2_000)
-        node.settle()
-        assert node.workers[0].services.clients == {} and node.workers[0].services.unsent_bytes == 0
+        for _ in range(2):
+            peer = node.connect(small=True)
+            peer.deaf = True
+            peer.send_raw(b"help\r\n" * 2_000)
+            node.settle()
+        assert len(node.workers[0].services.clients) == 1, "the one that came to exceed it is closed"
+        assert 0 < node.workers[0].services.unsent_bytes <= 1 << 20
         assert node.workers[0].metrics.dropped.counts == {"slow": 1}
 
 
@@ -315,3 +317,38 @@ def test_a_damaged_stream_ends_the_subscription_not_the_connection(tmp_path: Pat
         assert first_words([line for line in lines[3:] if not line.startswith("msg")]) == ["err damaged"]
         assert len([line for line in lines if line.startswith("msg b ")]) == 3
         assert first_words(node.ask(peer, "unsub a", "unsub b")) == ["err unsubscribed", "ok unsub"]
+
+
+@pytest.mark.parametrize("command", ["help", "streams"])
+def test_few_bytes_do_not_ask_for_more_than_is_held_for_a_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    held: list[int] = []
+    original = LineClient._account
+
+    def account(client: LineClient) -> None:
+        held.append(len(client.out) + sum(len(pending.text or b"") for pending in client.answers))
+        original(client)
+
+    with world(tmp_path, workers=2) as node:
+        other = node.connect()
+        node.ask(other, *(f"pub s{number} |x" for number in range(200)))
+        first = node.ask(other, command)[0].encode()
+        monkeypatch.setattr(LineClient, "_account", account)
+        peer = node.connect(small=True)
+        peer.deaf = True
+        answers = 600
+        peer.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        peer.send(*[command] * answers)
+        for _ in range(30):
+            for worker in node.workers:
+                worker.turn()
+        assert max(held) <= OUT_HIGH_BYTES + (64 << 10)
+        peer.deaf = False
+        still = 0
+        while still < 100:
+            for worker in node.workers:
+                worker.turn()
+            still = 0 if peer.read() else still + 1
+        assert peer.received.count(first) == answers
+        assert node.ask(peer, "ping") == ["ok pong"]

@@ -565,3 +565,23 @@ def test_a_host_that_is_no_name_is_an_upstream_that_is_down(tree: Tree) -> None:
     node = tree.node()
     assert node.say("slave a..b 5050 s #0").startswith("ok slave")
     tree.until(lambda: node.uplinks[0].phase is UpstreamPhase.DOWN and "no name of a host" in node.uplinks[0].why)
+
+
+def test_connections_to_other_nodes_are_bounded(tmp_path: Path) -> None:
+    """Else a peer that names many addresses has this node call them all, and keep two descriptors for each."""
+    with world(tmp_path, max_upstreams=3) as made:
+        peer, manager = made.connect(), made.workers[0].uplinks
+        ports = [socket.create_server(("127.0.0.1", 0)) for _ in range(6)]
+        with contextlib.ExitStack() as held:
+            for number, server in enumerate(ports):
+                held.enter_context(server)
+                (answer,) = made.ask(peer, f"slave 127.0.0.1 {server.getsockname()[1]} s{number} 0")
+                assert answer.startswith("ok slave")
+            manager.tick()
+            assert len(list(manager)) == 3
+            for number in range(3):
+                made.ask(peer, f"unslave s{number}")
+            for _ in range(2):
+                manager.tick()
+            assert {uplink.port for uplink in manager} == {server.getsockname()[1] for server in ports[3:]}
+            manager.stop("the test is over")
