@@ -38,7 +38,7 @@ settings.load_profile(_PROFILE if os.environ.get("CI") else "tailrace")
 
 _ROOT = Path(__file__).resolve().parent.parent
 # scripts/test-both-builds runs the suite in parts, side by side. With both builds: the leaves, what calls them itself,
-# storage, the line parser and the binary publish path, and a few nodes in real processes. Once, in six parts of about
+# storage, the line parser and the binary publish path, and a few nodes in real processes. Once, in seven parts of about
 # the same length: what no leaf has a part in, such as the other messages and what consumers are given, and system
 # tests of what happens between processes. Nodes that run interpreted are in tests/system/test_{binary,lines,
 # walkthrough}.py: publishes, answers, subscriptions and their chunks go through the leaves there.
@@ -112,6 +112,14 @@ ONCE = {
         "tests/protocol/test_telnet.py",
         "tests/scripts/",
         "tests/supervisor/",
+    ),
+    # These start their own Java; the others share one.
+    "java": (
+        "tests/spark/rollup/test_kill.py",
+        "tests/spark/rollup/test_local.py",
+        "tests/spark/rollup/test_sessions.py",
+        "tests/spark/rollup/test_trimmed_meanwhile.py",
+        "tests/spark/test_session.py",
     ),
     "spark": ("tests/spark/",),
 }

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 import tailrace
-from tests.spark.java import with_quick_java
 from tests.system.node import PATIENCE_S, Node, running, wait_for
 from tests.tidy import tree
 
@@ -22,7 +21,6 @@ pytestmark = pytest.mark.system
 
 EXAMPLES = sorted((tree.ROOT / "examples").glob("*.py"))
 LINES_MAX = 30
-SPARK_PATIENCE_S = 300.0  # starting Java, beside other tests
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +37,7 @@ def client(node: Node) -> Iterator[tailrace.Client]:
 
 def start(node: Node, name: str, *words: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, str(tree.ROOT / "examples" / name), *words, f"127.0.0.1:{node.port}"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=with_quick_java())
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=tree.shown)
@@ -116,24 +114,6 @@ def test_orders(node: Node, client: tailrace.Client, tmp_path: Path) -> None:
         of_customer = [order["cents"] for order in published if order["customer"] == customer]
         assert [cents for name, cents in rows if name == customer] == of_customer
     assert len(rows) == len(published)
-
-
-@pytest.mark.slow
-def test_sensors(node: Node) -> None:
-    """Three devices, 24 hours, six readings an hour; invalid readings are shown apart."""
-    pytest.importorskip("pyspark")
-    out, err = start(node, "sensors.py", str(node.data)).communicate(timeout=SPARK_PATIENCE_S)
-    found = [line.strip("|").split("|") for line in out.decode().splitlines() if line.startswith("|")]
-    rows = [[cell.strip() for cell in row] for row in found]
-    assert rows[:1] == [["device", "hour", "celsius", "readings"]], err.decode()
-    for coldest, device in enumerate(("garden", "attic", "cellar")):
-        hours = [row for row in rows if row[0] == device]
-        assert [(row[1], row[3]) for row in hours] == [(str(hour), "6") for hour in range(24)]
-        means = [coldest * 5 + 0.6 * hour + 0.25 for hour in range(24)]
-        assert [float(row[2]) for row in hours] == pytest.approx(means)
-    assert sorted(row for row in rows if row[-1] == "battery low") == [
-        [f"sensors.{device}", "144", "battery low"] for device in ("attic", "cellar", "garden")
-    ]
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/client.md"])

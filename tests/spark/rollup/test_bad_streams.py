@@ -5,13 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -25,7 +19,6 @@ from tailrace.cli.ending import OK, REFUSED
 from tailrace.shard.directory import DataDirectory
 from tailrace.shard.frame import INDEX_ENTRY_BYTES
 from tailrace.shard.header import HEADER_PAGE_BYTES
-from tailrace.shard.leaves import interpreted_wanted
 from tailrace.shard.stream_files import StreamPaths, stream_paths
 from tailrace.spark.rollup import job
 from tailrace.spark.rollup.day_plan import plan_day
@@ -34,13 +27,10 @@ from tailrace.spark.rollup.nodes import read_nodes
 from tailrace.spark.rollup.store import Store
 from tests.shard.helpers import flip
 from tests.spark.data import DAY_US, add_stream, make_directory, open_log, plain, trim
-from tests.spark.java import with_quick_java
 from tests.spark.rollup import reference
 from tests.spark.rollup.directories import DAY, DAY_START_US, HOUR_US
 from tests.spark.rollup.tables import left_over, read_tables
 from tests.spark.rollup.test_frame_view import EDGES, set_time
-from tests.spark.test_beside_a_broker import KEPT, NAMES, PAYLOAD_BYTES, Publisher
-from tests.system.node import Node, running, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 
@@ -48,7 +38,6 @@ Captured = pytest.CaptureFixture[str]
 Spoil = Callable[[DataDirectory, StreamPaths], None]
 COUNT = 180
 STEP_US = 1_000_000
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def damage_entry(_data: DataDirectory, paths: StreamPaths) -> None:
@@ -111,28 +100,6 @@ def spoil(data: DataDirectory, **streams: Spoil) -> None:
         does(data, stream_paths(data.stream_directory(name), name))
 
 
-@contextmanager
-def trimming_slowly(node: Node) -> Iterator[None]:
-    """Trims some messages of each stream all the time, and never so many that nothing is left to read."""
-    stop = threading.Event()
-
-    def run() -> None:
-        with node.client() as client:
-            for step in range(1, KEPT):
-                for name in NAMES:
-                    assert client.ask(f"trim {name} #{step}").startswith("ok trim")
-                if stop.wait(0.1):
-                    return
-
-    with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(run)
-        try:
-            yield
-        finally:
-            stop.set()
-        done.result()
-
-
 def rename(before: Path, after: Path) -> None:
     before.rename(after)
 
@@ -177,8 +144,13 @@ def command(tmp_path: Path, local_engine: ChooseEngine, monkeypatch: pytest.Monk
 
 
 def test_a_night_with_everything_wrong(
-    tmp_path: Path, engine: ChooseEngine, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+    tmp_path: Path,
+    engine: ChooseEngine,
+    local_engine: ChooseEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Captured,
 ) -> None:
+    """The report is drawn from the tables, which both engines write alike: once."""
     before: dict[str, Spoil] = {"entry": damage_entry, "index": cut_index, "frame": damage_frame}
     meanwhile: dict[str, Spoil] = {
         "part": trim_part,
@@ -190,7 +162,7 @@ def test_a_night_with_everything_wrong(
     data = make(tmp_path, "good", *before, *meanwhile)
     spoil(data, **before)
     spoil_more = partial(spoil, data, **meanwhile)
-    ending = run_command(tmp_path, monkeypatch, engine, meanwhile=spoil_more, report=True)
+    ending = run_command(tmp_path, monkeypatch, engine, meanwhile=spoil_more, report=engine is local_engine)
     assert ending == REFUSED
     whole = (COUNT, 0, 0)
     assert days(tmp_path / "out") == {"good": whole, "entry": whole, "frame": whole, "part": (COUNT - 70, 70, 0)}
@@ -226,38 +198,6 @@ def test_a_verified_night(tmp_path: Path, command: Callable[..., int], capsys: C
 def test_only_a_trim_is_no_failure(tmp_path: Path, command: Callable[..., int], spoils: Spoil, ending: int) -> None:
     data = make(tmp_path, "a")
     assert command("--verify", meanwhile=lambda: spoil(data, a=spoils)) == ending
-
-
-def test_a_broker_that_trims_all_the_time(tmp_path: Path) -> None:
-    """The command as a program of its own: while it starts Spark, what it has planned to read is trimmed."""
-    if interpreted_wanted():
-        pytest.skip("nothing here depends on which build is loaded; the other run has it")
-    with running(tmp_path / "data") as node, Publisher(node) as publisher:
-        wait_for(lambda: min(publisher.sent.values()) > 2 * KEPT or publisher.failure, "enough is published")
-        publisher.slowly(2.0)
-        today = datetime.now(UTC).date()
-        command = [sys.executable, "-m", "tailrace.cli.main", "rollup", str(node.data), str(tmp_path / "out")]
-        with trimming_slowly(node):
-            done = subprocess.run(
-                [*command, "--day", str(today), "--no-report", "--engine", "spark"],
-                cwd=ROOT,
-                env=with_quick_java(),
-                capture_output=True,
-                text=True,
-                timeout=300,  # beside the whole suite the start of Java alone has taken two minutes
-                check=False,
-            )
-    assert done.returncode == OK, done.stderr
-    assert all(line.startswith("tailrace: ") for line in done.stderr.splitlines()), "nothing of Java's is heard"
-    for name in NAMES:
-        assert f"tailrace: {name}: " in done.stderr
-        assert "messages were trimmed meanwhile" in done.stderr
-    rows = {stream: row for (level, stream, _), row in read_tables(tmp_path / "out", today).items() if level == "day"}
-    assert rows.keys() == set(NAMES)
-    for row in rows.values():
-        assert row["missing"] > 0
-        assert row["messages"] == row["last_seq"] - row["first_seq"] + 1
-        assert row["bytes"] == PAYLOAD_BYTES * row["messages"]
 
 
 def rows_of(out: Path, table: str) -> list[tuple[str, str, int]]:

@@ -28,7 +28,8 @@ from tests.spark.rollup.tables import left_over, read_tables
 from tests.spark.rollup.test_job import spread
 
 ROUNDS = int(os.environ.get("TAILRACE_KILL_ROUNDS", "1"))  # another point in each run of the suite (docs/spark.md)
-WAIT_S = 300.0
+WAIT_S = 900.0  # the start of Spark alone has taken five minutes beside others
+LOOK_EVERY_S = 0.25  # a look costs twenty milliseconds of processor time, and Spark takes many seconds to begin
 MARKS = ("", "raw", "raw/*", "staged-*", "staged-days/*", "state", "state/days/*", "current")
 """What a run's folder gets, in this order."""
 ROOT = Path(__file__).resolve().parents[3]
@@ -69,7 +70,7 @@ def wait_for(out: Path, run: subprocess.Popen[bytes], mark: str) -> None:
     deadline_s = time.monotonic() + WAIT_S
     while run.poll() is None and not list(out.glob(f"_run-*/{mark}")):
         assert time.monotonic() < deadline_s
-        time.sleep(0.001)
+        time.sleep(0.005)
 
 
 @contextmanager
@@ -79,7 +80,7 @@ def looking(out: Path, expected: dict[reference.Key, reference.Row]) -> Iterator
 
     def run() -> int:
         looks = 0
-        while not looks or not stop.wait(0.05):
+        while not looks or not stop.wait(LOOK_EVERY_S):
             assert read_tables(out, DAY) == expected
             looks += 1
         return looks

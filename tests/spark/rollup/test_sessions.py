@@ -29,7 +29,7 @@ from tests.system.node import running
 from tests.system.volumes import with_own_mounts
 from tests.tidy import tree
 
-WAIT_S = 300.0
+WAIT_S = 900.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 
@@ -129,7 +129,7 @@ master, py_files, day, *jobs = sys.argv[1:]
 job.plan_day = partial(job.plan_day, task_rows=5_000)  # several tasks, for both workers
 # All workers, and no other attempt, which might come to the other worker and do.
 settings = {"spark.scheduler.minRegisteredResourcesRatio": "1.0", "spark.task.maxFailures": "1"}
-settings |= {"spark.scheduler.maxRegisteredResourcesWaitingTime": "300s", "spark.executor.memory": "512m"}
+settings |= {"spark.scheduler.maxRegisteredResourcesWaitingTime": "900s", "spark.executor.memory": "512m"}
 session = make_session(master, "*", "512m", [py_files], {**settings, "spark.cores.max": "2"})
 engine = lambda _messages: SparkEngine(lambda: session)
 for kind, where, out in zip(jobs[::3], jobs[1::3], jobs[2::3]):
