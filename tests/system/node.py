@@ -23,18 +23,23 @@ from tests.system.nursery import Forked, nursery
 Found = TypeVar("Found")
 
 PATIENCE_S = 60.0  # for what takes a moment where nothing else runs, and many times as long beside the whole suite
+STEP_MOST_S = 0.05
 RECEIVE_BYTES = 1 << 18
 
 
 def wait_for(
     condition: Callable[[], Found | None], what: str, patience_s: float = PATIENCE_S, step_s: float = 0.005
 ) -> Found:
-    """What `condition()` returned when it was true, asked no second time; fails with `what` when it is not in time."""
-    deadline_s = time.monotonic() + patience_s
+    """What `condition()` returned when it was true, asked no second time; fails with `what` when it is not in time.
+
+    The longer it takes, the longer are the pauses: asking a node costs processor time that it needs to get there.
+    """
+    began_s = time.monotonic()
     while not (found := condition()):
-        if time.monotonic() > deadline_s:
+        waited_s = time.monotonic() - began_s
+        if waited_s > patience_s:
             raise AssertionError(f"after {patience_s} s still not so: {what}")
-        time.sleep(step_s)
+        time.sleep(max(step_s, min(waited_s / 20, STEP_MOST_S)))
     return found
 
 

@@ -88,7 +88,10 @@ def test_the_books_agree(tmp_path: Path, shape: str) -> None:
             sent = publishing.finish()
             logs = names_in(tree.nodes["top"].data)
             wait_for(
-                lambda: all(is_through(spec, logs[spec.stream]) for spec in members.values()), "all is done", CATCH_UP_S
+                lambda: all(is_through(spec, logs[spec.stream]) for spec in members.values()),
+                "all is done",
+                CATCH_UP_S,
+                step_s=0.2,  # it reads all books
             )
             running.leave_all()
         assert faults(sent, logs) == []
@@ -135,7 +138,10 @@ def test_the_books_agree_when_a_master_is_lost_with_what_only_it_had(tmp_path: P
             load.finish()
             logs = names_in(heir.data)
             wait_for(
-                lambda: all(is_through(spec, logs[spec.stream]) for spec in members.values()), "all is done", CATCH_UP_S
+                lambda: all(is_through(spec, logs[spec.stream]) for spec in members.values()),
+                "all is done",
+                CATCH_UP_S,
+                step_s=0.2,  # it reads all books
             )
             running.leave_all()
         wait_equal(tree.data(), "heir", starts=False)

@@ -159,7 +159,7 @@ def test_very_many_streams(roomy: Path, tmp_path: Path) -> None:
         with started(node := node_at(data, log, environment)) as used_s, node.client() as client:
             assert_start_bounded(used_s, empty_s)
             client.ask("ack on")
-            for name in names(number)[:: STREAMS // 400]:
+            for name in names(number)[:: STREAMS // 100]:
                 seqs = list(range(3))
                 follow(client, name, seqs)
                 assert client.ask(b"pub %s |reading 3" % name) == f"ok pub {name.decode()} 3"
