@@ -28,6 +28,7 @@ from tailrace.broker.connection.commands import Commands
 from tailrace.broker.connection.detect import ProtocolFactories
 from tailrace.broker.connection.heartbeat import TICKS_AN_INTERVAL, Heartbeats
 from tailrace.broker.connection.line import LineClient, LineServices
+from tailrace.broker.connection.login import Logins
 from tailrace.broker.connection.migration import Migrations
 from tailrace.broker.connection.tls import Handshakes
 from tailrace.broker.consumers.coordinator import verbs
@@ -239,10 +240,11 @@ class Worker:
     def _build_connections(self, boot: WorkerBoot) -> None:
         """What clients and other nodes are served by, and the links over which siblings hand them over."""
         services, subscribing = self.services, self.subscribing
-        commands = Commands(services, subscribing, self.calls, self.scouts, boot.board, self._ask_to_stop)
+        self.logins = Logins(services, self.syncer.request)
+        commands = Commands(services, subscribing, self.calls, self.scouts, self.logins, boot.board, self._ask_to_stop)
         line = LineServices(self.renderings, commands, subscribing)
         node = NodeServices(self.node_id, self.owner, self.followers, self.catalog, subscribing, self.status.gather)
-        binary = BinaryServices(self.frame_chunks, self.heartbeats, subscribing, node, boot.slot)
+        binary = BinaryServices(self.frame_chunks, self.heartbeats, subscribing, node, boot.slot, self.logins)
         protocols: ProtocolFactories = {
             LineClient.protocol: partial(LineClient, services, line),
             BinaryClient.protocol: partial(BinaryClient, services, binary),
@@ -373,6 +375,7 @@ class Worker:
             or self.catalog.watched
             or bool(self.scouts)
             or self.acceptor.watches_clock
+            or self.logins.busy
         )
 
     def _handle(self, events: list[tuple[int, int]]) -> None:
@@ -549,6 +552,7 @@ class Worker:
         if self.owner.catalog.owning:  # a retired worker knows its streams still, and must not touch them
             self.upkeep.sweep()
         self.acceptor.tick()
+        self.logins.tick()
         self.uplinks.tick()
         self.scouts.tick(self.services.now_s)
         self.owner.replicas.expire()
@@ -573,6 +577,7 @@ class Worker:
         self.aging.now_us()
         self.metrics.clock_ahead_s = self.aging.ahead_s
         drain.drop_stalled(self.services)
+        self.logins.tell_unlogged()
         self.fanout.keep_cut_messages()
         self.fanout.look_at_some()
         drain.measure(self.services, self.owner, self.links, self.work)

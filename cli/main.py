@@ -17,7 +17,7 @@ import click
 from tailrace.cli.ending import INTERRUPTED, OK, REFUSED, USAGE, CommandError
 
 COMMANDS = (
-    *("serve", "pub", "tail", "consumers", "admin", "tree", "check", "dump", "republish"),
+    *("serve", "pub", "tail", "consumers", "admin", "user", "tree", "check", "dump", "republish"),
     *("rollup", "spark-zip", "deploy", "conformance"),
 )
 
@@ -28,6 +28,7 @@ Examples:
   tailrace tail access-log --from "10m ago" --count 5
   tailrace consumers orders
   tailrace admin streams
+  tailrace user add ann --group ops
   tailrace tree 10.0.0.1:5050
   tailrace check ./data
   tailrace dump ./data access-log --format json

@@ -6,7 +6,7 @@ to send back: telnet's option answers) and `Invalid` (the error for a bad line).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tailrace.protocol.errors import PeerError
@@ -121,6 +121,14 @@ class Consumers:
 @dataclass(frozen=True, slots=True)
 class Ping:
     pass
+
+
+@dataclass(frozen=True, slots=True)
+class Auth:
+    """Log in."""
+
+    user: bytes
+    secret: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +261,7 @@ Command: TypeAlias = (
     | Reset
     | Consumers
     | Ping
+    | Auth
     | Help
     | Close
     | Master

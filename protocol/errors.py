@@ -32,7 +32,7 @@ class Code(StrEnum):
     LINE = "line", "the line is longer than `max_line_bytes`; it was discarded"
     SIZE = "size", "the message is larger than `max_message_bytes`, or all that was sent with it; it was discarded"
     INCOMPLETE = "incomplete", "the connection ended in the middle of a line or an envelope; that was discarded"
-    DENIED = "denied", "only connections from the broker's own machine, or with its token, may do this"
+    DENIED = "denied", "the connection has not this right: log in, or connect from the broker's own machine"
     DISABLED = "disabled", "the stream takes no messages here; an administrator can make this node its master"
     UNAVAILABLE = "unavailable", "the stream cannot be reached now; try again"
     FULL = "full", "the disk is full; publish again when there is space"

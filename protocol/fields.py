@@ -13,7 +13,7 @@ import msgpack
 
 from tailrace.protocol.envelope import pack_envelope
 from tailrace.protocol.errors import Code, PeerError
-from tailrace.protocol.names import readable_name, stream_name
+from tailrace.protocol.names import readable_name, stream_name, writable_name
 from tailrace.protocol.places import FROM_NEW, From
 from tailrace.protocol.places import NUMBER_MAX as NUMBER_MAX
 
@@ -158,6 +158,10 @@ class Fields:
     def stream(self, key: str) -> bytes:
         """A stream's name. Raises PeerError (`name`, `reserved` too)."""
         return stream_name(self.text(key).encode())
+
+    def writable_stream(self, key: str) -> bytes:
+        """The name of a stream to publish to."""
+        return writable_name(self.text(key).encode())
 
     def readable_stream(self, key: str) -> bytes:
         """The same, or that of a companion, which is only read."""

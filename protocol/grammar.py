@@ -13,7 +13,7 @@ from tailrace.protocol import commands as c
 from tailrace.protocol.address import PORT_MAX, host_valid
 from tailrace.protocol.consuming import MESSAGES_MAX, REASON_BYTES_MAX, WAIT_MAX_MS
 from tailrace.protocol.errors import Code, PeerError
-from tailrace.protocol.names import consumer_name, readable_name, shown, stream_name, stream_pattern
+from tailrace.protocol.names import consumer_name, readable_name, shown, stream_name, stream_pattern, writable_name
 from tailrace.protocol.places import NUMBER_MAX as NUMBER_MAX
 from tailrace.shard.epochs import EPOCH_MAX
 from tailrace.shard.frame import pack_frame
@@ -105,11 +105,20 @@ def _pub(verb: Verb, rest: bytes, max_message_bytes: int) -> c.Command:
         raise verb.usage()
     if b" " in name or b"\t" in name:
         raise PeerError(Code.NAME, f"{shown(name)} is not a stream name: it has white space before the |")
-    name = stream_name(name)
+    name = writable_name(name)
     if len(payload) > max_message_bytes:
         text = f"the message to {shown(name)} has {len(payload)} bytes; at most {max_message_bytes} are allowed"
         raise PeerError(Code.SIZE, text)
     return c.Staged([(name, 1, bytearray(pack_frame(payload)))], [0])
+
+
+def _auth(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    user, secret = _args(verb, rest, 2, 2)
+    try:
+        user.decode(), secret.decode()
+    except UnicodeDecodeError:
+        raise verb.usage() from None
+    return c.Auth(user, secret)
 
 
 def _sub(verb: Verb, rest: bytes, _max: int) -> c.Command:
@@ -280,6 +289,7 @@ _ROWS = (
     Verb("unconsume STREAM NAME", "end the consumer", False, _consumer_only(c.Unconsume)),
     Verb("consumers STREAM", "the stream's consumers", False, _stream_only(c.Consumers)),
     Verb("ping", "answers ok pong", False, _bare(c.Ping())),
+    Verb("auth USER TOKEN", "log in with a token or a password; only over TLS or from this machine", False, _auth),
     Verb("help", "this list", False, _bare(c.Help())),
     Verb("quit", "end this connection; exit, bye and close do the same", False, _bare(c.Close())),
     Verb("master STREAM [force]", "this node takes the stream's messages; makes it if need be", True, _master),

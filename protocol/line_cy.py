@@ -15,7 +15,7 @@ try:
 except ModuleNotFoundError:
     from tailrace.shard import _cython_shim as cython
 
-from tailrace.shard.names import name_bytes_valid
+from tailrace.shard.names import DEAD_SUFFIX, name_bytes_valid
 
 if TYPE_CHECKING:
     # From line_cy.pxd; they exist in the compiled module only.
@@ -135,6 +135,8 @@ if not cython.compiled:
         """The stream's name when this is the head of a line for `stage`, up to and with the bar."""
         match = _HEAD.fullmatch(head)
         if match is None or len(head) > HEAD_BYTES_MAX or not name_bytes_valid(match[1]):
+            return None
+        if match[1].endswith(DEAD_SUFFIX):
             return None
         return match[1]
 
@@ -444,6 +446,9 @@ def _new_group(
     staging: cython.pointer(Staging), head: cython.pointer(Head), hashed: cython.ulonglong
 ) -> cython.Py_ssize_t:
     if not head.plain and not name_bytes_valid(_bytes_at(head.name, head.name_length)):
+        return -1
+    has_sign: cython.bint = head.name_length > 6 and head.name[head.name_length - 5] == 36  # as in /$dead
+    if has_sign and _bytes_at(head.name, head.name_length).endswith(DEAD_SUFFIX):
         return -1
     index: cython.Py_ssize_t = staging.group_count
     if index == staging.group_room:

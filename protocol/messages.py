@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -29,6 +29,10 @@ from tailrace.protocol.places import From
 if TYPE_CHECKING:
     from tailrace.protocol import consuming, replication
 
+BEARER: Final = "bearer"
+"""The mechanism of a login with a token: `login` is the token."""
+EXTERNAL: Final = "external"
+"""The mechanism of a login with the certificate that the connection has shown."""
 PRODUCERS_FEATURE: Final = "producers"
 """That a publish may be numbered by its producer, and is then logged once however often it is sent."""
 PUBLISH_STREAMS_MAX: Final = 1_024
@@ -71,7 +75,8 @@ class Hello:
     """`client` names the software, for the operator; `token` is the secret that the broker may require.
 
     A peer that is itself a node sends its id (`node`), its listening `address`, and the secret among nodes
-    (`peer_token`), if it has one.
+    (`peer_token`), if it has one. A login has a `mechanism`, the name of the `user` and, in `login`, the mechanism's
+    first data: a secret, or the first message of SCRAM.
     """
 
     version: int
@@ -81,6 +86,16 @@ class Hello:
     node: str | None = None
     address: str | None = None
     peer_token: str | None = None
+    mechanism: str | None = None
+    user: str | None = None
+    login: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Prove:
+    """The answer to a CHALLENGE: SCRAM's last message of a client."""
+
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +169,9 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """`features`: those that both know. `limits`: by name, in bytes or pieces."""
+    """`features`: those that both know. `limits`: by name, in bytes or pieces. `login`: the broker's own proof, after a
+    login with SCRAM.
+    """
 
     version: int
     features: tuple[str, ...]
@@ -162,6 +179,14 @@ class Welcome:
     node: str
     worker: int
     limits: dict[str, int]
+    login: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """What a login goes on with: SCRAM's first message of a server."""
+
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +271,10 @@ class Malformed:
         return Failed(self.error.code.value, self.error.text, self.error.fatal, self.op, self.id)
 
 
-CoreRequest: TypeAlias = Hello | Open | Publish | Subscribe | Unsubscribe | Credit | Close | Ping | Pong
-CoreResponse: TypeAlias = Welcome | Opened | Published | Subscribed | Chunk | Ended | Failed | Ping | Pong
+CoreRequest: TypeAlias = Hello | Prove | Open | Publish | Subscribe | Unsubscribe | Credit | Close | Ping | Pong
+CoreResponse: TypeAlias = (
+    Welcome | Challenge | Opened | Published | Subscribed | Chunk | Ended | Failed | Ping | Pong
+)
 """Those that need no feature."""
 if TYPE_CHECKING:
     Request: TypeAlias = CoreRequest | consuming.ConsumerRequest | replication.NodeRequest
@@ -372,6 +399,8 @@ def _empty(opcode: int) -> Callable[[Any], bytes]:
 _CORE_PACKERS: Final[dict[type, Callable[[Any], bytes]]] = {
     Hello: partial(pack_fields, Op.HELLO),
     Welcome: partial(pack_fields, Op.WELCOME),
+    Challenge: partial(pack_fields, Op.CHALLENGE),
+    Prove: partial(pack_fields, Op.PROVE),
     Open: _open,
     Opened: _id_only(Op.OPENED),
     Publish: _publish,

@@ -6,7 +6,7 @@ from typing import Final
 
 from tailrace.protocol.address import split_address
 from tailrace.protocol.errors import Code, PeerError
-from tailrace.shard.names import NAME_BYTES_MAX, base_of, is_reserved, name_bytes_valid
+from tailrace.shard.names import DEAD_SUFFIX, NAME_BYTES_MAX, base_of, is_reserved, name_bytes_valid
 from tailrace.shard.names import NODE_BYTES_MAX as NODE_BYTES_MAX
 
 SHOWN_BYTES_MAX: Final = 60
@@ -33,6 +33,14 @@ def stream_name(data: bytes) -> bytes:
     if is_reserved(data):
         raise PeerError(Code.RESERVED, f"{shown(data)} begins with $, which is reserved for the broker; choose another")
     return data
+
+
+def writable_name(data: bytes) -> bytes:
+    """The name of a stream to publish to: not one of dead letters. Raises PeerError with `name` or `reserved`."""
+    if data.endswith(DEAD_SUFFIX):
+        text = f"{shown(data)} ends in {DEAD_SUFFIX.decode()}: only the broker writes dead letters; choose another"
+        raise PeerError(Code.RESERVED, text)
+    return stream_name(data)
 
 
 def readable_name(data: bytes) -> bytes:

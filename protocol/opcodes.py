@@ -46,3 +46,5 @@ class Op(IntEnum):
     RETURNED = 31
     FENCE = 32
     FENCED = 33
+    CHALLENGE = 34
+    PROVE = 35

@@ -24,6 +24,7 @@ from tailrace.protocol.messages import (
     Open,
     Ping,
     Pong,
+    Prove,
     Publish,
     Request,
     Subscribe,
@@ -145,11 +146,15 @@ def _hello(fields: Fields) -> Hello:
     address = node_address(fields.text("address")) if "address" in fields else None
     version, features = fields.number("version", U16_MAX), fields.texts("features")
     peer_token = fields.text("peer_token") if "peer_token" in fields else None
-    return Hello(version, features, fields.text("client"), token, node, address, peer_token)
+    mechanism = fields.text("mechanism") if "mechanism" in fields else None
+    user = fields.text("user") if "user" in fields else None
+    login = fields.binary("login") if "login" in fields else None
+    client = fields.text("client")
+    return Hello(version, features, client, token, node, address, peer_token, mechanism, user, login)
 
 
 def _open(fields: Fields) -> Open:
-    return Open(fields.number("id", U32_MAX), fields.stream("stream"))
+    return Open(fields.number("id", U32_MAX), fields.writable_stream("stream"))
 
 
 def _subscribe(fields: Fields) -> Subscribe:
@@ -199,6 +204,7 @@ def _op_name(opcode: int) -> str:
 
 _OF_FIELDS: Final[Mapping[int, Callable[[Fields], Request]]] = {
     Op.HELLO: _hello,
+    Op.PROVE: lambda fields: Prove(fields.binary("data")),
     Op.OPEN: _open,
     Op.SUBSCRIBE: _subscribe,
     Op.UNSUBSCRIBE: _unsubscribe,

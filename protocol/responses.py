@@ -14,6 +14,7 @@ from tailrace.protocol.messages import (
     PUBLISH_STREAMS_MAX,
     PUBLISHED_HEAD,
     PUBLISHED_RESULT,
+    Challenge,
     Chunk,
     Ended,
     Failed,
@@ -84,6 +85,7 @@ def _welcome(fields: Fields) -> Welcome:
         node=fields.text("node"),
         worker=fields.number("worker", U32_MAX),
         limits=fields.numbers("limits"),
+        login=fields.binary("login") if "login" in fields else None,
     )
 
 
@@ -122,6 +124,7 @@ def _empty(opcode: int, message: Response) -> Callable[[memoryview], Response]:
 
 _OF_FIELDS: Final[Mapping[int, Callable[[Fields], Response]]] = {
     Op.WELCOME: _welcome,
+    Op.CHALLENGE: lambda fields: Challenge(fields.binary("data")),
     Op.OPENED: _opened,
     Op.SUBSCRIBED: _subscribed,
     Op.ENDED: _ended,

@@ -13,12 +13,16 @@ from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from tailrace.broker.access.rules import AccessRule
+from tailrace.broker.access.users import User
 from tailrace.broker.process.setting_specs import Kind, Spec, spec_of
-from tailrace.broker.process.settings import Settings, SlaveRule, StreamPolicy, described_fields
+from tailrace.broker.process.settings import USERS_FILE, Settings, SlaveRule, StreamPolicy, described_fields
 from tailrace.broker.replication.roles.rules import covers
 from tailrace.supervisor.config_lines import Lines
 from tailrace.supervisor.config_relations import find_conflicts
+from tailrace.supervisor.config_rules import RULE_SECTION, RULES_MAX, parse_rule
 from tailrace.supervisor.config_values import WrongValue, parse_value, show, suggest
+from tailrace.supervisor.user_file import UserFileError, read_users
 
 FILE_MAX_BYTES = 1 << 20
 OTHERS_MODE = 0o007  # what everybody may do with a file
@@ -121,6 +125,7 @@ class _ValueCollector:
         self._places: dict[str, tuple[str, int]] = {}  # the place of each value
         self._streams: list[StreamPolicy] = []
         self._slaves: list[SlaveRule] = []
+        self._rules: list[AccessRule] = []
         self._sections: dict[str, dict[str, Field[Any]]] = {}
         for each in described_fields():
             spec = spec_of(each)
@@ -130,7 +135,9 @@ class _ValueCollector:
 
     def read_tables(self, tables: dict[str, Any]) -> None:
         for name, table in tables.items():
-            if name in REPEATED:
+            if name == RULE_SECTION:
+                self._read_rules(table)
+            elif name in REPEATED:
                 self._read_repeated(name, table)
             elif name not in self._sections:
                 self._unknown_section(name, table)
@@ -150,6 +157,19 @@ class _ValueCollector:
             if value is not None:
                 self._values[known[key].name] = value
                 self._places[known[key].name] = (self._place(line), line or 0)
+
+    def _read_rules(self, tables: object) -> None:
+        if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
+            self._fault(self._lines.section(RULE_SECTION), f"[{RULE_SECTION}] must be written [[{RULE_SECTION}]]")
+        elif len(tables) > RULES_MAX:
+            text = f"{len(tables):,} [[{RULE_SECTION}]] sections; at most {RULES_MAX:,} are allowed"
+            self._fault(self._lines.section(RULE_SECTION, RULES_MAX), text)
+        else:
+            for occurrence, table in enumerate(tables):
+                try:
+                    self._rules.append(parse_rule(table))
+                except WrongValue as wrong:
+                    self._fault(self._lines.section(RULE_SECTION, occurrence), f"[[{RULE_SECTION}]] {wrong}")
 
     def _read_repeated(self, section: str, tables: object) -> None:
         if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
@@ -223,13 +243,32 @@ class _ValueCollector:
     # --- the outcome
 
     def finish(self) -> Settings:
-        settings = Settings(**self._values, streams=tuple(self._streams), slaves=tuple(self._slaves))
+        users = self._read_users()
+        settings = Settings(
+            **self._values,
+            streams=tuple(self._streams),
+            slaves=tuple(self._slaves),
+            users=users,
+            rules=tuple(self._rules),
+        )
         for names, text in find_conflicts(settings):
             if not self._faulty.intersection(names):
                 self._conflict(names, text)
         if self._faults:
             raise ConfigError(sorted(self._faults, key=lambda fault: fault.line))
         return settings
+
+    def _read_users(self) -> tuple[User, ...] | None:
+        """Those of the file of users; None if the default file does not exist."""
+        wanted = self._values.get("users_file")
+        if wanted is None and not USERS_FILE.exists():
+            return None
+        try:
+            return read_users(wanted or USERS_FILE)
+        except UserFileError as error:
+            place, _, text = str(error).partition(": ")
+            self._faults.append(ConfigFault(place, text))
+            return ()
 
     def _conflict(self, names: tuple[str, ...], text: str) -> None:
         """A fault between fields, reported at the last of them that was written (defaults agree with each other)."""
@@ -266,7 +305,7 @@ class _ValueCollector:
         return _did_you_mean(key, list(self._sections[section]) if section else self._section_names())
 
     def _section_names(self) -> list[str]:
-        return [*(f"[{name}]" for name in self._sections), *(f"[[{name}]]" for name in REPEATED)]
+        return [*(f"[{name}]" for name in self._sections), *(f"[[{name}]]" for name in (*REPEATED, RULE_SECTION))]
 
     def _fault(self, line: int | None, text: str) -> None:
         self._faults.append(ConfigFault(self._place(line), text, line or 0))

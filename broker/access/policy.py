@@ -1,13 +1,14 @@
 """The decision `may`: what a connection may do on this node. Pure; a worker keeps the same policy all its life.
 
-While no user is configured: connections from this machine may do everything, others what the [listen] token and
+Without a file of users: connections from this machine may do everything, others what the [listen] token and
 [replication] let them. With users the rules decide, and where a connection comes from counts for nothing.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,7 +31,7 @@ class AccessPolicy:
 
     def __init__(
         self,
-        users: Sequence[User] = (),
+        users: Sequence[User] | None = None,
         rules: Sequence[AccessRule] = (),
         token: str = "",
         replication_token: str = "",
@@ -39,9 +40,11 @@ class AccessPolicy:
         allow_anonymous: bool = False,
         trusts_loopback: bool = True,
     ) -> None:
-        """trusts_loopback: whether coming from this machine proves anything, while no user is configured."""
-        self.users = {user.name: user for user in users}
-        self.has_users = bool(users)
+        """trusts_loopback: whether coming from this machine proves anything, while there is no file of users."""
+        self.users = {user.name: user for user in users or ()}
+        self.has_users = users is not None
+        self.secret = _secret_of(self.users)
+        """Known to all workers of this node, and to nobody else."""
         self._rules = tuple(rules)
         self._token = token
         self._replication_token = replication_token
@@ -142,6 +145,13 @@ def policy_of(settings: Settings) -> AccessPolicy:
         allow_anonymous=settings.allow_anonymous,
         trusts_loopback=settings.admin == "loopback",
     )
+
+
+def _secret_of(users: Mapping[str, User]) -> bytes:
+    made = hashlib.sha256()
+    for user in users.values():
+        made.update(repr((user.name, user.scram and user.scram.stored_key, user.token_hashes)).encode())
+    return made.digest()
 
 
 def _same(token: str, shown: str | None) -> bool:

@@ -1,6 +1,6 @@
 """Rights, and the ordered rules that give them to users and groups. Pure.
 
-The first rule that fits a user, a right and a stream decides; if none fits, the answer is no.
+The first rule that fits a user, a right and a stream decides; without one the right is refused.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class AccessRule:
 
 
 def decide(rules: Iterable[AccessRule], identity: Identity, right: Right, name: str) -> bool:
-    """What the first rule that fits says; no if none does."""
+    """The decision of the first rule that fits; False without one."""
     for rule in rules:
         if rule.concerns(identity, right) and rule.matches(identity, name):
             return rule.allow
@@ -75,7 +75,7 @@ def decide(rules: Iterable[AccessRule], identity: Identity, right: Right, name: 
 
 
 def decide_prefix(rules: Iterable[AccessRule], identity: Identity, right: Right, prefix: str) -> bool:
-    """Whether the right holds for every stream that begins so. No where that cannot be known from the rules."""
+    """Whether the right holds for every stream that begins so. False if the rules do not show it."""
     for rule in rules:
         if rule.concerns(identity, right):
             if rule.allow and rule.covers(identity, prefix):
@@ -83,6 +83,13 @@ def decide_prefix(rules: Iterable[AccessRule], identity: Identity, right: Right,
             if not rule.allow and rule.may_touch(identity, prefix):
                 return False
     return False
+
+
+def denied_text(identity: Identity, right: Right) -> str:
+    """What somebody without a right is told."""
+    if not identity.user:
+        return f"the right {right} needs a login"
+    return f"the user {identity.user} does not have the right {right} to this stream"
 
 
 def _is_one(identity: Identity, who: str) -> bool:
@@ -94,7 +101,7 @@ def _is_one(identity: Identity, who: str) -> bool:
 
 
 def _with_user(pattern: str, user: str) -> str:
-    """The pattern for one user, whose name stands for itself whatever characters it has."""
+    """The pattern for one user, whose name stands for itself, with all its characters."""
     return pattern.replace(USER_FIELD, _SPECIAL.sub(r"[\1]", user))
 
 

@@ -8,21 +8,12 @@ from typing import Final
 
 from tailrace.broker.access.identity import Proof
 from tailrace.broker.access.rules import ANONYMOUS
+from tailrace.protocol.scram import ScramVerifier
 
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,63}")
 """The name of a user or of a group."""
 MARK_BYTES: Final = 8
 NAME_RULE: Final = "1 to 64 letters, digits and . _ @ -, and begins with a letter, a digit or _"
-
-
-@dataclass(frozen=True, slots=True)
-class ScramVerifier:
-    """What a node keeps of a password, for SCRAM-SHA-256 (RFC 5802, RFC 7677): it does not suffice to log in."""
-
-    iterations: int
-    salt: bytes
-    stored_key: bytes
-    server_key: bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -233,6 +233,8 @@ class Acceptor:
             self._services.deadlines.login.start(client, self._services.now_s)
         if known is None or not self._services.access.admits(known):
             client.end_with(Code.DENIED, REVOKED_TEXT)
+        elif not client.is_free:
+            client.drop_what_is_denied()
 
     def _take_in(self, connection: Connection, sock: socket.socket) -> None:
         sock.setblocking(False)

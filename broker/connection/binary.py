@@ -14,8 +14,12 @@ from struct import iter_unpack
 from typing import Any
 
 from tailrace.broker.access.identity import Identity
-from tailrace.broker.connection.client import READ_BYTES_MAX, ClientConnection
+from tailrace.broker.access.rules import Right
+from tailrace.broker.connection import hello_login
+from tailrace.broker.connection.client import READ_BYTES_MAX
 from tailrace.broker.connection.heartbeat import Heartbeats
+from tailrace.broker.connection.hello_login import GreetedClient
+from tailrace.broker.connection.login import NO_LOGIN_TEXT, Logins
 from tailrace.broker.connection.transport import AnySocket, Transport, send_file
 from tailrace.broker.consumers.edge import binary
 from tailrace.broker.consumers.edge.session import ConsumerSession
@@ -43,6 +47,7 @@ FEATURES = frozenset({c.FEATURE, r.FEATURE, m.PRODUCERS_FEATURE})  # spoken here
 NODE_PENDING_MAX = 1 << 16  # answers to another node that are not known yet; it is read no more above it
 CREDIT_MAX_BYTES = 1 << 62  # of one subscription; more is as good as none
 LEAVING_TEXT = "this worker is being replaced; send this to its successor"
+TOKEN_TEXT = "this broker wants its token in HELLO; this one is missing or wrong"
 UNKNOWN_HANDLE_TEXT = "handle {handle} stands for no stream; OPEN it first"
 
 _publish_cy = load("tailrace.protocol.publish_cy")
@@ -59,12 +64,23 @@ class BinaryServices:
     subscribing: Subscriptions
     node: NodeServices
     slot: int
+    logins: Logins
 
 
-class BinaryClient(ClientConnection):
+class BinaryClient(GreetedClient):
     protocol = "binary"
 
-    __slots__ = ("asked", "binary", "codec", "follower", "handles", "last_word", "leaving", "pings", "under_way")
+    __slots__ = (
+        "asked",
+        "binary",
+        "codec",
+        "follower",
+        "handles",
+        "last_word",
+        "leaving",
+        "pings",
+        "under_way",
+    )
 
     def __init__(
         self, services: Services, binary: BinaryServices, sock: AnySocket, peer: str, identity: Identity
@@ -80,6 +96,7 @@ class BinaryClient(ClientConnection):
         self.under_way = 0  # publishes whose outcome is not known yet
         self.last_word = b""  # a fatal error, which comes after every answer
         self.leaving = False  # publishes are given back to the node that sends them
+        self.login = None  # that waits for the client's proof
         self.pings = 0  # the heartbeat's
         binary.heartbeats.add(self)
 
@@ -102,7 +119,7 @@ class BinaryClient(ClientConnection):
                 self.replication.hear_held(message)
             else:
                 self._execute(message)
-                if self.closed or self.lingering_since_s:
+                if self.closed or self.lingering_since_s or self.barred:
                     return
         if count >= self._read_bytes < READ_BYTES_MAX or self.codec.pending_bytes != self._pending_bytes:
             self.read_more(count, streams)
@@ -130,7 +147,7 @@ class BinaryClient(ClientConnection):
     def awaited(self) -> int:
         replicating = 0 if self.follower is None else self.follower.awaited
         consuming = 0 if self._serving is None else self._serving.awaited
-        return self.under_way + len(self.asked) + replicating + consuming
+        return self.under_way + len(self.asked) + replicating + consuming + self.barred
 
     @property
     def consumers(self) -> ConsumerSession:
@@ -168,17 +185,28 @@ class BinaryClient(ClientConnection):
     # --- the beginning ----------------------------------------------------------------------------------------------
 
     def hello(self, message: m.Hello) -> None:
+        if message.mechanism is not None:
+            hello_login.begin(self, message)
+            return
+        self.become_user(self.services.access.greeted(self.identity, message.token))
+        self.greet(message)
+
+    @property
+    def logins(self) -> Logins:
+        return self.binary.logins
+
+    def greet(self, message: m.Hello, proof: bytes | None = None) -> None:
         access = self.services.access
-        self.identity = access.greeted(self.identity, message.token)
         if not access.admits(self.identity):
-            self.end_with(Code.DENIED, "this broker wants its token in HELLO; this one is missing or wrong")
-        else:
-            self.codec.features = features = FEATURES.intersection(message.features)
-            if r.FEATURE in features:
-                self.identity = access.greeted_by_node(self.identity, self.host, message.peer_token)
-                self._replicate(message.node or "", message.address or "")
-            self.services.deadlines.login.stop(self)
-            self.say(pack(self._welcome(features)))
+            text = NO_LOGIN_TEXT if access.has_users else TOKEN_TEXT
+            self.end_with(Code.DENIED, text)
+            return
+        self.codec.features = features = FEATURES.intersection(message.features)
+        if r.FEATURE in features:
+            self.become_user(access.greeted_by_node(self.identity, self.host, message.peer_token))
+            self._replicate(message.node or "", message.address or "")
+        self.services.deadlines.login.stop(self)
+        self.say(pack(self._welcome(features, proof)))
 
     def _replicate(self, node: str, address: str) -> None:
         self.follower = FollowerSession(self, self.binary.node, node, address)
@@ -210,10 +238,14 @@ class BinaryClient(ClientConnection):
         assert self.follower is not None
         return self.follower
 
-    def may_create(self) -> bool:
-        return self.bound or super().may_create()
+    def may_create(self, name: bytes) -> bool:
+        return self._is_nodes(name) or super().may_create(name)
 
-    def _welcome(self, features: frozenset[str]) -> m.Welcome:
+    def _is_nodes(self, name: bytes) -> bool:
+        """Whether the peer is a node that has the right to this stream."""
+        return self.bound and self.may(Right.NODE, name)
+
+    def _welcome(self, features: frozenset[str], proof: bytes | None) -> m.Welcome:
         settings = self.services.settings
         limits = {
             "max_message_bytes": settings.max_message_bytes,
@@ -223,7 +255,7 @@ class BinaryClient(ClientConnection):
         }
         software = f"tailrace/{program_version()}"
         return m.Welcome(
-            m.VERSION, tuple(sorted(features)), software, self.binary.node.node_id, self.binary.slot, limits
+            m.VERSION, tuple(sorted(features)), software, self.binary.node.node_id, self.binary.slot, limits, proof
         )
 
     def malformed(self, message: m.Malformed) -> None:
@@ -254,6 +286,9 @@ class BinaryClient(ClientConnection):
         elif 0 < settings.max_address_handles <= self.account.handles and not self.bound:
             text = f"{self.account.key} has {settings.max_address_handles} handles here, the limit of one address"
             self.refuse_request(Op.OPEN, message.id, Code.HANDLES, text)
+        elif not (self.is_free or self.may(Right.PUBLISH, message.stream) or self._is_nodes(message.stream)):
+            refused = self.denial(Right.PUBLISH)
+            self.refuse_request(Op.OPEN, message.id, refused.code, f"{message.stream.decode()}: {refused.text}")
         else:
             self.account.handles += 1
             self.handles[message.id] = message.stream
@@ -352,6 +387,10 @@ class BinaryClient(ClientConnection):
         if len(self.cursors) + len(self.asked) >= limit:
             text = f"this connection has {limit} subscriptions, which is its limit"
             self.refuse_request(Op.SUBSCRIBE, number, Code.SUBSCRIPTIONS, text)
+            return
+        if not (self.is_free or self.may(Right.SUBSCRIBE, message.stream)):
+            refused = self.denial(Right.SUBSCRIBE)
+            self.refuse_request(Op.SUBSCRIBE, number, refused.code, refused.text)
             return
         self.asked[number] = message
         ask_end = message.start.kind == "new" or (message.end is not None and message.end[0] == "now")
@@ -557,6 +596,14 @@ class BinaryClient(ClientConnection):
             "consumers": None if self._serving is None else self._serving.export_state(),
         }
 
+    def drop_what_is_denied(self) -> None:
+        super().drop_what_is_denied()
+        self.handles = {
+            handle: name
+            for handle, name in self.handles.items()
+            if self.may(Right.PUBLISH, name) or self._is_nodes(name)
+        }
+
     def restore_state(self, state: dict[str, Any]) -> None:
         self.codec.restore_state(state["codec"])
         self.handles = dict(state["handles"])
@@ -595,6 +642,7 @@ _PING, _PONG = pack(m.Ping()), pack(m.Pong())
 
 _HANDLERS: Mapping[type, Callable[[BinaryClient, Any], None]] = {
     m.Hello: BinaryClient.hello,
+    m.Prove: hello_login.finish,
     m.Open: BinaryClient.open,
     m.Subscribe: BinaryClient.subscribe,
     m.Unsubscribe: BinaryClient.unsubscribe,

@@ -11,6 +11,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from tailrace.broker.access.identity import Identity
+from tailrace.broker.access.rules import Right, denied_text
 from tailrace.broker.connection.base import Connection, Pause
 from tailrace.broker.connection.deadlines import Awaited
 from tailrace.broker.connection.token_bucket import TokenBucket
@@ -19,7 +20,9 @@ from tailrace.broker.connection.unfinished import holders_to_end
 from tailrace.broker.delivery.cursor import Cursor, Delivery
 from tailrace.broker.routing.route import Route
 from tailrace.broker.services import RECEIVE_BUFFER_BYTES, Services
+from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
+from tailrace.shard.names import base_of
 
 if TYPE_CHECKING:
     from tailrace.broker.consumers.edge.session import ConsumerSession
@@ -52,11 +55,13 @@ class ClientConnection(Connection):
         "_read_bytes",
         "_recv_into",
         "_serving",
+        "barred",
         "created",
         "current",
         "cursors",
         "delivery",
         "held_up",
+        "is_free",
         "life_s",
         "moved_s",
         "queued",
@@ -75,6 +80,8 @@ class ClientConnection(Connection):
         self.created = 0
         self.queued = False
         self.held_up = 0  # steps that it asked for and that wait
+        self.barred = False  # its login has failed: nothing more that it sends is looked at
+        self.is_free = services.access.is_free(identity)  # no right has to be asked for before it uses a stream
         self.life_s = services.now_s
         self.moved_s = float("-inf")
         self.window_slot = -1  # the sibling most published to, see `broker.connection.migration`
@@ -285,11 +292,43 @@ class ClientConnection(Connection):
             self.log_refusal(code, text)
         self.tell(code, text)
 
-    def may_create(self) -> bool:
+    def may_create(self, name: bytes) -> bool:
+        """Whether it may make this stream. Companions are the broker's to make."""
+        if base_of(name) != name or not (self.is_free or self.may(Right.CREATE, name)):
+            return False
         hourly = self.account.streams
         if hourly is not None and hourly.level(self.services.now_s) < 1:
             return False
         return self.created < self.services.settings.max_streams_connection
+
+    def creation_refusal(self, name: bytes) -> Refused:
+        """Why `may_create` says no."""
+        if base_of(name) != name:
+            return Refused(Code.UNKNOWN, "no such stream here; the broker makes it when it is needed")
+        if not (self.is_free or self.may(Right.CREATE, name)):
+            return self.denial(Right.CREATE)
+        limit, hourly = self.services.settings.max_streams_connection, self.services.settings.max_address_streams
+        text = f"this connection has made {limit} streams, or its address {hourly} in an hour; no more are allowed"
+        return Refused(Code.STREAMS, text)
+
+    def denial(self, right: Right) -> Refused:
+        """What a connection without this right is told."""
+        return Refused(Code.DENIED, denied_text(self.identity, right))
+
+    def become_user(self, identity: Identity) -> None:
+        """It has logged in."""
+        self.identity = identity
+        self.is_free = self.services.access.is_free(identity)
+
+    def drop_what_is_denied(self) -> None:
+        """In a worker that has taken it over: end what it may not do any more."""
+        for cursor in list(self.cursors.values()):
+            if not self.may(Right.SUBSCRIBE, cursor.feed.name):
+                self.services.fanout.end(cursor)
+                refused = self.denial(Right.SUBSCRIBE)
+                self.subscription_ended(cursor, refused.code, refused.text)
+                if self.closed:
+                    return
 
     def count_created(self) -> None:
         self.created += 1

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from tailrace.broker.access.rules import Right
+from tailrace.broker.access.rules import Right, denied_text
 from tailrace.broker.connection.line import LineClient
+from tailrace.broker.connection.login import Logins
 from tailrace.broker.consumers.edge import line
 from tailrace.broker.delivery.subscribe import Subscriptions
 from tailrace.broker.process.event_log import Event
@@ -31,6 +32,8 @@ from tailrace.shard.meta import Role
 
 GATHER_COLUMNS_STREAMS = ("stream", "role", "epoch")
 GATHER_COLUMNS_CONNS = ("worker", "peer", "age_s", "subscriptions", "unsent_bytes", "lag_messages")
+_RIGHTS: Mapping[type, Right] = {c.Subscribe: Right.SUBSCRIBE, **dict.fromkeys(line.COMMANDS, Right.CONSUME)}
+"""What commands that are for everybody need."""
 RULES_SLOT = 0  # whose worker writes down what is said of many streams at once
 NO_UPSTREAM = ["", 0, "time", 0]
 WORKER_COLUMNS = ("worker", "pid", "state", "beat_age_s", "connections", "subscriptions", "streams", "restarts")
@@ -54,6 +57,7 @@ class Commands:
         subscribing: Subscriptions,
         calls: WorkerCalls,
         scouts: PromotionChecks,
+        logins: Logins,
         board: Board,
         ask_to_stop: Callable[[], None],
     ) -> None:
@@ -61,12 +65,14 @@ class Commands:
         self._subscribing = subscribing
         self._calls = calls
         self._scouts = scouts
+        self._logins = logins
         self._board = board
         self._ask_to_stop = ask_to_stop
         self._table: Mapping[type, Callable[[LineClient, Any], None]] = {
             c.Subscribe: self.subscribe,
             c.Unsubscribe: self.unsubscribe,
             c.Ack: self.ack,
+            c.Auth: self.auth,
             c.Ping: self.ping,
             c.Help: self.help,
             c.Master: self.master,
@@ -84,19 +90,30 @@ class Commands:
             **dict.fromkeys(line.COMMANDS, line.execute),
         }
 
-    def execute(self, client: LineClient, command: object) -> None:
+    def execute(self, client: LineClient, command: Any) -> None:
         kind = type(command)
-        if kind in c.ADMIN and (refusal := _not_an_administrator(client)):
+        if kind in c.ADMIN and (refusal := _not_an_administrator(client, command)):
             client.refuse(Code.DENIED, refusal)
             return
         if kind in c.ADMIN:
             self._services.events.write(Event.ADMIN, **client.event_fields(), command=shown_command(command))
+        if kind in _RIGHTS and not client.is_free:
+            refused = client.denial(_RIGHTS[kind])
+            if not client.may(_RIGHTS[kind], command.stream):
+                client.refuse(refused.code, f"{command.stream.decode()}: {refused.text}")
+                return
         self._table[kind](client, command)
 
     # --- for everybody ----------------------------------------------------------------------------------------------
 
     def ack(self, client: LineClient, command: c.Ack) -> None:
         client.answer(answers.ok_ack(command.on))
+
+    def auth(self, client: LineClient, command: c.Auth) -> None:
+        def done() -> None:
+            client.answer(answers.ok("auth", command.user))
+
+        self._logins.with_secret(client, command.user.decode(), command.secret.decode(), done)
 
     def ping(self, client: LineClient, _command: c.Ping) -> None:
         client.answer(answers.pong())
@@ -427,10 +444,16 @@ class Commands:
         return answers.err(refused.code, refused.text)
 
 
-def _not_an_administrator(client: LineClient) -> str:
-    """Why this connection may not administer the node; empty when it may."""
-    if not client.may(Right.ADMIN):
+def _not_an_administrator(client: LineClient, command: Any) -> str:
+    """Why this connection may not give this command; empty when it may."""
+    access = client.services.access
+    if not access.has_users and not client.may(Right.ADMIN):
         return "this command is only for connections from this machine"
+    name: bytes = getattr(command, "stream", getattr(command, "prefix", b""))
+    is_whole = isinstance(command, c.Streams) or is_pattern(name)
+    stem = name.removesuffix(b"*") if is_pattern(name) else name
+    if not (access.may_all(client.identity, Right.ADMIN, stem) if is_whole else client.may(Right.ADMIN, name)):
+        return denied_text(client.identity, Right.ADMIN)
     if client.strayed:
         return "this connection has sent a line that is no command, and administers nothing any more: connect again"
     return ""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tailrace.broker.access.identity import Identity
+from tailrace.broker.access.rules import Right
 from tailrace.broker.connection.base import OUT_HIGH_BYTES, Pause
 from tailrace.broker.connection.client import ClientConnection
 from tailrace.broker.connection.transport import AnySocket
@@ -69,12 +70,11 @@ class LineClient(ClientConnection):
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def take(self, count: int) -> None:
-        services = self.services
         command: object = None
-        commands = iter(self.codec.feed(services.receive_view, count))
+        commands = iter(self.codec.feed(self.services.receive_view, count))
         for command in commands:
             if type(command) is Staged:
-                services.router.publish(self, command)
+                self._publish(command)
             else:
                 self._execute(command)
                 if self.closed or self.lingering_since_s:
@@ -84,6 +84,18 @@ class LineClient(ClientConnection):
                     self.backlog.extend(commands)
         if count >= self._read_bytes or self.codec.pending_bytes != self._pending_bytes:
             self.read_more(count, _streams_of(command))
+
+    def _publish(self, staged: Staged) -> None:
+        """The rights are looked at once for each stream and read, and not at all while everybody has them."""
+        if self.is_free:
+            self.services.router.publish(self, staged)
+            return
+        denied = [key for key, group in enumerate(staged.groups) if not self.may(Right.PUBLISH, group[0])]
+        if not denied:
+            self.services.router.publish(self, staged)
+            return
+        self.services.metrics.refused.add(Code.DENIED, sum(staged.groups[key][1] for key in denied))
+        self.services.router.publish_allowed(self, staged, dict.fromkeys(denied, self.denial(Right.PUBLISH)))
 
     def _execute(self, command: object) -> None:
         """Any command but a publish, after everything this connection published before it."""
@@ -118,7 +130,7 @@ class LineClient(ClientConnection):
         while self.backlog and not self.held_up and not (self.closed or self.lingering_since_s):
             command = self.backlog.popleft()
             if type(command) is Staged:
-                self.services.router.publish(self, command)
+                self._publish(command)
             else:
                 self._execute(command)
                 self._choke()

@@ -59,10 +59,12 @@ class Subscriptions:
                 ask()
 
         def ask() -> None:
-            self._services.router.call(name, "ensure", [name, client.may_create()], answered, client)
+            self._services.router.call(name, "ensure", [name, client.may_create(name)], answered, client)
 
         def answered(value: Any) -> None:
-            if not isinstance(value, Refused) and value < 0:  # it was made just now
+            if isinstance(value, Refused) and value.code == Code.STREAMS:
+                value = client.creation_refusal(name)
+            elif not isinstance(value, Refused) and value < 0:  # it was made just now
                 client.count_created()
                 value = 0
             self.after_opening(client, name, lambda: done(value))

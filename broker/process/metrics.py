@@ -185,6 +185,14 @@ class WorkerMetrics:
         default_factory=LabelCounts,
         metadata=_tally("tailrace_refused_commands", "code", "Commands answered with an error, by its code.", CODES),
     )
+    logins: LabelCounts = field(
+        default_factory=LabelCounts,
+        metadata=_tally("tailrace_logins", "proof", "Logins, by how the user was proven."),
+    )
+    login_failures: LabelCounts = field(
+        default_factory=LabelCounts,
+        metadata=_tally("tailrace_login_failures", "reason", "Logins that failed, by reason."),
+    )
     dropped: LabelCounts = field(
         default_factory=LabelCounts,
         metadata=_tally("tailrace_closed_connections", "reason", "Client connections that are no more, by reason."),

@@ -34,6 +34,8 @@ LINE_OVERHEAD_BYTES = 4_096
 # As the example file has them.
 SECTIONS = ("node", "listen", "tls", "access", "replication", "metrics", "log", "limits", "timing")
 
+USERS_FILE = Path("/etc/tailrace/users.toml")
+
 _CURSOR_PREFIX = CURSOR_PREFIX.decode()
 
 
@@ -255,6 +257,13 @@ class Settings(FairLimits):
         "PEM file with the CAs of other nodes' certificates; empty: those of the system",
     )
 
+    users_file: Path = setting(
+        "access",
+        "users_file",
+        Kind.PATH,
+        USERS_FILE,
+        "the file of users, if there is one; tailrace user edits it, and from then on everybody must log in",
+    )
     allow_anonymous: bool = setting(
         "access",
         "allow_anonymous",
@@ -541,7 +550,7 @@ class Settings(FairLimits):
 
     streams: tuple[StreamPolicy, ...] = ()
     slaves: tuple[SlaveRule, ...] = ()
-    users: tuple[User, ...] = ()
+    users: tuple[User, ...] | None = None  # None: there is no file of users
     rules: tuple[AccessRule, ...] = ()
 
     def policy(self, name: str) -> StreamPolicy:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from tailrace.broker.process.work import Asker
+from tailrace.broker.streams.refused import Refused
 from tailrace.protocol import answers
 from tailrace.protocol.errors import Code
 
@@ -34,7 +35,9 @@ class OutcomeSink(Protocol):
 
     def unreplicated(self, key: int, first_seq: int, text: str) -> None: ...
 
-    def may_create(self) -> bool: ...
+    def may_create(self, name: bytes) -> bool: ...
+
+    def creation_refusal(self, name: bytes) -> Refused: ...
 
     def count_created(self) -> None: ...
 
@@ -44,7 +47,9 @@ class QuietPublisher(Asker, Protocol):
 
     def publish_refused(self, name: bytes, count: int, code: Code, text: str) -> None: ...
 
-    def may_create(self) -> bool: ...
+    def may_create(self, name: bytes) -> bool: ...
+
+    def creation_refusal(self, name: bytes) -> Refused: ...
 
     def count_created(self) -> None: ...
 
@@ -125,12 +130,17 @@ class StreamBatch:
     def creator(self) -> OutcomeSink | QuietPublisher | None:
         """Who of the publishers may still create a stream; None when each has reached its limit."""
         for publisher, _count in self.quiet:
-            if publisher.may_create():
+            if publisher.may_create(self.name):
                 return publisher
         for sink, _key, _base in self.parts:
-            if sink.may_create():
+            if sink.may_create(self.name):
                 return sink
         return None
+
+    def creation_refusal(self) -> Refused:
+        """Why none of the publishers may; the first one's reason."""
+        first = self.quiet[0][0] if self.quiet else self.parts[0][0] if self.parts else None
+        return Refused(Code.UNKNOWN, "no such stream here") if first is None else first.creation_refusal(self.name)
 
     def askers(self) -> tuple[Asker, ...]:
         """Each of its publishers once."""
@@ -181,7 +191,9 @@ class FramePublisher(Asker, Protocol):
 
     def publish_done(self, publication: FramePublication) -> None: ...
 
-    def may_create(self) -> bool: ...
+    def may_create(self, name: bytes) -> bool: ...
+
+    def creation_refusal(self, name: bytes) -> Refused: ...
 
     def count_created(self) -> None: ...
 
@@ -223,8 +235,11 @@ class FramePublication:
         self.results[key] = first_seq, self.count, 0
         self.refused(key, Code.UNREPLICATED, text)
 
-    def may_create(self) -> bool:
-        return self._client.may_create()
+    def may_create(self, name: bytes) -> bool:
+        return self._client.may_create(name)
+
+    def creation_refusal(self, name: bytes) -> Refused:
+        return self._client.creation_refusal(name)
 
     def count_created(self) -> None:
         self._client.count_created()
@@ -242,7 +257,9 @@ class RunPublisher(Asker, Protocol):
 
     def group_refused(self, run: RunPublication, key: int, code: Code, text: str, first_seq: int | None) -> None: ...
 
-    def may_create(self) -> bool: ...
+    def may_create(self, name: bytes) -> bool: ...
+
+    def creation_refusal(self, name: bytes) -> Refused: ...
 
     def count_created(self) -> None: ...
 
@@ -282,15 +299,20 @@ class RunPublication:
     def unreplicated(self, key: int, first_seq: int, text: str) -> None:
         self._client.group_refused(self, key, Code.UNREPLICATED, text, first_seq)
 
-    def may_create(self) -> bool:
-        return self._client.may_create()
+    def may_create(self, name: bytes) -> bool:
+        return self._client.may_create(name)
+
+    def creation_refusal(self, name: bytes) -> Refused:
+        return self._client.creation_refusal(name)
 
     def count_created(self) -> None:
         self._client.count_created()
 
 
 class Creator(Asker, Protocol):
-    def may_create(self) -> bool: ...
+    def may_create(self, name: bytes) -> bool: ...
+
+    def creation_refusal(self, name: bytes) -> Refused: ...
 
     def count_created(self) -> None: ...
 
@@ -331,8 +353,11 @@ class LinePublication(Pending):
     def unreplicated(self, key: int, _first_seq: int, text: str) -> None:
         self.refused(key, Code.UNREPLICATED, text)
 
-    def may_create(self) -> bool:
-        return self._creator.may_create()
+    def may_create(self, name: bytes) -> bool:
+        return self._creator.may_create(name)
+
+    def creation_refusal(self, name: bytes) -> Refused:
+        return self._creator.creation_refusal(name)
 
     def count_created(self) -> None:
         self._creator.count_created()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import count
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from tailrace.broker.process.metrics import Traffic, WorkerMetrics
@@ -65,6 +66,8 @@ OF_A_STREAM = frozenset(
     }
 )
 LONG = OF_A_STREAM - {"ensure", "consume", "get"}
+
+NONE_DENIED: Mapping[int, Refused] = MappingProxyType({})
 
 LateAnswer = Callable[[list[Any], OnResult], None]
 
@@ -145,6 +148,9 @@ class ForwardedBatches(RoutedRequest):
             creator.count_created()
         if code == Code.UNREPLICATED:
             batch.unreplicated(first_seq, text)
+        elif code == Code.STREAMS:
+            refused = batch.creation_refusal()
+            batch.refused(refused.code, refused.text)
         elif code:
             batch.refused(Code(code), text)
         else:
@@ -299,6 +305,11 @@ class Router:
             self._publish_awaited(client, remote, [])
         self._count(client, messages)
 
+    def publish_allowed(self, client: LinePublisher, staged: Staged, denied: Mapping[int, Refused]) -> None:
+        """As `publish`, but for the groups with these indexes, which are refused."""
+        self._publish_awaited(client, staged.groups, staged.order, denied)
+        self._count(client, sum(group[1] for group in staged.groups))
+
     def publish_frames(
         self,
         client: PublishingClient,
@@ -338,12 +349,19 @@ class Router:
         self._count(client, messages)
 
     def _publish_awaited(
-        self, client: LinePublisher, groups: list[tuple[bytes, int, bytearray]], order: list[int]
+        self,
+        client: LinePublisher,
+        groups: list[tuple[bytes, int, bytearray]],
+        order: list[int],
+        denied: Mapping[int, Refused] = NONE_DENIED,
     ) -> None:
         publication = LinePublication(client.answers_ready, client, groups, order)
         client.pend(publication)
         away: dict[Route, int] = {}
         for key, (name, messages, frames) in enumerate(groups):
+            if key in denied:
+                publication.refused(key, denied[key].code, denied[key].text)
+                continue
             batch = self.batch(name)
             batch.add(publication, key, messages, frames)
             self.staged_bytes += len(frames)

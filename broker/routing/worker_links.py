@@ -75,8 +75,12 @@ class ForwardedStream:
         self.first_seq = first_seq
         self.refused(key, Code.UNREPLICATED, text)
 
-    def may_create(self) -> bool:
+    def may_create(self, _name: bytes) -> bool:
         return self._may_create
+
+    def creation_refusal(self, _name: bytes) -> Refused:
+        """The worker of the connection knows why."""
+        return Refused(Code.STREAMS, "this connection may not make this stream")
 
     def count_created(self) -> None:
         self.created = True

@@ -325,11 +325,7 @@ class Owner:
         if name not in self.catalog.names:
             creator = next((creator for batch in batches if (creator := batch.creator()) is not None), None)
             if creator is None:
-                limit, hourly = self.settings.max_streams_connection, self.settings.max_address_streams
-                text = (
-                    f"this connection has made {limit} streams, or its address {hourly} in an hour; no more are allowed"
-                )
-                raise Refused(Code.STREAMS, text)
+                raise batches[0].creation_refusal()
             self.create(name)
             creator.count_created()
         return self.stream(name)

@@ -45,8 +45,11 @@ class Sink:
         self.logged_at[key] = first_seq
         self.refused(key, Code.UNREPLICATED, text)
 
-    def may_create(self) -> bool:
+    def may_create(self, _name: bytes) -> bool:
         return self._may_create
+
+    def creation_refusal(self, _name: bytes) -> Refused:
+        return Refused(Code.STREAMS, "no more streams")
 
     def count_created(self) -> None:
         self.created += 1

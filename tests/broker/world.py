@@ -198,8 +198,8 @@ class World:
             moved = [peer.read() for peer in peers]
             still = 0 if any(moved) else still + 1
             for worker in workers:
-                while worker.role_writer.pending:
-                    time.sleep(0.0005)  # the disk takes its time
+                while worker.role_writer.pending or worker.logins.busy:
+                    time.sleep(0.0005)  # the disk, or a helper thread, takes its time
                     worker.turn()
                     still = 0
             if still > 2 * len(workers) and not any(busy(worker) for worker in workers):

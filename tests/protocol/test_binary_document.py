@@ -47,8 +47,10 @@ TEXT = (Path(__file__).resolve().parents[2] / "docs" / "binary-protocol.md").rea
 END = r.CopyEnd("s", "slave", 2, 1, 5)
 SIZES = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q"}
 FULL: dict[str, m.AnyMessage] = {
-    "HELLO": m.Hello(1, (), "c", "t", "n", ":1", "p"),
-    "WELCOME": m.Welcome(1, (), "s", "n", 0, {}),
+    "HELLO": m.Hello(1, (), "c", "t", "n", ":1", "p", "bearer", "ann", b"t"),
+    "WELCOME": m.Welcome(1, (), "s", "n", 0, {}, b"v"),
+    "CHALLENGE": m.Challenge(b"r"),
+    "PROVE": m.Prove(b"c"),
     "OPEN": m.Open(1, b"s"),
     "OPENED": m.Opened(1),
     "SUBSCRIBE": m.Subscribe(1, b"s", From("time", 0), 1, ("now", 0), 1),

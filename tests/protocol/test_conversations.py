@@ -54,6 +54,7 @@ Step: TypeAlias = "tuple[str, m.AnyMessage | bytes, object]"
 """Who speaks ("→" the client, "←" the broker), what (or mere bytes), and what the other end takes it for."""
 
 WELCOME = m.Welcome(1, (), "tailrace/9", "node", 0, {"max_message_bytes": MAX_MESSAGE_BYTES})
+LOGIN = m.Hello(1, (), "c", mechanism="SCRAM-SHA-256", user="ann", login=b"n,,n=ann,r=x")
 LARGE = pack_frame(bytes(MAX_MESSAGE_BYTES)) * 2
 ROWS = ((4, 3, 0, "", ""), (0, 3, 0, "full", "no space"))
 
@@ -118,6 +119,9 @@ SCENARIOS: dict[str, list[Step]] = {
     ],
     "a trim": [*GREETING, *SUBSCRIBED, *hears(m.Failed("trimmed", "4 to 6", False, 7, 1), m.Chunk(1, stamped(seq=7)))],
     "damage": [*GREETING, *SUBSCRIBED, *hears(m.Ended(1, 4, "damaged", "s: its files are damaged"))],
+    "a login": [
+        *says(LOGIN), *hears(m.Challenge(b"r=")), *says(m.Prove(b"c=")), *hears(WELCOME), *says(m.Ping()),
+    ],
     "heartbeats of both": [*GREETING, *says(m.Ping()), *hears(m.Pong(), m.Ping()), *says(m.Pong())],
     "an unknown opcode": [*GREETING, *garbles(b"\xc8\x02\0\0\0hi", 200, 0, "protocol"), *says(m.Ping())],
     "a body that is no map": [*GREETING, *garbles(b"\x03\x02\0\0\0hi", 3, 0, "usage"), *says(m.Ping())],

@@ -88,6 +88,7 @@ GOOD: list[tuple[bytes, object]] = [
     (b"unconsume s n", c.Unconsume(b"s", b"n")),
     (b"leave s n", c.Leave(b"s", b"n")),
     (b"consumers s", c.Consumers(b"s")),
+    (b"auth ann secret|x", c.Auth(b"ann", b"secret|x")),
     (b"streams", c.Streams()),
     (b"streams log.", c.Streams(b"log.")),
     (b"streams $", c.Streams(b"$")),

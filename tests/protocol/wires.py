@@ -13,6 +13,7 @@ from tailrace.protocol.features import HOMES
 from tailrace.protocol.messages import (
     Ack,
     AnyMessage,
+    Challenge,
     Chunk,
     Close,
     CoreRequest,
@@ -26,6 +27,7 @@ from tailrace.protocol.messages import (
     Opened,
     Ping,
     Pong,
+    Prove,
     Publish,
     Published,
     Request,
@@ -139,6 +141,7 @@ REQUESTS: Sequence[Request] = (
         2**63 - 1,
     ),
     Get(2**32 - 1, b"news", b"billing", b"m1", ((1, 2, 1),), max_messages=10_000, wait_ms=1, ack=2),
+    Prove(b"c=biws"),
     Ping(),
     Pong(),
     Close(),
@@ -146,6 +149,8 @@ REQUESTS: Sequence[Request] = (
 """HELLO, then one of each, and the forms that differ."""
 RESPONSES: Sequence[Response] = (
     Welcome(1, ("a feature",), "tailrace/9", "node", 3, {"max_message_bytes": 2**63 - 1, "another": 0}),
+    Welcome(1, (), "tailrace/9", "node", 3, {}, b"v=proof"),
+    Challenge(b"r=nonce"),
     Opened(7),
     Published(1, ((2**63, 3, 2**32 - 1),)),
     Published(2, ((0, 3, 0), (5, 3, 1), (8, 3, 2))),

@@ -28,4 +28,6 @@ def test_the_example_is_the_defaults_commented_out_or_not(tmp_path: Path) -> Non
     uncommented = uncommented.replace("\ninterval_ms = ", "\n#interval_ms = ")
     file = tmp_path / "example.toml"
     file.write_text(uncommented)
+    uncommented = uncommented.replace("\nusers_file = ", "\n#users_file = ")  # it must be there if it is named
+    file.write_text(uncommented)
     assert load(file) == Settings(streams=(StreamPolicy(),), slaves=(SlaveRule(),))

@@ -2,8 +2,9 @@
 
 shard imports none of the others, protocol imports shard. client and broker stand on these two, supervisor on broker.
 spark imports the client as well, bench the codecs alone. Of the modules of the command (cli), which load each other
-only when they are asked for, `serve` alone imports the supervisor. Names are those of folders: `client.core.session` is
-imported as `tailrace.core.session`. The client's core imports neither of its two shells, nor a clock or a socket.
+only when they are asked for, `serve` and `user` alone import the supervisor. Names are those of folders:
+`client.core.session` is imported as `tailrace.core.session`. The client's core imports neither of its two shells, nor a
+clock or a socket.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ MAY_IMPORT = {
     "supervisor": ("supervisor", "broker", *CODECS),
     "cli": ("cli", "client", *CODECS),
     "cli.serve": ("cli", "client", "supervisor", "broker", *CODECS),
+    "cli.user": ("cli", "client", "supervisor", "broker", *CODECS),
     "cli.rollup": ("cli", "client", "spark", "supervisor.config", *CODECS),
     "cli.spark_zip": ("cli", "spark", *CODECS),
     "spark": ("spark", "client", *CODECS),

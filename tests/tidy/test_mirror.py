@@ -9,6 +9,7 @@ from tests.tidy import tree
 SMALL_LINES = 30  # a module this small needs no test of its own
 # module: what tests it instead. When you split or write a module, add its tests here.
 ELSEWHERE: dict[str, str] = {
+    "broker/connection/hello_login.py": "tests/broker/connection/test_login.py",
     "broker/delivery/cursor.py": "tests/broker/delivery/test_fanout.py",
     "cli/conformance_checks.py": "tests/cli/test_conformance.py",
     "spark/rollup/large.py": "tests/spark/rollup/test_reading.py",

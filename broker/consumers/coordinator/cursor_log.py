@@ -165,8 +165,11 @@ class CursorLog(Nobody):
     def publish_refused(self, _name: bytes, _count: int, code: Code, text: str) -> None:
         self.failure = Refused(code, text)
 
-    def may_create(self) -> bool:
+    def may_create(self, _name: bytes) -> bool:
         return False
+
+    def creation_refusal(self, _name: bytes) -> Refused:
+        return Refused(Code.UNKNOWN, "no such stream here")
 
     def count_created(self) -> None: ...
 

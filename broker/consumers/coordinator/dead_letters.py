@@ -51,8 +51,11 @@ class LetterPublish:
     def unreplicated(self, key: int, first_seq: int, _text: str) -> None:
         self.published(key, first_seq, 0)
 
-    def may_create(self) -> bool:
+    def may_create(self, _name: bytes) -> bool:
         return False
+
+    def creation_refusal(self, _name: bytes) -> Refused:
+        return Refused(Code.UNKNOWN, "no such stream here")
 
     def count_created(self) -> None: ...
 

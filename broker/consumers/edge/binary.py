@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tailrace.broker.access.rules import Right
 from tailrace.broker.consumers.edge.session import FetchedGet
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol import consuming as c
@@ -21,6 +22,9 @@ def consume(client: BinaryClient, message: c.Consume) -> None:
         else:
             client.say(pack(_consumed(message.id, value)))
 
+    if (refused := _denied(client, message.stream)) is not None:
+        answer(refused)
+        return
     client.consumers.consume(message, answer)
 
 
@@ -35,7 +39,16 @@ def get(client: BinaryClient, message: c.Get) -> None:
             client.say(part)
         client.traffic.messages_out += sum(run[1] for run in runs)
 
+    if (refused := _denied(client, message.stream)) is not None:
+        answer(refused)
+        return
     client.consumers.get(message, answer)
+
+
+def _denied(client: BinaryClient, stream: bytes) -> Refused | None:
+    """Why the connection may not consume this stream, if it may not."""
+    may = client.is_free or client.may(Right.CONSUME, stream)
+    return None if may else client.denial(Right.CONSUME)
 
 
 def _consumed(number: int, value: dict[str, Any]) -> c.Consumed:

@@ -86,7 +86,10 @@ class _HandedOverWait:
     def unreplicated(self, _key: int, _first_seq: int, text: str) -> None:
         self._done(Refused(Code.UNREPLICATED, text))
 
-    def may_create(self) -> bool:
+    def may_create(self, _name: bytes) -> bool:
         return False
+
+    def creation_refusal(self, _name: bytes) -> Refused:
+        return Refused(Code.UNKNOWN, "no such stream here")
 
     def count_created(self) -> None: ...

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, Protocol
 
+from tailrace.broker.access.rules import Right
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.streams.owner import Owner, Refused
 from tailrace.broker.streams.refused import CallArgs
@@ -52,6 +53,8 @@ class Watcher(Protocol):
     out: bytearray
 
     def say(self, envelope: bytes) -> None: ...
+
+    def may(self, right: Right, stream: bytes) -> bool: ...
 
 
 class NameWatch:
@@ -141,7 +144,7 @@ class NameCatalog:
         found: list[bytes] = []
         for name in islice(self._names, watch.place, watch.place + SCANNED_AT_ONCE):
             watch.place += 1
-            if base_of(name).startswith(watch.prefix):
+            if base_of(name).startswith(watch.prefix) and client.may(Right.NODE, name):
                 found.append(name)
                 if len(found) >= NAMES_MAX:
                     break

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tailrace.broker.access.identity import Proof
+from tailrace.broker.access.rules import Right
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.subscribe import Subscriptions, storage_refusals
 from tailrace.broker.replication.downstream import replica_state
@@ -48,6 +49,8 @@ UNTRUSTED_TEXT = (
     "only nodes on this machine, at an address in [replication] peers of this node's configuration, or with its"
     " [replication] token may do this"
 )
+NO_RIGHT_TEXT = "this needs the right node to the stream, and a login with SCRAM or a certificate"
+ASK_TEXT = "this needs the right node or the right admin"
 LEAVING_TEXT = "the worker that was asked is leaving; this may or may not be done, ask again"
 
 
@@ -133,13 +136,17 @@ class FollowerSession:
 
     # --- who is believed --------------------------------------------------------------------------------------------
 
-    def _admits(self, op: Op, number: int) -> bool:
-        """Whether the peer may do this; the answer is given if not."""
-        if self.trusted:
+    def _admits(self, op: Op, number: int, name: bytes) -> bool:
+        """Whether the peer may do this with a stream; the answer is given if not."""
+        if self.trusted and self.client.may(Right.NODE, name):
             return True
         self.here.followers.complain(f"{self.client.peer} may not {op.name} here: it is not one of the peers")
-        self.client.refuse_request(op, number, Code.DENIED, UNTRUSTED_TEXT)
+        self.client.refuse_request(op, number, Code.DENIED, self._untrusted_text)
         return False
+
+    @property
+    def _untrusted_text(self) -> str:
+        return NO_RIGHT_TEXT if self.client.services.access.has_users else UNTRUSTED_TEXT
 
     @property
     def claimed_address(self) -> tuple[()] | tuple[str, int]:
@@ -148,14 +155,17 @@ class FollowerSession:
 
     def _may_be_followed(self) -> bool:
         """Whether the address that the peer gives may be the one that streams follow from now on."""
-        host, peers = _host_of(self.address), self.here.owner.roles.peers
+        client, host, peers = self.client, _host_of(self.address), self.here.owner.roles.peers
+        user = client.services.access.users.get(client.identity.user)
+        if user is not None and self.address in user.addresses:
+            return True
         return self.client.identity.proof is Proof.PEER_TOKEN or may_lead(peers, self.client.host, host)
 
     # --- following --------------------------------------------------------------------------------------------------
 
     def follow(self, message: r.Follow) -> None:
         client, number = self.client, message.id
-        if not self._admits(Op.FOLLOW, number):
+        if not self._admits(Op.FOLLOW, number, message.stream):
             return
         if not self.node:
             client.refuse_request(Op.FOLLOW, number, Code.USAGE, "who follows says in HELLO which node it is")
@@ -245,7 +255,7 @@ class FollowerSession:
     def hear_held(self, message: r.Held) -> None:
         """Rows of streams that are followed no more were on their way when that ended."""
         if not self.trusted:
-            self.client.end_with(Code.DENIED, UNTRUSTED_TEXT)
+            self.client.end_with(Code.DENIED, self._untrusted_text)
             return
         followers = self.here.followers
         for number, node in message.gone:
@@ -278,7 +288,8 @@ class FollowerSession:
     # --- what else nodes say ----------------------------------------------------------------------------------------
 
     def watch(self, message: r.Watch) -> None:
-        if not self._admits(Op.WATCH, message.id):
+        if not self.trusted:
+            self.client.refuse_request(Op.WATCH, message.id, Code.DENIED, self._untrusted_text)
             return
         if len(self.watches) >= WATCHES_MAX and message.prefix not in self.watches:
             text = f"this connection watches {WATCHES_MAX} prefixes, which is its limit; watch shorter ones"
@@ -292,7 +303,7 @@ class FollowerSession:
         peer where it listens.
         """
         client, number = self.client, message.id
-        if not self._admits(Op.CLAIM, number):
+        if not self._admits(Op.CLAIM, number, message.stream):
             return
         if not self.node or not self.address:
             text = "who claims a stream says in HELLO which node it is, and where it listens"
@@ -317,7 +328,7 @@ class FollowerSession:
     def fence(self, message: r.Fence) -> None:
         """The peer has begun, or is about to begin, a term of a stream: nothing is acknowledged in an earlier one."""
         client, number = self.client, message.id
-        if not self._admits(Op.FENCE, number):
+        if not self._admits(Op.FENCE, number, message.stream):
             return
 
         def answer(value: Any) -> None:
@@ -332,6 +343,9 @@ class FollowerSession:
     def ask(self, message: r.Ask) -> None:
         """Every worker is asked; one that is down makes the answer an error, not one that is wrong."""
         client, number = self.client, message.id
+        if client.services.access.has_users and not (self.trusted or client.may(Right.ADMIN)):
+            client.refuse_request(Op.ASK, number, Code.DENIED, ASK_TEXT)
+            return
 
         def answer(outcome: r.Told | Refused) -> None:
             if isinstance(outcome, Refused):
@@ -345,8 +359,8 @@ class FollowerSession:
         """What the stream's owner says is answered when it says it; until then the connection may end all the same."""
         number = message.id
         try:
-            if not self.trusted:
-                raise Refused(Code.DENIED, UNTRUSTED_TEXT)
+            if not (self.trusted and self.client.may(Right.NODE, message.stream)):
+                raise Refused(Code.DENIED, self._untrusted_text)
             if not self.node:
                 raise Refused(Code.USAGE, "who calls says in HELLO which node it is")
             if self.client.leaving:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tailrace.broker.access.identity import Proof
-from tailrace.broker.access.users import ScramVerifier, User, name_valid, user_of_certificate
+from tailrace.broker.access.users import User, name_valid, user_of_certificate
+from tailrace.protocol.scram import ScramVerifier
 
 ANN = User("ann", scram=ScramVerifier(4096, b"salt", b"stored-key", b"server-key"), token_hashes=(b"0123456789",))
 WEB = User("web", certificates=("CN=web", "web.example.org"))

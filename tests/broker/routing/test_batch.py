@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from tailrace.broker.process.work import NOBODY, Asker, Nobody
 from tailrace.broker.routing.batch import LinePublication, Pending, StreamBatch
+from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tailrace.shard.frame import pack_frame
 
@@ -36,8 +37,11 @@ class FakePublisher(Nobody):
     def unreplicated(self, key: int, first_seq: int, text: str) -> None:
         self.heard.append((key, first_seq, text))
 
-    def may_create(self) -> bool:
+    def may_create(self, _name: bytes) -> bool:
         return self.may
+
+    def creation_refusal(self, _name: bytes) -> Refused:
+        return Refused(Code.STREAMS, "no more streams")
 
     def count_created(self) -> None:
         self.created += 1

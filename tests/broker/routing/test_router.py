@@ -45,8 +45,11 @@ class FakePublisher(Nobody):
     def publish_refused(self, name: bytes, count: int, code: Code, _text: str) -> None:
         self.errors.append((name, count, code.value))
 
-    def may_create(self) -> bool:
+    def may_create(self, _name: bytes) -> bool:
         return self.left > 0
+
+    def creation_refusal(self, _name: bytes) -> Refused:
+        return Refused(Code.STREAMS, "no more streams")
 
     def count_created(self) -> None:
         self.left -= 1
@@ -273,8 +276,11 @@ class FrameSink(Nobody):
     def publish_done(self, publication: FramePublication) -> None:
         self.done.append(publication)
 
-    def may_create(self) -> bool:
+    def may_create(self, _name: bytes) -> bool:
         return True
+
+    def creation_refusal(self, _name: bytes) -> Refused:
+        return Refused(Code.STREAMS, "no more streams")
 
     def count_created(self) -> None: ...
 

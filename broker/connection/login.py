@@ -1,0 +1,180 @@
+"""Logging in, on any door: what was shown is checked, failures are delayed, counted and logged.
+
+A token costs one quick hash, SCRAM three; a password that is itself sent is hashed by a helper thread. A failed login
+is answered FAILED_S later with one text for every reason, and ends the connection, which is not read until then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+from collections import deque
+from collections.abc import Callable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace.broker.access.identity import Proof
+from tailrace.broker.access.users import MARK_BYTES, User
+from tailrace.broker.streams.syncer import SyncJob
+from tailrace.protocol.errors import Code
+from tailrace.protocol.names import shown_text
+from tailrace.protocol.scram import ITERATIONS, SALT_BYTES, ScramVerifier, password_matches
+
+if TYPE_CHECKING:
+    from tailrace.broker.connection.client import ClientConnection
+    from tailrace.broker.services import Services
+
+log = logging.getLogger(__name__)
+
+FAILED_S: Final = 1.0
+"""How long the answer to a failed login is held back."""
+CHECKS_MAX: Final = 64
+"""Passwords of one worker that wait for the helper thread."""
+LOGS_A_TICK: Final = 5
+"""Lines about failed logins between two ticks of the slow timer."""
+FAILED_TEXT: Final = "the login failed: no such user, or not with this secret"
+INSECURE_TEXT: Final = "a secret is taken only over TLS or from this machine; use SCRAM-SHA-256, which sends none"
+NO_LOGIN_TEXT: Final = "this broker wants a login"
+
+
+class LoginFailure(StrEnum):
+    """Why a login failed, for metrics and the log. The peer is told the same for the first four."""
+
+    USER = "user"  # no such user
+    SECRET = "secret"
+    CERTIFICATE = "certificate"
+    EXCHANGE = "exchange"  # messages of SCRAM that are not right
+    MECHANISM = "mechanism"
+    INSECURE = "insecure"
+    OVERLOADED = "overloaded"
+
+
+class PasswordCheck:
+    """For the helper thread (`broker.streams.syncer`)."""
+
+    __slots__ = ("_password", "_verifier", "matches", "name")
+
+    def __init__(self, verifier: ScramVerifier, password: str) -> None:
+        self.name = "a login"
+        self.matches = False
+        self._verifier = verifier
+        self._password = password
+
+    def sync(self) -> None:
+        self.matches = password_matches(self._verifier, self._password)
+
+
+class Logins:
+    """One per worker. `request` hands something expensive to a helper thread."""
+
+    def __init__(self, services: Services, request: Callable[[Any, object], None]) -> None:
+        self._services = services
+        self._request = request
+        self._failed: deque[tuple[float, ClientConnection, Code, str]] = deque()  # no more than there are connections
+        self._checks = 0
+        self._logged = 0
+        self._unlogged = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a login has not been answered yet, for which the loop must not rest long."""
+        return bool(self._failed or self._checks)
+
+    # --- what was shown ---------------------------------------------------------------------------------------------
+
+    def with_secret(self, client: ClientConnection, name: str, secret: str, done: Callable[[], None]) -> None:
+        """Log in with a token, or with a password. `done` is called once it has worked; until then the client waits."""
+        if not (client.encrypted or client.identity.local):
+            self.fail(client, name, LoginFailure.INSECURE, INSECURE_TEXT)
+            return
+        user = self._services.access.users.get(name)
+        if self._by_token(client, user, secret):
+            done()
+        elif user is not None and user.scram is None:
+            self.fail(client, name, LoginFailure.SECRET)
+        elif self._checks >= CHECKS_MAX:
+            self.fail(client, name, LoginFailure.OVERLOADED, "too many logins at once; try again", Code.OVERLOADED)
+        else:
+            self._check(client, name, user, secret, done)
+
+    def _by_token(self, client: ClientConnection, user: User | None, token: str) -> bool:
+        shown = hashlib.sha256(token.encode()).digest()
+        for known in () if user is None else user.token_hashes:
+            if user is not None and hmac.compare_digest(known, shown):
+                self.succeed(client, user.name, Proof.BEARER, known[:MARK_BYTES])
+                return True
+        return False
+
+    def _check(
+        self, client: ClientConnection, name: str, user: User | None, password: str, done: Callable[[], None]
+    ) -> None:
+        """A user that does not exist takes as long as one that does."""
+        verifier = self.verifier_of(name)
+        check = PasswordCheck(verifier, password)
+        client.hold_up()
+        self._checks += 1
+
+        def checked() -> None:
+            self._checks -= 1
+            if client.closed:
+                return
+            if user is None or not check.matches:
+                client.held_up -= 1
+                self.fail(client, name, LoginFailure.SECRET if user else LoginFailure.USER)
+                return
+            self.succeed(client, user.name, Proof.BEARER, verifier.stored_key[:MARK_BYTES])
+            done()
+            client.go_on()
+
+        self._request(check, SyncJob(checked))
+
+    def verifier_of(self, name: str) -> ScramVerifier:
+        """A user's; for others one that looks like it, the same each time, and that no password fits."""
+        access = self._services.access
+        user = access.users.get(name)
+        if user is not None and user.scram is not None:
+            return user.scram
+        made = hmac.digest(access.secret, name.encode("utf-8", "replace"), "sha256")
+        return ScramVerifier(ITERATIONS, made[:SALT_BYTES], made, made)
+
+    # --- the outcome ------------------------------------------------------------------------------------------------
+
+    def succeed(self, client: ClientConnection, name: str, proof: Proof, credential: bytes) -> None:
+        client.become_user(self._services.access.logged_in(client.identity, name, proof, credential))
+        self._services.metrics.logins.add(proof.value)
+        log.info("login: peer=%s %s", client.peer, client.identity)
+
+    def fail(
+        self,
+        client: ClientConnection,
+        name: str,
+        reason: LoginFailure,
+        text: str = FAILED_TEXT,
+        code: Code = Code.DENIED,
+    ) -> None:
+        """The client hears of it later, and then its connection ends."""
+        client.barred = True
+        client.hold_up()
+        self._services.metrics.login_failures.add(reason.value)
+        self._failed.append((self._services.now_s + FAILED_S, client, code, text))
+        if self._logged < LOGS_A_TICK:
+            self._logged += 1
+            log.warning("login failed: peer=%s user=%s reason=%s", client.peer, shown_text(name[:64]), reason)
+        else:
+            self._unlogged += 1
+
+    def tick(self) -> None:
+        """From the quick timer: answer those whose time has come."""
+        while self._failed and self._failed[0][0] <= self._services.now_s:
+            _due_s, client, code, text = self._failed.popleft()
+            if not client.closed:
+                client.barred = False
+                client.end_with(code, text)
+                client.go_on()
+
+    def tell_unlogged(self) -> None:
+        """From the slow timer."""
+        if self._unlogged:
+            log.warning("login failed: %d more in this second", self._unlogged)
+        self._logged = self._unlogged = 0

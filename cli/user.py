@@ -1,0 +1,171 @@
+"""`tailrace user`: edits the file of users of a node."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from tailrace.broker.access.users import NAME_RULE, User, name_valid
+from tailrace.broker.process.settings import USERS_FILE
+from tailrace.cli.ending import OK, REFUSED, CommandError
+from tailrace.protocol.scram import make_verifier
+from tailrace.supervisor.user_file import UserFileError, editing, hash_token, read_users
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PASSWORD_VARIABLE: Final = "TAILRACE_PASSWORD"
+PASSWORD_CHARACTERS_MIN: Final = 8
+TOKEN_BYTES: Final = 32
+
+EPILOG = """\b
+Examples:
+  tailrace user add ann --group ops
+  tailrace user add sensor-7 --token
+  tailrace user passwd ann --password-file secret
+  tailrace user ls
+  tailrace user rm ann
+
+A running node takes the file with a reload. As soon as there is a file of users, every connection must log in.
+
+Exit codes: 0 done, 1 not done, such as for a user that is not there, 2 wrong arguments.
+"""
+
+
+@click.group("user", epilog=EPILOG)
+def command() -> None:
+    """Add, change, list and remove the users of a node."""
+
+
+def file_option(function: F) -> F:
+    text = f"The file of users [default: {USERS_FILE}]."
+    return click.option("--file", "path", type=click.Path(path_type=Path), default=USERS_FILE, help=text)(function)
+
+
+def password_option(function: F) -> F:
+    text = f"Read the password from this file; else from {PASSWORD_VARIABLE}, else it is asked for."
+    return click.option("--password-file", type=click.Path(path_type=Path), help=text)(function)
+
+
+@command.command("add")
+@click.argument("name")
+@click.option("--group", "groups", multiple=True, help="A group of the user. May be repeated.")
+@click.option("--token", is_flag=True, help="Make a token and print it; it is not shown again.")
+@click.option("--certificate", "certificates", multiple=True, help="Subject or alternative name of a certificate.")
+@click.option("--address", "addresses", multiple=True, metavar="HOST:PORT", help="Of a node: where it listens.")
+@password_option
+@file_option
+def add(
+    name: str,
+    groups: tuple[str, ...],
+    token: bool,
+    certificates: tuple[str, ...],
+    addresses: tuple[str, ...],
+    password_file: Path | None,
+    path: Path,
+) -> int:
+    """Add the user NAME, who logs in with a password, a new token or a certificate."""
+    for each in (name, *groups):
+        if not name_valid(each):
+            raise click.UsageError(f"{each!r}: the name of a user or group has {NAME_RULE}; anonymous is taken")
+    user = User(name, frozenset(groups), certificates=certificates, addresses=addresses)
+    made = secrets.token_urlsafe(TOKEN_BYTES)
+    if token:
+        user = replace(user, token_hashes=(hash_token(made),))
+    if password_file or not (token or certificates):
+        user = replace(user, scram=make_verifier(_password(password_file)))
+    with _editing(path) as users:
+        if name in users:
+            raise CommandError(f"{path}: the user {name} is there already", REFUSED)
+        users[name] = user
+    if token:
+        click.echo(made)
+    return OK
+
+
+@command.command("passwd")
+@click.argument("name")
+@click.option("--token", is_flag=True, help="Make a token in place of the old ones and print it.")
+@password_option
+@file_option
+def passwd(name: str, token: bool, password_file: Path | None, path: Path) -> int:
+    """Give the user NAME a new password, or a new token."""
+    made = secrets.token_urlsafe(TOKEN_BYTES)
+    password = "" if token else _password(password_file)
+    with _editing(path) as users:
+        user = _known(users, name, path)
+        if token:
+            users[name] = replace(user, token_hashes=(hash_token(made),))
+        else:
+            users[name] = replace(user, scram=make_verifier(password))
+    if token:
+        click.echo(made)
+    return OK
+
+
+@command.command("rm")
+@click.argument("name")
+@file_option
+def rm(name: str, path: Path) -> int:
+    """Remove the user NAME."""
+    with _editing(path) as users:
+        _known(users, name, path)
+        del users[name]
+    return OK
+
+
+@command.command("ls")
+@file_option
+def ls(path: Path) -> int:
+    """List the users: name, groups, ways to log in."""
+    try:
+        users = read_users(path)
+    except UserFileError as error:
+        raise CommandError(str(error), REFUSED) from None
+    for user in users:
+        ways = {"password": user.scram, "token": user.token_hashes, "certificate": user.certificates}
+        shown = ",".join(way for way, value in ways.items() if value) or "-"
+        click.echo(f"{user.name}\t{','.join(sorted(user.groups)) or '-'}\t{shown}")
+    return OK
+
+
+def _known(users: dict[str, User], name: str, path: Path) -> User:
+    if name not in users:
+        raise CommandError(f"{path}: there is no user {name}", REFUSED)
+    return users[name]
+
+
+@contextmanager
+def _editing(path: Path) -> Iterator[dict[str, User]]:
+    try:
+        with editing(path) as users:
+            yield users
+    except UserFileError as error:
+        raise CommandError(str(error), REFUSED) from None
+    except OSError as error:
+        raise CommandError(f"{path}: cannot be written: {error.strerror}", REFUSED) from None
+
+
+def _password(path: Path | None) -> str:
+    """From the file, the environment or the terminal; never from the command line, which `ps` shows."""
+    if path is not None:
+        try:
+            password = path.read_text().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise click.UsageError(f"{path}: cannot be read: {error}") from None
+    else:
+        password = os.environ.get(PASSWORD_VARIABLE) or _ask()
+    if len(password) < PASSWORD_CHARACTERS_MIN:
+        raise click.UsageError(f"a password has at least {PASSWORD_CHARACTERS_MIN} characters")
+    return password
+
+
+def _ask() -> str:
+    asked: str = click.prompt("Password", hide_input=True, confirmation_prompt=True)
+    return asked

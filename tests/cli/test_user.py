@@ -1,0 +1,63 @@
+"""`tailrace user`: what it writes is what a node takes, and secrets come from no argument."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tailrace.cli.main import run
+from tailrace.protocol.scram import password_matches
+from tailrace.supervisor.user_file import hash_token, read_users
+
+
+def test_users_come_change_and_go(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = ["--file", str(tmp_path / "users.toml")]
+    monkeypatch.setenv("TAILRACE_PASSWORD", "correct horse")
+    assert run(["user", "add", "ann", "--group", "ops", *file]) == 0
+    assert run(["user", "add", "sensor", "--token", *file]) == 0
+    token = capsys.readouterr().out.strip()
+    assert run(["user", "add", "n2", "--certificate", "CN=n2", "--address", "10.0.0.2:5050", *file]) == 0
+    ann, sensor, node = read_users(tmp_path / "users.toml")
+    assert ann.groups == {"ops"} and ann.scram is not None and password_matches(ann.scram, "correct horse")
+    assert sensor.token_hashes == (hash_token(token),) and sensor.scram is None
+    assert (node.certificates, node.addresses) == (("CN=n2",), ("10.0.0.2:5050",))
+    assert run(["user", "ls", *file]) == 0
+    assert capsys.readouterr().out == "ann\tops\tpassword\nsensor\t-\ttoken\nn2\t-\tcertificate\n"
+    assert run(["user", "passwd", "sensor", "--token", *file]) == 0
+    assert capsys.readouterr().out.strip() != token
+    assert run(["user", "rm", "ann", *file]) == 0
+    assert [user.name for user in read_users(tmp_path / "users.toml")] == ["sensor", "n2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "fault"),
+    [
+        (["add", "a b"], 2, "the name of a user"),
+        (["add", "ann"], 2, "at least 8 characters"),
+        (["add", "ann", "--password-file", "none"], 2, "cannot be read"),
+        (["rm", "ann"], 1, "there is no user ann"),
+        (["passwd", "ann", "--token"], 1, "there is no user ann"),
+        (["ls"], 1, "cannot be read"),
+    ],
+)
+def test_faults(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    code: int,
+    fault: str,
+) -> None:
+    monkeypatch.setenv("TAILRACE_PASSWORD", "short")
+    assert run(["user", *arguments, "--file", str(tmp_path / "users.toml")]) == code
+    assert fault in capsys.readouterr().err
+
+
+def test_a_user_is_added_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = ["--file", str(tmp_path / "users.toml")]
+    assert run(["user", "add", "ann", "--token", *file]) == 0
+    assert run(["user", "add", "ann", "--token", *file]) == 1
+    assert "is there already" in capsys.readouterr().err
