@@ -28,6 +28,7 @@ from tailrace.errors import (
     StreamBehind,
 )
 from tailrace.protocol.places import From
+from tailrace.shard.epochs import DEFAULT_HISTORY, History, find_epochs
 from tailrace.shard.frame import SEQ_OFFSET
 from tailrace.shard.leaves import load
 from tailrace.shard.walk import fault_text
@@ -147,6 +148,20 @@ class BrokerView:
     def timestamp_at(self, seq: int) -> int:
         stamp = self.stamp_at(seq)
         return stamp.timestamp_us if stamp else 0
+
+    def history(self) -> History:
+        """Masters are not known. Most streams need one request."""
+        if self.first_seq == self.next_seq:
+            return ()
+        if self._epoch_at(self.next_seq - 1) == DEFAULT_HISTORY[0].epoch:
+            return DEFAULT_HISTORY
+        found = find_epochs(self._epoch_at, self.first_seq, self.next_seq)
+        return tuple(start for start in found if start.epoch)
+
+    def _epoch_at(self, seq: int) -> int:
+        """0 if the message has been trimmed since."""
+        stamp = self.stamp_at(seq)
+        return stamp.epoch if stamp else 0
 
     def stamp_at(self, seq: int) -> Stamp | None:
         for chunk in self._connection.chunks(self.stream, seq, seq + 1):

@@ -8,7 +8,7 @@ an error. Data counts only if first_seq, read afterwards, shows that it was stil
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -17,10 +17,12 @@ import numpy as np
 
 from tailrace.shard.catalog import stream_names
 from tailrace.shard.directory import open_data_dir
-from tailrace.shard.errors import StreamCut
+from tailrace.shard.epochs import History, find_epochs, last_epoch, reconcile
+from tailrace.shard.errors import MetaDamaged, StreamCut
 from tailrace.shard.frame import HEADER_BYTES, INDEX_ENTRY_BYTES, unpack_header
 from tailrace.shard.header import HEADER_PAGE_BYTES, VALUE_MAX, HeaderFault, parse_index
 from tailrace.shard.index import entry_offset, read_entry, seq_at
+from tailrace.shard.meta import read_meta
 from tailrace.shard.reader import StreamReader, this_boot
 from tailrace.shard.stream_files import StreamPaths, stream_paths
 from tailrace.spark.entries import ENTRY, Entries, find_fault, no_entries
@@ -169,6 +171,14 @@ class DirectoryView:
         entry = read_entry(self._fd, seq, self._base_seq)
         return Stamp(entry.timestamp_us, entry.epoch) if entry else None
 
+    def history(self) -> History:
+        return read_history(self._paths, self.first_seq, self.next_seq, self._epoch_at)
+
+    def _epoch_at(self, seq: int) -> int:
+        """0 if the message has been trimmed since."""
+        entry = read_entry(self._fd, seq, self._base_seq)
+        return entry.epoch if entry else 0
+
     def close(self) -> None:
         os.close(self._fd)
         if self._content_fd >= 0:
@@ -179,6 +189,18 @@ class DirectoryView:
 
     def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
         self.close()
+
+
+def read_history(paths: StreamPaths, first_seq: int, next_seq: int, epoch_of: Callable[[int], int]) -> History:
+    """The terms that are written down, and those that messages first_seq..next_seq show. Raises OSError."""
+    try:
+        stored = read_meta(paths.directory, paths.name).history
+    except MetaDamaged:
+        stored = ()
+    if next_seq > first_seq and epoch_of(next_seq - 1) != last_epoch(stored):
+        found = find_epochs(epoch_of, first_seq, next_seq)
+        stored = reconcile(stored, tuple(start for start in found if start.epoch), next_seq)
+    return tuple(start for start in stored if start.first_seq <= next_seq)
 
 
 def open_view(directory: Path, ref: StreamRef, only_synced: bool = False) -> DirectoryView:

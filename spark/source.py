@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, Protocol
 
 from tailrace.core.address import Address
 from tailrace.errors import ConnectFailed, ConnectionLost, OperationTimeout, TailraceError
+from tailrace.shard.epochs import History
 from tailrace.shard.errors import StorageError
 from tailrace.shard.names import InvalidName
 from tailrace.spark.entries import Entries
@@ -67,6 +68,10 @@ class TimedView(Protocol):
 
     def timestamp_at(self, seq: int) -> int:
         """The time of a message from first_seq to next_seq; if it has been trimmed since, that of a later one."""
+
+    def history(self) -> History:
+        """The terms of the messages, and one that begins right behind them, as far as they are known; empty if nothing
+        is. Raises STREAM_ERRORS."""
 
 
 class StreamView(TimedView, Protocol):

@@ -2,19 +2,25 @@
 
 A slave's log holds the frames of its master's at the same seqs. So their rows of a minute have the same seqs, bytes and
 sum of gaps. In two streams that only share a name, these sums are not equal by chance: gaps are microseconds.
+
+Copies may also have no minute in common, if their stream has changed its master. The terms of both show that it is one
+stream, and which of them is ahead (`spark.rollup.terms`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from tailrace.spark.rollup.merge import Identity
+from tailrace.shard.epochs import NEVER_SEQ, History
+from tailrace.spark.rollup.merge import Fresh, Identity
+from tailrace.spark.rollup.terms import UNLISTED, Copy, Histories, find_foreign_seq, is_ahead, is_same_stream
 
 _SAME: Final = ["stream", "start", "first_seq", "last_seq", "messages", "bytes", "gaps", "gap_sum_us"]
 _IDENTITY: Final = list(Identity._fields)
@@ -37,3 +43,86 @@ def _read(files: Sequence[Path], names: list[str], wanted: pc.Expression) -> pa.
     start = pa.timestamp("us", tz="UTC")
     schema = pa.schema([(name, start if name == "start" else _TYPES[name]) for name in names])
     return ds.dataset(list(map(str, files)), format="parquet", schema=schema).to_table(filter=wanted)
+
+
+class Copies(NamedTuple):
+    """`found`: rows of other nodes, of streams that were read now. `end_seqs`: the first message that is not of the
+    stream, of rows that have some. `fresh`: streams that were read now, if `Fresh` has more of them than its defaults.
+    """
+
+    found: set[Identity]
+    end_seqs: dict[Identity, int]
+    fresh: list[Fresh]
+
+
+def compare_copies(
+    now: Mapping[str, Identity],
+    histories: Histories,
+    before: Mapping[Identity, bool],
+    known: Mapping[str, Histories],
+    found: Collection[Identity],
+) -> Copies:
+    """`now` has the streams that were read now, and `histories` their terms. `before` has the identities of former rows
+    of these streams, and whether they are this node's own. `known`: the terms of each node's copies, by its id.
+    `found`: copies that are known by their rows.
+    """
+    copies = Copies(set(found), {}, [])
+    for stream, rivals in _by_stream(now, before, known).items():
+        _compare(now[stream], histories.get(stream, UNLISTED), rivals, copies)
+    return copies
+
+
+class _Rival(NamedTuple):
+    """A copy, and the rows that the tables have of it; `is_own` if it was read from this node earlier. `is_sure`: the
+    rows are of the stream of which the terms are."""
+
+    copy: Copy
+    was: Identity | None = None
+    is_own: bool = False
+    is_sure: bool = True
+
+
+def _by_stream(
+    now: Mapping[str, Identity], before: Mapping[Identity, bool], known: Mapping[str, Histories]
+) -> dict[str, list[_Rival]]:
+    """The other copies of the streams, of those that have any."""
+    rivals: dict[str, list[_Rival]] = {}
+    names = Counter((was.stream, was.node) for was in before)
+    for was, is_own in before.items():
+        if was.node is not None and was.node in known:
+            copy = Copy(was.node, known[was.node].get(was.stream, UNLISTED))
+            # Of a stream that was made anew, there may be rows of both.
+            is_sure = names[was.stream, was.node] == 1
+            rivals.setdefault(was.stream, []).append(_Rival(copy, was, is_own, is_sure))
+    for node, listed in known.items():
+        for stream, history in listed.items():
+            is_new = stream in now and node != now[stream].node and (stream, node) not in names
+            if is_new:
+                rivals.setdefault(stream, []).append(_Rival(Copy(node, history)))
+    return rivals
+
+
+def _compare(now: Identity, history: History, rivals: Sequence[_Rival], copies: Copies) -> None:
+    """Adds to `copies` what is known of one stream."""
+    assert now.node is not None
+    mine = Copy(now.node, history)
+    others = [each for each in rivals if _is_copy(each, mine, copies.found)]
+    into, best = now, mine
+    for each in others:
+        ahead = [mine, *(other.copy for other in others if other is not each)]
+        end_seq = find_foreign_seq(each.copy, ahead)
+        if each.was is not None:
+            if end_seq < NEVER_SEQ:
+                copies.end_seqs[each.was] = end_seq
+            if not each.is_own:
+                copies.found.add(each.was)
+                if is_ahead(each.copy, best):
+                    into, best = each.was, each.copy
+    end_seq = find_foreign_seq(mine, [each.copy for each in others if not each.is_own])
+    if end_seq < NEVER_SEQ or into != now:
+        copies.fresh.append(Fresh(now, into, end_seq))
+
+
+def _is_copy(rival: _Rival, mine: Copy, found: Collection[Identity]) -> bool:
+    by_terms = rival.is_sure and is_same_stream(rival.copy, mine)
+    return rival.is_own or rival.was in found or by_terms

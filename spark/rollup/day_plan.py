@@ -15,6 +15,7 @@ from tailrace.shard.errors import StreamDamaged
 from tailrace.spark.plan import is_unborn
 from tailrace.spark.rollup.frame_view import FrameViews
 from tailrace.spark.rollup.kernel import DAY_US
+from tailrace.spark.rollup.terms import UNLISTED, Histories
 from tailrace.spark.rollup.units import TASK_ROWS, WHOLE_ROWS_MAX, Task, Unit, cut_units, pack
 from tailrace.spark.slices import BadStream, Slice, show_stream_id
 from tailrace.spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, TimedView
@@ -25,7 +26,7 @@ EPOCH_DAY: Final = date(1970, 1, 1)
 class DayPlan(NamedTuple):
     """`first_seqs` has every stream that could be opened, whether it has messages of the day or not, and the oldest
     message that it keeps; `stream_ids` likewise, None over a connection. `node` is the id of the node. `contradictory`
-    are streams whose index contradicts itself.
+    are streams whose index contradicts itself. `histories` has the terms of the streams, but for UNLISTED ones.
     """
 
     tasks: list[Task]
@@ -34,6 +35,7 @@ class DayPlan(NamedTuple):
     stream_ids: dict[str, str | None]
     node: str
     contradictory: list[BadStream]
+    histories: Histories
 
     @property
     def messages(self) -> int:
@@ -67,11 +69,14 @@ def plan_day(
     """
     start_us = day_start_us(day)
     units: list[Unit] = []
-    plan = DayPlan([], {}, [], {}, source.node_id(), [])
+    plan = DayPlan([], {}, [], {}, source.node_id(), [], {})
 
     def look(view: TimedView, by_frames: bool) -> None:
         units.extend(each._replace(by_frames=by_frames) for each in _units(view, start_us, whole_rows_max))
         plan.first_seqs[view.stream], plan.stream_ids[view.stream] = view.first_seq, show_stream_id(view.identity)
+        history = view.history()
+        if history != UNLISTED:
+            plan.histories[view.stream] = history
 
     refs = source.streams(patterns)
     for done, ref in enumerate(refs):

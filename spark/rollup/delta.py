@@ -46,7 +46,7 @@ def _replace(path: Path, partition: Path, schema: pa.Schema, day: date) -> None:
     rows: Any = ds.dataset(partition, schema=schema, format="parquet")
     batches = (_with_day(batch, day, target) for batch in rows.to_batches())
     reader = pa.RecordBatchReader.from_batches(target, batches)
-    write_deltalake(str(path), reader, mode="overwrite", predicate=f"day = '{day}'")
+    write_deltalake(str(path), reader, mode="overwrite", predicate=f"day = '{day}'", schema_mode="merge")
 
 
 def _with_day(batch: pa.RecordBatch, day: date, target: pa.Schema) -> pa.RecordBatch:

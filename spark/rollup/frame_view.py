@@ -5,12 +5,17 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Final
 
 from tailrace.shard.directory import DataDirectory
+from tailrace.shard.epochs import History
+from tailrace.shard.errors import Trimmed
 from tailrace.shard.frame import unpack_header
 from tailrace.shard.leaves import load
 from tailrace.shard.reader import StreamReader
+from tailrace.shard.stream_files import stream_paths
+from tailrace.spark.directory_source import read_history
 from tailrace.spark.slices import Identity
 from tailrace.spark.source import StreamRef, TimedView
 
@@ -22,10 +27,11 @@ _check: Final = load("tailrace.shard.frame_cy").check
 class FrameView:
     """See `spark.source.TimedView`. A search reads as many frames as it has steps, each whole and checked."""
 
-    def __init__(self, reader: StreamReader, shard: int) -> None:
+    def __init__(self, reader: StreamReader, shard: int, directory: Path) -> None:
         self.stream = reader.name
         self.shard = shard
         self._reader = reader
+        self._directory = directory
         self.first_seq = reader.first_seq()
         self.next_seq = reader.next_seq()
         self.identity: Identity = reader.identity
@@ -37,14 +43,26 @@ class FrameView:
     def timestamp_at(self, seq: int) -> int:
         return frame_time(self._reader, seq)
 
+    def history(self) -> History:
+        paths = stream_paths(self._directory, self.stream)
+        return read_history(paths, self.first_seq, self.next_seq, self._epoch_at)
+
+    def _epoch_at(self, seq: int) -> int:
+        """0 if the message has been trimmed since."""
+        try:
+            return self._reader.entry(seq).epoch
+        except Trimmed:
+            return 0
+
 
 def frame_views(data: DataDirectory) -> FrameViews:
     """Opens streams of a data directory. Raises StorageError, OSError."""
 
     @contextmanager
     def view(ref: StreamRef) -> Iterator[TimedView]:
-        with StreamReader.open(data.shard_path(ref.shard), ref.stream) as reader:
-            yield FrameView(reader, ref.shard)
+        directory = data.shard_path(ref.shard)
+        with StreamReader.open(directory, ref.stream) as reader:
+            yield FrameView(reader, ref.shard, directory)
 
     return view
 

@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 from tailrace.shard.directory import open_data_dir
 from tailrace.spark.options import parse_options
 from tailrace.spark.patterns import is_wanted
-from tailrace.spark.rollup.copies import find_copies
+from tailrace.spark.rollup.copies import Copies, compare_copies, find_copies
 from tailrace.spark.rollup.day_plan import DayPlan, plan_day
 from tailrace.spark.rollup.engine import ChooseEngine, Show
 from tailrace.spark.rollup.frame_view import frame_views
@@ -25,6 +25,7 @@ from tailrace.spark.rollup.merge import KEPT_FROM_MAX, Identity, Kept, file_name
 from tailrace.spark.rollup.nodes import NodeRow, State, read_nodes, stage_node
 from tailrace.spark.rollup.store import NODES, TABLES, Store, staged_table
 from tailrace.spark.rollup.tasks import TaskResult, Work
+from tailrace.spark.rollup.terms import Histories, from_text, to_text
 from tailrace.spark.source import open_source
 
 LOG = logging.getLogger("tailrace.rollup")
@@ -133,7 +134,8 @@ def run_locked(store: Store, job: Job, choose: ChooseEngine, show: Show) -> Outc
         outcome.add(Note(pattern, "no stream has this name, or matches this pattern", True))
     with store.run() as run:
         _Run(job, store, run, plan, outcome, choose, show).stage()
-        row, nodes = node_row(job, plan, outcome), store.partition(NODES, job.day)
+        nodes = store.partition(NODES, job.day)
+        row = node_row(job, plan, outcome, read_terms(nodes).get(plan.node, {}))
         stage_node(run, nodes, row, keeps_own=bool(job.streams), keeps_others=bool(job.streams) or not job.replace)
         outcome.rows = {table: count_rows(staged_table(run, table)) for table in TABLES.values()}
         outcome.was_cleared = not any(outcome.rows.values()) and store.partition("days", job.day).exists()
@@ -142,10 +144,25 @@ def run_locked(store: Store, job: Job, choose: ChooseEngine, show: Show) -> Outc
     return outcome
 
 
-def node_row(job: Job, plan: DayPlan, outcome: Outcome) -> NodeRow:
-    """What the table of nodes gets of a run."""
+def node_row(job: Job, plan: DayPlan, outcome: Outcome, before: Histories) -> NodeRow:
+    """What the table of nodes gets of a run. `before`: the terms that it has of the node."""
     state: State = "selected" if job.streams else "partly" if outcome.failures else "whole"
-    return NodeRow(job.name or plan.node, plan.node, state, None, outcome.streams, outcome.messages, datetime.now(UTC))
+    kept = {stream: history for stream, history in before.items() if stream not in plan.first_seqs}
+    return NodeRow(
+        name=job.name or plan.node,
+        node=plan.node,
+        state=state,
+        streams=outcome.streams,
+        messages=outcome.messages,
+        rolled_up_at=datetime.now(UTC),
+        terms=to_text(kept | plan.histories),
+    )
+
+
+def read_terms(nodes: Path) -> dict[str, Histories]:
+    """The terms of the streams of each node, by its id, as far as they are in the day's table of nodes."""
+    rows = read_nodes(nodes)
+    return {row.node: from_text(row.terms) for row in rows if row.node is not None and row.terms is not None}
 
 
 def make_plan(job: Job, show: Show) -> DayPlan:
@@ -185,16 +202,34 @@ class _Run:
         unreadable = self._take_notes(results)
         before = read_before(self._old["days"])
         minutes = [self._raw / result.files["minute"] for result in results if "minute" in result.files]
-        wanted = find_kept(self._plan, before, unreadable, self._job, self._find_copies(before, minutes))
-        self._tell_kept(wanted)
+        copies = self._find_copies(before, minutes)
+        found = [
+            each._replace(end_seq=copies.end_seqs.get(each.was, each.end_seq))
+            for each in find_kept(self._plan, before, unreadable, self._job, copies.found)
+        ]
+        self._tell_kept(found)
         fresh = {
             level: [self._raw / result.files[level] for result in results if level in result.files] for level in TABLES
         }
-        if wanted:
+        if found or copies.fresh:
             show = "keeping rows of trimmed messages"
-            write_merged(fresh, self._old, wanted, self._run, lambda done, total: self._show(show, done, total))
+            self._tell_left_out(
+                write_merged(
+                    fresh,
+                    self._old,
+                    found,
+                    self._run,
+                    lambda done, total: self._show(show, done, total),
+                    copies.fresh,
+                )
+            )
         else:
             self._take(fresh)
+
+    def _tell_left_out(self, messages: Mapping[Identity, int]) -> None:
+        for each, count in messages.items():
+            text = f"{count:,} messages of node {each.node} are not counted: another copy is of a later term"
+            self._outcome.add(Note(each.stream, text, False))
 
     def _tell_kept(self, wanted: list[Kept]) -> None:
         """Rows of streams that this run was not asked for stay, too, and those of the other nodes of a fleet; nobody
@@ -212,12 +247,16 @@ class _Run:
         rows = read_nodes(self._nodes) if self._job.name else []
         return {row.node for row in rows if row.name not in (row.node, self._job.name)}
 
-    def _find_copies(self, before: Mapping[Identity, Before], minutes: Sequence[Path]) -> set[Identity]:
+    def _find_copies(self, before: Mapping[Identity, Before], minutes: Sequence[Path]) -> Copies:
         """Rows of other nodes that count the messages of streams that were read now."""
+        plan = self._plan
         if self._job.replace:
-            return set()
-        others = [was for was in before if was.stream in self._plan.first_seqs and find_same(was, self._plan) is None]
-        return find_copies(minutes, list(self._old["minutes"].glob("*.parquet")), others)
+            return Copies(set(), {}, [])
+        same = {was: find_same(was, plan) is not None for was in before if was.stream in plan.first_seqs}
+        others = [was for was, is_own in same.items() if not is_own]
+        found = find_copies(minutes, list(self._old["minutes"].glob("*.parquet")), others)
+        now = {stream: Identity(stream, plan.node, stream_id) for stream, stream_id in plan.stream_ids.items()}
+        return compare_copies(now, plan.histories, same, read_terms(self._nodes), found)
 
     def _roll_up(self) -> list[TaskResult]:
         """In the order of the tasks."""

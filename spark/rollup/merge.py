@@ -5,6 +5,9 @@ other stays when its stream was trimmed since up to the row's first message or f
 read now. Hours and days of such streams are made of their minutes; the percentiles are those of a row, old or new, of
 just the same messages, and null without one: percentiles cannot be added up.
 
+Of a copy of a stream that has messages which are not of the stream (`spark.rollup.terms`), the rows with such messages
+are left out, whether they are old or fresh.
+
 The tables are merged in parts, each the streams of a range of names, so that memory is bounded. The files of both are
 in the order of names, so of each file only the parts with such names are read.
 """
@@ -22,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from tailrace.shard.epochs import NEVER_SEQ
 from tailrace.spark.entries import Int64s
 from tailrace.spark.rollup.kernel import LEVELS, WIDTHS_US, Rows, merge_rows
 from tailrace.spark.rollup.quantile import NO_VALUE
@@ -39,6 +43,8 @@ KEPT_FROM_MAX: Final = (1 << 63) - 1
 
 _PERCENTILES: Final = ("size_p50", "size_p99", "gap_p50_us", "gap_p99_us")
 _COUNTS: Final = Rows._fields[2:]
+_OWN: Final = 1 << 32
+"""More than any shard."""
 _ORDER: Final = [(name, "ascending") for name in ("stream", "node", "stream_id", "start")]
 
 
@@ -54,12 +60,24 @@ class Identity(NamedTuple):
 
 class Kept(NamedTuple):
     """Rows that cannot be made again. Their stream keeps messages from `kept_from` on. `now` is the same stream as it
-    was read this time, whose rows are merged with them; None if they stay unchanged.
+    was read this time, whose rows are merged with them; None if they stay unchanged. Messages from `end_seq` on are not
+    of the stream.
     """
 
     was: Identity
     kept_from: int = KEPT_FROM_MAX
     now: Identity | None = None
+    end_seq: int = NEVER_SEQ
+
+
+class Fresh(NamedTuple):
+    """A stream that was read this time: `into` is whose rows the merged ones become. Its messages from `end_seq` on are
+    not of the stream.
+    """
+
+    now: Identity
+    into: Identity
+    end_seq: int = NEVER_SEQ
 
 
 class Named(NamedTuple):
@@ -76,15 +94,18 @@ def write_merged(
     wanted: Sequence[Kept],
     run: Path,
     show: Callable[[int, int], None],
-) -> None:
+    streams: Sequence[Fresh] = (),
+) -> Counter[Identity]:
     """Stage the three tables made of the fresh rows, by level, and of those that the day had before, by table.
+    `streams`: those of which the default of `Fresh` is not right. Returns how many messages were left out of whose
+    rows.
 
     Raises OSError.
     """
     fresh_tables = {level: _open(fresh.get(level, ())) for level in LEVELS}
     old_tables = {level: _open(sorted(old[table].glob("*.parquet"))) for level, table in TABLES.items()}
     parts = list(_name_ranges(fresh_tables["day"], old_tables["day"]))
-    merge = _Merge(wanted)
+    merge = _Merge(wanted, streams)
     with ExitStack() as stack:
         files = {level: _RollingFile(staged_table(run, table)) for level, table in TABLES.items()}
         for file in files.values():
@@ -94,17 +115,23 @@ def write_merged(
             found = {level: (_read(fresh_tables[level], names), _read(old_tables[level], names)) for level in LEVELS}
             for level, table in merge.tables(found):
                 files[level].add(table)
+    return merge.left_out
 
 
 class _Merge:
     """Decides how old and fresh rows become those of the tables."""
 
-    def __init__(self, wanted: Sequence[Kept]) -> None:
+    def __init__(self, wanted: Sequence[Kept], streams: Sequence[Fresh]) -> None:
+        self.left_out = Counter[Identity]()
+        self._wanted = wanted
         self._was = pa.array([_key(*kept.was) for kept in wanted], pa.string())
         self._kept_from = np.array([kept.kept_from for kept in wanted], np.int64)
-        now = {(kept.now.stream, kept.now.node): kept.now for kept in wanted if kept.now is not None}
+        self._was_end = np.array([kept.end_seq for kept in wanted], np.int64)
+        now = {(kept.now.stream, kept.now.node): Fresh(kept.now, kept.now) for kept in wanted if kept.now is not None}
+        now |= {(each.now.stream, each.now.node): each for each in streams}
         places = {key: place for place, key in enumerate(now)}
         self._now = list(now.values())
+        self._now_end = np.array([each.end_seq for each in self._now], np.int64)
         self._now_keys = pa.array([_key(*each) for each in now], pa.string())
         self._now_of = np.array(
             [-1 if kept.now is None else places[kept.now.stream, kept.now.node] for kept in wanted], np.int64
@@ -113,11 +140,11 @@ class _Merge:
     def tables(self, found: Mapping[str, tuple[pa.Table, pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
         """The rows of each level, from (fresh, old) rows of it."""
         minutes: Rows | None = None
-        shards = np.full(len(self._now), -1, np.int64)
+        shards = np.zeros(len(self._now), np.int64)
         for level in LEVELS:
             fresh, old = found[level]
-            whole, kept, kept_sketches = self._kept(old, shards)
-            others, again, sketches = self._fresh(fresh, shards)
+            whole, kept, kept_sketches = self._kept(level, old, shards)
+            others, again, sketches = self._fresh(level, fresh, shards)
             both = _concatenated(again, kept)
             if level == "minute":
                 minutes = rows = _fill_missing(_fuller(both, len(again.messages)))
@@ -129,29 +156,57 @@ class _Merge:
             table = self._table(level, rows, shards, sketches)
             yield level, pa.concat_tables([others, whole, table]).sort_by(_ORDER)
 
-    def _kept(self, old: pa.Table, shards: Int64s) -> tuple[pa.Table, Rows, pa.Table]:
+    def _kept(self, level: str, old: pa.Table, shards: Int64s) -> tuple[pa.Table, Rows, pa.Table]:
         """Old rows that stay as they are, and those that are merged with their sketches, whose shards are put down."""
         place = _places(old, ("stream", "node", "stream_id"), self._was)
         stays = place >= 0
         stays[stays] = _numbers(old, "first_seq")[stays] <= self._kept_from[place[stays]]
         now = np.full(len(place), -1, np.int64)
         now[stays] = self._now_of[place[stays]]
-        _put_down(shards, now, old)
-        return old.filter(pa.array(stays & (now < 0))), _to_rows(old, now), _sketches(old, now)
+        whole = old.filter(pa.array(stays & (now < 0)))
+        whose = [kept.was for kept in self._wanted]
+        self._put_down(shards, old, now, place, whose)
+        self._leave_out(level, old, now, place, whose, self._was_end)
+        return whole, _to_rows(old, now), _sketches(old, now)
 
-    def _fresh(self, fresh: pa.Table, shards: Int64s) -> tuple[pa.Table, Rows, pa.Table]:
+    def _fresh(self, level: str, fresh: pa.Table, shards: Int64s) -> tuple[pa.Table, Rows, pa.Table]:
         """Fresh rows that nothing is merged with, and the others with their sketches, whose shards are put down."""
         now = _places(fresh, ("stream", "node"), self._now_keys)
-        _put_down(shards, now, fresh)
-        return fresh.filter(pa.array(now < 0)), _to_rows(fresh, now), _sketches(fresh, now)
+        others = fresh.filter(pa.array(now < 0))
+        whose = [each.now for each in self._now]
+        self._put_down(shards, fresh, now, now, whose)
+        self._leave_out(level, fresh, now, now, whose, self._now_end)
+        return others, _to_rows(fresh, now), _sketches(fresh, now)
+
+    def _put_down(self, shards: Int64s, table: pa.Table, now: Int64s, place: Int64s, whose: Sequence[Identity]) -> None:
+        """One more than the greatest of several shards, as -1 is for streams that were read over a connection; and _OWN
+        if it is that of the node that the merged rows are of."""
+        wanted = now >= 0
+        pairs = set(zip(place[wanted].tolist(), now[wanted].tolist(), strict=True))
+        own = np.zeros(len(whose) + 1, np.int64)
+        own[[each for each, to in pairs if whose[each].node == self._now[to].into.node]] = _OWN
+        np.maximum.at(shards, now[wanted], (_numbers(table, "shard") + 1 + own[place])[wanted])
+
+    def _leave_out(
+        self, level: str, table: pa.Table, now: Int64s, place: Int64s, whose: Sequence[Identity], ends: Int64s
+    ) -> None:
+        """Take rows with messages that are not of the stream out of `now`; `place` is whose rows they are."""
+        if not (ends < NEVER_SEQ).any():
+            return
+        is_out = now >= 0
+        is_out[is_out] = _numbers(table, "last_seq")[is_out] >= ends[place[is_out]]
+        if level == "minute":
+            counts = zip(place[is_out].tolist(), _numbers(table, "messages")[is_out].tolist(), strict=True)
+            for each, messages in counts:
+                self.left_out[whose[each]] += messages
+        now[is_out] = -1
 
     def _table(self, level: str, rows: Rows, shards: Int64s, sketches: pa.Table) -> pa.Table:
         used, places = np.unique(rows.stream, return_inverse=True)
-        now = [self._now[place] for place in used.tolist()]
-        named = [
-            Named(each.stream, shard, each.stream_id) for each, shard in zip(now, shards[used].tolist(), strict=True)
-        ]
-        nodes = pa.array([each.node for each in now], pa.string()).take(pa.array(places))
+        into = [self._now[place].into for place in used.tolist()]
+        shard_of = (shards[used] % _OWN - 1).tolist()
+        named = [Named(each.stream, shard, each.stream_id) for each, shard in zip(into, shard_of, strict=True)]
+        nodes = pa.array([each.node for each in into], pa.string()).take(pa.array(places))
         rows = rows._replace(stream=places)
         columns = [column.combine_chunks() for column in sketches.columns]
         return pa.Table.from_batches([to_table_rows(to_batch(level, rows, named, columns), nodes)], TABLE_SCHEMA)
@@ -237,12 +292,6 @@ def _numbers(table: pa.Table, name: str) -> Int64s:
     """A column, NO_VALUE for null."""
     found: Int64s = pc.fill_null(pc.cast(table[name], pa.int64()), NO_VALUE).to_numpy()
     return found
-
-
-def _put_down(shards: Int64s, streams: Int64s, table: pa.Table) -> None:
-    """The greatest of several shards: -1 is for streams that were read over a connection."""
-    wanted = streams >= 0
-    np.maximum.at(shards, streams[wanted], _numbers(table, "shard")[wanted])
 
 
 def _to_rows(table: pa.Table, streams: Int64s) -> Rows:

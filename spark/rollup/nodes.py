@@ -22,14 +22,17 @@ SCHEMA: Final = pa.schema(
         *((name, pa.string()) for name in ("name", "node", "state", "cause")),
         *((name, pa.int64()) for name in ("streams", "messages")),
         ("rolled_up_at", pa.timestamp("us", tz="UTC")),
+        ("terms", pa.string()),
     ]
 )
+_SHOWN: Final = pa.schema([field for field in SCHEMA if field.name != "terms"])
 
 
 class NodeRow(NamedTuple):
     """A row of the table. `name`: as configured, or else the id. `node`: the id, as in the other tables, None for
     a node that was missing. `state`: partly if some of its streams could not be read whole; selected if only those of
-    --stream were ever read. `cause`: why it is missing.
+    --stream were ever read. `cause`: why it is missing. `terms`: those of its streams (`spark.rollup.terms`), None for
+    a row that does not have them.
     """
 
     name: str
@@ -39,6 +42,7 @@ class NodeRow(NamedTuple):
     streams: int = 0
     messages: int = 0
     rolled_up_at: datetime | None = None
+    terms: str | None = None
 
 
 def read_nodes(folder: Path) -> list[NodeRow]:
@@ -49,12 +53,12 @@ def read_nodes(folder: Path) -> list[NodeRow]:
 
 
 def read_all_nodes(snapshot: Snapshot) -> list[tuple[date, NodeRow]]:
-    """The rows of all days. Raises OSError."""
+    """The rows of all days, without `terms`. Raises OSError."""
     folder = snapshot.path / NODES
     if not any(folder.glob("day=*/*.parquet")):
         return []
     by_day = ds.partitioning(pa.schema([("day", pa.string())]), flavor="hive")
-    schema = SCHEMA.append(pa.field("day", pa.string()))
+    schema = _SHOWN.append(pa.field("day", pa.string()))
     rows = ds.dataset(folder, format="parquet", partitioning=by_day, schema=schema).to_table().to_pylist()
     return [(date.fromisoformat(row.pop("day")), NodeRow(**row)) for row in rows]
 
@@ -72,7 +76,7 @@ def stage_node(run: Path, before: Path, row: NodeRow, *, keeps_own: bool = False
         # A row with its id is its own beyond doubt; the name may have been another node's.
         read.sort(key=lambda each: (each.node != row.node, each.name != row.name))
         if read and (row.node is None or read[0].node == row.node):
-            row = read[0]._replace(name=row.name)
+            row = read[0]._replace(name=row.name, terms=read[0].terms if row.terms is None else row.terms)
     others = [each for each in rows if each not in own]
     folder = staged_table(run, NODES)
     folder.mkdir()

@@ -5,6 +5,7 @@ from bisect import bisect_left
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.shard.epochs import DEFAULT_HISTORY, History
 from tailrace.spark.planning import ROWS_PER_TASK, ROWS_PER_TASK_MIN, STREAM_ROWS, cut, cut_aligned, pack, rows_for
 from tailrace.spark.slices import NO_IDENTITY, Identity, Slice
 
@@ -28,6 +29,9 @@ class FakeView:
 
     def timestamp_at(self, seq: int) -> int:
         return self.times_us[seq - 100]
+
+    def history(self) -> History:
+        return DEFAULT_HISTORY
 
 
 def seqs(slices: list[Slice]) -> list[int]:

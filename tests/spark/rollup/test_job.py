@@ -239,7 +239,7 @@ def test_a_day_without_messages_needs_no_engine(tmp_path: Path) -> None:
 
 def test_which_rows_are_kept() -> None:
     names = ("same", "trimmed", "bad", "anew")
-    plan = DayPlan([], dict(zip(names, (5, 6, 0, 0), strict=True)), [], dict.fromkeys(names, "id"), "node", [])
+    plan = DayPlan([], dict(zip(names, (5, 6, 0, 0), strict=True)), [], dict.fromkeys(names, "id"), "node", [], {})
     old = {Identity(name, "node", "id"): Before(5) for name in ("same", "trimmed", "bad", "gone", "unopened")}
     others = [Identity("anew", "node", "earlier id"), Identity("same", "other node", "id")]
     old |= dict.fromkeys(others, Before(5))
@@ -262,7 +262,7 @@ def test_which_rows_are_kept() -> None:
 
 @pytest.mark.parametrize("was", [Identity("a", None, None), Identity("a", "node", None)])
 def test_rows_that_do_not_say_of_which_stream_they_are(was: Identity) -> None:
-    plan = DayPlan([], {"a": 6}, [], {"a": "id"}, "node", [])
+    plan = DayPlan([], {"a": 6}, [], {"a": "id"}, "node", [], {})
     assert find_kept(plan, {was: Before(5)}, set(), Job({}, Path(), DAY)) == [Kept(was, 6, Identity("a", "node", "id"))]
 
 
