@@ -10,12 +10,13 @@ as wanted, one after another, each stream's segments in order and side by side; 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tailrace.spark.entries import Int64s
-from tailrace.spark.rollup.quantile import NO_VALUE, group_quantiles
+from tailrace.spark.rollup.quantile import NO_VALUE, group_quantiles, narrowed
 from tailrace.spark.rollup.sketch import Sketches, sketch_groups
 
 MINUTE_US: Final = 60_000_000
@@ -23,6 +24,7 @@ HOUR_US: Final = 60 * MINUTE_US
 DAY_US: Final = 24 * HOUR_US
 
 LEVELS: Final = ("minute", "hour", "day")
+MINUTE: Final = "minute"
 DAY: Final = "day"
 WIDTHS_US: Final = {"minute": MINUTE_US, "hour": HOUR_US, "day": DAY_US}
 NO_GAP: Final = -1
@@ -92,16 +94,20 @@ class DaySketches(NamedTuple):
 
 
 def roll_up(segments: Sequence[Segment], levels: Sequence[str] = LEVELS) -> tuple[dict[str, Rows], DaySketches | None]:
-    """The rows of each level asked for, in the order of the messages; and the sketches, with the level of days."""
+    """The rows of each level asked for, in the order of the messages; and the sketches, with the level of days.
+    `levels` are in the order of LEVELS.
+    """
     messages = side_by_side(segments)
-    minute_starts = _minute_starts(messages)
-    minutes = _minute_rows(messages, minute_starts)
+    starts = _minute_starts(messages)
+    merged = _minute_rows(messages, starts)
+    size, gap_us = narrowed(messages.size), narrowed(messages.gap_us)
     rows: dict[str, Rows] = {}
     sketches = None
     for level in levels:
-        merged, first_minutes = merge_rows(minutes, WIDTHS_US[level])
-        starts = minute_starts[first_minutes]
-        rows[level] = _with_quantiles(merged, messages, starts)
+        if level != MINUTE:
+            merged, firsts = merge_rows(merged, WIDTHS_US[level])
+            starts = starts[firsts]
+        rows[level] = _with_quantiles(merged, size, gap_us, starts)
         if level == DAY:
             sketches = DaySketches(sketch_groups(messages.size, starts), sketch_groups(messages.gap_us, starts))
     return rows, sketches
@@ -223,7 +229,8 @@ def merge_rows(rows: Rows, width_us: int) -> tuple[Rows, Int64s]:
     return merged, first
 
 
-def _with_quantiles(rows: Rows, messages: Messages, starts: Int64s) -> Rows:
-    size_p50, size_p99 = group_quantiles(messages.size, starts, rows.messages)
-    gap_p50_us, gap_p99_us = group_quantiles(messages.gap_us, starts, rows.gaps)
+def _with_quantiles(rows: Rows, size: NDArray[Any], gap_us: NDArray[Any], starts: Int64s) -> Rows:
+    """`size` and `gap_us` as `narrowed` makes them."""
+    size_p50, size_p99 = group_quantiles(size, starts, rows.messages)
+    gap_p50_us, gap_p99_us = group_quantiles(gap_us, starts, rows.gaps)
     return rows._replace(size_p50=size_p50, size_p99=size_p99, gap_p50_us=gap_p50_us, gap_p99_us=gap_p99_us)

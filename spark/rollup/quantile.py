@@ -19,7 +19,8 @@ NO_VALUE: Final = (1 << 63) - 1
 """Stands where a message has no value. It sorts behind every other, so ranks below the valid count never meet it."""
 
 SMALL_GROUP_ROWS_MAX: Final = 512
-"""Groups up to this size are sorted many at a time; a larger one is worth a call of its own."""
+"""Groups up to this size are sorted together; a larger one is worth calls of its own."""
+KEY_BITS: Final = 64
 DIGIT_BITS: Final = 16
 
 
@@ -28,64 +29,65 @@ def rank(count: Int64s | int, percent: int) -> Any:
     return (count * percent + 99) // 100 - 1
 
 
-def group_quantiles(values: Int64s, starts: Int64s, counts: Int64s) -> list[Int64s]:
-    """The percentiles PERCENTS of each group, an array each; NO_VALUE for a group without any value.
-
-    Group i is values[starts[i]:starts[i + 1]], of which counts[i] are values and the others NO_VALUE.
-    """
-    rows = np.diff(starts, append=len(values))
-    found = [np.full(len(starts), NO_VALUE, np.int64) for _ in PERCENTS]
-    narrow = _narrowed(values)
-    for group in np.flatnonzero((rows > SMALL_GROUP_ROWS_MAX) & (counts > 0)).tolist():
-        _select(narrow[starts[group] : starts[group] + rows[group]], int(counts[group]), group, found)
-    width = 1
-    while width <= SMALL_GROUP_ROWS_MAX:
-        groups = np.flatnonzero((rows <= width) & (rows > width // 2) & (counts > 0))
-        if len(groups):
-            _sort_alike(narrow, starts[groups], rows[groups], width, counts[groups], groups, found)
-        width *= 2
-    return found
-
-
-def _narrowed(values: Int64s) -> NDArray[Any]:
-    """The values as 32 bits if they fit, which sort twice as fast. One more follows, the greatest possible, which
-    replaces NO_VALUE too."""
+def narrowed(values: Int64s) -> NDArray[Any]:
+    """The values as 32 bits if they fit, which sort twice as fast. NO_VALUE becomes the greatest number of the type."""
     highest = np.iinfo(np.uint32).max
     largest = values.max(initial=0)
     if largest == NO_VALUE:
         largest = values.max(initial=0, where=values != NO_VALUE)
     if largest >= highest:
-        return np.append(values, NO_VALUE)
-    narrow = np.empty(len(values) + 1, np.uint32)
-    np.minimum(values, highest, out=narrow[:-1], casting="unsafe")
-    narrow[-1] = highest
+        return values
+    narrow = np.empty(len(values), np.uint32)
+    np.minimum(values, highest, out=narrow, casting="unsafe")
     return narrow
 
 
+def group_quantiles(values: NDArray[Any], starts: Int64s, counts: Int64s) -> list[Int64s]:
+    """The percentiles PERCENTS of each group, an array each; NO_VALUE for a group without any value.
+
+    Group i is values[starts[i]:starts[i + 1]], of which counts[i] are values and the others the greatest number of the
+    type, as `narrowed` makes them.
+    """
+    rows = np.diff(starts, append=len(values))
+    found = [np.full(len(starts), NO_VALUE, np.int64) for _ in PERCENTS]
+    is_large = rows > SMALL_GROUP_ROWS_MAX
+    for group in np.flatnonzero(is_large & (counts > 0)).tolist():
+        _select(values[starts[group] : starts[group] + rows[group]], int(counts[group]), group, found)
+    if not is_large.all():
+        small = values[~np.repeat(is_large, rows)] if is_large.any() else values
+        _sort_together(small, rows[~is_large], counts[~is_large], np.flatnonzero(~is_large), found)
+    return found
+
+
 def _select(group: NDArray[Any], count: int, place: int, found: list[Int64s]) -> None:
-    ranks = [rank(count, percent) for percent in PERCENTS]
-    parted = np.partition(group, sorted(set(ranks)))
-    for quantile, at in zip(found, ranks, strict=True):
-        quantile[place] = parted[at]
-
-
-def _sort_alike(
-    narrow: NDArray[Any],
-    starts: Int64s,
-    rows: Int64s,
-    width: int,
-    counts: Int64s,
-    places: Int64s,
-    found: list[Int64s],
-) -> None:
-    """Groups of at most `width` rows, as the lines of a table that is filled up with the greatest value."""
-    column = np.arange(width)
-    pad = len(narrow) - 1
-    table = narrow[np.where(column < rows[:, None], starts[:, None] + column, pad)]
-    table.sort(axis=1)
-    line = np.arange(len(places))
+    """By a sort, which takes less time than a partition for two ranks, and never much: few different values make a
+    partition ten times as slow."""
+    ordered = np.sort(group)
     for quantile, percent in zip(found, PERCENTS, strict=True):
-        quantile[places] = table[line, rank(counts, percent)]
+        quantile[place] = ordered[rank(count, percent)]
+
+
+def _sort_together(values: NDArray[Any], rows: Int64s, counts: Int64s, places: Int64s, found: list[Int64s]) -> None:
+    """All groups in one sort, by numbers that have the group above the value. Group i has rows[i] of the values."""
+    highest = np.iinfo(values.dtype).max
+    largest = int(values.max())
+    if largest == highest:
+        largest = int(values.max(initial=0, where=values != highest)) + 1  # what stands for NO_VALUE is above all
+    bits = largest.bit_length()
+    wide = bits + len(rows).bit_length()
+    if wide > KEY_BITS:
+        ordered = values[np.lexsort((values, np.repeat(np.arange(len(rows)), rows)))]
+    else:
+        key: Any = np.uint32 if wide <= KEY_BITS // 2 else np.uint64
+        groups: NDArray[Any] = np.arange(len(rows), dtype=key)
+        keys = np.repeat(groups << key(bits), rows)
+        keys |= np.minimum(values, largest).astype(key)
+        keys.sort()
+        ordered = keys & key((1 << bits) - 1)
+    has_any = counts > 0
+    starts = (np.cumsum(rows) - rows)[has_any]
+    for quantile, percent in zip(found, PERCENTS, strict=True):
+        quantile[places[has_any]] = ordered[starts + rank(counts[has_any], percent)]
 
 
 def quantiles_in_passes(blocks: Callable[[], Iterable[Int64s]], count: int) -> list[int]:

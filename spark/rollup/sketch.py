@@ -23,6 +23,8 @@ _FIRST_BIN: Final = -1
 _LOOP_ROWS: Final = 1_000
 """Groups of more rows on average are counted one by one."""
 _DIRECT_MAX: Final = 8_192
+_BLOCK_VALUES: Final = 1 << 16
+"""Values whose bins are looked up at one time, in the processor's cache."""
 _MANTISSA_BITS: Final = 10
 _SHIFT: Final = 52 - _MANTISSA_BITS
 _LOWEST: Final = 1023 << _MANTISSA_BITS  # of the number 1, in the upper bits of a float
@@ -56,10 +58,11 @@ class Sketches(NamedTuple):
 
 def places_of(values: Int64s) -> NDArray[Any]:
     """The bin of each number from 0 on, plus one: 0 is the bin of 0. NO_VALUE is in the last."""
+    if not len(values) or values.max() <= _SMALL_MAX:
+        return _SMALL[values]
     places = _SMALL[np.minimum(values, _SMALL_MAX)]
-    large = np.flatnonzero(values >= _SMALL_MAX)
-    if len(large):
-        places[large] = _search_places(values[large])
+    large = np.flatnonzero(values > _SMALL_MAX)
+    places[large] = _search_places(values[large])
     return places
 
 
@@ -80,9 +83,14 @@ def sketch_groups(values: Int64s, starts: Int64s) -> Sketches:
     """Group i is values[starts[i]:starts[i + 1]]; NO_VALUE is not counted."""
     if len(values) >= _LOOP_ROWS * len(starts):
         return _from_histograms(map(_histogram, np.split(values, starts[1:])))
-    places = places_of(values)
-    groups = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(values)))
-    return _from_keys(groups * _BINS + places, np.ones(len(values), np.int64), len(starts))
+    is_short = len(starts) * _BINS < 1 << 32
+    key: Any = np.uint32 if is_short else np.int64
+    groups: NDArray[Any] = np.arange(0, len(starts) * _BINS, _BINS, dtype=key)
+    keys = np.repeat(groups, np.diff(starts, append=len(values)))
+    keys += places_of(values).astype(key)
+    keys.sort()
+    begins = np.flatnonzero(np.diff(keys, prepend=keys[0] + 1))
+    return _from_sorted(keys[begins].astype(np.int64), np.diff(begins, append=len(keys)), len(starts))
 
 
 def add_sketch(histogram: Int64s | None, values: Int64s) -> Int64s:
@@ -93,10 +101,15 @@ def add_sketch(histogram: Int64s | None, values: Int64s) -> Int64s:
 
 def _histogram(values: Int64s) -> Int64s:
     """Counts the values of each bin."""
-    if values.max(initial=0) < _DIRECT_MAX:  # as sizes mostly are: counted first, and then put into bins
-        counts = np.bincount(values)
-        return np.bincount(_SMALL[: len(counts)], weights=counts, minlength=_BINS).astype(np.int64)
-    return np.bincount(places_of(values), minlength=_BINS)
+    found = np.zeros(_BINS, np.int64)
+    for start in range(0, len(values), _BLOCK_VALUES):
+        block = values[start : start + _BLOCK_VALUES]
+        if block.max() < _DIRECT_MAX:  # as sizes mostly are: counted first, and then put into bins
+            counts = np.bincount(block)
+            found += np.bincount(_SMALL[: len(counts)], weights=counts, minlength=_BINS).astype(np.int64)
+        else:
+            found += np.bincount(places_of(block), minlength=_BINS)
+    return found
 
 
 def from_histogram(histogram: Int64s) -> Sketches:
@@ -119,7 +132,11 @@ def _from_keys(keys: Int64s, counts: Int64s, groups: int) -> Sketches:
     order = np.argsort(keys, kind="stable")
     keys, counts = keys[order], counts[order]
     begins = np.flatnonzero(np.diff(keys, prepend=-1))
-    keys, counts = keys[begins], np.add.reduceat(counts, begins) if len(begins) else counts
+    return _from_sorted(keys[begins], np.add.reduceat(counts, begins) if len(begins) else counts, groups)
+
+
+def _from_sorted(keys: Int64s, counts: Int64s, groups: int) -> Sketches:
+    """Each key once, in order."""
     group, place = np.divmod(keys, _BINS)
     is_value = place < _BINS - 1
     group, place, counts = group[is_value], place[is_value], counts[is_value]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.spark.rollup import quantile
-from tailrace.spark.rollup.quantile import NO_VALUE, PERCENTS, group_quantiles, quantiles_in_passes, rank
+from tailrace.spark.rollup.quantile import NO_VALUE, PERCENTS, group_quantiles, narrowed, quantiles_in_passes, rank
 from tests.spark.rollup.reference import percentile
 
 values = st.one_of(
@@ -26,13 +26,18 @@ def expected(group: list[int], percent: int) -> int:
     return percentile(valid, percent) if valid else NO_VALUE
 
 
-@given(groups, st.sampled_from([1, 8, 512]))
+small_values = st.one_of(st.integers(0, 300), st.sampled_from([2**20, 2**32 - 2, NO_VALUE]))
+narrow_groups = st.lists(st.lists(small_values, min_size=1, max_size=40), min_size=1, max_size=12)
+
+
+@given(st.one_of(groups, narrow_groups), st.sampled_from([1, 8, 512]))
 def test_groups_of_all_sizes_at_once(made: list[list[int]], small_max: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(quantile, "SMALL_GROUP_ROWS_MAX", small_max)
         starts = np.array([0, *accumulate(map(len, made))][:-1], np.int64)
         counts = np.array([sum(value != NO_VALUE for value in group) for group in made], np.int64)
-        found = group_quantiles(np.array([each for group in made for each in group], np.int64), starts, counts)
+        numbers = np.array([each for group in made for each in group], np.int64)
+        found = group_quantiles(narrowed(numbers), starts, counts)
     for percent, quantiles in zip(PERCENTS, found, strict=True):
         assert quantiles.tolist() == [expected(group, percent) for group in made]
 
