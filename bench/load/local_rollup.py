@@ -1,9 +1,10 @@
-"""The local engine's rollup, cold from the command to the tables on the disk, against polars making the same tables.
+"""The rollup, cold from the command to the tables on the disk, against polars making the same tables.
 
-    python -m bench.load.local_rollup DIR [--messages 40000000] [--streams 8] [--rounds 3]
+    python -m bench.load.local_rollup DIR [--messages 40000000] [--streams 8] [--realistic 16000000] [--rounds 3]
 
 DIR gets the data and the tables, and stays. Prints medians of the rounds, which go by turns: seconds by the clock, and
-seconds of processor time. A small day (10 streams, 5,000 messages) comes first, with its report.
+seconds of processor time. A small day (10 streams, 5,000 messages) comes first, with its report; then a day that is
+spread evenly over its streams, and one with sizes and gaps as they are (`bench.load.spark_data`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
@@ -21,7 +22,7 @@ import numpy as np
 
 from bench.figures import median
 from bench.load.meter import Spent
-from bench.load.spark_data import DAY_START_US, make_data, polars_percentiles
+from bench.load.spark_data import DAY_START_US, make_data, make_realistic_data, polars_percentiles
 from tailrace.shard.catalog import all_streams
 from tailrace.shard.directory import open_data_dir
 from tailrace.shard.frame import HEADER_BYTES
@@ -48,23 +49,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--messages", type=int, default=40_000_000)
     parser.add_argument("--streams", type=int, default=8)
+    parser.add_argument("--realistic", type=int, default=16_000_000, help="Messages of the day as it is.")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--polars", action="store_true", help="Only let polars roll up DIR/large.")
+    parser.add_argument("--spark", action="store_true", help="Let Spark roll up the days, too.")
+    parser.add_argument("--polars", metavar="NAME", help="Only let polars roll up DIR/NAME.")
     options = parser.parse_args(arguments)
     if options.polars:
-        return roll_up_polars(options.directory / "large", options.directory / "polars")
-    for name, (streams, messages) in (("small", SMALL), ("large", (options.streams, options.messages))):
-        if not (options.directory / name).exists():
-            make_data(options.directory / name, streams, messages, PAYLOAD_BYTES)
-    directory = str(options.directory)
-    local = [sys.executable, "-m", "tailrace.cli.main", "rollup", "--day", str(day_of(DAY_START_US))]
-    large = [*local, "--engine", "local", "--no-report", f"{directory}/large", f"{directory}/tables"]
-    polars = [sys.executable, "-m", "bench.load.local_rollup", "--polars", directory]
-    commands = {
-        "a small day, with its report": [*local, f"{directory}/small", f"{directory}/small-tables"],
-        f"{options.messages:,} messages, local": large,
-        f"{options.messages:,} messages, polars": polars,
-    }
+        return roll_up_polars(options.directory / options.polars, options.directory / f"{options.polars}-polars")
+    make_days(options)
+    commands = make_commands(options)
     spent: dict[str, list[Spent]] = {name: [] for name in commands}
     for _ in range(options.rounds):
         for name, command in commands.items():
@@ -72,6 +65,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, rounds in spent.items():
         wall_s, cpu_s = median([each.wall_s for each in rounds]), median([each.cpu_s for each in rounds])
         print(f"{name}: {wall_s:.2f} s, {cpu_s:.2f} s of processors")
+
+
+def make_days(options: Namespace) -> None:
+    """Those that are not there yet."""
+    for name, (streams, messages) in (("small", SMALL), ("even", (options.streams, options.messages))):
+        if not (options.directory / name).exists():
+            make_data(options.directory / name, streams, messages, PAYLOAD_BYTES)
+    if not (options.directory / "realistic").exists():
+        make_realistic_data(options.directory / "realistic", options.realistic)
+
+
+def make_commands(options: Namespace) -> dict[str, list[str]]:
+    directory = options.directory
+    rollup = [sys.executable, "-m", "tailrace.cli.main", "rollup", "--day", str(day_of(DAY_START_US))]
+    commands = {"a small day, with its report": [*rollup, f"{directory}/small", f"{directory}/small-tables"]}
+    engines = ("local", "spark") if options.spark else ("local",)
+    for name, messages in (("even", options.messages), ("realistic", options.realistic)):
+        for engine in engines:
+            places = [f"{directory}/{name}", f"{directory}/{name}-{engine}"]
+            commands[f"{messages:,} messages, {name}, {engine}"] = [*rollup, "--engine", engine, "--no-report", *places]
+        polars = [sys.executable, "-m", "bench.load.local_rollup", "--polars", name, str(directory)]
+        commands[f"{messages:,} messages, {name}, polars"] = polars
+    return commands
 
 
 def roll_up_polars(data: Path, out: Path) -> None:

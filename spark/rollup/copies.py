@@ -91,8 +91,8 @@ def _by_stream(
     for was, is_own in before.items():
         if was.node is not None and was.node in known:
             copy = Copy(was.node, known[was.node].get(was.stream, UNLISTED))
-            # Of a stream that was made anew, there may be rows of both.
-            is_sure = names[was.stream, was.node] == 1
+            # Of a stream that was made anew there may be rows of both, and the terms are those of the new one.
+            is_sure = names[was.stream, was.node] == 1 and was.node != now[was.stream].node
             rivals.setdefault(was.stream, []).append(_Rival(copy, was, is_own, is_sure))
     for node, listed in known.items():
         for stream, history in listed.items():
