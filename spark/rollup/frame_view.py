@@ -72,8 +72,17 @@ def frame_time(reader: StreamReader, seq: int) -> int:
 
     Raises StorageError, OSError.
     """
+    timestamp_us = whole_frame_time(reader, seq)
+    return reader.entry(seq).timestamp_us if timestamp_us is None else timestamp_us
+
+
+def whole_frame_time(reader: StreamReader, seq: int) -> int | None:
+    """The time of a message, in microseconds, from its frame; None if the frame is damaged.
+
+    Raises StorageError, OSError.
+    """
     entry = reader.entry(seq)
     frame = bytearray(entry.length)
     size = reader.read_into(memoryview(frame), entry.offset)
     right, _, _ = _check(frame, 0, size, seq)
-    return unpack_header(frame, 0).timestamp_us if right else entry.timestamp_us
+    return unpack_header(frame, 0).timestamp_us if right else None

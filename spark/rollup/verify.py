@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
-
 from tailrace.shard.directory import DataDirectory
 from tailrace.shard.errors import StreamCut, StreamDamaged
 from tailrace.shard.export import Bad, Bounds, read_section, stream_section
@@ -14,7 +12,7 @@ from tailrace.shard.reader import StreamReader
 from tailrace.shard.stream_files import stream_paths
 from tailrace.shard.walk import FrameRun
 from tailrace.spark.frames import index_of
-from tailrace.spark.rollup.frame_view import frame_time
+from tailrace.spark.rollup.frame_view import whole_frame_time
 from tailrace.spark.rollup.kernel import NO_GAP, Segment
 from tailrace.spark.slices import Slice
 
@@ -65,7 +63,6 @@ def _segments(found: Iterator[FrameRun | Bad], slice_: Slice, previous_us: int, 
 
 
 def _time_before(reader: StreamReader, seq: int) -> int:
-    if seq <= reader.first_seq():
-        return NO_GAP
-    timestamp_us = frame_time(reader, seq - 1)
-    return timestamp_us if timestamp_us < np.iinfo(np.int64).max else NO_GAP
+    """The time of the message before `seq`; NO_GAP if it is damaged or no longer exists."""
+    timestamp_us = whole_frame_time(reader, seq - 1) if seq > reader.first_seq() else None
+    return NO_GAP if timestamp_us is None else timestamp_us
