@@ -1,4 +1,7 @@
-"""`tailrace rollup`, killed at random points and run again: the same tables each time, nothing doubled or left."""
+"""`tailrace rollup`, killed at random points and run again: the former tables or the new ones, nothing doubled or left.
+
+A point is one of the command's changes of OUT, such as its moves, just before which it is killed, or a moment.
+"""
 
 from __future__ import annotations
 
@@ -17,32 +20,36 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tailrace.shard.directory import open_data_dir
 from tailrace.shard.leaves import interpreted_wanted
 from tailrace.spark.rollup.engine import ChooseEngine
 from tailrace.spark.rollup.job import Job, run_job
-from tests.spark.data import make_directory, trim
+from tests.spark.data import append, make_directory, open_log, plain, trim
 from tests.spark.java import with_quick_java
 from tests.spark.rollup import reference
-from tests.spark.rollup.directories import DAY, DAY_START_US, HOUR_US
-from tests.spark.rollup.tables import left_over, read_tables
+from tests.spark.rollup.directories import DAY, DAY_START_US, HOUR_US, MINUTE_US
+from tests.spark.rollup.tables import differences, left_over, read_tables
 from tests.spark.rollup.test_job import spread
 
 ROUNDS = int(os.environ.get("TAILRACE_KILL_ROUNDS", "1"))  # another point in each run of the suite (docs/spark.md)
 WAIT_S = 900.0  # the start of Spark alone has taken five minutes beside others
-LOOK_EVERY_S = 0.25  # a look costs twenty milliseconds of processor time, and Spark takes many seconds to begin
-MARKS = ("", "raw", "raw/*", "staged-*", "staged-days/*", "state", "state/days/*", "current")
-"""What a run's folder gets, in this order."""
+LOOK_EVERY_S = 0.5  # a look costs twenty milliseconds of processor time, and Spark takes many seconds to begin
 ROOT = Path(__file__).resolve().parents[3]
+NEVER = 1 << 30
+
+Rows = dict[reference.Key, reference.Row]
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 
-def start(tmp_path: Path, engine: str) -> subprocess.Popen[bytes]:
+def start(tmp_path: Path, engine: str, number: int = NEVER) -> subprocess.Popen[bytes]:
+    """Is killed just before the change of OUT with this number."""
+    own = ["-m", "tests.spark.rollup.killed", str(tmp_path / "changes"), str(number)]
     data, out = str(tmp_path / "data"), str(tmp_path / "out")
-    command = [sys.executable, "-m", "tailrace.cli.main", "rollup", data, out, "--day", str(DAY), "--engine", engine]
+    command = ["rollup", data, out, "--day", str(DAY), "--engine", engine, "--no-report"]
     with (tmp_path / "log").open("wb") as log:
         return subprocess.Popen(
-            command,
+            [sys.executable, *own, *command],
             cwd=ROOT,
             env=with_quick_java(),
             stdin=subprocess.DEVNULL,
@@ -51,8 +58,12 @@ def start(tmp_path: Path, engine: str) -> subprocess.Popen[bytes]:
         )
 
 
-def kill(run: subprocess.Popen[bytes], *, all_at_once: bool) -> None:
-    """The command alone, as an operator would, or its JVM and the JVM's Python with it, as a machine does."""
+def changes(tmp_path: Path) -> list[str]:
+    return (tmp_path / "changes").read_text().splitlines()
+
+
+def end(run: subprocess.Popen[bytes], *, all_at_once: bool) -> None:
+    """Kills the command alone, as an operator would, or its JVM and the JVM's Python with it, as a machine does."""
     family = [psutil.Process(run.pid), *psutil.Process(run.pid).children(recursive=True)]
     for process in family if all_at_once else family[:1]:
         try:
@@ -65,23 +76,34 @@ def kill(run: subprocess.Popen[bytes], *, all_at_once: bool) -> None:
     assert not alive, f"still there: {alive}, gone: {len(gone)}"
 
 
-def wait_for(out: Path, run: subprocess.Popen[bytes], mark: str) -> None:
-    """Until the run's folder has this in it, or the run is over."""
+def run_and_kill(tmp_path: Path, engine: str, choice: random.Random, count: int) -> str:
+    """Begins a run, of which the command makes `count` changes of OUT; returns how it ended."""
+    if choice.random() < 0.7:
+        run = start(tmp_path, engine, choice.randrange(count))
+        run.wait(WAIT_S)
+        return f"before {changes(tmp_path)[-1]}" if run.returncode == -signal.SIGKILL else f"exit {run.returncode}"
+    run, number, then_s = start(tmp_path, engine), choice.randrange(count), choice.uniform(0, 1)
     deadline_s = time.monotonic() + WAIT_S
-    while run.poll() is None and not list(out.glob(f"_run-*/{mark}")):
+    while run.poll() is None and not ((tmp_path / "changes").exists() and len(changes(tmp_path)) > number):
         assert time.monotonic() < deadline_s
-        time.sleep(0.005)
+        time.sleep(0.02)
+    try:
+        run.wait(then_s)
+    except subprocess.TimeoutExpired:
+        end(run, all_at_once=choice.random() < 0.5)
+    return f"{then_s:.3f} s after change {number}" if run.returncode == -signal.SIGKILL else f"exit {run.returncode}"
 
 
 @contextmanager
-def looking(out: Path, expected: dict[reference.Key, reference.Row]) -> Iterator[Future[int]]:
-    """Readers look at the tables all the time, and find the same whole ones. Gives the number of looks, later."""
+def looking(out: Path, before: Rows, after: Rows) -> Iterator[Future[int]]:
+    """Readers look at the tables all the time, and find one of the two. Gives the number of looks, later."""
     stop = threading.Event()
 
     def run() -> int:
         looks = 0
         while not looks or not stop.wait(LOOK_EVERY_S):
-            assert read_tables(out, DAY) == expected
+            found = read_tables(out, DAY)
+            assert not differences(found, before) or not differences(found, after)
             looks += 1
         return looks
 
@@ -93,35 +115,46 @@ def looking(out: Path, expected: dict[reference.Key, reference.Row]) -> Iterator
             stop.set()
 
 
-@pytest.mark.parametrize("name", ["local", "spark"])
-def test_killed_at_random_points(tmp_path: Path, local_engine: ChooseEngine, name: str) -> None:
+def grow(data: Path, round_: int) -> None:
+    log = open_log(open_data_dir(data), "s0")
+    append(log, plain(2, DAY_START_US + 20 * HOUR_US + round_ * MINUTE_US))
+    log.close()
+
+
+@pytest.mark.parametrize("engine", ["local", "spark"])
+def test_killed_at_random_points(tmp_path: Path, local_engine: ChooseEngine, engine: str) -> None:
+    """Each run has other messages to add, so the tables are those before it or those after it, and never a mixture."""
     if interpreted_wanted():
         pytest.skip("nothing here depends on which build is loaded; the other run has it")
     seed = int(os.environ.get("TAILRACE_SEED", random.randrange(1 << 32)))
     print(f"TAILRACE_SEED={seed}")
     choice = random.Random(seed)
-    make_directory(tmp_path / "data", {f"s{i}": spread(200, DAY_START_US + i * HOUR_US) for i in range(4)})
-    job = Job({"path": str(tmp_path / "data")}, tmp_path / "out", DAY)
+    data, out = tmp_path / "data", tmp_path / "out"
+    make_directory(data, {f"s{i}": spread(50, DAY_START_US + i * HOUR_US) for i in range(4)})
+    whole = reference.roll_up(data, DAY_START_US)
+    job = Job({"path": str(data)}, out, DAY)
     run_job(job, local_engine, lambda _phase, _done, _total: None)
-    expected = reference.roll_up(tmp_path / "data", DAY_START_US)
-    assert read_tables(tmp_path / "out", DAY) == expected
-    trim(tmp_path / "data", "s1", 120)  # from here on only the tables know
+    trim(data, "s1", 40)  # from here on only the tables know
+    kept = {key: row for key, row in whole.items() if key[1] == "s1"}
+    assert start(tmp_path, "local").wait(WAIT_S) == 0, (tmp_path / "log").read_text()
+    count, before = len(changes(tmp_path)), whole
+    assert any(line.startswith("os.rename") and line.endswith("/out/current") for line in changes(tmp_path))
     killed = 0
-    for _ in range(ROUNDS):
-        run = start(tmp_path, name)
-        mark, then_s = choice.choice(MARKS), choice.choice([0.0, choice.uniform(0, 1)])
-        with looking(tmp_path / "out", expected) as looks:
-            wait_for(tmp_path / "out", run, mark)
-            try:
-                run.wait(then_s)
-            except subprocess.TimeoutExpired:
-                kill(run, all_at_once=choice.random() < 0.5)
+    for round_ in range(ROUNDS):
+        grow(data, round_)
+        after = {**reference.roll_up(data, DAY_START_US), **kept}
+        (tmp_path / "changes").unlink()
+        with looking(out, before, after) as looks:
+            ending = run_and_kill(tmp_path, engine, choice, count)
         assert looks.result() > 0
-        print(f"{mark or 'begun'} and {then_s:.3f} s: {run.returncode}")
-        assert run.returncode in (0, -signal.SIGKILL), (tmp_path / "log").read_text()
-        killed += run.returncode != 0
-        assert read_tables(tmp_path / "out", DAY) == expected, "at once, before another run has cleaned up"
+        assert ending == "exit 0" or not ending.startswith("exit"), (tmp_path / "log").read_text()
+        killed += ending != "exit 0"
+        found = read_tables(out, DAY)
+        # At once, before another run has cleaned up.
+        assert not differences(found, before) or not differences(found, after)
+        print(f"killed {ending}: {'new' if found == after else 'former'} tables")
+        before = found
     print(f"killed {killed} of {ROUNDS} runs")
     assert run_job(job, local_engine, lambda _phase, _done, _total: None).kept == ["s1"]
-    assert read_tables(tmp_path / "out", DAY) == expected
-    assert not left_over(tmp_path / "out")
+    assert not differences(read_tables(out, DAY), {**reference.roll_up(data, DAY_START_US), **kept})
+    assert not left_over(out)
