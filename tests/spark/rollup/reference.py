@@ -1,97 +1,116 @@
-"""The rollup of a day once more, in plain Python and from the frames alone: what every number is held against.
+"""The rollup of a day once more, from the frames alone and by the definitions in docs/spark.md: what every number is
+held against. Imports nothing of the product.
 
-Nothing of spark/ is used, nor the index. Percentiles are by the definition: the smallest value that at least so many
-percent of the values are not above.
+Percentiles are by the definition: the smallest value that at least so many percent of the values are not above.
 """
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_left
-from collections import Counter, defaultdict
-from datetime import UTC, datetime
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, TypeAlias
 
-from tailrace.shard.catalog import all_streams
-from tailrace.shard.directory import open_data_dir
-from tailrace.shard.header import HEADER_PAGE_BYTES, parse_content
-from tailrace.shard.stream_files import stream_paths
+import numpy as np
 
-LEVELS = {"minute": 60, "hour": 3_600, "day": 86_400}
-FRAME = struct.Struct("<IIQQIHH")
-BOUNDS = [101**k // 99**k for k in range(2_190)]
+from tests.spark.rollup.data_files import Int64s, Messages, Stream, read_directory
 
+WIDTHS_US: Final = {"minute": 60_000_000, "hour": 3_600_000_000, "day": 86_400_000_000}
+DAY_US: Final = WIDTHS_US["day"]
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+BOUNDS: Final = [101**k // 99**k for k in range(2_190)]
+NO_GAP: Final = -1
 
-class Seen(NamedTuple):
-    seq: int
-    timestamp_us: int
-    size: int
-    gap_us: int | None
-
-
-Row = dict[str, Any]
-Key = tuple[str, str, datetime]
+Row: TypeAlias = dict[str, Any]
+Key: TypeAlias = tuple[str, str, datetime]
 """Level, stream, start."""
 
 
-def walk(path: Path) -> list[Seen]:
-    """Every message that is kept in a content file."""
-    content = path.read_bytes()
-    _, words = parse_content(content[:HEADER_PAGE_BYTES])
-    messages: list[Seen] = []
-    offset = words.first_offset
-    before_us: int | None = None
-    while offset < words.end_offset:
-        length, _, seq, timestamp_us, _, _, _ = FRAME.unpack_from(content, offset)
-        if seq >= words.first_seq:
-            gap_us = None if before_us is None else timestamp_us - before_us
-            messages.append(Seen(seq, timestamp_us, length - FRAME.size, gap_us))
-            before_us = timestamp_us
-        offset += length
-    return messages
+def percentile(values: Sequence[int] | Int64s, percent: int) -> int:
+    ordered = np.sort(np.asarray(values, np.int64))
+    shares = np.arange(1, len(ordered) + 1) * 100
+    return int(ordered[shares >= percent * len(ordered)][0])
 
 
-def percentile(values: list[int], percent: int) -> int:
-    ordered = sorted(values)
-    return next(value for i, value in enumerate(ordered) if (i + 1) * 100 >= percent * len(values))
-
-
-def sketch(values: list[int]) -> list[dict[str, int]] | None:
+def sketch(values: Iterable[int]) -> list[dict[str, int]] | None:
     """A number from 1 on is in the first bin k whose bound (101/99)**k is not below it; 0 is in bin -1."""
     found = Counter(bisect_left(BOUNDS, value) if value else -1 for value in values)
     return [{"bin": place, "count": found[place]} for place in sorted(found)] or None
 
 
-def row_of(messages: list[Seen], level: str) -> Row:
-    sizes = [message.size for message in messages]
-    gaps = [message.gap_us for message in messages if message.gap_us is not None]
-    row: Row = {"messages": len(messages), "bytes": sum(sizes), "gaps": len(gaps), "gap_sum_us": sum(gaps)}
-    for name, unit, values in (("size", "", sizes), ("gap", "_us", gaps)):
-        row[f"{name}_min{unit}"] = min(values, default=None)
-        row[f"{name}_max{unit}"] = max(values, default=None)
-        row[f"{name}_avg{unit}"] = sum(values) / len(values) if values else None
-        for percent in (50, 99):
-            row[f"{name}_p{percent}{unit}"] = percentile(values, percent) if values else None
-    row |= {"first_seq": messages[0].seq, "last_seq": messages[-1].seq, "missing": 0, "damaged": 0}
+def gaps_of(messages: Messages) -> Int64s:
+    """From each message to the one before it; NO_GAP for the first, and behind a message that is damaged."""
+    gaps = np.diff(messages.timestamp_us, prepend=0)
+    gaps[:1] = NO_GAP
+    gaps[1:][~messages.is_whole[:-1]] = NO_GAP
+    return gaps
+
+
+def numbers_of(values: Int64s, name: str, unit: str = "") -> Row:
+    """Least, greatest, mean and percentiles; null without values."""
+    known = len(values) > 0
+    row: Row = {
+        f"{name}_min{unit}": int(values.min()) if known else None,
+        f"{name}_max{unit}": int(values.max()) if known else None,
+        f"{name}_avg{unit}": int(values.sum()) / len(values) if known else None,
+    }
+    return row | {f"{name}_p{each}{unit}": percentile(values, each) if known else None for each in (50, 99)}
+
+
+def row_of(messages: Messages, gap_us: Int64s, level: str, damaged: int = 0) -> Row:
+    """The row that all of these messages are of, without names."""
+    gap_us = gap_us[gap_us != NO_GAP]
+    row: Row = {"messages": len(messages.seq), "bytes": int(messages.size.sum())}
+    row |= {"gaps": len(gap_us), "gap_sum_us": int(gap_us.sum())}
+    row |= numbers_of(messages.size, "size") | numbers_of(gap_us, "gap", "_us")
+    row |= {"first_seq": int(messages.seq[0]), "last_seq": int(messages.seq[-1]), "missing": 0, "damaged": damaged}
     is_day = level == "day"
-    row |= {"size_sketch": sketch(sizes) if is_day else None, "gap_sketch": sketch(gaps) if is_day else None}
-    return row
+    sketches = {"size_sketch": messages.size, "gap_sketch": gap_us}
+    return row | {name: sketch(values.tolist()) if is_day else None for name, values in sketches.items()}
 
 
-def roll_up(data: Path, start_us: int) -> dict[Key, Row]:
-    """Every row of the day that begins at start_us."""
-    directory = open_data_dir(data)
-    groups: dict[Key, list[Seen]] = defaultdict(list)
-    known: dict[str, Row] = {}
-    for shard, stream in all_streams(directory):
-        path = Path(stream_paths(directory.shard_path(shard), stream).content_file)
-        stream_id = f"{parse_content(path.read_bytes()[:HEADER_PAGE_BYTES])[0].stream_id:016x}"
-        known[stream] = {"node": directory.node_id, "stream_id": stream_id, "shard": shard}
-        for message in walk(path):
-            if stream.startswith("$") or not start_us <= message.timestamp_us < start_us + 86_400_000_000:
-                continue
-            for level, seconds in LEVELS.items():
-                start = datetime.fromtimestamp(message.timestamp_us // 1_000_000 // seconds * seconds, UTC)
-                groups[level, stream, start].append(message)
-    return {key: {**known[key[1]], **row_of(messages, key[0])} for key, messages in groups.items()}
+def taken(messages: Messages, which: Any) -> Messages:
+    return Messages(*(column[which] for column in messages))
+
+
+def damaged_before(is_whole: Any) -> Int64s:
+    """The damaged messages that are counted with each whole one: those just before it, and with the last those behind
+    it, too."""
+    places = np.flatnonzero(is_whole)
+    counts = np.diff(places, prepend=-1) - 1
+    counts[-1:] += len(is_whole) - 1 - places[-1:]
+    return counts
+
+
+def rows_of_stream(stream: Stream, start_us: int, verify: bool) -> Iterator[tuple[Key, Row]]:
+    """Each row of the day that begins at start_us. `verify`: damaged messages are not counted as messages."""
+    messages = stream.messages
+    if not verify:
+        messages = messages._replace(is_whole=np.ones(len(messages.seq), np.bool_))
+    is_of_day = (messages.timestamp_us >= start_us) & (messages.timestamp_us < start_us + DAY_US)
+    gap_us, messages = gaps_of(messages)[is_of_day], taken(messages, is_of_day)
+    damaged, gap_us = damaged_before(messages.is_whole), gap_us[messages.is_whole]
+    messages = taken(messages, messages.is_whole)
+    for level, width_us in WIDTHS_US.items():
+        buckets = messages.timestamp_us // width_us
+        starts = np.flatnonzero(np.diff(buckets, prepend=-1))
+        for first, end in pairwise([*starts, len(buckets)]):
+            which = slice(first, end)
+            start = EPOCH + timedelta(microseconds=int(buckets[first]) * width_us)
+            row = row_of(taken(messages, which), gap_us[which], level, int(damaged[which].sum()))
+            yield (level, stream.name, start), row
+
+
+def roll_up(data: Path, start_us: int, *, verify: bool = False, unreadable: Collection[str] = ()) -> dict[Key, Row]:
+    """Every row of the day that begins at start_us. `unreadable`: the streams that are not as the document says."""
+    directory = read_directory(data)
+    assert directory.unreadable.keys() == set(unreadable), directory.unreadable
+    rows: dict[Key, Row] = {}
+    for stream in directory.streams:
+        if not stream.name.startswith("$"):
+            known = {"node": directory.node_id, "stream_id": stream.stream_id, "shard": stream.shard}
+            rows |= {key: known | row for key, row in rows_of_stream(stream, start_us, verify)}
+    return rows

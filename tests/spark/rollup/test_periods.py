@@ -18,6 +18,7 @@ from tailrace.spark.rollup.periods import SCHEMA, find_period, merge_days, write
 from tailrace.spark.rollup.sketch import ACCURACY
 from tests.spark.data import DAY_US, Sent, make_directory
 from tests.spark.rollup import reference
+from tests.spark.rollup.data_files import read_directory
 
 MONDAY = date(2026, 9, 28)
 COUNT = 400
@@ -43,9 +44,10 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def expected(out: Path, stream: str, first: date, end: date) -> reference.Row:
-    (path,) = (out.parent / "data").glob(f"shard-*/{stream}.content")
-    found = [each for each in reference.walk(path) if day_start_us(first) <= each.timestamp_us < day_start_us(end)]
-    return reference.row_of(found, "day")
+    (messages,) = (each.messages for each in read_directory(out.parent / "data").streams if each.name == stream)
+    times = messages.timestamp_us
+    which = (times >= day_start_us(first)) & (times < day_start_us(end))
+    return reference.row_of(reference.taken(messages, which), reference.gaps_of(messages)[which], "day")
 
 
 @pytest.mark.parametrize(("period", "part_rows"), [("week", 4_000), ("month", 1)])
