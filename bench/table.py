@@ -21,6 +21,7 @@ _EXTRAS = {
     "p99_us": ("p99", "µs"),
     "p99_alone_us": ("p99 alone", "µs"),
     "noise_bytes_per_s": ("noise", "bytes/s"),
+    "connects_per_s": ("beside", "connects/s"),
     "master_p50_us": ("at the master", "µs"),
     "master_p99_us": ("p99", "µs"),
     "slave_p50_us": ("at the slave", "µs"),

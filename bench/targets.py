@@ -72,6 +72,11 @@ def _most(
     return Target(text, row, ours, against, bound, False, figure, builds)
 
 
+def _p99_times_alone(cell: Cell) -> float | None:
+    alone_us = cell.extra("p99_alone_us")
+    return None if not alone_us else cell.value / alone_us
+
+
 TARGETS = (
     # Silent publishes and acknowledged ones, against peers that store and answer.
     *(
@@ -94,6 +99,14 @@ TARGETS = (
     _least(0.85, "replay-1", _BINARY, "sendfile", "binary replay to 1: 0.85 of bare sendfile"),
     _most(1.0, _CROWD, _BINARY, "nats", "16,000 subscribers have a message: NATS core"),
     _most(6e3, _CROWD, _BINARY, "", "16,000 subscribers: 6,000 resident bytes each", _extra(_RESIDENT)),
+    _most(
+        2.0,
+        "beside-connecting",
+        _LINES,
+        "",
+        "connecting beside 1,000 connects/s: twice the p99 alone",
+        _p99_times_alone,
+    ),
     _most(1.0, _CROWD, _BINARY, "", "16,000 quiet subscribers: 1 % of a core", _extra("idle_cpu_percent")),
     _most(3.0, "streams-1000", _LINES, "", "1,000 streams in turn, lines: 3 times slower than 1"),
     _most(3.0, "streams-1000", _BINARY, "", "1,000 streams in turn, batches: 3 times slower than 1"),

@@ -35,9 +35,16 @@ class Tailrace(Contestant):
         self.workers = workers
         self.config = ""
         self.flush_ms = 0
+        self.bounds_addresses = False
 
     def command(self, site: Site) -> list[str]:
-        command = tailrace_command(site.directory / "data", site.port, site.spare_port, self.workers)
+        command = tailrace_command(
+            site.directory / "data",
+            site.port,
+            site.spare_port,
+            self.workers,
+            bounds_addresses=self.bounds_addresses,
+        )
         if self.config:
             file = site.directory / "tailrace.toml"
             file.write_text(self.config)
@@ -94,11 +101,13 @@ class Tailrace(Contestant):
         return len(b"ok sub %s 0\r\n" % name.encode()) + self.delivered_bytes(name, messages, payload_bytes)
 
 
-def tailrace_command(data: Path, port: int, metrics_port: int, workers: int) -> list[str]:
-    """How to start a node on loopback."""
+def tailrace_command(
+    data: Path, port: int, metrics_port: int, workers: int, *, bounds_addresses: bool = False
+) -> list[str]:
+    """How to start a node on loopback. bounds_addresses: with its default bounds for each address."""
     options = ["--host", "127.0.0.1", "--port", str(port), "--metrics-host", "127.0.0.1"]
-    # A crowd of clients comes from one address here, and is no attack.
-    options += ["--max-address-connections", "0", "--max-address-accepts", "0"]
+    if not bounds_addresses:  # a crowd of clients comes from one address here, and is no attack
+        options += ["--max-address-connections", "0", "--max-address-accepts", "0"]
     options += ["--metrics-port", str(metrics_port), "--data", str(data), "--workers", str(workers)]
     return [*_launcher(), "serve", *options]
 

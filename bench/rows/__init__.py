@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench.rows.base import BenchRow
 from bench.rows.delivering import connections_row, consume_row, fan_out_row, many_consumers_row, replay_row
 from bench.rows.durability import FLUSHES_MS, always_row, interval_row
-from bench.rows.latency import FLOODS, beside_rollup_row, flooded_row, latency_row, neighbour_row
+from bench.rows.latency import FLOODS, beside_rollup_row, connecting_row, flooded_row, latency_row, neighbour_row
 from bench.rows.publishing import idempotence_row, ingest_row, round_robin_row, streams_row, turns_row
 from bench.rows.replication import catch_up_row, hop_row, replicated_row
 from bench.rows.spark import live_row, rollup_row, spark_scan_row
@@ -31,6 +31,7 @@ def make_rows(scale: Scale) -> list[BenchRow]:
         connections_row(16_000, scale.crowd_share, long=True),
         neighbour_row(),
         *(flooded_row(flood) for flood in FLOODS),
+        connecting_row(),
         round_robin_row(scale.streams),
         idempotence_row(1),
         idempotence_row(100),

@@ -8,6 +8,7 @@ from itertools import chain
 
 from bench.figures import median, quantile
 from bench.load.base import Stop
+from bench.load.connecting import connecting, timed_connects
 from bench.load.latency import Timed, latency
 from bench.load.limits import Deadline, LoadError
 from bench.load.noise import Script, claim, come_and_go, fill_streams, flooding, follow, make_streams, replaying
@@ -19,6 +20,8 @@ from bench.peers.tailrace import Tailrace
 from bench.rows.base import BenchRow, Measurement, RowRun, replay_messages, total
 
 WARM_MESSAGES = 50  # at the beginning of each pair, sent but not counted: the stream's making is not its latency
+CONNECTS_PER_S, TIMED_CONNECTS_PER_S, CONNECTS_LEAST = 1_000, 100, 200
+TIMED_FROM, CONNECTING_FROM = "127.0.0.3", "127.0.0.2"
 NEIGHBOUR_RATE, FLOODED_RATE = 1_000, 500
 # New pairs of connections one after the other: as many alone, and at least as many beside the noise.
 NEIGHBOUR_SLICES, NEIGHBOUR_SLICES_MAX = 6, 500
@@ -139,6 +142,42 @@ def _measure_flooded(run: RowRun, flood: str) -> Measurement:
         beside = slices(names[FLOODED_SLICES:])
         noise_per_s = noise.per_s()
     return _measured_beside(run, beside, beside, _beside_extras(alone, beside, noise_per_s))
+
+
+def connecting_row() -> BenchRow:
+    """Connecting from one address is timed, alone and while another address connects CONNECTS_PER_S times a second."""
+    title = f"connecting from one address, while another makes {CONNECTS_PER_S:,} connections a second"
+    return BenchRow(
+        "beside-connecting", title, "flooded", "p99 µs", _measure_connecting, lower_is_better=True, suited=_bounded
+    )
+
+
+def _bounded(peer: Contestant) -> Contestant:
+    return peer.changed(bounds_addresses=True) if isinstance(peer, Tailrace) else peer
+
+
+def _measure_connecting(run: RowRun) -> Measurement:
+    if not isinstance(run.peer, Tailrace):
+        raise LoadError(f"{run.peer.name} does not take part in this")
+    port, deadline = run.server.target.port, Deadline(run.scale.timeout_s)
+    count = max(round(run.scale.latency_seconds * TIMED_CONNECTS_PER_S), CONNECTS_LEAST)
+
+    def timed() -> list[float]:
+        times_ns = run.generate(timed_connects, TIMED_FROM, count, TIMED_CONNECTS_PER_S)
+        return [each / 1e3 for each in times_ns]
+
+    alone = timed()
+    meter = run.load.meter()
+    with connecting(port, CONNECTING_FROM, CONNECTS_PER_S, deadline) as noise:
+        beside = timed()
+        made_per_s = noise.per_s()
+    extras = {
+        "p50_us": quantile(beside, 0.5),
+        "p50_alone_us": quantile(alone, 0.5),
+        "p99_alone_us": quantile(alone, 0.99),
+        "connects_per_s": made_per_s,
+    }
+    return run.measured(quantile(beside, 0.99), meter.stop(), count, extras)
 
 
 def beside_rollup_row() -> BenchRow:

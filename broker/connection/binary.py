@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from struct import iter_unpack
 from typing import Any
 
-from tailrace.broker.access.identity import Identity
+from tailrace.broker.access.identity import Identity, Proof
 from tailrace.broker.access.rules import Right
 from tailrace.broker.connection import hello_login
 from tailrace.broker.connection.client import READ_BYTES_MAX
@@ -26,6 +26,7 @@ from tailrace.broker.consumers.edge.session import ConsumerSession
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.frame_chunks import ChunkFrames, FrameChunk, FrameChunks, head_fields
 from tailrace.broker.delivery.subscribe import Subscriptions, storage_refusals
+from tailrace.broker.process.event_log import Event
 from tailrace.broker.process.timers import now_us
 from tailrace.broker.process.version import program_version
 from tailrace.broker.replication.downstream.session import FollowerSession, NodeServices
@@ -180,7 +181,7 @@ class BinaryClient(GreetedClient):
 
     @property
     def must_log_in(self) -> bool:
-        return not self.codec.welcomed
+        return not self.codec.welcomed or not self.services.access.admits(self.identity)
 
     # --- the beginning ----------------------------------------------------------------------------------------------
 
@@ -206,6 +207,8 @@ class BinaryClient(GreetedClient):
             self.become_user(access.greeted_by_node(self.identity, self.host, message.peer_token))
             self._replicate(message.node or "", message.address or "")
         self.services.deadlines.login.stop(self)
+        if self.identity.proof in (Proof.TOKEN, Proof.PEER_TOKEN):
+            self.services.events.write(Event.LOGIN, **self.event_fields())
         self.say(pack(self._welcome(features, proof)))
 
     def _replicate(self, node: str, address: str) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.broker.access.identity import Proof
 from tailrace.broker.access.users import MARK_BYTES, User
+from tailrace.broker.process.event_log import Event
 from tailrace.broker.streams.syncer import SyncJob
 from tailrace.protocol.errors import Code
 from tailrace.protocol.names import shown_text
@@ -143,7 +144,7 @@ class Logins:
     def succeed(self, client: ClientConnection, name: str, proof: Proof, credential: bytes) -> None:
         client.become_user(self._services.access.logged_in(client.identity, name, proof, credential))
         self._services.metrics.logins.add(proof.value)
-        log.info("login: peer=%s %s", client.peer, client.identity)
+        self._services.events.write(Event.LOGIN, **client.event_fields())
 
     def fail(
         self,

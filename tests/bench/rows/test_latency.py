@@ -11,7 +11,7 @@ from bench.peers.plain import Plain
 from bench.peers.tailrace import Tailrace
 from bench.peers.tailrace_binary import TailraceBinary
 from bench.rows.base import Measurement
-from bench.rows.latency import beside_rollup_row, flooded_row, latency_row, neighbour_row
+from bench.rows.latency import beside_rollup_row, connecting_row, flooded_row, latency_row, neighbour_row
 from tailrace.shard.leaves import build, interpreted_wanted
 from tests.bench.rows.conftest import TINY, MeasureRow
 
@@ -59,6 +59,15 @@ def test_a_subscriber_is_timed_beside_a_flood(measure_row: MeasureRow, flood: st
     assert 0 < measured.extras["p50_us"] <= measured.value
     assert 0 < measured.extras["p50_alone_us"] <= measured.extras["p99_alone_us"]
     assert measured.extras["noise_bytes_per_s"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.system
+def test_connecting_is_timed_beside_an_address_that_connects_without_end(measure_row: MeasureRow) -> None:
+    measured = measure_row(connecting_row(), Tailrace(interpreted=interpreted_wanted()))
+    assert 0 < measured.extras["p50_alone_us"] <= measured.extras["p99_alone_us"]
+    assert 0 < measured.extras["p50_us"] <= measured.value
+    assert measured.extras["connects_per_s"] > 0
 
 
 def test_only_who_has_files_takes_part(measure_row: MeasureRow) -> None:

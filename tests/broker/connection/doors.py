@@ -72,7 +72,7 @@ def _line_ask(node: World, peer: Peer, right: Right) -> str:
 
 
 def _word(lines: list[str]) -> str:
-    """"ok", or the code of the first line."""
+    """ "ok", or the code of the first line."""
     words = lines[0].split() if lines else ["none"]
     return words[1] if words[0] == "err" else words[0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from pathlib import Path
 
@@ -209,3 +210,15 @@ def test_no_more_than_some_are_closed_at_once(tmp_path: Path, monkeypatch: pytes
         greedy = [speaking(node) for _ in range(4)]
         speaking(node, "127.0.0.2")
         assert [peer.ended for peer in greedy].count(True) == 1
+
+
+def test_a_login_by_token_and_a_refusal_are_a_line_each(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tailrace.broker.process.event_log")
+    with world(tmp_path, token="secret", admin="unix") as node:
+        for token in ("secret", "wrong"):
+            peer = dial(node)
+            peer.send_raw(m.pack(m.Hello(m.VERSION, (), "test", token)))
+            node.settle()
+        login, refusal = caplog.messages
+        assert login.startswith("event=login peer=127.0.0.1:") and login.endswith(" user=- uid=- proof=token")
+        assert refusal.startswith("event=refused peer=127.0.0.1:") and " code=denied " in refusal
