@@ -40,7 +40,8 @@ Examples:
 \b
 Environment:
   TAILRACE_SERVER  the broker, if no option names one
-  TAILRACE_TOKEN   the token that a broker requires from other machines
+  TAILRACE_TOKEN   the token that a broker requires from other machines, or of the user
+  TAILRACE_USER    who logs in, with TAILRACE_TOKEN or TAILRACE_PASSWORD
 
 \b
 Exit codes:

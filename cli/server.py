@@ -19,6 +19,7 @@ from tailrace.tls import tls_context
 
 SERVER_VARIABLE = "TAILRACE_SERVER"
 TOKEN_VARIABLE = "TAILRACE_TOKEN"
+USER_VARIABLE, PASSWORD_VARIABLE = "TAILRACE_USER", "TAILRACE_PASSWORD"
 TLS_OPTIONS = ("ca", "cert", "key")
 CONNECT_TIMEOUT_S = 10.0
 RECONNECT_S = 10.0
@@ -70,9 +71,13 @@ def context_of(server: Address) -> ssl.SSLContext | None:
 
 def connect(server: Address, reconnect_s: float = RECONNECT_S) -> tailrace.Client:
     """A client of the broker; one that is lost comes back within `reconnect_s`, or not. Raises CommandError."""
-    token = os.environ.get(TOKEN_VARIABLE) or None
+    user, token = os.environ.get(USER_VARIABLE) or None, os.environ.get(TOKEN_VARIABLE) or None
+    password = os.environ.get(PASSWORD_VARIABLE) or None if user and not token else None
+    reconnect_s = max(reconnect_s, 0.001)
     try:
-        return tailrace.connect(str(server), token=token, reconnect_s=max(reconnect_s, 0.001), tls=context_of(server))
+        return tailrace.connect(
+            str(server), token=token, reconnect_s=reconnect_s, tls=context_of(server), user=user, password=password
+        )
     except tailrace.ConnectFailed as error:
         raise CommandError(str(error), NO_CONNECTION) from None
     except tailrace.TailraceError as error:

@@ -51,6 +51,8 @@ def connect_async(
     idempotent: bool = True,
     silence_s: float = 5.0,
     tls: ssl.SSLContext | bool | None = None,
+    user: str | None = None,
+    password: str | None = None,
 ) -> Connecting:
     """As `connect`, for asyncio: `async with connect_async(...) as client` or `client = await connect_async(...)`."""
     options = ClientOptions(
@@ -65,6 +67,8 @@ def connect_async(
         idempotent,
         silence_s,
         tls,
+        user,
+        password,
     )
     return Connecting(first_addresses(addresses, options), options)
 

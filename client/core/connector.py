@@ -99,7 +99,7 @@ class Connector:
         self._phase_due_s = attempt.until_s
         options = self.options
         heartbeat = Heartbeat(options.heartbeat_s, options.silence_s, now_s)
-        self.link = BrokerLink(options.token, heartbeat, idempotent=options.idempotent, transit=transit)
+        self.link = BrokerLink(options, heartbeat, transit=transit)
         return True
 
     def dial_failed(self, attempt: ConnectAttempt, reason: str, now_s: float) -> None:
@@ -186,6 +186,11 @@ class Connector:
             text = f"WELCOME to version {welcome.version} in phase {self.phase.name}"
             self._disconnect(BrokerFault(text), now_s)
             return
+        try:
+            link.login.check(welcome.login)
+        except BrokerFault as fault:
+            self._disconnect(fault, now_s)
+            return
         link.welcome = self.welcome = welcome
         self.limits = {**self.limits, **welcome.limits}
         self.connections += 1
@@ -193,6 +198,12 @@ class Connector:
         self._attempt = None
         self._selector.greeted(now_s)
         self._connected(now_s)
+
+    def _challenged(self, link: BrokerLink, message: m.Challenge, now_s: float) -> None:
+        try:
+            link.send(link.login.answer(message.data))
+        except BrokerFault as fault:
+            self._disconnect(fault, now_s)
 
     def _phase_timeout(self, now_s: float) -> None:
         if self.phase is ConnectionPhase.CLOSING:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Final
 
 from tailrace.core.heartbeat import NOT_KNOWN, Beat, Heartbeat, Transit
+from tailrace.core.login import Login
+from tailrace.core.options import ClientOptions
 from tailrace.core.publications import PendingPublication
 from tailrace.protocol import messages as m
 from tailrace.protocol.binary import ClientCodec
@@ -31,6 +33,7 @@ class BrokerLink:
         "_transit",
         "codec",
         "heartbeat",
+        "login",
         "outgoing",
         "useful",
         "welcome",
@@ -38,13 +41,12 @@ class BrokerLink:
 
     def __init__(
         self,
-        token: str | None,
+        options: ClientOptions,
         heartbeat: Heartbeat,
         *,
-        idempotent: bool = False,
         transit: Callable[[], Transit] = lambda: NOT_KNOWN,
     ) -> None:
-        """`idempotent`: ask the broker to know publishes again. `transit`: which of our bytes are under way."""
+        """`transit`: which of our bytes are under way."""
         self.codec = ClientCodec(features=FEATURES)
         self.outgoing = Outgoing()
         self.heartbeat = heartbeat
@@ -54,8 +56,10 @@ class BrokerLink:
         self._handles: dict[str, int] = {}
         self._handles_made = 0
         self._refused: dict[str, m.Failed] = {}  # streams whose OPEN was refused, and are not asked for again
-        features = {m.PRODUCERS_FEATURE, *FEATURES} if idempotent else FEATURES
-        self.outgoing.add(m.pack(m.Hello(m.VERSION, tuple(sorted(features)), CLIENT_NAME, token)))
+        features = {m.PRODUCERS_FEATURE, *FEATURES} if options.idempotent else FEATURES
+        self.login = Login(options)
+        hello = m.Hello(m.VERSION, tuple(sorted(features)), CLIENT_NAME, options.token)
+        self.send(self.login.hello(hello, options))
 
     @property
     def numbered(self) -> bool:

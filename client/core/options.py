@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from tailrace.errors import InvalidArgument
 
@@ -26,7 +26,8 @@ class ClientOptions:
     PING while nothing is asked; silence_s: after which the connection is given up while an answer is owed;
     max_in_flight, max_in_flight_bytes: publishes that wait for their answers, beyond which publishing waits;
     random_order: begin with any of the addresses, not with the first; idempotent: number publishes, so that a retry is
-    logged once; tls: True for TLS to all addresses, or the context for it, also of those that begin with tails://.
+    logged once; tls: True for TLS to all addresses, or the context for it, also of those that begin with tails://;
+    user: who logs in, with `password`, which is not sent, or with `token`, which is a token of that user then.
     """
 
     token: str | None = None
@@ -40,13 +41,17 @@ class ClientOptions:
     idempotent: bool = True
     silence_s: float = 5.0
     tls: ssl.SSLContext | bool | None = None
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        if self.password is not None and (self.user is None or self.token is not None):
+            raise InvalidArgument("a password goes with a user, and without a token")
         if not isinstance(self.tls, ssl.SSLContext | bool | None):
             raise InvalidArgument(f"tls is {self.tls!r}; it is True, or an ssl.SSLContext such as tls_context() makes")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name not in ("token", "random_order", "idempotent", "tls") and not (
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name not in ("token", "random_order", "idempotent", "tls", "user", "password") and not (
                 isinstance(value, int | float) and not isinstance(value, bool) and value > 0
             ):
-                raise InvalidArgument(f"{field.name} is {value!r}; it is a number more than 0")
+                raise InvalidArgument(f"{each.name} is {value!r}; it is a number more than 0")

@@ -469,6 +469,7 @@ class Session(Connector):
 
 _HANDLERS: Final[dict[type, Callable[[Session, BrokerLink, Any, float], None]]] = {
     m.Welcome: Session._greeted,
+    m.Challenge: Session._challenged,
     m.Opened: Session._ignore,
     m.Published: Session._on_published,
     m.Subscribed: Session._on_subscribed,

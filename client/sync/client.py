@@ -50,6 +50,8 @@ def connect(
     idempotent: bool = True,
     silence_s: float = 5.0,
     tls: ssl.SSLContext | bool | None = None,
+    user: str | None = None,
+    password: str | None = None,
 ) -> Client:
     """A client of the broker at the first of the addresses (`HOST:PORT`; 127.0.0.1:5050 for none) that answers.
 
@@ -69,6 +71,8 @@ def connect(
         idempotent,
         silence_s,
         tls,
+        user,
+        password,
     )
     return Client(Session(first_addresses(addresses, options), options, random.random, monotonic()))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tailrace.core.heartbeat import Heartbeat
 from tailrace.core.link import BrokerLink
+from tailrace.core.options import ClientOptions
 from tailrace.core.publications import PendingPublication
 from tailrace.protocol import messages as m
 from tailrace.protocol.messages import Ack
@@ -21,7 +22,7 @@ def publish(link: BrokerLink, *streams: str) -> None:
 
 
 def test_a_stream_is_opened_once() -> None:
-    link = BrokerLink(None, Heartbeat(30.0, 5.0, 0.0))
+    link = BrokerLink(ClientOptions(), Heartbeat(30.0, 5.0, 0.0))
     publish(link, "a")
     publish(link, "b", "a")
     publish(link, "a")
@@ -35,7 +36,7 @@ def test_a_stream_is_opened_once() -> None:
 
 
 def test_a_refused_handle_is_remembered() -> None:
-    link = BrokerLink(None, Heartbeat(30.0, 5.0, 0.0))
+    link = BrokerLink(ClientOptions(), Heartbeat(30.0, 5.0, 0.0))
     publish(link, "a")
     publish(link, "b")
     refused = m.Failed("handles", "enough", False, m.Op.OPEN, 2)
