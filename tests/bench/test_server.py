@@ -84,7 +84,7 @@ def test_the_whole_group_is_gone_at_the_end(tmp_path: Path) -> None:
     with fresh_site(tmp_path, "bare") as site, PeerServer(BareSendfile(1_000), site) as server:
         processes = ProcessTree(server.target.pid).processes
         assert len(processes) == 3
-    _, alive = psutil.wait_procs(processes, timeout=10)
+    _, alive = psutil.wait_procs(processes, timeout=60)
     assert not alive
 
 

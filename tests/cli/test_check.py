@@ -202,7 +202,7 @@ def test_a_bar_on_a_terminal(data: DataDirectory) -> None:
     main_fd, terminal_fd = pty.openpty()
     process = start("check", str(data.path), stderr=terminal_fd)
     os.close(terminal_fd)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=120)
     shown = os.read(main_fd, 1 << 16)
     os.close(main_fd)
     assert out == b"3 streams, 150 messages: no damage\n"

@@ -229,7 +229,7 @@ def test_a_bar_on_a_terminal_and_frames_not(data: DataDirectory) -> None:
     main_fd, terminal_fd = pty.openpty()
     process = start("dump", str(data.path), "orders", stderr=terminal_fd)
     os.close(terminal_fd)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=120)
     shown = os.read(main_fd, 1 << 16)
     os.close(main_fd)
     assert out == b"\n".join([*PAYLOADS, b""])
@@ -237,7 +237,7 @@ def test_a_bar_on_a_terminal_and_frames_not(data: DataDirectory) -> None:
     main_fd, terminal_fd = pty.openpty()
     process = start("dump", str(data.path), "orders", "--format", "frames", stdout=terminal_fd)
     os.close(terminal_fd)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=120)
     os.close(main_fd)
     assert process.returncode == USAGE
     assert b"frames are binary" in err
@@ -251,7 +251,7 @@ def test_a_reader_that_goes_away(data: DataDirectory) -> None:
         assert process.stdout is not None
         assert process.stdout.read(10) == PAYLOADS[0] + b"\n"
         process.stdout.close()
-        assert process.wait(30) == OK
+        assert process.wait(120) == OK
 
 
 def test_many_messages_through_a_pipe(data: DataDirectory) -> None:

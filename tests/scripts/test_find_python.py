@@ -34,7 +34,7 @@ def find(folder: Path) -> subprocess.CompletedProcess[str]:
         env={"PATH": str(folder)},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
 

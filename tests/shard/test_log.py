@@ -381,16 +381,16 @@ def test_sync_tolerates_a_close_meanwhile(tmp_path: Path, monkeypatch: pytest.Mo
 
     def waiting(fd: int) -> None:
         begun.set()
-        assert closed.wait(10)
+        assert closed.wait(60)
         fdatasync(fd)
 
     monkeypatch.setattr(os, "fdatasync", waiting)
     thread = threading.Thread(target=log.sync)
     thread.start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     log.close()
     closed.set()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     again = open_log(tmp_path)
     assert again.synced_seq == 0, "another owner may have cut the stream meanwhile: it syncs again"

@@ -115,7 +115,7 @@ def test_promtool_finds_nothing_to_say_of_a_scrape(started: MetricsProcess, boar
     board.take_row(1)
     text = get(started.address, "/metrics")[1]
     told = subprocess.run(
-        ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=30, check=False
+        ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=120, check=False
     )
     assert (told.returncode, told.stdout, told.stderr) == (0, "", "")
 

@@ -82,5 +82,5 @@ def test_a_signal_that_comes_while_it_closes_is_no_error() -> None:
     In a process of its own, since a thread that blocks no signal may take it for the one that does.
     """
     command = [sys.executable, "-c", CLOSER, SENDER]
-    closer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    closer = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert not closer.stderr

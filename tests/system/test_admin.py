@@ -252,7 +252,7 @@ def test_promtool_finds_no_fault_with_a_scrape(node: Node) -> None:
     status, text = node.get("/metrics")
     assert status == 200
     done = subprocess.run(
-        [promtool, "check", "metrics"], input=text, capture_output=True, text=True, timeout=30, check=False
+        [promtool, "check", "metrics"], input=text, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert not done.stdout + done.stderr

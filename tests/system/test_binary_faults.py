@@ -39,7 +39,7 @@ from tailrace.protocol.places import FROM_NEW
 from tailrace.shard.frame import HEADER, pack_frame
 from tests.system.binary_peer import FROM_START, HELLO, BinaryPeer, peer, peer_of
 from tests.system.networks import in_namespace
-from tests.system.node import LineClient, Node, running, wait_for
+from tests.system.node import PATIENCE_S, LineClient, Node, running, wait_for
 from tests.system.streams import lives, name_of, names_of, rss_bytes
 
 pytestmark = pytest.mark.system
@@ -262,7 +262,7 @@ def test_fatal_errors_reach_the_peer_before_the_end(node: Node, said: str) -> No
 
 def test_a_first_byte_that_is_no_protocol(node: Node) -> None:
     for first in (0, 5, 11, 0x10, 0x16):
-        with socket.create_connection(("127.0.0.1", node.port), timeout=10) as sock:
+        with socket.create_connection(("127.0.0.1", node.port), timeout=PATIENCE_S) as sock:
             sock.sendall(bytes([first]) + bytes(50))
             heard = b""
             while data := sock.recv(4_096):
@@ -383,7 +383,10 @@ def stays_flat(node: Node, play: Callable[[int], None], rounds: int = 2) -> None
 
 def throw(node: Node, data: bytes, pieces: random.Random) -> None:
     """Send all, in random pieces, read what comes for a moment, and reset."""
-    with socket.create_connection(("127.0.0.1", node.port), timeout=10) as sock, contextlib.suppress(ConnectionError):
+    with (
+        socket.create_connection(("127.0.0.1", node.port), timeout=PATIENCE_S) as sock,
+        contextlib.suppress(ConnectionError),
+    ):
         view = memoryview(data)
         while view:
             size = pieces.randrange(1, len(view) + 1)

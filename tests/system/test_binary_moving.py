@@ -18,7 +18,7 @@ from tailrace.protocol.messages import Ack, Credit, Ended, Failed, Open, Publish
 from tailrace.protocol.places import From
 from tailrace.shard.frame import pack_frame
 from tests.system.binary_peer import HELLO, BinaryPeer, peer, peer_of, worker_of
-from tests.system.node import Node, running, wait_for
+from tests.system.node import PATIENCE_S, Node, running, wait_for
 from tests.system.streams import name_of, names_of
 from tests.system.test_rolling import replace_all, watching
 
@@ -57,7 +57,7 @@ class Party(threading.Thread):
 
     def finish(self) -> None:
         self.ending.set()
-        self.join(30.0)
+        self.join(PATIENCE_S)
         assert not self.is_alive(), f"{self.name} hangs"
         assert self.failure is None, f"{self.name}: {self.failure!r}"
 

@@ -23,7 +23,7 @@ import pytest
 import tailrace
 from tailrace import NOW, START, Seq
 from tests.system.binary_peer import peer
-from tests.system.node import Node, running, wait_for
+from tests.system.node import PATIENCE_S, Node, running, wait_for
 from tests.system.processes import worker_pid
 from tests.system.proxy import Cut, Proxy, Route, Way
 from tests.system.test_rolling import replace_all
@@ -174,7 +174,7 @@ class Party(threading.Thread):
 
     def finish(self) -> None:
         self.ending.set()
-        self.join(30.0)
+        self.join(PATIENCE_S)
         assert not self.is_alive(), f"{self.name} hangs"
         assert self.failure is None, f"{self.name}: {self.failure!r}"
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from tailrace.shard.header import HEADER_PAGE_BYTES, STATE_CLOSED, parse_index
-from tests.system.node import LineClient, Node, rows, running, wait_for
+from tests.system.node import PATIENCE_S, LineClient, Node, rows, running, wait_for
 from tests.system.processes import alive, all_workers, metrics_pid, titles, worker_pid, worker_pids
 from tests.system.standstill import assert_within
 from tests.system.streams import name_of, names_of
@@ -128,7 +128,7 @@ def test_a_stop_answers_what_was_sent_and_leaves_nothing_to_check(tmp_path: Path
         assert len([answer for answer in client.answers if answer.startswith("ok pub ")]) == count
         assert [answer.split()[1] for answer in client.answers[count + 1 :]] == ["closing"]
         client.close()
-    assert node.process is not None and node.process.wait(10) == 0, node.log()
+    assert node.process is not None and node.process.wait(PATIENCE_S) == 0, node.log()
     assert "Traceback" not in node.log() and "ERROR" not in node.log(), node.log()
     assert_marked_clean(data)
     with running(data, environment={"TAILRACE_BOOT_ID": "another-boot"}) as again, again.client() as client:
@@ -149,7 +149,7 @@ def test_shutdown_from_telnet(tmp_path: Path) -> None:
         person.stdin.write(f"shutdown {socket.gethostname()}\n".encode())
         person.stdin.flush()
         said = person.stdout.read()
-        assert node.process is not None and node.process.wait(10) == 0
+        assert node.process is not None and node.process.wait(PATIENCE_S) == 0
     assert b"ok shutdown" in said and b"err closing" in said
 
 
@@ -175,7 +175,7 @@ def test_a_stop_while_publishers_go_on_has_an_end(tmp_path: Path) -> None:
         with contextlib.suppress(OSError):
             while time.monotonic() < deadline_s:
                 client.send_raw(b"pub endless |message\r\n" * 1_000)
-    assert node.process is not None and node.process.wait(10) == 0
+    assert node.process is not None and node.process.wait(PATIENCE_S) == 0
     assert "Traceback" not in node.log()
 
 
@@ -185,7 +185,7 @@ def test_a_stop_while_publishers_go_on_has_an_end(tmp_path: Path) -> None:
 def exit_of(node: Node) -> tuple[int, str]:
     node.start(wait=False)
     assert node.process is not None
-    return node.process.wait(20), node.log()
+    return node.process.wait(PATIENCE_S), node.log()
 
 
 def test_a_second_node_on_the_same_data(tmp_path: Path) -> None:
@@ -481,7 +481,7 @@ class Listener:
     def __init__(self, path: Path) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.sock.bind(str(path))
-        self.sock.settimeout(10)
+        self.sock.settimeout(PATIENCE_S)
         self.heard: list[dict[str, str]] = []
 
     def wait_for(self, variable: str) -> dict[str, str]:
@@ -514,7 +514,7 @@ def test_what_the_service_manager_hears(tmp_path: Path) -> None:
         assert not {pid for pids in before.values() for pid in pids} & {pids[-1] for pids in now.values()}
         node.signal(signal.SIGTERM)
         assert listener.wait_for("STOPPING")["STOPPING"] == "1"
-        assert node.process.wait(10) == 0
+        assert node.process.wait(PATIENCE_S) == 0
     except BaseException:
         node.kill()
         raise

@@ -189,7 +189,7 @@ def test_the_tree_is_drawn(pair: tuple[Node, Node]) -> None:
 
     def drawn(*arguments: str) -> list[str]:
         command = [sys.executable, "-m", "tailrace.cli.main", "tree", *arguments]
-        done = subprocess.run(command, capture_output=True, timeout=30, check=True, text=True)
+        done = subprocess.run(command, capture_output=True, timeout=120, check=True, text=True)
         return [line.rstrip() for line in done.stdout.splitlines()]
 
     for arguments in ([f"127.0.0.1:{master.port}"], [f"127.0.0.1:{slave.port}"]):

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.load import Load
-from tests.system.node import LineClient, Node, running, wait_for
+from tests.system.node import PATIENCE_S, LineClient, Node, running, wait_for
 from tests.system.processes import all_workers, worker_pids
 
 pytestmark = pytest.mark.system
@@ -70,7 +70,7 @@ def watching(node: Node) -> Iterator[None]:
     yield
     ending.set()
     for thread in threads:
-        thread.join(20.0)
+        thread.join(PATIENCE_S)
     assert not faults, faults[:5]
 
 
@@ -123,7 +123,7 @@ def test_publishers_that_never_pause_move_along(tmp_path: Path) -> None:
         for flood in floods:
             flood.ending.set()
         for flood in floods:
-            flood.join(30.0)
+            flood.join(PATIENCE_S)
             assert flood.error == b""
             assert flood.answers == flood.sent * 20_000 + 1
 
@@ -138,7 +138,7 @@ class Flood(threading.Thread):
         self.error = b""
         self.ending = threading.Event()
         self._lines = lines
-        self._sock = socket.create_connection(("127.0.0.1", node.port), timeout=20.0)
+        self._sock = socket.create_connection(("127.0.0.1", node.port), timeout=PATIENCE_S)
         self._writer = threading.Thread(target=self._write, daemon=True)
 
     def _write(self) -> None:
@@ -192,7 +192,7 @@ def test_a_stop_in_the_middle_of_a_replacement(tmp_path: Path, after_s: float) -
         node.signal(signal.SIGTERM)
         client.read_to_end()
         assert [answer.split()[:2] for answer in client.answers[101:]] == [["err", "closing"]]
-        assert node.process is not None and node.process.wait(10) == 0
+        assert node.process is not None and node.process.wait(PATIENCE_S) == 0
     assert "SIGKILL" not in node.log() and "did not leave" not in node.log()
 
 

@@ -225,7 +225,7 @@ def batch(command: str, *lines: str) -> None:
     """`ip`, `tc` or `nft` with several lines at once. Raises CannotBuild."""
     flags = ["-f", "-"] if command == "nft" else ["-batch", "-"]
     text = "".join(f"{line}\n" for line in lines)
-    done = subprocess.run([command, *flags], input=text, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([command, *flags], input=text, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
         raise CannotBuild(f"{command}: {'; '.join(lines)}: {done.stderr.strip()}")
 

@@ -26,4 +26,4 @@ def serving(behave: Callable[[socket.socket], None]) -> Iterator[int]:
         thread.start()
         yield listener.getsockname()[1]
         listener.shutdown(socket.SHUT_RDWR)
-    thread.join(10)
+    thread.join(60)

@@ -12,7 +12,7 @@ def test_the_file_comes_once_and_whole(tmp_path: Path) -> None:
     with fresh_site(tmp_path, peer.name) as site, PeerServer(peer, site):
         expected = (site.directory / "file").read_bytes()
         for _ in range(3):
-            with socket.create_connection(("127.0.0.1", site.port), timeout=5) as sock:
+            with socket.create_connection(("127.0.0.1", site.port), timeout=60) as sock:
                 sock.sendall(b"G")
                 got = bytearray()
                 while data := sock.recv(1 << 16):
@@ -25,7 +25,7 @@ def test_it_says_that_it_is_there(tmp_path: Path) -> None:
     with (
         fresh_site(tmp_path, peer.name) as site,
         PeerServer(peer, site),
-        socket.create_connection(("127.0.0.1", site.port), timeout=5) as sock,
+        socket.create_connection(("127.0.0.1", site.port), timeout=60) as sock,
     ):
         sock.sendall(b"?")
         assert sock.recv(10) == b"!"

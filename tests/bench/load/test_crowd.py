@@ -86,7 +86,7 @@ def _crowd_of_one(peer: Contestant, say: Callable[[socket.socket], None]) -> Ite
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.recv(1)
         sock.sendall(b"s")
-        assert joined.wait(10)
+        assert joined.wait(60)
         say(sock)
 
     ours, theirs = socket.socketpair()

@@ -51,4 +51,4 @@ def test_what_only_one_gets_ends_in_a_timeout(silent_server: PeerServer, silent:
         port = listener.getsockname()[1]
         with pytest.raises(LoadError, match=r"\[1, 0\] have come"):
             hop(load_on(silent_server, silent, 0.5), port, NAME, 1_000, 10)
-        thread.join(10)
+        thread.join(60)

@@ -58,7 +58,7 @@ def test_over_a_connection() -> None:
             assert [stream.readline(), stream.readline()] == ["!\n", "!\n"]
     listener.shutdown(socket.SHUT_RDWR)
     listener.close()
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive()
 
 

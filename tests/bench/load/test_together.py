@@ -40,18 +40,18 @@ def test_all_end_when_told_to(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert [process.stdout.readline(), process.stdout.readline()] == ["up\n", "up\n"]
         process.send_signal(signal.SIGTERM)
-        output, errors = process.communicate(timeout=30)
+        output, errors = process.communicate(timeout=120)
     assert (process.returncode, output, errors) == (0, "", "")
 
 
 def test_one_that_is_just_started_ends_too(tmp_path: Path) -> None:
     with together(tmp_path, SLEEP, SLEEP, program=["-c", TOLD_EARLY]) as process:
-        _output, errors = process.communicate(timeout=30)
+        _output, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (0, "")
 
 
 def test_one_that_ends_by_itself_ends_the_others(tmp_path: Path) -> None:
     with together(tmp_path, SLEEP, ENDS) as process:
-        _output, errors = process.communicate(timeout=30)
+        _output, errors = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "SystemExit(3)" in errors and "has ended by itself" in errors

@@ -136,7 +136,7 @@ def test_cancelling_needs_no_answer(client: Client, server: ModelServer) -> None
         time.sleep(0.001)
     subscription.cancel()
     for thread in threads:
-        thread.join(2.0)
+        thread.join(60.0)
         assert not thread.is_alive()
     client.close(timeout_s=0.01)
 
