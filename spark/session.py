@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -29,6 +30,19 @@ for argument do
     [ "$argument" = "{option}" ] || set -- "$@" "$argument"
 done
 exec {java} "$@"
+"""
+_PYTHON: Final = """\
+#!/bin/sh
+IFS=:
+kept=
+for each in $PYTHONPATH
+do
+    case $each in
+        */python/lib/pyspark.zip | */python/lib/py4j-*-src.zip) ;;
+        *) kept=$kept:$each ;;
+    esac
+done
+PYTHONPATH=${{kept#:}} exec {python} "$@"
 """
 _made: set[Path] = set()  # by `without_vectors`
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
@@ -65,11 +79,35 @@ def local_session(
     """
     from tailrace.spark.datasource import TailraceDataSource
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # otherwise its Python processes would be any `python3`
+    os.environ["PYSPARK_PYTHON"] = str(quick_python())  # otherwise its Python processes would be any `python3`
     builder = session_builder(app, f"local[{cores}]", memory, {**_LOCAL_SETTINGS, **(settings or {})})
     session = idle(builder.getOrCreate) if background else builder.getOrCreate()
     session.dataSource.register(TailraceDataSource)
     return session
+
+
+@cache
+def quick_python() -> Path:
+    """A program, for as long as this process lives, that runs this Python with the installed PySpark.
+
+    Spark puts its zip of PySpark in front, of which no compiled modules are kept: each of the five Python processes of
+    a query would compile them again, for 1.5 s of a processor.
+    """
+    import pyspark
+
+    if not Path(pyspark.__file__).exists():  # it comes from that zip itself
+        return Path(sys.executable)
+    program = _temporary("tailrace-python-") / "python"
+    program.write_text(_PYTHON.format(python=shlex.quote(sys.executable)))
+    program.chmod(0o755)
+    return program
+
+
+def _temporary(prefix: str) -> Path:
+    """A folder that this process removes when it ends."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def session_builder(app: str, master: str, memory: str, settings: Mapping[str, str]) -> Any:
@@ -136,8 +174,7 @@ def without_vectors(home: Path) -> Path:
 
     Spark can do without it; Java cannot start with a missing module in its options. The wheel's has none.
     """
-    folder = Path(tempfile.mkdtemp(prefix="tailrace-java-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = _temporary("tailrace-java-")
     (folder / "bin").mkdir()
     program = folder / "bin" / "java"
     program.write_text(_WRAPPER.format(option=f"--add-modules={VECTORS}", java=shlex.quote(str(home / "bin" / "java"))))

@@ -10,7 +10,7 @@ import pyspark
 import pytest
 
 from tailrace.spark import session
-from tailrace.spark.session import JAVA_MAJOR_MIN, VECTORS, java_home, java_major, without_vectors
+from tailrace.spark.session import JAVA_MAJOR_MIN, VECTORS, java_home, java_major, quick_python, without_vectors
 from tests.spark.java import with_quick_java
 
 
@@ -89,3 +89,16 @@ def test_none_at_all_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "_wheel_java", lambda: None)
     with pytest.raises(RuntimeError, match="Java 17 or newer is missing: set JAVA_HOME"):
         java_home()
+
+
+def test_spark_python_takes_the_installed_pyspark(tmp_path: Path) -> None:
+    """And no zip, which is compiled anew in each process; other folders stay."""
+    zips = ["/opt/spark/python/lib/pyspark.zip", "/opt/spark/python/lib/py4j-0.10.9.9-src.zip"]
+    found = subprocess.run(
+        [quick_python(), "-c", "import sys; print(sys.path[:3]); print(sys.argv[1:])", "a b", "c"],
+        env={**os.environ, "PYTHONPATH": ":".join([zips[0], "/somewhere/a b", zips[1], str(tmp_path)])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.splitlines() == [str(["", "/somewhere/a b", str(tmp_path)]), str(["a b", "c"])]
