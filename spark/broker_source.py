@@ -36,9 +36,8 @@ from tailrace.spark.broker_connection import BrokerConnection, Chunk, list_strea
 from tailrace.spark.entries import ENTRY, Entries, no_entries
 from tailrace.spark.frames import index_of
 from tailrace.spark.patterns import is_exact, is_wanted, needs_listing
-from tailrace.spark.scan import Signature
 from tailrace.spark.slices import NO_IDENTITY, Slice
-from tailrace.spark.source import Block, SourceOptions, Stamp, StreamRef
+from tailrace.spark.source import Block, Scan, SourceOptions, Stamp, StreamRef, scan_all
 
 LOG = logging.getLogger("tailrace.spark")
 ATTEMPTS_MAX: Final = 6
@@ -67,8 +66,8 @@ class BrokerSource:
             names = sorted({*found, *filter(is_exact, patterns)})
         return list(map(self.ref, names))
 
-    def scan(self, patterns: Sequence[str]) -> list[tuple[StreamRef, Signature | None]]:
-        return [(ref, None) for ref in self.streams(patterns)]
+    def scan(self, patterns: Sequence[str]) -> Scan:
+        return scan_all(self.streams(patterns))
 
     def ref(self, stream: str) -> StreamRef:
         return StreamRef(UNKNOWN_SHARD, stream)

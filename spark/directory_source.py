@@ -28,9 +28,9 @@ from tailrace.shard.stream_files import StreamPaths, stream_paths
 from tailrace.spark.entries import ENTRY, Entries, find_fault, no_entries
 from tailrace.spark.frames import check_frames
 from tailrace.spark.patterns import is_exact, is_wanted, needs_listing
-from tailrace.spark.scan import IndexScan, Signature
+from tailrace.spark.scan import IndexScan
 from tailrace.spark.slices import Identity, Slice
-from tailrace.spark.source import Block, SourceOptions, Stamp, StreamRef
+from tailrace.spark.source import Block, Scan, SourceOptions, Stamp, StreamRef, scan_all
 
 INDEX_BLOCK_ENTRIES: Final = 1 << 16
 """Entries read at once where no frames are wanted: 1.5 MB, which stays in the processor's cache."""
@@ -50,7 +50,6 @@ class DirectorySource:
         self._check_crc = options.check_crc
         self._only_synced = options.only_synced
         self._scan: IndexScan | None = None
-        self._refs: dict[str, StreamRef] = {}  # of the last scan, in order
 
     def streams(self, patterns: Sequence[str]) -> list[StreamRef]:
         if not needs_listing(patterns):
@@ -65,17 +64,12 @@ class DirectorySource:
         named = (self.ref(name) for name in patterns if is_exact(name))
         return sorted({*found, *named}, key=lambda ref: ref.stream)
 
-    def scan(self, patterns: Sequence[str]) -> list[tuple[StreamRef, Signature | None]]:
+    def scan(self, patterns: Sequence[str]) -> Scan:
         if not needs_listing(patterns):
-            return [(ref, None) for ref in self.streams(patterns)]
+            return scan_all(self.streams(patterns))
         if self._scan is None or self._scan.patterns != patterns:
             self._scan = IndexScan(self._shard_paths, patterns)
-        found = self._scan.scan()
-        for name in filter(is_exact, patterns):
-            found.setdefault(name, (self._data.shard_of(name), None))
-        if found.keys() != self._refs.keys():
-            self._refs = {name: StreamRef(found[name][0], name) for name in sorted(found)}
-        return [(ref, found[name][1]) for name, ref in self._refs.items()]
+        return self._scan.scan([self.ref(name) for name in patterns if is_exact(name)])
 
     def ref(self, stream: str) -> StreamRef:
         return StreamRef(self._data.shard_of(stream), stream)

@@ -7,10 +7,10 @@ repeated read gets the same messages. If some are lost meanwhile the query fails
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator
-from contextlib import closing
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, suppress
+from itertools import islice
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -26,8 +26,10 @@ from tailrace.spark.offsets import (
     DataLoss,
     Mark,
     Offset,
+    OffsetPacker,
     advance,
     is_same_stream,
+    is_short,
     pack_offset,
     parse_offset,
 )
@@ -36,23 +38,14 @@ from tailrace.spark.places import Range
 from tailrace.spark.plan import is_unborn, resolve
 from tailrace.spark.planning import cut, pack, rows_for
 from tailrace.spark.reading import LOG, read_slice, told
-from tailrace.spark.scan import Signature, is_settled
-from tailrace.spark.slices import NO_IDENTITY, BadStream, BadStreams, Slice
-from tailrace.spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, StreamView, open_source
+from tailrace.spark.slices import NO_IDENTITY, BadStream, BadStreams, Identity, Slice
+from tailrace.spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Scan, Source, StreamRef, StreamView, open_source
 
 GONE: Final = "stream {!r} no longer exists; the query has read all messages it could"
 
 
 LOOKS_EVERY: Final = 100
 """In so many triggers each stream is looked at once, whether its files have changed or not."""
-
-
-class StreamLook(NamedTuple):
-    """What a look at a stream has found, when its files looked like this and the query had read up to `known`."""
-
-    signature: Signature
-    known: Mark | None
-    end: Mark
 
 
 class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -69,11 +62,15 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._replaced: set[str] = set()  # the last message that the query has read of these is another one now
         self._frozen: Offset | None = None
         self._vanished: set[str] = set()  # streams that the query has read and that do not exist now
+        self._refs: Mapping[str, StreamRef] = {}  # of the last scan
         self._boots: dict[str, int] = {}  # of the last look at a stream's last message read
-        self._looks: dict[str, StreamLook] = {}  # that need not be repeated while nothing changes
+        self._sure: set[str] = set()  # streams that need no look until the scan finds them changed
         self._looked: set[str] = set()  # streams that the last look has opened
+        self._behind: dict[str, int] = {}  # messages that the last batch has left, by streams
         self._turn = 0
+        self._packer = OffsetPacker()
         self._known: list[tuple[dict[str, Any], Offset]] = []  # the latest offsets as Spark has them, and parsed
+        self._planned: Offset | None = None  # the end of the last batch, if nothing went wrong
         batch_maker(options, schema)
 
     # --- what Spark calls -------------------------------------------------------------------------------------------
@@ -86,8 +83,8 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         done = self._parse(start)
         self._look(done)
-        latest = self._latest if self._frozen is None else _no_further(self._latest, self._frozen)
         self._first = {name: mark for name, mark in self._first.items() if name not in done}
+        latest = self._reachable(self._looked | self._behind.keys())
         begun = {**done, **{name: mark for name, mark in self._first.items() if name in latest}}
         for name in self._looked & begun.keys():
             begun[name] = self._checked(name, begun[name])
@@ -99,9 +96,12 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = advance(begun, latest, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         for name in latest.keys() | self._vanished | {name for name, mark in done.items() if mark.is_gone}:
             end[name] = self._marked(name, end[name], name in latest)
-        for name in find_gone(done, end):
+        for name in find_gone(done, {name: end[name] for name in self._vanished}):
             LOG.warning(GONE.format(name))
-        return self._pack(end)
+        self._note(done, end)
+        packed = self._pack(end)
+        self._planned = self._parse(packed)
+        return packed
 
     def getDefaultReadLimit(self) -> ReadLimit:
         rows = self._options.max_rows_per_batch
@@ -113,15 +113,14 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """For the progress only. Of many streams just the sums; `$lag` is what the last batch has left."""
-        done = self._known[0][1] if self._known else {}
-        waiting = [mark.seq - done[name].seq for name, mark in self._latest.items() if name in done]
-        lag = {"messages": sum(filter(None, waiting)), "streams": sum(map(bool, waiting))}
-        marks = pack_offset(self._latest) if len(self._latest) < PACKED_FROM else {"$streams": len(self._latest)}
+        lag = {"messages": sum(self._behind.values()), "streams": len(self._behind)}
+        is_few = len(self._latest) < PACKED_FROM
+        marks = pack_offset(self._latest, self._packer) if is_few else {"$streams": len(self._latest)}
         return {**marks, "$lag": lag}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begun, ended = self._parse(start), self._parse(end)
-        moved = {name: mark for name, mark in ended.items() if begun.get(name) != mark}
+        moved = {name: mark for name, mark in ended.items() if begun.get(name) is not mark and begun.get(name) != mark}
         slices = [self._slice(name, begun.get(name), mark) for name, mark in moved.items()]
         rows = self._options.rows_per_task or rows_for(slices, os.cpu_count() or 1)
         tasks = [TaskPartition(task) for task in pack((part for each in slices for part in cut(each, rows)), rows)]
@@ -154,7 +153,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for packed, same in self._known:
             if same == offset:
                 return packed
-        self._known = [(pack_offset(offset), offset), *self._known[:1]]
+        self._known = [(pack_offset(offset, self._packer), offset), *self._known[:1]]
         return self._known[0][0]
 
     def _parse(self, said: dict[str, Any]) -> Offset:
@@ -164,42 +163,56 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._known = [(said, found), *self._known[:1]]
         return found
 
-    def _is_unchanged(self, stream: str, signature: Signature | None, known: Mark | None, place: int) -> bool:
-        """Whether another look would find what the former one has found. Some streams are looked at in any case."""
-        if place % LOOKS_EVERY == self._turn % LOOKS_EVERY:
-            return False
-        look = self._looks.get(stream)
-        return signature is not None and look is not None and (look.signature, look.known) == (signature, known)
-
     def _look(self, known: Offset) -> None:
         """Notes the beginning of every stream for this query, and its end now, looking only at streams that may have
         changed. Raises BadStreams."""
         source, bad = self._opened(), []
         self._replaced.clear()
-        self._looked.clear()
-        self._turn += 1
-        now_ns = time.time_ns()
-        latest: Offset = {}
-        for place, (ref, signature) in enumerate(source.scan(self._options.streams)):
-            mark = known.get(ref.stream)
-            if self._is_unchanged(ref.stream, signature, mark, place):
-                latest[ref.stream] = self._looks[ref.stream].end
-                continue
-            self._looks.pop(ref.stream, None)
+        scan = source.scan(self._options.streams)
+        self._looked = self._stale(scan, known)
+        self._latest = {name: mark for name, mark in self._latest.items() if name in self._sure}
+        for name in sorted(self._looked):
+            self._sure.discard(name)
             try:
-                if self._look_at(source, ref, mark, latest) and signature is not None and is_settled(signature, now_ns):
-                    self._looks[ref.stream] = StreamLook(signature, mark, latest[ref.stream])
+                if self._look_at(source, scan.refs[name], known.get(name), self._latest) and name not in scan.unsettled:
+                    self._sure.add(name)
             except CONNECTION_ERRORS:
                 raise
             except STREAM_ERRORS as error:
-                if not is_unborn(error, ref, self._options.streams):
-                    bad.append(BadStream(ref.stream, str(error)))
+                self._latest.pop(name, None)
+                if not is_unborn(error, scan.refs[name], self._options.streams):
+                    bad.append(BadStream(name, str(error)))
         if bad and not self._options.skip_bad:
             raise BadStreams(bad)
         for each in bad:
             LOG.warning("left out for now: %s", each.cause)
-        self._vanished = known.keys() - latest.keys() - {each.stream for each in bad}
-        self._latest = latest
+        self._vanished = known.keys() - self._latest.keys() - {each.stream for each in bad}
+
+    def _stale(self, scan: Scan, known: Offset) -> set[str]:
+        """The streams to look at: those of which another look may find something else, and some in any case."""
+        if known is not self._planned:
+            self._sure.clear()
+        self._planned = None
+        self._sure -= scan.changed
+        if scan.refs is not self._refs:
+            self._refs = scan.refs
+            self._sure &= scan.refs.keys()
+            self._boots = {name: boot for name, boot in self._boots.items() if name in scan.refs}
+        self._turn += 1
+        due = islice(scan.refs, self._turn % LOOKS_EVERY, None, LOOKS_EVERY)
+        return (scan.refs.keys() - self._sure).union(due)
+
+    def _reachable(self, names: Iterable[str]) -> Offset:
+        """The ends of these streams; with `availableNow`, no message that came after its beginning."""
+        found = {name: self._latest[name] for name in names if name in self._latest}
+        return found if self._frozen is None else _no_further(found, self._frozen)
+
+    def _note(self, done: Offset, end: Offset) -> None:
+        """Notes the messages that this batch leaves, and the streams that the next trigger must look at."""
+        touched = self._looked | self._behind.keys()
+        self._sure.difference_update(name for name in touched if end.get(name) != done.get(name))
+        left = ((name, self._latest.get(name)) for name in touched if name in end)
+        self._behind = {name: mark.seq - end[name].seq for name, mark in left if mark and mark.seq > end[name].seq}
 
     def _look_at(self, source: Source, ref: StreamRef, known: Mark | None, latest: Offset) -> bool:
         """Returns whether the view shows all there is of the stream, and nothing is wrong with it."""
@@ -211,7 +224,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._first[ref.stream] = Mark(slice_.first_seq, view.identity)
             elif view.next_seq < known.seq <= view.possible_seq:
                 end = end._replace(seq=known.seq)  # what follows is not shown yet, and not known to be lost
-            elif known.seq < view.next_seq or self._boots.get(ref.stream, known.boot) != view.boot:
+            elif known.seq < view.next_seq or self._boots.get(ref.stream) != view.boot:
                 self._boots[ref.stream] = view.boot
                 if is_replaced(view, known):
                     self._replaced.add(ref.stream)
@@ -244,7 +257,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if is_same_stream(view.identity, mark.identity) and view.first_seq < mark.seq <= view.next_seq:
                 stamp = view.stamp_at(mark.seq - 1)
                 if stamp is not None:
-                    return mark._replace(time_us=stamp.timestamp_us, epoch=stamp.epoch, boot=view.boot)
+                    return mark._replace(time_us=stamp.timestamp_us, epoch=stamp.epoch)
         return mark
 
     def _slice(self, name: str, begun: Mark | None, end: Mark) -> Slice:
@@ -258,7 +271,14 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begun = end._replace(seq=end.resumed)
         elif not is_same_stream(begun.identity, end.identity):
             begun = end  # it goes on behind a cut, where the messages in between are given up
-        return Slice(name, ref.shard, min(begun.seq, end.seq), end.seq, end.identity)
+        return Slice(name, ref.shard, min(begun.seq, end.seq), end.seq, self._whole(ref, end.identity))
+
+    def _whole(self, ref: StreamRef, identity: Identity) -> Identity:
+        """The identity with all bits of the id, if it is still that of the stream."""
+        if is_short(identity):
+            with suppress(*STREAM_ERRORS), self._opened().view(ref) as view:
+                return view.identity if is_same_stream(view.identity, identity) else identity
+        return identity
 
 
 def is_replaced(view: StreamView, mark: Mark) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from typing import Final, NamedTuple, Protocol
 
@@ -12,7 +12,6 @@ from tailrace.shard.epochs import History
 from tailrace.shard.errors import StorageError
 from tailrace.shard.names import InvalidName
 from tailrace.spark.entries import Entries
-from tailrace.spark.scan import Signature
 from tailrace.spark.slices import Identity, Slice
 
 STREAM_ERRORS: Final = (StorageError, TailraceError, InvalidName, OSError)
@@ -38,6 +37,15 @@ class StreamRef(NamedTuple):
 
     shard: int
     stream: str
+
+
+class Scan(NamedTuple):
+    """Streams by their names, in order; those that have changed since the scan before; and those that may change
+    without being `changed` in the next scan. A view of any other one shows the same as after the scan before."""
+
+    refs: Mapping[str, StreamRef]
+    changed: Set[str]
+    unsettled: Set[str]
 
 
 class Block(NamedTuple):
@@ -106,9 +114,9 @@ class Source(Protocol):
         """Returns the streams that the patterns select (`spark.patterns`), in the order of their names. A stream
         named without a wildcard is included even if it does not exist: `view` reports that."""
 
-    def scan(self, patterns: Sequence[str]) -> list[tuple[StreamRef, Signature | None]]:
-        """The same streams, each with how its files look from outside: unless that changes, and once it is settled, a
-        view of the stream has the same end. None if it is unknown, as over a connection."""
+    def scan(self, patterns: Sequence[str]) -> Scan:
+        """The same streams, and which of them may end elsewhere than before. `refs` is the same object while the
+        streams are the same."""
 
     def ref(self, stream: str) -> StreamRef:
         """Views a stream that may not exist."""
@@ -124,6 +132,12 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Hold nothing any more. It may be used again."""
+
+
+def scan_all(refs: Sequence[StreamRef]) -> Scan:
+    """Streams that must be asked each time."""
+    found = {ref.stream: ref for ref in refs}
+    return Scan(found, set(), found.keys())
 
 
 def open_source(options: SourceOptions) -> Source:

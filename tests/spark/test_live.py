@@ -212,30 +212,21 @@ def crash(data: DataDirectory, tmp_path: Path) -> Iterator[Callable[[int], None]
     yield lose
 
 
-def in_another_boot(done: str | None) -> str:
-    """The checkpoint as it would be if the machine had come up again since."""
-    marks = json.loads(done or "")
-    for mark in marks.values():
-        mark["boot"] += 1
-    return json.dumps(marks)
-
-
-@pytest.mark.parametrize("is_rebooted", [True, False])
+@pytest.mark.parametrize("is_restarted", [True, False])
 @pytest.mark.parametrize("count", [2, 4, 5, 20])
 @pytest.mark.parametrize("rows", [None, 3])
 def test_seqs_that_were_given_again_are_a_loss(
-    data: DataDirectory, crash: Callable[[int], None], count: int, rows: int | None, is_rebooted: bool
+    data: DataDirectory, crash: Callable[[int], None], count: int, rows: int | None, is_restarted: bool
 ) -> None:
-    """The query had read four messages beyond what was synced."""
+    """The query had read four messages beyond what was synced. In one case as many others have their seqs now."""
     grow(data, "a", 4)
     query, lenient = Query(data), Query(data, failOnDataLoss="false")
     while query.batch(rows):
         pass
     crash(count)
-    query.restart()
     grown = 0
-    if is_rebooted:
-        query.done = in_another_boot(query.done)
+    if is_restarted:
+        query.restart()
     elif count == 4:  # it ends just where it did, and no machine was down: nothing is looked at yet
         assert query.batch() == []
         grow_late(data)
@@ -256,7 +247,11 @@ def test_seqs_that_were_given_again_are_a_loss(
 def test_a_machine_that_came_up_again_and_lost_nothing_is_no_loss(data: DataDirectory) -> None:
     query = Query(data)
     query.batch()
-    query.done = in_another_boot(query.done)
+    for path in data.path.glob("shard-*/*"):  # another place, as if it was mounted again
+        content = path.read_bytes()
+        path.unlink()
+        path.write_bytes(content)
+    open_log(data, "a").close()
     query.restart()
     assert query.batch() == []
     grow(data, "a", 2)
@@ -460,7 +455,8 @@ def test_each_stream_is_looked_at_once_in_a_while(data: DataDirectory, monkeypat
     index = Path(stream_paths(data.stream_directory("a"), "a").index_file)
     before = index.stat()
     grow(data, "a", 1)
-    monkeypatch.setattr(scan, "_sign", lambda _entry: (before.st_ino, before.st_size, before.st_mtime_ns))
+    unchanged = (before.st_ino, before.st_size, before.st_mtime_ns)
+    monkeypatch.setattr(scan, "sign_all", lambda files: [unchanged] * len(files))
     assert [row for _ in range(6) for row in query.batch()] == seqs("a", 10, 11)
 
 
