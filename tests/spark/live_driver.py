@@ -1,0 +1,52 @@
+"""A driver with two live queries on one node, one of its files and one over a connection; to be killed."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.errors import StreamingQueryException
+
+from tailrace.spark.session import local_session
+from tests.spark.java import QUICK
+
+STREAMS: Final = "live.*"
+SETTINGS: Final = {
+    "spark.driver.extraJavaOptions": QUICK,
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+ROWS_PER_BATCH: Final = 60
+"""Fewer than are waiting most of the time, so that batches end within streams."""
+
+TOO_SLOW: Final = "Python worker failed to connect back"
+"""Spark gives its Python 10 s to start, too few on a busy machine."""
+
+
+def follow(session: Any, options: dict[str, str], folder: Path, *, to_the_end: bool = False) -> Any:
+    """Starts the query of which `folder` has the checkpoint and the rows: of what there is, or for ever."""
+    rows = session.readStream.format("tailrace").option("streams", STREAMS).options(**options)
+    if not to_the_end:
+        rows = rows.option("maxRowsPerBatch", str(ROWS_PER_BATCH))
+    live = rows.schema("stream string, seq bigint, payload binary").load()
+    sink = live.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
+    sink = sink.option("path", str(folder / "rows"))
+    return (sink.trigger(availableNow=True) if to_the_end else sink.trigger(processingTime="0 seconds")).start()
+
+
+if __name__ == "__main__":
+    data, broker, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    session = local_session("live", cores="2", settings=SETTINGS)
+    sources = {"path": {"path": data}, "brokers": {"brokers": broker}}
+    queries = {name: follow(session, options, folder / name) for name, options in sources.items()}
+    while True:
+        with suppress(StreamingQueryException):
+            session.streams.awaitAnyTermination()
+        session.streams.resetTerminated()
+        for name, query in queries.items():
+            if not query.isActive:
+                assert TOO_SLOW in str(query.exception()), query.exception()
+                queries[name] = follow(session, sources[name], folder / name)

@@ -1,0 +1,176 @@
+"""Live queries that are killed between and amid their batches, and started again: every message once, none missing."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+import pytest
+
+import tailrace
+from tailrace.shard.leaves import interpreted_wanted
+from tests.spark.live_driver import follow
+from tests.system.node import Node, running, wait_for
+from tests.tidy import tree
+
+ROUNDS = int(os.environ.get("TAILRACE_KILL_ROUNDS", "1"))  # of both queries at once (docs/spark.md)
+QUERIES = ("path", "brokers")
+MARKS = ("checkpoint/offsets", "rows/_spark_metadata", "checkpoint/commits")
+"""What a query writes in each batch, in this order."""
+BATCHES_MAX = 4
+EARLY_EVERY = 5
+"""In each round of so many the kill may come before the first batch."""
+WAIT_S = 600.0
+STREAMS, STREAMS_MAX = 4, 12
+
+pytestmark = [pytest.mark.slow, pytest.mark.system]
+
+
+class Point(NamedTuple):
+    """Where a driver is killed: `then_s` after a query has begun as many batches, or come to another mark in them."""
+
+    query: str
+    mark: str
+    batches: int
+    then_s: float
+
+
+def choose(choice: random.Random, number: int) -> Point:
+    query, mark = choice.choice(QUERIES), choice.choice(MARKS)
+    if number % EARLY_EVERY == EARLY_EVERY - 1:
+        return Point(query, mark, 0, choice.uniform(0, 10))
+    return Point(query, mark, choice.randint(2, BATCHES_MAX), choice.choice([0.0, choice.uniform(0, 0.5)]))
+
+
+class Publisher:
+    """Publishes to streams all the time, to one stream more from round to round."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._stop = threading.Event()
+        self.sent: Counter[str] = Counter()
+        self.streams = STREAMS
+
+    @contextmanager
+    def publishing(self) -> Iterator[None]:
+        thread = threading.Thread(target=self._run)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            thread.join()
+
+    def _run(self) -> None:
+        with tailrace.connect(f"127.0.0.1:{self._node.port}") as client:
+            while not self._stop.wait(0.02):
+                for number in range(self.streams):
+                    name = f"live.{number}"
+                    client.publish(name, b"%s %d" % (name.encode(), self.sent[name]))
+                    self.sent[name] += 1
+            client.flush()
+
+
+class Followed:
+    """Two queries, and how far they are."""
+
+    def __init__(self, node: Node, folder: Path) -> None:
+        self.node, self.folder = node, folder
+        broker = f"127.0.0.1:{node.port}"
+        self.options = {"path": {"path": str(node.data)}, "brokers": {"brokers": broker}}
+        self.command = [sys.executable, "-m", "tests.spark.live_driver", str(node.data), broker, str(folder)]
+
+    def count(self, query: str, mark: str) -> int:
+        """How many batches have come so far. Spark removes none of the first hundred."""
+        return 1 + max(
+            (int(path.name.split(".")[0]) for path in (self.folder / query / mark).glob("[0-9]*")), default=-1
+        )
+
+    def committed(self) -> dict[str, int]:
+        return {query: self.count(query, "checkpoint/commits") for query in QUERIES}
+
+    def run_and_kill(self, point: Point) -> str:
+        """Returns what was killed."""
+        log_file, before = self.folder / "driver.log", self.committed()
+        with log_file.open("wb") as log:
+            driver = subprocess.Popen(self.command, cwd=tree.ROOT, stdout=log, stderr=log, start_new_session=True)
+        try:
+            goal = self.count(point.query, point.mark) + point.batches
+
+            def is_there() -> bool:
+                assert driver.poll() is None, log_file.read_text()
+                return not point.batches or self.count(point.query, point.mark) >= goal
+
+            wait_for(is_there, f"{point} ({log_file})", WAIT_S, 0.002)
+            time.sleep(point.then_s)
+        finally:
+            kill(driver)
+        after = self.committed()
+        return ", ".join(
+            f"{query} {after[query] - before[query]} batches" + " and amid one" * self._is_amid(query)
+            for query in QUERIES
+        )
+
+    def _is_amid(self, query: str) -> bool:
+        return self.count(query, "checkpoint/offsets") > self.count(query, "checkpoint/commits")
+
+    def finish(self, session: Any, query: str) -> Any:
+        """Returns all rows that the query has ever written, after it has read all messages."""
+        rest = follow(session, self.options[query], self.folder / query, to_the_end=True)
+        assert rest.awaitTermination(WAIT_S)
+        return session.read.parquet(str(self.folder / query / "rows")).toArrow()
+
+
+def kill(driver: subprocess.Popen[bytes]) -> None:
+    """With its Java and that one's Python, as a machine does. They are in its session."""
+    family = [each for each in psutil.process_iter() if is_in_session(each.pid, driver.pid)]
+    for process in family:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    driver.wait(WAIT_S)
+    _, alive = psutil.wait_procs(family, WAIT_S)
+    assert not alive
+
+
+def is_in_session(pid: int, session: int) -> bool:
+    with suppress(ProcessLookupError):
+        return os.getsid(pid) == session
+    return False
+
+
+@pytest.fixture
+def followed(tmp_path: Path) -> Iterator[tuple[Followed, Publisher]]:
+    if interpreted_wanted():
+        pytest.skip("nothing here depends on which build is loaded; the other run has it")
+    with running(tmp_path / "data", workers=1) as node:
+        yield Followed(node, tmp_path), Publisher(node)
+
+
+def test_killed_at_random_points_every_message_comes_once(
+    session: Any, followed: tuple[Followed, Publisher], tmp_path: Path
+) -> None:
+    seed = int(os.environ.get("TAILRACE_SEED", random.randrange(1 << 32)))
+    print(f"TAILRACE_SEED={seed}")
+    choice = random.Random(seed)
+    queries, publisher = followed
+    with publisher.publishing():
+        for number in range(ROUNDS):
+            point = choose(choice, number)
+            print(f"{time.strftime('%X')} {point}: {queries.run_and_kill(point)}", flush=True)
+            publisher.streams = min(publisher.streams + 1, STREAMS_MAX)
+    wanted = Counter(f"{name} {seq}" for name, count in publisher.sent.items() for seq in range(count))
+    for query in QUERIES:
+        found = queries.finish(session, query)
+        assert Counter(payload.decode() for payload in found["payload"].to_pylist()) == wanted, query
+        assert Counter(f"{row['stream']} {row['seq']}" for row in found.to_pylist()) == wanted, query
+    assert sum(wanted.values()) > ROUNDS
