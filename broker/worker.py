@@ -1,7 +1,6 @@
 """One worker process: one thread, one epoll, and the turn of its loop.
 
-A turn: gather events; read each ready connection once and run its commands; append what was staged; tell siblings and
-feeds what has grown; answer; send a share to the subscribers; housekeeping on a coarse timer; beat.
+A turn: gather events, read each ready connection once; append; announce; answer; send to subscribers; keep house; beat.
 """
 
 from __future__ import annotations
@@ -86,10 +85,8 @@ from tailrace.shard.group_sync import sync_together
 log = logging.getLogger(__name__)
 
 STAGED_MAX_BYTES = 8 << 20  # published and answered in one turn; the connections not read yet come first in the next
-# An append costs much and a message little: where a turn's publishes are to many streams, a few messages each, it first
-# reads what else has come meanwhile.
-GATHER_ROUNDS_MAX = 16
-GATHERED_MAX_BYTES = 16 << 20
+# An append costs much: with publishes to many streams, a few messages each, a turn first reads what else has come.
+GATHER_ROUNDS_MAX, GATHERED_MAX_BYTES = 16, 16 << 20
 GC_ALLOCATIONS = 50_000  # containers made and not freed between two looks for cycles
 PONG_PAUSE_S, PONG_PAUSES_MAX = 0.0005, 64  # what comes right after an answer to a ping may have to wait so long
 PUMP_BYTES = 4 << 20  # sent to subscribers in one turn, about
@@ -101,7 +98,6 @@ RESTS_A_BEAT_TIMEOUT = 4  # at least: a worker that rests must not look hung
 
 # A terminal, and some who stop services, signal the whole process group; these are the supervisor's to answer.
 SUPERVISORS_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
-
 EXIT_OK, EXIT_CANNOT_LOCK, EXIT_CANNOT_OPEN = 0, 3, 5
 CANNOT_BOOT = frozenset({EXIT_CANNOT_LOCK, EXIT_CANNOT_OPEN})
 
@@ -250,10 +246,8 @@ class Worker:
             BinaryClient.protocol: partial(BinaryClient, services, binary),
         }
         self.handshakes = Handshakes(services, protocols, boot.tls.server)
-        begin = self.handshakes.begin_tls
-        self.acceptor = Acceptor(
-            services, protocols, boot.listener, boot.board, boot.slot, self.links, begin, boot.admin_listener
-        )
+        others = self.links, self.handshakes.begin_tls, boot.admin_listener
+        self.acceptor = Acceptor(services, protocols, boot.listener, boot.board, boot.slot, *others)
         self.siblings = WorkerLinks(
             self.links,
             self.owner,

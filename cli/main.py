@@ -18,7 +18,7 @@ from tailrace.cli.ending import INTERRUPTED, OK, REFUSED, USAGE, CommandError
 
 COMMANDS = (
     *("serve", "pub", "tail", "consumers", "admin", "user", "tree", "check", "dump", "republish"),
-    *("rollup", "spark-zip", "deploy", "conformance"),
+    *("rollup", "spark-zip", "deploy", "conformance", "cert"),
 )
 
 EPILOG = """\b
@@ -35,6 +35,7 @@ Examples:
   tailrace rollup ./data ./rollups
   tailrace spark-zip
   tailrace deploy --list
+  tailrace cert --self-signed ./tls
   tailrace conformance -- ./my-client
 
 \b
@@ -42,6 +43,7 @@ Environment:
   TAILRACE_SERVER  the broker, if no option names one
   TAILRACE_TOKEN   the token that a broker requires from other machines, or of the user
   TAILRACE_USER    who logs in, with TAILRACE_TOKEN or TAILRACE_PASSWORD
+  TAILRACE_CA      the CAs of a broker under TLS; also TAILRACE_CERT and TAILRACE_KEY, for a certificate of the client
 
 \b
 Exit codes:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.broker.access.identity import LOCAL, REMOTE, STRONG, Identity, Proof
 from tailrace.broker.access.rules import AccessRule, Right, decide, decide_prefix
-from tailrace.broker.access.users import User
+from tailrace.broker.access.users import User, user_of_certificate
 from tailrace.broker.replication.roles.peers import Peers
 from tailrace.shard.names import base_of
 
@@ -62,6 +62,14 @@ class AccessPolicy:
     def logged_in(self, identity: Identity, name: str, proof: Proof, credential: bytes) -> Identity:
         """The same connection, once it has proven that it is this user; by what (`User.credentials`)."""
         return identity._replace(user=name, groups=self.users[name].groups, proof=proof, credential=credential)
+
+    def certified(self, identity: Identity, names: tuple[str, ...]) -> Identity:
+        """The same connection with a verified certificate of these names: its user's, if it is one's."""
+        user = user_of_certificate(tuple(self.users.values()), names)
+        if user is None:
+            return identity
+        shown = next(name for name in names if name in user.certificates)
+        return self.logged_in(identity, user.name, Proof.CERTIFICATE, shown.encode())
 
     def greeted(self, identity: Identity, token: str | None) -> Identity:
         """The same connection after a HELLO without a login, with the [listen] token that it shows, if any."""

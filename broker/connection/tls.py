@@ -73,6 +73,9 @@ class TLSNewcomer(UndetectedConnection):
             self.block()
         if self.open:
             self.services.metrics.tls_handshakes += 1
+            if self.secured.certificate is not None:
+                names = self.secured.certificate.subject, *self.secured.certificate.names
+                self.identity = self.services.access.certified(self.identity, names)
             self.services.deadlines.handshake.stop(self)
             self.services.deadlines.first_byte.start(self, self.services.now_s)
             self._detect()  # bytes that came behind the handshake raise no event

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.broker.access.identity import Proof
+from tailrace.broker.access.users import User
 from tailrace.broker.connection import handover, tls
 from tailrace.broker.connection.deadlines import HANDSHAKE_TIMEOUT_S
 from tailrace.broker.connection.line import LineClient
@@ -106,6 +108,22 @@ def test_the_names_of_a_verified_certificate_stay_with_the_connection(node: Worl
     found = node.connection_of(client.peer)
     assert found.tls is not None and found.tls.certificate == ("CN=reader,O=Ex", ("reader.example",))
     assert SecretPeer(node, authority.client_context()).open().ask(b"ping") == b"ok pong\r\n"
+
+
+def test_a_certificate_logs_its_user_in(authority: Authority, tmp_path: Path) -> None:
+    pair, users = authority.issue("server"), (User("web", certificates=("CN=web", "other.example")),)
+    with world(
+        tmp_path,
+        users=users,
+        tls_client_ca=str(authority.certificate),
+        tls_client_certificates=ClientCertificates.OPTIONAL,
+        tls_certificate=str(pair.certificate),
+        tls_key=str(pair.key),
+    ) as node:
+        for name, user in (("web", "web"), ("stranger", "")):
+            client = SecretPeer(node, authority.client_context(authority.issue(name))).open()
+            identity = node.connection_of(client.peer).identity
+            assert identity.user == user and (identity.proof is Proof.CERTIFICATE) is bool(user)
 
 
 def test_a_turn_does_few_steps_of_handshakes(
