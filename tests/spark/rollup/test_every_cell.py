@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import math
 import shutil
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -28,7 +30,7 @@ from tailrace.spark.rollup.local import LocalEngine
 from tests.shard.helpers import flip
 from tests.spark.data import make_directory, trim
 from tests.spark.rollup import data_files, reference, tables
-from tests.spark.rollup.data_files import read_directory
+from tests.spark.rollup.data_files import Stream, read_directory
 from tests.spark.rollup.directories import DAY, DAY_START_US, HOUR_US
 from tests.spark.rollup.hard_night import CONTRADICTORY, DAMAGED, UNREADABLE, copy_stream, make_hard_night, spread
 from tests.spark.rollup.tables import TABLES, differences, left_over, read_rows, read_tables, state_of
@@ -63,10 +65,22 @@ def test_of_a_hard_night(night: DataDirectory, tmp_path: Path, engine: ChooseEng
     (node,) = read_rows(state_of(out), "nodes", DAY)
     assert begun <= node.pop("rolled_up_at") <= datetime.now(UTC)
     own = [each for each in read_directory(night.path).streams if not each.name.startswith("$")]
+    assert json.loads(node.pop("terms")) == terms_of(own)
     messages = sum(row["messages"] + row["damaged"] for (level, *_), row in expected.items() if level == "day")
     identity = {"name": night.node_id, "node": night.node_id, "state": "partly", "cause": None}
     assert node == {**identity, "streams": len(own) + len(UNREADABLE), "messages": messages}
     assert not left_over(out)
+
+
+def terms_of(streams: list[Stream]) -> dict[str, list[list[Any]]]:
+    """Of streams with several terms: each epoch, its first seq, and the master, which these streams do not know."""
+    found = {}
+    for stream in streams:
+        epochs, places = np.unique(stream.messages.epoch, return_index=True)
+        if len(epochs) > 1:
+            seqs = stream.messages.seq[places].tolist()
+            found[stream.name] = [[epoch, seq, ""] for epoch, seq in zip(epochs.tolist(), seqs, strict=True)]
+    return found
 
 
 def test_of_two_nodes_that_hold_the_same_streams(
