@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from tailrace.cli.conformance_checks import CHECKS, SETTINGS, Check, Failed
+from tailrace.cli.conformance_checks import CHECKS, SETTINGS, Check, CheckFailed
 from tailrace.cli.ending import OK, REFUSED, CommandError, require
 from tailrace.testing import Server
 
@@ -55,7 +55,7 @@ def _run(program: Sequence[str], check: Check, server: Server) -> str | None:
             client.ask("connect", address=server.address)
             check(client, server)
             client.ask("close")
-        except Failed as error:
+        except CheckFailed as error:
             return str(error)
     return None
 
@@ -73,13 +73,13 @@ class Program:
     def ask(self, do: str, **fields: object) -> dict[str, Any]:
         answer = self._ask(do, fields)
         if "error" in answer:
-            raise Failed(f"{do}: the error {answer['error']!r} ({answer.get('text', 'without a text')})")
+            raise CheckFailed(f"{do}: the error {answer['error']!r} ({answer.get('text', 'without a text')})")
         return answer
 
     def refused(self, do: str, **fields: object) -> str:
         answer = self._ask(do, fields)
         if "error" not in answer:
-            raise Failed(f"{do}: no error, although the broker refuses this")
+            raise CheckFailed(f"{do}: no error, although the broker refuses this")
         return str(answer["error"])
 
     def _ask(self, do: str, fields: dict[str, object]) -> dict[str, Any]:
@@ -89,13 +89,13 @@ class Program:
             self._process.stdin.write(line.encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise Failed(f"{do}: the program has ended") from None
+            raise CheckFailed(f"{do}: the program has ended") from None
         try:
             answer = json.loads(self._line(do))
         except ValueError as error:
-            raise Failed(f"{do}: the answer is not JSON: {error}") from error
+            raise CheckFailed(f"{do}: the answer is not JSON: {error}") from error
         if not isinstance(answer, dict):
-            raise Failed(f"{do}: the answer is not a JSON object")
+            raise CheckFailed(f"{do}: the answer is not a JSON object")
         return answer
 
     def _line(self, do: str) -> bytes:
@@ -104,13 +104,13 @@ class Program:
         while (end := self._received.find(b"\n")) < 0:
             left_s = max(0.0, deadline_s - time.monotonic())
             if not select.select([self._process.stdout], [], [], left_s)[0]:
-                raise Failed(f"{do}: no answer within {ANSWER_TIMEOUT_S:g} s")
+                raise CheckFailed(f"{do}: no answer within {ANSWER_TIMEOUT_S:g} s")
             data = self._process.stdout.read1(1 << 16)  # type: ignore[attr-defined]
             if not data:
-                raise Failed(f"{do}: the program has ended")
+                raise CheckFailed(f"{do}: the program has ended")
             self._received += data
             if len(self._received) > ANSWER_MAX_BYTES:
-                raise Failed(f"{do}: a line of more than {ANSWER_MAX_BYTES:,} bytes")
+                raise CheckFailed(f"{do}: a line of more than {ANSWER_MAX_BYTES:,} bytes")
         line = bytes(self._received[:end])
         del self._received[: end + 1]
         return line

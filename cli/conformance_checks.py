@@ -14,30 +14,30 @@ MANY_BYTES = 16 << 10
 """MANY messages of this size are more than any client's credit, so that it has to be renewed."""
 
 
-class Failed(Exception):
+class CheckFailed(Exception):
     """The client did something else, which is the text."""
 
 
-class Client(Protocol):
+class DrivenClient(Protocol):
     """The program under test."""
 
     def ask(self, do: str, **fields: object) -> dict[str, Any]:
-        """Give it a command; its answer. Raises Failed if the answer is an error, or does not come."""
+        """Give it a command; its answer. Raises CheckFailed if the answer is an error, or does not come."""
 
     def refused(self, do: str, **fields: object) -> str:
-        """Give it a command that the broker refuses; the error's code. Raises Failed if it succeeds."""
+        """Give it a command that the broker refuses; the error's code. Raises CheckFailed if it succeeds."""
 
 
-Check: TypeAlias = Callable[[Client, Server], None]
+Check: TypeAlias = Callable[[DrivenClient, Server], None]
 
 
-def publishing(client: Client, _server: Server) -> None:
+def publishing(client: DrivenClient, _server: Server) -> None:
     """seqs count from 0, each stream's own"""
     for stream, seq in (("p", 0), ("p", 1), ("q", 0)):
         same(client.ask("publish", stream=stream, payload=text(b"one"))["seq"], seq, f"the seq in {stream!r}")
 
 
-def payloads(client: Client, _server: Server) -> None:
+def payloads(client: DrivenClient, _server: Server) -> None:
     """any bytes come back as they were: none, each byte, a large message"""
     sent = [b"", bytes(range(256)), b"x" * LARGE_BYTES, "ü€🜚".encode()]
     for payload in sent:
@@ -46,7 +46,7 @@ def payloads(client: Client, _server: Server) -> None:
     same([base64.b64decode(each["payload"]) for each in found], sent, "the payloads")
 
 
-def headers(client: Client, _server: Server) -> None:
+def headers(client: DrivenClient, _server: Server) -> None:
     """headers come back, and a message without any has none"""
     sent: list[dict[str, str]] = [{"shop": "7", "größe": "ü" * 40}, {}, {f"h{n}": str(n) for n in range(20)}]
     for each in sent:
@@ -55,7 +55,7 @@ def headers(client: Client, _server: Server) -> None:
     same([each["headers"] for each in found], sent, "the headers")
 
 
-def acknowledgements(client: Client, _server: Server) -> None:
+def acknowledgements(client: DrivenClient, _server: Server) -> None:
     """each level of acknowledgement; one that cannot be reached is an error with its code"""
     client.ask("publish", stream="acks", payload="", ack=0)
     same(client.ask("publish", stream="acks", payload="", ack=1)["seq"], 1, "the seq after an unacknowledged message")
@@ -63,14 +63,14 @@ def acknowledgements(client: Client, _server: Server) -> None:
     same(client.refused("publish", stream="acks", payload="", ack=3, replicas=1), "unreplicated", "the code")
 
 
-def refusals(client: Client, _server: Server) -> None:
+def refusals(client: DrivenClient, _server: Server) -> None:
     """a refused request is an error with the broker's code, and the connection goes on"""
     same(client.refused("publish", stream="no name", payload=""), "name", "the code")
     same(client.refused("publish", stream="refused", payload=text(bytes(LARGE_BYTES + 1))), "size", "the code")
     same(client.ask("publish", stream="refused", payload="")["seq"], 0, "the seq of the next message")
 
 
-def reading(client: Client, _server: Server) -> None:
+def reading(client: DrivenClient, _server: Server) -> None:
     """a reader begins anywhere, and its credit is renewed"""
     payload = text(bytes(MANY_BYTES))
     for _ in range(MANY):
@@ -81,7 +81,7 @@ def reading(client: Client, _server: Server) -> None:
         same([each["seq"] for each in found], list(range(first, MANY + 1)), "the seqs")
 
 
-def resuming(client: Client, server: Server) -> None:
+def resuming(client: DrivenClient, server: Server) -> None:
     """a broker that dies and returns interrupts nothing: no message is missing, none comes twice"""
     for number in range(3):
         client.ask("publish", stream="resumed", payload=text(b"%d" % number), ack=2)
@@ -93,7 +93,7 @@ def resuming(client: Client, server: Server) -> None:
     same([base64.b64decode(each["payload"]) for each in found], [b"%d" % n for n in range(1, 6)], "the payloads")
 
 
-def consuming(client: Client, _server: Server) -> None:
+def consuming(client: DrivenClient, _server: Server) -> None:
     """a durable consumer gives each message until it is finished"""
     for number in range(3):
         client.ask("publish", stream="work", payload=text(b"%d" % number))
@@ -128,7 +128,7 @@ def text(payload: bytes) -> str:
 
 def same(found: object, wanted: object, what: str) -> None:
     if found != wanted:
-        raise Failed(f"{what}: {_short(found)}, not {_short(wanted)}")
+        raise CheckFailed(f"{what}: {_short(found)}, not {_short(wanted)}")
 
 
 def _short(value: object) -> str:

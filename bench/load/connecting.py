@@ -9,7 +9,7 @@ from collections import deque
 
 from bench.load.base import Load
 from bench.load.limits import Deadline, LoadError
-from bench.load.noise import Counter, Noise
+from bench.load.noise import Noise, SharedNumber
 
 HELD = 200  # connections of the noise that are open at a time
 CONNECT_TIMEOUT_S = 10.0
@@ -35,7 +35,7 @@ def timed_connects(load: Load, source: str, count: int, per_s: float) -> list[in
 def connecting(port: int, source: str, per_s: float, deadline: Deadline) -> Noise:
     """A client that makes `per_s` connections a second and says nothing; they count as its bytes."""
 
-    def body(made: Counter) -> None:
+    def body(made: SharedNumber) -> None:
         held: deque[socket.socket] = deque()
         begin_s = time.monotonic()
         while True:

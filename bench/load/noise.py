@@ -36,7 +36,7 @@ Script = Callable[[int], Iterator[bytes]]
 """Yields requests without end. Its argument: how many streams exist, of which few are open at a time."""
 
 
-class Counter(Protocol):
+class SharedNumber(Protocol):
     """Shared memory; one process writes, the other reads."""
 
     value: int
@@ -45,9 +45,9 @@ class Counter(Protocol):
 class Noise:
     """A noisy client. Entering starts it and waits for its first bytes; leaving ends it."""
 
-    def __init__(self, deadline: Deadline, body: Callable[[Counter], None]) -> None:
+    def __init__(self, deadline: Deadline, body: Callable[[SharedNumber], None]) -> None:
         context = multiprocessing.get_context("fork")
-        self._nbytes: Counter = context.RawValue("Q", 0)
+        self._nbytes: SharedNumber = context.RawValue("Q", 0)
         self._deadline = deadline
         self._process = context.Process(target=self._run, args=(body,), daemon=True)
         self._begin, self._begin_bytes = 0.0, 0
@@ -82,7 +82,7 @@ class Noise:
         self._process.kill()
         self._process.join(_END_S)
 
-    def _run(self, body: Callable[[Counter], None]) -> None:
+    def _run(self, body: Callable[[SharedNumber], None]) -> None:
         os.nice(NICE)
         body(self._nbytes)
 
@@ -90,7 +90,7 @@ class Noise:
 def replaying(load: Load, name: str, messages: int) -> Noise:
     """A subscriber that replays the first `messages` of a stored stream again and again; received bytes count."""
 
-    def body(received: Counter) -> None:
+    def body(received: SharedNumber) -> None:
         while True:
             with load.connected(load.peer.replayer(name, 0)) as (sock,), SocketPoller(load.deadline, [sock]) as poller:
                 lane = PushedLane(load, sock, name, messages)
@@ -107,7 +107,7 @@ def replaying(load: Load, name: str, messages: int) -> Noise:
 def flooding(port: int, script: Script, streams: int, deadline: Deadline) -> Noise:
     """A client that sends the requests of `script` as fast as the broker takes them; sent bytes count."""
 
-    def body(sent: Counter) -> None:
+    def body(sent: SharedNumber) -> None:
         rest, parts = memoryview(b""), script(streams)
         with socket.create_connection(("127.0.0.1", port)) as sock, select.epoll() as poller:
             sock.setblocking(False)

@@ -9,8 +9,8 @@ import pytest
 
 from bench.load.limits import Deadline, LoadError
 from bench.load.noise import (
-    Counter,
     Noise,
+    SharedNumber,
     claim,
     come_and_go,
     fill_streams,
@@ -43,7 +43,7 @@ def test_it_goes_on_and_on(tmp_path: Path) -> None:
 
 
 def test_bytes_from_before_it_is_measured_are_not_in_its_rate() -> None:
-    def body(sent: Counter) -> None:
+    def body(sent: SharedNumber) -> None:
         sent.value = 1_000_000
         signal.pause()
 
