@@ -20,6 +20,18 @@ class Proof(StrEnum):
     CERTIFICATE = "certificate"
 
 
+class LoginFailure(StrEnum):
+    """Why a login failed, for metrics and the log. The peer is told the same for the first four."""
+
+    USER = "user"  # no such user
+    SECRET = "secret"
+    CERTIFICATE = "certificate"
+    EXCHANGE = "exchange"  # messages of SCRAM that are not right
+    MECHANISM = "mechanism"
+    INSECURE = "insecure"
+    OVERLOADED = "overloaded"
+
+
 STRONG: Final = frozenset({Proof.SCRAM, Proof.CERTIFICATE})
 """Proofs that cannot be copied from the wire: what the right `node` needs while users are configured."""
 

@@ -11,10 +11,9 @@ import hmac
 import logging
 from collections import deque
 from collections.abc import Callable
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from tailrace.broker.access.identity import Proof
+from tailrace.broker.access.identity import LoginFailure, Proof
 from tailrace.broker.access.users import MARK_BYTES, User
 from tailrace.broker.process.event_log import Event
 from tailrace.broker.streams.syncer import SyncJob
@@ -37,18 +36,6 @@ LOGS_A_TICK: Final = 5
 FAILED_TEXT: Final = "the login failed: no such user, or not with this secret"
 INSECURE_TEXT: Final = "a secret is taken only over TLS or from this machine; use SCRAM-SHA-256, which sends none"
 NO_LOGIN_TEXT: Final = "this broker wants a login"
-
-
-class LoginFailure(StrEnum):
-    """Why a login failed, for metrics and the log. The peer is told the same for the first four."""
-
-    USER = "user"  # no such user
-    SECRET = "secret"
-    CERTIFICATE = "certificate"
-    EXCHANGE = "exchange"  # messages of SCRAM that are not right
-    MECHANISM = "mechanism"
-    INSECURE = "insecure"
-    OVERLOADED = "overloaded"
 
 
 class PasswordCheck:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any
 
+from tailrace.broker.access.identity import LoginFailure, Proof
 from tailrace.broker.connection.deadlines import Awaited
 from tailrace.protocol.errors import Code
 
@@ -50,6 +51,7 @@ MAX_NODES = 32  # other nodes that have their own label; the rest are OTHER
 MAX_LABEL_VALUES = 64  # reasons and states are enumerations; values beyond this many are counted as OTHER
 OTHER = "other"
 CODES = tuple(code.value for code in Code)
+PROOFS = (Proof.BEARER.value, Proof.SCRAM.value, Proof.CERTIFICATE.value)  # those of users
 PROTOCOLS = ("line", "binary")  # each a field of WorkerMetrics
 
 
@@ -187,11 +189,16 @@ class WorkerMetrics:
     )
     logins: LabelCounts = field(
         default_factory=LabelCounts,
-        metadata=_tally("tailrace_logins", "proof", "Logins, by how the user was proven."),
+        metadata=_tally("tailrace_logins", "proof", "Logins, by how the user was proven.", PROOFS),
     )
     login_failures: LabelCounts = field(
         default_factory=LabelCounts,
-        metadata=_tally("tailrace_login_failures", "reason", "Logins that failed, by reason."),
+        metadata=_tally(
+            "tailrace_login_failures",
+            "reason",
+            "Logins that failed, by reason.",
+            tuple(each.value for each in LoginFailure),
+        ),
     )
     dropped: LabelCounts = field(
         default_factory=LabelCounts,
