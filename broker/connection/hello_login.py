@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import NamedTuple
 
-from tailrace.broker.access.identity import Proof
+from tailrace.broker.access.identity import LoginFailure, Proof
 from tailrace.broker.access.users import MARK_BYTES
 from tailrace.broker.connection.client import ClientConnection
-from tailrace.broker.connection.login import LoginFailure, Logins
+from tailrace.broker.connection.login import Logins
 from tailrace.protocol import messages as m
 from tailrace.protocol.errors import Code
 from tailrace.protocol.messages import pack
