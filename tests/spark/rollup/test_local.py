@@ -126,7 +126,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     before = read_tables(tmp_path / "out", DAY)
     assert before == reference.roll_up(tmp_path / "data", DAY_START_US)
     log = open_log(open_data_dir(tmp_path / "data"), "s0")
-    append(log, spread(5, DAY_START_US + 20 * HOUR_US))
+    append(log, [each._replace(epoch=4) for each in spread(5, DAY_START_US + 20 * HOUR_US)])
     log.close()
     trim(tmp_path / "data", "s1", 100)  # from here on only the tables know
     kept = {key: row for key, row in before.items() if key[1] == "s1"}

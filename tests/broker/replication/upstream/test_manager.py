@@ -270,7 +270,8 @@ def test_companions_follow_with_their_stream(tree: Tree, workers: int, pattern: 
     up, down = tree.node(), tree.node(workers)
     bottom = tree.node()
     up.fill(b"x", name="s")
-    up.fill(b"x", name="s/$dead")
+    up.owner.create(b"s/$dead")  # as the broker does, no client
+    up.owner.append(batch(b"s/$dead", b"x"), 1_000.0)
     down.slave(up, pattern)
     bottom.slave(down, pattern)
     tree.until(lambda: bottom.next_seq("s/$dead") == down.next_seq("s/$dead") == 1)
