@@ -43,7 +43,7 @@ cdef struct Group:
 cdef struct Staging:
     Request *requests
     Group *groups
-    unsigned int *slots       # group index + 1 by hash
+    int *slots                # group index + 1 by hash
     Py_ssize_t room
     Py_ssize_t request_count
     Py_ssize_t group_count

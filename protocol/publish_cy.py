@@ -219,7 +219,7 @@ def _allocate(staging: cython.pointer(Staging), room: cython.Py_ssize_t) -> cyth
         staging.slot_count *= 2
     staging.requests = cython.cast(cython.pointer(Request), malloc((room + 1) * cython.sizeof(Request)))
     staging.groups = cython.cast(cython.pointer(Group), malloc((room + 1) * cython.sizeof(Group)))
-    staging.slots = cython.cast(cython.p_uint, calloc(staging.slot_count, cython.sizeof(cython.uint)))
+    staging.slots = cython.cast(cython.p_int, calloc(staging.slot_count, cython.sizeof(cython.int)))
     if staging.requests == cython.NULL or staging.groups == cython.NULL or staging.slots == cython.NULL:
         raise MemoryError
     return 0
@@ -309,7 +309,7 @@ def _group_of(staging: cython.pointer(Staging), handle: cython.uint) -> cython.P
         slot = (slot + 1) & (staging.slot_count - 1)
     index = staging.group_count
     staging.group_count += 1
-    staging.slots[slot] = cython.cast(cython.uint, index + 1)
+    staging.slots[slot] = cython.cast(cython.int, index + 1)
     group: cython.pointer(Group) = cython.address(staging.groups[index])
     group.handle = handle
     group.requests = group.messages = group.nbytes = 0
