@@ -411,6 +411,8 @@ def written(place: c.From) -> bytes:
 
 def arguments(command: object) -> list[bytes]:
     """The command as it stands on a line, word by word."""
+    if isinstance(command, c.Close):
+        return [command.word.encode()]
     word = {c.Subscribe: b"sub", c.Unsubscribe: b"unsub"}.get(type(command), type(command).__name__.lower().encode())
     args: list[bytes] = [word]
     for value in [getattr(command, field) for field in getattr(type(command), "__slots__", ())]:

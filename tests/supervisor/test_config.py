@@ -122,7 +122,10 @@ max_age = 3
         ("[replication]\ntoken = 'a'\n[listen]\ntoken = 'a'", r":4: \[listen\] and \[replication\] have the same .*"),
         ("[stream]\npattern = 'x'", r":1: \[stream\] must be written \[\[stream\]\], once for each pattern"),
         ("listen = {prt = 3}", r":1: \[listen\] prt: no such key; did you mean port\?"),
-        ('[listen]\n"a\\u001b" = 3', r':2: \[listen\] "a\\x1b": no such key; known are host, port, token, advertise'),
+        (
+            '[listen]\n"a\\u001b" = 3',
+            r':2: \[listen\] "a\\x1b": no such key; known are admin, .*, token, advertise',
+        ),
         ('[[stream]]\npattern = "*"\n[[stream]]\npattern = "x"', r':3: .*is never used: .*"\*", matches first'),
         ('[[stream]]\npattern = "x"\n[[stream]]\npattern = "x"', r':3: .*is never used: .*"x", matches first'),
         ('[[stream]]\npattern = "x"\ninterval_ms = 3', r":1: .*interval_ms has no effect unless .*"),
