@@ -12,10 +12,9 @@ from typing import Any
 import click
 
 from tailrace.cli.conformance_checks import CHECKS, SETTINGS, Check, CheckFailed
-from tailrace.cli.ending import OK, REFUSED, CommandError, require
+from tailrace.cli.ending import OK, REFUSED, SERVER_PACKAGES, CommandError, require
 from tailrace.testing import Server
 
-NEEDED = ("h11", "prometheus_client", "psutil", "setproctitle")
 ANSWER_TIMEOUT_S = 30.0
 ANSWER_MAX_BYTES = 64 << 20
 
@@ -37,7 +36,7 @@ Exit codes: 0 all checks passed, 1 some failed, 2 wrong arguments.
 @click.argument("program", nargs=-1, required=True)
 def command(only: str | None, program: tuple[str, ...]) -> int:
     """Check a client that somebody has written from docs/binary-protocol.md."""
-    require(NEEDED, "server")
+    require(SERVER_PACKAGES, "server")
     failed = 0
     with Server(**SETTINGS) as server:
         for check in CHECKS:

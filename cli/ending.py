@@ -15,6 +15,8 @@ IN_USE = 3  # the data directory is in use
 NO_CONNECTION = 4  # cannot listen, cannot connect, or the connection was lost
 NO_DIRECTORY = 5  # the data directory is unusable
 INTERRUPTED = 130  # by ^C, as a shell reports it
+SERVER_PACKAGES = ("h11", "prometheus_client", "psutil", "setproctitle")
+"""The extra `server`: what a node needs beyond the client and the command."""
 
 
 class CommandError(Exception):

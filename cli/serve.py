@@ -11,13 +11,11 @@ import click
 
 from tailrace.broker.process.setting_specs import Kind, spec_of
 from tailrace.broker.process.settings import described_fields
-from tailrace.cli.ending import OK, USAGE, require
+from tailrace.cli.ending import OK, SERVER_PACKAGES, USAGE, require
 from tailrace.cli.logs import LEVELS, set_up_logging
 from tailrace.supervisor.config import ConfigError, flag_name, load
 from tailrace.supervisor.config_values import format_number
 from tailrace.supervisor.signals import hold_reloads
-
-NEEDED = ("h11", "prometheus_client", "psutil", "setproctitle")
 
 EPILOG = """\b
 Examples:
@@ -81,7 +79,7 @@ def command(config: Path | None, check_config: bool, log_level: str, **flags: ob
         click.echo(f"{config or 'the configuration'}: valid")
         return OK
     set_up_logging(log_level)
-    require(NEEDED, "server")
+    require(SERVER_PACKAGES, "server")
     from tailrace.supervisor.main import serve
 
     return serve(settings, lambda: load(config, flags))

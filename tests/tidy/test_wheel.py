@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 import pytest
 
+from tailrace.cli.ending import SERVER_PACKAGES
 from tailrace.shard import leaves
 from tests.tidy import building, tree
 
@@ -168,13 +169,12 @@ def test_nothing_is_lost_in_a_crash(tailrace_server):
         client.publish("orders", b"two")
         assert [message.payload for message in client.subscribe("orders", end=tailrace.NOW)] == [b"one", b"two"]
 """
-FOR_A_SERVER = ("h11", "prometheus_client", "psutil", "setproctitle")
 FOR_PYTEST = ("pytest", "_pytest", "py.py", "pluggy", "iniconfig", "packaging")
 
 
 @pytest.mark.slow
 def test_an_applications_tests_have_a_broker(tmp_path: Path, wheel: Path) -> None:
-    guest = make_guest(tmp_path, *FOR_A_SERVER, *FOR_PYTEST)
+    guest = make_guest(tmp_path, *SERVER_PACKAGES, *FOR_PYTEST)
     install(guest, wheel)
     application = tmp_path / "application"
     application.mkdir()
