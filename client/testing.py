@@ -15,11 +15,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import select
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -57,6 +60,8 @@ class Server:
     """
 
     def __init__(self, *, workers: int = 1, config: Path | str | None = None, **settings: object) -> None:
+        if "log_level" in settings:
+            raise ValueError("log_level: a server reads its own log, at its default level")
         self._settings = {"workers": workers, "host": "127.0.0.1", "port": 0, "metrics_port": 0, **settings}
         self._config = config
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -95,10 +100,9 @@ class Server:
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="tailrace-")
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
-            path = self._base / "notify"
-            path.unlink(missing_ok=True)
-            notified.bind(str(path))
-            self._process = self._spawn({**os.environ, "NOTIFY_SOCKET": str(path)})
+            name = f"tailrace-testing-{secrets.token_hex(8)}"
+            notified.bind(f"\0{name}")  # a path in the folder could be too long for a socket
+            self._process = self._spawn({**os.environ, "NOTIFY_SOCKET": f"@{name}"})
             self._wait_ready(notified, self._process)
         found = _LISTENING.findall(self.log)
         port, self.metrics_url = found[-1][0], f"{found[-1][1]}/metrics"
@@ -166,7 +170,7 @@ class Server:
         self.kill()
         raise StartFailed(f"the broker {what}: {text or 'it has logged nothing'}")
 
-    def _end(self, how: Any) -> None:
+    def _end(self, how: Callable[[subprocess.Popen[bytes]], None]) -> None:
         process, self._process = self._process, None
         if process is None:
             return
@@ -190,4 +194,4 @@ def _flag(name: str, value: object) -> list[str]:
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
     """The supervisor leads a session of its own, in which its workers are."""
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, 9)
+        os.killpg(process.pid, signal.SIGKILL)

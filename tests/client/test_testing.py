@@ -40,7 +40,18 @@ def test_an_outage_and_a_crash() -> None:
         _ = server.log
 
 
+def test_a_folder_with_a_long_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / ("long" * 40)
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    with Server() as server, server.connect() as client:
+        client.publish("orders", b"one")
+        assert server.data.is_relative_to(folder)
+
+
 def test_settings_and_policies(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="log_level"):
+        Server(log_level="warning")
     config = tmp_path / "tailrace.toml"
     config.write_text("[limits]\nmax_message_bytes = 100\n")
     with Server(config=config, auto_master=False) as server, server.connect() as client:
