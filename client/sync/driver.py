@@ -113,6 +113,7 @@ class Driver:
         self._dialers: dict[ConnectAttempt, SocketDialer] = {}
         self._sock: socket.socket | None = None
         self._tls: TLSStream | None = None  # over `_sock`
+        self._stream: socket.socket | TLSStream | None = None  # the one of these two that bytes go through
         self._link: BrokerLink | None = None  # the one that `_sock` is of
         self._alarm, self._alarmed = socket.socketpair()
         self._alarmed.setblocking(False)
@@ -425,6 +426,7 @@ class Driver:
                 continue
             if sock is not None and self.session.dialled(attempt, now_s, partial(transit, sock)):
                 self._sock, self._tls, self._link = sock, dialer.stream, self.session.link
+                self._stream = dialer.stream or sock
                 dialer.socks = []
                 del self._dialers[attempt]
                 return  # the other attempts are of no use any more: the next turn closes them
@@ -436,9 +438,9 @@ class Driver:
         return self._link.outgoing.nbytes > 0 or (self._tls is not None and self._tls.unsent_bytes > 0)
 
     def _send(self) -> None:
-        if self._sock is None or self._link is None or self._link is not self.session.link:
+        if self._stream is None or self._link is None or self._link is not self.session.link:
             return
-        outgoing, sendmsg = self._link.outgoing, (self._sock if self._tls is None else self._tls).sendmsg
+        outgoing, sendmsg = self._link.outgoing, self._stream.sendmsg
         try:
             if self._tls is not None and not self._tls.flush():
                 return
@@ -451,10 +453,10 @@ class Driver:
             self._lost(error, monotonic())
 
     def _receive(self, now_s: float) -> None:
-        if self._sock is None:
+        if self._stream is None:
             return
         try:
-            count = self._receive_into(self._sock)
+            count = self._stream.recv_into(self._buffer, RECEIVE_BYTES)
         except BlockingIOError:
             return
         except OSError as error:
@@ -465,10 +467,6 @@ class Driver:
         else:
             self.session.lost("the broker closed it", now_s)
 
-    def _receive_into(self, sock: socket.socket) -> int:
-        """How many bytes are in the buffer now; 0 at the end. Raises BlockingIOError, OSError."""
-        return sock.recv_into(self._buffer) if self._tls is None else self._tls.recv_into(self._buffer, RECEIVE_BYTES)
-
     def _lost(self, error: OSError, now_s: float) -> None:
         self.session.lost(error.strerror or str(error), now_s, is_silent=error.errno in SILENT)
 
@@ -476,8 +474,8 @@ class Driver:
         """Handles the broker's last bytes, which may be an answer, or the reason why it closed."""
         link = self.session.link
         with contextlib.suppress(OSError):
-            while self._sock is not None and self.session.link is link:
-                count = self._receive_into(self._sock)
+            while self._stream is not None and self.session.link is link:
+                count = self._stream.recv_into(self._buffer, RECEIVE_BYTES)
                 if not count:
                     return
                 self.session.receive(self._buffer[:count], monotonic())
@@ -490,7 +488,7 @@ class Driver:
             self._tls = None
         if self._sock is not None:
             self._sock.close()
-            self._sock = None
+            self._sock = self._stream = None
         for dialer in self._dialers.values():
             dialer.close()
         self._dialers.clear()
