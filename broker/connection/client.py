@@ -344,9 +344,14 @@ class ClientConnection(Connection):
         self._account()
         if not done:
             return
-        if self.paused and self.paused & Pause.ANSWERS and self.awaited <= ANSWERS_PENDING_MAX // 2:
-            self.resume(Pause.ANSWERS)
+        if self.paused:
+            self._read_on()
         self._close_when_done()
+
+    def _read_on(self) -> None:
+        """Its answers are sent: read it again, if it was paused for them."""
+        if self.paused & Pause.ANSWERS and self.awaited <= ANSWERS_PENDING_MAX // 2:
+            self.resume(Pause.ANSWERS)
 
     def _writable(self) -> None:
         super()._writable()

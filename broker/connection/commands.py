@@ -92,16 +92,15 @@ class Commands:
 
     def execute(self, client: LineClient, command: Any) -> None:
         kind = type(command)
-        if kind in c.ADMIN and (refusal := _not_an_administrator(client, command)):
-            client.refuse(Code.DENIED, refusal)
-            return
         if kind in c.ADMIN:
-            self._services.events.write(Event.ADMIN, **client.event_fields(), command=shown_command(command))
-        if kind in _RIGHTS and not client.is_free:
-            refused = client.denial(_RIGHTS[kind])
-            if not client.may(_RIGHTS[kind], command.stream):
-                client.refuse(refused.code, f"{command.stream.decode()}: {refused.text}")
+            if refusal := _not_an_administrator(client, command):
+                client.refuse(Code.DENIED, refusal)
                 return
+            self._services.events.write(Event.ADMIN, **client.event_fields(), command=shown_command(command))
+        elif not client.is_free and kind in _RIGHTS and not client.may(_RIGHTS[kind], command.stream):
+            refused = client.denial(_RIGHTS[kind])
+            client.refuse(refused.code, f"{command.stream.decode()}: {refused.text}")
+            return
         self._table[kind](client, command)
 
     # --- for everybody ----------------------------------------------------------------------------------------------

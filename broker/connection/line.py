@@ -74,22 +74,23 @@ class LineClient(ClientConnection):
         commands = iter(self.codec.feed(self.services.receive_view, count))
         for command in commands:
             if type(command) is Staged:
-                self._publish(command)
+                if self.is_free:
+                    self.services.router.publish(self, command)
+                else:
+                    self._publish_permitted(command)
             else:
                 self._execute(command)
                 if self.closed or self.lingering_since_s:
                     return
-                self._choke()
+                if len(self.out) > OUT_HIGH_BYTES:
+                    self._choke()
                 if self.held_up:
                     self.backlog.extend(commands)
         if count >= self._read_bytes or self.codec.pending_bytes != self._pending_bytes:
             self.read_more(count, _streams_of(command))
 
-    def _publish(self, staged: Staged) -> None:
-        """The rights are looked at once for each stream and read, and not at all while everybody has them."""
-        if self.is_free:
-            self.services.router.publish(self, staged)
-            return
+    def _publish_permitted(self, staged: Staged) -> None:
+        """Publish to the streams that it has the right to, and refuse the others. Checks each stream once per read."""
         denied = [key for key, group in enumerate(staged.groups) if not self.may(Right.PUBLISH, group[0])]
         if not denied:
             self.services.router.publish(self, staged)
@@ -130,10 +131,11 @@ class LineClient(ClientConnection):
         while self.backlog and not self.held_up and not (self.closed or self.lingering_since_s):
             command = self.backlog.popleft()
             if type(command) is Staged:
-                self._publish(command)
+                self._publish_permitted(command)
             else:
                 self._execute(command)
-                self._choke()
+                if len(self.out) > OUT_HIGH_BYTES:
+                    self._choke()
         self._going_on = False
         if not self.held_up and not self.closed:
             self.resume(Pause.WORK)
@@ -141,13 +143,13 @@ class LineClient(ClientConnection):
 
     def _choke(self) -> None:
         """Do no more of what was read while the peer has not read its answers: a few bytes can ask for very many."""
-        if len(self.out) > OUT_HIGH_BYTES and not self.held_up and not (self.closed or self.lingering_since_s):
+        if not self.held_up and not (self.closed or self.lingering_since_s):
             self.choked = True
             self.hold_up()
 
-    def after_turn(self) -> None:
-        super().after_turn()
-        if self.choked and len(self.out) <= OUT_HIGH_BYTES // 2:
+    def _read_on(self) -> None:
+        super()._read_on()
+        if self.choked:
             self.choked = False
             self.go_on()
 

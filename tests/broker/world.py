@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +30,7 @@ from tailrace.broker.process.control import ControlChannel
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.process.settings import Settings
 from tailrace.broker.process.tls_contexts import load_contexts
+from tailrace.broker.streams.syncer import SyncJob
 from tailrace.broker.worker import Worker, WorkerBoot
 from tailrace.shard.directory import make_data_dir
 from tailrace.shard.names import shard_of
@@ -35,6 +38,7 @@ from tailrace.shard.names import shard_of
 SHARDS = 8
 BOOT = "a boot of the machine"
 TURNS_MAX = 400
+PATIENCE_S = 60.0
 
 
 class Peer:
@@ -90,6 +94,19 @@ class Peer:
                 head, _, payload = line.partition("|")
                 found.append((head.split()[1], int(head.split()[2]), payload))
         return found
+
+
+class _LastRequest:
+    """A request to the thread for the disk that ends when the test says so."""
+
+    name = "the last request"
+
+    def __init__(self) -> None:
+        self.reached, self.ends = threading.Event(), threading.Event()
+
+    def sync(self) -> None:
+        self.reached.set()
+        self.ends.wait(PATIENCE_S)
 
 
 class World:
@@ -205,6 +222,18 @@ class World:
             if still > 2 * len(workers) and not any(busy(worker) for worker in workers):
                 return
         raise AssertionError("the workers do not come to rest")
+
+    def wait_synced(self) -> None:
+        """Until the thread for the disk has done all it was asked for, and no outcome of it is to come any more."""
+        for worker in self.workers:
+            last, done = _LastRequest(), list[bool]()
+            worker.syncer.request(last, SyncJob(lambda done=done: done.append(True)))  # type: ignore[misc]
+            assert last.reached.wait(PATIENCE_S)
+            worker.turn()  # what was done before it
+            last.ends.set()
+            assert select.select([worker.syncer.fileno()], [], [], PATIENCE_S)[0]
+            worker.turn()
+            assert done
 
     def ask(self, peer: Peer, *lines: str | bytes) -> list[str]:
         """Send these lines; every line that comes back."""

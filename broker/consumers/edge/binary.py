@@ -22,7 +22,7 @@ def consume(client: BinaryClient, message: c.Consume) -> None:
         else:
             client.say(pack(_consumed(message.id, value)))
 
-    if (refused := _denied(client, message.stream)) is not None:
+    if not client.is_free and (refused := _denied(client, message.stream)) is not None:
         answer(refused)
         return
     client.consumers.consume(message, answer)
@@ -39,7 +39,7 @@ def get(client: BinaryClient, message: c.Get) -> None:
             client.say(part)
         client.traffic.messages_out += sum(run[1] for run in runs)
 
-    if (refused := _denied(client, message.stream)) is not None:
+    if not client.is_free and (refused := _denied(client, message.stream)) is not None:
         answer(refused)
         return
     client.consumers.get(message, answer)
@@ -47,8 +47,7 @@ def get(client: BinaryClient, message: c.Get) -> None:
 
 def _denied(client: BinaryClient, stream: bytes) -> Refused | None:
     """Why the connection may not consume this stream, if it may not."""
-    may = client.is_free or client.may(Right.CONSUME, stream)
-    return None if may else client.denial(Right.CONSUME)
+    return None if client.may(Right.CONSUME, stream) else client.denial(Right.CONSUME)
 
 
 def _consumed(number: int, value: dict[str, Any]) -> c.Consumed:

@@ -561,7 +561,8 @@ def test_answers_to_pings_are_gathered_until_anything_else_comes(node: World, mo
         say(peers[0], others.pop(len(pauses), m.Pong()))
 
     for most in (5, PONG_PAUSES_MAX):
-        node.settle()  # nothing else is to be seen to
+        node.settle()
+        node.wait_synced()  # its outcome would be an event, too
         pauses.clear()
         monkeypatch.setattr("tailrace.broker.worker.time.sleep", follow)
         say(peers[1], m.Pong())
