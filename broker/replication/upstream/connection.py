@@ -100,7 +100,7 @@ class UpstreamConnection:
         self.route = Route(
             UP_SLOT, around.settings.link_window_bytes, around.clock, self._wake, who, on_switch=lambda _link: None
         )
-        self.copies = ReplicaFetchers(around.owner, self.queue, around.set_aside, around.later)
+        self.copies = ReplicaFetchers(around.owner, (host, port), self.queue, around.set_aside, around.later)
         self.prefixes: set[bytes] = set()  # of streams to be followed as they are made
         self.claims = LeadershipClaims(around.owner, self.queue, (host, port))
         self.calls = UpstreamCalls(self.queue)

@@ -43,7 +43,7 @@ from tailrace.protocol.replication import Follow, Followed, pack_held
 from tailrace.shard.epochs import last_epoch
 from tailrace.shard.errors import FramesRefused, StorageError
 from tailrace.shard.log import StreamLog
-from tailrace.shard.meta import Contact
+from tailrace.shard.meta import Contact, Role
 from tailrace.shard.names import base_of
 
 log = logging.getLogger(__name__)
@@ -52,6 +52,7 @@ FOLLOWS_AT_ONCE = 256  # asked and not answered yet: each makes both ends open t
 RETRY_S, RETRY_MAX_S = 0.25, 5.0  # until a copy asks again that could not go on
 REPORT_BYTES = 4 << 20  # of a copy that is behind: taken between two reports, but for those at each tick
 NEWS = "news"
+ROLE_CHANGES_TEXT = "another role of the stream is being written to the disk"
 
 
 class FetchState(StrEnum):
@@ -113,8 +114,17 @@ ScheduleStep = Callable[[bytes, Callable[[], object]], object]
 class ReplicaFetchers:
     """`say` queues bytes for the upstream. `set_aside` and `later` are the worker's."""
 
-    def __init__(self, owner: Owner, say: Callable[[bytes], None], set_aside: SetAside, later: ScheduleStep) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        upstream: tuple[str, int],
+        say: Callable[[bytes], None],
+        set_aside: SetAside,
+        later: ScheduleStep,
+    ) -> None:
+        """upstream: its host and port, as the streams' roles have them."""
         self._owner = owner
+        self._upstream = upstream
         self._later_step = later
         self._to_open = 0  # copies whose streams are to be opened before they are asked for
         self._node_id = owner.catalog.directory.node_id
@@ -199,6 +209,7 @@ class ReplicaFetchers:
         if not self.up or copy.state is not FetchState.QUEUED or self.by_name.get(copy.name) is not copy:
             return
         try:
+            self._require_role(copy)
             self._ask(copy)
         except Refused as refused:
             self._wait(copy, refused.text, now_s)
@@ -269,6 +280,7 @@ class ReplicaFetchers:
             self._wait(copy, f"the nodes follow each other in a circle: {circle}", now_s)
             return
         try:
+            self._require_role(copy)
             stream = self._owner.stream(copy.name)
             if copy.state is FetchState.FOLLOWING:
                 self._learn(stream, message)
@@ -286,6 +298,14 @@ class ReplicaFetchers:
             return
         if copy.state is FetchState.FOLLOWING:
             self._set_path(copy, message.path)
+
+    def _require_role(self, copy: ReplicaFetcher) -> None:
+        """Raises Refused while another role is being written down: `remove` is called when that is on the disk. Until
+        then this upstream may say what it likes of its own term, which must not be taken for this node's.
+        """
+        meta = self._owner.roles.meta(copy.name)
+        if meta.role is not Role.SLAVE or meta.upstream is None or meta.upstream[:2] != self._upstream:
+            raise Refused(Code.UNAVAILABLE, ROLE_CHANGES_TEXT)
 
     def _after_followed(self, copy: ReplicaFetcher, stream: OpenStream, message: Followed, now_s: float) -> None:
         found = stream.log

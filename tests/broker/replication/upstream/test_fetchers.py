@@ -25,7 +25,7 @@ from tailrace.shard.errors import StorageFull
 from tailrace.shard.log import StreamLog
 from tailrace.shard.meta import Role, StreamMeta
 from tests.broker.owning import policies, publish
-from tests.broker.replication.slaving import UPSTREAM, A, S, Slave, T
+from tests.broker.replication.slaving import ONE, UPSTREAM, A, S, Slave, T
 from tests.broker.replication.upstream_node import Original
 
 # --- asking -----------------------------------------------------------------------------------------------------------
@@ -538,6 +538,36 @@ def test_a_promoted_copy_takes_publishes_in_a_term_of_its_own(slave: Slave) -> N
 
 
 # --- the fence --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [FetchState.ASKED, FetchState.FOLLOWING])
+@pytest.mark.parametrize("said", ["following", "news", "parted", "behind"])
+def test_what_comes_while_a_promotion_is_being_written_changes_nothing(
+    slave: Slave, state: FetchState, said: str
+) -> None:
+    """The copy is removed when the role is on the disk. Until then its upstream may answer in the term before."""
+    slave.be(state)
+    stream_roles.promote(slave.owner, [S])
+    promoted = slave.owner.roles.meta(S)
+    assert promoted.history[-1] == EpochStart(2, 10, slave.id)
+    history = (EpochStart(1, 0, A), EpochStart(2, 5, A)) if said == "parted" else ONE
+    slave.followed(said, 10, history=history)
+    assert slave.owner.roles.meta(S) == promoted
+    assert (slave.log.next_seq, slave.set_aside) == (10, [])
+    # Should the disk not take the role, the copy is as it was, and asks again.
+    slave.owner.roles.set_meta(StreamMeta("s", Role.SLAVE, 1, UPSTREAM, ONE))
+    asked = [message for message in slave.tick(RETRY_MAX_S) if isinstance(message, r.Follow)]
+    assert (len(asked), slave.copy.state) == (1, FetchState.ASKED)
+    slave.followed("following", 10)
+    assert slave.copy.state is FetchState.FOLLOWING
+
+
+def test_what_a_former_upstream_says_while_another_is_being_written_changes_nothing(slave: Slave) -> None:
+    slave.be(FetchState.FOLLOWING)
+    stream_roles.slave(slave.owner, [S, "10.0.0.2", 5050, "time", 0])
+    turned = slave.owner.roles.meta(S)
+    slave.followed("news", history=(EpochStart(1, 0, A), EpochStart(2, 12, A)))
+    assert slave.owner.roles.meta(S) == turned
 
 
 def test_a_fenced_copy_leaves_an_upstream_of_an_earlier_term(slave: Slave) -> None:
