@@ -20,7 +20,7 @@ from tailrace.supervisor.signals import hold_reloads
 EPILOG = """\b
 Examples:
   tailrace serve
-  tailrace serve --data /var/lib/tailrace --host 0.0.0.0 --workers 4
+  tailrace serve --data /var/lib/tailrace --host 0.0.0.0 --users-file users.toml
   tailrace serve --config /etc/tailrace/tailrace.toml
   tailrace serve --config tailrace.toml --check-config
 

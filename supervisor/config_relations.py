@@ -10,6 +10,7 @@ from tailrace.broker.process.settings import (
     ClientCertificates,
     Settings,
 )
+from tailrace.broker.replication.roles.peers import is_loopback
 
 Conflict = tuple[tuple[str, ...], str]  # the fields concerned, the fault and its remedy
 
@@ -20,6 +21,7 @@ def find_conflicts(settings: Settings) -> Iterator[Conflict]:
     yield from _sizes(settings)
     yield from _tokens(settings)
     yield from _tls(settings)
+    yield from _network(settings)
 
 
 def _ports(settings: Settings) -> Iterator[Conflict]:
@@ -46,6 +48,18 @@ def _tls(settings: Settings) -> Iterator[Conflict]:
     if settings.tls_client_certificates != ClientCertificates.NONE and not settings.tls_client_ca:
         text = "[tls] client_certificates needs client_ca, the CAs that sign them"
         yield ("tls_client_certificates", "tls_client_ca"), text
+
+
+def _network(settings: Settings) -> Iterator[Conflict]:
+    """A name other than localhost counts as an address on a network, since names are not looked up here."""
+    asks = settings.users is not None or settings.token or settings.allow_anonymous
+    if not asks and settings.host != "localhost" and not is_loopback(settings.host):
+        text = (
+            f"[listen] host = {settings.host} is reached from the network, and no user is configured: everybody there"
+            " could read and write every stream. Make users (tailrace user add NAME --group GROUP) and [[rule]]"
+            " sections, or, if everybody may, write allow_anonymous = true in [access] (--allow-anonymous)"
+        )
+        yield ("host", "allow_anonymous"), text
 
 
 def _sizes(settings: Settings) -> Iterator[Conflict]:

@@ -56,6 +56,14 @@ def test_every_setting_is_a_flag() -> None:
     }
 
 
+def test_a_network_without_users_is_refused(served: list[object], capsys: pytest.CaptureFixture[str]) -> None:
+    for flags in ([], ["--check-config"]):
+        assert main.run(["serve", "--host", "0.0.0.0", *flags]) == USAGE
+        assert "--host: [listen] host = 0.0.0.0 is reached from the network" in capsys.readouterr().err
+    assert served == []
+    assert main.run(["serve", "--host", "0.0.0.0", "--allow-anonymous", "--check-config"]) == OK
+
+
 def test_every_fault_is_a_line(served: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "t.toml"
     file.write_text("[listen]\nprt = 7\n[limits]\nmax_streams = 0\n")

@@ -52,3 +52,30 @@ def test_a_relation_broken_by_a_flag_names_the_flag() -> None:
     with pytest.raises(ConfigError, match=r"^--metrics-port: .*are both"):
         load(None, {"metrics_port": "5050"})
     assert load(None, {"metrics_port": "5050", "port": "5051"}).port == 5_051
+
+
+OPEN_TEXT = r"no user is configured: everybody there could read and write every stream.*allow_anonymous = true"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.2", "fe80::1%eth0", "::ffff:10.0.0.2", "broker.example"])
+def test_a_network_is_not_listened_to_without_users(tmp_path: Path, host: str) -> None:
+    file = tmp_path / "t.toml"
+    file.write_text(f'[listen]\nport = 0\nhost = "{host}"\n')
+    with pytest.raises(ConfigError, match=r"t\.toml:3: \[listen\] host = .*" + OPEN_TEXT):
+        load(file)
+    with pytest.raises(ConfigError, match=f"^--host: .*{OPEN_TEXT}"):
+        load(None, {"host": host})
+    file.write_text(f'[listen]\nhost = "{host}"\n[access]\nallow_anonymous = true\n')
+    assert load(file).allow_anonymous
+    assert load(None, {"host": host, "allow_anonymous": True}).host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "localhost"])
+def test_loopback_needs_no_users(host: str) -> None:
+    assert load(None, {"host": host}).users is None
+
+
+def test_users_or_a_token_let_a_node_listen_to_a_network(tmp_path: Path) -> None:
+    assert not list(find_conflicts(Settings(host="::", users=())))
+    assert not list(find_conflicts(Settings(host="::", token="t")))
+    assert list(find_conflicts(Settings(host="::", replication_token="t", replication_peers=("10.0.0.0/8",))))

@@ -324,7 +324,7 @@ sys.path.insert(0, {root!r})
 from tests.system.node import LineClient, running
 subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
 subprocess.run(["ip", "address", "add", "192.0.2.1/32", "dev", "lo"], check=True)
-with running(pathlib.Path({data!r}), "--host", {host!r}, workers=2) as node:
+with running(pathlib.Path({data!r}), "--host", {host!r}, "--allow-anonymous", workers=2) as node:
     answers = {{}}
     for host in {peers!r}:
         with LineClient(node.port, host) as client:

@@ -57,8 +57,9 @@ class MachineNode(Node):
         environment: dict[str, str] | None = None,
     ) -> None:
         config += "" if "[replication]" in config else PEERS_SECTION
+        listen = ["--host", "0.0.0.0", *([] if "[access]" in config else ["--allow-anonymous"])]
         super().__init__(
-            data, "--host", "0.0.0.0", *flags, workers=workers, config=config, environment=environment
+            data, *listen, *flags, workers=workers, config=config, environment=environment
         )  # its metrics stay on its loopback
         self.port, self.metrics_port = PORT, METRICS_PORT
         self.machine = machine
