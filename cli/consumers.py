@@ -1,27 +1,30 @@
-"""`tailrace consumers`: the durable consumers of a stream, and how far each has come."""
+"""`tailrace consumers`: the durable consumers of a stream: their lag, and making, moving and ending them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
 
-from tailrace import ConnectionLost, ConsumerInfo, TailraceError
-from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED, CommandError
-from tailrace.cli.options import server_options, stream_argument
-from tailrace.cli.server import choose_server, connect
+from tailrace import ConsumerInfo
+from tailrace.cli.ending import OK, REFUSED
+from tailrace.cli.options import consumer_argument, json_option, server_options, start_option, stream_argument
+from tailrace.cli.server import broker_client
+from tailrace.cli.tables import ago, make_table, plain, show, show_json, warn
+from tailrace.core.places import StartPlace
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-LINE_CHARACTERS_MAX = 10_000
-UNITS = (("d", 86_400), ("h", 3_600), ("min", 60))
-
 EPILOG = """\b
 Examples:
   tailrace consumers orders
-  tailrace consumers orders --server 10.0.0.1:5050
+  tailrace consumers ls orders --json
+  tailrace consumers create orders billing --from new
+  tailrace consumers reset orders billing --from "1h ago"
+  tailrace consumers rm orders billing
 
 A line shows a consumer: the seq of its first message that is not finished, how many follow up to the end of the
 stream and how old the first is, how many its members have at this moment, how many members there are, how many
@@ -30,60 +33,120 @@ ago a member last asked.
 
 Exit codes: 0 done, 1 refused by the broker, 2 wrong arguments, 4 no connection or lost.
 """
+LIST = "ls"
 
 
-@click.command("consumers", epilog=EPILOG)
+class ListedByDefault(click.Group):
+    """`consumers STREAM` is `consumers ls STREAM`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        completes = ctx.resilient_parsing and not args  # a shell asks for the first word
+        if not completes and args[:1] not in [[word] for word in (*self.commands, *ctx.help_option_names)]:
+            args = [LIST, *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group("consumers", cls=ListedByDefault, epilog=EPILOG)
+def command() -> None:
+    """List, make, move and end the durable consumers of a stream."""
+
+
+@command.command(LIST, epilog=EPILOG)
 @stream_argument
+@json_option
 @server_options
-def command(stream: str, server: str | None, host: str | None, port: int | None) -> int:
+def list_consumers(stream: str, as_json: bool, server: str | None, host: str | None, port: int | None) -> int:
     """List the durable consumers of STREAM and their lag."""
-    chosen = choose_server(server, host, port)
-    try:
-        with connect(chosen) as client:
-            infos = client.consumers(stream)
-    except ConnectionLost as error:
-        raise CommandError(f"connection to {chosen} lost ({error})", NO_CONNECTION) from None
-    except TailraceError as error:
-        raise CommandError(f"{chosen}: {error}", REFUSED) from None
-    if not infos:
+    with broker_client(server, host, port) as client:
+        infos = client.consumers(stream)
+    if as_json:
+        show_json(infos)
+    elif infos:
+        show(table_of(infos))
+    else:
         click.echo(f"tailrace: {stream} has no durable consumers", err=True)
-        return OK
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = LINE_CHARACTERS_MAX  # one line for each consumer, of any length, for programs that parse it
-    console.print(table_of(infos))
     return OK
 
 
+@command.command("create", epilog=EPILOG)
+@stream_argument
+@consumer_argument
+@start_option("0")
+@click.option(
+    "--ack-wait", "ack_wait_s", type=float, metavar="SECONDS", help="Deliver a message again after this time."
+)
+@click.option("--deliveries", type=int, metavar="N", help="Deliver a message at most N times; 0: no end.")
+@json_option
+@server_options
+def create_consumer(
+    stream: str,
+    group: str,
+    start: StartPlace,
+    ack_wait_s: float | None,
+    deliveries: int | None,
+    as_json: bool,
+    server: str | None,
+    host: str | None,
+    port: int | None,
+) -> int:
+    """Make the durable consumer GROUP of STREAM. One that exists with these settings goes on as it is."""
+    with broker_client(server, host, port) as client:
+        next_seq = client.create_consumer(stream, group, start, ack_wait_s=ack_wait_s, deliveries_max=deliveries)
+    _show_place(stream, group, next_seq, as_json)
+    return OK
+
+
+@command.command("reset", epilog=EPILOG)
+@stream_argument
+@consumer_argument
+@start_option(None)
+@json_option
+@server_options
+def reset_consumer(
+    stream: str,
+    group: str,
+    start: StartPlace | None,
+    as_json: bool,
+    server: str | None,
+    host: str | None,
+    port: int | None,
+) -> int:
+    """Move the durable consumer GROUP of STREAM to --from, earlier or later."""
+    if start is None:
+        raise click.UsageError("--from FROM is needed: where the consumer is to continue")
+    with broker_client(server, host, port) as client:
+        next_seq = client.reset_consumer(stream, group, start)
+    _show_place(stream, group, next_seq, as_json)
+    return OK
+
+
+@command.command("rm", epilog=EPILOG)
+@stream_argument
+@consumer_argument
+@server_options
+def delete_consumer(stream: str, group: str, server: str | None, host: str | None, port: int | None) -> int:
+    """End the durable consumer GROUP of STREAM. The stream's messages stay."""
+    with broker_client(server, host, port) as client:
+        existed = client.delete_consumer(stream, group)
+    if not existed:
+        click.echo(f"tailrace: {stream} has no durable consumer {group}", err=True)
+    return OK if existed else REFUSED
+
+
+def _show_place(stream: str, group: str, next_seq: int, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"stream": stream, "consumer": group, "next_seq": next_seq}, ensure_ascii=False))
+    else:
+        click.echo(f"consumer {group} of {stream}: seq {next_seq} is next")
+
+
 def table_of(infos: Iterable[ConsumerInfo]) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("consumer", style="bold", no_wrap=True)
-    for title in ("next", "lag", "lag time", "in flight", "members", "redelivered", "dead", "idle"):
-        table.add_column(title, justify="right", no_wrap=True)
+    table = make_table(
+        *("consumer", "next", "lag", "lag time", "in flight", "members", "redelivered", "dead", "idle"),
+    )
     for info in infos:
-        lag = f"[yellow]{info.lag_messages:,}[/]" if info.lag_messages else "0"
-        dead = f"[red]{info.dead:,}[/]" if info.dead else "0"
         numbers = (f"{each:,}" for each in (info.in_flight, info.members, info.redelivered))
-        table.add_row(_plain(info.name), f"{info.next_seq}", lag, _ago(info.lag_s), *numbers, dead, _ago(info.idle_s))
+        lag = warn("yellow", info.lag_messages)
+        dead = warn("red", info.dead)
+        table.add_row(plain(info.name), f"{info.next_seq}", lag, ago(info.lag_s), *numbers, dead, ago(info.idle_s))
     return table
-
-
-def _plain(name: str) -> str:
-    """Escapes markup in a name."""
-    from rich.markup import escape
-
-    return escape(name)
-
-
-def _ago(seconds: float | None) -> str:
-    """`2.5 s`, `3.0 min`, `1.5 d`; a dash for none."""
-    if seconds is None:
-        return "-"
-    for unit, of_s in UNITS:
-        if seconds >= of_s:
-            return f"{seconds / of_s:,.1f} {unit}"
-    return f"{seconds:.1f} s"

@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any, NoReturn
 
 import click
@@ -17,16 +18,32 @@ import click
 from tailrace.cli.ending import INTERRUPTED, OK, REFUSED, USAGE, CommandError
 
 COMMANDS = (
-    *("serve", "pub", "tail", "consumers", "admin", "user", "tree", "check", "dump", "republish"),
-    *("rollup", "spark-zip", "deploy", "conformance", "cert"),
+    *("serve", "pub", "tail", "consume", "consumers", "bench", "admin", "user", "tree", "check", "dump", "republish"),
+    *("rollup", "spark-zip", "deploy", "conformance", "cert", "completion", "man"),
 )
+
+OTHER_WORDS = {
+    **dict.fromkeys(("publish", "produce", "send", "put", "write"), "pub"),
+    **dict.fromkeys(("sub", "subscribe", "read", "cat", "follow"), "tail"),
+    **dict.fromkeys(("server", "start", "run", "broker"), "serve"),
+    **dict.fromkeys(("groups", "group"), "consumers"),
+    **dict.fromkeys(("users", "passwd"), "user"),
+}
+"""What other systems call a command."""
+SIMILAR = 0.6
+"""From 0 to 1: how similar a name must be to be proposed."""
 
 EPILOG = """\b
 Examples:
   tailrace serve --data ./data
   tailrace pub access-log < access.log
   tailrace tail access-log --from "10m ago" --count 5
+  tailrace pub greetings 'hello world'
+  tailrace consume orders billing -- ./bill-one-order
   tailrace consumers orders
+  tailrace bench
+  tailrace completion bash
+  tailrace man tail
   tailrace admin streams
   tailrace user add ann --group ops
   tailrace tree 10.0.0.1:5050
@@ -74,6 +91,16 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Raises UsageError, which names the commands that may have been meant."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            text = f"No such command {name!r}{did_you_mean(name, COMMANDS)}"
+            raise click.UsageError(text, ctx)
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
@@ -108,6 +135,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (Interrupted, click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     return code if isinstance(code, int) else OK
+
+
+def did_you_mean(name: str, possible: Sequence[str]) -> str:
+    """`; did you mean tail?`, or nothing if no name is similar."""
+    also = OTHER_WORDS.get(name)
+    found = [also] if also else get_close_matches(name, possible, 3, SIMILAR)
+    return f"; did you mean {', '.join(found)}?" if found else ""
 
 
 def _fail(text: str, exit_code: int) -> int:

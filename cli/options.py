@@ -8,7 +8,10 @@ from typing import Any, TypeVar
 import click
 
 from tailrace.cli.server import RECONNECT_S, SERVER_VARIABLE
+from tailrace.cli.start import FORMS, BadStart, parse_start
 from tailrace.core.address import DEFAULT_HOST, DEFAULT_PORT
+from tailrace.core.places import StartPlace
+from tailrace.errors import InvalidArgument
 from tailrace.shard.names import InvalidName, is_reserved, validate_name
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -19,7 +22,7 @@ TLS_HELP = {
     "tls": "Use TLS, as for a broker whose address begins with tails://.",
     "ca": "CAs of the broker's certificate, PEM, instead of the system's; implies --tls [env: TAILRACE_CA].",
     "cert": "Certificate to show to the broker, PEM; implies --tls [env: TAILRACE_CERT].",
-    "key": "Its private key, if it is not in the same file [env: TAILRACE_KEY].",
+    "cert-key": "Its private key, if it is not in the same file [env: TAILRACE_KEY].",
 }
 
 
@@ -34,7 +37,7 @@ def server_options(function: F) -> F:
 
 
 def tls_options(function: F) -> F:
-    """--tls, --ca, --cert and --key, which `cli.server` finds."""
+    """--tls, --ca, --cert and --cert-key, which `cli.server` finds."""
     for name, text in reversed(TLS_HELP.items()):
         flags = {"is_flag": True} if name == "tls" else {"metavar": "FILE"}
         function = click.option(f"--{name}", expose_value=False, callback=_keep, help=text, **flags)(function)
@@ -69,3 +72,42 @@ def check_stream(_ctx: click.Context, _parameter: click.Parameter, value: str | 
     if is_reserved(value):
         raise click.BadParameter(f"the stream name {value!r} begins with $, which is reserved for the broker")
     return value
+
+
+def start_option(default: str | None) -> Callable[[F], F]:
+    """--from, where reading begins."""
+    return click.option(
+        "--from",
+        "start",
+        default=default,
+        show_default=default is not None,
+        callback=_check_start,
+        metavar="FROM",
+        help=f"{FORMS}.",
+    )
+
+
+def _check_start(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> StartPlace | None:
+    try:
+        return None if value is None else parse_start(value)
+    except BadStart as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def consumer_argument(function: F) -> F:
+    """GROUP, the name of a durable consumer."""
+    return click.argument("group", callback=_check_consumer)(function)
+
+
+def _check_consumer(_ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
+    from tailrace.core.consumer_calls import checked_name  # not for commands that have no consumers
+
+    try:
+        return checked_name(value)
+    except InvalidArgument as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def json_option(function: F) -> F:
+    """--json, one object in a line."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each, in a line.")(function)

@@ -1,30 +1,39 @@
-"""`tailrace pub`: the lines of standard input, each a message."""
+"""`tailrace pub`: one message from the command line, or the lines of standard input, each a message."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import click
 
-from tailrace import Ack, InvalidArgument
+from tailrace import Ack, InvalidArgument, Receipt
 from tailrace.cli.ending import OK, REFUSED, CommandError
 from tailrace.cli.options import check_stream, reconnect_option, server_options
 from tailrace.cli.progress import ProgressBar, input_size
 from tailrace.cli.publishing import Publisher, PublishOutcome
-from tailrace.cli.server import choose_server, connect
+from tailrace.cli.server import broker_errors, choose_server, connect
 from tailrace.cli.template import BadTemplate, parse_template
 from tailrace.core.arguments import REPLICAS_MAX
-from tailrace.core.headers import pack_headers
+from tailrace.core.headers import KEY_HEADER, pack_headers
 
 EPILOG = """\b
 Examples:
+  tailrace pub greetings 'hello world'
+  tailrace pub orders '{"id": 7}' --key customer-7
   tailrace pub access-log < access.log
   tail -F /var/log/syslog | tailrace pub syslog --quiet
   zcat old.gz | tailrace pub old --server broker.example:5050
   tailrace pub --stream 'access.{1}' --headers source=web1 < access.log
+  tailrace pub orders -K : < orders.txt
 
-Only the line feed of a line is taken off: any other byte, a carriage return too, is part of the message. A last line
-without a line feed is a message as well.
+With TEXT one message is published, and its seq printed on standard error.
+
+Without TEXT each line of standard input is a message. Only the line feed of a line is taken off: any other byte, a
+carriage return too, is part of the message. A last line without a line feed is a message as well.
+
+Messages with the same key reach the members of a durable consumer in their order. With -K a line is the key, SEP and
+the message; a line without SEP is a message without a key.
 
 With --stream each line goes to a stream of its own: {1} is its first word, {2} its second; with {name} each line is a
 JSON object, and this the member of that name.
@@ -56,6 +65,9 @@ def _parse_headers(_ctx: click.Context, _parameter: click.Parameter, values: tup
 
 @click.command("pub", epilog=EPILOG)
 @click.argument("stream", required=False, callback=check_stream)
+@click.argument("text", required=False)
+@click.option("--key", "-k", help="The key of every message.")
+@click.option("-K", "separator", metavar="SEP", help="Each line begins with the key of its message and SEP.")
 @click.option("--stream", "template", metavar="TEMPLATE", help="The stream of each line, made from the line.")
 @click.option(
     "--ack", type=click.Choice(list(ACKS)), default="appended", show_default=True, help="What each publish waits for."
@@ -75,6 +87,9 @@ def _parse_headers(_ctx: click.Context, _parameter: click.Parameter, values: tup
 @server_options
 def command(
     stream: str | None,
+    text: str | None,
+    key: str | None,
+    separator: str | None,
     template: str | None,
     ack: str,
     replicas: int | None,
@@ -86,17 +101,22 @@ def command(
     host: str | None,
     port: int | None,
 ) -> int:
-    """Publish the lines of standard input to STREAM."""
+    """Publish TEXT, or each line of standard input, to STREAM."""
     streams = _streams(stream, template)
     level = Ack.NONE if no_ack else ACKS[ack]
     if replicas and level is not Ack.REPLICATED:
         raise click.UsageError("--replicas goes with --ack replicated")
+    if separator is not None and (text is not None or key is not None or not separator):
+        raise click.UsageError("-K SEP, at least one character, goes with lines of standard input and without --key")
     chosen = choose_server(server, host, port)
-    try:
-        total = input_size(0)
-    except OSError as error:
-        raise CommandError(f"cannot read standard input: {error.strerror}") from None
-    title = stream or template or ""
+    headers = _with_key(headers, key)
+    if text is not None and stream is not None:
+        with broker_errors(chosen), connect(chosen, reconnect_s) as client:
+            receipt = client.publish(stream, os.fsencode(text), headers=headers, ack=level, replicas=replicas or 0)
+        if not quiet:
+            click.echo(shown_receipt(receipt), err=True)
+        return OK
+    title, total = stream or template or "", _size()
     with connect(chosen, reconnect_s) as client, ProgressBar(title, total, is_bytes=True, wanted=not quiet) as bar:
         publisher = Publisher(
             client,
@@ -106,6 +126,7 @@ def command(
             ack=level,
             replicas=replicas or 0,
             headers=headers,
+            separator=None if separator is None else os.fsencode(separator),
             tick=lambda so_far: bar.show(so_far.input_bytes, f"{so_far.lines:,} lines"),
         )
         outcome = publisher.run()
@@ -115,6 +136,27 @@ def command(
     if not quiet:
         click.echo(report(outcome, ack=level is not Ack.NONE, one_stream=stream is not None), err=True)
     return REFUSED if outcome.refused else OK
+
+
+def _with_key(headers: dict[str, str | bytes], key: str | None) -> dict[str, str | bytes]:
+    if key is None:
+        return headers
+    if KEY_HEADER in headers:
+        raise click.UsageError(f"--key and the header {KEY_HEADER!r}: pass one of them")
+    return {**headers, KEY_HEADER: key}
+
+
+def shown_receipt(receipt: Receipt) -> str:
+    """`seq 7 of orders`, or that it is not known."""
+    return f"seq {receipt.seq:,} of {receipt.stream}" if receipt.seq >= 0 else "1 message, not acknowledged"
+
+
+def _size() -> int | None:
+    """Of the input, in bytes, if it is a file. Raises CommandError."""
+    try:
+        return input_size(0)
+    except OSError as error:
+        raise CommandError(f"cannot read standard input: {error.strerror}") from None
 
 
 def _streams(stream: str | None, template: str | None) -> str | Callable[[bytes], str]:

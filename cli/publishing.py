@@ -71,7 +71,16 @@ class Lane:
 
     def extend(self, lines: list[bytes], numbers: Sequence[int]) -> None:
         self._numbers.append(numbers)
-        self.batcher.extend(lines)
+        separator = self._publisher.separator
+        if separator is None:
+            self.batcher.extend(lines)
+            return
+        for line in lines:
+            key, found, payload = line.partition(separator)
+            if found:
+                self.batcher.add(payload, key=_shown_key(key))
+            else:
+                self.batcher.add(line)
 
     def _hear(self, result: BatchResult) -> None:
         numbers: list[int] = []
@@ -82,6 +91,14 @@ class Lane:
             if room < len(head):
                 self._numbers.appendleft(head[room:])
         self._publisher.hear(result, numbers)
+
+
+def _shown_key(key: bytes) -> str | bytes:
+    """A text, as programs write keys, if it is one."""
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return key
 
 
 class Publisher:
@@ -97,14 +114,17 @@ class Publisher:
         ack: Ack = Ack.APPENDED,
         replicas: int = 0,
         headers: dict[str, str | bytes] | None = None,
+        separator: bytes | None = None,
         tick: Callable[[PublishOutcome], None] = lambda _outcome: None,
     ) -> None:
-        """`stream`: one for all lines, or a function from a line to its own. `tick` is called about every TICK_S."""
+        """`stream`: one for all lines, or a function from a line to its own. `separator`: between a line's key and its
+        message. `tick` is called about every TICK_S."""
         self.outcome = PublishOutcome()
         self.client = client
         self.ack = ack
         self.replicas = replicas
         self.headers = headers or {}
+        self.separator = separator
         self._server = server
         self._input_fd = input_fd
         self._stream = stream

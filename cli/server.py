@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +22,8 @@ from tailrace.tls import tls_context
 SERVER_VARIABLE = "TAILRACE_SERVER"
 TOKEN_VARIABLE = "TAILRACE_TOKEN"
 USER_VARIABLE, PASSWORD_VARIABLE = "TAILRACE_USER", "TAILRACE_PASSWORD"
-TLS_OPTIONS = ("ca", "cert", "key")
+TLS_OPTIONS = (("ca", "TAILRACE_CA"), ("cert", "TAILRACE_CERT"), ("cert_key", "TAILRACE_KEY"))
+"""The options, as parameters, and the variables of the environment."""
 CONNECT_TIMEOUT_S = 10.0
 RECONNECT_S = 10.0
 RECEIVE_BYTES = 256 << 10
@@ -49,12 +52,10 @@ class TLSFiles:
 
 
 def tls_files() -> TLSFiles:
-    """The options --tls, --ca, --cert and --key of the command that runs, or the environment."""
+    """The options --tls, --ca, --cert and --cert-key of the command that runs, or the environment."""
     context = click.get_current_context(silent=True)
     given = {} if context is None else context.meta
-    ca, certificate, key = (
-        given.get(f"tailrace.{name}") or os.environ.get(f"TAILRACE_{name.upper()}") for name in TLS_OPTIONS
-    )
+    ca, certificate, key = (given.get(f"tailrace.{name}") or os.environ.get(variable) for name, variable in TLS_OPTIONS)
     return TLSFiles(ca, certificate, key, bool(given.get("tailrace.tls")))
 
 
@@ -80,6 +81,27 @@ def connect(server: Address, reconnect_s: float = RECONNECT_S) -> tailrace.Clien
         )
     except tailrace.ConnectFailed as error:
         raise CommandError(str(error), NO_CONNECTION) from None
+    except tailrace.TailraceError as error:
+        raise CommandError(f"{server}: {error}", REFUSED) from None
+
+
+@contextmanager
+def broker_client(
+    server: str | None, host: str | None, port: int | None, reconnect_s: float = RECONNECT_S
+) -> Iterator[tailrace.Client]:
+    """A client of the broker that the options name, closed at the end. The client's errors become CommandErrors."""
+    chosen = choose_server(server, host, port)
+    with connect(chosen, reconnect_s) as client, broker_errors(chosen):
+        yield client
+
+
+@contextmanager
+def broker_errors(server: Address) -> Iterator[None]:
+    """Raises CommandError in place of the client's errors."""
+    try:
+        yield
+    except tailrace.ConnectionLost as error:
+        raise CommandError(f"connection to {server} lost ({error})", NO_CONNECTION) from None
     except tailrace.TailraceError as error:
         raise CommandError(f"{server}: {error}", REFUSED) from None
 

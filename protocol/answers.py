@@ -7,12 +7,13 @@ err CODE text   one line
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Final
 
 from tailrace.protocol.errors import Code, UsageError
-from tailrace.protocol.grammar import VERBS
+from tailrace.protocol.grammar import VERBS, WORDS, verb_of
 from tailrace.shard.leaves import load
 
 TEXT_CHARACTERS_MAX: Final = 1_000
@@ -66,6 +67,18 @@ def help_text(*, admin: bool) -> bytes:
     rows = [verb for verb in VERBS.values() if admin or not verb.admin]
     width = max(len(verb.form) for verb in rows)
     lines = [f"{verb.form:{width}}  {verb.meaning}\r\n" for verb in rows]
+    return b"ok command meaning\r\n" + "".join(lines).encode() + END_OF_LINES
+
+
+def help_on(word: bytes, *, admin: bool) -> bytes:
+    """The forms of one command, and the meaning of the words in them."""
+    found = verb_of(word)
+    verbs = [verb for verb in VERBS.values() if found is not None and verb.form.split()[0] == found.form.split()[0]]
+    rows = [(verb.form, verb.meaning) for verb in verbs or filter(None, [found]) if admin or not verb.admin]
+    named = dict.fromkeys(part for form, _meaning in rows for part in re.findall(r"[A-Z_]{3,}", form))
+    rows += [(part, WORDS[part]) for part in named if part in WORDS]
+    width = max((len(form) for form, _meaning in rows), default=0)
+    lines = [f"{form:{width}}  {meaning}\r\n" for form, meaning in rows]
     return b"ok command meaning\r\n" + "".join(lines).encode() + END_OF_LINES
 
 

@@ -133,7 +133,7 @@ class Auth:
 
 @dataclass(frozen=True, slots=True)
 class Help:
-    pass
+    word: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

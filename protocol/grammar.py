@@ -267,6 +267,13 @@ def _streams_like(kind: Callable[[bytes], c.Command]) -> Callable[[Verb, bytes, 
     return parse
 
 
+def _help(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    words = _args(verb, rest, 0, 1)
+    if words and verb_of(words[0]) is None:
+        raise PeerError(Code.USAGE, f"no command {shown(words[0])}; help lists the commands")
+    return c.Help(*[word.lower() for word in words])
+
+
 def _bare(command: c.Command) -> Callable[[Verb, bytes, int], c.Command]:
     def parse(verb: Verb, rest: bytes, _max: int) -> c.Command:
         _args(verb, rest, 0, 0)
@@ -290,7 +297,7 @@ _ROWS = (
     Verb("consumers STREAM", "the stream's consumers", False, _stream_only(c.Consumers)),
     Verb("ping", "answers ok pong", False, _bare(c.Ping())),
     Verb("auth USER TOKEN", "log in with a token or a password; only over TLS or from this machine", False, _auth),
-    Verb("help", "this list", False, _bare(c.Help())),
+    Verb("help [COMMAND]", "this list, or one command and its words", False, _help),
     Verb("quit", "end this connection; exit, bye and close do the same", False, _bare(c.Close())),
     Verb("master STREAM [force]", "this node takes the stream's messages; makes it if need be", True, _master),
     Verb("unmaster STREAM", "the stream takes no more messages here", True, _streams_like(c.Unmaster)),
@@ -310,6 +317,23 @@ _ROWS = (
     Verb("conns", "the node's connections", True, _bare(c.Conns())),
     Verb("shutdown NODE", "stop the node of this name", True, _shutdown),
 )
+
+WORDS: Final[Mapping[str, str]] = {
+    "STREAM": "the name of a stream: 1 to 200 bytes of UTF-8 without white space, control characters or |",
+    "FROM": "0 (all), a time in microseconds since 1970, #SEQ or new",
+    "SKIP": "number of messages at exactly the time FROM that are left out",
+    "NAME": "the name of a durable consumer",
+    "SEQ": "the number of a message in its stream",
+    "LAST": "the seq of the last of several messages",
+    "WAIT_MS": f"milliseconds to wait for messages, at most {WAIT_MAX_MS}; default 0",
+    "MAX": f"number of messages, at most {MESSAGES_MAX}; default 1",
+    "REASON": "a word",
+    "PREFIX": "how the names begin",
+    "EPOCH": "the number of a master's term",
+    "NODE": "the name of the node, which the answer has if it is missing",
+    "COMMAND": "the first word of a command",
+}
+"""What stands in the forms of commands for something else."""
 
 VERBS: Final[Mapping[bytes, Verb]] = {
     (row.form if row.form == _FINISH_FORM else row.form.split()[0]).encode(): row for row in _ROWS

@@ -117,8 +117,9 @@ class Commands:
     def ping(self, client: LineClient, _command: c.Ping) -> None:
         client.answer(answers.pong())
 
-    def help(self, client: LineClient, _command: c.Help) -> None:
-        client.answer(answers.help_text(admin=client.may(Right.ADMIN)))
+    def help(self, client: LineClient, command: c.Help) -> None:
+        admin = client.may(Right.ADMIN)
+        client.answer(answers.help_on(command.word, admin=admin) if command.word else answers.help_text(admin=admin))
 
     # A subscription may have to wait for the owner of its stream, which is asked at once, so that it begins behind what
     # was published before it and no later. What is subscribed to and given up meanwhile waits its turn.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tailrace.cli import main
-from tailrace.cli.consumers import _ago
 from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED, USAGE
 from tests.client.model_consumers import Group, Groups
 from tests.client.model_server import ModelServer, running_model
@@ -44,9 +45,39 @@ def test_what_goes_wrong(server: ModelServer, capfd: pytest.CaptureFixture[str])
     assert main.run(["consumers", "orders", "--server", address]) == NO_CONNECTION
 
 
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [(None, "-"), (0.04, "0.0 s"), (59.0, "59.0 s"), (90.0, "1.5 min"), (7_200.0, "2.0 h"), (1e6, "11.6 d")],
-)
-def test_times(seconds: float | None, shown: str) -> None:
-    assert _ago(seconds) == shown
+def test_json(groups: Groups, server: ModelServer, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["consumers", "ls", "ls", "--json", "--server", server.address]) == REFUSED  # it has no consumers
+    known = Groups(server.model)
+    server.publish(b"ls", *[b"x"] * 4)
+    known.groups[b"ls", b"g"] = Group(1)
+    capfd.readouterr()
+    assert main.run(["consumers", "ls", "ls", "--json", "--server", server.address]) == OK
+    [row] = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert (row["name"], row["next_seq"], row["lag_messages"], row["lag_s"]) == ("g", 1, 3, 1.5)
+
+
+def test_create_reset_and_rm(server: ModelServer, capfd: pytest.CaptureFixture[str]) -> None:
+    known = Groups(server.model)
+    server.publish(b"orders", *[b"x"] * 4)
+    words = ["orders", "billing", "--server", server.address]
+    assert main.run(["consumers", "create", *words, "--from", "#1", "--ack-wait", "5", "--deliveries", "3"]) == OK
+    group = known.group(b"orders", b"billing")
+    assert (group.first_seq, group.ack_wait_s, group.deliveries_max) == (1, 5.0, 3)
+    assert main.run(["consumers", "reset", *words]) == USAGE
+    assert main.run(["consumers", "reset", *words, "--from", "#3", "--json"]) == OK
+    assert known.group(b"orders", b"billing").first_seq == 3
+    assert main.run(["consumers", "rm", *words]) == OK
+    assert not known.groups
+    assert main.run(["consumers", "rm", *words]) == REFUSED
+    out, err = capfd.readouterr()
+    assert out.splitlines() == [
+        "consumer billing of orders: seq 1 is next",
+        '{"stream": "orders", "consumer": "billing", "next_seq": 3}',
+    ]
+    assert err.endswith("tailrace: orders has no durable consumer billing\n")
+    assert "--from FROM is needed" in err
+
+
+def test_without_a_stream(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["consumers"]) == USAGE
+    assert "Missing argument 'STREAM'" in capfd.readouterr().err

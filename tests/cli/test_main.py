@@ -33,7 +33,12 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["publish"], "No such command 'publish'"),
+        (["publish"], "No such command 'publish'; did you mean pub\\?"),
+        (["consumer", "s"], "No such command 'consumer'; did you mean consumers, consume\\?"),
+        (["xyzzy"], "No such command 'xyzzy' \\(see tailrace --help\\)"),
+        (["consumers", "rst", "s", "g"], "unexpected extra argument"),
+        (["pub", "s", "text", "-K", ":"], "-K SEP, at least one character, goes with lines"),
+        (["pub", "s", "--key", "a", "-H", "key=b"], "--key and the header 'key': pass one of them"),
         (["tail"], "Missing argument 'STREAM'"),
         (["tail", "s", "--form", "0"], "No such option '?--form"),
         (["tail", "s", "--from", "yesterday"], "is not a position; write 0, new, #SEQ"),

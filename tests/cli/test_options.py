@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 import pytest
 
-from tailrace.cli.options import server_options, stream_argument
+from tailrace import Seq
+from tailrace.cli.options import consumer_argument, server_options, start_option, stream_argument
 
 
 def parse(*arguments: str) -> dict[str, object]:
@@ -35,3 +36,27 @@ def test_names_that_are_none(name: str) -> None:
 def test_ports_that_are_none(port: str) -> None:
     with pytest.raises(click.BadParameter):
         parse("s", "--port", port)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "x" * 101])
+def test_names_of_consumers(name: str) -> None:
+    @click.command()
+    @consumer_argument
+    def command(group: str) -> str:
+        return group
+
+    assert command.main(["g"], standalone_mode=False) == "g"
+    with pytest.raises(click.BadParameter, match="consumer"):
+        command.main([name], standalone_mode=False)
+
+
+def test_places() -> None:
+    @click.command()
+    @start_option(None)
+    def command(start: object) -> object:
+        return start
+
+    assert command.main([], standalone_mode=False) is None
+    assert command.main(["--from", "#7"], standalone_mode=False) == Seq(7)
+    with pytest.raises(click.BadParameter, match="is not a position"):
+        command.main(["--from", "then"], standalone_mode=False)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tailrace as library
+from tailrace.cli import main
 from tailrace.cli.ending import INTERRUPTED, NO_CONNECTION, OK, REFUSED, USAGE
 from tailrace.cli.pub import report
 from tailrace.cli.publishing import PublishOutcome
@@ -189,3 +190,35 @@ def test_the_report() -> None:
     assert report(outcome, ack=True, one_stream=False) == f"{text}, 999 acknowledged, 1 refused"
     assert report(outcome, ack=False) == f"{text}, not acknowledged, 1 errors"
     assert report(PublishOutcome(), ack=True) == "0 lines, 0 bytes in 0.00 s (0 lines/s), 0 acknowledged"
+
+
+def test_one_message_from_the_command_line(server: ModelServer, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["pub", "s", "two\nlines", "--key", "k", "--server", server.address]) == OK
+    assert main.run(["pub", "s", "more", "--quiet", "--no-ack", "--server", server.address]) == OK
+    assert capfd.readouterr() == ("", "seq 0 of s\n")
+    with library.connect(server.address) as client:
+        first, second = client.subscribe("s", end=library.NOW)
+    assert (first.payload, first.headers) == (b"two\nlines", {"key": "k"})
+    assert (second.payload, second.headers) == (b"more", {})
+
+
+def test_one_message_that_is_refused(server: ModelServer, capfd: pytest.CaptureFixture[str]) -> None:
+    server.model.on_message = refuse_full
+    assert main.run(["pub", "s", "text", "--server", server.address]) == REFUSED
+    assert capfd.readouterr().err == f"tailrace: {server.address}: full: because of the test\n"
+
+
+def refuse_full(connection: ModelConnection, message: m.AnyMessage) -> bool:
+    if isinstance(message, m.Publish):
+        connection.fail("full", op=m.Op.PUBLISH, id=message.request)
+        return True
+    return False
+
+
+def test_keys_from_the_lines(server: ModelServer) -> None:
+    lines = b"k1:a\nk2::b\nno key\n:empty\n\xff:c\n"
+    done = tailrace("pub", "s", "-K", ":", "--port", str(server.port), stdin=lines)
+    assert done.returncode == OK
+    with library.connect(server.address) as client:
+        found = [(each.headers.get("key"), each.payload) for each in client.subscribe("s", end=library.NOW)]
+    assert found == [("k1", b"a"), ("k2", b":b"), (None, b"no key"), ("", b"empty"), (b"\xff", b"c")]

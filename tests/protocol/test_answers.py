@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.protocol import answers
 from tailrace.protocol.errors import Code, UsageError
-from tailrace.protocol.grammar import VERBS
+from tailrace.protocol.grammar import VERBS, WORDS
 
 
 def test_err() -> None:
@@ -86,3 +88,18 @@ def test_help_shows_everybody_their_commands() -> None:
         assert (verb.form in everybody) == (not verb.admin)
         assert verb.form in admin
         assert verb.meaning in admin
+
+
+def test_help_on_one_command() -> None:
+    shown = answers.help_on(b"ack", admin=False).decode().split("\r\n")
+    assert shown[0] == "ok command meaning"
+    assert [line.split()[0] for line in shown[1:-2]] == ["ack", "ack", "STREAM", "NAME", "SEQ", "LAST"]
+    assert "FROM  " in answers.help_on(b"sub", admin=False).decode()
+    assert answers.help_on(b"bye", admin=False) == b"ok command meaning\r\nbye  end this connection\r\n.\r\n"
+    assert answers.help_on(b"streams", admin=False) == b"ok command meaning\r\n.\r\n"
+    assert b"streams [PREFIX]" in answers.help_on(b"streams", admin=True)
+
+
+def test_every_word_in_a_form_has_a_meaning() -> None:
+    named = {part for verb in VERBS.values() for part in re.findall(r"[A-Z_]{3,}", verb.form)}
+    assert named - set(WORDS) <= {"HOST", "PORT", "USER", "TOKEN"}

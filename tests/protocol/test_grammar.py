@@ -45,6 +45,7 @@ GOOD: list[tuple[bytes, object]] = [
     (b"ping", c.Ping()),
     (b"\t Ping \t", c.Ping()),
     (b"help", c.Help()),
+    (b"help Sub", c.Help(b"sub")),
     (b"quit", c.Close()),
     (b"EXIT", c.Close("exit")),
     (b"bye", c.Close("bye")),

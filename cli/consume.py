@@ -1,0 +1,141 @@
+"""`tailrace consume`: a member of a durable consumer, for shells; a message is finished when a command succeeds."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+from collections.abc import Sequence
+
+import click
+
+from tailrace import ConsumedMessage, Consumer, OperationTimeout, Trimmed
+from tailrace.cli.ending import OK, REFUSED, USAGE, CommandError
+from tailrace.cli.options import (
+    consumer_argument,
+    json_option,
+    reconnect_option,
+    server_options,
+    start_option,
+    stream_argument,
+)
+from tailrace.cli.output import render_json, render_plain, write_all
+from tailrace.cli.server import broker_client
+from tailrace.core.places import START, StartPlace
+
+EPILOG = """\b
+Examples:
+  tailrace consume orders billing
+  tailrace consume orders billing -- ./bill-one-order
+  tailrace consume mails sender --from new --ack-wait 120 -- sendmail -t
+  tailrace consume orders billing --count 100 --wait 5 --json
+
+GROUP is a durable consumer, made if it does not exist. Run the same command several times, on any machines, and the
+messages are shared among them.
+
+With a command after --, it is run once for each message, one at a time, with the message on its standard input and
+TAILRACE_MESSAGE_STREAM, _SEQ, _TIMESTAMP_US, _DELIVERIES and, if it has a key, _KEY in its environment. A message is
+finished when the command ends with exit code 0; any other end reports a failure, and the message is delivered again.
+Without a command each message is printed, and finished once it is written.
+
+Exit codes: 0 done, 1 refused by the broker, or the command failed for some message, 2 wrong arguments or a command
+that cannot be run, 4 no connection or lost, 130 interrupted.
+"""
+STDOUT = 1
+
+
+@click.command("consume", epilog=EPILOG, context_settings={"allow_interspersed_args": True})
+@stream_argument
+@consumer_argument
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
+@start_option("0")
+@click.option("--count", "-n", type=click.IntRange(1), help="Stop after N messages.")
+@click.option("--wait", "wait_s", type=click.FloatRange(0), metavar="SECONDS", help="Stop if none comes for so long.")
+@click.option("--ack-wait", "ack_wait_s", type=float, metavar="SECONDS", help="The longest that COMMAND may take.")
+@click.option("--member", metavar="NAME", help="This member's name, for one that comes back.")
+@json_option
+@reconnect_option
+@server_options
+def command(
+    stream: str,
+    group: str,
+    words: tuple[str, ...],
+    start: StartPlace,
+    count: int | None,
+    wait_s: float | None,
+    ack_wait_s: float | None,
+    member: str | None,
+    as_json: bool,
+    reconnect_s: float,
+    server: str | None,
+    host: str | None,
+    port: int | None,
+) -> int:
+    """Take messages of STREAM as a member of the durable consumer GROUP."""
+    with (
+        broker_client(server, host, port, reconnect_s) as client,
+        client.consumer(
+            *(stream, group),
+            start=start or START,
+            member=member,
+            batch=1 if words else 100,
+            ack_wait_s=ack_wait_s,
+            deliveries_max=None,
+        ) as consumer,
+    ):
+        failed = consume(consumer, words, count, wait_s, as_json=as_json)
+    return REFUSED if failed else OK
+
+
+def consume(consumer: Consumer, words: Sequence[str], count: int | None, wait_s: float | None, *, as_json: bool) -> int:
+    """Until `count` messages, or until none has come for `wait_s`. Returns how many failed."""
+    failed = taken = 0
+    while (count is None or taken < count) and (message := _next(consumer, wait_s)) is not None:
+        taken += 1
+        if words:
+            failed += not _handle(message, words)
+            consumer.flush()
+        else:
+            write_all(STDOUT, render_json([message]) if as_json else render_plain([message]))
+            message.ack()
+    return failed
+
+
+def _next(consumer: Consumer, wait_s: float | None) -> ConsumedMessage | None:
+    """The next message; None if none comes in time."""
+    while True:
+        try:
+            return consumer.receive(math.inf if wait_s is None else wait_s)
+        except OperationTimeout:
+            return None
+        except Trimmed as trimmed:
+            click.echo(f"tailrace: {trimmed}", err=True)
+
+
+def _handle(message: ConsumedMessage, words: Sequence[str]) -> bool:
+    """Runs the command for one message, and settles it; whether it succeeded. Raises CommandError."""
+    try:
+        code = subprocess.run(words, input=message.payload, env=environment_of(message), check=False).returncode
+    except OSError as error:
+        raise CommandError(f"cannot run {words[0]}: {error.strerror}", USAGE) from None
+    if not code:
+        message.ack()
+        return True
+    how = f"exit code {code}" if code > 0 else f"signal {-code}"
+    message.nack(f"{words[0]}: {how}")
+    click.echo(f"tailrace: seq {message.seq}: {words[0]}: {how}", err=True)
+    return False
+
+
+def environment_of(message: ConsumedMessage) -> dict[str, str]:
+    """The environment of a command for this message."""
+    facts = {
+        "STREAM": message.stream,
+        "SEQ": str(message.seq),
+        "TIMESTAMP_US": str(message.timestamp_us),
+        "DELIVERIES": str(message.deliveries),
+    }
+    key = message.key
+    if key is not None:
+        facts["KEY"] = key if isinstance(key, str) else os.fsdecode(key)
+    return {**os.environ, **{f"TAILRACE_MESSAGE_{name}": value for name, value in facts.items() if "\0" not in value}}
