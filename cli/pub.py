@@ -152,7 +152,7 @@ def shown_receipt(receipt: Receipt) -> str:
 
 
 def _size() -> int | None:
-    """Of the input, in bytes, if it is a file. Raises CommandError."""
+    """Bytes of the input, if it is a file. Raises CommandError."""
     try:
         return input_size(0)
     except OSError as error:
