@@ -22,7 +22,8 @@ from tests.spark.data import make_directory
 from tests.spark.java import with_quick_java
 from tests.spark.rollup import reference
 from tests.spark.rollup.directories import DAY, DAY_START_US
-from tests.spark.rollup.tables import left_over, read_tables
+from tests.spark.rollup.hard_night import CONTRADICTORY, UNREADABLE, make_hard_night
+from tests.spark.rollup.tables import differences, left_over, read_tables
 from tests.spark.rollup.test_job import spread
 from tests.system.mounts import CannotMount
 from tests.system.node import running
@@ -126,7 +127,7 @@ from tailrace.spark.rollup.sessions import make_session
 from tailrace.spark.rollup.spark_engine import SparkEngine
 
 master, py_files, day, *jobs = sys.argv[1:]
-job.plan_day = partial(job.plan_day, task_rows=5_000)  # several tasks, for both workers
+job.plan_day = partial(job.plan_day, task_rows=20_000)  # several tasks, for both workers
 # All workers, and no other attempt, which might come to the other worker and do.
 settings = {"spark.scheduler.minRegisteredResourcesRatio": "1.0", "spark.task.maxFailures": "1"}
 settings |= {"spark.scheduler.maxRegisteredResourcesWaitingTime": "900s", "spark.executor.memory": "512m"}
@@ -143,7 +144,7 @@ for kind, where, out in zip(jobs[::3], jobs[1::3], jobs[2::3]):
 
 
 def make_night(folder: Path) -> None:
-    make_directory(folder, {f"s{i}": spread(300) for i in range(5)} | {"ключ/é": spread(20)})
+    make_directory(folder, {f"s{i}": spread(30) for i in range(25)} | {"ключ/é": spread(20)})
 
 
 def make_zip(folder: Path) -> Path:
@@ -172,20 +173,23 @@ def roll_up(tmp_path: Path, cluster: Cluster, *jobs: str) -> list[str]:
 def test_a_cluster_rolls_up_with_the_zip_and_names_the_paths_that_a_worker_lacks(
     tmp_path: Path, cluster: Cluster
 ) -> None:
-    """From the directory, and from a broker over connections."""
+    """From the directory, every cell of a hard night too, and from a broker over connections."""
     make_night(tmp_path / "data")
+    make_hard_night(tmp_path / "hard")
     import_it = [str(cluster.python), "-c", "import tailrace.spark.rollup"]
     assert subprocess.run(import_it, cwd=tmp_path, capture_output=True, check=False).returncode, "the node has tailrace"
     expected = reference.roll_up(tmp_path / "data", DAY_START_US)
     with running(tmp_path / "data") as node:
-        wanted = [("path", "data", "out"), ("path", "lacking", "no"), ("path", "another", "no")]
-        jobs = [[kind, str(tmp_path / where), str(tmp_path / out)] for kind, where, out in wanted]
+        wanted = [("data", "out"), ("hard", "cells"), ("lacking", "no"), ("another", "no")]
+        jobs = [["path", str(tmp_path / where), str(tmp_path / out)] for where, out in wanted]
         jobs.append(["brokers", f"127.0.0.1:{node.port}", str(tmp_path / "over")])
         jobs.append(["path", str(tmp_path / "data"), str(tmp_path / "unshared")])
         found = roll_up(tmp_path, cluster, *(word for job in jobs for word in job))
-    done, lacking, another, over, unshared = found
-    assert (done, over) == ("done 0", "done 0")
+    done, hard, lacking, another, over, unshared = found
+    assert (done, hard, over) == ("done 0", f"done {len(CONTRADICTORY)}", "done 0")
     assert read_tables(tmp_path / "out", DAY) == expected
+    cells = reference.roll_up(tmp_path / "hard", DAY_START_US, unreadable=UNREADABLE)
+    assert not differences(read_tables(tmp_path / "cells", DAY), cells)
     # Nobody says over a connection which folder and files a stream is in.
     unknown = {"shard": -1, "stream_id": None}
     assert read_tables(tmp_path / "over", DAY) == {key: {**row, **unknown} for key, row in expected.items()}
