@@ -24,7 +24,7 @@ EDGES_US = [at + off for at in range(0, DAY_US + 1, HOUR_US) for off in (-MINUTE
 """Around each hour of the day, and its two midnights."""
 UNREADABLE = {"header"}
 CONTRADICTORY = UNREADABLE | {"entry", "time"}
-DAMAGED = UNREADABLE | {"frame"}
+DAMAGED = UNREADABLE | {"frame", "frame.last"}
 """The streams that a run reports: always, by the index, and by the frames."""
 NOON_US = DAY_START_US + 12 * HOUR_US
 
@@ -43,6 +43,12 @@ def make_hard_night(folder: Path) -> DataDirectory:
     streams["edges"] = [Sent(DAY_START_US + each, bytes(i % 7)) for i, each in enumerate(EDGES_US)]
     streams["around"] = spread(700, DAY_START_US - 2 * HOUR_US, 139_000_001)
     streams |= {"none": [], "one": spread(1), "before": spread(9, DAY_START_US - HOUR_US)}
+    # Minutes with as many messages: the ranks of the percentiles are at their edges.
+    streams["ranks"] = [
+        Sent(DAY_START_US + i * MINUTE_US + j * j, bytes(j * 37 % 1_009))
+        for i, count in enumerate((1, 2, 3, 49, 50, 51, *range(97, 103), 199, 201))
+        for j in range(count)
+    ]
     streams["same"] = [Sent(NOON_US, bytes(i)) for i in range(50)]
     for name, step_us in (("burst", 7), ("long", 1_501)):
         streams[name] = (Sent(NOON_US + i * step_us + i % 5, bytes(i * i % 307)) for i in range(LONG))
@@ -94,6 +100,9 @@ def make_contradictory(data: DataDirectory) -> None:
         first_us = DAY_START_US - 71_000_000 * (name == "frame.midnight")
         add_stream(data, name, plain(180, first_us, 1_000_000))
         does(data, stream_paths(data.stream_directory(name), name))
+    add_stream(data, "frame.last", plain(180, DAY_START_US, 1_000_000))
+    content = stream_paths(data.stream_directory("frame.last"), "frame.last").content_file
+    flip(content, Path(content).stat().st_size - 1)
     add_stream(data, "time", [*spread(50, DAY_START_US - DAY_US, MINUTE_US), *spread(50, step_us=MINUTE_US)])
     set_time(data, "time", 50, DAY_START_US - 1)
     add_stream(data, "header", spread(5))
