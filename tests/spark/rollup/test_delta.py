@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
@@ -14,7 +16,8 @@ from tailrace.spark.rollup.delta import SCHEMAS, write_delta
 from tailrace.spark.rollup.job import Job
 from tailrace.spark.rollup.local import LocalEngine
 from tailrace.spark.rollup.nightly import Night, run_nights
-from tailrace.spark.rollup.store import Store
+from tailrace.spark.rollup.nodes import SCHEMA as NODES_SCHEMA
+from tailrace.spark.rollup.store import NODES, Store
 from tests.spark.data import add_stream, make_directory, plain
 from tests.spark.rollup.directories import DAY
 
@@ -39,9 +42,10 @@ def key(row: dict[str, Any]) -> tuple[str, str, date]:
     return row.get("stream") or row["name"], str(row.get("start")), row["day"]
 
 
-def require_same(store: Store, *days: date) -> None:
+def require_same(store: Store, *days: date, delta_only: dict[str, list[dict[str, Any]]] | None = None) -> None:
+    """`delta_only`: rows that the Delta table has besides."""
     for table in SCHEMAS:
-        wanted = []
+        wanted = list((delta_only or {}).get(table, []))
         for day in days:
             found = ds.dataset(store.partition(table, day), format="parquet").to_table().to_pylist()
             wanted += [{**row, "day": day} for row in found]
@@ -75,3 +79,20 @@ def test_a_day_that_is_gone(tmp_path: Path) -> None:
     store.partition("days", DAY).rmdir()
     write_delta(store, DAY)
     assert in_delta(store, "days").to_pyarrow_table().num_rows == 0
+
+
+def test_a_table_of_nodes_that_was_made_without_terms_gets_them(tmp_path: Path) -> None:
+    """Rows of days that are not written again have none."""
+    kept = pa.schema([field for field in NODES_SCHEMA if field.name != "terms"]).append(pa.field("day", pa.date32()))
+    path = tmp_path / "out" / "delta" / NODES
+    path.mkdir(parents=True)
+    deltalake.DeltaTable.create(str(path), kept, partition_by=["day"])
+    old = [dict.fromkeys(kept.names) | {"name": "n", "node": "n", "state": "whole", "day": day} for day in (DAY, NEXT)]
+    deltalake.write_deltalake(str(path), pa.Table.from_pylist(old, kept), mode="append")
+    messages = [each._replace(epoch=1 + i) for i, each in enumerate(plain(2, day_start_us(DAY)))]
+    make_directory(tmp_path / "data", {"a": messages})
+    for _ in range(2):
+        store = roll_up(tmp_path, DAY)
+        require_same(store, DAY, delta_only={NODES: [old[1] | {"terms": None}]})
+    (row,) = (row for row in in_delta(store, NODES).to_pyarrow_table().to_pylist() if row["day"] == DAY)
+    assert json.loads(row["terms"]) == {"a": [[1, 0, ""], [2, 1, ""]]}
