@@ -64,6 +64,7 @@ from tailrace.broker.replication.status.answer import NodeStatus
 from tailrace.broker.replication.status.lag import stat_of_upstream
 from tailrace.broker.replication.status.metrics import ReplicationMetrics
 from tailrace.broker.replication.upstream.inquiry import InquiryServices
+from tailrace.broker.replication.upstream.login import NodeLogins
 from tailrace.broker.replication.upstream.manager import UpstreamManager
 from tailrace.broker.routing.batch import StreamBatch
 from tailrace.broker.routing.calls import WorkerCalls
@@ -220,7 +221,8 @@ class Worker:
         """What speaks with other nodes, and what says how replication stands."""
         owner, services = self.owner, self.services
         self.address = boot.settings.advertise or f":{boot.listener.getsockname()[1]}"
-        self.uplinks = UpstreamManager(owner, services, self.work, self.syncer, self.address, boot.tls.upstream)
+        upstream_tls, logins = boot.tls.upstream, NodeLogins(boot.settings, self.syncer.request)
+        self.uplinks = UpstreamManager(owner, services, self.work, self.syncer, self.address, upstream_tls, logins)
         self.followers = FollowerRegistry(owner, services, self.links, boot.generation)
         own_calls: dict[str, Callable[..., Any]] = {
             "conns": lambda: drain.connections(services, boot.slot),
@@ -229,7 +231,9 @@ class Worker:
         self.calls = WorkerCalls(self.router, boot.slot, own_calls)
         self.catalog = NameCatalog(boot.board, self.router)
         self.status = NodeStatus(self.calls, boot.slots, self.node_id, self.address)
-        outside = InquiryServices(self.poller, self.uplinks.resolve, boot.settings.token or None, boot.tls.upstream)
+        outside = InquiryServices(
+            self.poller, self.uplinks.resolve, boot.settings.token or None, upstream_tls, logins
+        )
         self.scouts = PromotionChecks(owner, self.status, outside, services)
         self.survey = ReplicationMetrics(owner, self.uplinks, self.metrics)
 

@@ -22,6 +22,7 @@ from tailrace.supervisor.config_lines import Lines
 from tailrace.supervisor.config_relations import find_conflicts
 from tailrace.supervisor.config_rules import RULE_SECTION, RULES_MAX, parse_rule
 from tailrace.supervisor.config_values import WrongValue, parse_value, show, suggest
+from tailrace.supervisor.secret_file import SecretFileError, read_secret
 from tailrace.supervisor.user_file import UserFileError, read_users
 
 FILE_MAX_BYTES = 1 << 20
@@ -244,12 +245,14 @@ class _ValueCollector:
 
     def finish(self) -> Settings:
         users = self._read_users()
+        password = self._read_password()
         settings = Settings(
             **self._values,
             streams=tuple(self._streams),
             slaves=tuple(self._slaves),
             users=users,
             rules=tuple(self._rules),
+            replication_password=password,
         )
         for names, text in find_conflicts(settings):
             if not self._faulty.intersection(names):
@@ -269,6 +272,16 @@ class _ValueCollector:
             place, _, text = str(error).partition(": ")
             self._faults.append(ConfigFault(place, text))
             return ()
+
+    def _read_password(self) -> str:
+        """The password as which this node logs in to others."""
+        path = self._values.get("replication_password_file")
+        try:
+            return read_secret(Path(path)) if path else ""
+        except SecretFileError as error:
+            place, line = self._places["replication_password_file"]
+            self._faults.append(ConfigFault(place, str(error), line))
+            return ""
 
     def _conflict(self, names: tuple[str, ...], text: str) -> None:
         """A fault between fields, reported at the last of them that was written (defaults agree with each other)."""

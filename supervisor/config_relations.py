@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tailrace.broker.access.users import NAME_RULE, name_valid
 from tailrace.broker.process.settings import (
     ENVELOPE_OVERHEAD_MIN_BYTES,
     LINE_OVERHEAD_MIN_BYTES,
@@ -20,6 +21,7 @@ def find_conflicts(settings: Settings) -> Iterator[Conflict]:
     yield from _ports(settings)
     yield from _sizes(settings)
     yield from _tokens(settings)
+    yield from _node_login(settings)
     yield from _tls(settings)
     yield from _network(settings)
 
@@ -36,6 +38,17 @@ def _tokens(settings: Settings) -> Iterator[Conflict]:
             "[listen] and [replication] have the same token, so that every client could claim streams; choose another"
         )
         yield ("token", "replication_token"), text
+
+
+def _node_login(settings: Settings) -> Iterator[Conflict]:
+    user, path = settings.replication_user, settings.replication_password_file
+    names = ("replication_user", "replication_password_file")
+    if bool(user) != bool(path):
+        missing = "password_file" if user else "user"
+        text = f"[replication] {missing} is missing: a user and its password go together; a certificate needs neither"
+        yield names, text
+    elif user and not name_valid(user):
+        yield names, f"[replication] user: the name of a user has {NAME_RULE}; anonymous is taken"
 
 
 def _tls(settings: Settings) -> Iterator[Conflict]:

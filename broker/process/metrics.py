@@ -228,6 +228,9 @@ class WorkerMetrics:
     throttled: int = _counter("tailrace_throttled_reads", "Times a connection was read later for its address's rate.")
     tls_handshakes: int = _counter("tailrace_tls_handshakes", "TLS handshakes that were completed.")
     tls_failures: int = _counter("tailrace_tls_failed_handshakes", "TLS handshakes that failed or took too long.")
+    upstream_denied: int = _counter(
+        "tailrace_upstream_denied", "Connections to other nodes that they ended with denied, as after a failed login."
+    )
     handed_over: int = _counter(
         "tailrace_handed_over_connections", "Client connections passed to a less loaded worker."
     )

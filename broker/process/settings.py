@@ -12,7 +12,7 @@ Units stand at the end of each name: `_bytes`, `_s`, `_ms`. Zero means "off" or 
 
 from __future__ import annotations
 
-from dataclasses import Field, dataclass, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -290,6 +290,22 @@ class Settings(FairLimits):
         " clients; empty: none may",
     )
 
+    replication_user: str = setting(
+        "replication",
+        "user",
+        Kind.NAME,
+        "",
+        "the user as which this node logs in to other nodes, by SCRAM-SHA-256; there it needs the right node; empty:"
+        " it shows no password",
+    )
+    replication_password_file: str = setting(
+        "replication",
+        "password_file",
+        Kind.FILE,
+        "",
+        "file with the password of that user, which only its owner and group may be able to read",
+    )
+
     metrics_host: str = setting("metrics", "host", Kind.HOST, "127.0.0.1", "address of /metrics, /healthz and /readyz")
     metrics_port: int = setting(
         "metrics", "port", Kind.COUNT, 5_051, "its TCP port", low=1, high=65_535, zero="any free port"
@@ -552,6 +568,7 @@ class Settings(FairLimits):
     slaves: tuple[SlaveRule, ...] = ()
     users: tuple[User, ...] | None = None  # None: there is no file of users
     rules: tuple[AccessRule, ...] = ()
+    replication_password: str = field(default="", repr=False)  # what is in the file
 
     def policy(self, name: str) -> StreamPolicy:
         """The policy of the stream `name`: the first [[stream]] section that matches, else the defaults.

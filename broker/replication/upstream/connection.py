@@ -23,6 +23,7 @@ from tailrace.broker.process.settings import Settings
 from tailrace.broker.process.version import program_version
 from tailrace.broker.replication.upstream.fetchers import ReplicaFetchers, ScheduleStep, SetAside
 from tailrace.broker.replication.upstream.leadership_claims import LeadershipClaims
+from tailrace.broker.replication.upstream.login import NodeLogin, NodeLoginFailed, NodeLogins
 from tailrace.broker.replication.upstream.socket import (
     ChunkRun,
     ResolvedAddress,
@@ -78,6 +79,7 @@ class UpstreamContext:
     settings: Settings
     address: str  # where this node listens, as HELLO says it
     tls: ssl.SSLContext | None  # for connections to other nodes; None: they are plain
+    logins: NodeLogins
     clock: Callable[[], float]
     resolve: Resolver
     set_aside: SetAside
@@ -110,6 +112,7 @@ class UpstreamConnection:
         self._last_handle = 0
         self._requests = 0
         self._wire: UpstreamSocket | None = None
+        self._login: NodeLogin = around.logins.begin()
         self._mask = 0
         self._pauses = 0
         self.changed_s = self._heard_s = self._pinged_s = self._ticked_s = around.clock()
@@ -194,12 +197,12 @@ class UpstreamConnection:
             elif mask & ~select.EPOLLOUT:
                 self._read(wire)
             self._around.touch(self)
-        except UpstreamClosed as closed:
+        except (UpstreamClosed, NodeLoginFailed) as closed:
             self.fail(str(closed))
 
     def _greet(self, wire: UpstreamSocket) -> None:
         self._enter(UpstreamPhase.GREETING, self._around.clock())
-        settings = self._around.settings
+        settings, self._login = self._around.settings, self._around.logins.begin()
         hello = m.Hello(
             m.VERSION,
             (r.FEATURE,),
@@ -209,7 +212,7 @@ class UpstreamConnection:
             self._around.address,
             settings.replication_token or None,
         )
-        wire.queue(pack(hello))
+        wire.queue(pack(self._login.greet(hello)))
 
     def _read(self, wire: UpstreamSocket) -> None:
         now_s = self._heard_s = self._around.clock()
@@ -319,9 +322,18 @@ class UpstreamConnection:
 
     # --- what comes down --------------------------------------------------------------------------------------------
 
+    def hear_challenge(self, message: m.Challenge, _now_s: float) -> None:
+        wire = self._wire
+
+        def if_open(act: Callable[[Any], None]) -> Callable[[Any], None]:
+            return lambda value: act(value) if self._wire is wire else None
+
+        self._login.answer(message.data, if_open(self.queue), if_open(self.fail))
+
     def hear_welcome(self, message: m.Welcome, now_s: float) -> None:
         if self.phase is UpstreamPhase.UP:
             raise UpstreamClosed("it sent Welcome, which nobody asked for")
+        self._login.check(message.login)
         if r.FEATURE not in message.features:
             raise UpstreamClosed("it does not replicate: it is another version")
         self.is_self = message.node == self._owner.catalog.directory.node_id
@@ -360,6 +372,8 @@ class UpstreamConnection:
         if message.fatal:
             if message.code == Code.CLOSING:  # what it had taken it has answered
                 self.route.take_back()
+            elif message.code == Code.DENIED:
+                self._owner.metrics.upstream_denied += 1
             raise UpstreamClosed(f"it said {shown_text(f'{message.code}: {message.text}')}")
         if message.op == Op.PUBLISH and message.code == Code.CLOSING:
             self.route.moved(message.id)  # it has not taken this, and takes none after it
@@ -422,6 +436,7 @@ class HostLookup:
 
 
 _HANDLERS: Mapping[type, Callable[[UpstreamConnection, Any, float], None]] = {
+    m.Challenge: UpstreamConnection.hear_challenge,
     m.Welcome: UpstreamConnection.hear_welcome,
     ChunkRun: UpstreamConnection.hear_chunks,
     r.Followed: UpstreamConnection.hear_followed,
@@ -435,4 +450,4 @@ _HANDLERS: Mapping[type, Callable[[UpstreamConnection, Any, float], None]] = {
     m.Ping: UpstreamConnection.hear_ping,
     m.Pong: UpstreamConnection.pass_over,
 }
-_BEFORE_UP = frozenset({m.Welcome, m.Failed, m.Ping, m.Pong})
+_BEFORE_UP = frozenset({m.Challenge, m.Welcome, m.Failed, m.Ping, m.Pong})

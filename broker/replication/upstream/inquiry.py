@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tailrace.broker.process.poller import Poller
 from tailrace.broker.process.version import program_version
+from tailrace.broker.replication.upstream.login import NodeLogin, NodeLoginFailed, NodeLogins
 from tailrace.broker.replication.upstream.socket import (
     ChunkRun,
     ResolvedAddress,
@@ -33,6 +34,7 @@ class InquiryServices:
     resolve: Resolve
     token: str | None
     tls: ssl.SSLContext | None
+    logins: NodeLogins
 
 
 class Inquiry:
@@ -49,6 +51,7 @@ class Inquiry:
         self._heard = heard
         self._ask: r.Ask | None = None
         self._wire: UpstreamSocket | None = None
+        self._login: NodeLogin = outside.logins.begin()
         self._connected = self._welcome = False
         self._mask = 0
 
@@ -110,26 +113,30 @@ class Inquiry:
                     if self.closed:
                         return
             self._flush(wire)
-        except UpstreamClosed as closed:
+        except (UpstreamClosed, NodeLoginFailed) as closed:
             self.fail(str(closed))
 
     def _greet(self, wire: UpstreamSocket) -> None:
-        wire.queue(pack(m.Hello(m.VERSION, (r.FEATURE,), f"tailrace/{program_version()}", self._outside.token)))
+        hello = m.Hello(m.VERSION, (r.FEATURE,), f"tailrace/{program_version()}", self._outside.token)
+        wire.queue(pack(self._login.greet(hello)))
 
     def _flush(self, wire: UpstreamSocket) -> None:
-        """Raises WireClosed."""
+        """Raises UpstreamClosed."""
         wire.flush()
         if wire.interest != self._mask:
             self._mask = wire.interest
             self._outside.poller.modify(wire.fileno(), self._mask)
 
     def _take(self, message: m.Response | ChunkRun) -> None:
-        """Raises WireClosed."""
+        """Raises UpstreamClosed, NodeLoginFailed."""
         if isinstance(message, m.Welcome):
+            self._login.check(message.login)
             if r.FEATURE not in message.features:
                 raise UpstreamClosed("it does not replicate")
             self._welcome = True
             self._send_ask()
+        elif isinstance(message, m.Challenge):
+            self._login.answer(message.data, self._send, self.fail)
         elif isinstance(message, r.Told) and self._ask is not None and message.id == self._ask.id:
             self.node = message.node
             self._heard(self, message)
@@ -139,9 +146,13 @@ class Inquiry:
             self._wire.queue(pack(m.Pong()))
 
     def _send_ask(self) -> None:
-        if self._wire is None or not self._welcome or self._ask is None:
+        if self._welcome and self._ask is not None:
+            self._send(pack(self._ask))
+
+    def _send(self, envelope: bytes) -> None:
+        if self._wire is None:
             return
-        self._wire.queue(pack(self._ask))
+        self._wire.queue(envelope)
         try:
             self._flush(self._wire)
         except UpstreamClosed as closed:

@@ -18,6 +18,7 @@ from tailrace.broker.replication.roles.rules import Rules
 from tailrace.broker.replication.roles.start_check import StartCheck
 from tailrace.broker.replication.upstream.connection import COMPLAINT_S, HostLookup, UpstreamConnection, UpstreamContext
 from tailrace.broker.replication.upstream.fetchers import ReplicaFetcher
+from tailrace.broker.replication.upstream.login import NodeLogins
 from tailrace.broker.replication.upstream.prefix_watch import PrefixWatches
 from tailrace.broker.replication.upstream.socket import ResolvedAddress
 from tailrace.broker.routing.batch import StreamBatch
@@ -82,6 +83,7 @@ class UpstreamManager:
         syncer: Syncer,
         address: str,
         tls: ssl.SSLContext | None,
+        logins: NodeLogins,
     ) -> None:
         """tls: for connections to other nodes; None: they are plain."""
         self._owner = owner
@@ -105,6 +107,7 @@ class UpstreamManager:
             settings=owner.settings,
             address=address,
             tls=tls,
+            logins=logins,
             clock=lambda: services.now_s,
             resolve=self.resolve,
             set_aside=self._set_aside,

@@ -18,8 +18,10 @@ from tailrace.broker.replication.upstream.connection import (
     UpstreamContext,
     UpstreamPhase,
 )
+from tailrace.broker.replication.upstream.login import NodeLogins
 from tailrace.broker.replication.upstream.socket import ResolvedAddress
 from tailrace.broker.streams.owner import OpenStream
+from tailrace.broker.streams.syncer import SyncJob
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol.messages import Op, pack
@@ -110,12 +112,15 @@ class Near:
         self.cuts: list[tuple[OpenStream, int]] = []
         self.found: list[bytes] = []
         self.touched = False
+        self.jobs: list[tuple[Any, SyncJob]] = []
+        own = Settings(data=path, upstream_timeout_s=TIMEOUT_S, **settings)  # type: ignore[arg-type]
         context = UpstreamContext(
             owner=self.owner,
             poller=self.poller,
-            settings=Settings(data=path, upstream_timeout_s=TIMEOUT_S, **settings),  # type: ignore[arg-type]
+            settings=own,
             address=":6060",
             tls=None,
+            logins=NodeLogins(own, lambda job, token: self.jobs.append((job, token))),
             clock=self.clock.seconds,
             resolve=lambda host, port, done: self.lookups.append((host, port, done)),
             set_aside=lambda stream, seq, _done: self.cuts.append((stream, seq)),
@@ -126,6 +131,13 @@ class Near:
         self.uplink = UpstreamConnection(context, host, self.far.port)
         self.upstream = Upstream(host, self.far.port)
         around(self.owner).send_up = self.uplink.send_up
+
+    def do_jobs(self) -> None:
+        """What a helper thread does."""
+        while self.jobs:
+            job, token = self.jobs.pop(0)
+            job.sync()
+            token.done()
 
     def _touch(self) -> None:
         self.touched = True

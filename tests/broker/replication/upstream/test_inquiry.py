@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.broker.process.settings import Settings
 from tailrace.broker.replication.upstream.inquiry import Inquiry, InquiryServices
+from tailrace.broker.replication.upstream.login import NodeLogins
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol.messages import pack
@@ -22,11 +24,13 @@ TOLD = r.Told(1, "other", "", (), 0, 0, 0)
 class Asked:
     """An inquiry at a socket of the test."""
 
-    def __init__(self, node: World, listener: socket.socket) -> None:
+    def __init__(self, node: World, listener: socket.socket, user: str = "") -> None:
         self.node = node
         self.heard: list[r.Told | str] = []
         port: int = listener.getsockname()[1]
-        outside = InquiryServices(node.workers[0].poller, node.workers[0].uplinks.resolve, None, None)
+        worker = node.workers[0]
+        logins = NodeLogins(Settings(replication_user=user, replication_password="pw"), worker.syncer.request)
+        outside = InquiryServices(worker.poller, worker.uplinks.resolve, None, None, logins)
         self.inquiry = Inquiry(outside, "127.0.0.1", port, lambda _inquiry, told: self.heard.append(told))
         self.inquiry.ask(r.Ask(1))
         self.sock = listener.accept()[0]
