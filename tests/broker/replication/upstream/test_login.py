@@ -28,6 +28,10 @@ def at_once(job: ChallengeAnswer, token: Any) -> None:
     token.done()
 
 
+def unexpected(value: bytes | str) -> None:
+    raise AssertionError(value)
+
+
 def asks(login: NodeLogin) -> tuple[m.Hello, ScramServer]:
     hello = login.greet(HELLO)
     assert hello.login is not None
@@ -36,7 +40,7 @@ def asks(login: NodeLogin) -> tuple[m.Hello, ScramServer]:
 
 def proof_of(login: NodeLogin, challenge: bytes) -> bytes:
     said: list[bytes] = []
-    login.answer(challenge, said.append, pytest.fail)
+    login.answer(challenge, said.append, unexpected)
     sent = pack(HELLO) + said[0]
     _hello, prove = PlainCodec(1 << 20, 1 << 20).feed(sent, len(sent))
     assert isinstance(prove, m.Prove)
@@ -66,7 +70,7 @@ def test_without_a_user_the_hello_stays_as_it_is() -> None:
     assert login.greet(HELLO) is HELLO
     login.check(None)
     with pytest.raises(NodeLoginFailed, match="no login is under way"):
-        login.answer(b"", pytest.fail, pytest.fail)
+        login.answer(b"", unexpected, unexpected)
 
 
 def test_a_node_that_asks_for_no_proof_does_not_pass_for_one_that_knows_the_password() -> None:
@@ -81,10 +85,10 @@ def test_a_challenge_that_is_none_ends_the_login(challenge: bytes) -> None:
     login = NodeLogins(USER, at_once).begin()
     login.greet(HELLO)
     failed: list[str] = []
-    login.answer(challenge, pytest.fail, failed.append)
+    login.answer(challenge, unexpected, failed.append)
     assert failed[0].startswith("the login failed: ")
     with pytest.raises(NodeLoginFailed):
-        login.answer(challenge, pytest.fail, pytest.fail)
+        login.answer(challenge, unexpected, unexpected)
 
 
 # --- over a connection ------------------------------------------------------------------------------------------------
