@@ -109,7 +109,7 @@ class Services:
 
     def add_client(self, client: Connection) -> None:
         self.clients[client.fd] = client
-        self.accounts.opened(client.account)
+        self.accounts.moved((), client.accounts, self.now_s)
         self.poller.register(client.fd, select.EPOLLIN, client.on_event)
         self.cells.connections = len(self.clients)
 
@@ -117,6 +117,7 @@ class Services:
         """Put the connection of a detected protocol in the place of the newcomer that it was."""
         newcomer = self.clients[client.fd]
         self.clients[client.fd] = client
+        self.accounts.moved(newcomer.accounts, client.accounts, self.now_s)
         self.answered.pop(newcomer, None)
         self.poller.modify(client.fd, select.EPOLLIN)  # which is what a new connection waits for
         self.poller.handlers[client.fd] = client.on_event
@@ -126,7 +127,7 @@ class Services:
         if self.clients.pop(client.fd, None) is None:
             return
         self.poller.unregister(client.fd)
-        self.accounts.closed(client.account, self.now_s)
+        self.accounts.moved(client.accounts, (), self.now_s)
         self.deadlines.forget(client)
         self.lingering.pop(client, None)
         self.answered.pop(client, None)

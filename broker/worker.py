@@ -221,8 +221,8 @@ class Worker:
         """What speaks with other nodes, and what says how replication stands."""
         owner, services = self.owner, self.services
         self.address = boot.settings.advertise or f":{boot.listener.getsockname()[1]}"
-        upstream_tls, logins = boot.tls.upstream, NodeLogins(boot.settings, self.syncer.request)
-        self.uplinks = UpstreamManager(owner, services, self.work, self.syncer, self.address, upstream_tls, logins)
+        tls, logins = boot.tls.upstream, NodeLogins(boot.settings, self.syncer.request)
+        self.uplinks = UpstreamManager(owner, services, self.work, self.syncer, self.address, tls, logins)
         self.followers = FollowerRegistry(owner, services, self.links, boot.generation)
         own_calls: dict[str, Callable[..., Any]] = {
             "conns": lambda: drain.connections(services, boot.slot),
@@ -231,9 +231,7 @@ class Worker:
         self.calls = WorkerCalls(self.router, boot.slot, own_calls)
         self.catalog = NameCatalog(boot.board, self.router)
         self.status = NodeStatus(self.calls, boot.slots, self.node_id, self.address)
-        outside = InquiryServices(
-            self.poller, self.uplinks.resolve, boot.settings.token or None, upstream_tls, logins
-        )
+        outside = InquiryServices(self.poller, self.uplinks.resolve, boot.settings.token or None, tls, logins)
         self.scouts = PromotionChecks(owner, self.status, outside, services)
         self.survey = ReplicationMetrics(owner, self.uplinks, self.metrics)
 
@@ -575,7 +573,6 @@ class Worker:
         self.aging.now_us()
         self.metrics.clock_ahead_s = self.aging.ahead_s
         drain.drop_stalled(self.services)
-        self.logins.tell_unlogged()
         self.fanout.keep_cut_messages()
         self.fanout.look_at_some()
         drain.measure(self.services, self.owner, self.links, self.work)

@@ -30,6 +30,7 @@ class LoginFailure(StrEnum):
     MECHANISM = "mechanism"
     INSECURE = "insecure"
     OVERLOADED = "overloaded"
+    LIMIT = "limit"  # the user has as many connections as it may have
 
 
 STRONG: Final = frozenset({Proof.SCRAM, Proof.CERTIFICATE})

@@ -45,9 +45,9 @@ class ConnectionAdmission:
 
     def refusal(self, account: Account, fd: int) -> str:
         """Why a new connection cannot be taken; empty if it can. May close others for it."""
-        services, limit = self._services, self._services.settings.max_address_connections
-        if limit and services.accounts.connections(account) >= limit:
-            return f"{account.key} has {limit} connections, which is the limit of one address"
+        services = self._services
+        if services.accounts.is_full(account):
+            return account.connections_refusal()
         if fd >= self._descriptors_max:  # the lowest that was free
             text = "this worker has as many connections as its descriptors allow; try again later"
         elif self._board.total_connections() >= services.settings.max_connections:

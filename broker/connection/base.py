@@ -47,8 +47,8 @@ class Pause(IntFlag):
 class Connection(ABC):
     """There may be tens of thousands of these: what few need is made when needed.
 
-    `identity`: who it is, as far as it has been proven. `encrypted`: nobody on the way can read what it sends. `tls`:
-    its socket once more if that is under TLS, else None.
+    `identity`: who it is, as far as it has been proven. `account`: its address's; `accounts`: that and its user's.
+    `encrypted`: nobody on the way can read what it sends. `tls`: its socket once more if that is under TLS, else None.
     """
 
     __slots__ = (
@@ -56,6 +56,7 @@ class Connection(ABC):
         "_unsent_bytes",
         "accepted_s",
         "account",
+        "accounts",
         "blocked",
         "closed",
         "encrypted",
@@ -81,6 +82,7 @@ class Connection(ABC):
         self.peer = peer
         self.identity = identity
         self.account = services.accounts.of(peer, services.now_s)
+        self.accounts = services.accounts.all_of(self.account, identity, services.now_s)
         self.encrypted = False
         self.traffic: Traffic
         self.out = bytearray()
@@ -261,11 +263,11 @@ class Connection(ABC):
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def end_with(self, code: Code, text: str) -> None:
-        """Tell the peer why, and end the connection once it has been told."""
+    def end_with(self, code: Code, text: str, *, is_logged: bool = False) -> None:
+        """Send the peer an error, and end the connection once it is sent. is_logged: the log has the reason already."""
         if not self.lingering_since_s and not self.closed:
             self.services.metrics.refused.add(code)
-            if code is not Code.CLOSING:
+            if code is not Code.CLOSING and not is_logged:
                 self.log_refusal(code, text)
             self.tell(code, text, fatal=True)
             self.finish()

@@ -80,6 +80,7 @@ class BinaryClient(GreetedClient):
         "last_word",
         "leaving",
         "pings",
+        "revoked",
         "under_way",
     )
 
@@ -92,6 +93,7 @@ class BinaryClient(GreetedClient):
         self.traffic = services.metrics.binary
         self.codec = ServerCodec(services.settings.max_envelope_bytes, services.settings.max_message_bytes)
         self.handles: dict[int, bytes] = {}
+        self.revoked: dict[int, bytes] = {}  # handles whose right has gone since they were opened
         self.follower: FollowerSession | None = None  # when the peer is a node, or speaks as nodes do
         self.asked: dict[int, m.Subscribe | r.Follow] = {}  # those whose stream's owner has not answered yet
         self.under_way = 0  # publishes whose outcome is not known yet
@@ -281,20 +283,21 @@ class BinaryClient(GreetedClient):
     def open(self, message: m.Open) -> None:
         settings = self.services.settings
         limit = settings.max_streams if self.bound else settings.max_handles
+        full = "" if self.bound else next(filter(None, (each.handles_refusal() for each in self.accounts)), "")
         if message.id in self.handles:
             self.refuse_request(Op.OPEN, message.id, Code.USAGE, f"handle {message.id} is in use; choose another")
         elif len(self.handles) >= limit:
             text = f"this connection has {limit} handles, which is its limit"
             self.refuse_request(Op.OPEN, message.id, Code.HANDLES, text)
-        elif 0 < settings.max_address_handles <= self.account.handles and not self.bound:
-            text = f"{self.account.key} has {settings.max_address_handles} handles here, the limit of one address"
-            self.refuse_request(Op.OPEN, message.id, Code.HANDLES, text)
+        elif full:
+            self.refuse_request(Op.OPEN, message.id, Code.HANDLES, full)
         elif not (self.is_free or self.may(Right.PUBLISH, message.stream) or self._is_nodes(message.stream)):
             refused = self.denial(Right.PUBLISH)
             self.refuse_request(Op.OPEN, message.id, refused.code, f"{message.stream.decode()}: {refused.text}")
         else:
-            self.account.handles += 1
             self.handles[message.id] = message.stream
+            self.revoked.pop(message.id, None)
+            self._count_handles(1)
             self.say(pack(m.Opened(message.id)))
 
     def _publish(self, message: m.Publish) -> None:
@@ -305,8 +308,8 @@ class BinaryClient(GreetedClient):
         for handle in message.handles:
             name = self.handles.get(handle)
             if name is None:
-                text = UNKNOWN_HANDLE_TEXT.format(handle=handle)
-                self.refuse_request(Op.PUBLISH, message.request, Code.USAGE, text)
+                refused = self._handle_refusal(handle)
+                self.refuse_request(Op.PUBLISH, message.request, refused.code, refused.text)
                 return
             names.append(name)
         frames = message.frames if message.owned and len(names) == 1 else bytearray(message.frames)
@@ -330,11 +333,9 @@ class BinaryClient(GreetedClient):
         self.note_awaited()
 
     def _refuse_requests(self, handle: int, requests: bytes) -> None:
-        code, text = Code.CLOSING, LEAVING_TEXT
-        if not self.leaving:
-            code, text = Code.USAGE, UNKNOWN_HANDLE_TEXT.format(handle=handle)
+        refused = Refused(Code.CLOSING, LEAVING_TEXT) if self.leaving else self._handle_refusal(handle)
         for request, _messages in iter_unpack("<II", requests):
-            self.refuse_request(Op.PUBLISH, request, code, text)
+            self.refuse_request(Op.PUBLISH, request, refused.code, refused.text)
 
     def group_done(self, run: RunPublication, key: int, first_seq: int, subscribers: int) -> None:
         """The requests of a run to one stream are in its log."""
@@ -587,30 +588,40 @@ class BinaryClient(GreetedClient):
     def _release(self) -> None:
         super()._release()
         self.binary.heartbeats.discard(self)
-        self.account.handles -= len(self.handles)
+        self._count_handles(-len(self.handles))
+
+    def _count_handles(self, count: int) -> None:
+        for account in self.accounts:
+            account.handles += count
 
     # --- moving -----------------------------------------------------------------------------------------------------
 
     def export_state(self) -> dict[str, Any]:
         return {
             "codec": self.codec.export_state(),
-            "handles": list(self.handles.items()),
+            "handles": [*self.handles.items(), *self.revoked.items()],
             "follower": None if self.follower is None else self.follower.export_state(),
             "consumers": None if self._serving is None else self._serving.export_state(),
         }
 
     def drop_what_is_denied(self) -> None:
         super().drop_what_is_denied()
-        self.handles = {
-            handle: name
-            for handle, name in self.handles.items()
-            if self.may(Right.PUBLISH, name) or self._is_nodes(name)
-        }
+        for handle, name in list(self.handles.items()):
+            if not (self.may(Right.PUBLISH, name) or self._is_nodes(name)):
+                self.revoked[handle] = self.handles.pop(handle)
+                self._count_handles(-1)
+
+    def _handle_refusal(self, handle: int) -> Refused:
+        """Why nothing can be published to this handle."""
+        name = self.revoked.get(handle)
+        if name is None:
+            return Refused(Code.USAGE, UNKNOWN_HANDLE_TEXT.format(handle=handle))
+        return Refused(Code.DENIED, f"{name.decode()}: {self.denial(Right.PUBLISH).text}")
 
     def restore_state(self, state: dict[str, Any]) -> None:
         self.codec.restore_state(state["codec"])
         self.handles = dict(state["handles"])
-        self.account.handles += len(self.handles)
+        self._count_handles(len(self.handles))
         if state["follower"] is not None:
             self._replicate(*state["follower"])
         if state["consumers"] is not None:

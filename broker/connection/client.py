@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.broker.access.identity import Identity
 from tailrace.broker.access.rules import Right, denied_text
+from tailrace.broker.connection.accounts import Account
 from tailrace.broker.connection.base import Connection, Pause
 from tailrace.broker.connection.deadlines import Awaited
 from tailrace.broker.connection.token_bucket import TokenBucket
@@ -44,6 +45,11 @@ _BEFORE_A_MOVE = Pause.MOVE | Pause.LEAVING  # the connection is handed over as 
 STREAM_BYTES = 8 << 10  # a read that holds less for each of its streams is scattered
 
 
+def _rates_of(accounts: tuple[Account, ...]) -> tuple[TokenBucket, ...]:
+    """What its bytes are charged to; empty for nearly all."""
+    return tuple([account.received for account in accounts if account.received is not None])
+
+
 class ClientConnection(Connection):
     """`protocol` names it in a handover."""
 
@@ -65,6 +71,7 @@ class ClientConnection(Connection):
         "life_s",
         "moved_s",
         "queued",
+        "rates",
         "ready",
         "window_away",
         "window_messages",
@@ -91,6 +98,7 @@ class ClientConnection(Connection):
         self._commanded = False  # whether the last read asked for anything but publishes
         self._recv_into = sock.recv_into
         self._serving: ConsumerSession | None = None  # once it has asked for durable consumers
+        self.rates = _rates_of(self.accounts)
 
     # --- what a protocol says of itself -----------------------------------------------------------------------------
 
@@ -161,8 +169,8 @@ class ClientConnection(Connection):
             return
         self.life_s = services.now_s
         self.traffic.bytes_in += count
-        if self.account.received is not None:
-            self._charge(self.account.received, count)
+        if self.rates:
+            self._charge(count)
         if count >= READ_BYTES_LEAST and (count <= READ_BYTES_MIN or self._read_bytes <= READ_BYTES_MIN):
             self._take_timed(count)
         else:
@@ -170,10 +178,10 @@ class ClientConnection(Connection):
         if self.tls is not None and self.tls.ended and not self.closed:  # it has said so behind this, and sends no more
             self._read_after_the_end(0)
 
-    def _charge(self, rate: TokenBucket, count: int) -> None:
-        """Read no more before the bytes that the address has sent too early would have been in time."""
+    def _charge(self, count: int) -> None:
+        """Read no more before the bytes that its address or its user has sent too early would have been in time."""
         services = self.services
-        wait_s = rate.take(count, services.now_s)
+        wait_s = max(rate.take(count, services.now_s) for rate in self.rates)
         if wait_s:
             services.metrics.throttled += 1
             self.pause(Pause.RATE)
@@ -296,10 +304,12 @@ class ClientConnection(Connection):
         """Whether it may make this stream. Companions are the broker's to make."""
         if base_of(name) != name or not (self.is_free or self.may(Right.CREATE, name)):
             return False
-        hourly = self.account.streams
-        if hourly is not None and hourly.level(self.services.now_s) < 1:
-            return False
-        return self.created < self.services.settings.max_streams_connection
+        return self.created < self.services.settings.max_streams_connection and not self._hourly_refusal()
+
+    def _hourly_refusal(self) -> str:
+        """Why its address or its user makes no stream now; empty if it may."""
+        now_s = self.services.now_s
+        return next(filter(None, (account.streams_refusal(now_s) for account in self.accounts)), "")
 
     def creation_refusal(self, name: bytes) -> Refused:
         """Why `may_create` says no."""
@@ -307,8 +317,8 @@ class ClientConnection(Connection):
             return Refused(Code.UNKNOWN, "no such stream here; the broker makes it when it is needed")
         if not (self.is_free or self.may(Right.CREATE, name)):
             return self.denial(Right.CREATE)
-        limit, hourly = self.services.settings.max_streams_connection, self.services.settings.max_address_streams
-        text = f"this connection has made {limit} streams, or its address {hourly} in an hour; no more are allowed"
+        limit = self.services.settings.max_streams_connection
+        text = self._hourly_refusal() or f"this connection has made {limit} streams, which is its limit"
         return Refused(Code.STREAMS, text)
 
     def denial(self, right: Right) -> Refused:
@@ -319,6 +329,10 @@ class ClientConnection(Connection):
         """It has logged in."""
         self.identity = identity
         self.is_free = self.services.access.is_free(identity)
+        services, before = self.services, self.accounts
+        self.accounts = services.accounts.all_of(self.account, identity, services.now_s)
+        services.accounts.moved(before, self.accounts, services.now_s)
+        self.rates = _rates_of(self.accounts)
 
     def drop_what_is_denied(self) -> None:
         """In a worker that has taken it over: end what it may not do any more."""
@@ -332,8 +346,9 @@ class ClientConnection(Connection):
 
     def count_created(self) -> None:
         self.created += 1
-        if self.account.streams is not None:
-            self.account.streams.take(1, self.services.now_s)
+        for account in self.accounts:
+            if account.streams is not None:
+                account.streams.take(1, self.services.now_s)
 
     # --- writing ----------------------------------------------------------------------------------------------------
 

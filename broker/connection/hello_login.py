@@ -83,5 +83,5 @@ def finish(client: GreetedClient, message: m.Prove) -> None:
         known = name in client.services.access.users
         client.logins.fail(client, name, LoginFailure.SECRET if known else LoginFailure.USER)
         return
-    client.logins.succeed(client, name, Proof.SCRAM, login.verifier.stored_key[:MARK_BYTES])
-    client.greet(login.hello, final)
+    if client.logins.succeed(client, name, Proof.SCRAM, login.verifier.stored_key[:MARK_BYTES]):
+        client.greet(login.hello, final)

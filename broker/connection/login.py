@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import logging
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -18,21 +17,18 @@ from tailrace.broker.access.users import MARK_BYTES, User
 from tailrace.broker.process.event_log import Event
 from tailrace.broker.streams.syncer import SyncJob
 from tailrace.protocol.errors import Code
-from tailrace.protocol.names import shown_text
 from tailrace.protocol.scram import ITERATIONS, SALT_BYTES, ScramVerifier, password_matches
 
 if TYPE_CHECKING:
     from tailrace.broker.connection.client import ClientConnection
     from tailrace.broker.services import Services
 
-log = logging.getLogger(__name__)
-
 FAILED_S: Final = 1.0
 """How long the answer to a failed login is held back."""
 CHECKS_MAX: Final = 64
 """Passwords of one worker that wait for the helper thread."""
-LOGS_A_TICK: Final = 5
-"""Lines about failed logins between two ticks of the slow timer."""
+NAME_CHARACTERS_MAX: Final = 64
+"""Of the name that a failed login gave, in the log."""
 FAILED_TEXT: Final = "the login failed: no such user, or not with this secret"
 INSECURE_TEXT: Final = "a secret is taken only over TLS or from this machine; use SCRAM-SHA-256, which sends none"
 NO_LOGIN_TEXT: Final = "this broker wants a login"
@@ -61,8 +57,6 @@ class Logins:
         self._request = request
         self._failed: deque[tuple[float, ClientConnection, Code, str]] = deque()  # no more than there are connections
         self._checks = 0
-        self._logged = 0
-        self._unlogged = 0
 
     @property
     def busy(self) -> bool:
@@ -77,22 +71,16 @@ class Logins:
             self.fail(client, name, LoginFailure.INSECURE, INSECURE_TEXT)
             return
         user = self._services.access.users.get(name)
-        if self._by_token(client, user, secret):
-            done()
+        token = None if user is None else _token_mark(user, secret)
+        if token is not None:
+            if self.succeed(client, name, Proof.BEARER, token):
+                done()
         elif user is not None and user.scram is None:
             self.fail(client, name, LoginFailure.SECRET)
         elif self._checks >= CHECKS_MAX:
             self.fail(client, name, LoginFailure.OVERLOADED, "too many logins at once; try again", Code.OVERLOADED)
         else:
             self._check(client, name, user, secret, done)
-
-    def _by_token(self, client: ClientConnection, user: User | None, token: str) -> bool:
-        shown = hashlib.sha256(token.encode()).digest()
-        for known in () if user is None else user.token_hashes:
-            if user is not None and hmac.compare_digest(known, shown):
-                self.succeed(client, user.name, Proof.BEARER, known[:MARK_BYTES])
-                return True
-        return False
 
     def _check(
         self, client: ClientConnection, name: str, user: User | None, password: str, done: Callable[[], None]
@@ -111,9 +99,11 @@ class Logins:
                 client.held_up -= 1
                 self.fail(client, name, LoginFailure.SECRET if user else LoginFailure.USER)
                 return
-            self.succeed(client, user.name, Proof.BEARER, verifier.stored_key[:MARK_BYTES])
-            done()
-            client.go_on()
+            if self.succeed(client, user.name, Proof.BEARER, verifier.stored_key[:MARK_BYTES]):
+                done()
+                client.go_on()
+            else:
+                client.held_up -= 1
 
         self._request(check, SyncJob(checked))
 
@@ -128,10 +118,17 @@ class Logins:
 
     # --- the outcome ------------------------------------------------------------------------------------------------
 
-    def succeed(self, client: ClientConnection, name: str, proof: Proof, credential: bytes) -> None:
-        client.become_user(self._services.access.logged_in(client.identity, name, proof, credential))
-        self._services.metrics.logins.add(proof.value)
-        self._services.events.write(Event.LOGIN, **client.event_fields())
+    def succeed(self, client: ClientConnection, name: str, proof: Proof, credential: bytes) -> bool:
+        """The user is proven. False if it has as many connections as it may have: then this one's login has failed."""
+        services = self._services
+        account = services.accounts.of_user(name, services.now_s)
+        if account not in client.accounts and services.accounts.is_full(account):
+            self.fail(client, name, LoginFailure.LIMIT, account.connections_refusal(), Code.CONNECTIONS)
+            return False
+        client.become_user(services.access.logged_in(client.identity, name, proof, credential))
+        services.metrics.logins.add(proof.value)
+        services.events.write(Event.LOGIN, **client.event_fields())
+        return True
 
     def fail(
         self,
@@ -141,16 +138,13 @@ class Logins:
         text: str = FAILED_TEXT,
         code: Code = Code.DENIED,
     ) -> None:
-        """The client hears of it later, and then its connection ends."""
+        """Send the reason after FAILED_S, and end the connection then. Until then nothing of it is read."""
         client.barred = True
         client.hold_up()
         self._services.metrics.login_failures.add(reason.value)
         self._failed.append((self._services.now_s + FAILED_S, client, code, text))
-        if self._logged < LOGS_A_TICK:
-            self._logged += 1
-            log.warning("login failed: peer=%s user=%s reason=%s", client.peer, shown_text(name[:64]), reason)
-        else:
-            self._unlogged += 1
+        fields = client.event_fields() | {"user": name[:NAME_CHARACTERS_MAX], "reason": reason.value}
+        self._services.events.write(Event.LOGIN_FAILED, **fields)
 
     def tick(self) -> None:
         """From the quick timer: answer those whose time has come."""
@@ -158,11 +152,11 @@ class Logins:
             _due_s, client, code, text = self._failed.popleft()
             if not client.closed:
                 client.barred = False
-                client.end_with(code, text)
+                client.end_with(code, text, is_logged=True)
                 client.go_on()
 
-    def tell_unlogged(self) -> None:
-        """From the slow timer."""
-        if self._unlogged:
-            log.warning("login failed: %d more in this second", self._unlogged)
-        self._logged = self._unlogged = 0
+
+def _token_mark(user: User, token: str) -> bytes | None:
+    """What marks the user's token that this is; None if it is not one of them."""
+    shown = hashlib.sha256(token.encode()).digest()
+    return next((known[:MARK_BYTES] for known in user.token_hashes if hmac.compare_digest(known, shown)), None)

@@ -12,12 +12,13 @@ import ssl
 import time
 from collections import deque
 
-from tailrace.broker.access.identity import Identity
+from tailrace.broker.access.identity import Identity, LoginFailure, Proof
 from tailrace.broker.connection.base import Pause
 from tailrace.broker.connection.client import READ_BYTES_MIN
 from tailrace.broker.connection.deadlines import Awaited
 from tailrace.broker.connection.detect import BeginTLS, ProtocolFactories, UndetectedConnection
 from tailrace.broker.connection.transport import TLSTransport
+from tailrace.broker.process.event_log import Event
 from tailrace.broker.services import Services
 from tailrace.protocol.errors import Code
 from tailrace.protocol.tls import TLSEngine
@@ -74,11 +75,24 @@ class TLSNewcomer(UndetectedConnection):
         if self.open:
             self.services.metrics.tls_handshakes += 1
             if self.secured.certificate is not None:
-                names = self.secured.certificate.subject, *self.secured.certificate.names
-                self.identity = self.services.access.certified(self.identity, names)
+                self._certified((self.secured.certificate.subject, *self.secured.certificate.names))
             self.services.deadlines.handshake.stop(self)
             self.services.deadlines.first_byte.start(self, self.services.now_s)
             self._detect()  # bytes that came behind the handshake raise no event
+
+    def _certified(self, names: tuple[str, ...]) -> None:
+        """It has shown a verified certificate of these names, which may be a user's."""
+        services = self.services
+        self.identity = services.access.certified(self.identity, names)
+        if not self.identity.user:
+            return
+        account = services.accounts.of_user(self.identity.user, services.now_s)
+        if services.accounts.is_full(account):
+            services.metrics.login_failures.add(LoginFailure.LIMIT.value)
+            self.refused = Code.CONNECTIONS, account.connections_refusal()
+        else:
+            services.metrics.logins.add(Proof.CERTIFICATE.value)
+            services.events.write(Event.LOGIN, **self.event_fields())
 
     def overdue(self, what: Awaited, timeout_s: float) -> bool:
         if what is not Awaited.HANDSHAKE:

@@ -98,6 +98,7 @@ def measure(services: Services, owner: Owner, links: LinkTable, work: WorkQueue)
     metrics.subscriptions = subscriptions
     metrics.lag_bytes_max = lag_bytes_max
     metrics.connections = len(services.clients)
+    metrics.user_connections = services.accounts.connections_by_user()
     metrics.partial_bytes = services.partial_bytes
     metrics.producer_bytes = owner.numbered.memory.bytes_held
     metrics.waiting_steps = len(work)

@@ -29,11 +29,12 @@ class EventFormat(StrEnum):
 
 class Event(StrEnum):
     LOGIN = "login"
+    LOGIN_FAILED = "login-failed"
     REFUSED = "refused"
     ADMIN = "admin"
 
 
-LINES_A_SECOND: Final = {Event.LOGIN: 20.0, Event.REFUSED: 5.0, Event.ADMIN: 50.0}
+LINES_A_SECOND: Final = {Event.LOGIN: 20.0, Event.LOGIN_FAILED: 5.0, Event.REFUSED: 5.0, Event.ADMIN: 50.0}
 BURST_S: Final = 10.0
 
 

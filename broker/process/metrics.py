@@ -8,11 +8,13 @@ worker loses at most the counts since its last store.
 Counters only grow. Gauges hold the present state; the worker sets them before it stores them.
 """
 
+# ruff: noqa: RUF009 - the helpers are dataclasses.field with a description
+
 from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any
@@ -47,10 +49,10 @@ TIME_BOUNDS_S = (
 BUCKETS = (*map(repr, TIME_BOUNDS_S), "+Inf")
 SUM = "sum"
 
+MAX_USERS = 64  # users that have their own label; the rest are OTHER
 MAX_NODES = 32  # other nodes that have their own label; the rest are OTHER
 MAX_LABEL_VALUES = 64  # reasons and states are enumerations; values beyond this many are counted as OTHER
 OTHER = "other"
-CODES = tuple(code.value for code in Code)
 PROOFS = (Proof.BEARER.value, Proof.SCRAM.value, Proof.CERTIFICATE.value)  # those of users
 PROTOCOLS = ("line", "binary")  # each a field of WorkerMetrics
 
@@ -133,12 +135,14 @@ def _timing(name: str, help: str) -> dict[str, MetricFamily]:
     return _shown_as(MetricFamily(name, MetricKind.HISTOGRAM, help, known=(*BUCKETS, SUM)))
 
 
-def _tally(name: str, label: str, help: str, known: tuple[str, ...] = ()) -> dict[str, MetricFamily]:
-    return _shown_as(MetricFamily(name, MetricKind.COUNTER, help, label, known, MAX_LABEL_VALUES))
+def _counts_by(name: str, label: str, help: str, known: Iterable[str] = ()) -> Any:
+    family = MetricFamily(name, MetricKind.COUNTER, help, label, tuple(map(str, known)), MAX_LABEL_VALUES)
+    return field(default_factory=LabelCounts, metadata=_shown_as(family))
 
 
-def _gauge_by(name: str, label: str, help: str, texts_max: int = MAX_LABEL_VALUES) -> dict[str, MetricFamily]:
-    return _shown_as(MetricFamily(name, MetricKind.GAUGE, help, label, (), texts_max))
+def _gauges_by(name: str, label: str, help: str, texts_max: int = MAX_LABEL_VALUES) -> Any:
+    family = MetricFamily(name, MetricKind.GAUGE, help, label, (), texts_max)
+    return field(default_factory=dict, metadata=_shown_as(family))
 
 
 def _shown_as(family: MetricFamily) -> dict[str, MetricFamily]:
@@ -183,36 +187,18 @@ class WorkerMetrics:
         default_factory=Timing,
         metadata=_timing("tailrace_commit_seconds", "Time one sync of a stream to the disk takes."),
     )
-    refused: LabelCounts = field(
-        default_factory=LabelCounts,
-        metadata=_tally("tailrace_refused_commands", "code", "Commands answered with an error, by its code.", CODES),
+    refused: LabelCounts = _counts_by(
+        "tailrace_refused_commands", "code", "Commands answered with an error, by its code.", Code
     )
-    logins: LabelCounts = field(
-        default_factory=LabelCounts,
-        metadata=_tally("tailrace_logins", "proof", "Logins, by how the user was proven.", PROOFS),
+    logins: LabelCounts = _counts_by("tailrace_logins", "proof", "Logins, by how the user was proven.", PROOFS)
+    login_failures: LabelCounts = _counts_by(
+        "tailrace_login_failures", "reason", "Logins that failed, by reason.", LoginFailure
     )
-    login_failures: LabelCounts = field(
-        default_factory=LabelCounts,
-        metadata=_tally(
-            "tailrace_login_failures",
-            "reason",
-            "Logins that failed, by reason.",
-            tuple(each.value for each in LoginFailure),
-        ),
+    dropped: LabelCounts = _counts_by(
+        "tailrace_closed_connections", "reason", "Client connections that are no more, by reason."
     )
-    dropped: LabelCounts = field(
-        default_factory=LabelCounts,
-        metadata=_tally("tailrace_closed_connections", "reason", "Client connections that are no more, by reason."),
-    )
-
-    overdue: LabelCounts = field(
-        default_factory=LabelCounts,
-        metadata=_tally(
-            "tailrace_overdue_connections",
-            "what",
-            "Connections closed as something did not come in time.",
-            tuple(what.value for what in Awaited),
-        ),
+    overdue: LabelCounts = _counts_by(
+        "tailrace_overdue_connections", "what", "Connections closed as something did not come in time.", Awaited
     )
 
     appended_messages: int = _counter("tailrace_appended_messages", "Messages appended to streams.")
@@ -247,11 +233,11 @@ class WorkerMetrics:
     )
 
     connections: int = _gauge("tailrace_connections", "Client connections now.")
-    subscriptions: int = _gauge("tailrace_subscriptions", "Subscriptions now.")
-    parked: dict[str, int] = field(
-        default_factory=dict,
-        metadata=_gauge_by("tailrace_parked_cursors", "reason", "Subscriptions that wait now, by reason."),
+    user_connections: dict[str, int] = _gauges_by(
+        "tailrace_user_connections", "user", "Client connections now, by user.", MAX_USERS
     )
+    subscriptions: int = _gauge("tailrace_subscriptions", "Subscriptions now.")
+    parked: dict[str, int] = _gauges_by("tailrace_parked_cursors", "reason", "Subscriptions that wait now, by reason.")
     lag_bytes_max: int = _gauge(
         "tailrace_lag_bytes", "Bytes that the subscriber furthest behind is behind.", MetricKind.GAUGE_MAX
     )
@@ -281,22 +267,13 @@ class WorkerMetrics:
     consumers_abandoned: int = _gauge("tailrace_consumers_abandoned", "Consumers for which nothing is kept any more.")
     slaves: dict[str, SlaveMeasures] = field(default_factory=dict)  # of the owned streams, by node id
     replication_waits: int = _gauge("tailrace_replication_waits", "Batches that wait until other nodes hold them.")
-    copies: dict[str, int] = field(
-        default_factory=dict,
-        metadata=_gauge_by("tailrace_copies", "state", "Streams that follow another node, by state."),
-    )
+    copies: dict[str, int] = _gauges_by("tailrace_copies", "state", "Streams that follow another node, by state.")
     copies_lag_messages: int = _gauge("tailrace_copies_lag_messages", "Messages that copies lack of their upstreams.")
-    upstream_links: dict[str, int] = field(
-        default_factory=dict,
-        metadata=_gauge_by(
-            "tailrace_upstream_links", "upstream", "Connections there are to be to upstream nodes.", MAX_NODES
-        ),
+    upstream_links: dict[str, int] = _gauges_by(
+        "tailrace_upstream_links", "upstream", "Connections there are to be to upstream nodes.", MAX_NODES
     )
-    upstream_links_up: dict[str, int] = field(
-        default_factory=dict,
-        metadata=_gauge_by(
-            "tailrace_upstream_links_up", "upstream", "Connections that are up to upstream nodes.", MAX_NODES
-        ),
+    upstream_links_up: dict[str, int] = _gauges_by(
+        "tailrace_upstream_links_up", "upstream", "Connections that are up to upstream nodes.", MAX_NODES
     )
 
     def note_losses(self, stream: str, messages: int, torn_bytes: int) -> None:

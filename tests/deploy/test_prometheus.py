@@ -54,6 +54,7 @@ def full_scrape(data: Path) -> str:
     metrics = WorkerMetrics(parked={"turn": 1}, copies={"following": 1}, slaves={"b": SlaveMeasures(1)})
     metrics.upstream_links = metrics.upstream_links_up = {"127.0.0.1:1": 1}
     metrics.dropped.add("reset")
+    metrics.user_connections = {"ann": 1}
     RowWriter(board.row_of(1)).store(metrics)
     return generate_latest(make_registry(Settings(data=data), board, os.getpid())).decode()
 

@@ -28,20 +28,22 @@ def test_what_shares_an_account(peer: str, key: str) -> None:
 
 def test_connections_are_counted_over_all_workers() -> None:
     board = Board(2)
-    one, two = (AccountBook(Settings(), board.address_cells(slot)) for slot in range(2))
+    three = Settings(max_address_connections=3)
+    one, two = (AccountBook(three, board.address_cells(slot)) for slot in range(2))
     here, there = one.of("192.0.2.1:1", 0.0), two.of("192.0.2.1:2", 0.0)
     one.opened(here)
     two.opened(there)
     two.opened(there)
-    assert one.connections(here) == two.connections(there) == 3
-    assert one.connections(one.of("192.0.2.2:1", 0.0)) == 0
+    assert one.is_full(here) and two.is_full(there)
+    assert not one.is_full(one.of("192.0.2.2:1", 0.0))
     two.use_cells(board.address_cells(None))
-    assert one.connections(here) == 3, "the cells of a slot are its next owner's to clear"
+    assert one.is_full(here), "the cells of a slot are its next owner's to clear"
     again = AccountBook(Settings(), board.address_cells(None))
     again.use_cells(board.address_cells(1))
-    assert one.connections(here) == 1
-    one.closed(here, 0.0)
-    assert one.connections(here) == 0
+    assert not one.is_full(here)
+    one.opened(here)
+    one.opened(here)
+    assert one.is_full(here)
 
 
 def test_an_allowance_outlives_the_connection_for_a_while() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -67,6 +68,7 @@ def test_what_fails_is_answered_late_counted_and_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(login_module, "FAILED_S", 3_600.0)
+    caplog.set_level(logging.INFO)
     with world(tmp_path, users=(ANN,), rules=(ALL,)) as node:
         peer, other = node.connect(), node.connect()
         peer.send("auth ann wrong", "ping", "pub s |x")
@@ -75,7 +77,7 @@ def test_what_fails_is_answered_late_counted_and_logged(
         while not worker.services.metrics.login_failures.counts and time.monotonic() < deadline_s:
             worker.turn()
         assert worker.services.metrics.login_failures.counts == {"secret": 1}
-        assert "login failed: peer=peer:1 user=ann reason=secret" in caplog.text
+        assert "event=login-failed peer=peer:1 user=ann uid=- proof=loopback reason=secret" in caplog.text
         other.send("ping")
         while not other.lines and time.monotonic() < deadline_s:  # meanwhile others are served
             worker.turn()
@@ -86,6 +88,7 @@ def test_what_fails_is_answered_late_counted_and_logged(
         worker.logins.tick()
         node.settle()
         assert peer.lines == ["err denied the login failed: no such user, or not with this secret"] and peer.ended
+        assert len([line for line in caplog.messages if "peer=peer:1" in line]) == 1, "one line for one login"
         assert not worker.owner.catalog.names
 
 

@@ -1,0 +1,96 @@
+"""The bounds of a user, over all its connections, whichever address they come from and however they log in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tailrace.broker.access.rules import AccessRule, Right
+from tailrace.broker.access.users import User, UserLimits
+from tailrace.broker.connection import login as login_module
+from tailrace.protocol import messages as m
+from tailrace.supervisor.user_file import hash_token
+from tests.broker.connection.doors import ANN, DOORS, TOKEN
+from tests.broker.world import Peer, World, world
+
+ALL = AccessRule(True, ("*",), frozenset(Right), ("*",))
+BOB = User("bob", token_hashes=(hash_token(TOKEN),))
+
+
+@pytest.fixture(autouse=True)
+def _no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(login_module, "FAILED_S", 0.0)
+
+
+def bounded(**limits: int) -> tuple[User, ...]:
+    return replace(ANN, limits=UserLimits(**limits)), BOB
+
+
+def as_user(node: World, name: str) -> Peer:
+    peer = node.connect()
+    assert node.ask(peer, f"auth {name} {TOKEN}") == [f"ok auth {name}"]
+    return peer
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_connections_of_a_user(tmp_path: Path, door: str) -> None:
+    with world(tmp_path, users=bounded(max_connections=2), rules=(ALL,)) as node:
+        first, second, third = (node.connect(local=DOORS[door].local) for _ in range(3))
+        assert [DOORS[door].log_in(node, peer, "right") for peer in (first, second)] == ["ok", "ok"]
+        assert DOORS[door].log_in(node, third, "right") == "connections"
+        node.settle()
+        assert third.ended
+        assert node.workers[0].metrics.login_failures.counts == {"limit": 1}
+        as_user(node, "bob")
+        first.close()
+        node.settle()
+        assert DOORS[door].log_in(node, node.connect(local=DOORS[door].local), "right") == "ok"
+
+
+def test_logging_in_again_takes_no_second_place(tmp_path: Path) -> None:
+    with world(tmp_path, users=bounded(max_connections=1), rules=(ALL,)) as node:
+        peer = as_user(node, "ann")
+        assert node.ask(peer, f"auth ann {TOKEN}") == ["ok auth ann"]
+        assert node.ask(peer, f"auth bob {TOKEN}") == ["ok auth bob"]
+        as_user(node, "ann")
+        assert node.workers[0].services.accounts.connections_by_user() == {"ann": 1, "bob": 1}
+
+
+def test_streams_of_a_user(tmp_path: Path) -> None:
+    with world(tmp_path, users=bounded(max_streams=2), rules=(ALL,)) as node:
+        for name in "ab":
+            assert node.ask(as_user(node, "ann"), f"pub {name} |x", "ping") == ["ok pong"]
+        refused, pong = node.ask(as_user(node, "ann"), "pub c |x", "ping")
+        assert refused.startswith("err streams") and "user ann has made 2 streams in an hour" in refused
+        assert node.ask(as_user(node, "bob"), "pub c |x", "ping") == [pong]
+
+
+def test_handles_of_a_user(tmp_path: Path) -> None:
+    def opened(user: str, count: int) -> Peer:
+        peer = node.connect()
+        peer.send_raw(m.pack(m.Hello(1, (), "test", mechanism=m.BEARER, user=user, login=TOKEN.encode())))
+        for number in range(count):
+            peer.send_raw(m.pack(m.Open(number, b"s%d" % number)))
+        node.settle()
+        return peer
+
+    with world(tmp_path, users=bounded(max_handles=5), rules=(ALL,)) as node:
+        first, second = opened("ann", 3), opened("ann", 3)
+        assert b"limit of one user" not in first.received
+        assert second.received.count(b"user ann has 5 handles here, the limit of one user") == 1
+        assert b"limit of" not in opened("bob", 6).received
+        first.close()
+        node.settle()
+        assert b"limit of" not in opened("ann", 3).received
+
+
+def test_bytes_of_a_user_beyond_its_rate_are_read_later(tmp_path: Path) -> None:
+    with world(tmp_path, users=bounded(bytes_in_per_s=4_096), rules=(ALL,)) as node:
+        greedy, bob = as_user(node, "ann"), as_user(node, "bob")
+        greedy.send_raw(b"pub s |" + b"x" * 16_000 + b"\r\n")
+        node.settle()
+        assert node.ask(greedy, "ping") == [], "it is not read"
+        assert node.ask(bob, "pub s |" + "x" * 15_000, "ping") == ["ok pong"], "another user at the same address is"
+        assert node.workers[0].metrics.throttled == 1
