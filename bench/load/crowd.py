@@ -157,17 +157,25 @@ class Crowd:
 
     def _piece(self, fd: int, count: int, due_bytes: int) -> bool:
         """Add a piece; True if a whole message is in the buffer now. Chatter is answered."""
-        data = self._parts.pop(fd, b"") + bytes(self._buffer[:count])
+        data = self._without_chatter(fd, self._parts.pop(fd, b"") + bytes(self._buffer[:count]), due_bytes)
         if len(data) > due_bytes:
             raise LoadError(f"a connection was sent {data[:400]!r} where {due_bytes} bytes were due")
-        if data in self._peer.chatter:
-            self._socks[fd].send(self._peer.chatter[data])
-        elif len(data) < due_bytes:
+        if len(data) < due_bytes:
             self._parts[fd] = data
-        else:
-            self._buffer[:due_bytes] = data
-            return True
-        return False
+            return False
+        self._buffer[:due_bytes] = data
+        return True
+
+    def _without_chatter(self, fd: int, data: bytes, due_bytes: int) -> bytes:
+        """Answer chatter before a message, and behind one: a server may send both at once."""
+        for said, answer in self._peer.chatter.items():
+            if data.startswith(said):
+                self._socks[fd].send(answer)
+                data = data[len(said) :]
+            if data[due_bytes:] == said:
+                self._socks[fd].send(answer)
+                data = data[:due_bytes]
+        return data
 
     def _due_bytes(self, number: int) -> int:
         """The bytes of the delivery of message `number`."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,10 +17,27 @@ from bench.peers.plain import Plain
 from bench.server import PeerServer, fresh_site
 
 PAYLOAD = make_payload(100)
+PATIENCE_S = 60.0
+STUCK_S = 0.3
 
 
-def load_on(server: PeerServer, peer: Contestant, timeout_s: float = 20.0) -> Load:
-    return Load(peer, server.target, PAYLOAD, Deadline(timeout_s))
+class StuckAt(Deadline):
+    """Passes STUCK_S after a wait for `doing` has begun, however long the way there took."""
+
+    def __init__(self, doing: str) -> None:
+        super().__init__(PATIENCE_S)
+        self._doing = re.compile(doing)
+        self._there = False
+
+    def check(self, doing: str) -> None:
+        if not self._there and self._doing.search(doing):
+            self._there = True
+            self._end = time.monotonic() + STUCK_S
+        super().check(doing)
+
+
+def load_on(server: PeerServer, peer: Contestant, deadline: Deadline | None = None) -> Load:
+    return Load(peer, server.target, PAYLOAD, deadline or Deadline(PATIENCE_S))
 
 
 @pytest.fixture

@@ -12,13 +12,14 @@ from bench.load.catchup import catch_up, touch_memory
 from bench.load.limits import Deadline, LoadTimeout
 from bench.peers.base import RequestStep
 from bench.peers.plain import Plain
+from tests.bench.load.conftest import PATIENCE_S, StuckAt
 from tests.bench.load.serving import serving
 
 LAST = [RequestStep(b"last", b"held")]
 
 
-def load(port: int, timeout_s: float) -> Load:
-    return Load(Plain(100), ServerProcess(port, os.getpid()), b"", Deadline(timeout_s))
+def load(port: int, deadline: Deadline) -> Load:
+    return Load(Plain(100), ServerProcess(port, os.getpid()), b"", deadline)
 
 
 def test_the_slave_is_told_to_follow_before_the_last_publish() -> None:
@@ -33,7 +34,7 @@ def test_the_slave_is_told_to_follow_before_the_last_publish() -> None:
         sock.sendall(b"held")
 
     with serving(master) as port, serving(slave) as slave_port:
-        spent = catch_up(load(port, 10), slave_port, "b.000000", LAST)
+        spent = catch_up(load(port, Deadline(PATIENCE_S)), slave_port, "b.000000", LAST)
     assert heard == [b"slave 127.0.0.1 %d b.000000 0\r\n" % port, b"last"]
     assert spent.wall_s > 0
 
@@ -45,7 +46,7 @@ def test_a_slave_that_refuses_ends_in_a_timeout() -> None:
             pass
 
     with serving(slave) as port, pytest.raises(LoadTimeout, match="err denied"):
-        catch_up(load(port, 0.3), port, "b.000000", LAST)
+        catch_up(load(port, StuckAt("err denied")), port, "b.000000", LAST)
 
 
 def test_touched_memory_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

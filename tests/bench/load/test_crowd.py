@@ -22,7 +22,7 @@ from bench.load.limits import Deadline, LoadError, LoadTimeout, PeerClosed
 from bench.peers.base import Contestant, make_payload
 from bench.peers.plain import Plain
 from bench.server import PeerServer
-from tests.bench.load.conftest import load_on
+from tests.bench.load.conftest import PATIENCE_S, StuckAt, load_on
 from tests.bench.load.serving import serving
 
 NAME, PAYLOAD = "b.000000", make_payload(100)
@@ -52,8 +52,9 @@ class _Promising(Plain):
 
 
 def test_a_byte_too_few_ends_in_a_timeout(silent_server: PeerServer) -> None:
-    with pytest.raises(LoadTimeout, match="20 of 20 have not heard message 0"):
-        gather(load_on(silent_server, _Promising(1), 1.6), NAME, 20, 1, 0)
+    unheard = "20 of 20 have not heard message 0"
+    with pytest.raises(LoadTimeout, match=unheard):
+        gather(load_on(silent_server, _Promising(1), StuckAt(unheard)), NAME, 20, 1, 0)
 
 
 def test_a_byte_too_many_is_an_error(silent_server: PeerServer) -> None:
@@ -90,14 +91,14 @@ def _crowd_of_one(peer: Contestant, say: Callable[[socket.socket], None]) -> Ite
         say(sock)
 
     ours, theirs = socket.socketpair()
-    with serving(behave) as port, ours, theirs, _crowd(peer, port, 10) as crowd:
+    with serving(behave) as port, ours, theirs, _crowd(peer, port) as crowd:
         crowd.join(1)
         joined.set()
         yield crowd, ours
 
 
-def _crowd(peer: Contestant, port: int, timeout_s: float) -> Crowd:
-    return Crowd(Load(peer, ServerProcess(port, os.getpid()), PAYLOAD, Deadline(timeout_s)), NAME)
+def _crowd(peer: Contestant, port: int, deadline: Deadline | None = None) -> Crowd:
+    return Crowd(Load(peer, ServerProcess(port, os.getpid()), PAYLOAD, deadline or Deadline(PATIENCE_S)), NAME)
 
 
 def test_chatter_is_answered() -> None:
@@ -107,6 +108,20 @@ def test_chatter_is_answered() -> None:
         sock.sendall(b"how are you\r\n")
         answers.append(sock.recv(100))
         sock.sendall(MESSAGE)
+        sock.recv(1)
+
+    with _crowd_of_one(_Chatting(100), say) as (crowd, publisher):
+        assert crowd.hear(publisher, 0) > 0
+    assert answers == [b"fine\r\n"]
+
+
+@pytest.mark.parametrize("said", [b"how are you\r\n" + MESSAGE, MESSAGE + b"how are you\r\n"])
+def test_chatter_may_come_with_a_message(said: bytes) -> None:
+    answers: list[bytes] = []
+
+    def say(sock: socket.socket) -> None:
+        sock.sendall(said)
+        answers.append(sock.recv(100))
         sock.recv(1)
 
     with _crowd_of_one(_Chatting(100), say) as (crowd, publisher):
@@ -142,7 +157,7 @@ def test_a_message_in_pieces_counts_once_it_is_whole() -> None:
 def test_nobody_there_is_told() -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
-        with _crowd(Plain(100), sock.getsockname()[1], 5) as crowd, pytest.raises(LoadError, match="connection 1: "):
+        with _crowd(Plain(100), sock.getsockname()[1]) as crowd, pytest.raises(LoadError, match="connection 1: "):
             crowd.join(1)
 
 
@@ -151,10 +166,11 @@ def test_a_server_that_never_answers_ends_in_a_timeout() -> None:
         while sock.recv(1):
             pass
 
+    waiting = "1 of 1 have connected, 1 have not joined"
     with (
         serving(behave) as port,
-        _crowd(Plain(100), port, 0.3) as crowd,
-        pytest.raises(LoadTimeout, match="1 of 1 have connected, 1 have not joined"),
+        _crowd(Plain(100), port, StuckAt(waiting)) as crowd,
+        pytest.raises(LoadTimeout, match=waiting),
     ):
         crowd.join(1)
 

@@ -7,7 +7,7 @@ from bench.load.fanout import fan_out
 from bench.load.limits import LoadError, LoadTimeout
 from bench.peers.plain import Plain
 from bench.server import PeerServer
-from tests.bench.load.conftest import load_on
+from tests.bench.load.conftest import StuckAt, load_on
 
 NAME = "b.000000"
 
@@ -31,7 +31,7 @@ class _Promising(Plain):
 
 def test_bytes_that_never_come_end_in_a_timeout(silent_server: PeerServer) -> None:
     with pytest.raises(LoadTimeout, match="bytes delivered"):
-        fan_out(load_on(silent_server, _Promising(1), 0.5), NAME, 3, Stop(messages=10))
+        fan_out(load_on(silent_server, _Promising(1), StuckAt("bytes delivered")), NAME, 3, Stop(messages=10))
 
 
 def test_bytes_too_many_are_an_error(silent_server: PeerServer) -> None:

@@ -11,7 +11,7 @@ from bench.load.limits import Deadline, LoadError
 from bench.peers.base import make_payload
 from bench.peers.plain import Plain
 from bench.server import PeerServer
-from tests.bench.load.conftest import load_on
+from tests.bench.load.conftest import PATIENCE_S, StuckAt, load_on
 
 NAME = "b.000000"
 
@@ -25,7 +25,7 @@ def test_every_message_is_timed(silent_server: PeerServer, silent: Plain) -> Non
 
 def test_a_payload_without_room_for_the_stamp_is_refused(silent_server: PeerServer, silent: Plain) -> None:
     with pytest.raises(ValueError, match="no room for a stamp"):
-        latency(Load(silent, silent_server.target, make_payload(10), Deadline(20)), NAME, 1_000, 1)
+        latency(Load(silent, silent_server.target, make_payload(10), Deadline(PATIENCE_S)), NAME, 1_000, 1)
 
 
 def test_every_message_is_timed_at_both(silent_server: PeerServer, silent: Plain) -> None:
@@ -49,6 +49,7 @@ def test_what_only_one_gets_ends_in_a_timeout(silent_server: PeerServer, silent:
         thread = threading.Thread(target=mute, daemon=True)
         thread.start()
         port = listener.getsockname()[1]
-        with pytest.raises(LoadError, match=r"\[1, 0\] have come"):
-            hop(load_on(silent_server, silent, 0.5), port, NAME, 1_000, 10)
+        come = r"\[1, 0\] have come"
+        with pytest.raises(LoadError, match=come):
+            hop(load_on(silent_server, silent, StuckAt(come)), port, NAME, 1_000, 10)
         thread.join(60)

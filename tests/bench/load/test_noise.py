@@ -23,7 +23,7 @@ from bench.peers.plain import BareSendfile
 from bench.server import PeerServer, fresh_site
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
-from tests.bench.load.conftest import load_on
+from tests.bench.load.conftest import PATIENCE_S, load_on
 from tests.protocol.plain_codec import PlainCodec
 
 FILE_BYTES = 3_000_000
@@ -47,7 +47,7 @@ def test_bytes_from_before_it_is_measured_are_not_in_its_rate() -> None:
         sent.value = 1_000_000
         signal.pause()
 
-    with Noise(Deadline(10.0), body) as noise:
+    with Noise(Deadline(PATIENCE_S), body) as noise:
         assert noise.nbytes == 1_000_000
         assert noise.per_s() == 0
 
@@ -62,9 +62,6 @@ def test_a_server_that_is_gone_ends_it(tmp_path: Path, capfd: pytest.CaptureFixt
                 while noise.nbytes:
                     load.deadline.check("waiting for its end")
     assert "bench.load.limits." in capfd.readouterr().err
-
-
-PATIENCE_S = 10.0
 
 
 def test_every_line_of_the_makers_is_for_another_stream() -> None:

@@ -13,7 +13,7 @@ from bench.peers.base import make_feed, make_payload, stream_names
 from bench.peers.plain import Plain
 from bench.peers.tailrace import Tailrace
 from bench.server import PeerServer
-from tests.bench.load.conftest import load_on
+from tests.bench.load.conftest import PATIENCE_S, StuckAt, load_on
 from tests.bench.load.serving import serving
 
 NAMES, PAYLOAD = ["b.000000"], make_payload(100)
@@ -47,33 +47,35 @@ def _after_the_first_byte(text: bytes) -> Callable[[socket.socket], None]:
     return behave
 
 
-def _ingest(port: int, timeout_s: float, *, acked: bool = False) -> None:
+def _ingest(port: int, deadline: Deadline | None = None, *, acked: bool = False) -> None:
     peer = Tailrace(acked=acked)
     feed = make_feed(peer, NAMES, PAYLOAD, 0)
-    ingest(Load(peer, ServerProcess(port, os.getpid()), PAYLOAD, Deadline(timeout_s)), NAMES, feed, Stop(messages=1))
+    load = Load(peer, ServerProcess(port, os.getpid()), PAYLOAD, deadline or Deadline(PATIENCE_S))
+    ingest(load, NAMES, feed, Stop(messages=1))
 
 
 def test_a_server_that_never_answers_ends_in_a_timeout() -> None:
-    with serving(_after_the_first_byte(b"")) as port, pytest.raises(LoadTimeout, match=r"waiting for b'ok pong"):
-        _ingest(port, 0.4)
+    waiting = "waiting for b'ok pong"
+    with serving(_after_the_first_byte(b"")) as port, pytest.raises(LoadTimeout, match=waiting):
+        _ingest(port, StuckAt(waiting))
 
 
 def test_answers_that_never_come_end_in_a_timeout() -> None:
-    answer = b"ok pub b.000000"
-    with serving(_after_the_first_byte(answer)) as port, pytest.raises(LoadTimeout, match="15 of 19 of the answers"):
-        _ingest(port, 0.4, acked=True)
+    answer, some = b"ok pub b.000000", "15 of 19 of the answers"
+    with serving(_after_the_first_byte(answer)) as port, pytest.raises(LoadTimeout, match=some):
+        _ingest(port, StuckAt(some), acked=True)
 
 
 def test_answers_too_many_are_an_error() -> None:
     answer = b"ok pub b.000000 0\r\nerr overloaded x\r\n"
     with serving(_after_the_first_byte(answer)) as port, pytest.raises(LoadError, match="19 were due"):
-        _ingest(port, 5, acked=True)
+        _ingest(port, acked=True)
 
 
 def test_a_complaint_is_told_in_its_own_words() -> None:
     complaint = b"err full no space\r\n"
     with serving(_after_the_first_byte(complaint)) as port, pytest.raises(LoadError, match="err full no space"):
-        _ingest(port, 5)
+        _ingest(port)
 
 
 def test_a_connection_that_is_closed_is_told() -> None:
@@ -82,7 +84,7 @@ def test_a_connection_that_is_closed_is_told() -> None:
         sock.sendall(b"ok pong\r\n")
 
     with serving(behave) as port, pytest.raises(PeerClosed):
-        _ingest(port, 5)
+        _ingest(port)
 
 
 def test_turns_go_round_whole_and_the_first_is_not_timed(plain_server: PeerServer, plain: Plain) -> None:

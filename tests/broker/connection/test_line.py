@@ -12,6 +12,7 @@ from tailrace.broker.connection.client import READ_BYTES_LEAST, READ_BYTES_MAX, 
 from tailrace.broker.connection.line import LineClient, _streams_of
 from tailrace.broker.routing.batch import Pending
 from tailrace.protocol.commands import Ping, Staged
+from tailrace.shard.names import NAME_BYTES_MAX
 from tests.broker.world import world
 
 
@@ -158,18 +159,22 @@ def test_what_comes_after_an_answer_happens_when_it_has_its_place(tmp_path: Path
         assert bytes(client.out) == b"1\r\n2\r\n"
 
 
-def test_too_many_answers_that_are_not_known_stop_the_reading(tmp_path: Path) -> None:
+def test_too_many_answers_that_are_not_known_stop_the_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tailrace.broker.connection.client.ANSWERS_PENDING_MAX", 512)
     with world(tmp_path, workers=2) as node:
         peer = node.connect(0)
         client = node.client_of(peer)
-        peer.send(*[f"stat {node.name(1)}"] * 9_000)
+        command = f"stat {node.name(1)}"
+        a_read = READ_BYTES_MIN // len(command) + 1
+        asked = 512 + 2 * a_read
+        peer.send(*[command] * asked)
         for _ in range(40):
             node.settle(0)
         assert client.paused == Pause.ANSWERS
-        assert 4_096 < len(client.answers) < 7_000
+        assert 512 < len(client.answers) <= 512 + a_read
         node.settle()
         assert not client.paused
-        assert len(peer.lines) == 9_000
+        assert len(peer.lines) == asked
 
 
 def test_who_does_not_take_its_answers_is_not_read(tmp_path: Path) -> None:
@@ -332,12 +337,14 @@ def test_few_bytes_do_not_ask_for_more_than_is_held_for_a_connection(
 
     with world(tmp_path, workers=2) as node:
         other = node.connect()
-        node.ask(other, *(f"pub s{number} |x" for number in range(200)))
-        first = node.ask(other, command)[0].encode()
+        names = [f"s{number}".ljust(NAME_BYTES_MAX, "-") for number in range(20)]
+        node.ask(other, *(f"pub {name} |x" for name in names))
+        lines = node.ask(other, command)
+        first = lines[0].encode()
         monkeypatch.setattr(LineClient, "_account", account)
         peer = node.connect(small=True)
         peer.deaf = True
-        answers = 600
+        answers = 2 * OUT_HIGH_BYTES // len("\r\n".join(lines))
         peer.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         peer.send(*[command] * answers)
         for _ in range(30):
