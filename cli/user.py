@@ -15,7 +15,7 @@ import click
 from tailrace.broker.access.users import NAME_RULE, User, name_valid
 from tailrace.broker.process.settings import USERS_FILE
 from tailrace.cli.ending import OK, REFUSED, CommandError
-from tailrace.protocol.scram import make_verifier
+from tailrace.protocol.scram import PASSWORD_CHARACTERS_MAX, make_verifier
 from tailrace.supervisor.user_file import UserFileError, editing, hash_token, read_users
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -161,8 +161,8 @@ def _password(path: Path | None) -> str:
             raise click.UsageError(f"{path}: cannot be read: {error}") from None
     else:
         password = os.environ.get(PASSWORD_VARIABLE) or _ask()
-    if len(password) < PASSWORD_CHARACTERS_MIN:
-        raise click.UsageError(f"a password has at least {PASSWORD_CHARACTERS_MIN} characters")
+    if not PASSWORD_CHARACTERS_MIN <= len(password) <= PASSWORD_CHARACTERS_MAX:
+        raise click.UsageError(f"a password has {PASSWORD_CHARACTERS_MIN} to {PASSWORD_CHARACTERS_MAX} characters")
     return password
 
 

@@ -21,6 +21,8 @@ ITERATIONS: Final = 32_768
 ITERATIONS_MIN, ITERATIONS_MAX = 4_096, 1_000_000
 SALT_BYTES: Final = 16
 MESSAGE_MAX_BYTES: Final = 1_024
+PASSWORD_CHARACTERS_MAX: Final = 512
+"""Of a password that is itself sent. Normalizing takes up to the square of its length, and nothing else runs then."""
 _GS2: Final = "n,,"
 _BINDING: Final = b64encode(_GS2.encode()).decode()
 
@@ -85,7 +87,9 @@ def derive_keys(password: str, salt: bytes, iterations: int) -> ScramKeys:
 
 
 def password_matches(verifier: ScramVerifier, password: str) -> bool:
-    """For doors where the password itself is sent. As expensive as `derive_keys`."""
+    """For doors where the password itself is sent. As expensive as `derive_keys`. One that is too long never matches."""
+    if len(password) > PASSWORD_CHARACTERS_MAX:
+        return False
     keys = derive_keys(password, verifier.salt, verifier.iterations)
     return hmac.compare_digest(keys.stored_key, verifier.stored_key)
 

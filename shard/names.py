@@ -112,6 +112,13 @@ def base_of(name: bytes) -> bytes:
     return name
 
 
+def base_of_prefix(prefix: bytes) -> bytes:
+    """What all streams begin with that have this prefix themselves, or whose companions have it."""
+    while prefix.startswith(CURSOR_PREFIX):
+        prefix = prefix.removeprefix(CURSOR_PREFIX)
+    return b"" if CURSOR_PREFIX.startswith(prefix) else prefix
+
+
 def cursor_name(name: bytes) -> bytes:
     """The log of the stream's consumers. Raises InvalidName if the name would be too long."""
     return _companion(CURSOR_PREFIX + name)

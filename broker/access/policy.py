@@ -16,7 +16,7 @@ from tailrace.broker.access.identity import LOCAL, REMOTE, STRONG, Identity, Pro
 from tailrace.broker.access.rules import AccessRule, Right, decide, decide_prefix
 from tailrace.broker.access.users import User, user_of_certificate
 from tailrace.broker.replication.roles.peers import Peers
-from tailrace.shard.names import base_of
+from tailrace.shard.names import base_of, base_of_prefix
 
 if TYPE_CHECKING:
     from tailrace.broker.process.settings import Settings
@@ -130,12 +130,12 @@ class AccessPolicy:
         return decide(self._rules, identity, right, base_of(stream).decode())
 
     def may_all(self, identity: Identity, right: Right, prefix: bytes) -> bool:
-        """Whether the right holds for every stream that begins so."""
+        """Whether the right holds for every stream that begins so, or whose companions begin so."""
         if not self.has_users or identity.proof is Proof.SOCKET:
             return self._decide(identity, right, b"")
         if right is Right.NODE and identity.proof not in STRONG:
             return False
-        return decide_prefix(self._rules, identity, right, prefix.decode("utf-8", "replace"))
+        return decide_prefix(self._rules, identity, right, base_of_prefix(prefix).decode())
 
     def _without_users(self, identity: Identity, right: Right) -> bool:
         if right is Right.ADMIN:

@@ -7,6 +7,7 @@ import pytest
 from tailrace.protocol.scram import (
     ITERATIONS_MIN,
     MESSAGE_MAX_BYTES,
+    PASSWORD_CHARACTERS_MAX,
     ScramClient,
     ScramError,
     ScramServer,
@@ -105,3 +106,11 @@ def test_verifiers_are_written_and_read() -> None:
     for text in ("", "x", "MD5$1:a$b:c", str(known).replace("4096", "12"), str(known)[:-4]):
         with pytest.raises(ScramError):
             parse_verifier(text)
+
+
+def test_a_password_that_is_expensive_to_normalize_is_not_looked_at() -> None:
+    """Sorting combining characters takes the square of their number, and the interpreter does nothing else meanwhile."""
+    password = "a" + "\u0301" * 200 + "\u0323" * 200
+    assert password_matches(make_verifier(password, ITERATIONS_MIN), password)
+    longer = "a" * PASSWORD_CHARACTERS_MAX + "b"
+    assert not password_matches(make_verifier(longer, ITERATIONS_MIN), longer)

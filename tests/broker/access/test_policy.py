@@ -77,6 +77,15 @@ def test_companions_follow_their_stream() -> None:
     assert not policy.may(known, Right.SUBSCRIBE, b"$cursor/log")
 
 
+@pytest.mark.parametrize("prefix", [b"$", b"$cursor", b"$cursor/", b"$cursor/web", b"$cursor/web-a", b"$cursor/$cursor/w"])
+def test_the_prefix_of_companions_is_that_of_their_streams(prefix: bytes) -> None:
+    rules = [AccessRule(False, ("*",), ALL, ("web*",)), AccessRule(True, ("ann",), ALL, ("*",))]
+    policy = AccessPolicy([ANN], rules)
+    known = policy.logged_in(REMOTE, "ann", Proof.SCRAM, b"stored-k")
+    assert not policy.may_all(known, Right.ADMIN, prefix)
+    assert policy.may_all(known, Right.ADMIN, b"$cursor/log")
+
+
 def test_anonymous_connections_have_what_the_rules_say() -> None:
     news = AccessRule(True, ("anonymous",), frozenset({Right.SUBSCRIBE}), ("news",))
     policy = AccessPolicy([ANN], [news], allow_anonymous=True)
