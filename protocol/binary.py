@@ -75,7 +75,7 @@ class ServerCodec:
     numbered one. The class attribute `stages` turns that off.
     """
 
-    __slots__ = ("_dead", "_reader", "features", "max_message_bytes")
+    __slots__ = ("_dead", "_reader", "_rest", "features", "max_message_bytes", "waits")
     stages: ClassVar[bool] = True
 
     def __init__(self, max_envelope_bytes: int, max_message_bytes: int) -> None:
@@ -83,6 +83,9 @@ class ServerCodec:
         self.max_message_bytes = max_message_bytes
         self.features = NO_FEATURES
         """Those that were granted: from then on their messages are taken."""
+        self.waits = False
+        """Set while a HELLO is handled that cannot be answered yet: the bytes behind it are kept for `take_rest`."""
+        self._rest = b""
         self._reader = _RequestReader(min(max_envelope_bytes - HEAD_BYTES, BODY_BYTES_MAX))
         self._dead = False
 
@@ -95,6 +98,12 @@ class ServerCodec:
     def pending_bytes(self) -> int:
         """Bytes held of an unfinished envelope."""
         return self._reader.pending_bytes
+
+    def take_rest(self) -> bytes:
+        """Wait no longer. Returns the bytes behind the HELLO, to be fed."""
+        self.waits = False
+        rest, self._rest = self._rest, b""
+        return rest
 
     def feed(self, buffer: memoryview | bytearray | bytes, count: int) -> Iterable[Request | PublishRun | Malformed]:
         """The messages in buffer[:count], in order. To be run through to its end, while the buffer holds these bytes.
@@ -127,6 +136,7 @@ class ServerCodec:
     def forget(self) -> None:
         """Hold nothing, and read nothing more."""
         self._dead = True
+        self.waits, self._rest = False, b""
         self._reader.restore_state(b"")
 
     def export_state(self) -> list[Any]:
@@ -164,6 +174,9 @@ class ServerCodec:
                 yield read_publish(body, max_message_bytes, reader.owned)
             elif opcode == _HELLO:
                 yield self._hello(body)
+                if self.waits:
+                    self._rest = bytes(view[position:])
+                    return
             else:
                 yield read_request(opcode, body, self.features)
 

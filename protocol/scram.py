@@ -87,7 +87,7 @@ def derive_keys(password: str, salt: bytes, iterations: int) -> ScramKeys:
 
 
 def password_matches(verifier: ScramVerifier, password: str) -> bool:
-    """For doors where the password itself is sent. As expensive as `derive_keys`. One that is too long never matches."""
+    """For doors where the password itself is sent. Takes as long as `derive_keys`. False if it is too long."""
     if len(password) > PASSWORD_CHARACTERS_MAX:
         return False
     keys = derive_keys(password, verifier.salt, verifier.iterations)

@@ -113,7 +113,7 @@ def base_of(name: bytes) -> bytes:
 
 
 def base_of_prefix(prefix: bytes) -> bytes:
-    """What all streams begin with that have this prefix themselves, or whose companions have it."""
+    """The prefix of all streams that have this one, or whose companions have it."""
     while prefix.startswith(CURSOR_PREFIX):
         prefix = prefix.removeprefix(CURSOR_PREFIX)
     return b"" if CURSOR_PREFIX.startswith(prefix) else prefix

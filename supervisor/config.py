@@ -6,6 +6,7 @@ win over the file; keys in neither have their defaults.
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -262,9 +263,9 @@ class _ValueCollector:
         return settings
 
     def _read_users(self) -> tuple[User, ...] | None:
-        """Those of the file of users; None if the default file does not exist."""
+        """Those of the file of users; None if the default file does not exist. A link to nothing is a file."""
         wanted = self._values.get("users_file")
-        if wanted is None and not USERS_FILE.exists():
+        if wanted is None and not os.path.lexists(USERS_FILE):
             return None
         try:
             return read_users(wanted or USERS_FILE)

@@ -45,6 +45,7 @@ class AccessPolicy:
         self.has_users = users is not None
         self.secret = _secret_of(self.users)
         """Known to all workers of this node, and to nobody else."""
+        self.verifiers = tuple(user.scram for user in self.users.values() if user.scram is not None)
         self._rules = tuple(rules)
         self._token = token
         self._replication_token = replication_token
@@ -156,10 +157,9 @@ def policy_of(settings: Settings) -> AccessPolicy:
 
 
 def _secret_of(users: Mapping[str, User]) -> bytes:
-    made = hashlib.sha256()
-    for user in users.values():
-        made.update(repr((user.name, user.scram and user.scram.stored_key, user.token_hashes)).encode())
-    return made.digest()
+    """Of the first user that has a secret, so that it stays the same while others come and go."""
+    secrets = ((user.scram and user.scram.stored_key, user.token_hashes) for user in users.values())
+    return hashlib.sha256(repr(next(filter(any, secrets), "")).encode()).digest()
 
 
 def _same(token: str, shown: str | None) -> bool:

@@ -231,7 +231,7 @@ class Acceptor:
         handover.restore(client, state)
         if client.must_log_in:
             self._services.deadlines.login.start(client, self._services.now_s)
-        if known is None or not self._services.access.admits(known):
+        if known is None or not (state["must_log_in"] or self._services.access.admits(known)):
             client.end_with(Code.DENIED, REVOKED_TEXT)
         elif not client.is_free:
             client.drop_what_is_denied()

@@ -150,7 +150,7 @@ class BinaryClient(GreetedClient):
     def awaited(self) -> int:
         replicating = 0 if self.follower is None else self.follower.awaited
         consuming = 0 if self._serving is None else self._serving.awaited
-        return self.under_way + len(self.asked) + replicating + consuming + self.barred
+        return self.under_way + len(self.asked) + replicating + consuming + self.barred + self.codec.waits
 
     @property
     def consumers(self) -> ConsumerSession:
@@ -190,6 +190,7 @@ class BinaryClient(GreetedClient):
     def hello(self, message: m.Hello) -> None:
         if message.mechanism is not None:
             hello_login.begin(self, message)
+            self.codec.waits = bool(self.held_up)
             return
         self.become_user(self.services.access.greeted(self.identity, message.token))
         self.greet(message)
@@ -212,6 +213,9 @@ class BinaryClient(GreetedClient):
         if self.identity.proof in (Proof.TOKEN, Proof.PEER_TOKEN):
             self.services.events.write(Event.LOGIN, **self.event_fields())
         self.say(pack(self._welcome(features, proof)))
+        if rest := self.codec.take_rest():
+            self.services.receive_view[: len(rest)] = rest
+            self.take(len(rest))
 
     def _replicate(self, node: str, address: str) -> None:
         self.follower = FollowerSession(self, self.binary.node, node, address)

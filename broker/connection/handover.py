@@ -38,6 +38,7 @@ def _client_state(client: ClientConnection) -> dict[str, Any]:
         cursors.append(_cursor_state(client, client.current))
     return {
         "protocol": client.protocol,
+        "must_log_in": client.must_log_in,
         "eof": client.eof,
         "out": bytes(client.out),
         "created": client.created,

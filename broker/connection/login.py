@@ -75,8 +75,6 @@ class Logins:
         if token is not None:
             if self.succeed(client, name, Proof.BEARER, token):
                 done()
-        elif user is not None and user.scram is None:
-            self.fail(client, name, LoginFailure.SECRET)
         elif self._checks >= CHECKS_MAX:
             self.fail(client, name, LoginFailure.OVERLOADED, "too many logins at once; try again", Code.OVERLOADED)
         else:
@@ -85,7 +83,7 @@ class Logins:
     def _check(
         self, client: ClientConnection, name: str, user: User | None, password: str, done: Callable[[], None]
     ) -> None:
-        """A user that does not exist takes as long as one that does."""
+        """A user that does not exist, or has no password, takes as long as one that has."""
         verifier = self.verifier_of(name)
         check = PasswordCheck(verifier, password)
         client.hold_up()
@@ -108,13 +106,16 @@ class Logins:
         self._request(check, SyncJob(checked))
 
     def verifier_of(self, name: str) -> ScramVerifier:
-        """A user's; for others one that looks like it, the same each time, and that no password fits."""
+        """A user's; for others one that looks like some user's, the same each time, and that no password fits."""
         access = self._services.access
         user = access.users.get(name)
         if user is not None and user.scram is not None:
             return user.scram
-        made = hmac.digest(access.secret, name.encode("utf-8", "replace"), "sha256")
-        return ScramVerifier(ITERATIONS, made[:SALT_BYTES], made, made)
+        made = hmac.digest(access.secret, name.encode("utf-8", "replace"), "sha512")
+        models = access.verifiers
+        model = models[made[-1] % len(models)] if models else None
+        iterations, salt_bytes = (ITERATIONS, SALT_BYTES) if model is None else (model.iterations, len(model.salt))
+        return ScramVerifier(iterations, made[:salt_bytes], made[-32:], made[-32:])
 
     # --- the outcome ------------------------------------------------------------------------------------------------
 

@@ -109,7 +109,7 @@ def test_verifiers_are_written_and_read() -> None:
 
 
 def test_a_password_that_is_expensive_to_normalize_is_not_looked_at() -> None:
-    """Sorting combining characters takes the square of their number, and the interpreter does nothing else meanwhile."""
+    """Sorting combining characters takes the square of their number, and nothing else runs meanwhile."""
     password = "a" + "\u0301" * 200 + "\u0323" * 200
     assert password_matches(make_verifier(password, ITERATIONS_MIN), password)
     longer = "a" * PASSWORD_CHARACTERS_MAX + "b"

@@ -9,6 +9,7 @@ import pytest
 
 from tailrace.broker.access.rules import AccessRule, Right
 from tailrace.broker.access.users import User
+from tailrace.supervisor import config as config_module
 from tailrace.supervisor.config import ConfigError, load
 from tailrace.supervisor.config_rules import parse_rule
 from tailrace.supervisor.config_values import WrongValue
@@ -59,3 +60,15 @@ def test_without_a_file_there_are_no_users_and_one_that_was_asked_for_must_be_th
     assert load().users is None
     with pytest.raises(ConfigError, match="cannot be read"):
         load(None, {"users_file": str(tmp_path / "none")})
+
+
+def test_a_link_to_a_file_of_users_that_is_not_there_does_not_open_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one into a volume that is not mounted yet."""
+    users = tmp_path / "users.toml"
+    monkeypatch.setattr(config_module, "USERS_FILE", users)
+    assert load().users is None
+    users.symlink_to(tmp_path / "volume" / "users.toml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load()

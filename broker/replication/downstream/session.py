@@ -343,7 +343,7 @@ class FollowerSession:
     def ask(self, message: r.Ask) -> None:
         """Every worker is asked; one that is down makes the answer an error, not one that is wrong."""
         client, number = self.client, message.id
-        if client.services.access.has_users and not (self.trusted or client.may(Right.ADMIN)):
+        if client.services.access.has_users and not self._may_ask(message):
             client.refuse_request(Op.ASK, number, Code.DENIED, ASK_TEXT)
             return
 
@@ -354,6 +354,13 @@ class FollowerSession:
                 client.say(pack(outcome))
 
         self.here.gather(message, self._awaiting(answer))
+
+    def _may_ask(self, message: r.Ask) -> bool:
+        """Whether the peer may know all that it asks for: about streams, by a right to each of them."""
+        may, names = self.client.may, message.streams or (() if message.stream is None else (message.stream,))
+        if not names:
+            return self.trusted or may(Right.ADMIN)
+        return all(may(Right.ADMIN, name) or (self.trusted and may(Right.NODE, name)) for name in names)
 
     def call(self, message: r.Call) -> None:
         """What the stream's owner says is answered when it says it; until then the connection may end all the same."""

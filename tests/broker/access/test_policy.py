@@ -77,7 +77,7 @@ def test_companions_follow_their_stream() -> None:
     assert not policy.may(known, Right.SUBSCRIBE, b"$cursor/log")
 
 
-@pytest.mark.parametrize("prefix", [b"$", b"$cursor", b"$cursor/", b"$cursor/web", b"$cursor/web-a", b"$cursor/$cursor/w"])
+@pytest.mark.parametrize("prefix", [b"$", b"$cursor/", b"$cursor/web", b"$cursor/web-a", b"$cursor/$cursor/w"])
 def test_the_prefix_of_companions_is_that_of_their_streams(prefix: bytes) -> None:
     rules = [AccessRule(False, ("*",), ALL, ("web*",)), AccessRule(True, ("ann",), ALL, ("*",))]
     policy = AccessPolicy([ANN], rules)

@@ -84,12 +84,12 @@ def _binary_log_in(features: tuple[str, ...], mechanism: str) -> Callable[[World
     def log_in(node: World, peer: Peer, login: str) -> str:
         base: dict[str, Any] = {"node": "n2", "address": ":5050"} if features == (r.FEATURE,) else {}
         if login == "no user":
-            return _answer(node, peer, m.Hello(1, features, "test", **base))
+            return answer_to(node, peer, m.Hello(1, features, "test", **base))
         user = REVOKED if login == "revoked" else "ann"
         if mechanism == m.BEARER:
             shown = b"x" if login == "wrong" else TOKEN.encode()
             hello = m.Hello(1, features, "test", mechanism=m.BEARER, user=user, login=shown, **base)
-            return _answer(node, peer, hello)
+            return answer_to(node, peer, hello)
         scram = ScramClient(user, "x" if login == "wrong" else PASSWORD)
         first = m.Hello(1, features, "test", mechanism=MECHANISM, user=user, login=scram.first(), **base)
         (challenge,) = _exchange(node, peer, first)
@@ -109,12 +109,12 @@ def _binary_ask(node: World, peer: Peer, right: Right) -> str:
     name = b"fresh" if right is Right.CREATE else STREAM.encode()
     if right in (Right.PUBLISH, Right.CREATE):
         handle = len(name)
-        opened = _answer(node, peer, m.Open(handle, name))
+        opened = answer_to(node, peer, m.Open(handle, name))
         return opened if opened != "ok" else _published(node, peer, handle)
     asked: m.AnyMessage = m.Subscribe(7, name, From("seq", 0))
     if right is Right.CONSUME:
         asked = c.Consume(7, "create", name, b"c", From("seq", 0))
-    return _answer(node, peer, asked)
+    return answer_to(node, peer, asked)
 
 
 def _published(node: World, peer: Peer, handle: int) -> str:
@@ -133,12 +133,12 @@ def _node_ask(node: World, peer: Peer, right: Right) -> str:
         r.Fence(3, name, 1),
         r.Claim(4, name, DEFAULT_HISTORY),
     ]
-    found = {_answer(node, peer, each) for each in asked}
+    found = {answer_to(node, peer, each) for each in asked}
     denied = found == {"denied"}
     return "denied" if denied else "ok" if "denied" not in found else f"mixed {found}"
 
 
-def _answer(node: World, peer: Peer, message: m.AnyMessage) -> str:
+def answer_to(node: World, peer: Peer, message: m.AnyMessage) -> str:
     answers = _exchange(node, peer, message)
     return _code(answers[0]) if answers else "none"
 

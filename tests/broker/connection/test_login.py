@@ -13,10 +13,16 @@ import pytest
 from tailrace.broker.access.identity import Proof
 from tailrace.broker.access.policy import policy_of
 from tailrace.broker.access.rules import AccessRule, Right
+from tailrace.broker.access.users import User
 from tailrace.broker.connection import handover
 from tailrace.broker.connection import login as login_module
 from tailrace.broker.process.settings import Settings
-from tests.broker.connection.doors import ANN, DOORS, LOGINS, PASSWORD, STREAM, TOKEN, rules_for
+from tailrace.protocol import messages as m
+from tailrace.protocol import replication as r
+from tailrace.protocol.binary import ClientCodec
+from tailrace.protocol.scram import ITERATIONS, ITERATIONS_MIN, MECHANISM, ScramClient, ScramVerifier, make_verifier
+from tailrace.supervisor.user_file import hash_token
+from tests.broker.connection.doors import ANN, DOORS, LOGINS, PASSWORD, STREAM, TOKEN, answer_to, rules_for
 from tests.broker.world import Peer, World, world
 
 ALL = AccessRule(True, ("*",), frozenset(Right), ("*",))
@@ -114,6 +120,73 @@ def test_a_password_is_checked_by_the_helper_thread_and_commands_behind_it_wait(
         assert [line.split()[:2] for line in peer.lines[:2]] == [["ok", "auth"], ["ok", "field"]]
 
 
+@pytest.mark.parametrize("secret", [PASSWORD, TOKEN, "wrong"])
+def test_what_comes_behind_a_hello_waits_for_its_login(tmp_path: Path, secret: str) -> None:
+    """A worker that is being replaced does not give the connection away meanwhile, either."""
+    with world(tmp_path, users=(ANN,), rules=(ALL,)) as node:
+        peer, worker = node.connect(), node.workers[0]
+        hello = m.Hello(m.VERSION, (), "t", mechanism=m.BEARER, user="ann", login=secret.encode())
+        peer.send_raw(m.pack(hello) + m.pack(m.Open(1, b"s")) + m.pack(m.Ping()))
+        client = node.binary_client_of(peer)
+        deadline_s = time.monotonic() + 60
+        while not client.codec.welcomed and time.monotonic() < deadline_s:
+            worker.turn()
+        assert secret == TOKEN or not handover.possible(client)
+        node.settle()
+        answers = list(ClientCodec().feed(peer.received))
+        if secret == "wrong":
+            assert [type(each) for each in answers] == [m.Failed] and peer.ended
+        else:
+            assert [type(each) for each in answers] == [m.Welcome, m.Opened, m.Pong]
+            assert handover.possible(client)
+
+
+def test_a_node_asks_about_its_own_streams_only(tmp_path: Path) -> None:
+    own = AccessRule(True, ("ann",), frozenset({Right.NODE}), ("own*",))
+    with world(tmp_path, users=(ANN,), rules=(own,)) as node:
+        for name in (b"own1", b"other"):
+            node.workers[0].owner.create(name, by_command=True)
+        peer, door = node.connect(local=False), DOORS["node with SCRAM, plain"]
+        assert door.log_in(node, peer, "right") == "ok"
+        asked = {
+            "own": r.Ask(1, streams=(b"own1", b"own2")),
+            "one": r.Ask(2, b"own1"),
+            "all": r.Ask(3),
+            "other": r.Ask(4, b"other"),
+            "others": r.Ask(5, streams=(b"own1", b"$cursor/other")),
+            "no such": r.Ask(6, b"nothing"),
+        }
+        found = {what: answer_to(node, peer, each) for what, each in asked.items()}
+        denied = dict.fromkeys(("other", "others", "no such"), "denied")
+        assert found == {**dict.fromkeys(("own", "one", "all"), "ok"), **denied}
+
+
+@pytest.mark.parametrize("imported", [make_verifier(PASSWORD, 5_000), None])
+def test_users_that_do_not_exist_look_as_the_others_do(tmp_path: Path, imported: ScramVerifier | None) -> None:
+    """Also those without a password, and after another user has come."""
+    users = (User("imported", scram=imported), User("web", token_hashes=(hash_token(TOKEN),)))
+    shown = []
+    for number, more in enumerate([(), (ANN,)]):
+        with world(tmp_path / str(number), users=(*users, *more), rules=(ALL,)) as node:
+            shown += [node.workers[0].logins.verifier_of(name) for name in ("web", "nobody")]
+    iterations = {5_000, ITERATIONS_MIN} if imported else {ITERATIONS, ITERATIONS_MIN}
+    assert {each.iterations for each in shown} <= iterations
+    assert shown[0].salt == shown[2].salt and shown[1].salt == shown[3].salt and shown[0].salt != shown[1].salt
+
+
+def test_a_user_without_a_password_fails_as_one_that_does_not_exist(tmp_path: Path) -> None:
+    """As late, by the same way: the first failure would otherwise come a hash earlier."""
+    web = User("web", token_hashes=(hash_token(TOKEN),))
+    with world(tmp_path, users=(web, ANN), rules=(ALL,)) as node:
+        for name in ("web", "nobody", "ann"):
+            peer, worker = node.connect(), node.workers[0]
+            client = node.client_of(peer)
+            worker.logins.with_secret(client, name, "wrong", lambda: None)
+            assert client.held_up and not client.barred, name
+            node.settle()
+            assert peer.lines[-1].startswith("err denied the login failed") and peer.ended
+
+
 def test_answers_keep_their_order_where_some_streams_are_denied(tmp_path: Path) -> None:
     own = AccessRule(True, ("ann",), frozenset({Right.PUBLISH, Right.CREATE}), ("{user}/*",))
     with world(tmp_path, users=(ANN,), rules=(own,)) as node:
@@ -137,6 +210,42 @@ def test_a_connection_that_moves_keeps_its_user_and_loses_what_was_taken_away(tm
         assert node.ask(peer, "pub x |y")[0].startswith("err denied x: the user ann")
 
 
+def test_a_handle_that_is_denied_after_a_move_counts_no_more(tmp_path: Path) -> None:
+    with world(tmp_path, workers=2, users=(ANN,), rules=(ALL,)) as node:
+        peer = node.connect(0)
+        hello = m.Hello(m.VERSION, (), "t", mechanism=m.BEARER, user="ann", login=TOKEN.encode())
+        peer.send_raw(m.pack(hello) + m.pack(m.Open(1, b"kept")) + m.pack(m.Open(2, b"taken")))
+        node.settle()
+        kept = AccessRule(True, ("ann",), frozenset(Right), ("kept",))
+        node.workers[1].services.access = policy_of(Settings(users=(ANN,), rules=(kept,)))
+        _move(node, peer)
+        client = node.binary_client_of(peer)
+        assert client.handles == {1: b"kept"} and client.account.handles == 1
+
+
+def test_a_login_that_a_move_interrupts_goes_on(tmp_path: Path) -> None:
+    """Or is told, where the new worker does not know what has been said, that it may try again."""
+    with world(tmp_path, workers=2, users=(ANN,), rules=(ALL,)) as node:
+        lines = node.connect(0)
+        node.client_of(lines)
+        lines.send_raw(b"auth an")
+        binary, scram = node.connect(0), ScramClient("ann", PASSWORD)
+        binary.send_raw(m.pack(m.Hello(1, (), "t", mechanism=MECHANISM, user="ann", login=scram.first())))
+        node.settle()
+        (challenge,) = ClientCodec().feed(binary.received)
+        assert isinstance(challenge, m.Challenge)
+        for peer in (lines, binary):
+            _move(node, peer)
+            assert not peer.ended
+        binary.received.clear()
+        lines.send_raw(f"n {TOKEN}\r\n".encode())
+        binary.send_raw(m.pack(m.Prove(scram.answer(challenge.data))))
+        node.settle()
+        (answer,) = ClientCodec().feed(binary.received)
+        assert isinstance(answer, m.Failed) and answer.code == "unavailable"
+        assert lines.lines == ["ok auth ann"]
+
+
 def test_a_connection_whose_user_is_gone_ends(tmp_path: Path) -> None:
     with world(tmp_path, workers=2, users=(ANN,), rules=(ALL,)) as node:
         peer = node.connect(0)
@@ -147,7 +256,7 @@ def test_a_connection_whose_user_is_gone_ends(tmp_path: Path) -> None:
 
 
 def _move(node: World, peer: Peer) -> None:
-    client = node.client_of(peer)
+    client = node.speaker_of(peer)
     source, target = node.workers
     link = source.links.routes[1].link
     assert link is not None and handover.possible(client)
