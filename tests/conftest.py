@@ -132,6 +132,10 @@ BOTH = (
 # With compiled leaves only: these call no leaf, or (the system tests) in a way that tests/broker/delivery and other
 # nodes try interpreted. Files of the leaves themselves try both bodies in one run.
 COMPILED = (
+    "tests/broker/connection/test_login.py",
+    "tests/broker/connection/test_tls.py",
+    "tests/broker/connection/test_transport.py",
+    "tests/broker/process/test_metric_cells.py",
     "tests/broker/process/test_settings.py",
     "tests/protocol/test_binary_document.py",
     "tests/protocol/test_errors.py",
@@ -149,7 +153,10 @@ COMPILED = (
     "tests/shard/test_producers.py",
     "tests/shard/test_torn.py",
     "tests/system/test_binary_subscribe.py",
+    "tests/system/test_doors.py",
+    "tests/system/test_metrics.py",
     "tests/system/test_subscribe.py",
+    "tests/system/test_tls.py",
 )
 LEAF_TESTS = "_cy.py"
 

@@ -44,7 +44,7 @@ from tests.broker.binary import BinaryPeer
 from tests.broker.owning import BOOT, SHARDS, Sink, batch, publish
 from tests.system.standstill import assert_within
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 LINE = b"pub s |" + b"x" * 991 + b"\r\n"
 
 

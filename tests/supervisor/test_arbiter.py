@@ -21,7 +21,7 @@ from tailrace.supervisor.process import Child, fork_child
 from tailrace.supervisor.signals import SignalQueue
 from tests.system.standstill import assert_within
 
-PATIENCE_S = 15.0
+PATIENCE_S = 60.0
 SLOTS = 2
 
 

@@ -14,7 +14,7 @@ from tailrace.broker.process.scoreboard import STATE_EMPTY, STATE_READY, STATE_S
 from tailrace.supervisor.crew import Crew, reap
 from tailrace.supervisor.process import Child, Stage
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 def repeat_what_was_told(_slot: int, _generation: int, _own: bool, control: ControlChannel) -> int:

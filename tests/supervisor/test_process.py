@@ -14,7 +14,7 @@ import pytest
 from tailrace.broker.process.control import ControlChannel, ControlClosed
 from tailrace.supervisor.process import EXIT_CRASH, Child, Stage, fork_child
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 def forked(body: Callable[[ControlChannel], int]) -> Child:

@@ -50,7 +50,7 @@ def test_the_socket_of_administration(tmp_path: Path) -> None:
         made = admin(path, "master", "orders")
         assert made.returncode == 0 and made.stdout == "ok master orders 1\n", made
         for _ in range(6):  # by either worker
-            assert "orders" in admin(path, "streams").stdout
+            assert "\norders master 1\r\n" in asked(path, b"streams\r\n")
         assert f'uid={os.getuid()} proof=socket command="master stream=orders' in node.log()
         node.signal(signal.SIGHUP)
         wait_for(lambda: "replaced" in node.log() or node.metric("tailrace_worker_ready") == 2, "the reload")
@@ -64,6 +64,18 @@ def test_the_socket_of_administration(tmp_path: Path) -> None:
         assert admin(path, "shutdown", name).returncode == 0
         wait_for(node.exited, "it has stopped")
         assert not path.exists()
+
+
+def asked(path: Path, command: bytes) -> str:
+    """What the socket answers, up to the last line."""
+    with socket.socket(socket.AF_UNIX) as sock, sock.makefile("rb") as answer:
+        sock.settimeout(PATIENCE_S)
+        sock.connect(str(path))
+        sock.sendall(command)
+        text = b""
+        while line := answer.readline().removesuffix(b".\r\n"):
+            text += line
+        return text.decode()
 
 
 def admin(path: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -495,11 +495,13 @@ def test_a_great_frame_that_never_ends_is_given_back(scenes: Scenes) -> None:
     """What it may promise is bounded, and what came of it goes with the connection."""
     (scene,) = scenes.make("great")
     pids, content = scene.slave.worker_pids(), bytes(60 * MIB)
+    head_bytes, rest = len(chunk(0, b"")), content[: 50 * MIB]  # made before the slave waits for it
     scene.gate.shut()
     held_bytes = []
     for _round in range(2):
         with scene.gate.next() as upstream:
-            upstream.send(chunk(upstream.follow().id, content)[: 50 * MIB])
+            upstream.send(chunk(upstream.follow().id, content)[:head_bytes])
+            upstream.send(rest)
             serves_others(scene.slave, WORKERS)
         scene.gate.next().close()  # the slave has seen the end of it
         held_bytes.append(rss_bytes(pids))

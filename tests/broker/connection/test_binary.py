@@ -25,7 +25,7 @@ from tests.broker.world import World, world
 
 mark_run = load("tailrace.shard.run_cy").mark_run
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tailrace.broker.streams.syncer import Syncable, SyncJob
 from tailrace.shard.meta import Role, read_meta
 from tests.broker.world import World, world
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 class Disk:

@@ -578,7 +578,9 @@ def test_what_the_socket_does_not_take_goes_out_when_it_does(near: Near) -> None
     near.up()
     wire = near.uplink._wire
     assert wire is not None and near.far.sock is not None
-    parts = [pack(m.Open(number, b"x" * 150)) for number in range(60_000)]
+    near.far.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    wire.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+    parts = [pack(m.Open(number, b"x" * 150)) for number in range(6_000)]
     near.uplink.queue(*parts)
     near.uplink.flush()
     assert wire.queued_bytes and near.uplink._mask & select.EPOLLOUT

@@ -158,5 +158,3 @@ def test_a_challenge_after_the_welcome_ends_the_connection(tmp_path: Path) -> No
         assert "no login is under way" in near.uplink.why
     finally:
         near.close()
-
-

@@ -27,7 +27,7 @@ from tests.broker.binary import BinaryPeer
 from tests.broker.owning import Sink, batch
 from tests.broker.world import World, world
 
-PATIENCE_S = 15.0
+PATIENCE_S = 60.0
 
 
 class Node:

@@ -34,7 +34,7 @@ from tailrace.protocol.messages import CHUNK_HEAD, Op, pack
 from tailrace.protocol.outgoing import BUFFERS_MAX
 from tailrace.shard.frame import pack_frame
 
-PATIENCE_S = 5.0
+PATIENCE_S = 60.0
 
 
 def wait_for(sock: socket.socket | UpstreamSocket, event: int) -> None:
