@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from tailrace.cli.credentials import Credentials, credentials, is_user_named
 from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED, CommandError
 from tailrace.cli.options import server_options
 from tailrace.cli.output import write_all
@@ -33,7 +34,8 @@ Examples:
   tailrace admin workers
   tailrace admin shutdown NODE
 
-The broker accepts these commands only from the broker's own machine. `tailrace admin help` lists them.
+On the broker's own machine its socket is used, which needs no login. Elsewhere, log in with --user as somebody with the
+right admin, over TLS. `tailrace admin help` lists the commands.
 
 Exit codes: 0 done, 1 refused by the broker, 2 wrong arguments, 4 no connection or lost.
 """
@@ -74,12 +76,42 @@ def _connect(
     named = path or (Path(variable) if variable else None)
     if named is not None:
         return named, connect_admin_socket(named)
-    if not (server or host or port or os.environ.get(SERVER_VARIABLE)):
+    if not (server or host or port or os.environ.get(SERVER_VARIABLE) or is_user_named()):
         for found in filter(Path.is_socket, SOCKETS):
             with contextlib.suppress(CommandError):  # of a node that was killed, or not for this user
                 return found, connect_admin_socket(found)
     chosen = choose_server(server, host, port)
-    return chosen, connect_socket(chosen)
+    shown = credentials()
+    sock = connect_socket(chosen)
+    if shown.user:
+        try:
+            _log_in(sock, chosen, shown)
+        except BaseException:
+            sock.close()
+            raise
+    return chosen, sock
+
+
+def _log_in(sock: socket.socket, server: Address, shown: Credentials) -> None:
+    """Raises CommandError. The broker takes the secret only over TLS, or from its own machine."""
+    received = b""
+    try:
+        sock.settimeout(ANSWER_TIMEOUT_S)
+        sock.sendall(f"auth {shown.user} {shown.secret}\r\n".encode())
+        while not received.endswith(b"\n"):
+            more = sock.recv(RECEIVE_BYTES)
+            if not more:
+                raise _other(server, "it closed the connection without an answer")
+            received += more
+    except TimeoutError:
+        raise CommandError(f"{server} did not answer within {ANSWER_TIMEOUT_S:.0f} s", NO_CONNECTION) from None
+    except OSError as error:
+        raise CommandError(f"connection to {server} lost ({error.strerror or error})", NO_CONNECTION) from None
+    refused = parse_error(received.rstrip())
+    if refused is not None:
+        raise CommandError(f"{server}: {refused[0]}: {refused[1]}", REFUSED)
+    if not received.startswith(b"ok auth"):
+        raise _other(server, "it speaks another protocol")
 
 
 def _ask(sock: socket.socket, server: Address | Path, line: bytes) -> Iterator[bytes]:

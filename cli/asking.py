@@ -9,6 +9,9 @@ from typing import Final
 
 from tailrace.core.address import Address
 from tailrace.core.link import CLIENT_NAME
+from tailrace.core.login import Login
+from tailrace.core.options import ClientOptions
+from tailrace.errors import BrokerFault
 from tailrace.protocol import messages as m
 from tailrace.protocol.binary import ClientCodec
 from tailrace.protocol.errors import PeerError
@@ -29,7 +32,7 @@ class AskFailed(Exception):
 def ask_node(
     address: Address,
     stream: str | None,
-    token: str | None,
+    options: ClientOptions,
     timeout_s: float = ASK_TIMEOUT_S,
     tls: ssl.SSLContext | None = None,
 ) -> Told:
@@ -37,21 +40,24 @@ def ask_node(
     deadline_s = time.monotonic() + timeout_s
     try:
         with connect_blocking(address, timeout_s, tls) as sock:
-            return _converse(sock, stream, token, deadline_s)
+            return _converse(sock, stream, options, deadline_s)
     except TimeoutError:
         raise AskFailed(f"no answer within {timeout_s:.0f} s") from None
     except UnicodeError:
         raise AskFailed(f"{address.host!r} is not a valid host name") from None
     except OSError as error:
         raise AskFailed(error.strerror or str(error)) from None
+    except BrokerFault as error:
+        raise AskFailed(str(error)) from None
     except PeerError as error:
         raise AskFailed(f"the peer is not a tailrace broker: {error.text}") from None
 
 
-def _converse(sock: socket.socket, stream: str | None, token: str | None, deadline_s: float) -> Told:
-    """Raises AskFailed, PeerError, OSError."""
+def _converse(sock: socket.socket, stream: str | None, options: ClientOptions, deadline_s: float) -> Told:
+    """Raises AskFailed, BrokerFault, PeerError, OSError."""
+    login = Login(options)
     codec = ClientCodec(ANSWER_MAX_BYTES, features=frozenset({FEATURE}))
-    sock.sendall(m.pack(m.Hello(m.VERSION, (FEATURE,), CLIENT_NAME, token)))
+    sock.sendall(m.pack(login.hello(m.Hello(m.VERSION, (FEATURE,), CLIENT_NAME, options.token), options)))
     while True:
         left_s = deadline_s - time.monotonic()
         if left_s <= 0:
@@ -62,8 +68,11 @@ def _converse(sock: socket.socket, stream: str | None, token: str | None, deadli
             raise AskFailed("the node closed the connection")
         for message in codec.feed(data):
             if isinstance(message, m.Welcome):
+                login.check(message.login)
                 _check_welcome(message)
                 sock.sendall(m.pack(Ask(ASK_ID, None if stream is None else stream.encode())))
+            elif isinstance(message, m.Challenge):
+                sock.sendall(m.pack(login.answer(message.data)))
             elif isinstance(message, m.Failed):
                 raise AskFailed(f"{message.code}: {message.text}")
             elif isinstance(message, Told):

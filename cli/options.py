@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from tailrace.cli.credentials import login_options
 from tailrace.cli.server import RECONNECT_S, SERVER_VARIABLE
 from tailrace.cli.start import FORMS, BadStart, parse_start
 from tailrace.core.address import DEFAULT_HOST, DEFAULT_PORT
@@ -27,12 +28,12 @@ TLS_HELP = {
 
 
 def server_options(function: F) -> F:
-    """--server, --host and --port."""
+    """--server, --host and --port, and how to log in."""
     function = click.option(
         "--port", "-p", type=click.IntRange(1, 65_535), help="The broker's port; overrides that of --server."
     )(function)
     function = click.option("--host", help="The broker's host; overrides that of --server.")(function)
-    function = tls_options(function)
+    function = login_options(tls_options(function))
     return click.option("--server", "-s", metavar="HOST:PORT", help=SERVER_HELP)(function)
 
 

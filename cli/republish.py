@@ -17,10 +17,13 @@ from typing import Final, NamedTuple
 import click
 import msgpack
 
+from tailrace.cli.credentials import client_options
 from tailrace.cli.ending import NO_CONNECTION, OK, CommandError
 from tailrace.cli.options import check_stream, server_options
-from tailrace.cli.server import RECEIVE_BYTES, TOKEN_VARIABLE, choose_server, connect_socket
+from tailrace.cli.server import RECEIVE_BYTES, choose_server, connect_socket
 from tailrace.core.link import CLIENT_NAME
+from tailrace.core.login import Login
+from tailrace.errors import BrokerFault
 from tailrace.protocol import messages as m
 from tailrace.protocol.binary import ClientCodec
 from tailrace.protocol.errors import Code, PeerError
@@ -163,17 +166,29 @@ class RepublishConnection:
         self._answers: list[m.Response] = []
         self._request = 0
         sock.settimeout(ANSWER_TIMEOUT_S)
-        token = os.environ.get(TOKEN_VARIABLE) or None
-        self._send(m.pack(m.Hello(m.VERSION, (m.PRODUCERS_FEATURE,), CLIENT_NAME, token)))
-        welcome = self._next()
-        if not isinstance(welcome, m.Welcome):
-            raise _refused(welcome)
+        welcome = self._log_in()
         if m.PRODUCERS_FEATURE not in welcome.features:
             raise CommandError(f"{welcome.software} does not support producers")
         self._send(m.pack(m.Open(HANDLE, stream.encode())))
         opened = self._next()
         if not isinstance(opened, m.Opened):
             raise _refused(opened)
+
+    def _log_in(self) -> m.Welcome:
+        options = client_options()
+        login = Login(options)
+        self._send(m.pack(login.hello(m.Hello(m.VERSION, (m.PRODUCERS_FEATURE,), CLIENT_NAME, options.token), options)))
+        answer = self._next()
+        try:
+            if isinstance(answer, m.Challenge):
+                self._send(m.pack(login.answer(answer.data)))
+                answer = self._next()
+            if isinstance(answer, m.Welcome):
+                login.check(answer.login)
+                return answer
+        except BrokerFault as error:
+            raise CommandError(str(error)) from None
+        raise _refused(answer)
 
     def publish(self, piece: Piece, producer: bytes, number: int, *, must: bool = False) -> bool:
         """Publishes under these numbers; returns False if the broker cannot append them so."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 import tailrace
+from tailrace.cli.credentials import credentials
 from tailrace.cli.ending import NO_CONNECTION, REFUSED, USAGE, CommandError
 from tailrace.core.address import Address, parse_address
 from tailrace.shard.unix_socket import connect_unix
@@ -20,8 +21,6 @@ from tailrace.sockets import DialError, connect_blocking, resolve
 from tailrace.tls import tls_context
 
 SERVER_VARIABLE = "TAILRACE_SERVER"
-TOKEN_VARIABLE = "TAILRACE_TOKEN"
-USER_VARIABLE, PASSWORD_VARIABLE = "TAILRACE_USER", "TAILRACE_PASSWORD"
 TLS_OPTIONS = (("ca", "TAILRACE_CA"), ("cert", "TAILRACE_CERT"), ("cert_key", "TAILRACE_KEY"))
 """The options, as parameters, and the variables of the environment."""
 CONNECT_TIMEOUT_S = 10.0
@@ -72,12 +71,11 @@ def context_of(server: Address) -> ssl.SSLContext | None:
 
 def connect(server: Address, reconnect_s: float = RECONNECT_S) -> tailrace.Client:
     """A client of the broker; one that is lost comes back within `reconnect_s`, or not. Raises CommandError."""
-    user, token = os.environ.get(USER_VARIABLE) or None, os.environ.get(TOKEN_VARIABLE) or None
-    password = os.environ.get(PASSWORD_VARIABLE) or None if user and not token else None
-    reconnect_s = max(reconnect_s, 0.001)
+    shown, tls, reconnect_s = credentials(), context_of(server), max(reconnect_s, 0.001)
+    user, password, token = shown.user, shown.password, shown.token
     try:
         return tailrace.connect(
-            str(server), token=token, reconnect_s=reconnect_s, tls=context_of(server), user=user, password=password
+            str(server), token=token, reconnect_s=reconnect_s, tls=tls, user=user, password=password
         )
     except tailrace.ConnectFailed as error:
         raise CommandError(str(error), NO_CONNECTION) from None

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import click
 
 from tailrace.cli.asking import AskFailed, ask_node
+from tailrace.cli.credentials import TOKEN_VARIABLE, client_options, login_options
 from tailrace.cli.ending import NO_CONNECTION, OK, CommandError
 from tailrace.cli.options import check_stream, tls_options
-from tailrace.cli.server import TOKEN_VARIABLE, choose_server, context_of
+from tailrace.cli.server import choose_server, context_of
 from tailrace.cli.tree_walk import walk
 from tailrace.core.address import Address
+from tailrace.core.options import ClientOptions
 from tailrace.protocol.replication import Told
 
 ASKED_AT_ONCE = 16
@@ -37,17 +38,18 @@ Exit codes: 0 done, 2 wrong arguments, 4 the first node cannot be asked.
 @click.argument("server", required=False, metavar="[HOST:PORT]")
 @click.option("--stream", "-t", callback=check_stream, help="Only the tree of this stream.")
 @tls_options
+@login_options
 @click.option("--token", help=f"The token that the nodes require [env: {TOKEN_VARIABLE}].")
 def command(server: str | None, stream: str | None, token: str | None) -> int:
     """Draw the replication tree that the node at HOST:PORT is in."""
-    token = token or os.environ.get(TOKEN_VARIABLE) or None
+    options = ClientOptions(token=token) if token else client_options()
     start = choose_server(server, None, None)
     tls = context_of(start)
     with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
 
         def ask(address: Address) -> Told | str:
             try:
-                return ask_node(address, stream, token, tls=tls)
+                return ask_node(address, stream, options, tls=tls)
             except AskFailed as error:
                 return str(error)
 

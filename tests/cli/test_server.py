@@ -7,8 +7,9 @@ import socket
 import pytest
 
 from bench.ports import free_port
+from tailrace.cli.credentials import TOKEN_VARIABLE
 from tailrace.cli.ending import NO_CONNECTION, REFUSED, USAGE, CommandError
-from tailrace.cli.server import SERVER_VARIABLE, TOKEN_VARIABLE, choose_server, connect, connect_socket
+from tailrace.cli.server import SERVER_VARIABLE, choose_server, connect, connect_socket
 from tailrace.core.address import Address
 from tests.client.model_server import ModelServer
 

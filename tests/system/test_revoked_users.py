@@ -1,0 +1,80 @@
+"""A user is removed, or loses a right, and the node is reloaded: what becomes of its connections, on every door."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+import tailrace
+from tailrace.protocol import messages as m
+from tests.system.binary_peer import BinaryPeer
+from tests.system.node import Node, running, wait_for
+from tests.system.users import EVERYTHING, logged_in, reload, remove_user, token_of, with_users
+
+pytestmark = pytest.mark.system
+
+NO_PUBLISHING = '[[rule]]\ndeny = "bob"\nrights = ["publish"]\n'
+
+
+def binary_of(node: Node, name: str) -> BinaryPeer:
+    return BinaryPeer(
+        node.port, hello=m.Hello(1, (), "test", mechanism=m.BEARER, user=name, login=token_of(name).encode())
+    )
+
+
+def consume_until_it_fails(node: Node, name: str, outcome: list[str]) -> None:
+    address = f"127.0.0.1:{node.port}"
+    try:
+        with (
+            tailrace.connect(address, user=name, token=token_of(name), reconnect_s=2.0) as client,
+            client.consumer("s", "c") as messages,
+        ):
+            for message in messages:
+                outcome.append(message.payload.decode())
+                message.ack()
+    except tailrace.TailraceError as error:
+        outcome.append(f"failed: {error}")
+
+
+def test_a_user_that_is_removed_is_disconnected_on_every_door(tmp_path: Path) -> None:
+    folder = tmp_path / "users"
+    with running(tmp_path / "data", config=with_users(folder, "ann", "bob")) as node, logged_in(node, "bob") as bob:
+        bob.send("pub s |one")
+        outcome: list[str] = []
+        consumer = threading.Thread(target=consume_until_it_fails, args=(node, "ann", outcome))
+        consumer.start()
+        wait_for(lambda: outcome == ["one"], "the consumer is at work, and waits for more")
+        with logged_in(node, "ann") as line, logged_in(node, "ann") as idle, binary_of(node, "ann") as binary:
+            assert line.ask("sub s 0").startswith("ok sub")
+            binary.publish("s", [b"two"])
+            remove_user(folder, "ann")
+            reload(node)
+            for client in (line, idle):
+                client.read_to_end()
+                assert client.answers[-1].startswith("err denied this user may not log in any more")
+            binary.read_to_end()
+            assert binary.errors()[-1].code == "denied"
+        consumer.join(60)
+        assert "denied" in outcome[-1], outcome
+        assert bob.ask("ping") == "ok pong", "others notice nothing"
+
+
+def test_what_a_user_may_not_do_any_more_is_denied(tmp_path: Path) -> None:
+    folder = tmp_path / "users"
+    with (
+        running(tmp_path / "data", config=with_users(folder, "ann", "bob")) as node,
+        logged_in(node, "bob") as line,
+        binary_of(node, "bob") as binary,
+    ):
+        binary.publish("s", [b"one"])
+        assert line.ask("ack on") == "ok ack on"
+        config = node.data.parent / "data.toml"
+        config.write_text(config.read_text().replace(EVERYTHING, NO_PUBLISHING + EVERYTHING))
+        reload(node)
+        denied = "s: the user bob does not have the right publish to this stream"
+        assert line.ask("pub s |two") == f"err denied {denied}"
+        refused = binary.answer_to(binary.send_publish("s", [b"two"]))
+        assert isinstance(refused, m.Failed) and (refused.code, refused.text) == ("denied", denied)
+        assert line.ask("ping") == "ok pong"
