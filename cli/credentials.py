@@ -1,4 +1,4 @@
-"""As whom a command logs in, from its options and the environment. Secrets come from files, the environment or the
+"""The login of a command, from its options and the environment. Secrets come from files, the environment or the
 terminal, never from the command line, which `ps` shows.
 """
 

@@ -1,4 +1,4 @@
-"""As whom a command logs in: options over the environment, secrets never on the command line."""
+"""The login of a command: options over the environment, secrets never on the command line."""
 
 from __future__ import annotations
 
