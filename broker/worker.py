@@ -27,6 +27,7 @@ from tailrace.broker.connection.commands import Commands
 from tailrace.broker.connection.detect import ProtocolFactories
 from tailrace.broker.connection.heartbeat import TICKS_AN_INTERVAL, Heartbeats
 from tailrace.broker.connection.line import LineClient, LineServices
+from tailrace.broker.connection.listing import Listings
 from tailrace.broker.connection.login import Logins
 from tailrace.broker.connection.migration import Migrations
 from tailrace.broker.connection.tls import Handshakes
@@ -242,7 +243,8 @@ class Worker:
         commands = Commands(services, subscribing, self.calls, self.scouts, self.logins, boot.board, self._ask_to_stop)
         line = LineServices(self.renderings, commands, subscribing)
         node = NodeServices(self.node_id, self.owner, self.followers, self.catalog, subscribing, self.status.gather)
-        binary = BinaryServices(self.frame_chunks, self.heartbeats, subscribing, node, boot.slot, self.logins)
+        listings = Listings(self.calls, boot.board)
+        binary = BinaryServices(self.frame_chunks, self.heartbeats, subscribing, node, boot.slot, self.logins, listings)
         protocols: ProtocolFactories = {
             LineClient.protocol: partial(LineClient, services, line),
             BinaryClient.protocol: partial(BinaryClient, services, binary),
@@ -671,6 +673,9 @@ class OwnerWiring:
     def stat_upstream(self, stream: OpenStream) -> dict[str, int | str]:
         worker = self._worker
         return stat_of_upstream(worker.uplinks.copy_of(stream.name), worker.owner, stream, now_us())
+
+    def consumer_lag(self, name: bytes) -> tuple[int, int]:
+        return self._worker.patrol.consumer_lag(name)
 
     def send_up(self, batch: StreamBatch) -> None:
         self._worker.uplinks.send_up(batch)

@@ -18,14 +18,16 @@ import click
 from tailrace.cli.ending import INTERRUPTED, OK, REFUSED, USAGE, CommandError
 
 COMMANDS = (
-    *("serve", "pub", "tail", "consume", "consumers", "bench", "admin", "user", "tree", "check", "dump", "republish"),
-    *("rollup", "spark-zip", "deploy", "conformance", "cert", "completion", "man"),
+    *("serve", "pub", "tail", "consume", "consumers", "streams", "stat", "top", "bench", "admin", "user", "tree"),
+    *("check", "dump", "republish", "rollup", "spark-zip", "deploy", "conformance", "cert", "completion", "man"),
 )
 
 OTHER_WORDS = {
     **dict.fromkeys(("publish", "produce", "send", "put", "write"), "pub"),
     **dict.fromkeys(("sub", "subscribe", "read", "cat", "follow"), "tail"),
     **dict.fromkeys(("server", "start", "run", "broker"), "serve"),
+    **dict.fromkeys(("list", "ls", "topics"), "streams"),
+    **dict.fromkeys(("info", "describe", "show"), "stat"),
     **dict.fromkeys(("groups", "group"), "consumers"),
     **dict.fromkeys(("users", "passwd"), "user"),
 }
@@ -41,6 +43,9 @@ Examples:
   tailrace pub greetings 'hello world'
   tailrace consume orders billing -- ./bill-one-order
   tailrace consumers orders
+  tailrace streams 'orders.*'
+  tailrace stat orders
+  tailrace top
   tailrace bench
   tailrace completion bash
   tailrace man tail

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tailrace.core.batch import BatchResult
     from tailrace.core.consumed_message import ConsumedMessage
     from tailrace.core.consumer_calls import ConsumerInfo
+    from tailrace.core.listing import StreamInfo
     from tailrace.core.message import Message, Receipt
     from tailrace.core.places import NEW, NOW, START, Seq, Time
     from tailrace.errors import (
@@ -142,6 +143,7 @@ __all__ = [
     "StreamDamaged",
     "StreamDisabled",
     "StreamDiverged",
+    "StreamInfo",
     "StreamUnavailable",
     "Subscription",
     "TailraceError",
@@ -180,6 +182,7 @@ _HOMES = {
     "Once": "tailrace.transactional",
     "Receipt": "tailrace.core.message",
     "START": "tailrace.core.places",
+    "StreamInfo": "tailrace.core.listing",
     "Seq": "tailrace.core.places",
     "Subscription": "tailrace.sync.subscription",
     "Time": "tailrace.core.places",

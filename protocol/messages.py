@@ -27,7 +27,7 @@ from tailrace.protocol.opcodes import Op as Op
 from tailrace.protocol.places import From
 
 if TYPE_CHECKING:
-    from tailrace.protocol import consuming, replication
+    from tailrace.protocol import consuming, listing, replication
 
 BEARER: Final = "bearer"
 """The mechanism of a login with a token: `login` is the token."""
@@ -277,8 +277,8 @@ CoreResponse: TypeAlias = (
 )
 """Those that need no feature."""
 if TYPE_CHECKING:
-    Request: TypeAlias = CoreRequest | consuming.ConsumerRequest | replication.NodeRequest
-    Response: TypeAlias = CoreResponse | consuming.ConsumerResponse | replication.NodeResponse
+    Request: TypeAlias = CoreRequest | consuming.ConsumerRequest | listing.ListingRequest | replication.NodeRequest
+    Response: TypeAlias = CoreResponse | consuming.ConsumerResponse | listing.ListingResponse | replication.NodeResponse
 else:  # the modules of the features are not loaded for this
     Request, Response = CoreRequest, CoreResponse
 AnyMessage: TypeAlias = Request | Response

@@ -10,7 +10,7 @@ VERSION: Final = 1
 
 class Op(IntEnum):
     """FOLLOW to TOLD and CALL to FENCED belong to the feature "replication" (`protocol.replication`), CONSUME to
-    GOT to "consumers" (`protocol.consuming`).
+    GOT to "consumers" (`protocol.consuming`), LIST and LISTED to "listing" (`protocol.listing`).
     """
 
     HELLO = 1
@@ -48,3 +48,5 @@ class Op(IntEnum):
     FENCED = 33
     CHALLENGE = 34
     PROVE = 35
+    LIST = 36
+    LISTED = 37

@@ -19,6 +19,7 @@ from tailrace.broker.connection import hello_login
 from tailrace.broker.connection.client import READ_BYTES_MAX
 from tailrace.broker.connection.heartbeat import Heartbeats
 from tailrace.broker.connection.hello_login import GreetedClient
+from tailrace.broker.connection.listing import Listings, list_
 from tailrace.broker.connection.login import NO_LOGIN_TEXT, Logins
 from tailrace.broker.connection.transport import AnySocket, Transport, send_file
 from tailrace.broker.consumers.edge import binary
@@ -35,6 +36,7 @@ from tailrace.broker.routing.route import Route
 from tailrace.broker.services import Services
 from tailrace.broker.streams.owner import Refused
 from tailrace.protocol import consuming as c
+from tailrace.protocol import listing
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol.binary import ServerCodec
@@ -44,7 +46,7 @@ from tailrace.protocol.messages import CHUNK_HEAD, Ack, Op, pack
 from tailrace.protocol.tls_stream import ENCRYPT_BYTES
 from tailrace.shard.leaves import load
 
-FEATURES = frozenset({c.FEATURE, r.FEATURE, m.PRODUCERS_FEATURE})  # spoken here beyond version 1
+FEATURES = frozenset({c.FEATURE, listing.FEATURE, r.FEATURE, m.PRODUCERS_FEATURE})  # spoken here beyond version 1
 NODE_PENDING_MAX = 1 << 16  # answers to another node that are not known yet; it is read no more above it
 CREDIT_MAX_BYTES = 1 << 62  # of one subscription; more is as good as none
 LEAVING_TEXT = "this worker is being replaced; send this to its successor"
@@ -66,6 +68,7 @@ class BinaryServices:
     node: NodeServices
     slot: int
     logins: Logins
+    listings: Listings
 
 
 class BinaryClient(GreetedClient):
@@ -79,6 +82,7 @@ class BinaryClient(GreetedClient):
         "handles",
         "last_word",
         "leaving",
+        "listing",
         "pings",
         "revoked",
         "under_way",
@@ -99,6 +103,7 @@ class BinaryClient(GreetedClient):
         self.under_way = 0  # publishes whose outcome is not known yet
         self.last_word = b""  # a fatal error, which comes after every answer
         self.leaving = False  # publishes are given back to the node that sends them
+        self.listing = 0  # lists that are not answered yet
         self.login = None  # that waits for the client's proof
         self.pings = 0  # the heartbeat's
         binary.heartbeats.add(self)
@@ -150,7 +155,7 @@ class BinaryClient(GreetedClient):
     def awaited(self) -> int:
         replicating = 0 if self.follower is None else self.follower.awaited
         consuming = 0 if self._serving is None else self._serving.awaited
-        return self.under_way + len(self.asked) + replicating + consuming + self.barred + self.codec.waits
+        return self.under_way + len(self.asked) + replicating + consuming + self.listing + self.barred + self.codec.waits
 
     @property
     def consumers(self) -> ConsumerSession:
@@ -671,6 +676,7 @@ _HANDLERS: Mapping[type, Callable[[BinaryClient, Any], None]] = {
     m.Malformed: BinaryClient.malformed,
     c.Consume: binary.consume,
     c.Get: binary.get,
+    listing.List: list_,
     r.Follow: lambda client, message: client.replication.follow(message),
     r.Watch: lambda client, message: client.replication.watch(message),
     r.Claim: lambda client, message: client.replication.claim(message),

@@ -73,6 +73,9 @@ class OwnerContext(Protocol):
     def stat_upstream(self, stream: OpenStream, /) -> dict[str, int | str]:
         """The fields of STAT about the upstream of a stream."""
 
+    def consumer_lag(self, name: bytes, /) -> tuple[int, int]:
+        """The durable consumers of a stream, and the lag in messages of the one furthest behind. Raises Refused."""
+
     def send_up(self, batch: StreamBatch, /) -> None:
         """Send a publish to the master of a slaved stream. The batch is refused if there is no way to it."""
 

@@ -15,6 +15,8 @@ from typing import Any
 from tailrace.broker.replication.downstream import catalog, replica_state
 from tailrace.broker.replication.roles import apply_rules, stream_ends, stream_roles
 from tailrace.broker.replication.status.lag import stat_of_slaves
+from tailrace.broker.streams import listing
+from tailrace.broker.streams.listing import disk_bytes
 from tailrace.broker.streams.owner import OpenStream, Owner, Refused
 from tailrace.broker.streams.refused import CallArgs
 from tailrace.protocol.errors import Code
@@ -27,7 +29,6 @@ log = logging.getLogger(__name__)
 
 
 STREAMS_ROWS_MAX = 200_000  # of one worker in one answer
-BLOCK_BYTES = 512  # the unit of st_blocks, whatever the file system's own
 
 # How a place in a stream is written in a call: ["time", us], ["seq", n] or ["new", 0] (protocol.commands.From).
 
@@ -115,17 +116,6 @@ def tails_of(paths: StreamPaths) -> tuple[int, int]:
         return 1, 0
 
 
-def disk_bytes(paths: StreamPaths) -> int:
-    """What a stream's two files take on the disk; a file that is not there, or cannot be asked, takes nothing."""
-    total = 0
-    for file in (paths.content_file, paths.index_file):
-        try:
-            total += os.stat(file).st_blocks * BLOCK_BYTES
-        except OSError:
-            continue
-    return total
-
-
 def streams(owner: Owner, args: CallArgs) -> list[list[Any]]:
     """[prefix] -> rows of [name, role, epoch], in no order. Opens nothing, however many there are.
 
@@ -156,6 +146,8 @@ CALLS: Mapping[str, Callable[[Owner, CallArgs], Any]] = {
     "trim": trim,
     "stat": stat,
     "streams": streams,
+    "list_names": listing.list_names,
+    "list_streams": listing.list_streams,
 }
 
 

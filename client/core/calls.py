@@ -7,16 +7,21 @@ A call is sent again, with the same contents, on the connection after one that w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from typing import Any, Final
 
 from tailrace.core.backoff import Backoff, backoff_after
-from tailrace.errors import BrokerError, OperationTimeout, TailraceError, broker_error
+from tailrace.errors import BrokerError, OperationTimeout, TailraceError, Unsupported, broker_error
+from tailrace.protocol.features import CONSUMERS, LISTING
 
 RETRIED: Final = frozenset({"unavailable", "overloaded", "unreplicated"})
 """Codes of what may go well a moment later. What is logged and not replicated yet may be asked for again."""
 RETRIED_ELSEWHERE: Final = RETRIED | {"disabled"}
 """The same where there is another node to ask."""
+UNSUPPORTED: Final[Mapping[str, str]] = {
+    CONSUMERS: "the present broker has no durable consumers",
+    LISTING: "the present broker does not list its streams",
+}
 NUMBER_MAX: Final = (1 << 32) - 1
 
 
@@ -28,6 +33,7 @@ class PendingCall:
         "deadline_s",
         "done",
         "error",
+        "feature",
         "is_repeated",
         "make",
         "name",
@@ -53,6 +59,7 @@ class PendingCall:
         timeout_s: float = math.inf,
         patience_s: float = math.inf,
         quiet_s: float = math.inf,
+        feature: str = CONSUMERS,
         on_result: Callable[[PendingCall, Any, float], None] | None = None,
     ) -> None:
         """`make` builds the message from its number. `on_result` gets the call, its answer (None for an error), and the
@@ -67,6 +74,7 @@ class PendingCall:
         self.timeout_s = timeout_s
         self.patience_s = patience_s
         self.quiet_s = quiet_s
+        self.feature = feature  # of the protocol, which it needs
         self.on_result = on_result
         self.number = 0
         self.deadline_s = math.inf
@@ -190,6 +198,13 @@ class PendingCalls:
             text = f"{call.stream}: no answer to {call.name} within {call.timeout_s:g} s; it may or may not be done"
             self._fail(call, call.refusal or OperationTimeout(text), now_s)
         return late
+
+    def fail_unknown(self, features: Container[str], now_s: float) -> list[PendingCall]:
+        """Fails calls that the broker does not know; returns them."""
+        unknown = [each for each in self.undone.values() if each.feature not in features]
+        for call in unknown:
+            self._fail(call, Unsupported(UNSUPPORTED[call.feature]), now_s)
+        return unknown
 
     def fail_all(self, error: TailraceError, now_s: float) -> list[PendingCall]:
         """Nothing will be answered any more; those that there were."""

@@ -11,12 +11,12 @@ from tailrace.core.options import ClientOptions
 from tailrace.core.publications import PendingPublication
 from tailrace.protocol import messages as m
 from tailrace.protocol.binary import ClientCodec
-from tailrace.protocol.features import CONSUMERS
+from tailrace.protocol.features import CONSUMERS, LISTING
 from tailrace.protocol.outgoing import Outgoing
 from tailrace.version import VERSION
 
 CLIENT_NAME: Final = f"tailrace-py/{VERSION}"
-FEATURES: Final = frozenset({CONSUMERS})
+FEATURES: Final = frozenset({CONSUMERS, LISTING})
 """Whose messages are taken from every broker."""
 
 COPIED_MAX_BYTES: Final = 4_096
@@ -65,11 +65,6 @@ class BrokerLink:
     def numbered(self) -> bool:
         """Whether the broker recognises repeated publishes by their numbers."""
         return self.welcome is not None and m.PRODUCERS_FEATURE in self.welcome.features
-
-    @property
-    def knows_consumers(self) -> bool:
-        """Whether the broker has durable consumers."""
-        return self.welcome is not None and CONSUMERS in self.welcome.features
 
     def send(self, message: m.AnyMessage) -> None:
         self.outgoing.add(m.pack(message))

@@ -23,7 +23,7 @@ from tailrace.core.address import Address
 from tailrace.core.calls import PendingCall, PendingCalls
 from tailrace.core.connector import INTERRUPTED, ConnectionPhase, Connector
 from tailrace.core.failover import Failover
-from tailrace.core.link import BrokerLink
+from tailrace.core.link import FEATURES, BrokerLink
 from tailrace.core.options import ClientOptions
 from tailrace.core.publications import RETRIED, RETRIED_ELSEWHERE, PendingPublication, Publications
 from tailrace.core.subscribe_options import SubscribeOptions
@@ -34,7 +34,6 @@ from tailrace.errors import (
     ConnectionLost,
     MessageTooLarge,
     TailraceError,
-    Unsupported,
     broker_error,
 )
 from tailrace.protocol import messages as m
@@ -244,8 +243,8 @@ class Session(Connector):
         link = self.link
         if link is None or not self.calls:
             return
-        if not link.knows_consumers:
-            self._fail_calls(Unsupported("the present broker has no durable consumers"), now_s)
+        if link.welcome is not None and not FEATURES.issubset(link.welcome.features):
+            self.woken += self.calls.fail_unknown(link.welcome.features, now_s)
         for call in self.calls.take_sendable(now_s):
             link.send(call.make(call.number))
 
@@ -420,7 +419,7 @@ class Session(Connector):
             self._subscribe_failed(message, now_s)
         elif message.op == m.Op.OPEN:
             link.handle_refused(message)
-        elif message.op in (m.Op.CONSUME, m.Op.GET):
+        elif message.op in (m.Op.CONSUME, m.Op.GET, m.Op.LIST):
             self._call_failed(message, now_s)
         elif message.op != m.Op.UNSUBSCRIBE:  # one that has ended meanwhile is nobody's concern
             log.warning("error from the broker: %s: %s", message.code, message.text)
@@ -436,7 +435,7 @@ class Session(Connector):
         self._send_held(now_s)
 
     def _on_answer(self, link: BrokerLink, message: Any, now_s: float) -> None:
-        """CONSUMED, GOT."""
+        """CONSUMED, GOT, LISTED."""
         call = self.calls.answered(message.id, message, now_s)
         if call is not None:
             link.useful = True

@@ -34,6 +34,8 @@ from tailrace.sync.subscription import Subscription
 if TYPE_CHECKING:
     from tailrace.core.calls import PendingCall
     from tailrace.core.consumer_calls import ConsumerInfo
+    from tailrace.core.listing import StreamInfo
+    from tailrace.protocol.listing import WorkerRow
     from tailrace.sync.consumer import Consumer
 
 
@@ -352,6 +354,33 @@ class Client(ClientInfo):
         from tailrace.core import consumer_calls as calls
 
         return calls.infos_of(self._ask(calls.list_call(stream, self._timeout(timeout_s))))
+
+    # --- the node ---------------------------------------------------------------------------------------------------
+
+    def streams(self, prefix: str = "", *, timeout_s: float | None = None) -> list[StreamInfo]:
+        """The streams of the node whose names begin with `prefix`, or are of that pattern (`orders.*`), by name.
+
+        Only those that this client may read. The broker's own, and dead letters, only if the prefix has a `$`.
+        """
+        from tailrace.core import listing
+
+        found: list[StreamInfo] = []
+        matches = listing.matcher(prefix if listing.is_pattern(prefix) else prefix + listing.WILDCARD)
+        wait_s, after = self._timeout(timeout_s), ""
+        while True:
+            call = listing.list_call("streams", listing.prefix_of(prefix), after, wait_s)
+            answer = listing.listed(self._ask(call))
+            found += [each for each in listing.infos_of(answer) if matches(each.name)]
+            after = answer.next
+            if not after:
+                return found
+
+    def workers(self, *, timeout_s: float | None = None) -> list[WorkerRow]:
+        """The node's worker processes. Raises Denied unless this client may administer."""
+        from tailrace.core import listing
+
+        call = listing.list_call("workers", "", "", self._timeout(timeout_s))
+        return list(listing.listed(self._ask(call)).workers)
 
     def _ask(self, call: PendingCall) -> PendingCall:
         """Wait until it is done."""

@@ -112,6 +112,14 @@ class LagScanner:
         with refusals("trim"):
             return self._survey(name, self._owner.clock_us()).spared_seq
 
+    def consumer_lag(self, name: bytes) -> tuple[int, int]:
+        """How many durable consumers a stream has, and the lag of the one furthest behind. Raises Refused."""
+        if name.startswith(CURSOR_PREFIX) or log_name(name) not in self._owner.catalog.names:
+            return 0, 0
+        with refusals("list"):
+            found = self._survey(name, self._owner.clock_us())
+            return found.consumers, found.lag_at(self._owner.stream(name).log.next_seq)
+
     def _survey(self, name: bytes, now_us: int) -> LagSnapshot:
         """Of the stream's consumers: from memory where that holds. Raises Refused, StorageError, OSError."""
         owner, book = self._owner, self._desk.known(name)

@@ -1,0 +1,95 @@
+"""What the owner of streams answers to a listing: a page of their names, or of their numbers."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import os
+from dataclasses import astuple
+from typing import Any, Final
+
+from tailrace.broker.streams.owner import Owner, Refused
+from tailrace.broker.streams.refused import CallArgs
+from tailrace.protocol.listing import NAMES_MAX, STREAMS_MAX, StreamRow
+from tailrace.shard.errors import StorageError
+from tailrace.shard.log import StreamLog
+from tailrace.shard.names import base_of, is_reserved
+from tailrace.shard.stream_files import StreamPaths, stream_paths
+
+log = logging.getLogger(__name__)
+
+MINUTE_US: Final = 60_000_000
+BLOCK_BYTES: Final = 512
+"""The unit of st_blocks, whatever the file system's own."""
+DAMAGED: Final = "damaged"
+"""The role that is shown of a stream whose files cannot be read."""
+
+
+def list_names(owner: Owner, args: CallArgs) -> list[bytes]:
+    """[prefix, after] -> the next NAMES_MAX names, in the order of their bytes. Opens nothing."""
+    return _page(owner, args[0], args[1], NAMES_MAX)
+
+
+def list_streams(owner: Owner, args: CallArgs) -> list[list[Any]]:
+    """[prefix, after] -> rows of the next STREAMS_MAX streams: the fields of `StreamRow`."""
+    return [list(astuple(describe(owner, name))) for name in _page(owner, args[0], args[1], STREAMS_MAX)]
+
+
+def _page(owner: Owner, prefix: bytes, after: bytes, most: int) -> list[bytes]:
+    """The broker's own streams and companions are listed only if the prefix has a `$`."""
+    own = b"$" in prefix
+    found = (
+        name
+        for name in owner.catalog.names
+        if name > after and name.startswith(prefix) and (own or not (is_reserved(name) or base_of(name) != name))
+    )
+    return heapq.nsmallest(most, found)
+
+
+def describe(owner: Owner, name: bytes) -> StreamRow:
+    """One stream in numbers. One that cannot be read has the role DAMAGED, and 0 in all of them."""
+    try:
+        return _describe(owner, name)
+    except (Refused, StorageError, OSError) as error:
+        log.warning("stream %s cannot be listed: %s", name.decode(), error)
+        return StreamRow(name.decode(), DAMAGED, owner.roles.epoch(name), *[0] * 11)
+
+
+def _describe(owner: Owner, name: bytes) -> StreamRow:
+    stream, text = owner.stream(name), name.decode()
+    found, now_us = stream.log, owner.clock_us()
+    is_empty = found.next_seq == found.first_seq
+    minute_seq = max(found.seq_at(max(now_us - MINUTE_US, 0)), found.first_seq)
+    consumers, consumer_lag = owner.context.consumer_lag(name)
+    return StreamRow(
+        text,
+        owner.roles.role(name).value,
+        owner.roles.epoch(name),
+        found.first_seq,
+        found.next_seq,
+        _bytes_from(found, found.first_seq),
+        disk_bytes(stream_paths(owner.catalog.shard_path(name), text)),
+        0 if is_empty else found.entry(found.first_seq).timestamp_us,
+        0 if is_empty else found.last_timestamp_us,
+        found.next_seq - minute_seq,
+        _bytes_from(found, minute_seq),
+        consumers,
+        consumer_lag,
+        int(owner.context.stat_upstream(stream).get("lag_messages", 0)),
+    )
+
+
+def _bytes_from(found: StreamLog, seq: int) -> int:
+    """Of the messages from `seq` on, with their headers."""
+    return found.end_offset - found.entry(seq).offset if seq < found.next_seq else 0
+
+
+def disk_bytes(paths: StreamPaths) -> int:
+    """What a stream's two files take on the disk; a file that is not there, or cannot be asked, takes nothing."""
+    total = 0
+    for file in (paths.content_file, paths.index_file):
+        try:
+            total += os.stat(file).st_blocks * BLOCK_BYTES
+        except OSError:
+            continue
+    return total
