@@ -13,12 +13,16 @@ from tailrace.cli.ending import CommandError
 from tailrace.cli.start import to_iso
 
 
-def render_plain(messages: list[Message], *, with_headers: bool = False) -> bytes:
-    """The payloads byte for byte, a line feed after each; their headers before them, with a tab between."""
+def render_plain(messages: list[Message], *, with_headers: bool = False, with_name: bool = False) -> bytes:
+    """The payloads byte for byte, a line feed after each; the stream's name and the headers before them, with a tab
+    behind each.
+    """
     if with_headers:
         lines = [b"%s\t%s" % (_headers(message).encode(), message.payload) for message in messages]
     else:
         lines = [message[3] for message in messages]
+    if with_name:
+        lines = [b"%s\t%s" % (message[0].encode(), line) for message, line in zip(messages, lines, strict=True)]
     lines.append(b"")
     return b"\n".join(lines)
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
-from tailrace.core.places import NEW, PLACE_MAX, Seq, StartPlace, Time, to_us
+from tailrace.core.places import NEW, PLACE_MAX, Last, Seq, StartPlace, Time, to_us
 
-FORMS = '0, new, #SEQ, microseconds since 1970, "2024-05-31T12:00" (local unless it has a zone), "10m ago"'
+FORMS = (
+    "0, new, #SEQ, -COUNT (the last ones), microseconds since 1970, "
+    '"2024-05-31T12:00" (local unless it has a zone), "10m ago"'
+)
 
 _UNIT_S = {
     "s": 1,
@@ -35,15 +38,22 @@ def parse_start(text: str, now: datetime | None = None) -> StartPlace:
     lowered = text.strip().lower()
     if lowered == "new":
         return NEW
+    if lowered.startswith("-") and lowered[1:].isdigit() and lowered.isascii():
+        return Last(_checked(text, lowered[1:]))
     digits = lowered.removeprefix("#")
     if digits.isascii() and digits.isdigit():
-        if len(digits) > 19 or int(digits) > PLACE_MAX:
-            raise BadStart(f"{text!r} is too large: at most {PLACE_MAX}")
-        return Seq(int(digits)) if lowered.startswith("#") else Time(int(digits))
+        number = _checked(text, digits)
+        return Seq(number) if lowered.startswith("#") else Time(number)
     ago = _AGO.fullmatch(lowered)
     if ago is not None:
         return Time(_ago_us(text, ago[1], ago[2], now or datetime.now(UTC)))
     return Time(_time_us(text))
+
+
+def _checked(text: str, digits: str) -> int:
+    if len(digits) > 19 or int(digits) > PLACE_MAX:
+        raise BadStart(f"{text!r} is too large: at most {PLACE_MAX}")
+    return int(digits)
 
 
 def _ago_us(text: str, number: str, unit: str, now: datetime) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import click
 
@@ -19,20 +19,26 @@ from tailrace import (
     Trimmed,
 )
 from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED, CommandError
-from tailrace.cli.options import reconnect_option, server_options, stream_argument
+from tailrace.cli.options import check_stream, reconnect_option, server_options, start_option
 from tailrace.cli.output import render_json, render_plain, write_all
 from tailrace.cli.server import choose_server, connect
-from tailrace.cli.start import FORMS, BadStart, parse_start
 from tailrace.core.address import Address
-from tailrace.core.places import StartPlace
+from tailrace.core.listing import WILDCARD, checked_patterns, is_pattern
+from tailrace.core.places import Last, StartPlace
 
 EPILOG = """\b
 Examples:
   tailrace tail access-log
+  tailrace tail -n 100 access-log
+  tailrace tail 'orders.*' returns
   tailrace tail access-log --from new
   tailrace tail access-log --from "10m ago" --count 100
   tailrace tail access-log --from 2024-05-31T12:00:00Z --no-follow > noon.log
   tailrace tail access-log --from '#1000' --json | jq .payload
+
+Without -n and --from it begins with the last 10 messages, and goes on with new ones. STREAMS are names and patterns, in
+which * stands for any characters; streams of a pattern that are made later are shown from their first message on. With
+several streams each line begins with the name of the stream and a tab.
 
 Each message is written byte for byte with a line feed after it. With --json each is an object on a line of its own:
 stream, seq, timestamp_us, time, and payload, or payload_base64 where the message is not UTF-8. --headers puts the user
@@ -44,33 +50,40 @@ Exit codes: 0 done (or the reader of the output has gone), 1 refused by the brok
 or lost (the seq to continue from is shown), 130 interrupted.
 """
 
+
+def is_one(streams: Sequence[str]) -> bool:
+    """Whether only one stream is meant, by its name."""
+    return len(streams) == 1 and not is_pattern(streams[0])
+
+
 Deliver = Callable[[list[Message]], None]
 
 STDOUT = 1
+LINES = 10
+"""Messages before the end to begin with, unless told otherwise."""
 LOOK_S = 0.25  # how often the reader of the output is looked for while no message comes
 
 
-def _check_start(_ctx: click.Context, _parameter: click.Parameter, value: str) -> StartPlace:
-    try:
-        return parse_start(value)
-    except BadStart as error:
-        raise click.BadParameter(str(error)) from None
+def _check_streams(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        check_stream(ctx, parameter, value.replace(WILDCARD, "x"))
+    return checked_patterns(values)
 
 
 @click.command("tail", epilog=EPILOG)
-@stream_argument
-@click.option(
-    "--from", "start", default="0", show_default=True, callback=_check_start, metavar="FROM", help=f"{FORMS}."
-)
-@click.option("--count", "-n", type=click.IntRange(1), help="Stop after N messages.")
+@click.argument("streams", nargs=-1, required=True, callback=_check_streams)
+@click.option("--lines", "-n", "last", type=click.IntRange(0), metavar="N", help="Begin N messages before the end.")
+@start_option(None)
+@click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after N messages.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each message.")
 @click.option("--headers", "with_headers", is_flag=True, help="Show user headers too.")
 @click.option("--follow/--no-follow", default=True, help="Continue with new messages, or stop at the current end.")
 @reconnect_option
 @server_options
 def command(
-    stream: str,
-    start: StartPlace,
+    streams: tuple[str, ...],
+    last: int | None,
+    start: StartPlace | None,
     count: int | None,
     as_json: bool,
     with_headers: bool,
@@ -80,15 +93,21 @@ def command(
     host: str | None,
     port: int | None,
 ) -> int:
-    """Print the messages of STREAM."""
+    """Print the messages of STREAMS."""
+    if last is not None and start is not None:
+        raise click.UsageError("-n and --from: pass one of them")
+    if start is None:
+        start = Last(LINES if last is None else last)
     chosen = choose_server(server, host, port)
 
     def deliver(messages: list[Message]) -> None:
-        render = render_json if as_json else render_plain
-        write_all(STDOUT, render(messages, with_headers=with_headers))
+        if as_json:
+            write_all(STDOUT, render_json(messages, with_headers=with_headers))
+        else:
+            write_all(STDOUT, render_plain(messages, with_headers=with_headers, with_name=not is_one(streams)))
 
     with connect(chosen, reconnect_s) as client:
-        tail = Tail(client, chosen, stream)
+        tail = Tail(client, chosen, streams)
         tail.run(start, follow=follow, count=count, deliver=deliver)
     return OK
 
@@ -96,11 +115,11 @@ def command(
 class Tail:
     """One run of `tailrace tail`: yields messages in batches and turns the client's errors into the command's."""
 
-    def __init__(self, client: Client, server: Address, stream: str) -> None:
+    def __init__(self, client: Client, server: Address, streams: Sequence[str]) -> None:
         self._client = client
         self._server = server
-        self._stream = stream
-        self._next_seq = -1  # of the next message
+        self._streams = streams[0] if is_one(streams) else streams
+        self._next_seq = -1  # of the next message, of one stream
 
     def run(
         self, start: StartPlace, *, follow: bool, count: int | None, deliver: Callable[[list[Message]], None]
@@ -108,11 +127,12 @@ class Tail:
         """Until `count` messages, the end as it is now, or for ever. Raises CommandError, BrokenPipeError."""
         left = math.inf if count is None else count
         try:
-            subscription = self._client.subscribe(self._stream, start, None if follow else NOW)
+            subscription = self._client.subscribe(self._streams, start, None if follow else NOW)
             while left > 0 and (messages := self._next_batch(subscription)):
                 del messages[int(min(left, len(messages))) :]
                 left -= len(messages)
-                self._next_seq = messages[-1].seq + 1
+                if isinstance(self._streams, str):
+                    self._next_seq = messages[-1].seq + 1
                 deliver(messages)
         except ConnectionLost as error:
             raise CommandError(self._lost_text(error), NO_CONNECTION) from None

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tailrace.core.consumer_calls import ConsumerInfo
     from tailrace.core.listing import StreamInfo
     from tailrace.core.message import Message, Receipt
-    from tailrace.core.places import NEW, NOW, START, Seq, Time
+    from tailrace.core.places import NEW, NOW, START, Last, Seq, Time
     from tailrace.errors import (
         AlreadySubscribed,
         BadRequest,
@@ -119,6 +119,7 @@ __all__ = [
     "InvalidArgument",
     "InvalidStart",
     "InvalidStreamName",
+    "Last",
     "LineTooLong",
     "Message",
     "MessageTooLarge",
@@ -176,6 +177,7 @@ _HOMES = {
     "ConsumedMessage": "tailrace.core.consumed_message",
     "Consumer": "tailrace.sync.consumer",
     "ConsumerInfo": "tailrace.core.consumer_calls",
+    "Last": "tailrace.core.places",
     "Message": "tailrace.core.message",
     "NEW": "tailrace.core.places",
     "NOW": "tailrace.core.places",

@@ -7,14 +7,14 @@ Unknown fields are ignored, so that later versions may add some.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast, get_args
 
 import msgpack
 
 from tailrace.protocol.envelope import pack_envelope
 from tailrace.protocol.errors import Code, PeerError
 from tailrace.protocol.names import readable_name, stream_name, writable_name
-from tailrace.protocol.places import FROM_NEW, From
+from tailrace.protocol.places import FROM_NEW, From, FromKind
 from tailrace.protocol.places import NUMBER_MAX as NUMBER_MAX
 
 CONTROL_BODY_MAX_BYTES: Final = 64 * 1024
@@ -150,10 +150,8 @@ class Fields:
 
     def start(self, key: str) -> From:
         """Reads the position where reading begins. Raises PeerError (`from`)."""
-        kind, value = self.place(key, ("seq", "time", "new"))
-        if kind == "new":
-            return FROM_NEW
-        return From("seq" if kind == "seq" else "time", value)
+        kind, value = self.place(key, get_args(FromKind))
+        return FROM_NEW if kind == "new" else From(cast(FromKind, kind), value)
 
     def stream(self, key: str) -> bytes:
         """A stream's name. Raises PeerError (`name`, `reserved` too)."""

@@ -14,6 +14,7 @@ from tailrace.protocol.address import PORT_MAX, host_valid
 from tailrace.protocol.consuming import MESSAGES_MAX, REASON_BYTES_MAX, WAIT_MAX_MS
 from tailrace.protocol.errors import Code, PeerError
 from tailrace.protocol.names import consumer_name, readable_name, shown, stream_name, stream_pattern, writable_name
+from tailrace.protocol.places import FROM_THE_END
 from tailrace.protocol.places import NUMBER_MAX as NUMBER_MAX
 from tailrace.shard.epochs import EPOCH_MAX
 from tailrace.shard.frame import pack_frame
@@ -57,12 +58,14 @@ def is_blank(line: bytes | bytearray) -> bool:
 
 
 def place(data: bytes) -> c.From:
-    """FROM: `0`, a time in µs, `#SEQ` or `new`. Raises PeerError with `from`."""
+    """FROM: `0`, a time in µs, `#SEQ`, `-COUNT` or `new`. Raises PeerError with `from`."""
     if data.lower() == b"new":
         return c.FROM_NEW
     if data[:1] == b"#":
         return c.From("seq", _number(data[1:], Code.FROM, f"{shown(data)} is not a position: a seq must follow #"))
-    text = f"{shown(data)} is not a position in a stream: write 0, a time in microseconds, #SEQ or new"
+    if data[:1] == b"-":
+        return c.From("last", _number(data[1:], Code.FROM, f"{shown(data)} is not a position: a number must follow -"))
+    text = f"{shown(data)} is not a position in a stream: write 0, a time in microseconds, #SEQ, -COUNT or new"
     return c.From("time", _number(data, Code.FROM, text))
 
 
@@ -193,6 +196,8 @@ def _consumer_only(kind: Callable[[bytes, bytes], c.Command]) -> Callable[[Verb,
 
 def _slave(verb: Verb, rest: bytes, _max: int) -> c.Command:
     host, port, name, start = _args(verb, rest, 4, 4)
+    if start[:1] == b"-":
+        raise PeerError(Code.FROM, "a copy begins at 0, a time in microseconds, #SEQ or new")
     if not host_valid(host.decode("latin-1")):
         raise PeerError(Code.USAGE, f"{shown(host)} is not a host; write: {verb.form}")
     port_number = _number(port, Code.USAGE, f"PORT is a number; write: {verb.form}")
@@ -237,7 +242,7 @@ def _fence(verb: Verb, rest: bytes, _max: int) -> c.Command:
 def _trim(verb: Verb, rest: bytes, _max: int) -> c.Command:
     name, start, *more = _args(verb, rest, 2, 3)
     stream, where = stream_name(name), place(start)
-    if where.kind == "new":
+    if where.kind in FROM_THE_END:
         raise PeerError(Code.FROM, "trim takes a time in microseconds or #SEQ; messages before it are dropped")
     if more and more[0].lower() != b"spare":
         raise PeerError(Code.USAGE, f"{shown(more[0])} is not an option of trim; write: {verb.form}")
@@ -285,7 +290,7 @@ def _bare(command: c.Command) -> Callable[[Verb, bytes, int], c.Command]:
 _ROWS = (
     Verb("pub STREAM |payload", "publish everything after the bar; no answer unless it fails", False, _pub),
     Verb("ack on|off", "whether each pub is answered: ok pub STREAM SEQ", False, _ack),
-    Verb("sub STREAM FROM [SKIP]", "messages from FROM on: 0 (all), a time in us, #SEQ or new", False, _sub),
+    Verb("sub STREAM FROM [SKIP]", "messages from FROM on: 0 (all), a time in us, #SEQ, -COUNT or new", False, _sub),
     Verb("unsub STREAM", "no more messages of the stream", False, _stream_only(c.Unsubscribe, readable_name)),
     Verb("consume STREAM NAME FROM", "a durable consumer NAME, which begins at FROM", False, _consumer_at(c.Consume)),
     Verb("get STREAM NAME [WAIT_MS [MAX]]", "its next MAX (1) messages, until they are acked", False, _get),
@@ -320,7 +325,7 @@ _ROWS = (
 
 WORDS: Final[Mapping[str, str]] = {
     "STREAM": "the name of a stream: 1 to 200 bytes of UTF-8 without white space, control characters or |",
-    "FROM": "0 (all), a time in microseconds since 1970, #SEQ or new",
+    "FROM": "0 (all), a time in microseconds since 1970, #SEQ, -COUNT (the last ones) or new",
     "SKIP": "number of messages at exactly the time FROM that are left out",
     "NAME": "the name of a durable consumer",
     "SEQ": "the number of a message in its stream",

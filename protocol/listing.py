@@ -26,7 +26,7 @@ NAMES_MAX: Final = 1_000
 """The most names of one answer."""
 WORKERS_MAX: Final = 1_024
 
-ListedKind: TypeAlias = Literal["names", "streams", "workers"]
+ListedKind: TypeAlias = Literal["names", "streams", "workers", "total"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,4 +137,6 @@ ListingRequest: TypeAlias = List
 ListingResponse: TypeAlias = Listed
 PACKERS: Final[Mapping[type, Callable[[Any], bytes]]] = {List: _pack_list, Listed: _pack_listed}
 features.PACKERS.update(PACKERS)
-READERS: Final = FeatureReaders({Op.LIST: _list}, {Op.LISTED: _listed}, ELEMENTS_MAX, max(NAMES_MAX, STREAMS_MAX, WORKERS_MAX))
+READERS: Final = FeatureReaders(
+    {Op.LIST: _list}, {Op.LISTED: _listed}, ELEMENTS_MAX, max(NAMES_MAX, STREAMS_MAX, WORKERS_MAX)
+)

@@ -272,9 +272,7 @@ class Malformed:
 
 
 CoreRequest: TypeAlias = Hello | Prove | Open | Publish | Subscribe | Unsubscribe | Credit | Close | Ping | Pong
-CoreResponse: TypeAlias = (
-    Welcome | Challenge | Opened | Published | Subscribed | Chunk | Ended | Failed | Ping | Pong
-)
+CoreResponse: TypeAlias = Welcome | Challenge | Opened | Published | Subscribed | Chunk | Ended | Failed | Ping | Pong
 """Those that need no feature."""
 if TYPE_CHECKING:
     Request: TypeAlias = CoreRequest | consuming.ConsumerRequest | listing.ListingRequest | replication.NodeRequest

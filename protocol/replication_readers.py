@@ -14,6 +14,7 @@ from tailrace.protocol.features import FeatureReaders
 from tailrace.protocol.fields import NUMBER_MAX, U32_MAX, Fields
 from tailrace.protocol.names import node_address, node_id, readable_name, stream_name
 from tailrace.protocol.opcodes import Op
+from tailrace.protocol.places import From
 from tailrace.protocol.replication import (
     ASKED_STREAMS_MAX,
     ROWS_MAX,
@@ -54,8 +55,15 @@ def _follow(fields: Fields) -> Follow:
         term=fields.number("term", U32_MAX),
         term_master=_node_or_none(fields.text("term_master")),
         last=(fields.number("epoch", U32_MAX), fields.number("crc", U32_MAX)) if keeps else None,
-        start=None if keeps else fields.start("from"),
+        start=None if keeps else _start(fields),
     )
+
+
+def _start(fields: Fields) -> From:
+    start = fields.start("from")
+    if start.kind == "last":
+        raise _wrong("FOLLOW", "begins at a seq, a time or the end")
+    return start
 
 
 def _held(fields: Fields) -> Held:

@@ -43,6 +43,7 @@ from tailrace.protocol.binary import ServerCodec
 from tailrace.protocol.envelope import HEAD_BYTES
 from tailrace.protocol.errors import Code
 from tailrace.protocol.messages import CHUNK_HEAD, Ack, Op, pack
+from tailrace.protocol.places import FROM_THE_END
 from tailrace.protocol.tls_stream import ENCRYPT_BYTES
 from tailrace.shard.leaves import load
 
@@ -406,7 +407,7 @@ class BinaryClient(GreetedClient):
             self.refuse_request(Op.SUBSCRIBE, number, refused.code, refused.text)
             return
         self.asked[number] = message
-        ask_end = message.start.kind == "new" or (message.end is not None and message.end[0] == "now")
+        ask_end = message.start.kind in FROM_THE_END or (message.end is not None and message.end[0] == "now")
         self.binary.subscribing.ensure(
             self, message.stream, lambda value: self._ensured(message, value), ask_end=ask_end
         )

@@ -28,6 +28,7 @@ from tailrace.protocol import answers
 from tailrace.protocol import commands as c
 from tailrace.protocol.address import join_address
 from tailrace.protocol.errors import Code
+from tailrace.protocol.places import FROM_THE_END
 from tailrace.shard.meta import Role
 
 GATHER_COLUMNS_STREAMS = ("stream", "role", "epoch")
@@ -138,7 +139,7 @@ class Commands:
             turn.take = lambda: self._ensured(client, pending, command, value)
             self._take_turns(client)
 
-        self._subscribing.ensure(client, name, ensured, ask_end=command.start.kind == "new")
+        self._subscribing.ensure(client, name, ensured, ask_end=command.start.kind in FROM_THE_END)
 
     def _take_turns(self, client: LineClient) -> None:
         turns = client.subscribing

@@ -34,8 +34,9 @@ class Listings:
     def answer(self, client: BinaryClient, message: List, done: Callable[[Listed | Refused], None]) -> None:
         """Calls `done` once. If a worker is down the outcome is an error, not a list that lacks something."""
         total = sum(slot.streams for slot in self._board)
-        if message.what == "workers":
-            done(Listed(message.id, workers=self._workers(), total=total))
+        if message.what in ("workers", "total"):
+            workers = self._workers() if message.what == "workers" else ()
+            done(Listed(message.id, workers=workers, total=total))
             return
         parts: list[list[Any]] = []
         failed: list[Refused] = []

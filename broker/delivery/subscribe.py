@@ -126,6 +126,8 @@ def first_seq_of(reader: StreamReader, wanted: SubscribeRequest, end_seq: int) -
     start = wanted.start
     if start.kind == "new":
         return max(end_seq, reader.first_seq())
+    if start.kind == "last":
+        return max(end_seq - start.value, reader.first_seq())
     if start.kind == "seq":
         return min(max(start.value, reader.first_seq()), reader.next_seq())
     return reader.seq_at(start.value, wanted.skip)

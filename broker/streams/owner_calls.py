@@ -7,7 +7,6 @@ the end is all there is, and `call` the way in.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -30,7 +29,7 @@ log = logging.getLogger(__name__)
 
 STREAMS_ROWS_MAX = 200_000  # of one worker in one answer
 
-# How a place in a stream is written in a call: ["time", us], ["seq", n] or ["new", 0] (protocol.commands.From).
+# A place in a stream in a call: ["time", us], ["seq", n], ["last", n] or ["new", 0] (protocol.places.From).
 
 
 def locate(stream: OpenStream, place: list[Any], skip: int = 0) -> int:
@@ -39,6 +38,8 @@ def locate(stream: OpenStream, place: list[Any], skip: int = 0) -> int:
     value: int = place[1]
     if kind == "new":
         return stream.log.next_seq
+    if kind == "last":
+        return max(stream.log.next_seq - value, stream.log.first_seq)
     if kind == "seq":
         return min(max(value, stream.log.first_seq), stream.log.next_seq)
     return stream.log.seq_at(value, skip)

@@ -28,7 +28,7 @@ from tailrace.core.message import Receipt
 from tailrace.core.options import CONSUMER_BATCH, CONSUMER_DELIVERIES, CONSUMER_LINGER_S, WINDOW_BYTES, ClientOptions
 from tailrace.core.places import START, EndPlace, StartPlace
 from tailrace.core.session import Session
-from tailrace.core.subscribe_options import OnTrimmed, subscribe_options
+from tailrace.core.subscribe_options import OnTrimmed, merged_options, subscribe_options
 from tailrace.errors import ConnectFailed, OperationTimeout
 from tailrace.protocol.messages import Ack
 
@@ -232,7 +232,7 @@ class AsyncClient(ClientInfo):
 
     def subscribe(
         self,
-        stream: str,
+        stream: str | Iterable[str],
         start: StartPlace = START,
         end: EndPlace = None,
         *,
@@ -247,11 +247,54 @@ class AsyncClient(ClientInfo):
         The broker is asked at once. Await the subscription, or enter it as a context, to know that it has answered.
         """
         wait_s = self._timeout(timeout_s)
+        if not isinstance(stream, str) or "*" in stream:
+            return self._subscribe_many(stream, start, end, skip, credit_bytes, check_crc, on_trimmed, wait_s)
         options = subscribe_options(stream, start, end, skip, credit_bytes, check_crc, on_trimmed, wait_s)
         state = self._session.subscribe(options, self._driver.now_s())
         subscription = AsyncSubscription(self._driver, state)
         self._driver.advance()
         return subscription
+
+    def _subscribe_many(
+        self,
+        streams: str | Iterable[str],
+        start: StartPlace,
+        end: EndPlace,
+        skip: int,
+        credit_bytes: int,
+        check_crc: bool,
+        on_trimmed: OnTrimmed,
+        timeout_s: float,
+    ) -> AsyncSubscription:
+        from tailrace.aio.merged_subscription import AsyncMergedSubscription
+        from tailrace.core import merged_state
+        from tailrace.core.listing import checked_patterns
+
+        options = merged_options(start, end, skip, credit_bytes, check_crc, on_trimmed, timeout_s)
+        patterns = checked_patterns(streams)
+        follows = end is None
+        merged = merged_state.MergedState(self._session, patterns, options, follows=follows, timeout_s=timeout_s)
+
+        async def begin(merged: merged_state.MergedState) -> None:
+            names, total = await self._names(patterns, timeout_s)
+            merged.begin(names, total, self._driver.now_s())
+            self._driver.advance()
+
+        return AsyncMergedSubscription(self._driver, merged, begin)
+
+    async def _names(self, patterns: tuple[str, ...], timeout_s: float) -> tuple[list[str], int]:
+        """The streams to begin with, and how many there are of any name."""
+        from tailrace.core import listing
+
+        names, total, after = [each for each in patterns if not listing.is_pattern(each)], 0, ""
+        for pattern in filter(listing.is_pattern, patterns):
+            while True:
+                call = listing.list_call("names", listing.prefix_of(pattern), after, timeout_s)
+                answer = listing.listed(await self._ask(call))
+                names, total, after = [*names, *answer.names], answer.total, answer.next
+                if not after:
+                    break
+        return names, total
 
     # --- durable consumers ------------------------------------------------------------------------------------------
 

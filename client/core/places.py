@@ -39,6 +39,12 @@ class Seq(NamedTuple):
     seq: int
 
 
+class Last(NamedTuple):
+    """As a start: begin with the last so many messages, or with all if there are fewer."""
+
+    count: int
+
+
 class Time(NamedTuple):
     """Microseconds since 1970. As a start: the first message is the first at or after it. As an end: the last is the
     last before it. A `datetime` may stand for it; one without a zone is local time.
@@ -47,7 +53,7 @@ class Time(NamedTuple):
     timestamp_us: int
 
 
-StartPlace: TypeAlias = Literal[NamedPlace.START, NamedPlace.NEW, 0] | Seq | Time | datetime
+StartPlace: TypeAlias = Literal[NamedPlace.START, NamedPlace.NEW, 0] | Seq | Last | Time | datetime
 EndPlace: TypeAlias = Literal[NamedPlace.NOW] | Seq | Time | datetime | None
 
 
@@ -57,7 +63,11 @@ def start_of(place: StartPlace) -> From:
         return From("time", 0)
     if place is NEW:
         return FROM_NEW
-    kind, value = _seq_or_time(place, "a start", "START, NEW, Seq(n), Time(us) or a datetime")
+    if isinstance(place, Last):
+        if type(place.count) is not int or not 0 <= place.count <= PLACE_MAX:
+            raise InvalidArgument(f"{place!r} is not a start of reading: the count is a number of messages")
+        return From("last", place.count) if place.count else FROM_NEW
+    kind, value = _seq_or_time(place, "a start", "START, NEW, Seq(n), Last(n), Time(us) or a datetime")
     return From("seq" if kind == "seq" else "time", value)
 
 

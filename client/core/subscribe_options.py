@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from tailrace.core.arguments import checked_stream
 from tailrace.core.options import WINDOW_BYTES
-from tailrace.core.places import EndPlace, StartPlace, end_of, start_of
+from tailrace.core.places import NEW, START, EndPlace, Last, StartPlace, end_of, start_of
 from tailrace.errors import InvalidArgument
 from tailrace.protocol.fields import NUMBER_MAX
 from tailrace.protocol.messages import WirePlace
@@ -57,3 +58,21 @@ def subscribe_options(
     return SubscribeOptions(
         checked_stream(stream), place, skip, end_of(end), credit_bytes, check_crc, raise_trimmed, timeout_s
     )
+
+
+def merged_options(
+    start: StartPlace,
+    end: EndPlace,
+    skip: int,
+    credit_bytes: int,
+    check_crc: bool,
+    on_trimmed: OnTrimmed,
+    timeout_s: float,
+) -> Callable[[str, bool], SubscribeOptions]:
+    """Makes the options for each of several streams. Of one that is made later, all messages are new."""
+
+    def options(stream: str, later: bool) -> SubscribeOptions:
+        first = START if later and (start is NEW or isinstance(start, Last)) else start
+        return subscribe_options(stream, first, end, skip, credit_bytes, check_crc, on_trimmed, timeout_s)
+
+    return options

@@ -24,7 +24,7 @@ from tailrace.core.message import Receipt
 from tailrace.core.options import CONSUMER_BATCH, CONSUMER_DELIVERIES, CONSUMER_LINGER_S, WINDOW_BYTES, ClientOptions
 from tailrace.core.places import START, EndPlace, StartPlace
 from tailrace.core.session import Session
-from tailrace.core.subscribe_options import OnTrimmed, subscribe_options
+from tailrace.core.subscribe_options import OnTrimmed, merged_options, subscribe_options
 from tailrace.errors import ConnectFailed, OperationTimeout
 from tailrace.protocol.messages import Ack
 from tailrace.sync.batcher import Batcher
@@ -222,7 +222,7 @@ class Client(ClientInfo):
 
     def subscribe(
         self,
-        stream: str,
+        stream: str | Iterable[str],
         start: StartPlace = START,
         end: EndPlace = None,
         *,
@@ -232,7 +232,10 @@ class Client(ClientInfo):
         on_trimmed: OnTrimmed = "raise",
         timeout_s: float | None = None,
     ) -> Subscription:
-        """The messages of a stream from `start` (START, NEW, Seq(n), Time(us), a datetime) up to `end`, or for ever.
+        """The messages of a stream from `start` (START, NEW, Seq(n), Last(n), Time(us), a datetime) to `end`, if any.
+
+        A list of names, or a pattern such as `orders.*`, makes a `MergedSubscription`: it reads all these streams, and
+        with a pattern and no `end` those that are made later too, within a second or two, from their first message on.
 
         Returns when the broker has answered, so that NEW includes all messages published after the call. The broker
         sends at most `credit_bytes` ahead of the reader. `skip` leaves out this number of messages at exactly the time
@@ -240,6 +243,8 @@ class Client(ClientInfo):
         BrokerError, OperationTimeout, StreamBehind, ClientClosed, InvalidArgument.
         """
         wait_s = self._timeout(timeout_s)
+        if not isinstance(stream, str) or "*" in stream:
+            return self._subscribe_many(stream, start, end, skip, credit_bytes, check_crc, on_trimmed, wait_s)
         options = subscribe_options(stream, start, end, skip, credit_bytes, check_crc, on_trimmed, wait_s)
         driver, session = self._driver, self._session
         with driver.lock, driver.step:
@@ -250,6 +255,48 @@ class Client(ClientInfo):
             if not state.ready:
                 state.first()  # raises why not
         return subscription
+
+    def _subscribe_many(
+        self,
+        streams: str | Iterable[str],
+        start: StartPlace,
+        end: EndPlace,
+        skip: int,
+        credit_bytes: int,
+        check_crc: bool,
+        on_trimmed: OnTrimmed,
+        timeout_s: float,
+    ) -> Subscription:
+        from tailrace.core import merged_state
+        from tailrace.core.listing import checked_patterns
+        from tailrace.sync.merged_subscription import MergedSubscription
+
+        options = merged_options(start, end, skip, credit_bytes, check_crc, on_trimmed, timeout_s)
+        patterns, driver = checked_patterns(streams), self._driver
+        follows = end is None
+        merged = merged_state.MergedState(self._session, patterns, options, follows=follows, timeout_s=timeout_s)
+        names, total = self._names(patterns, timeout_s)
+        with driver.lock, driver.step:
+            merged.begin(names, total, monotonic())
+            subscription = MergedSubscription(driver, merged)
+            driver.push()
+            driver.wait_until(lambda: merged.ready or merged.has_news)
+            merged.check()
+        return subscription
+
+    def _names(self, patterns: tuple[str, ...], timeout_s: float) -> tuple[list[str], int]:
+        """The streams to begin with, and how many there are of any name."""
+        from tailrace.core import listing
+
+        names, total, after = [each for each in patterns if not listing.is_pattern(each)], 0, ""
+        for pattern in filter(listing.is_pattern, patterns):
+            while True:
+                call = listing.list_call("names", listing.prefix_of(pattern), after, timeout_s)
+                answer = listing.listed(self._ask(call))
+                names, total, after = [*names, *answer.names], answer.total, answer.next
+                if not after:
+                    break
+        return names, total
 
     # --- durable consumers ------------------------------------------------------------------------------------------
 

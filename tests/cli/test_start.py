@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.cli.start import BadStart, parse_start, to_iso
-from tailrace.core.places import NEW, Seq, StartPlace, Time, to_us
+from tailrace.core.places import NEW, Last, Seq, StartPlace, Time, to_us
 
 NOW = datetime(2024, 5, 31, 12, 0, 0, 250_001, UTC)
 NOW_US = 1_717_156_800_250_001
@@ -23,6 +23,7 @@ NOW_US = 1_717_156_800_250_001
         ("new", NEW),
         (" NEW ", NEW),
         ("#17", Seq(17)),
+        ("-10", Last(10)),
         ("1717156800250001", Time(NOW_US)),
         ("10m ago", Time(NOW_US - 600_000_000)),
         ("10 minutes ago", Time(NOW_US - 600_000_000)),
@@ -52,7 +53,7 @@ def test_a_time_without_a_zone_is_local(monkeypatch: pytest.MonkeyPatch) -> None
         time.tzset()
 
 
-@pytest.mark.parametrize("text", ["", "#", "#x", "-5", "10m", "yesterday", "2024-13-01", "٣", "#٣", "10 m  ago", "1e3"])
+@pytest.mark.parametrize("text", ["", "#", "#x", "-", "-x", "10m", "yesterday", "2024-13-01", "٣", "#٣", "10 m  ago"])
 def test_what_is_no_place(text: str) -> None:
     with pytest.raises(BadStart, match="is not a position; write 0, new, #SEQ"):
         parse_start(text, NOW)

@@ -9,7 +9,8 @@ import signal
 import pytest
 
 import tailrace as library
-from tailrace.cli.ending import INTERRUPTED, NO_CONNECTION, OK, REFUSED
+from tailrace.cli import main
+from tailrace.cli.ending import INTERRUPTED, NO_CONNECTION, OK, REFUSED, USAGE
 from tailrace.protocol import messages as m
 from tests.cli.process import DEADLINE_S, start, tailrace
 from tests.client.model import ModelConnection, hang_up
@@ -24,13 +25,13 @@ def stream(server: ModelServer) -> None:
 
 
 def test_everything_there_is(server: ModelServer) -> None:
-    done = tailrace("tail", "s", "--no-follow", "--server", server.address)
+    done = tailrace("tail", "s", "--from", "0", "--no-follow", "--server", server.address)
     assert (done.returncode, done.stderr) == (OK, b"")
     assert done.stdout == b"".join(payload + b"\n" for payload in PAYLOADS)
 
 
 def test_from_a_seq_for_a_count(server: ModelServer) -> None:
-    done = tailrace("tail", "s", "--from", "#1", "-n", "2", "--port", str(server.port))
+    done = tailrace("tail", "s", "--from", "#1", "--count", "2", "--port", str(server.port))
     assert (done.returncode, done.stdout) == (OK, b"\ncr\r\n")
 
 
@@ -40,7 +41,7 @@ def test_times_are_translated(server: ModelServer) -> None:
 
 
 def test_json(server: ModelServer) -> None:
-    done = tailrace("tail", "s", "--json", "--no-follow", "--port", str(server.port))
+    done = tailrace("tail", "s", "--from", "0", "--json", "--no-follow", "--port", str(server.port))
     shown = [json.loads(line) for line in done.stdout.splitlines()]
     assert shown[0] == {
         "stream": "s",
@@ -99,7 +100,7 @@ def test_a_refusal(server: ModelServer) -> None:
 
 def test_a_hole_is_told_beside(server: ModelServer) -> None:
     server.call(lambda: server.model.trim(b"s", 4))
-    done = tailrace("tail", "s", "--from", "#2", "-n", "2", "--port", str(server.port))
+    done = tailrace("tail", "s", "--from", "#2", "--count", "2", "--port", str(server.port))
     assert done.stdout == b"two\nlines\nmsg s 0 0 1 |x\n"
     assert done.stderr == b"tailrace: seqs 2 to 3 are missing: they were trimmed\n"
 
@@ -110,7 +111,7 @@ def test_a_reader_that_has_enough_ends_it_quietly(server: ModelServer, messages:
     server.publish(b"many", *[b"line"] * messages)
     server.model.chunk_messages = 1_000
     read_fd, write_fd = os.pipe()
-    process = start("tail", "many", "--port", str(server.port), stdout=write_fd)
+    process = start("tail", "many", "--from", "0", "--port", str(server.port), stdout=write_fd)
     os.close(write_fd)
     assert os.read(read_fd, 5) == b"line\n"
     os.close(read_fd)
@@ -125,3 +126,27 @@ def test_interrupted_quietly(server: ModelServer) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=DEADLINE_S)
     assert (process.returncode, err) == (INTERRUPTED, b"")
+
+
+def test_the_last_ones(server: ModelServer, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    words = ["tail", "s", "--no-follow", "--server", server.address]
+    assert main.run([*words, "-n", "2"]) == OK
+    assert capfdbinary.readouterr().out == b"two\nlines\nmsg s 0 0 1 |x\n"
+    server.publish(b"s", *[b"%d" % number for number in range(20)])
+    assert main.run(words) == OK
+    assert capfdbinary.readouterr().out == b"".join(b"%d\n" % number for number in range(10, 20))
+    assert main.run([*words, "-n", "0"]) == OK
+    assert capfdbinary.readouterr().out == b""
+    assert main.run([*words, "-n", "1", "--from", "0"]) == USAGE
+
+
+def test_several_streams_have_their_names_before_each_line(
+    server: ModelServer, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    server.publish(b"orders.eu", b"1", b"2")
+    server.publish(b"orders.us", b"3")
+    assert main.run(["tail", "orders.*", "--no-follow", "--server", server.address]) == OK
+    shown = capfdbinary.readouterr().out.splitlines()
+    assert sorted(shown) == [b"orders.eu\t1", b"orders.eu\t2", b"orders.us\t3"]
+    assert main.run(["tail", "orders.us", "orders.eu", "-n", "1", "--no-follow", "--server", server.address]) == OK
+    assert sorted(capfdbinary.readouterr().out.splitlines()) == [b"orders.eu\t2", b"orders.us\t3"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 
+from tailrace.protocol import listing
 from tailrace.protocol import messages as m
 from tailrace.protocol.messages import AnyMessage
 from tailrace.shard.frame import unpack_header
@@ -71,6 +72,11 @@ class Stream:
         del self.frames[: seq - self.first_seq]
         self.first_seq = seq
 
+    def row(self, name: bytes) -> listing.StreamRow:
+        sizes, last_us = sum(map(len, self.frames)), FIRST_TIME_US + self.next_seq - 1
+        numbers = (self.first_seq, self.next_seq, sizes, 2 * sizes, FIRST_TIME_US + self.first_seq, last_us, 30, 600)
+        return listing.StreamRow(name.decode(), "master", self.epoch, *numbers, 0, 0, 0)
+
     def payloads(self) -> list[bytes]:
         return [frame[32 + unpack_header(frame).metadata_bytes :] for frame in self.frames]
 
@@ -95,8 +101,9 @@ class Model:
         self.connections: list[ModelConnection] = []
         self.received: list[AnyMessage] = []  # all messages of all clients, frames copied
         self.chunk_messages = 3
+        self.page = 2  # streams of one LISTED
         self.token: str | None = None
-        self.features = {m.PRODUCERS_FEATURE}
+        self.features = {m.PRODUCERS_FEATURE, listing.FEATURE}
         self.limits = {"max_message_bytes": MAX_MESSAGE_BYTES, "max_envelope_bytes": 2 * MAX_MESSAGE_BYTES}
         self.on_message: Callable[[ModelConnection, AnyMessage], bool] = lambda _connection, _message: False
         """Given each message first; True where that was all there is to do."""
@@ -193,10 +200,27 @@ class ModelConnection:
                 cursor = self.cursors.get(number)
                 if cursor is not None:
                     cursor.credit = (cursor.credit or 0) + nbytes
+            case listing.List():
+                self.say(self.listed(message))
             case m.Ping():
                 self.say(m.Pong())
             case m.Close():
                 self.closed = True
+
+    def listed(self, message: listing.List) -> listing.Listed:
+        if message.what == "workers":
+            return listing.Listed(message.id, workers=(listing.WorkerRow(0, 1, "ready", 2, 3, 4, 5, 0),))
+        if message.what == "total":
+            return listing.Listed(message.id, total=len(self.model.streams))
+        found = sorted(each for each in self.model.streams if each.startswith(message.prefix) and each > message.after)
+        page, rest = found[: self.model.page], found[self.model.page :]
+        following = page[-1].decode() if rest else ""
+        if message.what == "names":
+            return listing.Listed(
+                message.id, tuple([each.decode() for each in page]), (), (), following, len(self.model.streams)
+            )
+        rows = tuple([self.model.stream(each).row(each) for each in page])
+        return listing.Listed(message.id, (), rows, (), following, len(self.model.streams))
 
     def publish(self, message: m.Publish) -> None:
         results: list[m.PartResult] = []
@@ -219,6 +243,8 @@ class ModelConnection:
         kind, value = message.start
         if kind == "new":
             seq = stream.next_seq
+        elif kind == "last":
+            seq = max(stream.next_seq - value, stream.first_seq)
         elif kind == "seq":
             seq = min(max(value, stream.first_seq), stream.next_seq)
         else:

@@ -102,7 +102,7 @@ class Box:
         return [row.split()[1] for row in rows if row.split()[0].isdigit()]
 
     def read(self, stream: str) -> bytes:
-        return self.run(str(COMMAND), "tail", stream, "--no-follow").encode()
+        return self.run(str(COMMAND), "tail", stream, "--from", "0", "--no-follow").encode()
 
 
 def start_box(folder: Path, script: str) -> subprocess.Popen[bytes]:

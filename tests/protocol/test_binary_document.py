@@ -12,12 +12,13 @@ from typing import get_args
 import msgpack
 import pytest
 
+from tailrace.broker.connection.listing import LISTS_MAX
 from tailrace.broker.consumers.edge import session as serving
 from tailrace.broker.consumers.state.decide import ACK_WAIT_US, GRACE_US
 from tailrace.broker.process.settings import Settings
 from tailrace.broker.replication.downstream import calls
 from tailrace.protocol import consuming as c
-from tailrace.protocol import consuming_readers, replication_readers, requests, responses
+from tailrace.protocol import consuming_readers, listing, replication_readers, requests, responses
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol.binary import ClientCodec
@@ -33,6 +34,8 @@ from tests.protocol.wires import (
     REQUEST_KINDS,
     RESPONSE_KINDS,
     STANDING,
+    STREAM_ROW,
+    WORKER_ROW,
     feed_client,
     feed_server,
     flat,
@@ -40,7 +43,7 @@ from tests.protocol.wires import (
     stamped,
 )
 
-FEATURES = (replication_readers.READERS, consuming_readers.READERS)
+FEATURES = (replication_readers.READERS, consuming_readers.READERS, listing.READERS)
 FEATURES_SAY = {opcode for readers in FEATURES for opcode in readers.requests}
 FEATURES_HEAR = {opcode for readers in FEATURES for opcode in readers.responses}
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "binary-protocol.md").read_text()
@@ -74,6 +77,8 @@ FULL: dict[str, m.AnyMessage] = {
     "CONSUME": c.Consume(1, "create", b"s", b"n", From("seq", 0), 0.5, 1, 3, 1, b"m"),
     "CONSUMED": c.Consumed(1, 0, True, True, (STANDING,)),
     "GET": c.Get(1, b"s", b"n", b"m", ((0, 1, 1),), ((2, 1, "why"),), 1, 1, 1, True, 3, 1, 1),
+    "LIST": listing.List(1, "names", b"p", b"a"),
+    "LISTED": listing.Listed(1, ("n",), (STREAM_ROW,), (WORKER_ROW,), "n", 1),
 }
 """Each message that is a map, with every field it can have."""
 INSTEAD: dict[str, m.AnyMessage] = {
@@ -269,6 +274,15 @@ def test_what_is_said_of_consumers() -> None:
     assert f"closed for {GRACE_US // 1_000_000} s" in " ".join(TEXT.split())
     assert f"in flight at most; left out: {ACK_WAIT_US // 1_000_000} |" in TEXT
     assert "for at least two seconds" in " ".join(TEXT.split()) and serving.COPY_WAIT_MIN_S == 2.0
+
+
+def test_what_is_listed() -> None:
+    assert f"feature `{listing.FEATURE}`" in TEXT
+    assert [row[0] for row in table("listed streams")] == [each.name for each in fields(listing.StreamRow)]
+    assert [row[0] for row in table("listed workers")] == [each.name for each in fields(listing.WorkerRow)]
+    assert [row[0] for row in table("lists")] == list(get_args(listing.ListedKind))
+    assert f"{listing.NAMES_MAX} names or {listing.STREAMS_MAX} streams" in " ".join(TEXT.split())
+    assert f"{LISTS_MAX} LISTs of a connection" in " ".join(TEXT.split())
 
 
 def test_the_limits_of_what_is_said_of_consumers() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, get_args
 
-from tailrace.protocol import consuming, replication
+from tailrace.protocol import consuming, listing, replication
 from tailrace.protocol.binary import RESPONSE_MAX_BYTES, ClientCodec
 from tailrace.protocol.consuming import Consume, Consumed, Get, Got, Standing
 from tailrace.protocol.features import HOMES
@@ -66,8 +66,18 @@ MAX_MESSAGE_BYTES = 100_000
 FRAMES = pack_frame(b"one") + pack_frame(b"", metadata=b"\x80") + pack_frame(b"three", metadata=b"\x81\xa1k\x01")
 HELLO = Hello(1, ("a feature",), "test/1")
 ALL_FEATURES = frozenset(HOMES)
-REQUEST_KINDS = {*get_args(CoreRequest), *get_args(consuming.ConsumerRequest), *get_args(replication.NodeRequest)}
-RESPONSE_KINDS = {*get_args(CoreResponse), *get_args(consuming.ConsumerResponse), *get_args(replication.NodeResponse)}
+REQUEST_KINDS = {
+    *get_args(CoreRequest),
+    *get_args(consuming.ConsumerRequest),
+    *get_args(replication.NodeRequest),
+    listing.List,
+}
+RESPONSE_KINDS = {
+    *get_args(CoreResponse),
+    *get_args(consuming.ConsumerResponse),
+    *get_args(replication.NodeResponse),
+    listing.Listed,
+}
 HISTORY = (EpochStart(1, 0, "n1"), EpochStart(4, 6), EpochStart(2**32 - 1, 2**63 - 2, "n" * 32))
 
 frame_cy = load("tailrace.shard.frame_cy")
@@ -91,6 +101,8 @@ def stamped(frames: bytes = FRAMES, seq: int = 4, timestamp_us: int = 1_000) -> 
 
 
 STANDING = Standing(b"billing", 7, 3, None, 2, 1, 0, 0, 5_000_000, 30.0, 5)
+STREAM_ROW = listing.StreamRow("é", "slave", 2, 1, 9, 4_096, 8_192, 1_000, 2_000, 3, 300, 1, 5, 2**63 - 1)
+WORKER_ROW = listing.WorkerRow(1, 4_711, "ready", 250_000, 3, 4, 5, 0)
 REQUESTS: Sequence[Request] = (
     HELLO,
     Open(7, b"news"),
@@ -103,6 +115,7 @@ REQUESTS: Sequence[Request] = (
     Subscribe(2, b"news", From("time", 17), 3, ("seq", 99), 4_096),
     Subscribe(3, b"news", FROM_NEW, 0, ("time", 2**63 - 1), 0),
     Subscribe(4, b"25", From("time", 0), 0, ("now", 0)),
+    Subscribe(5, b"25", From("last", 10)),
     Unsubscribe(1),
     Credit(2, 2**63 - 1),
     Follow(1, b"news", 7, 2, "n1", last=(1, 2**32 - 1)),
@@ -141,6 +154,9 @@ REQUESTS: Sequence[Request] = (
         2**63 - 1,
     ),
     Get(2**32 - 1, b"news", b"billing", b"m1", ((1, 2, 1),), max_messages=10_000, wait_ms=1, ack=2),
+    listing.List(1, "names"),
+    listing.List(2**32 - 1, "streams", "é".encode(), b"n" * 200),
+    listing.List(3, "workers"),
     Prove(b"c=biws"),
     Ping(),
     Pong(),
@@ -197,6 +213,8 @@ RESPONSES: Sequence[Response] = (
     Consumed(3, consumers=(STANDING, replace(STANDING, name=b"n" * 100, lag_us=2**63 - 1, ack_wait_s=0.25))),
     Got(1, (), (), 0, memoryview(b"")),
     Got(2**32 - 1, ((4, 1, 0, 1), (5, 2, 2**32 - 1, 2**32 - 1)), ((0, 0), (7, 2**63 - 1)), 2**63 - 1, stamped()),
+    listing.Listed(1),
+    listing.Listed(2, ("a", "é"), (STREAM_ROW, STREAM_ROW), (WORKER_ROW,), "é", 2**63 - 1),
     Failed("usage", "what is wrong"),
     Failed("full", "no space", True, 5, 2**32 - 1, ((5, 3, 1, "", ""), (0, 3, 0, "full", "no space"))),
     Ping(),

@@ -171,7 +171,7 @@ def test_any_bytes_and_a_last_line_without_its_end(node: Node) -> None:
     given = b"cr at the end\r\n\n\x00\xff\xfe|  |\ntab\t\nlast without end"
     done = run_tailrace(node, "pub", "any-bytes", "--quiet", given=given)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-    done = run_tailrace(node, "tail", "any-bytes", "--no-follow")
+    done = run_tailrace(node, "tail", "any-bytes", "--from", "0", "--no-follow")
     assert (done.returncode, done.stdout, done.stderr) == (0, given + b"\n", b"")
 
 
@@ -198,7 +198,7 @@ def test_a_tail_that_outlives_the_node_says_where_to_go_on(tmp_path_factory: pyt
     node = Node(tmp_path_factory.mktemp("ending") / "data", workers=WORKERS).start()
     try:
         assert run_tailrace(node, "pub", "ending", given=b"one\ntwo\n").returncode == 0
-        command = tailrace(node, "tail", "ending", "--reconnect", "0.2")
+        command = tailrace(node, "tail", "ending", "--from", "0", "--reconnect", "0.2")
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as tail:
             assert tail.stdout is not None and tail.stderr is not None
             assert tail.stdout.read(8) == b"one\ntwo\n"

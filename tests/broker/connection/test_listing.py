@@ -1,0 +1,65 @@
+"""LIST of a binary connection, which is gathered from all workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tailrace.broker.connection import listing as connection_listing
+from tailrace.broker.streams import listing as stream_listing
+from tailrace.protocol import listing
+from tailrace.protocol import messages as m
+from tailrace.protocol.binary import ClientCodec
+from tests.broker.binary import BinaryPeer
+from tests.broker.world import World, world
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path, workers=2, affinity=False) as node:
+        yield node
+
+
+def peer_of(node: World, *, local: bool = True) -> BinaryPeer:
+    peer = BinaryPeer(node, local=local, hello=False)
+    peer.codec = ClientCodec(features=frozenset({listing.FEATURE}))
+    peer.ask(m.Hello(1, (listing.FEATURE,), "t"))
+    return peer
+
+
+def ask(peer: BinaryPeer, *args: object) -> listing.Listed:
+    [answer] = peer.ask(listing.List(7, *args))  # type: ignore[arg-type]
+    assert isinstance(answer, listing.Listed) and answer.id == 7, answer
+    return answer
+
+
+def test_streams_of_all_workers_in_the_order_of_their_names(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = sorted({node.name(slot, f"s{number}.") for slot in (0, 1) for number in range(3)})
+    node.ask(node.connect(), *(f"pub {name} |x" for name in names))
+    node.settle()
+    peer = peer_of(node)
+    assert ask(peer, "names").names == tuple(names)
+    found = ask(peer, "streams")
+    assert [row.name for row in found.streams] == names and found.next == "" and found.total == len(names)
+    for module in (connection_listing, stream_listing):
+        monkeypatch.setattr(module, "STREAMS_MAX", 2)
+    first = ask(peer, "streams")
+    assert [row.name for row in first.streams] == names[:2] and first.next == names[1]
+    second = ask(peer, "streams", b"", first.next.encode())
+    assert [row.name for row in second.streams] == names[2:4]
+    assert [row.name for row in ask(peer, "streams", names[-1].encode()).streams] == names[-1:]
+
+
+def test_workers_are_shown_to_administrators(node: World) -> None:
+    rows = ask(peer_of(node), "workers").workers
+    assert [(row.worker, row.state) for row in rows] == [(0, "ready"), (1, "ready")]
+    [refused] = peer_of(node, local=False).ask(listing.List(1, "workers"))
+    assert isinstance(refused, m.Failed) and (refused.code, refused.id) == ("denied", 1)
+
+
+def test_too_many_at_once(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_listing, "LISTS_MAX", 0)
+    [refused] = peer_of(node).ask(listing.List(1, "names"))
+    assert isinstance(refused, m.Failed) and refused.code == "overloaded"

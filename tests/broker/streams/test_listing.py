@@ -1,0 +1,59 @@
+"""What an owner answers to a listing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tailrace.broker.streams import listing
+from tailrace.broker.streams.owner_calls import call
+from tailrace.protocol.listing import StreamRow
+from tailrace.shard.header import HEADER_PAGE_BYTES
+from tailrace.shard.stream_files import stream_paths
+from tests.broker.owning import Clock, around, make_owner, publish
+
+
+def test_names_come_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "NAMES_MAX", 2)
+    owner = make_owner(tmp_path)
+    for name in (b"b", b"a2", b"a1", b"a3", b"a1/$dead", b"$cursor/a1"):
+        owner.create(name)
+    owner.close_logs()
+    assert call(owner, "list_names", [b"", b""]) == [b"a1", b"a2"]
+    assert call(owner, "list_names", [b"", b"a2"]) == [b"a3", b"b"]
+    assert call(owner, "list_names", [b"a", b"a2"]) == [b"a3"]
+    assert call(owner, "list_names", [b"$", b""]) == [b"$cursor/a1"]
+    assert call(owner, "list_names", [b"a1/$", b""]) == [b"a1/$dead"]
+    assert not owner.catalog.open, "names are listed without opening a stream"
+    owner.release()
+
+
+def test_one_stream_in_numbers(tmp_path: Path) -> None:
+    clock = Clock()
+    owner = make_owner(tmp_path, clock)
+    around(owner).consumer_lag = lambda _name: (2, 3)
+    publish(owner, b"s", b"12345")
+    clock.now_s += 90
+    publish(owner, b"s", b"1234567", b"1234567")
+    [row] = call(owner, "list_streams", [b"s", b""])
+    found = StreamRow(*row)
+    assert (found.name, found.role, found.epoch, found.first_seq, found.next_seq) == ("s", "master", 1, 0, 3)
+    assert (found.content_bytes, found.minute_messages, found.minute_bytes) == (3 * 32 + 19, 2, 2 * 32 + 14)
+    assert found.last_timestamp_us - found.first_timestamp_us == 90_000_000
+    assert (found.consumers, found.consumer_lag_messages, found.lag_messages) == (2, 3, 0)
+    assert found.disk_bytes > 0
+    owner.release()
+
+
+def test_an_empty_stream_and_a_damaged_one(tmp_path: Path) -> None:
+    owner = make_owner(tmp_path)
+    call(owner, "master", [b"empty"])
+    publish(owner, b"torn", b"a", b"b")
+    paths = stream_paths(owner.catalog.shard_path(b"torn"), "torn")
+    os.truncate(paths.index_file, HEADER_PAGE_BYTES)
+    empty, torn = [StreamRow(*row) for row in call(owner, "list_streams", [b"", b""])]
+    assert (empty.name, empty.next_seq, empty.content_bytes, empty.last_timestamp_us) == ("empty", 0, 0, 0)
+    assert (torn.name, torn.role, torn.next_seq) == ("torn", listing.DAMAGED, 0)
+    owner.release()

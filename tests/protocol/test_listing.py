@@ -1,0 +1,46 @@
+"""LIST and LISTED: round trips, and for all else an error that names the fault."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+import pytest
+
+from tailrace.protocol import listing
+from tailrace.protocol.errors import Code, PeerError
+from tailrace.protocol.fields import ELEMENTS_MAX, Fields
+from tailrace.protocol.messages import CONTROL_BODY_MAX_BYTES, Op, pack
+from tests.protocol.wires import STREAM_ROW
+
+
+def read(**fields: Any) -> listing.List:
+    body = Fields("LIST", memoryview(msgpack.packb(fields)), ELEMENTS_MAX)
+    return listing.READERS.requests[Op.LIST](body)  # type: ignore[return-value]
+
+
+def test_what_is_left_out() -> None:
+    assert read(id=1, what="names") == listing.List(1, "names")
+    assert read(id=1, what="streams", prefix="", after=None) == listing.List(1, "streams")
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "text"),
+    [
+        ({"what": "names"}, Code.USAGE, "the field id is missing"),
+        ({"id": 1, "what": "all"}, Code.USAGE, "none of names, streams, workers, total"),
+        ({"id": 1, "what": "names", "prefix": "a b"}, Code.NAME, "cannot begin a stream name"),
+        ({"id": 1, "what": "names", "after": "x" * 201}, Code.NAME, "cannot begin a stream name"),
+    ],
+)
+def test_what_is_wrong(fields: dict[str, Any], code: Code, text: str) -> None:
+    with pytest.raises(PeerError, match=text) as raised:
+        read(**fields)
+    assert raised.value.code is code
+
+
+def test_a_full_answer_is_short_enough() -> None:
+    rows = [STREAM_ROW] * listing.STREAMS_MAX
+    assert len(pack(listing.Listed(1, (), tuple(rows)))) < CONTROL_BODY_MAX_BYTES
+    names = ("n" * 200,) * listing.NAMES_MAX
+    assert len(pack(listing.Listed(1, names))) < 4 * CONTROL_BODY_MAX_BYTES

@@ -1,0 +1,59 @@
+"""Streams by pattern, by the last messages and in lists, at every door of a real node."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+import tailrace
+from tailrace import Last
+from tests.cli.process import tailrace as run_tailrace
+from tests.system.node import PATIENCE_S, Node, running
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with running(tmp_path_factory.mktemp("listing") / "data", workers=2) as node:
+        with tailrace.connect(f"127.0.0.1:{node.port}") as client:
+            for number in range(8):
+                client.publish_many(f"orders.{number}", [b"%d" % each for each in range(5)])
+        yield node
+
+
+def test_a_pattern_reads_streams_of_all_workers_and_those_made_later(node: Node) -> None:
+    with tailrace.connect(f"127.0.0.1:{node.port}") as client, client.subscribe("orders.*", Last(1)) as found:
+        first = [found.receive(PATIENCE_S) for _ in range(8)]
+        assert {(each.stream, each.seq) for each in first if each} == {(f"orders.{number}", 4) for number in range(8)}
+        client.publish("orders.new", b"one")
+        client.publish("returns.new", b"of another name")
+        later = found.receive(PATIENCE_S)
+        assert later is not None and (later.stream, later.seq, later.payload) == ("orders.new", 0, b"one")
+
+
+def test_the_last_messages_by_lines(node: Node) -> None:
+    with node.client() as client:
+        assert client.ask("sub orders.1 -2") == "ok sub orders.1 3"
+        assert [each.payload for each in client.read_messages(2)] == [b"3", b"4"]
+        assert client.ask("sub orders.2 -99") == "ok sub orders.2 0"
+        assert client.ask("sub orders.3 -") == "err from '-' is not a position: a number must follow -"
+        assert client.ask("help sub").startswith("ok command meaning")
+
+
+def test_the_commands(node: Node) -> None:
+    address = f"127.0.0.1:{node.port}"
+    done = run_tailrace("streams", "orders.[0-9]", "--server", address)
+    assert done.stderr == b"tailrace: no streams of orders.[0-9]\n", "only * is a wildcard"
+    rows = [
+        json.loads(line) for line in run_tailrace("streams", "orders.*", "--json", "-s", address).stdout.splitlines()
+    ]
+    assert {row["name"] for row in rows} >= {f"orders.{number}" for number in range(8)}
+    assert all(row["role"] == "master" and row["minute_messages"] <= 5 for row in rows)
+    shown = run_tailrace("top", "--once", "--interval", "0.1", "-s", address).stdout.decode()
+    assert "orders.1" in shown and shown.count(" ready ") == 2
+    with tailrace.connect(address) as client, client.consumer("orders.1", "g"):
+        shown = run_tailrace("stat", "orders.1", "-s", address).stdout.decode()
+    assert "5, seq 0 to 4" in shown and "1, lag 5 messages" in shown
