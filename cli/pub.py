@@ -133,6 +133,11 @@ def command(
     for refusal in outcome.refusals:
         where = f"line {refusal.line:,}: " if refusal.line else ""
         click.echo(f"tailrace: {where}{refusal.code}: {refusal.text}", err=True)
+    if outcome.full_at >= 0:
+        where = f"at line {outcome.full_at:,}" if outcome.full_at else "early"
+        click.echo(
+            f"tailrace: stopped {where}: the disk of the node is full; the rest of the input was not read", err=True
+        )
     if not quiet:
         click.echo(report(outcome, ack=level is not Ack.NONE, one_stream=stream is not None), err=True)
     return REFUSED if outcome.refused else OK

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tailrace import Ack, BatchResult, BrokerError, Client, TailraceError
+from tailrace import Ack, BatchResult, BrokerError, Client, DiskFull, TailraceError
 from tailrace.cli.ending import NO_CONNECTION, CommandError
 from tailrace.cli.lines import LineSplitter
 from tailrace.cli.template import NoStream
@@ -25,6 +25,8 @@ BLOCK_BYTES = 256 << 10  # of input a read
 REFUSALS_MAX = 10  # shown one by one; the rest is counted
 BATCHERS_MAX = 1_000  # streams that have a batch of their own; more than that begin anew
 TICK_S = 0.1
+CONSEQUENCES = frozenset({"producer", "gap", "full"})
+"""Codes of what follows a message that was refused, since its number is missing or its stream's disk is full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +50,12 @@ class PublishOutcome:
     first_seq: int = -1  # of one stream
     last_seq: int = -1
     seconds: float = 0.0
+    full_at: int = -1  # the first line for which the node had no space; 0 if it is not known
 
     def refuse(self, lines: Sequence[int], code: str, text: str) -> None:
         self.refused += len(lines)
-        for line in lines[: REFUSALS_MAX - len(self.refusals)]:
+        shown = 1 if code == DiskFull.code else REFUSALS_MAX - len(self.refusals)
+        for line in lines[:shown] if len(self.refusals) < REFUSALS_MAX else ():
             self.refusals.append(Refusal(line, code, text))
 
 
@@ -61,6 +65,7 @@ class Lane:
     def __init__(self, publisher: Publisher, stream: str) -> None:
         self._publisher = publisher
         self._numbers: deque[Sequence[int]] = deque()
+        self._refused = False
         self.batcher: Batcher = publisher.client.batcher(
             stream,
             headers=publisher.headers,
@@ -82,6 +87,12 @@ class Lane:
             else:
                 self.batcher.add(line)
 
+    def is_consequence(self, error: BrokerError) -> bool:
+        """Whether this refusal only says that an earlier batch of the stream was refused."""
+        found = self._refused and error.code in CONSEQUENCES
+        self._refused = True
+        return found
+
     def _hear(self, result: BatchResult) -> None:
         numbers: list[int] = []
         while len(numbers) < result.count:
@@ -90,7 +101,7 @@ class Lane:
             numbers += head[:room]
             if room < len(head):
                 self._numbers.appendleft(head[room:])
-        self._publisher.hear(result, numbers)
+        self._publisher.hear(result, numbers, self)
 
 
 def _shown_key(key: bytes) -> str | bytes:
@@ -139,7 +150,7 @@ class Publisher:
         started_s = ticked_s = time.monotonic()
         splitter = LineSplitter(self._max_bytes)
         ended = False
-        while not ended:
+        while not ended and self.outcome.full_at < 0:
             if self._has_input():
                 block = os.read(self._input_fd, BLOCK_BYTES)
                 ended = not block
@@ -160,7 +171,7 @@ class Publisher:
         self._tick(self.outcome)
         return self.outcome
 
-    def hear(self, result: BatchResult, numbers: list[int]) -> None:
+    def hear(self, result: BatchResult, numbers: list[int], lane: Lane) -> None:
         """Records the result of the lines with these numbers."""
         outcome = self.outcome
         if result.receipt is not None:
@@ -169,10 +180,19 @@ class Publisher:
                 outcome.first_seq = result.receipt.seq if outcome.first_seq < 0 else outcome.first_seq
                 outcome.last_seq = result.receipt.last_seq
         elif isinstance(result.error, BrokerError):
-            outcome.refuse(numbers, result.error.code, result.error.text)
+            if lane.is_consequence(result.error):
+                outcome.refused += len(numbers)
+            else:
+                outcome.refuse(numbers, result.error.code, result.error.text)
+            self._note_full(result.error, numbers[0])
         else:
             self._lost = self._lost or result.error
             self._lost_from = min(self._lost_from or numbers[0], numbers[0])
+
+    def _note_full(self, error: TailraceError | None, line: int) -> None:
+        """The disk of the node is full: reading more would only be refused too."""
+        if isinstance(error, DiskFull) and self.outcome.full_at < 0:
+            self.outcome.full_at = line
 
     # --- one block ----------------------------------------------------------------------------------------------------
 
@@ -230,6 +250,8 @@ class Publisher:
 
     def _check(self) -> None:
         """Raises CommandError when the connection is gone for good."""
+        if self.ack is Ack.NONE:
+            self._note_full(self.client.last_refusal, 0)
         lost = self._lost or self.client.failure
         if lost is not None:
             self._flush()  # so that each line is counted

@@ -18,15 +18,24 @@ _HOST = re.compile(rb"host[ \t]*:", re.IGNORECASE)
 _PROXY_V1 = re.compile(rb"PROXY (?:TCP4|TCP6|UNKNOWN)\b")
 _PROXY_V2_LINE = b"\0"  # the signature is two empty lines, this, and a line that reads QUIT
 
-_TEXT = "this port speaks lines (send: help) and a binary protocol, not HTTP; /metrics has its own port\n"
-HTTP_400: Final = (
-    "HTTP/1.1 400 Bad Request\r\n"
-    "Content-Type: text/plain; charset=utf-8\r\n"
-    f"Content-Length: {len(_TEXT)}\r\n"
-    "Cache-Control: no-store\r\n"
-    "Connection: close\r\n"
-    f"\r\n{_TEXT}"
-).encode()
+_TEXT = "this port speaks lines (send: help) and a binary protocol, not HTTP; /metrics is on port {port}\n"
+
+
+def http_400(port: int) -> bytes:
+    """The answer to a request of HTTP; `port` is that of the metrics."""
+    text = _TEXT.format(port=port)
+    return (
+        "HTTP/1.1 400 Bad Request\r\n"
+        "Content-Type: text/plain; charset=utf-8\r\n"
+        f"Content-Length: {len(text)}\r\n"
+        "Cache-Control: no-store\r\n"
+        "Connection: close\r\n"
+        f"\r\n{text}"
+    ).encode()
+
+
+HTTP_400: Final = http_400(0)
+"""Stands for the answer until a connection of a node puts in the port."""
 _SETTINGS: Final = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _HTTP_1_1_REQUIRED: Final = 13
 HTTP_2_GOAWAY: Final = _SETTINGS + bytes((0, 0, 8, 7, 0, 0, 0, 0, 0)) + bytes((0, 0, 0, 0, 0, 0, 0, _HTTP_1_1_REQUIRED))

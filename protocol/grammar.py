@@ -14,7 +14,6 @@ from tailrace.protocol.address import PORT_MAX, host_valid
 from tailrace.protocol.consuming import MESSAGES_MAX, REASON_BYTES_MAX, WAIT_MAX_MS
 from tailrace.protocol.errors import Code, PeerError
 from tailrace.protocol.names import consumer_name, readable_name, shown, stream_name, stream_pattern, writable_name
-from tailrace.protocol.places import FROM_THE_END
 from tailrace.protocol.places import NUMBER_MAX as NUMBER_MAX
 from tailrace.shard.epochs import EPOCH_MAX
 from tailrace.shard.frame import pack_frame
@@ -58,15 +57,20 @@ def is_blank(line: bytes | bytearray) -> bool:
 
 
 def place(data: bytes) -> c.From:
-    """FROM: `0`, a time in µs, `#SEQ`, `-COUNT` or `new`. Raises PeerError with `from`."""
+    """FROM: `0`, a time in µs, `#SEQ` or `new`. Raises PeerError with `from`."""
     if data.lower() == b"new":
         return c.FROM_NEW
     if data[:1] == b"#":
         return c.From("seq", _number(data[1:], Code.FROM, f"{shown(data)} is not a position: a seq must follow #"))
-    if data[:1] == b"-":
-        return c.From("last", _number(data[1:], Code.FROM, f"{shown(data)} is not a position: a number must follow -"))
-    text = f"{shown(data)} is not a position in a stream: write 0, a time in microseconds, #SEQ, -COUNT or new"
+    text = f"{shown(data)} is not a position in a stream: write 0, a time in microseconds, #SEQ or new"
     return c.From("time", _number(data, Code.FROM, text))
+
+
+def reading_place(data: bytes) -> c.From:
+    """FROM of a reader: as `place`, or `-COUNT`, the last so many messages."""
+    if data[:1] != b"-":
+        return place(data)
+    return c.From("last", _number(data[1:], Code.FROM, f"{shown(data)} is not a position: a number must follow -"))
 
 
 def _number(data: bytes, code: Code, text: str) -> int:
@@ -126,7 +130,7 @@ def _auth(verb: Verb, rest: bytes, _max: int) -> c.Command:
 
 def _sub(verb: Verb, rest: bytes, _max: int) -> c.Command:
     args = _args(verb, rest, 2, 3)
-    name, start = readable_name(args[0]), place(args[1])
+    name, start = readable_name(args[0]), reading_place(args[1])
     if len(args) == 2:
         return c.Subscribe(name, start)
     if start.kind != "time":
@@ -181,7 +185,7 @@ def _seq(data: bytes, form: str) -> int:
 def _consumer_at(kind: Callable[[bytes, bytes, c.From], c.Command]) -> Callable[[Verb, bytes, int], c.Command]:
     def parse(verb: Verb, rest: bytes, _max: int) -> c.Command:
         stream, name, start = _args(verb, rest, 3, 3)
-        return kind(stream_name(stream), consumer_name(name), place(start))
+        return kind(stream_name(stream), consumer_name(name), reading_place(start))
 
     return parse
 
@@ -196,8 +200,6 @@ def _consumer_only(kind: Callable[[bytes, bytes], c.Command]) -> Callable[[Verb,
 
 def _slave(verb: Verb, rest: bytes, _max: int) -> c.Command:
     host, port, name, start = _args(verb, rest, 4, 4)
-    if start[:1] == b"-":
-        raise PeerError(Code.FROM, "a copy begins at 0, a time in microseconds, #SEQ or new")
     if not host_valid(host.decode("latin-1")):
         raise PeerError(Code.USAGE, f"{shown(host)} is not a host; write: {verb.form}")
     port_number = _number(port, Code.USAGE, f"PORT is a number; write: {verb.form}")
@@ -242,7 +244,7 @@ def _fence(verb: Verb, rest: bytes, _max: int) -> c.Command:
 def _trim(verb: Verb, rest: bytes, _max: int) -> c.Command:
     name, start, *more = _args(verb, rest, 2, 3)
     stream, where = stream_name(name), place(start)
-    if where.kind in FROM_THE_END:
+    if where.kind == "new":
         raise PeerError(Code.FROM, "trim takes a time in microseconds or #SEQ; messages before it are dropped")
     if more and more[0].lower() != b"spare":
         raise PeerError(Code.USAGE, f"{shown(more[0])} is not an option of trim; write: {verb.form}")

@@ -14,6 +14,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -68,6 +69,7 @@ class NodeState:
         except CannotListen:
             self._close_listeners()
             raise
+        self.metrics_port: int = self.http_listener.getsockname()[1]
         self.board = Board(self.slots)
         remove_old_metric_files([Path(tempfile.gettempdir()), Path("/dev/shm"), *runtime_directories()])
 
@@ -79,7 +81,7 @@ class NodeState:
         self.http_listener.close()
         return run_worker(
             WorkerBoot(
-                settings=self.settings,
+                settings=replace(self.settings, metrics_port=self.metrics_port),
                 directory=self.directory,
                 slot=slot,
                 slots=self.slots,

@@ -24,6 +24,7 @@ from tailrace.broker.services import Services
 from tailrace.protocol import answers
 from tailrace.protocol.commands import Close, Foreign, Invalid, Reply, Staged
 from tailrace.protocol.errors import Code
+from tailrace.protocol.foreign import HTTP_400, http_400
 from tailrace.protocol.line import LineCodec
 
 if TYPE_CHECKING:
@@ -114,7 +115,8 @@ class LineClient(ClientConnection):
             self.answer(command.data)
         elif type(command) is Foreign:
             self.services.metrics.refused.add(Code.PROTOCOL)
-            self.answer(command.refusal)
+            is_http = command.refusal == HTTP_400
+            self.answer(http_400(self.services.settings.metrics_port) if is_http else command.refusal)
             self.finish()
         elif type(command) is Close:
             self.answer(answers.ok(command.word))

@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from tailrace.broker.consumers.coordinator.lag_scanner import LagScanner
 from tailrace.broker.process.settings import Durability, StreamPolicy
+from tailrace.broker.streams.listing import disk_bytes
 from tailrace.broker.streams.owner import OpenStream, Owner, Refused
-from tailrace.broker.streams.owner_calls import disk_bytes, spare, tails_of
+from tailrace.broker.streams.owner_calls import spare, tails_of
 from tailrace.broker.streams.syncer import Syncer, SyncJob, SyncRequest
 from tailrace.shard.errors import StorageError
 from tailrace.shard.files import FileSystem

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from tailrace.core.address import Address
 from tailrace.core.backoff import BRIEF_MOST_S, Backoff
-from tailrace.errors import BrokerError, ConnectFailed, ConnectionLost, Denied, TailraceError, Unsupported
+from tailrace.errors import BrokerError, BrokerFault, ConnectFailed, ConnectionLost, Denied, TailraceError, Unsupported
 
 FIRST_ROUNDS = 3
 """Over all addresses, before the first connection."""
@@ -26,7 +26,7 @@ STABLE_S = 1.0
 STAGGER_S = 1.0
 """Between the beginnings of two attempts of which none has connected or failed."""
 
-FINAL = (Denied, Unsupported)
+FINAL = (Denied, Unsupported, BrokerFault)
 """To ask again is no use."""
 
 
@@ -144,6 +144,8 @@ class AddressSelector:
             return sought_s >= self._reconnect_s
         if self.under_way and sought_s < self._connect_timeout_s:
             return False
+        if not self.under_way and sought_s >= self._connect_timeout_s and len(self._reasons) == len(self._addresses):
+            return True
         is_final = len(self._reasons) == len(self._addresses) and all(
             isinstance(each, FINAL) for each in self._reasons.values()
         )

@@ -17,6 +17,7 @@ from tailrace.core.address_selector import AddressSelector, ConnectAttempt
 from tailrace.core.heartbeat import NOT_KNOWN, Heartbeat, Transit
 from tailrace.core.link import BrokerLink
 from tailrace.core.options import ClientOptions
+from tailrace.core.strangers import stranger
 from tailrace.errors import BrokerFault, ClientClosed, ConnectionLost, TailraceError
 from tailrace.protocol import messages as m
 from tailrace.protocol.binary import PublishedRow
@@ -108,6 +109,8 @@ class Connector:
 
     def lost(self, reason: str, now_s: float, *, is_silent: bool = False) -> None:
         """The connection ended, or broke. `is_silent`: since nothing comes from there any more."""
+        if self.phase is ConnectionPhase.GREETING:
+            reason = f"{reason} before a greeting; is this the port of a tailrace broker?"
         if self.link is not None:
             self._disconnect(ConnectionLost(reason), now_s, move_on=is_silent)
 
@@ -129,7 +132,9 @@ class Connector:
                 if self.link is not link:
                     return
         except PeerError as error:
-            self._disconnect(BrokerFault(f"the peer is not a tailrace broker: {error}"), now_s)
+            is_new = self.phase is ConnectionPhase.GREETING
+            text = stranger(bytes(data[:16])) if is_new else f"the peer is not a tailrace broker: {error}"
+            self._disconnect(BrokerFault(text), now_s)
 
     def tick(self, now_s: float) -> None:
         """Handles everything that is due."""

@@ -60,13 +60,13 @@ def checked_patterns(streams: str | Iterable[str]) -> tuple[str, ...]:
     if not texts:
         raise InvalidArgument("no stream to read: pass at least one name or pattern")
     for text in texts:
-        checked_stream(text.replace(WILDCARD, "x") if isinstance(text, str) else text)
+        checked_stream(text.replace(WILDCARD, "x"))
     return texts
 
 
 def list_call(what: ListedKind, prefix: str, after: str, timeout_s: float) -> PendingCall:
     """Raises InvalidArgument."""
-    if not isinstance(prefix, str) or (prefix and not name_bytes_valid(prefix.encode("utf-8", "replace"))):
+    if prefix and not name_bytes_valid(prefix.encode("utf-8", "replace")):
         raise InvalidArgument(f"{prefix!r} cannot begin a stream name")
 
     def make(number: int) -> List:

@@ -42,7 +42,7 @@ class Seq(NamedTuple):
 class Last(NamedTuple):
     """As a start: begin with the last so many messages, or with all if there are fewer."""
 
-    count: int
+    messages: int
 
 
 class Time(NamedTuple):
@@ -64,9 +64,9 @@ def start_of(place: StartPlace) -> From:
     if place is NEW:
         return FROM_NEW
     if isinstance(place, Last):
-        if type(place.count) is not int or not 0 <= place.count <= PLACE_MAX:
-            raise InvalidArgument(f"{place!r} is not a start of reading: the count is a number of messages")
-        return From("last", place.count) if place.count else FROM_NEW
+        if type(place.messages) is not int or not 0 <= place.messages <= PLACE_MAX:
+            raise InvalidArgument(f"{place!r} is not a start of reading: it is a number of messages")
+        return From("last", place.messages) if place.messages else FROM_NEW
     kind, value = _seq_or_time(place, "a start", "START, NEW, Seq(n), Last(n), Time(us) or a datetime")
     return From("seq" if kind == "seq" else "time", value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -10,11 +11,12 @@ from contextlib import contextmanager
 import pytest
 
 import tailrace
-from tailrace import Ack
+from tailrace import Ack, BatchResult
 from tailrace.cli.ending import NO_CONNECTION, CommandError
-from tailrace.cli.publishing import REFUSALS_MAX, Publisher, PublishOutcome, Refusal
+from tailrace.cli.publishing import REFUSALS_MAX, Lane, Publisher, PublishOutcome, Refusal
 from tailrace.cli.template import parse_template
 from tailrace.core.address import Address
+from tailrace.errors import broker_error
 from tailrace.protocol import messages as m
 from tests.client.model import MAX_MESSAGE_BYTES, ModelConnection, hang_up
 from tests.client.model_server import ModelServer
@@ -166,3 +168,52 @@ def test_gone_for_good_while_the_input_is_silent(server: ModelServer) -> None:
             Publisher(client, address, read_fd, "s", ack=Ack.NONE).run()
     os.close(read_fd)
     os.close(write_fd)
+
+
+def test_a_full_disk_ends_it(server: ModelServer) -> None:
+    seen: list[int] = []
+
+    def on_message(connection: ModelConnection, message: m.AnyMessage) -> bool:
+        if isinstance(message, m.Publish):
+            seen.append(message.request)
+            if len(seen) > 3:
+                connection.fail("full", op=m.Op.PUBLISH, id=message.request)
+                return True
+        return False
+
+    server.model.on_message = on_message
+    read_fd, write_fd = os.pipe()
+
+    def feed() -> None:  # for ever: only the full disk ends it
+        with contextlib.suppress(BrokenPipeError), open(write_fd, "wb") as pipe:
+            while True:
+                pipe.write(lines(10_000))
+
+    thread = threading.Thread(target=feed)
+    thread.start()
+    try:
+        with tailrace.connect(server.address) as client:
+            outcome = Publisher(client, Address("127.0.0.1", server.port), read_fd, "s").run()
+    finally:
+        os.close(read_fd)
+        thread.join()
+    assert [each.code for each in outcome.refusals] == ["full"]
+    assert outcome.full_at == outcome.refusals[0].line == outcome.acknowledged + 1
+    assert outcome.lines - 1 <= outcome.acknowledged + outcome.refused <= outcome.lines, "the last one came in part"
+
+
+def test_what_follows_a_refused_message_is_counted_and_not_shown(server: ModelServer) -> None:
+    with tailrace.connect(server.address) as client:
+        publisher = Publisher(client, Address("127.0.0.1", server.port), 0, "s")
+        lane, other = Lane(publisher, "s"), Lane(publisher, "other")
+        for code, numbers, where in (
+            ("producer", [1], other),
+            ("full", [2, 3], lane),
+            ("producer", [4, 5, 6], lane),
+            ("gap", [7], lane),
+            ("denied", [8], lane),
+        ):
+            publisher.hear(BatchResult(0, len(numbers), None, broker_error(code, "why", "s")), numbers, where)
+    outcome = publisher.outcome
+    assert [(each.line, each.code) for each in outcome.refusals] == [(1, "producer"), (2, "full"), (8, "denied")]
+    assert (outcome.refused, outcome.full_at) == (8, 2)

@@ -7,7 +7,7 @@ import io
 
 import pytest
 
-from tailrace.protocol.foreign import HTTP_2_GOAWAY, HTTP_400, foreign_refusal, foreign_start
+from tailrace.protocol.foreign import HTTP_2_GOAWAY, HTTP_400, foreign_refusal, foreign_start, http_400
 
 REQUESTS = [
     b"GET / HTTP/1.1",
@@ -58,11 +58,11 @@ def test_proxies_are_refused_by_name(line: bytes, version: bytes) -> None:
 
 
 def test_the_answer_is_a_whole_http_response() -> None:
-    response = http.client.HTTPResponse(Received(HTTP_400))  # type: ignore[arg-type]
+    response = http.client.HTTPResponse(Received(http_400(5_051)))  # type: ignore[arg-type]
     response.begin()
     assert (response.status, response.getheader("Connection")) == (400, "close")
-    assert b"not HTTP" in response.read()
-    assert HTTP_400.endswith(b"\n")
+    text = response.read()
+    assert b"not HTTP" in text and text.endswith(b"/metrics is on port 5051\n")
 
 
 def test_http_2_is_told_to_use_another_version() -> None:

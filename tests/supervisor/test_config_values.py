@@ -81,7 +81,7 @@ def test_fractions_of_seconds_where_they_are_wanted() -> None:
         (
             Kind.PLACE,
             "yesterday",
-            "'yesterday' is not a position in a stream: write 0, a time in microseconds, #SEQ, -COUNT or new",
+            "'yesterday' is not a position in a stream: write 0, a time in microseconds, #SEQ or new",
         ),
         (Kind.PATH, "a\0b", "control characters"),
     ],

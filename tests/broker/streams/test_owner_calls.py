@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from tailrace.broker.streams.listing import disk_bytes
 from tailrace.broker.streams.owner import Owner, Refused
-from tailrace.broker.streams.owner_calls import STREAMS_ROWS_MAX, call, disk_bytes
+from tailrace.broker.streams.owner_calls import STREAMS_ROWS_MAX, call
 from tailrace.protocol.errors import Code
 from tailrace.shard.header import HEADER_PAGE_BYTES
 from tailrace.shard.meta import Role

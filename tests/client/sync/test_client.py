@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
 import tailrace
 from tailrace import Ack, Client, Receipt
+from tailrace.core.address_selector import AddressSelector
 from tailrace.protocol import messages as m
 from tests.client.model import ModelConnection
 from tests.client.model_server import ModelServer, running_model
@@ -311,3 +313,55 @@ def test_closing_does_not_wait_for_ever(server: ModelServer) -> None:
     client.close(timeout_s=0.05)
     thread.join(PATIENCE_S)
     assert "may or may not be logged" in str(failed[0])
+
+
+# --- what is no broker ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def listening(greeting: bytes | None) -> Iterator[int]:
+    """A port that sends these bytes, or nothing, to all who come."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken: list[socket.socket] = []
+
+        def accept() -> None:
+            while True:
+                try:
+                    taken.append(listener.accept()[0])
+                except OSError:
+                    return
+                if greeting is not None:
+                    taken[-1].recv(1)
+                    taken[-1].sendall(greeting)
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            for sock in taken:
+                sock.close()
+
+
+def test_another_protocol_is_told_at_the_first_attempt() -> None:
+    with listening(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port, pytest.raises(
+        tailrace.ConnectFailed, match=f"127.0.0.1:{port}: this is not a tailrace broker: it answers in"
+    ):
+        tailrace.connect(f"127.0.0.1:{port}", connect_timeout_s=PATIENCE_S)
+
+
+def test_a_port_that_says_nothing_costs_one_connect_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: list[object] = []
+    begin = AddressSelector.begin
+
+    def counted(selector: AddressSelector, now_s: float) -> object:
+        attempt = begin(selector, now_s)
+        attempts.extend([attempt] if attempt else [])
+        return attempt
+
+    monkeypatch.setattr(AddressSelector, "begin", counted)
+    with listening(None) as port, pytest.raises(tailrace.ConnectFailed, match="no greeting within"):
+        tailrace.connect(f"127.0.0.1:{port}", connect_timeout_s=0.2)
+    assert len(attempts) == 1, "one attempt has used all the time there is"

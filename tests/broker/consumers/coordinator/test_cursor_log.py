@@ -18,7 +18,7 @@ from tailrace.broker.consumers.state.records import (
     pack,
 )
 from tailrace.broker.replication.roles.stream_roles import history_of
-from tailrace.broker.streams.owner_calls import disk_bytes
+from tailrace.broker.streams.listing import disk_bytes
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tailrace.shard.errors import StreamDamaged

@@ -1,0 +1,22 @@
+"""What listens at an address that is not a tailrace broker, by the first bytes that it sends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+PROTOCOLS: Final[Mapping[bytes, str]] = {
+    b"HTTP/": "it answers in HTTP: the metrics have a port of their own, the broker has another",
+    b"SSH-": "it speaks SSH",
+    b"\x15\x03": "it wants TLS: write tails:// before the address",
+    b"err ": "it answers in lines of text",
+    b"INFO {": "it is a NATS server",
+    b"-ERR": "it answers like Redis",
+    b"220 ": "it speaks SMTP or FTP",
+}
+
+
+def stranger(data: bytes) -> str:
+    """One sentence for a person; `data` are the first bytes that came, at least one."""
+    known = next((text for start, text in PROTOCOLS.items() if data.startswith(start)), None)
+    return f"this is not a tailrace broker: {known or f'its first bytes are {bytes(data[:8])!r}'}"
