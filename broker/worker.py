@@ -243,8 +243,8 @@ class Worker:
         commands = Commands(services, subscribing, self.calls, self.scouts, self.logins, boot.board, self._ask_to_stop)
         line = LineServices(self.renderings, commands, subscribing)
         node = NodeServices(self.node_id, self.owner, self.followers, self.catalog, subscribing, self.status.gather)
-        listings = Listings(self.calls, boot.board)
-        binary = BinaryServices(self.frame_chunks, self.heartbeats, subscribing, node, boot.slot, self.logins, listings)
+        rest = boot.slot, self.logins, Listings(self.calls, boot.board)
+        binary = BinaryServices(self.frame_chunks, self.heartbeats, subscribing, node, *rest)
         protocols: ProtocolFactories = {
             LineClient.protocol: partial(LineClient, services, line),
             BinaryClient.protocol: partial(BinaryClient, services, binary),
@@ -252,18 +252,8 @@ class Worker:
         self.handshakes = Handshakes(services, protocols, boot.tls.server)
         others = self.links, self.handshakes.begin_tls, boot.admin_listener
         self.acceptor = Acceptor(services, protocols, boot.listener, boot.board, boot.slot, *others)
-        self.siblings = WorkerLinks(
-            self.links,
-            self.owner,
-            self.router,
-            self.calls,
-            self.work,
-            self.fanout,
-            self.followers,
-            boot.settings,
-            boot.slot,
-            self.acceptor.adopt,
-        )
+        known = self.links, self.owner, self.router, self.calls, self.work, self.fanout, self.followers
+        self.siblings = WorkerLinks(*known, boot.settings, boot.slot, self.acceptor.adopt)
 
     # --- life -------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ Unknown fields are ignored, so that later versions may add some.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, cast, get_args
+from typing import Any, Final, cast
 
 import msgpack
 
@@ -44,6 +44,9 @@ def packed_map(body: dict[str, Any]) -> bytes:
 def pack_fields(opcode: int, message: Any) -> bytes:
     """The envelope of a message whose body is its fields, by their names. `message`: of a dataclass with slots."""
     return pack_map(opcode, {name: getattr(message, name) for name in type(message).__slots__})
+
+
+FROM_KINDS: Final = ("seq", "time", "new", "last")
 
 
 class Fields:
@@ -150,7 +153,7 @@ class Fields:
 
     def start(self, key: str) -> From:
         """Reads the position where reading begins. Raises PeerError (`from`)."""
-        kind, value = self.place(key, get_args(FromKind))
+        kind, value = self.place(key, FROM_KINDS)
         return FROM_NEW if kind == "new" else From(cast(FromKind, kind), value)
 
     def stream(self, key: str) -> bytes:

@@ -67,7 +67,7 @@ def place(data: bytes) -> c.From:
 
 
 def reading_place(data: bytes) -> c.From:
-    """FROM of a reader: as `place`, or `-COUNT`, the last so many messages."""
+    """FROM of a reader: as `place`, or `-COUNT`, counted from the end."""
     if data[:1] != b"-":
         return place(data)
     return c.From("last", _number(data[1:], Code.FROM, f"{shown(data)} is not a position: a number must follow -"))

@@ -79,7 +79,7 @@ class WorkerRow:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """`next`: ask again for what comes after this name; empty at the end. `total`: streams of the node, of any name."""
+    """`next`: the name to go on after; empty at the end. `total`: streams of the node, of any name."""
 
     id: int
     names: tuple[str, ...] = ()

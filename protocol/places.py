@@ -8,8 +8,8 @@ FromKind: TypeAlias = Literal["time", "seq", "new", "last"]
 
 
 class From(NamedTuple):
-    """A place in a stream: the first message at or after a time (µs since the epoch), a seq, the end, or so many
-    messages before the end."""
+    """A place in a stream: the first message at or after a time (µs since the epoch), a seq, the end, or a number
+    of messages before the end."""
 
     kind: FromKind
     value: int

@@ -19,7 +19,7 @@ from tailrace.broker.connection import hello_login
 from tailrace.broker.connection.client import READ_BYTES_MAX
 from tailrace.broker.connection.heartbeat import Heartbeats
 from tailrace.broker.connection.hello_login import GreetedClient
-from tailrace.broker.connection.listing import Listings, list_
+from tailrace.broker.connection.listing import Listings
 from tailrace.broker.connection.login import NO_LOGIN_TEXT, Logins
 from tailrace.broker.connection.transport import AnySocket, Transport, send_file
 from tailrace.broker.consumers.edge import binary
@@ -677,7 +677,7 @@ _HANDLERS: Mapping[type, Callable[[BinaryClient, Any], None]] = {
     m.Malformed: BinaryClient.malformed,
     c.Consume: binary.consume,
     c.Get: binary.get,
-    listing.List: list_,
+    listing.List: lambda client, message: client.binary.listings.list(client, message),
     r.Follow: lambda client, message: client.replication.follow(message),
     r.Watch: lambda client, message: client.replication.watch(message),
     r.Claim: lambda client, message: client.replication.claim(message),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from tailrace.broker.access.rules import Right
 from tailrace.broker.process.scoreboard import Board
@@ -15,13 +16,25 @@ from tailrace.protocol.listing import NAMES_MAX, STREAMS_MAX, List, Listed, Stre
 from tailrace.protocol.messages import pack
 from tailrace.protocol.opcodes import Op
 
-if TYPE_CHECKING:
-    from tailrace.broker.connection.binary import BinaryClient
-
 LISTS_MAX: Final = 16
 """Of one connection that are not answered yet."""
 NOT_ADMIN_TEXT = "listing the workers needs the right to administer"
 TOO_MANY_TEXT = f"this connection waits for {LISTS_MAX} lists, which is its limit"
+
+
+class ListingClient(Protocol):
+    """A connection that asks for lists. `listing`: how many of them are not answered yet."""
+
+    listing: int
+    is_free: bool
+
+    def may(self, right: Right, stream: bytes = b"") -> bool: ...
+
+    def say(self, envelope: bytes) -> None: ...
+
+    def refuse_request(self, op: int, number: int, code: Code, text: str) -> None: ...
+
+    def note_awaited(self) -> None: ...
 
 
 class Listings:
@@ -31,15 +44,26 @@ class Listings:
         self._calls = calls
         self._board = board
 
-    def answer(self, client: BinaryClient, message: List, done: Callable[[Listed | Refused], None]) -> None:
+    def list(self, client: ListingClient, message: List) -> None:
+        """Answers a LIST of a connection."""
+        if message.what == "workers" and not client.may(Right.ADMIN):
+            client.refuse_request(Op.LIST, message.id, Code.DENIED, NOT_ADMIN_TEXT)
+        elif client.listing >= LISTS_MAX:
+            client.refuse_request(Op.LIST, message.id, Code.OVERLOADED, TOO_MANY_TEXT)
+        else:
+            client.listing += 1
+            self._gather(client, message, partial(_answer, client, message))
+            client.note_awaited()
+
+    def _gather(self, client: ListingClient, message: List, done: Callable[[Listed | Refused], None]) -> None:
         """Calls `done` once. If a worker is down the outcome is an error, not a list that lacks something."""
         total = sum(slot.streams for slot in self._board)
         if message.what in ("workers", "total"):
             workers = self._workers() if message.what == "workers" else ()
             done(Listed(message.id, workers=workers, total=total))
             return
-        parts: list[list[Any]] = []
-        failed: list[Refused] = []
+        parts: deque[Sequence[Any]] = deque()
+        failed: deque[Refused] = deque()
         missing = self._board.slots
         verb, most = ("list_names", NAMES_MAX) if message.what == "names" else ("list_streams", STREAMS_MAX)
 
@@ -74,7 +98,7 @@ class Listings:
         )
 
 
-def _page(message: List, parts: list[list[Any]], most: int, total: int, client: BinaryClient) -> Listed:
+def _page(message: List, parts: Sequence[Sequence[Any]], most: int, total: int, client: ListingClient) -> Listed:
     """The first `most` of all parts, as far as the client may read them."""
     names = message.what == "names"
     rows = sorted((row for part in parts for row in part), key=_name_of)
@@ -89,19 +113,7 @@ def _name_of(row: Any) -> bytes:
     return row if isinstance(row, bytes) else row[0].encode()
 
 
-def list_(client: BinaryClient, message: List) -> None:
-    """A LIST of a connection."""
-    if message.what == "workers" and not client.may(Right.ADMIN):
-        client.refuse_request(Op.LIST, message.id, Code.DENIED, NOT_ADMIN_TEXT)
-    elif client.listing >= LISTS_MAX:
-        client.refuse_request(Op.LIST, message.id, Code.OVERLOADED, TOO_MANY_TEXT)
-    else:
-        client.listing += 1
-        client.binary.listings.answer(client, message, partial(_answer, client, message))
-        client.note_awaited()
-
-
-def _answer(client: BinaryClient, message: List, outcome: Listed | Refused) -> None:
+def _answer(client: ListingClient, message: List, outcome: Listed | Refused) -> None:
     client.listing -= 1
     if isinstance(outcome, Refused):
         client.refuse_request(Op.LIST, message.id, outcome.code, outcome.text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import cast
 
 from tailrace.aio.driver import AsyncDriver
@@ -16,7 +17,7 @@ from tailrace.errors import OperationTimeout
 class AsyncMergedSubscription(AsyncSubscription):
     """The messages of several streams. Those of one stream are in order; streams take turns.
 
-    Made by `AsyncClient.subscribe` for a list of names or a pattern. `stream` shows what was asked for, a message its
+    Made by `AsyncClient.subscribe` for a list of names or a pattern. `stream` has all of them, a message its
     own.
     """
 
@@ -65,7 +66,8 @@ class AsyncMergedSubscription(AsyncSubscription):
             self._given = None
             merged.poll(driver.now_s())
             driver.advance()
-            await self._wait(lambda: merged.has_news, min(deadline_s, merged.poll_s))
+            poll_s = merged.poll_s
+            await driver.wait_until(partial(merged.has_changed, poll_s), min(deadline_s, poll_s))
             if not merged.has_news and driver.now_s() >= deadline_s:
                 raise OperationTimeout(f"{merged.stream}: no message came in time")
         self._given, self._rest = arrived, iter(arrived.messages)

@@ -116,7 +116,7 @@ class MergedState:
         self.poll_s = math.inf if self._cancelled else now_s + POLL_S
 
     def _common_prefix(self) -> str:
-        """Of all patterns."""
+        """The longest prefix that all patterns share."""
         prefixes = [prefix for prefix, _matches in self._matchers]
         first, last = min(prefixes), max(prefixes)
         length = next((i for i, each in enumerate(first) if last[i : i + 1] != each), len(first))
@@ -136,6 +136,10 @@ class MergedState:
     @property
     def has_news(self) -> bool:
         return self.is_over or any(state.has_news for state in self._states)
+
+    def has_changed(self, poll_s: float) -> bool:
+        """Whether there is something to read, or another time to look for more streams than `poll_s`."""
+        return self.has_news or self.poll_s != poll_s
 
     @property
     def ready(self) -> bool:

@@ -40,7 +40,7 @@ class Seq(NamedTuple):
 
 
 class Last(NamedTuple):
-    """As a start: begin with the last so many messages, or with all if there are fewer."""
+    """As a start: begin this number of messages before the end, or with the oldest if there are fewer."""
 
     messages: int
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from time import monotonic
 from typing import cast
 
@@ -15,7 +16,7 @@ from tailrace.sync.subscription import Subscription
 class MergedSubscription(Subscription):
     """The messages of several streams. Those of one stream are in order; streams take turns.
 
-    Made by `Client.subscribe` for a list of names or a pattern. `stream` shows what was asked for, a message its own.
+    Made by `Client.subscribe` for a list of names or a pattern. `stream` has all of them, a message its own.
     """
 
     def __init__(self, driver: Driver, merged: MergedState) -> None:
@@ -50,6 +51,7 @@ class MergedSubscription(Subscription):
                 self._given = None
                 merged.poll(monotonic())
                 driver.push()
-                driver.wait_until(lambda: merged.has_news, min(deadline_s, merged.poll_s))
+                poll_s = merged.poll_s
+                driver.wait_until(partial(merged.has_changed, poll_s), min(deadline_s, poll_s))
                 if not merged.has_news and monotonic() >= deadline_s:
                     raise OperationTimeout(f"{merged.stream}: no message came in time")

@@ -15,7 +15,8 @@ from tailrace.protocol.binary import ClientCodec
 from tailrace.protocol.consuming import Consume, Consumed, Get, Got
 from tailrace.protocol.envelope import pack_envelope
 from tailrace.protocol.errors import PeerError
-from tailrace.protocol.features import CONSUMERS, REPLICATION
+from tailrace.protocol.features import CONSUMERS, LISTING, REPLICATION
+from tailrace.protocol.listing import List, Listed
 from tailrace.protocol.places import FROM_NEW, From
 from tailrace.protocol.replication import (
     Ask,
@@ -44,6 +45,8 @@ from tests.protocol.wires import (
     REQUEST_KINDS,
     RESPONSE_KINDS,
     STANDING,
+    STREAM_ROW,
+    WORKER_ROW,
     flat,
     kept,
     publish,
@@ -81,9 +84,19 @@ OF_A_CONSUMER = [
     *says(m.Hello(1, (CONSUMERS,), "tailrace/9")),
     *hears(m.Welcome(1, (CONSUMERS,), "tailrace/9", "n1", 0, {})),
 ]
+OF_A_LIST = [
+    *says(m.Hello(1, (LISTING,), "tailrace/9")),
+    *hears(m.Welcome(1, (LISTING,), "tailrace/9", "n1", 0, {})),
+]
 SUBSCRIBED = [*says(m.Subscribe(1, b"s", From("seq", 4))), *hears(m.Subscribed(1, 4, 0))]
 
 SCENARIOS: dict[str, list[Step]] = {
+    "streams page by page": [
+        *OF_A_LIST, *says(List(1, "streams"), List(2, "workers")), *hears(Listed(2, workers=(WORKER_ROW,))),
+        *hears(Listed(1, streams=(STREAM_ROW,), next="é", total=2)),
+        *says(List(3, "streams", b"", "é".encode())), *hears(Listed(3, total=2)),
+        *garbles(m.pack(List(4, "names")).replace(b"names", b"games"), 36, 4, "usage"),
+    ],
     "greeting": GREETING,
     "another version": [("→", m.Hello(2, (), "c"), (1, 0, "unsupported", True))],
     "a wrong token": [*says(m.Hello(1, (), "c", "wrong")), *hears(m.Failed("denied", "the token is wrong", True))],

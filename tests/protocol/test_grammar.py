@@ -154,7 +154,7 @@ BAD: list[tuple[bytes, Code]] = [
     (b"sub s 0 -1", Code.USAGE),
     (b"sub s #0 1", Code.USAGE),
     (b"sub s new 1", Code.USAGE),
-    (b"sub s -1", Code.FROM),
+    (b"sub s -x", Code.FROM),
     (b"sub s #", Code.FROM),
     (b"sub s #x", Code.FROM),
     (b"sub s # 5", Code.FROM),

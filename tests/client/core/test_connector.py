@@ -64,7 +64,7 @@ def test_a_dial_that_takes_too_long() -> None:
     pair.now_s += 2.0
     session.tick(pair.now_s)
     assert "no connection within 2 s" in str(session.failure)
-    assert attempt is not None and not session.dialled(attempt, pair.now_s)
+    assert not session.dialled(attempt, pair.now_s)
     session.dial_failed(attempt, "late", pair.now_s)
     assert session.link is None
 

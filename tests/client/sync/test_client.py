@@ -346,8 +346,9 @@ def listening(greeting: bytes | None) -> Iterator[int]:
 
 
 def test_another_protocol_is_told_at_the_first_attempt() -> None:
-    with listening(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port, pytest.raises(
-        tailrace.ConnectFailed, match=f"127.0.0.1:{port}: this is not a tailrace broker: it answers in"
+    with (
+        listening(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port,
+        pytest.raises(tailrace.ConnectFailed, match=f"127.0.0.1:{port}: this is not a tailrace broker: it answers in"),
     ):
         tailrace.connect(f"127.0.0.1:{port}", connect_timeout_s=PATIENCE_S)
 
