@@ -16,7 +16,6 @@ from tailrace.protocol.opcodes import Op
 
 if TYPE_CHECKING:
     from tailrace.protocol.fields import Fields
-    from tailrace.protocol.messages import Request, Response
 
 REPLICATION: Final = "replication"
 """What nodes say to each other: `protocol.replication`."""
@@ -33,11 +32,11 @@ class FeatureReaders(NamedTuple):
     `request_elements_max`, `response_elements_max`: of any array or map in one.
     """
 
-    requests: Mapping[int, Callable[[Fields], Request]]
-    responses: Mapping[int, Callable[[Fields], Response]]
+    requests: Mapping[int, Callable[[Fields], Any]]
+    responses: Mapping[int, Callable[[Fields], Any]]
     request_elements_max: int
     response_elements_max: int
-    fixed_responses: Mapping[int, Callable[[memoryview], Response]] = MappingProxyType({})
+    fixed_responses: Mapping[int, Callable[[memoryview], Any]] = MappingProxyType({})
 
 
 REQUESTS: Final[Mapping[int, str]] = {
