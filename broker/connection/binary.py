@@ -156,7 +156,8 @@ class BinaryClient(GreetedClient):
     def awaited(self) -> int:
         replicating = 0 if self.follower is None else self.follower.awaited
         consuming = 0 if self._serving is None else self._serving.awaited
-        return self.under_way + len(self.asked) + replicating + consuming + self.listing + self.barred + self.codec.waits
+        asked = len(self.asked) + self.listing
+        return self.under_way + asked + replicating + consuming + self.barred + self.codec.waits
 
     @property
     def consumers(self) -> ConsumerSession:
