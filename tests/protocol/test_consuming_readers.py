@@ -31,9 +31,11 @@ FRAME = pack_frame(b"x")
 
 def read(opcode: int, fields: dict[str, Any]) -> m.AnyMessage:
     body = memoryview(msgpack.packb(fields))
+    readers, elements_max = READERS.responses, READERS.response_elements_max
     if opcode in READERS.requests:
-        return READERS.requests[opcode](Fields(m.Op(opcode).name, body, READERS.request_elements_max))
-    return READERS.responses[opcode](Fields(m.Op(opcode).name, body, READERS.response_elements_max))
+        readers, elements_max = READERS.requests, READERS.request_elements_max
+    message: m.AnyMessage = readers[opcode](Fields(m.Op(opcode).name, body, elements_max))
+    return message
 
 
 def test_what_is_left_out() -> None:

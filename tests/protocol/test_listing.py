@@ -16,7 +16,8 @@ from tests.protocol.wires import STREAM_ROW
 
 def read(**fields: Any) -> listing.List:
     body = Fields("LIST", memoryview(msgpack.packb(fields)), ELEMENTS_MAX)
-    return listing.READERS.requests[Op.LIST](body)  # type: ignore[return-value]
+    message: listing.List = listing.READERS.requests[Op.LIST](body)
+    return message
 
 
 def test_what_is_left_out() -> None:
