@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 Bound = TypeVar("Bound")
 
 EXIT_CANNOT_BIND = 4
+DESCRIPTORS_FOR_EACH_STREAM = 16  # of a process; an open stream takes four of them
+OPEN_STREAMS_LEAST = 8
 UMASK = 0o027  # all that a node writes is for its user and, to read, for its group
 BIND_PATIENCE_S, BIND_RETRY_S = 1.0, 0.02
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
@@ -53,7 +55,7 @@ class NodeState:
     """The state that the supervisor holds while the node runs, and passes to each worker it forks."""
 
     def __init__(self, settings: Settings, tls: TLSContexts, directory: DataDirectory, lock: DirectoryLock) -> None:
-        self.settings = settings
+        self.settings = fit_open_streams(settings)
         self.tls = tls
         self.directory = directory
         self.lock = lock
@@ -226,7 +228,7 @@ def _reload(node: NodeState, reload: Callable[[], Settings] | None) -> None:
     changed = [name for name in fixed if getattr(fresh, name) != getattr(node.settings, name)]
     if changed:
         log.warning("these settings change only with a restart: %s", ", ".join(changed))
-    node.settings, node.tls = fresh, tls
+    node.settings, node.tls = fit_open_streams(fresh), tls
 
 
 def patiently(bind: Callable[[], Bound]) -> Bound:
@@ -283,6 +285,19 @@ def remove_old_metric_files(places: Iterable[Path]) -> None:
             for path in (*lock.parent.glob("*.db"), *lock.parent.glob("lane_*.lock"), lock):
                 path.unlink()
             lock.parent.rmdir()
+
+
+def fit_open_streams(settings: Settings) -> Settings:
+    """The settings with no more open streams than leave descriptors for connections: somebody who uses many streams
+    would otherwise take them all.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    most = max(limit // DESCRIPTORS_FOR_EACH_STREAM, OPEN_STREAMS_LEAST)
+    if limit == resource.RLIM_INFINITY or settings.max_open_streams <= most:
+        return settings
+    text = "a process may have %d descriptors here: max_open_streams is taken as %d instead of %d; raise LimitNOFILE"
+    log.warning(text, limit, most, settings.max_open_streams)
+    return replace(settings, max_open_streams=most)
 
 
 def raise_descriptor_limit() -> None:

@@ -27,7 +27,8 @@ REFUSED_MAX: Final = 256
 """Connections that are told at a time why they are refused; further ones are closed at once."""
 EVICTIONS_A_SCAN: Final = 64
 """Connections that are closed at once, since finding them takes a look at all."""
-FILES_A_STREAM: Final = 4
+RESERVED_A_STREAM: Final = 5
+"""Four are its files, in the worker that owns it; one is for telling connections why they are refused."""
 RESERVED_LEAST: Final = 64
 EVICTED_TEXT = "this connection is closed, since others need its place: connect again"
 
@@ -41,7 +42,7 @@ class ConnectionAdmission:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         reserved = reserved_descriptors(services.settings, limit)
         self._descriptors_max = limit - reserved
-        self._refused_max = self._descriptors_max + reserved // 4
+        self._refused_max = self._descriptors_max + reserved // RESERVED_A_STREAM
 
     def refusal(self, account: Account, fd: int) -> str:
         """Why a new connection cannot be taken; empty if it can. May close others for it."""
@@ -74,14 +75,14 @@ class ConnectionAdmission:
         return bool(victims)
 
     def _of_the_largest(self, newcomer: Account) -> list[Connection]:
-        """The longest idle connections of the address with the most, but not so many that it has fewer than the
-        newcomer's.
+        """The longest idle connections of the address with the most: half of those that it has more than the
+        newcomer's, so that both may have as many in the end.
         """
         clients = [client for client in self._services.clients.values() if client.evictable]
         if not clients:
             return []
         largest = max(clients, key=lambda client: client.account.connections).account
-        count = min(EVICTIONS_A_SCAN, largest.connections - newcomer.connections - 1)
+        count = min(EVICTIONS_A_SCAN, (largest.connections - newcomer.connections) // 2)
         if count <= 0:
             return []
         log.warning("closing %d connections of %s, which has the most, for others", count, largest.key)
@@ -98,5 +99,5 @@ def _evict(connection: Connection) -> None:
 
 def reserved_descriptors(settings: Settings, limit: int) -> int:
     """Descriptors that connections do not get: for the files of streams, for links and for administration."""
-    wanted = settings.reserved_descriptors or settings.max_open_streams * FILES_A_STREAM
+    wanted = settings.reserved_descriptors or settings.max_open_streams * RESERVED_A_STREAM
     return min(max(wanted, RESERVED_LEAST), limit // 2)

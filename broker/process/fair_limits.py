@@ -106,7 +106,7 @@ class FairLimits:
         "descriptors of a worker that are kept for files and administration; at most half of all",
         low=16,
         high=1_000_000,
-        zero="four for each of max_open_streams",
+        zero="five for each of max_open_streams",
     )
     max_upstreams: int = setting(
         "limits",

@@ -131,6 +131,24 @@ def test_all_descriptors_that_the_system_grants_are_used() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.parametrize(
+    ("limit", "wanted", "taken"),
+    [
+        (1_024, 1_024, 64),
+        (1_024, 50, 50),
+        (64, 1_024, 8),
+        (1 << 20, 1_024, 1_024),
+        (resource.RLIM_INFINITY, 9_999, 9_999),
+    ],
+)
+def test_open_streams_leave_descriptors_for_connections(
+    limit: int, wanted: int, taken: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _what: (limit, limit))
+    assert main.fit_open_streams(Settings(max_open_streams=wanted)).max_open_streams == taken
+    assert (f"max_open_streams is taken as {taken} instead of {wanted}" in caplog.text) is (taken != wanted)
+
+
 def test_metric_files_of_earlier_versions_are_removed(tmp_path: Path) -> None:
     def leave(name: str) -> Path:
         path = tmp_path / name

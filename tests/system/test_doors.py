@@ -117,3 +117,16 @@ def test_publishes_go_on_while_connections_take_all_descriptors(tmp_path: Path) 
         for number in range(20):
             assert publisher.ask(f"pub s{number} |x") == f"ok pub s{number} 0"
         assert "streams" in admin(node.data / "admin.sock", "help").stdout
+
+
+def test_somebody_who_uses_many_streams_leaves_descriptors_to_others(tmp_path: Path) -> None:
+    """More streams than there are descriptors for: those used least are closed, and newcomers are served."""
+    node = NarrowNode(tmp_path / "data", workers=1).start()
+    with contextlib.ExitStack() as held:
+        held.callback(node.kill)
+        client = held.enter_context(node.client())
+        client.send("ack on", *[f"pub s{number} |x" for number in range(DESCRIPTORS // 2)])
+        answers = client.read_answers(1 + DESCRIPTORS // 2)
+        assert not [answer for answer in answers if answer.startswith("err")]
+        with node.client() as newcomer:
+            assert newcomer.ask("ping") == "ok pong"
