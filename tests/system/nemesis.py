@@ -4,6 +4,11 @@
     python -m tests.system.nemesis --rounds 1 --seed 1234     # the same faults again
     python -m tests.system.nemesis --plan failed-1234.json    # those of a file, which may be made shorter by hand
 
+On a slow disk a node does more while a role is being written, so that faults meet it there:
+
+    cc -shared -fPIC -o slow_flush.so bench/slow_flush.c
+    SLOW_FLUSH_US=60000 LD_PRELOAD=./slow_flush.so python -m tests.system.nemesis --minutes 15
+
 A round is a tree of 3 to 5 nodes, each on a machine of its own, and phases of faults: nodes are killed, stopped, cut
 off both ways and one way, reloaded, and their disks filled, while an operator fails over and moves slaves. After each
 phase everything is healed. Then, as the documents promise:
