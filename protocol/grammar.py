@@ -20,6 +20,7 @@ from tailrace.shard.frame import pack_frame
 from tailrace.shard.names import name_bytes_valid
 
 _FINISH_FORM = "ack STREAM NAME SEQ [LAST]"
+_MARK_BYTES_MAX = 64
 _NUMBER_DIGITS_MAX = len(str(NUMBER_MAX))
 _BLANKS = b" \t"
 _WORD = re.compile(rb"[ \t]*([^ \t|]*)[ \t]*")
@@ -258,6 +259,13 @@ def _streams(verb: Verb, rest: bytes, _max: int) -> c.Command:
     return c.Streams(*args)
 
 
+def _grown(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    args = _args(verb, rest, 0, 1)
+    if args and (len(args[0]) > _MARK_BYTES_MAX or not args[0].isascii()):
+        raise PeerError(Code.USAGE, f"{shown(args[0])} is no mark of an earlier answer")
+    return c.Grown(*args)
+
+
 def _stream_only(
     kind: Callable[[bytes], c.Command], checked: Callable[[bytes], bytes] = stream_name
 ) -> Callable[[Verb, bytes, int], c.Command]:
@@ -319,6 +327,7 @@ _ROWS = (
         _trim,
     ),
     Verb("streams [PREFIX]", "the node's streams", True, _streams),
+    Verb("grown [MARK]", "the streams that have grown since MARK, which an earlier answer has", True, _grown),
     Verb("stat STREAM", "one stream in numbers", True, _stream_only(c.Stat, readable_name)),
     Verb("workers", "the node's worker processes", True, _bare(c.Workers())),
     Verb("conns", "the node's connections", True, _bare(c.Conns())),
@@ -335,6 +344,7 @@ WORDS: Final[Mapping[str, str]] = {
     "WAIT_MS": f"milliseconds to wait for messages, at most {WAIT_MAX_MS}; default 0",
     "MAX": f"number of messages, at most {MESSAGES_MAX}; default 1",
     "REASON": "a word",
+    "MARK": "the value of mark in an earlier answer of this node",
     "PREFIX": "how the names begin",
     "EPOCH": "the number of a master's term",
     "NODE": "the name of the node, which the answer has if it is missing",

@@ -90,6 +90,12 @@ class BrokerConnection:
             elif isinstance(response, m.Failed) and (response.fatal or response.id == asked):
                 raise broker_error(response.code, response.text, stream)
 
+    def check(self) -> None:
+        """Returns once the broker has answered. Raises ConnectionLost, OperationTimeout, BrokerFault."""
+        self._send(m.Ping())
+        while not isinstance(self.next_response(), m.Pong):
+            pass
+
     @property
     def node_id(self) -> str:
         return self.welcome.node
@@ -178,24 +184,50 @@ def _dial(addresses: Sequence[Address]) -> tuple[socket.socket, Address]:
 
 def list_streams(address: Address) -> list[str]:
     """Returns all streams of the node, which it sends to its own machine only. Raises TailraceError."""
+    return parse_listing(_ask_lines(address, "streams"))
+
+
+class GrowthReport(NamedTuple):
+    """The streams that have grown since an earlier mark, None if the node does not know; its next mark, and the number
+    of all its streams."""
+
+    mark: str
+    number: int
+    names: list[str] | None
+
+
+def list_grown(address: Address, mark: str) -> GrowthReport:
+    """Asks the node, which answers its own machine only. Without a mark no stream is known. Raises TailraceError."""
+    rows = [line.split(" ", 1) for line in parse_table(_ask_lines(address, f"grown {mark}".rstrip()))]
+    values = {field: value for field, value in rows if field != "grown"}
+    names = [value for field, value in rows if field == "grown"]
+    return GrowthReport(values["mark"], int(values["streams"]), names if values["known"] == "1" else None)
+
+
+def _ask_lines(address: Address, line: str) -> bytes:
+    """Returns the answer to a line, on a connection of its own. Raises TailraceError."""
     sock, address = _dial([address])
     with sock:
         try:
-            sock.sendall(b"streams\r\n")
+            sock.sendall(f"{line}\r\n".encode())
             end_output(sock)
-            said = b"".join(iter(lambda: sock.recv(RECEIVE_BYTES), b""))
+            return b"".join(iter(lambda: sock.recv(RECEIVE_BYTES), b""))
         except OSError as error:
             raise ConnectionLost(f"the connection to {address} was lost: {error}") from None
-    return parse_listing(said)
 
 
 def parse_listing(said: bytes) -> list[str]:
     """The names in the answer to `streams`. Raises BrokerError for an `err`."""
+    return [line.split(" ", 1)[0] for line in parse_table(said)]
+
+
+def parse_table(said: bytes) -> list[str]:
+    """The rows of an answer. Raises BrokerError for an `err`."""
     lines = said.decode(errors="replace").splitlines()
     for line in lines:
         if line.startswith("err "):
             _, code, text = (*line.split(" ", 2), "")[:3]
             raise broker_error(code, f"{text} (without it, name the streams in the option streams, without patterns)")
     if not lines or lines[-1] != ".":
-        raise ConnectionLost("the broker closed the connection in the middle of its list of streams")
-    return [line.split(" ", 1)[0] for line in lines[1:-1]]
+        raise ConnectionLost("the broker closed the connection in the middle of its answer")
+    return lines[1:-1]

@@ -32,7 +32,7 @@ from tailrace.shard.epochs import DEFAULT_HISTORY, History, find_epochs
 from tailrace.shard.frame import SEQ_OFFSET
 from tailrace.shard.leaves import load
 from tailrace.shard.walk import fault_text
-from tailrace.spark.broker_connection import BrokerConnection, Chunk, list_streams
+from tailrace.spark.broker_connection import BrokerConnection, Chunk, GrowthReport, list_grown, list_streams
 from tailrace.spark.entries import ENTRY, Entries, no_entries
 from tailrace.spark.frames import index_of
 from tailrace.spark.patterns import is_exact, is_wanted, needs_listing
@@ -47,6 +47,7 @@ PAUSE_S: Final = 0.2
 UNKNOWN_SHARD: Final = -1
 BOOT_BITS: Final = 48
 LOST: Final = (ConnectionLost, OperationTimeout, BrokerClosing)
+NO_GROWTH: Final = GrowthReport("", -1, None)
 
 _check = load("tailrace.shard.frame_cy").check
 
@@ -58,16 +59,46 @@ class BrokerSource:
         self._options = options
         self._connection: BrokerConnection | None = None
         self._boot = 0
+        self._growth = NO_GROWTH  # the last report on this connection
+        self._patterns: Sequence[str] = ()
+        self._refs: dict[str, StreamRef] = {}  # as they were listed last, by these patterns
 
     def streams(self, patterns: Sequence[str]) -> list[StreamRef]:
         names = list(patterns)
         if needs_listing(patterns):
-            found = (name for name in list_streams(self._options.brokers[0]) if is_wanted(name, patterns))
+            found = (name for name in list_streams(self._connected().address) if is_wanted(name, patterns))
             names = sorted({*found, *filter(is_exact, patterns)})
         return list(map(self.ref, names))
 
     def scan(self, patterns: Sequence[str]) -> Scan:
-        return scan_all(self.streams(patterns))
+        """The node says which streams have grown, as long as one connection to it lasts."""
+        if not needs_listing(patterns):
+            return scan_all(self.streams(patterns))
+        if patterns != self._patterns:
+            self._patterns, self._growth = patterns, NO_GROWTH
+        before = self._growth
+        try:
+            self._growth = self._ask_growth()
+        except LOST:
+            self.close()
+            self._growth = self._ask_growth()
+        names, number = self._growth.names, self._growth.number
+        changed = None if names is None else {name for name in names if is_wanted(name, patterns)}
+        if changed is None or number != before.number or not changed <= self._refs.keys():
+            refs = {ref.stream: ref for ref in self.streams(patterns)}
+            self._refs = self._refs if refs == self._refs else refs
+        named = set(filter(is_exact, patterns))  # they may not exist
+        return Scan(self._refs, self._refs.keys() if changed is None else changed, named)
+
+    def _ask_growth(self) -> GrowthReport:
+        """Of all streams since the last report on this connection."""
+        connection = self._connected()
+        found = list_grown(connection.address, self._growth.mark)
+        if found.names is None:
+            # Workers begin to note at this question, one after the other: only the next mark is behind all of them.
+            found = found._replace(mark=list_grown(connection.address, found.mark).mark)
+        connection.check()  # the node has not come back in between, without messages that were not synced
+        return found
 
     def ref(self, stream: str) -> StreamRef:
         return StreamRef(UNKNOWN_SHARD, stream)
@@ -94,6 +125,7 @@ class BrokerSource:
     def _connected(self) -> BrokerConnection:
         if self._connection is None:
             self._connection = BrokerConnection(self._options.brokers, self._options.token)
+            self._growth = NO_GROWTH
             # No machine goes down without the connection: each one may have come after a crash.
             self._boot = secrets.randbits(BOOT_BITS)
         return self._connection

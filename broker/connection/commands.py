@@ -84,6 +84,7 @@ class Commands:
             c.Fence: self.fence,
             c.Trim: self.trim,
             c.Streams: self.streams,
+            c.Grown: self.grown,
             c.Stat: self.stat,
             c.Workers: self.workers,
             c.Conns: self.conns,
@@ -340,6 +341,19 @@ class Commands:
 
         self._gather(client, "streams", [command.prefix], render)
 
+    def grown(self, client: LineClient, command: c.Grown) -> None:
+        """The names follow if every worker knows those of its streams."""
+
+        def render(values: list[list[Any]]) -> bytes:
+            marks, counts, names = zip(*values, strict=True)
+            rows = [["mark", min(marks)], ["streams", sum(counts)], ["known", int(None not in names)]]
+            if None not in names:
+                rows += [["grown", name.decode()] for known in names for name in known]
+            return answers.table(("field", "value"), rows)
+
+        pending = self._pend(client)
+        self._ask_all(pending, "grown", [command.mark.decode()], lambda values: pending.settle(render(values)))
+
     def conns(self, client: LineClient, _command: c.Conns) -> None:
         self._gather(client, "conns", [], lambda rows: answers.table(GATHER_COLUMNS_CONNS, sorted(rows)))
 
@@ -451,7 +465,7 @@ def _not_an_administrator(client: LineClient, command: Any) -> str:
     if not access.has_users and not client.may(Right.ADMIN):
         return "this command is only for connections from this machine"
     name: bytes = getattr(command, "stream", getattr(command, "prefix", b""))
-    is_whole = isinstance(command, c.Streams) or is_pattern(name)
+    is_whole = isinstance(command, c.Streams | c.Grown) or is_pattern(name)
     stem = name.removesuffix(b"*") if is_pattern(name) else name
     if not (access.may_all(client.identity, Right.ADMIN, stem) if is_whole else client.may(Right.ADMIN, name)):
         return denied_text(client.identity, Right.ADMIN)

@@ -17,6 +17,7 @@ from tailrace.broker.routing.batch import StampableFrames, StreamBatch
 from tailrace.broker.streams.catalog import StreamCatalog
 from tailrace.broker.streams.collaborators import OwnerContext, OwnerEvents
 from tailrace.broker.streams.deduplication import Admitted, Deduplication
+from tailrace.broker.streams.growth_log import GrowthLog
 from tailrace.broker.streams.open_stream import Grown as Grown
 from tailrace.broker.streams.open_stream import Growth as Growth
 from tailrace.broker.streams.open_stream import OpenStream as OpenStream
@@ -84,6 +85,7 @@ class Owner:
             lambda: events.on_pause(),
         )
         self.grown: Grown = {}  # since the last `take_grown`
+        self.growth_log = GrowthLog(boot_id)
         self.uproutes: dict[bytes, Route] = {}
 
     # --- the shards -------------------------------------------------------------------------------------------------
@@ -438,6 +440,7 @@ class Owner:
 
     def take_grown(self) -> Grown:
         grown, self.grown = self.grown, {}
+        self.growth_log.note(grown)
         return grown
 
     def batches_synced(self, stream: OpenStream, upto: int, error: OSError | StorageError | None) -> None:

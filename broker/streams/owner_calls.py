@@ -129,6 +129,12 @@ def streams(owner: Owner, args: CallArgs) -> list[list[Any]]:
     return [[name, owner.roles.role(name).value, owner.roles.epoch(name)] for name in found]
 
 
+def grown(owner: Owner, args: CallArgs) -> list[Any]:
+    """[mark] -> [next mark, number of streams, names of those that have grown since the mark or None if unknown]."""
+    found = owner.growth_log.since(args[0])
+    return [found.mark, len(owner.catalog.names), found.streams]
+
+
 CALLS: Mapping[str, Callable[[Owner, CallArgs], Any]] = {
     "ensure": ensure,
     "master": stream_roles.master,
@@ -149,6 +155,7 @@ CALLS: Mapping[str, Callable[[Owner, CallArgs], Any]] = {
     "streams": streams,
     "list_names": listing.list_names,
     "list_streams": listing.list_streams,
+    "grown": grown,
 }
 
 

@@ -93,6 +93,8 @@ GOOD: list[tuple[bytes, object]] = [
     (b"streams", c.Streams()),
     (b"streams log.", c.Streams(b"log.")),
     (b"streams $", c.Streams(b"$")),
+    (b"grown", c.Grown()),
+    (b"grown 4c0b7a3e.17", c.Grown(b"4c0b7a3e.17")),
     (b"stat s", c.Stat(b"s")),
     (b"workers", c.Workers()),
     (b"conns", c.Conns()),

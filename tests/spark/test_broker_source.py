@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import tailrace
 from tailrace.core.address import Address
 from tailrace.errors import ConnectFailed, DamagedMessage, SeqFault, StreamBehind
 from tailrace.shard.directory import DataDirectory
@@ -18,7 +20,7 @@ from tailrace.spark.entries import Entries
 from tailrace.spark.places import Place, Range
 from tailrace.spark.plan import make_plan
 from tailrace.spark.slices import Slice, Task
-from tailrace.spark.source import Source, SourceOptions
+from tailrace.spark.source import Scan, Source, SourceOptions
 from tests.spark.data import START_US, make_directory, plain
 from tests.spark.rollup.test_frame_view import set_time
 from tests.system.node import Node
@@ -122,6 +124,47 @@ def test_single_messages(source: BrokerSource) -> None:
 def test_patterns_ask_the_node_for_its_streams(source: BrokerSource) -> None:
     assert [ref.stream for ref in source.streams(())] == ["a", "empty", "large", "ü*"]
     assert [ref.stream for ref in source.streams(("l*", "other"))] == ["large", "other"]
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Iterator[Node]:
+    made = Node(tmp_path / "data", workers=2).start()
+    yield made
+    made.kill()
+
+
+@pytest.mark.system
+def test_a_scan_finds_the_streams_that_have_grown(growing: Node) -> None:
+    def publish(*names: str) -> None:
+        with tailrace.connect(f"127.0.0.1:{growing.port}") as client:
+            for name in names:
+                client.publish(name, b"x")
+
+    publish(*"abcd")
+    with closing(BrokerSource(SourceOptions(brokers=(Address("127.0.0.1", growing.port),)))) as source:
+        first = source.scan(())
+        assert list(first.refs) == ["a", "b", "c", "d"]
+        assert first.changed == first.refs.keys(), "nothing is known yet"
+        assert source.scan(()) == Scan(first.refs, set(), set())
+        publish("b", "d")
+        found = source.scan(())
+        assert found.refs is first.refs
+        assert found.changed == {"b", "d"}
+        assert not source.scan(()).changed, "since the scan before"
+        publish("new", "c")
+        found = source.scan(())
+        assert list(found.refs) == ["a", "b", "c", "d", "new"]
+        assert found.changed == {"c", "new"}
+        growing.kill()
+        growing.start()
+        assert source.scan(()).changed == found.refs.keys(), "it may have lost what it had not synced"
+        assert not source.scan(()).changed
+        found = source.scan(("[ab]", "named"))
+        assert (list(found.refs), found.changed, found.unsettled) == (
+            ["a", "b", "named"],
+            {"a", "b", "named"},
+            {"named"},
+        )
 
 
 @pytest.mark.system

@@ -37,14 +37,14 @@ def words(lines: list[str]) -> list[str]:
 def test_administration_is_for_this_machine_alone(node: World) -> None:
     lines = {"slave": "slave 127.0.0.1 5050 x 0", "trim": "trim x #0", "fence": "fence x 2"}
     admin = [verb.form.split()[0] for verb in VERBS.values() if verb.admin]
-    alone = ("streams", "workers", "conns", "shutdown")
+    alone = ("streams", "grown", "workers", "conns", "shutdown")
     typed = [lines.get(word, word if word in alone else f"{word} x") for word in admin]
-    assert len(typed) == len(c.ADMIN) == 12
+    assert len(typed) == len(c.ADMIN) == 13
     stranger = node.connect(local=False)
-    assert words(node.ask(stranger, *typed)) == ["err denied"] * 12
+    assert words(node.ask(stranger, *typed)) == ["err denied"] * 13
     assert not any(line.startswith("master") for line in node.ask(stranger, "help"))
     assert words(node.ask(stranger, "pub x |y", "sub x 0", "ping")) == ["ok sub", "ok pong"]
-    assert node.workers[0].metrics.refused.counts == {"denied": 12}
+    assert node.workers[0].metrics.refused.counts == {"denied": 13}
     assert node.controls[0].receive() is not None, "only that it is ready"
 
 
@@ -183,6 +183,35 @@ def test_tables_gather_from_all_workers(node: World) -> None:
     assert [(row[0], row[3]) for row in rows] == [("0", "0"), ("1", "1")]
     rows = [line.split() for line in node.ask(peer, "workers")[1:-1]]
     assert [(row[0], row[2], row[4], row[6]) for row in rows] == [("0", "ready", "1", "2"), ("1", "ready", "1", "1")]
+
+
+def test_which_streams_have_grown_since_a_mark(node: World) -> None:
+    names = [node.name(0, "a"), node.name(1, "a"), node.name(0, "b")]
+    for name in names:
+        node.fill(name, [b"x"])
+    peer = node.connect(0)
+
+    def grown(mark: str = "") -> dict[str, list[str]]:
+        head, *rows, end = node.ask(peer, f"grown {mark}".rstrip())
+        assert (head, end) == ("ok field value", ".")
+        found: dict[str, list[str]] = {}
+        for field, value in (row.split(" ", 1) for row in rows):
+            found.setdefault(field, []).append(value)
+        return found
+
+    first = grown()
+    assert (first["streams"], first["known"], "grown" in first) == (["3"], ["0"], False)
+    (mark,) = grown(first["mark"][0])["mark"]
+    assert grown(mark)["known"] == ["1"]
+    assert "grown" not in grown(mark)
+    node.fill(names[1], [b"y"])
+    node.fill(names[2], [b"y", b"z"])
+    assert sorted(grown(mark)["grown"]) == sorted(names[1:])
+    node.workers[0].owner.events.on_cut(names[0].encode(), 0)
+    found = grown(mark)
+    assert sorted(found["grown"]) == sorted(names), "one whose end was cut, too"
+    assert "grown" not in grown(found["mark"][0])
+    assert words(node.ask(peer, "grown ü", f"grown {'x' * 65}")) == ["err usage", "err usage"]
 
 
 def test_a_table_with_a_worker_missing_is_an_error(tmp_path: Path) -> None:
