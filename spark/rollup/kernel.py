@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tailrace.spark.entries import Int64s
 from tailrace.spark.rollup.quantile import NO_VALUE, group_quantiles, narrowed
-from tailrace.spark.rollup.sketch import Sketches, sketch_groups
+from tailrace.spark.rollup.sketch import Sketches, count_ordered, sketch_groups
 
 MINUTE_US: Final = 60_000_000
 HOUR_US: Final = 60 * MINUTE_US
@@ -28,6 +28,8 @@ MINUTE: Final = "minute"
 DAY: Final = "day"
 WIDTHS_US: Final = {"minute": MINUTE_US, "hour": HOUR_US, "day": DAY_US}
 NO_GAP: Final = -1
+SEARCHED_ROWS_MIN: Final = 8_192
+"""Minutes are searched by bisection in streams with so many messages on average."""
 
 
 class Segment(NamedTuple):
@@ -100,17 +102,33 @@ def roll_up(segments: Sequence[Segment], levels: Sequence[str] = LEVELS) -> tupl
     messages = side_by_side(segments)
     starts = _minute_starts(messages)
     merged = _minute_rows(messages, starts)
-    size, gap_us = narrowed(messages.size), narrowed(messages.gap_us)
+    size = narrowed(messages.size, int(merged.size_max.max()))
+    gap_us = narrowed(messages.gap_us, int(merged.gap_max_us.max(initial=0, where=merged.gaps > 0)))
     rows: dict[str, Rows] = {}
     sketches = None
     for level in levels:
         if level != MINUTE:
             merged, firsts = merge_rows(merged, WIDTHS_US[level])
             starts = starts[firsts]
-        rows[level] = _with_quantiles(merged, size, gap_us, starts)
+        sizes, gaps = _Histograms(), _Histograms()
+        looks = (sizes.count, gaps.count) if level == DAY else (None, None)
+        size_p50, size_p99 = group_quantiles(size, starts, merged.messages, looks[0])
+        gap_p50_us, gap_p99_us = group_quantiles(gap_us, starts, merged.gaps, looks[1])
+        rows[level] = merged._replace(
+            size_p50=size_p50, size_p99=size_p99, gap_p50_us=gap_p50_us, gap_p99_us=gap_p99_us
+        )
         if level == DAY:
-            sketches = DaySketches(sketch_groups(messages.size, starts), sketch_groups(messages.gap_us, starts))
+            sketches = DaySketches(
+                sketch_groups(messages.size, starts, sizes), sketch_groups(messages.gap_us, starts, gaps)
+            )
     return rows, sketches
+
+
+class _Histograms(dict[int, Int64s]):
+    """Of groups that were sorted for their percentiles."""
+
+    def count(self, group: int, ordered: NDArray[Any]) -> None:
+        self[group] = count_ordered(ordered)
 
 
 def roll_up_plain(segments: Sequence[Segment], level: str) -> Rows:
@@ -139,13 +157,24 @@ def _joined(arrays: list[Int64s]) -> Int64s:
 
 def _minute_starts(messages: Messages) -> Int64s:
     """The places where a minute of a stream begins: another minute than the message before it, or another stream."""
-    minute = messages.timestamp_us // MINUTE_US
-    begins = np.empty(len(minute), np.bool_)
-    begins[0] = True
-    np.not_equal(minute[1:], minute[:-1], out=begins[1:])
     streams = np.array([segment.stream for segment in messages.segments], np.int64)
-    begins[messages.segment_starts[1:][streams[1:] != streams[:-1]]] = True
-    return np.flatnonzero(begins)
+    firsts = messages.segment_starts[np.append(True, streams[1:] != streams[:-1])]
+    times_us = messages.timestamp_us
+    if len(times_us) < SEARCHED_ROWS_MIN * len(firsts):
+        minute = times_us // MINUTE_US
+        begins = np.empty(len(minute), np.bool_)
+        np.not_equal(minute[1:], minute[:-1], out=begins[1:])
+        begins[firsts] = True
+        return np.flatnonzero(begins)
+    ends = np.append(firsts[1:], len(times_us))
+    return np.concatenate([_search_minutes(times_us[a:b]) + a for a, b in zip(firsts, ends, strict=True)])
+
+
+def _search_minutes(times_us: Int64s) -> Int64s:
+    """The places where a minute of one stream begins."""
+    first, last = int(times_us[0]) // MINUTE_US, int(times_us[-1]) // MINUTE_US
+    places = np.searchsorted(times_us, np.arange(first + 1, last + 1) * MINUTE_US)
+    return np.append(0, places[np.diff(places, prepend=0) > 0])
 
 
 def _minute_rows(messages: Messages, starts: Int64s) -> Rows:
@@ -154,11 +183,10 @@ def _minute_rows(messages: Messages, starts: Int64s) -> Rows:
     count = np.diff(starts, append=len(messages.size))
     gaps = count - _count_at(starts, messages.without_gap)
     gap_min_us = np.minimum.reduceat(messages.gap_us, starts)
-    gap_us = messages.gap_us
-    if len(messages.without_gap):
-        gap_us = gap_us.copy()
-        gap_us[messages.without_gap] = 0
-    gap_max_us = np.where(gaps > 0, np.maximum.reduceat(gap_us, starts), NO_VALUE)
+    messages.gap_us[messages.without_gap] = 0
+    gap_max_us = np.where(gaps > 0, np.maximum.reduceat(messages.gap_us, starts), NO_VALUE)
+    gap_sum_us = np.add.reduceat(messages.gap_us, starts)
+    messages.gap_us[messages.without_gap] = NO_VALUE
     segment = np.searchsorted(messages.segment_starts, starts, side="right") - 1
     last = starts + count - 1
     last_segment = np.searchsorted(messages.segment_starts, last, side="right") - 1
@@ -174,7 +202,7 @@ def _minute_rows(messages: Messages, starts: Int64s) -> Rows:
         size_p50=zeros,
         size_p99=zeros,
         gaps=gaps,
-        gap_sum_us=np.add.reduceat(gap_us, starts),
+        gap_sum_us=gap_sum_us,
         gap_min_us=gap_min_us,
         gap_max_us=gap_max_us,
         gap_p50_us=zeros,
@@ -227,10 +255,3 @@ def merge_rows(rows: Rows, width_us: int) -> tuple[Rows, Int64s]:
         last_seq=rows.last_seq[last],
     )
     return merged, first
-
-
-def _with_quantiles(rows: Rows, size: NDArray[Any], gap_us: NDArray[Any], starts: Int64s) -> Rows:
-    """`size` and `gap_us` as `narrowed` makes them."""
-    size_p50, size_p99 = group_quantiles(size, starts, rows.messages)
-    gap_p50_us, gap_p99_us = group_quantiles(gap_us, starts, rows.gaps)
-    return rows._replace(size_p50=size_p50, size_p99=size_p99, gap_p50_us=gap_p50_us, gap_p99_us=gap_p99_us)

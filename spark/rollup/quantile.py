@@ -7,7 +7,7 @@ are not above, so one of the values and never a mean of two (SQL's percentile_di
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,48 +23,42 @@ SMALL_GROUP_ROWS_MAX: Final = 512
 KEY_BITS: Final = 64
 DIGIT_BITS: Final = 16
 
+Look: TypeAlias = Callable[[int, NDArray[Any]], None]
+"""Is called with the place of a group, and its values in order."""
+
 
 def rank(count: Int64s | int, percent: int) -> Any:
     """The position of the percentile of `count` values in sorted order, from 0 on; the type of `count`."""
     return (count * percent + 99) // 100 - 1
 
 
-def narrowed(values: Int64s) -> NDArray[Any]:
-    """The values as 32 bits if they fit, which sort twice as fast. NO_VALUE becomes the greatest number of the type."""
-    highest = np.iinfo(np.uint32).max
-    largest = values.max(initial=0)
-    if largest == NO_VALUE:
-        largest = values.max(initial=0, where=values != NO_VALUE)
-    if largest >= highest:
-        return values
-    narrow = np.empty(len(values), np.uint32)
-    np.minimum(values, highest, out=narrow, casting="unsafe")
-    return narrow
+def narrowed(values: Int64s, largest: int) -> NDArray[Any]:
+    """The values as 32 bits if they fit, which sort twice as fast. NO_VALUE becomes the greatest number of the type.
+    None of the others is above `largest`.
+    """
+    return values.astype(np.uint32) if largest < np.iinfo(np.uint32).max else values  # of NO_VALUE all bits are set
 
 
-def group_quantiles(values: NDArray[Any], starts: Int64s, counts: Int64s) -> list[Int64s]:
+def group_quantiles(values: NDArray[Any], starts: Int64s, counts: Int64s, look: Look | None = None) -> list[Int64s]:
     """The percentiles PERCENTS of each group, an array each; NO_VALUE for a group without any value.
 
     Group i is values[starts[i]:starts[i + 1]], of which counts[i] are values and the others the greatest number of the
-    type, as `narrowed` makes them.
+    type, as `narrowed` makes them. Groups above SMALL_GROUP_ROWS_MAX are shown to `look`.
     """
     rows = np.diff(starts, append=len(values))
     found = [np.full(len(starts), NO_VALUE, np.int64) for _ in PERCENTS]
     is_large = rows > SMALL_GROUP_ROWS_MAX
     for group in np.flatnonzero(is_large & (counts > 0)).tolist():
-        _select(values[starts[group] : starts[group] + rows[group]], int(counts[group]), group, found)
+        ordered = np.sort(values[starts[group] : starts[group] + rows[group]])[: counts[group]]
+        # A partition takes more time for two ranks, and ten times as much if there are few different values.
+        for quantile, percent in zip(found, PERCENTS, strict=True):
+            quantile[group] = ordered[rank(len(ordered), percent)]
+        if look is not None:
+            look(group, ordered)
     if not is_large.all():
         small = values[~np.repeat(is_large, rows)] if is_large.any() else values
         _sort_together(small, rows[~is_large], counts[~is_large], np.flatnonzero(~is_large), found)
     return found
-
-
-def _select(group: NDArray[Any], count: int, place: int, found: list[Int64s]) -> None:
-    """By a sort, which takes less time than a partition for two ranks, and never much: few different values make a
-    partition ten times as slow."""
-    ordered = np.sort(group)
-    for quantile, percent in zip(found, PERCENTS, strict=True):
-        quantile[place] = ordered[rank(count, percent)]
 
 
 def _sort_together(values: NDArray[Any], rows: Int64s, counts: Int64s, places: Int64s, found: list[Int64s]) -> None:

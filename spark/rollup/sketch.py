@@ -7,7 +7,8 @@ of a week, in any order and always the same. The bounds are computed in whole nu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -48,6 +49,9 @@ _GUESSES: Final = np.searchsorted(BOUNDS, np.minimum(_STARTS.view(np.float64), 2
 """The bin of the least number with these upper bits as a float. No two bounds have the same upper bits."""
 
 
+NONE_KNOWN: Final[Mapping[int, Int64s]] = MappingProxyType({})
+
+
 class Sketches(NamedTuple):
     """Sketches of several groups: the bins of group i are bins[starts[i]:starts[i + 1]], with as many counts."""
 
@@ -79,14 +83,15 @@ _SMALL_MAX: Final = len(_SMALL) - 1
 """Most sizes and gaps are below this, so that one look at a table of a megabyte finds their bin."""
 
 
-def sketch_groups(values: Int64s, starts: Int64s) -> Sketches:
-    """Group i is values[starts[i]:starts[i + 1]]; NO_VALUE is not counted."""
+def sketch_groups(values: Int64s, starts: Int64s, known: Mapping[int, Int64s] = NONE_KNOWN) -> Sketches:
+    """Group i is values[starts[i]:starts[i + 1]]; NO_VALUE is not counted. `known`: histograms of some groups."""
     if len(values) >= _LOOP_ROWS * len(starts):
-        return _from_histograms(map(_histogram, np.split(values, starts[1:])))
+        groups = enumerate(np.split(values, starts[1:]))
+        return _from_histograms(known[place] if place in known else _histogram(each) for place, each in groups)
     is_short = len(starts) * _BINS < 1 << 32
     key: Any = np.uint32 if is_short else np.int64
-    groups: NDArray[Any] = np.arange(0, len(starts) * _BINS, _BINS, dtype=key)
-    keys = np.repeat(groups, np.diff(starts, append=len(values)))
+    firsts: NDArray[Any] = np.arange(0, len(starts) * _BINS, _BINS, dtype=key)
+    keys = np.repeat(firsts, np.diff(starts, append=len(values)))
     keys += places_of(values).astype(key)
     keys.sort()
     begins = np.flatnonzero(np.diff(keys, prepend=keys[0] + 1))
@@ -109,6 +114,15 @@ def _histogram(values: Int64s) -> Int64s:
             found += np.bincount(_SMALL[: len(counts)], weights=counts, minlength=_BINS).astype(np.int64)
         else:
             found += np.bincount(places_of(block), minlength=_BINS)
+    return found
+
+
+def count_ordered(values: NDArray[Any]) -> Int64s:
+    """The histogram of numbers in order, without NO_VALUE; at least one."""
+    bins = int(np.searchsorted(BOUNDS, int(values[-1]))) + 1
+    bounds = np.append(0, np.minimum(BOUNDS[:bins], values[-1])).astype(values.dtype)
+    found = np.zeros(_BINS, np.int64)
+    found[: bins + 1] = np.diff(np.searchsorted(values, bounds, side="right"), prepend=0)
     return found
 
 

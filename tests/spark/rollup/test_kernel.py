@@ -6,12 +6,26 @@ from bisect import bisect_left
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.spark.rollup.kernel import DAY_US, HOUR_US, LEVELS, MINUTE_US, NO_GAP, WIDTHS_US, Rows, Segment, roll_up
+from tailrace.spark.rollup import kernel
+from tailrace.spark.rollup.kernel import (
+    DAY_US,
+    HOUR_US,
+    LEVELS,
+    MINUTE_US,
+    NO_GAP,
+    SEARCHED_ROWS_MIN,
+    WIDTHS_US,
+    Rows,
+    Segment,
+    roll_up,
+)
 from tailrace.spark.rollup.quantile import NO_VALUE
 from tests.spark.rollup.reference import percentile
+from tests.spark.rollup.reference import sketch as reference_sketch
 
 NOON_US = 20_000 * DAY_US + 12 * HOUR_US
 
@@ -63,6 +77,39 @@ def test_what_is_missing_and_damaged_is_told_where_it_was() -> None:
 
 
 times = st.lists(st.integers(NOON_US - 3 * HOUR_US, NOON_US + 13 * HOUR_US), min_size=1, max_size=60).map(sorted)
+
+
+@given(st.lists(times, min_size=1, max_size=3))
+def test_minutes_are_the_same_whether_each_message_is_looked_at_or_not(streams: list[list[int]]) -> None:
+    segments = [segment(times_us, [1] * len(times_us), number) for number, times_us in enumerate(streams)]
+    looked_at, _ = roll_up(segments)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "SEARCHED_ROWS_MIN", 0)
+        searched, _ = roll_up(segments)
+    for level in LEVELS:
+        assert as_dicts(searched[level]) == as_dicts(looked_at[level])
+
+
+def test_a_day_that_is_large_enough_for_every_shortcut() -> None:
+    """Its minutes are searched, its groups are sorted one by one, and its sketches are made of what is in order."""
+    random = np.random.default_rng(7)
+    times_us = np.sort(random.integers(NOON_US, NOON_US + 3 * MINUTE_US, 3 * SEARCHED_ROWS_MIN))
+    sizes = random.integers(0, 5_000, len(times_us))
+    rows, sketches = roll_up([Segment(0, 0, times_us, sizes)])
+    gaps = np.diff(times_us)
+    for row, minute in zip(as_dicts(rows["minute"]), range(3), strict=True):
+        own = times_us // MINUTE_US == NOON_US // MINUTE_US + minute
+        assert row["messages"] == own.sum()
+        for name, numbers in (("size", sizes[own]), ("gap", gaps[own[1:]])):
+            suffix = "_us" * (name == "gap")
+            for percent in (50, 99):
+                assert row[f"{name}_p{percent}{suffix}"] == percentile(numbers.tolist(), percent)
+            assert (row[f"{name}_min{suffix}"], row[f"{name}_max{suffix}"]) == (numbers.min(), numbers.max())
+        assert (row["gaps"], row["gap_sum_us"]) == (len(gaps[own[1:]]), gaps[own[1:]].sum())
+    assert sketches is not None
+    for found, numbers in zip(sketches, (sizes, gaps), strict=True):
+        pairs = zip(found.bins.tolist(), found.counts.tolist(), strict=True)
+        assert [{"bin": place, "count": count} for place, count in pairs] == reference_sketch(numbers.tolist())
 
 
 @given(times, st.data())

@@ -15,6 +15,7 @@ from tailrace.spark.rollup.sketch import (
     Sketches,
     add_sketch,
     add_up,
+    count_ordered,
     from_histogram,
     quantiles,
     sketch_groups,
@@ -45,6 +46,13 @@ def test_as_defined(made: list[list[int]], loop_rows: int) -> None:
         for group, near in zip(values, quantiles(found, percent).tolist(), strict=True):
             exact = reference.percentile(group, percent) if group else np.nan
             assert near == pytest.approx(exact, rel=ACCURACY * 1.000001, abs=0, nan_ok=True)
+
+
+@given(st.lists(numbers.filter(lambda number: number != NO_VALUE), min_size=1, max_size=30).map(sorted))
+def test_numbers_in_order(made: list[int]) -> None:
+    types = [np.int64, np.uint32] if made[-1] < 2**32 - 1 else [np.int64]
+    for each in types:
+        assert as_lists(from_histogram(count_ordered(np.array(made, each)))) == [reference.sketch(made)]
 
 
 def test_every_bound_is_where_it_should_be() -> None:
