@@ -625,8 +625,7 @@ class OwnerWiring:
         worker = self._worker
         if worker.owner.grown:
             worker._announce()
-        worker.owner.growth_log.note([name])
-        worker.owner.replicas.cut(name)
+        worker.owner.note_cut(name)
         worker.siblings.announce_cut(name, seq)
         worker.fanout.cut(name, seq)
         worker.followers.role_changed(name)

@@ -206,7 +206,7 @@ class Streams:
 
 
 @dataclass(frozen=True, slots=True)
-class Grown:
+class GrownStreams:
     """Which streams have grown since `mark`, which an earlier answer had; b"": only a mark to begin with."""
 
     mark: bytes = b""
@@ -279,7 +279,7 @@ Command: TypeAlias = (
     | Fence
     | Trim
     | Streams
-    | Grown
+    | GrownStreams
     | Stat
     | Workers
     | Conns
@@ -290,6 +290,6 @@ Command: TypeAlias = (
 )
 
 ADMIN: frozenset[type] = frozenset(
-    {Master, Unmaster, Slave, Unslave, Promote, Fence, Trim, Streams, Grown, Stat, Workers, Conns, Shutdown}
+    {Master, Unmaster, Slave, Unslave, Promote, Fence, Trim, Streams, GrownStreams, Stat, Workers, Conns, Shutdown}
 )
 """The commands that only a peer on the same machine may give, on a connection that has sent only commands."""

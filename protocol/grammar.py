@@ -263,7 +263,7 @@ def _grown(verb: Verb, rest: bytes, _max: int) -> c.Command:
     args = _args(verb, rest, 0, 1)
     if args and (len(args[0]) > _MARK_BYTES_MAX or not args[0].isascii()):
         raise PeerError(Code.USAGE, f"{shown(args[0])} is no mark of an earlier answer")
-    return c.Grown(*args)
+    return c.GrownStreams(*args)
 
 
 def _stream_only(

@@ -91,7 +91,7 @@ class BrokerSource:
         return Scan(self._refs, self._refs.keys() if changed is None else changed, named)
 
     def _ask_growth(self) -> GrowthReport:
-        """Of all streams since the last report on this connection."""
+        """Asks which streams have grown since the last report on this connection."""
         connection = self._connected()
         found = list_grown(connection.address, self._growth.mark)
         if found.names is None:

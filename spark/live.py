@@ -45,7 +45,8 @@ GONE: Final = "stream {!r} no longer exists; the query has read all messages it 
 
 
 LOOKS_EVERY: Final = 100
-"""In so many triggers each stream is looked at once, whether its files have changed or not."""
+LOOKS_MAX: Final = 100
+"""Each stream is looked at once in LOOKS_EVERY triggers, changed or not; in more if there are very many."""
 
 
 class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -199,7 +200,8 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._sure &= scan.refs.keys()
             self._boots = {name: boot for name, boot in self._boots.items() if name in scan.refs}
         self._turn += 1
-        due = islice(scan.refs, self._turn % LOOKS_EVERY, None, LOOKS_EVERY)
+        every = max(LOOKS_EVERY, -(-len(scan.refs) // LOOKS_MAX))
+        due = islice(scan.refs, self._turn % every, None, every)
         return (scan.refs.keys() - self._sure).union(due)
 
     def _reachable(self, names: Iterable[str]) -> Offset:

@@ -84,7 +84,7 @@ class Commands:
             c.Fence: self.fence,
             c.Trim: self.trim,
             c.Streams: self.streams,
-            c.Grown: self.grown,
+            c.GrownStreams: self.grown,
             c.Stat: self.stat,
             c.Workers: self.workers,
             c.Conns: self.conns,
@@ -341,7 +341,7 @@ class Commands:
 
         self._gather(client, "streams", [command.prefix], render)
 
-    def grown(self, client: LineClient, command: c.Grown) -> None:
+    def grown(self, client: LineClient, command: c.GrownStreams) -> None:
         """The names follow if every worker knows those of its streams."""
 
         def render(values: list[list[Any]]) -> bytes:
@@ -465,7 +465,7 @@ def _not_an_administrator(client: LineClient, command: Any) -> str:
     if not access.has_users and not client.may(Right.ADMIN):
         return "this command is only for connections from this machine"
     name: bytes = getattr(command, "stream", getattr(command, "prefix", b""))
-    is_whole = isinstance(command, c.Streams | c.Grown) or is_pattern(name)
+    is_whole = isinstance(command, c.Streams | c.GrownStreams) or is_pattern(name)
     stem = name.removesuffix(b"*") if is_pattern(name) else name
     if not (access.may_all(client.identity, Right.ADMIN, stem) if is_whole else client.may(Right.ADMIN, name)):
         return denied_text(client.identity, Right.ADMIN)

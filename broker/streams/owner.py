@@ -440,8 +440,14 @@ class Owner:
 
     def take_grown(self) -> Grown:
         grown, self.grown = self.grown, {}
-        self.growth_log.note(grown)
+        if self.growth_log.begun_ns:
+            self.growth_log.note(grown)
         return grown
+
+    def note_cut(self, name: bytes) -> None:
+        """The stream has lost its end."""
+        self.replicas.cut(name)
+        self.growth_log.note([name])
 
     def batches_synced(self, stream: OpenStream, upto: int, error: OSError | StorageError | None) -> None:
         """Tell the parts of every batch that ended before seq `upto` and waited for the disk."""

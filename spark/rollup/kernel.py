@@ -125,7 +125,7 @@ def roll_up(segments: Sequence[Segment], levels: Sequence[str] = LEVELS) -> tupl
 
 
 class _Histograms(dict[int, Int64s]):
-    """Of groups that were sorted for their percentiles."""
+    """Histograms of the groups that were sorted for their percentiles."""
 
     def count(self, group: int, ordered: NDArray[Any]) -> None:
         self[group] = count_ordered(ordered)
