@@ -447,11 +447,13 @@ def test_chunks_that_nobody_asks_for_any_more_are_dropped(make: Callable[..., Wo
     with world.connect() as client:
         for line in b"ack on", b"pub s |x":
             world.ask(client, line)
+        worker.timers.next_due_s = float("inf")  # until it is due below
         client.sendall(b"sub s 0\r\n")
         world.turn_until(lambda: len(worker.renderings.cache))
         worker.frame_chunks.cache.keep((b"s", 0), FrameChunk(1, 33, 45, 0, 33, b"f" * 33))
         for due_s in DROP_EVERY_S, 2 * DROP_EVERY_S:
             assert len(worker.renderings.cache) == len(worker.frame_chunks.cache) == 1
+            worker.timers.next_due_s = 0.0
             worker.timers.run_due(time.monotonic() + due_s + 1.0)
     assert len(worker.renderings.cache) == len(worker.frame_chunks.cache) == 0
 

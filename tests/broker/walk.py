@@ -5,8 +5,8 @@
 
 A worker runs in this process, with real sockets and files. Each request is made several times before, so that nothing
 is opened or created in the one that is traced. What a turn calls without any request is left out once: a walk shows
-what its request adds to a turn. Work that is due at intervals may fall into a traced turn: of several walks the
-shortest counts.
+what its request adds to a turn. Work that is due at intervals is not done meanwhile. The thread of the disk may end
+something in a traced turn: of several walks the shortest counts.
 """
 
 from __future__ import annotations
@@ -218,6 +218,7 @@ def measure(names: list[str]) -> dict[str, Walk]:
             for _ in range(WARM_UP):
                 WALKS[name](scene)
             node.settle()
+            node.stop_timers()
             idle = trace(node.workers[0].turn)
             traced = [WALKS[name](scene).without(idle) for _ in range(WALKS_TRACED)]
             found[name] = min(traced, key=lambda walk: len(walk.calls))

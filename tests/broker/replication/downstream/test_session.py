@@ -267,6 +267,7 @@ def test_who_is_behind_hears_how_far(node: World, name: str) -> None:
     peer.peer.deaf = True
     peer.say(new(1, name))
     node.settle()
+    node.stop_timers()  # they tell it as well
     followers = node.workers[0].followers
     followers.tell_ends()
     followers.tell_ends()
