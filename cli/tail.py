@@ -78,6 +78,7 @@ def _check_streams(ctx: click.Context, parameter: click.Parameter, values: tuple
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each message.")
 @click.option("--headers", "with_headers", is_flag=True, help="Show user headers too.")
 @click.option("--follow/--no-follow", default=True, help="Continue with new messages, or stop at the current end.")
+@click.option("--wait", is_flag=True, help="Wait for a stream that does not exist yet.")
 @reconnect_option
 @server_options
 def command(
@@ -88,6 +89,7 @@ def command(
     as_json: bool,
     with_headers: bool,
     follow: bool,
+    wait: bool,
     reconnect_s: float,
     server: str | None,
     host: str | None,
@@ -108,7 +110,7 @@ def command(
 
     with connect(chosen, reconnect_s) as client:
         tail = Tail(client, chosen, streams)
-        tail.run(start, follow=follow, count=count, deliver=deliver)
+        tail.run(start, follow=follow, count=count, wait=wait, deliver=deliver)
     return OK
 
 
@@ -122,12 +124,18 @@ class Tail:
         self._next_seq = -1  # of the next message, of one stream
 
     def run(
-        self, start: StartPlace, *, follow: bool, count: int | None, deliver: Callable[[list[Message]], None]
+        self,
+        start: StartPlace,
+        *,
+        follow: bool,
+        count: int | None,
+        wait: bool,
+        deliver: Callable[[list[Message]], None],
     ) -> None:
         """Until `count` messages, the end as it is now, or for ever. Raises CommandError, BrokenPipeError."""
         left = math.inf if count is None else count
         try:
-            subscription = self._client.subscribe(self._streams, start, None if follow else NOW)
+            subscription = self._client.subscribe(self._streams, start, None if follow else NOW, wait=wait)
             while left > 0 and (messages := self._next_batch(subscription)):
                 del messages[int(min(left, len(messages))) :]
                 left -= len(messages)

@@ -12,7 +12,7 @@ import tailrace
 def main(stream: str, file: Path, address: str = "127.0.0.1:5050") -> None:
     next_seq = int(file.read_text()) if file.exists() else 0
     with tailrace.connect(address) as client:
-        for batch in client.subscribe(stream, tailrace.Seq(next_seq), on_trimmed="skip").batches():
+        for batch in client.subscribe(stream, tailrace.Seq(next_seq), on_trimmed="skip", wait=True).batches():
             for message in batch:
                 print(message.seq, message.payload.decode(errors="replace"), flush=True)
             file.write_text(str(batch[-1].seq + 1))

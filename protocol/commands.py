@@ -28,11 +28,13 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """`skip`: messages at exactly the time `start` that are left out (only with a time)."""
+    """`skip`: messages at exactly the time `start` that are left out (only with a time). `wait`: the stream may be
+    made later."""
 
     stream: bytes
     start: From
     skip: int = 0
+    wait: bool = False
 
 
 @dataclass(frozen=True, slots=True)

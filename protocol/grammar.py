@@ -130,13 +130,17 @@ def _auth(verb: Verb, rest: bytes, _max: int) -> c.Command:
 
 
 def _sub(verb: Verb, rest: bytes, _max: int) -> c.Command:
-    args = _args(verb, rest, 2, 3)
+    args = _args(verb, rest, 2, 4)
+    wait = args[-1].lower() == b"wait" and len(args) > 2
+    if len(args) - wait > 3:
+        raise verb.usage()
     name, start = readable_name(args[0]), reading_place(args[1])
-    if len(args) == 2:
-        return c.Subscribe(name, start)
+    if len(args) - wait == 2:
+        return c.Subscribe(name, start, wait=wait)
     if start.kind != "time":
         raise PeerError(Code.USAGE, f"SKIP counts messages at a time, so FROM must be one; write: {verb.form}")
-    return c.Subscribe(name, start, _number(args[2], Code.USAGE, f"SKIP is a number; write: {verb.form}"))
+    skip = _number(args[2], Code.USAGE, f"SKIP is a number; write: {verb.form}")
+    return c.Subscribe(name, start, skip, wait)
 
 
 def _ack(verb: Verb, rest: bytes, _max: int) -> c.Command:
@@ -300,7 +304,12 @@ def _bare(command: c.Command) -> Callable[[Verb, bytes, int], c.Command]:
 _ROWS = (
     Verb("pub STREAM |payload", "publish everything after the bar; no answer unless it fails", False, _pub),
     Verb("ack on|off", "whether each pub is answered: ok pub STREAM SEQ", False, _ack),
-    Verb("sub STREAM FROM [SKIP]", "messages from FROM on: 0 (all), a time in us, #SEQ, -COUNT or new", False, _sub),
+    Verb(
+        "sub STREAM FROM [SKIP] [wait]",
+        "messages from FROM on: 0 (all), a time in us, #SEQ, -COUNT or new; wait: also if the stream is made later",
+        False,
+        _sub,
+    ),
     Verb("unsub STREAM", "no more messages of the stream", False, _stream_only(c.Unsubscribe, readable_name)),
     Verb("consume STREAM NAME FROM", "a durable consumer NAME, which begins at FROM", False, _consumer_at(c.Consume)),
     Verb("get STREAM NAME [WAIT_MS [MAX]]", "its next MAX (1) messages, until they are acked", False, _get),

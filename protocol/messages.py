@@ -136,7 +136,10 @@ class PublishRun:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """`skip`: messages at exactly the time `start` that are left out (only with a time). `credit`: None: unlimited."""
+    """`skip`: messages at exactly the time `start` that are left out (only with a time). `credit`: None is unlimited.
+
+    `wait`: the stream may be made later.
+    """
 
     id: int
     stream: bytes
@@ -144,6 +147,7 @@ class Subscribe:
     skip: int = 0
     end: WirePlace | None = None
     credit: int | None = None
+    wait: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,6 +354,7 @@ def _subscribe(message: Subscribe) -> bytes:
         "skip": message.skip or None,
         "end": message.end,
         "credit": message.credit,
+        "wait": message.wait or None,
     }
     return pack_map(Op.SUBSCRIBE, body)
 

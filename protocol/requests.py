@@ -165,7 +165,8 @@ def _subscribe(fields: Fields) -> Subscribe:
         raise PeerError(Code.USAGE, "SUBSCRIBE: the field skip counts messages at a time, so from must be one")
     end: WirePlace | None = fields.place("end", ("seq", "time", "now")) if "end" in fields else None
     credit = fields.number("credit") if "credit" in fields else None
-    return Subscribe(number, fields.readable_stream("stream"), start, skip, end, credit)
+    wait = "wait" in fields and fields.flag("wait")
+    return Subscribe(number, fields.readable_stream("stream"), start, skip, end, credit, wait)
 
 
 def _unsubscribe(fields: Fields) -> Unsubscribe:

@@ -27,6 +27,17 @@ NODE_BYTES_MAX: Final = 32
 CURSOR_PREFIX: Final = b"$cursor/"
 DEAD_SUFFIX: Final = b"/$dead"
 
+_INVISIBLE: Final = (  # those that Unicode does not put into the category of format characters
+    (0x034F, 0x034F),
+    (0x115F, 0x1160),
+    (0x17B4, 0x17B5),
+    (0x180B, 0x180F),
+    (0x2800, 0x2800),
+    (0x3164, 0x3164),
+    (0xFE00, 0xFE0F),
+    (0xFFA0, 0xFFA0),
+    (0xE0000, 0xE0FFF),
+)
 _PLAIN = re.compile(rb"[!-{}~]{1,200}")
 _UNESCAPED = re.compile(r"[A-Za-z0-9_.~-]{1,200}")
 
@@ -135,6 +146,31 @@ def _companion(name: bytes) -> bytes:
             f"the name {name.decode()!r} would have {len(name)} bytes, which is more than {NAME_BYTES_MAX}"
         )
     return name
+
+
+def new_name_fault(name: str) -> str:
+    """Why no new stream may have this valid name, for a sentence; "" if it may.
+
+    `*`, `+`, `#` and a `/` at the end are for patterns of names. A character that cannot be seen, or that reverses what
+    stands around it, makes two names look like one.
+    """
+    base = base_of(name.encode()).decode()
+    if base.endswith("/"):
+        return "that ends in /"
+    for character in base:
+        if character in "*+#":
+            return f"with {character}"
+        if not character.isascii() and _is_invisible(character):
+            return f"with the invisible character U+{ord(character):04X}"
+    return ""
+
+
+def _is_invisible(character: str) -> bool:
+    """Whether a character is shown as nothing, as a gap, or changes only how others are shown."""
+    if unicodedata.category(character) in ("Cf", "Cn", "Co"):
+        return True
+    code = ord(character)
+    return any(first <= code <= last for first, last in _INVISIBLE)
 
 
 def _bad_character(name: str) -> str:

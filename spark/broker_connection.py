@@ -111,7 +111,7 @@ class BrokerConnection:
 
     def _subscribe(self, stream: str, start: From, end: m.WirePlace, credit: int) -> int:
         self._last_id += 1
-        self._send(m.Subscribe(self._last_id, stream.encode(), start, 0, end, credit))
+        self._send(m.Subscribe(self._last_id, stream.encode(), start, 0, end, credit, wait=True))
         return self._last_id
 
     def _await(self, kind: type, stream: str, asked: int) -> m.Response:

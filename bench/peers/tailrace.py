@@ -88,7 +88,7 @@ class Tailrace(Contestant):
         return RequestStep(b"sub %s new\r\n" % name.encode(), b"ok sub %s %d\r\n" % (name.encode(), messages))
 
     def subscriber(self, name: str, client: int) -> list[RequestStep]:
-        return [RequestStep(b"sub %s new\r\n" % name.encode(), b"ok sub %s 0\r\n" % name.encode())]
+        return [RequestStep(b"sub %s new wait\r\n" % name.encode(), b"ok sub %s 0\r\n" % name.encode())]
 
     def delivered_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
         fixed = _MESSAGE_AROUND + len(name.encode()) + len(str(payload_bytes)) + payload_bytes

@@ -130,7 +130,7 @@ class TailraceBinary(Tailrace):
 
 
 def _subscribe(name: str, start: From) -> bytes:
-    return pack(Subscribe(SUBSCRIPTION, name.encode(), start))
+    return pack(Subscribe(SUBSCRIPTION, name.encode(), start, wait=True))
 
 
 def handle_of(name: str) -> int:

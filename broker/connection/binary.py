@@ -26,7 +26,7 @@ from tailrace.broker.consumers.edge import binary
 from tailrace.broker.consumers.edge.session import ConsumerSession
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.frame_chunks import ChunkFrames, FrameChunk, FrameChunks, head_fields
-from tailrace.broker.delivery.subscribe import Subscriptions, storage_refusals
+from tailrace.broker.delivery.subscribe import ABSENT, Subscriptions, storage_refusals
 from tailrace.broker.process.event_log import Event
 from tailrace.broker.process.timers import now_us
 from tailrace.broker.process.version import program_version
@@ -162,7 +162,7 @@ class BinaryClient(GreetedClient):
     @property
     def consumers(self) -> ConsumerSession:
         if self._serving is None:
-            self._serving = ConsumerSession(self, self.binary.subscribing)
+            self._serving = ConsumerSession(self)
         return self._serving
 
     # --- saying -----------------------------------------------------------------------------------------------------
@@ -409,12 +409,12 @@ class BinaryClient(GreetedClient):
             return
         self.asked[number] = message
         ask_end = message.start.kind in FROM_THE_END or (message.end is not None and message.end[0] == "now")
-        self.binary.subscribing.ensure(
-            self, message.stream, lambda value: self._ensured(message, value), ask_end=ask_end
+        self.binary.subscribing.find(
+            self, message, lambda value: self._found(message, value), ask_end=ask_end
         )
         self.note_awaited()
 
-    def _ensured(self, message: m.Subscribe, value: int | Refused) -> None:
+    def _found(self, message: m.Subscribe, value: int | Refused) -> None:
         """The stream is there, and its owner may have said where it ends; or why there is none."""
         if self.closed or self.asked.get(message.id) is not message:
             return  # closed, or unsubscribed, meanwhile
@@ -441,18 +441,21 @@ class BinaryClient(GreetedClient):
 
     def _bounds(self, message: m.Subscribe, end_seq: int) -> tuple[int, int | None]:
         """The oldest seq that is kept, and the one at which this subscription is to end. Raises Refused."""
+        end = message.end
+        if end is not None and end[0] == "time" and end[1] > now_us():
+            raise Refused(Code.FROM, "the time at which this subscription is to end has not come yet")
+        if end_seq == ABSENT:
+            return 0, None if end is None else end[1] if end[0] == "seq" else 0
         with storage_refusals(message.stream):
             reader = self.services.readers.get(message.stream)
             first_seq = reader.first_seq()
-            if message.end is None:
+            if end is None:
                 return first_seq, None
-            kind, value = message.end
+            kind, value = end
             if kind == "seq":
                 return first_seq, value
             if kind == "now":
                 return first_seq, max(end_seq, first_seq)
-            if value > now_us():
-                raise Refused(Code.FROM, "the time at which this subscription is to end has not come yet")
             return first_seq, reader.seq_at(value)
 
     def unsubscribe(self, message: m.Unsubscribe) -> None:

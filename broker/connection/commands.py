@@ -136,11 +136,11 @@ class Commands:
         turn = SubscriptionStep()
         client.subscribing.append(turn)
 
-        def ensured(value: int | Refused) -> None:
-            turn.take = lambda: self._ensured(client, pending, command, value)
+        def found(value: int | Refused) -> None:
+            turn.take = lambda: self._found(client, pending, command, value)
             self._take_turns(client)
 
-        self._subscribing.ensure(client, name, ensured, ask_end=command.start.kind in FROM_THE_END)
+        self._subscribing.find(client, command, found, ask_end=command.start.kind in FROM_THE_END)
 
     def _take_turns(self, client: LineClient) -> None:
         turns = client.subscribing
@@ -156,14 +156,14 @@ class Commands:
             return Refused(Code.SUBSCRIPTIONS, f"this connection has {limit} subscriptions, which is its limit")
         return None
 
-    def _ensured(self, client: LineClient, pending: Pending, command: c.Subscribe, value: int | Refused) -> None:
-        """The stream is there, and its owner may have said where it ends; or why there is none."""
+    def _found(self, client: LineClient, pending: Pending, command: c.Subscribe, value: int | Refused) -> None:
+        """The stream exists, and its owner may have said where it ends; or why it cannot be read."""
         name = command.stream
         refused = value if isinstance(value, Refused) else self._not_subscribable(client, name)
         if refused is not None:
             pending.settle(self._refusal(refused))
         elif client.lingering_since_s or client.closed:
-            pending.settle(answers.ok_sub(name, value if isinstance(value, int) else 0))
+            pending.settle(answers.ok_sub(name, max(value, 0) if isinstance(value, int) else 0))
         else:
             self._subscribe_here(client, pending, command, value if isinstance(value, int) else 0)
 

@@ -74,14 +74,15 @@ def restore(client: ClientConnection, state: dict[str, Any]) -> None:
 
 
 def _restore_cursor(client: ClientConnection, state: dict[str, Any]) -> None:
-    services, name, key = client.services, state["name"], state["key"]
+    services, name, key, seq = client.services, state["name"], state["key"], state["seq"]
     try:
-        cursor = services.fanout.subscribe(client, name, state["seq"], remote=services.is_remote(name), key=key)
+        remote, may_wait = services.is_remote(name), not seq
+        cursor = services.fanout.subscribe(client, name, seq, remote=remote, key=key, may_wait=may_wait)
     except (StorageError, OSError) as error:
         if state["skip"]:
             client.close("damaged")
         else:
-            client.lose(key, name, state["seq"], str(error))
+            client.lose(key, name, seq, str(error))
         return
     services.fanout.look(cursor.feed)  # what was sent of a chunk may lie beyond the end that was known here
     cursor.offset, cursor.skip = state["offset"], state["skip"]

@@ -179,7 +179,7 @@ class LineClient(ClientConnection):
     def consumers(self) -> LineConsumerSession:
         serving = self._serving
         if not isinstance(serving, LineConsumerSession):
-            serving = self._serving = LineConsumerSession(self, self.line.subscribing)
+            serving = self._serving = LineConsumerSession(self)
         return serving
 
     # --- answers ----------------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class LineClient(ClientConnection):
         self.codec.restore_state(state["codec"])
         if state["consumers"] is not None:
             member, members = state["consumers"]
-            self._serving = LineConsumerSession(self, self.line.subscribing, member)
+            self._serving = LineConsumerSession(self, member)
             self._serving.restore_state(members)
 
     def lose(self, key: bytes, name: bytes, next_seq: int, why: str) -> None:

@@ -16,7 +16,7 @@ from tailrace.broker.delivery.cursor import Cursor, DeliveryChunk, Feed, Subscri
 from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.streams.owner import Growth
 from tailrace.protocol.errors import Code
-from tailrace.shard.errors import StorageError, StreamCut, StreamDamaged, Trimmed
+from tailrace.shard.errors import StorageError, StreamCut, StreamDamaged, StreamMissing, Trimmed
 
 log = logging.getLogger(__name__)
 
@@ -48,9 +48,19 @@ class FanOut:
 
     # --- subscriptions ----------------------------------------------------------------------------------------------
 
-    def subscribe(self, client: Subscriber, name: bytes, seq: int, *, remote: bool, key: Any) -> Cursor:
-        """A cursor at `seq`, parked until `start`. The stream's files must exist (StreamMissing, StreamDamaged)."""
-        end_seq = self._readers.get(name).next_seq()
+    def subscribe(
+        self, client: Subscriber, name: bytes, seq: int, *, remote: bool, key: Any, may_wait: bool = False
+    ) -> Cursor:
+        """A cursor at `seq`, parked until `start`. Unless it `may_wait`, the stream's files must exist.
+
+        Raises StreamMissing, StreamDamaged.
+        """
+        try:
+            end_seq = self._readers.get(name).next_seq()
+        except StreamMissing:
+            if not may_wait:
+                raise
+            end_seq = 0
         feed = self.feeds.get(name)
         if feed is None:
             feed = self.feeds[name] = Feed(name, end_seq, remote=remote)
@@ -116,6 +126,8 @@ class FanOut:
             self.cut(feed.name, cut.seq)
             return
         except (StorageError, OSError) as error:
+            if isinstance(error, StreamMissing) and not feed.end_seq:
+                return  # its subscribers wait until it is made
             log.warning("cannot look at stream %r: %s", feed.name, error)
             return
         if end_seq > feed.end_seq:

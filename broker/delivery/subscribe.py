@@ -1,7 +1,8 @@
 """Making a subscription, in either protocol: see that the stream is there, find its place, put a cursor there.
 
-The owner of the stream is asked where it must be: to make the stream, to open it first after a crash of the machine,
-and to say where it ends for whoever wants what comes next, behind all that this connection published before.
+Reading makes no stream. A subscription that waits is placed at the beginning of a stream that does not exist yet.
+The owner of the stream is asked if need be: whether it exists, to open it first after a crash of the machine, and where
+it ends for a subscription to what comes next, behind all that this connection published before.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from tailrace.protocol.places import From
 from tailrace.shard.errors import StorageError, StreamDamaged, StreamMissing
 from tailrace.shard.reader import StreamReader
 
+ABSENT = -1  # as the end of a stream: it does not exist yet, and the subscription waits for it
+
 
 class SubscribeRequest(Protocol):
     """What both protocols' Subscribe say."""
@@ -33,6 +36,9 @@ class SubscribeRequest(Protocol):
     @property
     def skip(self) -> int: ...
 
+    @property
+    def wait(self) -> bool: ...
+
 
 class Subscriptions:
     """One per worker. `on_started` is called with each client and its new subscription's feed."""
@@ -44,13 +50,19 @@ class Subscriptions:
         self._work = work
         self._on_started = on_started
 
-    def ensure(
-        self, client: ClientConnection, name: bytes, done: Callable[[int | Refused], None], *, ask_end: bool
+    def find(
+        self,
+        client: ClientConnection,
+        wanted: SubscribeRequest,
+        done: Callable[[int | Refused], None],
+        *,
+        ask_end: bool,
     ) -> None:
-        """Create the stream if it is missing. `done` gets the error, or an int: its end if `ask_end`.
+        """`done` gets the error, or an int for `place`: the stream's end if `ask_end`, or ABSENT.
 
         The owner is asked for the end at once: what the client publishes after this must not reach it before.
         """
+        name = wanted.stream
 
         def begin() -> None:
             if self._readable(name):
@@ -59,14 +71,11 @@ class Subscriptions:
                 ask()
 
         def ask() -> None:
-            self._services.router.call(name, "ensure", [name, client.may_create(name)], answered, client)
+            self._services.router.call(name, "end", [name], answered, client)
 
         def answered(value: Any) -> None:
-            if isinstance(value, Refused) and value.code == Code.STREAMS:
-                value = client.creation_refusal(name)
-            elif not isinstance(value, Refused) and value < 0:  # it was made just now
-                client.count_created()
-                value = 0
+            if isinstance(value, Refused) and value.code is Code.UNKNOWN and wanted.wait:
+                value = ABSENT
             self.after_opening(client, name, lambda: done(value))
 
         if ask_end:
@@ -82,11 +91,12 @@ class Subscriptions:
             self._work.do(name, (client,), step)
 
     def place(self, client: ClientConnection, wanted: SubscribeRequest, key: Any, end_seq: int) -> Cursor:
-        """A cursor where the subscription begins, parked until `start`. `end_seq` is `ensure`'s. Raises Refused."""
+        """A cursor where the subscription begins, parked until `start`. `end_seq` is `find`'s. Raises Refused."""
         services, name = self._services, wanted.stream
         with storage_refusals(name):
-            seq = first_seq_of(services.readers.get(name), wanted, end_seq)
-            return services.fanout.subscribe(client, name, seq, remote=services.is_remote(name), key=key)
+            seq = 0 if end_seq == ABSENT else first_seq_of(services.readers.get(name), wanted, end_seq)
+            remote, may_wait = services.is_remote(name), end_seq == ABSENT
+            return services.fanout.subscribe(client, name, seq, remote=remote, key=key, may_wait=may_wait)
 
     def start(self, client: ClientConnection, cursor: Cursor) -> None:
         """The client has been told: let the cursor move."""
@@ -95,14 +105,12 @@ class Subscriptions:
             self._on_started(client, cursor.feed)
 
     def _readable(self, name: bytes) -> bool:
-        """Whether all of a stream can be read without its owner, who makes it, and opens it first after a crash of the
-        machine.
-        """
+        """Whether all of a stream can be read without its owner, who opens it first after a crash of the machine."""
         try:
             reader = self._services.readers.get(name)
             return reader.recovered and reader.has_place
         except (StreamMissing, StreamDamaged):
-            return False  # its owner makes it, or takes up what a loss of power has left of it
+            return False  # its owner knows whether it exists, and takes up what a loss of power has left of it
         except (StorageError, OSError):
             return True  # let the subscription meet it, and say what it is
 

@@ -183,7 +183,7 @@ class Settings(FairLimits):
         "auto_master",
         Kind.FLAG,
         True,
-        "whether the first pub or sub of an unknown stream creates it; otherwise only the command master does",
+        "whether the first publish to an unknown stream creates it; otherwise only the command master does",
     )
 
     affinity: bool = setting(

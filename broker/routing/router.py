@@ -50,7 +50,7 @@ CALL_BYTES = 256  # what a call counts for in its route's window
 # where it is open, since they read its history or change its role.
 OF_A_STREAM = frozenset(
     {
-        "ensure",
+        "end",
         "master",
         "promote",
         "unmaster",
@@ -65,7 +65,7 @@ OF_A_STREAM = frozenset(
         "get",
     }
 )
-LONG = OF_A_STREAM - {"ensure", "consume", "get"}
+LONG = OF_A_STREAM - {"end", "consume", "get"}
 
 NONE_DENIED: Mapping[int, Refused] = MappingProxyType({})
 

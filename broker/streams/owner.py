@@ -28,7 +28,7 @@ from tailrace.protocol.errors import Code
 from tailrace.shard.directory import DataDirectory
 from tailrace.shard.errors import StorageError, StorageFull
 from tailrace.shard.meta import Role
-from tailrace.shard.names import base_of
+from tailrace.shard.names import base_of, new_name_fault
 
 if TYPE_CHECKING:
     from tailrace.broker.replication.roles.role_writer import RoleWriter
@@ -38,7 +38,14 @@ log = logging.getLogger(__name__)
 
 REPLICAS_FULL_TEXT = "too many publishes to this stream wait for other nodes to hold them"
 UNWRITTEN_TEXT = "what this node is to the stream is being written down; nothing of this was logged, try again"
+UNKNOWN_TEXT = "no such stream here; the first publish makes it"
 FRESH_BYTES_MAX = 64 << 10  # of what came from a master: more of it is read from the file by who waits for it
+
+
+def require_new_name(name: bytes) -> None:
+    """Raises Refused if no new stream may have this name; old ones and those of other nodes may."""
+    if fault := new_name_fault(name.decode()):
+        raise Refused(Code.NAME, f"no new stream may have a name {fault}; choose another")
 
 
 class Owner:
@@ -328,6 +335,7 @@ class Owner:
             creator = next((creator for batch in batches if (creator := batch.creator()) is not None), None)
             if creator is None:
                 raise batches[0].creation_refusal()
+            require_new_name(name)
             self.create(name)
             creator.count_created()
         return self.stream(name)
@@ -335,7 +343,10 @@ class Owner:
     # --- streams ----------------------------------------------------------------------------------------------------
 
     def create(self, name: bytes, *, by_command: bool = False) -> None:
-        """Make a stream that is not known here, and the one whose companion it is. Raises Refused."""
+        """Make a stream that is not known here, and the one whose companion it is. Raises Refused.
+
+        Its name may be one that `require_new_name` refuses: another node has made it.
+        """
         base = base_of(name)
         if base != name and base not in self.catalog.names:
             self.create(base, by_command=by_command)
@@ -355,7 +366,7 @@ class Owner:
             self.catalog.open.move_to_end(name)
             return stream
         if name not in self.catalog.names:
-            raise Refused(Code.UNKNOWN, "no such stream here")
+            raise Refused(Code.UNKNOWN, UNKNOWN_TEXT)
         return self._open(name)
 
     def _open(self, name: bytes) -> OpenStream:

@@ -45,15 +45,9 @@ def locate(stream: OpenStream, place: list[Any], skip: int = 0) -> int:
     return stream.log.seq_at(value, skip)
 
 
-def ensure(owner: Owner, args: CallArgs) -> int:
-    """[stream, whether its asker may make streams] -> next seq, -1 when the stream was made for this."""
-    name, may_create = args
-    if name not in owner.catalog.names:
-        if not may_create:
-            raise Refused(Code.STREAMS, "this connection has made as many streams as it may")
-        owner.create(name)
-        return -1
-    return owner.stream(name).log.next_seq
+def end(owner: Owner, args: CallArgs) -> int:
+    """[stream] -> its next seq."""
+    return owner.stream(args[0]).log.next_seq
 
 
 def trim(owner: Owner, args: CallArgs) -> list[int]:
@@ -136,7 +130,7 @@ def grown(owner: Owner, args: CallArgs) -> list[Any]:
 
 
 CALLS: Mapping[str, Callable[[Owner, CallArgs], Any]] = {
-    "ensure": ensure,
+    "end": end,
     "master": stream_roles.master,
     "promote": stream_roles.promote,
     "fence": stream_roles.fence,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import ssl
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -241,6 +242,7 @@ class AsyncClient(ClientInfo):
         check_crc: bool = True,
         on_trimmed: OnTrimmed = "raise",
         timeout_s: float | None = None,
+        wait: bool = False,
     ) -> AsyncSubscription:
         """The messages of a stream from `start` up to `end`, or for ever; see `Client.subscribe` for the arguments.
 
@@ -248,8 +250,8 @@ class AsyncClient(ClientInfo):
         """
         wait_s = self._timeout(timeout_s)
         if not isinstance(stream, str) or "*" in stream:
-            return self._subscribe_many(stream, start, end, skip, credit_bytes, check_crc, on_trimmed, wait_s)
-        options = subscribe_options(stream, start, end, skip, credit_bytes, check_crc, on_trimmed, wait_s)
+            return self._subscribe_many(stream, start, end, skip, credit_bytes, check_crc, on_trimmed, wait_s, wait)
+        options = subscribe_options(stream, start, end, skip, credit_bytes, check_crc, on_trimmed, wait_s, wait)
         state = self._session.subscribe(options, self._driver.now_s())
         subscription = AsyncSubscription(self._driver, state)
         self._driver.advance()
@@ -265,12 +267,13 @@ class AsyncClient(ClientInfo):
         check_crc: bool,
         on_trimmed: OnTrimmed,
         timeout_s: float,
+        wait: bool,
     ) -> AsyncSubscription:
         from tailrace.aio.merged_subscription import AsyncMergedSubscription
         from tailrace.core import merged_state
         from tailrace.core.listing import checked_patterns
 
-        options = merged_options(start, end, skip, credit_bytes, check_crc, on_trimmed, timeout_s)
+        options = merged_options(start, end, skip, credit_bytes, check_crc, on_trimmed, timeout_s, wait)
         patterns = checked_patterns(streams)
         follows = end is None
         merged = merged_state.MergedState(self._session, patterns, options, follows=follows, timeout_s=timeout_s)
@@ -295,6 +298,12 @@ class AsyncClient(ClientInfo):
                 if not after:
                     break
         return names, total
+
+    async def wait_for_stream(self, stream: str, timeout_s: float = math.inf) -> None:
+        """Waits until a stream exists and has a message, without making it. Raises OperationTimeout, as `subscribe`."""
+        deadline_s = self._driver.now_s() + timeout_s
+        async with self.subscribe(stream, credit_bytes=1, on_trimmed="skip", wait=True) as messages:
+            await messages.receive(deadline_s - self._driver.now_s())
 
     # --- durable consumers ------------------------------------------------------------------------------------------
 

@@ -27,7 +27,13 @@ from tailrace.core.link import FEATURES, BrokerLink
 from tailrace.core.options import ClientOptions
 from tailrace.core.publications import RETRIED, RETRIED_ELSEWHERE, PendingPublication, Publications
 from tailrace.core.subscribe_options import SubscribeOptions
-from tailrace.core.subscription_state import Arrived, SubscriptionPhase, SubscriptionState
+from tailrace.core.subscription_state import (
+    RESUMED,
+    RESUMED_ELSEWHERE,
+    Arrived,
+    SubscriptionPhase,
+    SubscriptionState,
+)
 from tailrace.core.unacknowledged import Unacknowledged
 from tailrace.errors import (
     ClientClosed,
@@ -456,7 +462,8 @@ class Session(Connector):
         if message.code == "trimmed":
             subscription.trimmed()
         else:
-            subscription.refused(message.code, message.text, now_s, self.options.reconnect_s)
+            resumed = RESUMED_ELSEWHERE if self.has_choice and subscription.ready else RESUMED
+            subscription.refused(message.code, message.text, now_s, self.options.reconnect_s, resumed)
             self._follow_up(subscription)
 
     def _on_ping(self, link: BrokerLink, _message: m.Ping, _now_s: float) -> None:

@@ -21,7 +21,7 @@ OnTrimmed: TypeAlias = Literal["raise", "skip"]
 @dataclass(frozen=True, slots=True)
 class SubscribeOptions:
     """A program's settings for reading. `window_bytes`: of frames that may be sent ahead; `timeout_s`: for the
-    answer."""
+    answer; `wait`: the stream may be made later."""
 
     stream: str
     start: From
@@ -31,6 +31,7 @@ class SubscribeOptions:
     check_crc: bool = True
     raise_trimmed: bool = True
     timeout_s: float = math.inf
+    wait: bool = False
 
     def __post_init__(self) -> None:
         for name, value, least in (("skip", self.skip, 0), ("credit_bytes", self.window_bytes, 1)):
@@ -47,6 +48,7 @@ def subscribe_options(
     check_crc: bool,
     on_trimmed: OnTrimmed,
     timeout_s: float,
+    wait: bool = False,
 ) -> SubscribeOptions:
     """Raises InvalidArgument, InvalidStreamName."""
     if on_trimmed not in ("raise", "skip"):
@@ -56,7 +58,7 @@ def subscribe_options(
         raise InvalidArgument("skip goes with a start that is a time")
     raise_trimmed = on_trimmed == "raise"
     return SubscribeOptions(
-        checked_stream(stream), place, skip, end_of(end), credit_bytes, check_crc, raise_trimmed, timeout_s
+        checked_stream(stream), place, skip, end_of(end), credit_bytes, check_crc, raise_trimmed, timeout_s, wait
     )
 
 
@@ -68,11 +70,12 @@ def merged_options(
     check_crc: bool,
     on_trimmed: OnTrimmed,
     timeout_s: float,
+    wait: bool,
 ) -> Callable[[str, bool], SubscribeOptions]:
     """Makes the options for each of several streams. Of one that is made later, all messages are new."""
 
     def options(stream: str, later: bool) -> SubscribeOptions:
         first = START if later and (start is NEW or isinstance(start, Last)) else start
-        return subscribe_options(stream, first, end, skip, credit_bytes, check_crc, on_trimmed, timeout_s)
+        return subscribe_options(stream, first, end, skip, credit_bytes, check_crc, on_trimmed, timeout_s, wait or later)
 
     return options

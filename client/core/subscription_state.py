@@ -37,6 +37,8 @@ from tailrace.shard.leaves import load
 
 RESUMED: Final = frozenset({"unavailable", "overloaded", "closing", "slow"})
 """Codes after which a subscription is asked for again."""
+RESUMED_ELSEWHERE: Final = RESUMED | {"unknown"}
+"""Likewise, of one that was read from another node: this one may not have its copy of the stream yet."""
 
 _parse = load("tailrace.shard.frame_cy").parse
 
@@ -97,11 +99,13 @@ class SubscriptionState:
         self._trim_reported = False
         options, credit = self._options, max(0, self._options.window_bytes - self._held_bytes)
         if not self.ready:
-            return Subscribe(self.id, self.stream.encode(), options.start, options.skip, options.end, credit)
+            name, wait = self.stream.encode(), options.wait
+            return Subscribe(self.id, name, options.start, options.skip, options.end, credit, wait)
         end = None if self.end_seq is None else ("seq", self.end_seq)
         has_last = self._last[0] == self.next_seq - 1 >= 0
         self._asked_seq = self.next_seq - 1 if has_last else self.next_seq
-        return Subscribe(self.id, self.stream.encode(), From("seq", self._asked_seq), 0, end, credit)
+        waits = options.wait and self.next_seq == 0
+        return Subscribe(self.id, self.stream.encode(), From("seq", self._asked_seq), 0, end, credit, waits)
 
     def connection_lost(self) -> None:
         if self.phase is not SubscriptionPhase.OVER:
@@ -171,12 +175,14 @@ class SubscriptionState:
         """The broker reports that messages were dropped before it could send them."""
         self._trim_reported = True
 
-    def refused(self, code: str, text: str, now_s: float, patience_s: float) -> None:
-        """The broker does not do it, or not now: then it is asked again, for at most `patience_s`."""
+    def refused(
+        self, code: str, text: str, now_s: float, patience_s: float, resumed: frozenset[str] = RESUMED
+    ) -> None:
+        """The broker does not do it, or not now (`resumed`): then it is asked again, for at most `patience_s`."""
         if self.phase is SubscriptionPhase.OVER:
             return
         refusal = broker_error(code, text, self.stream)
-        if code in RESUMED:
+        if code in resumed:
             self._ask_again(refusal, now_s, patience_s)
         else:
             self.fail(refusal)

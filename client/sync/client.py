@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import ssl
 from collections.abc import Callable, Iterable, Mapping
@@ -231,6 +232,7 @@ class Client(ClientInfo):
         check_crc: bool = True,
         on_trimmed: OnTrimmed = "raise",
         timeout_s: float | None = None,
+        wait: bool = False,
     ) -> Subscription:
         """The messages of a stream from `start` (START, NEW, Seq(n), Last(n), Time(us), a datetime) to `end`, if any.
 
@@ -239,13 +241,14 @@ class Client(ClientInfo):
 
         Returns when the broker has answered, so that NEW includes all messages published after the call. The broker
         sends at most `credit_bytes` ahead of the reader. `skip` leaves out this number of messages at exactly the time
-        `start`. Messages that were trimmed before they were read raise Trimmed, unless `on_trimmed` is "skip". Raises
-        BrokerError, OperationTimeout, StreamBehind, ClientClosed, InvalidArgument.
+        `start`. Messages that were trimmed before they were read raise Trimmed, unless `on_trimmed` is "skip". Reading
+        makes no stream: an unknown one raises UnknownStream, or with `wait` is read from its first message on, once it
+        is made. Raises BrokerError, OperationTimeout, StreamBehind, ClientClosed, InvalidArgument.
         """
         wait_s = self._timeout(timeout_s)
         if not isinstance(stream, str) or "*" in stream:
-            return self._subscribe_many(stream, start, end, skip, credit_bytes, check_crc, on_trimmed, wait_s)
-        options = subscribe_options(stream, start, end, skip, credit_bytes, check_crc, on_trimmed, wait_s)
+            return self._subscribe_many(stream, start, end, skip, credit_bytes, check_crc, on_trimmed, wait_s, wait)
+        options = subscribe_options(stream, start, end, skip, credit_bytes, check_crc, on_trimmed, wait_s, wait)
         driver, session = self._driver, self._session
         with driver.lock, driver.step:
             state = session.subscribe(options, monotonic())
@@ -266,12 +269,13 @@ class Client(ClientInfo):
         check_crc: bool,
         on_trimmed: OnTrimmed,
         timeout_s: float,
+        wait: bool,
     ) -> Subscription:
         from tailrace.core import merged_state
         from tailrace.core.listing import checked_patterns
         from tailrace.sync.merged_subscription import MergedSubscription
 
-        options = merged_options(start, end, skip, credit_bytes, check_crc, on_trimmed, timeout_s)
+        options = merged_options(start, end, skip, credit_bytes, check_crc, on_trimmed, timeout_s, wait)
         patterns, driver = checked_patterns(streams), self._driver
         follows = end is None
         merged = merged_state.MergedState(self._session, patterns, options, follows=follows, timeout_s=timeout_s)
@@ -297,6 +301,12 @@ class Client(ClientInfo):
                 if not after:
                     break
         return names, total
+
+    def wait_for_stream(self, stream: str, timeout_s: float = math.inf) -> None:
+        """Waits until a stream exists and has a message, without making it. Raises OperationTimeout, as `subscribe`."""
+        deadline_s = monotonic() + timeout_s
+        with self.subscribe(stream, credit_bytes=1, on_trimmed="skip", wait=True) as messages:
+            messages.receive(deadline_s - monotonic())
 
     # --- durable consumers ------------------------------------------------------------------------------------------
 

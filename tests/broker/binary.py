@@ -72,7 +72,8 @@ class BinaryPeer:
         self.ask(*(Open(number, name.encode()) for number, name in enumerate(names, start=1)))
 
     def subscribe(self, number: int, name: str, start: From = FROM_START, **more: object) -> list[Response]:
-        return self.ask(Subscribe(number, name.encode(), start, **more))  # type: ignore[arg-type]
+        """Begins to read a stream, which need not exist yet."""
+        return self.ask(Subscribe(number, name.encode(), start, **{"wait": True, **more}))  # type: ignore[arg-type]
 
     def ask(self, *messages: AnyMessage) -> list[Response]:
         self.say(*messages)

@@ -51,7 +51,7 @@ def subscribe(node: World, slot: int) -> None:
 
 def subscribe_lines(node: World, slot: int) -> None:
     peer = node.connect(slot)
-    node.ask(peer, f"sub {node.name(0)} 0")
+    node.ask(peer, f"sub {node.name(0)} 0 wait")
     peer.close()
     node.settle()
 
@@ -75,6 +75,7 @@ def publish_lines(node: World, slot: int) -> None:
 @pytest.mark.parametrize("slot", [0, 1])
 @pytest.mark.parametrize("work", [consume, consume_lines, subscribe, subscribe_lines, publish, publish_lines])
 def test_what_a_connection_needed_is_freed_with_it(node: World, work: Callable[[World, int], None], slot: int) -> None:
+    node.fill(node.name(0), [b"x"])
     work(node, slot)  # what is made once is there
     assert in_cycles(lambda: work(node, slot)) == {}
 

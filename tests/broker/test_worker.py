@@ -274,7 +274,7 @@ def test_a_client_that_reads_nothing_holds_a_drain_up_no_longer_than_told(make: 
         world.ask(client, b"ack on")
         for _ in range(16):
             world.ask(client, b"pub s |" + b"x" * 1_000_000)
-        reader.sendall(b"sub s 0\r\n")
+        reader.sendall(b"sub s 0 wait\r\n")
         world.turn_until(lambda: any(each.blocked for each in world.worker.services.clients.values()))
         began_s = time.monotonic()
         world.tell("drain")
@@ -325,7 +325,7 @@ def test_whoever_has_got_some_of_what_was_set_aside_hears_it_in_every_worker(tmp
         lines, late_lines = node.connect(0), node.connect(1)
         binary, late_binary = BinaryPeer(node, 0), BinaryPeer(node, 1)
         for peer, place in ((lines, "#0"), (late_lines, "#0")):
-            node.ask(peer, f"sub {name} {place}")
+            node.ask(peer, f"sub {name} {place} wait")
         for binary_peer in (binary, late_binary):
             binary_peer.subscribe(1, name)
         owner = node.workers[slot].owner
@@ -339,7 +339,7 @@ def test_whoever_has_got_some_of_what_was_set_aside_hears_it_in_every_worker(tmp
             (ended,) = binary_peer.take()
             assert isinstance(ended, Ended) and (ended.next_seq, ended.code) == (3, "diverged")
         assert not any(worker.fanout.feeds for worker in node.workers)
-        node.ask(late_lines, f"sub {name} #3")
+        node.ask(late_lines, f"sub {name} #3 wait")
         late_binary.subscribe(2, name, From("seq", 3))
         stream.log.append(bytearray(pack_frame(b"y")), 1, 1 << 60, 2)
         for worker in node.workers:
@@ -361,7 +361,7 @@ def test_what_grew_before_the_cut_is_announced_before_it(tmp_path: Path, monkeyp
     with nodes.world(tmp_path, workers=2, affinity=False) as node:
         name = node.name(0)
         peer = node.connect(1)
-        node.ask(peer, f"sub {name} #0")
+        node.ask(peer, f"sub {name} #0 wait")
         worker = node.workers[0]
         order: list[str] = []
         for method in ("announce", "announce_cut"):
@@ -448,7 +448,7 @@ def test_chunks_that_nobody_asks_for_any_more_are_dropped(make: Callable[..., Wo
         for line in b"ack on", b"pub s |x":
             world.ask(client, line)
         worker.timers.next_due_s = float("inf")  # until it is due below
-        client.sendall(b"sub s 0\r\n")
+        client.sendall(b"sub s 0 wait\r\n")
         world.turn_until(lambda: len(worker.renderings.cache))
         worker.frame_chunks.cache.keep((b"s", 0), FrameChunk(1, 33, 45, 0, 33, b"f" * 33))
         for due_s in DROP_EVERY_S, 2 * DROP_EVERY_S:

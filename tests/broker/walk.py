@@ -114,7 +114,7 @@ class Scene:
         self.member.ask(c.Consume(1, "create", STREAM.encode(), b"workers", From("seq", 0)))
         self.line_publisher, self.line_reader = node.connect(), node.connect()
         node.ask(self.line_publisher, "ack on")
-        node.ask(self.line_reader, f"sub {LINE_STREAM} 0")
+        node.ask(self.line_reader, f"sub {LINE_STREAM} 0 wait")
         self.seq = -1  # the message that the member was given last
         self.node.settle()
 

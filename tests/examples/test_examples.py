@@ -77,7 +77,7 @@ def test_resume(node: Node, client: tailrace.Client, tmp_path: Path) -> None:
 
 def test_pipeline(node: Node, client: tailrace.Client) -> None:
     """It continues after its earlier messages."""
-    results = client.subscribe("counted")
+    results = client.subscribe("counted", wait=True)
     for texts in (["one two", "three"], ["", "four five six"]):
         client.publish_many("text", [text.encode() for text in texts])
         process = start(node, "pipeline.py", "text", "counted")

@@ -393,7 +393,7 @@ others = st.one_of(
     bare,
     on_streams,
     st.builds(c.Ack, st.booleans()),
-    st.builds(c.Subscribe, names, places),
+    st.builds(c.Subscribe, names, places, wait=st.booleans()),
     st.builds(c.Subscribe, names, st.builds(c.From, st.just("time"), number), number),
     st.builds(c.Slave, hosts, st.integers(1, 65_535), names, places),
     st.builds(c.Trim, names, old_places, spare=st.booleans()),
@@ -424,8 +424,8 @@ def arguments(command: object) -> list[bytes]:
             args.append(b"%d" % value)
         else:
             args.append(value if isinstance(value, bytes) else value.encode())
-    if isinstance(command, c.Subscribe) and not command.skip:
-        args.pop()
+    if isinstance(command, c.Subscribe):
+        args[-2:] = ([b"%d" % command.skip] if command.skip else []) + ([b"wait"] if command.wait else [])
     if isinstance(command, c.Trim):
         args[-1:] = [b"spare"] if command.spare else []
     if isinstance(command, c.Master | c.Promote):

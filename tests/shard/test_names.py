@@ -17,6 +17,7 @@ from tailrace.shard.names import (
     is_reserved,
     name_bytes_valid,
     name_of_stem,
+    new_name_fault,
     shard_of,
     stem_is_hashed,
     validate_name,
@@ -113,3 +114,19 @@ def test_companions_of_names_that_are_too_long() -> None:
         cursor_name(b"x" * 193)
     with pytest.raises(InvalidName, match="would have 201"):
         dead_name(b"x" * 195)
+
+
+@pytest.mark.parametrize("name", ["orders", "a/b", "a.b-c_d", "Bestellungen-Zürich", "注文", "заказы", "שלום"])
+def test_names_that_new_streams_may_have(name: str) -> None:
+    assert new_name_fault(name) == ""
+    assert new_name_fault(f"{name}/$dead") == new_name_fault(f"$cursor/{name}") == ""
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["orders*", "*", "a+b", "#", "a#b", "orders/", "a\u202eb", "a\u200bb", "a\ufeff", "a\u00adb", "a\u3164", "a\ufe0f"],
+)
+def test_names_that_no_new_stream_may_have(name: str) -> None:
+    """They are names of streams that exist already, all the same."""
+    assert new_name_fault(name) and name_bytes_valid(name.encode())
+    assert new_name_fault(f"{name}/$dead") and new_name_fault(f"$cursor/{name}")

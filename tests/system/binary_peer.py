@@ -180,7 +180,7 @@ class BinaryPeer:
         credit: int | None = None,
     ) -> Subscribed:
         """Subscribe and wait for the answer to that; messages may have come already."""
-        self.say(Subscribe(number, stream.encode(), start, skip, end, credit))
+        self.say(Subscribe(number, stream.encode(), start, skip, end, credit, wait=True))
 
         def answer() -> Subscribed | Failed | None:
             for each in reversed(self.answers):

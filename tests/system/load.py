@@ -139,7 +139,7 @@ class Subscriber(Peer):
         with self.node.client() as client:
             self.subscriptions += 1
             self._client = client
-            client.send(f"sub {self.stream} #{len(self.payloads)}")
+            client.send(f"sub {self.stream} #{len(self.payloads)} wait")
             while not self.ending.is_set():
                 client.read_until(lambda: bool(client.messages or client.answers), SILENCE_S)
 

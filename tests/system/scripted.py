@@ -79,7 +79,7 @@ def serves_others(node: Node, workers: int) -> None:
     for slot in range(workers):
         name = name_of(slot, workers, "others")
         with node.client() as client:
-            client.send("ack on", f"sub {name} new", f"pub {name} |x")
+            client.send("ack on", f"sub {name} new wait", f"pub {name} |x")
             assert client.read_messages(1)[0].payload == b"x"
 
 

@@ -122,7 +122,7 @@ class Auditor(Role):
             await asyncio.gather(*(self._read(client, each) for each in self._readings.values()))
 
     async def _read(self, client: tailrace.AsyncClient, reading: Continuity) -> None:
-        async with client.subscribe(reading.stream) as subscription:
+        async with client.subscribe(reading.stream, wait=True) as subscription:
             while not self.ending.is_set() or reading.next_seq < self.ends[reading.stream]:
                 for message in await received(subscription, LOOK_S):
                     reading.take(message.seq, message.payload)
@@ -146,7 +146,7 @@ class Visitors(Role):
         from_start = self.dice.random() < 0.5
         async with tailrace.connect_async(self.any_address()) as client:
             start: StartPlace = tailrace.START if from_start else tailrace.NEW
-            subscription = client.subscribe(stream, start, on_trimmed="skip")
+            subscription = client.subscribe(stream, start, on_trimmed="skip", wait=True)
             end_s = asyncio.get_running_loop().time() + lasts_s
             while (left_s := end_s - asyncio.get_running_loop().time()) > 0 and not self.ending.is_set():
                 for message in await received(subscription, left_s):
@@ -163,7 +163,7 @@ class Visitors(Role):
         host, _colon, port = address.rpartition(":")
         end_s = time.monotonic() + lasts_s
         with LineClient(int(port), host) as client:
-            client.send(f"sub {reading.stream} new")
+            client.send(f"sub {reading.stream} new wait")
             while time.monotonic() < end_s and not self.ending.is_set():
                 with contextlib.suppress(AssertionError):  # nothing has come
                     client.read_until(lambda: bool(client.messages), LOOK_S)
@@ -237,7 +237,9 @@ class Droppers(Role):
         host, _colon, port = self.address.rpartition(":")
         stream = self.dice.choice(self.streams).encode()
         envelope = pack_envelope(Op.PUBLISH, b"x" * 1000)
-        sent = self.dice.choice([b"pub %s |half of a mess" % stream, envelope[:300], b"sub %s 0\r\n" % stream, b""])
+        sent = self.dice.choice(
+            [b"pub %s |half of a mess" % stream, envelope[:300], b"sub %s 0 wait\r\n" % stream, b""]
+        )
         with contextlib.suppress(OSError), socket.create_connection((host, int(port)), PATIENCE_S) as sock:
             sock.sendall(sent)
             if sent.startswith(b"sub"):

@@ -87,7 +87,7 @@ def test_max_bytes_drops_the_oldest_and_gives_the_space_back(node: Node, client:
         assert file.stat().st_size > 11 * MIB, "offsets stay"
         wait_for(lambda file=file: hole_bytes(file) > 10 * MIB, "the space is given back")  # type: ignore[misc]
         client.messages.clear()
-        client.send(f"sub {name} 0")
+        client.send(f"sub {name} 0 wait")
         assert client.read_messages(12_000 - first_seq)[0].seq == first_seq
         assert client.messages[-1].seq == 11_999
 
@@ -110,7 +110,7 @@ def test_max_age_drops_what_is_old(node: Node, client: LineClient) -> None:
         publish(client, name, 1)
         assert number(node, name, "messages") == 1
         client.messages.clear()
-        client.send(f"sub {name} #0")
+        client.send(f"sub {name} #0 wait")
         assert client.read_messages(1)[0].seq == 2_000
 
 
@@ -167,7 +167,7 @@ def test_roles_and_epochs_outlive_the_node(tmp_path: Path) -> None:
         for name in names:
             assert stat_of(node, name)["role"] == "disabled"
             assert client.ask(f"pub {name} |no").startswith(f"err disabled {name}: ")
-            client.send(f"sub {name} 0", f"unsub {name}", f"sub {name} 0", f"master {name}", f"master {name}")
+            client.send(f"sub {name} 0 wait", f"unsub {name}", f"sub {name} 0 wait", f"master {name}", f"master {name}")
             client.read_until(lambda: len(client.answers) == 6)
             assert client.answers[-2:] == [f"ok master {name} 2"] * 2, "the second finds it one already"
             client.read_until(lambda name=name: bool(client.messages))  # type: ignore[misc]
@@ -199,7 +199,7 @@ def test_metrics_agree_with_what_was_done(tmp_path: Path) -> None:
     with running(tmp_path / "data", workers=WORKERS) as node:
         names = names_of(0, WORKERS, 2, "m") + names_of(1, WORKERS, 2, "m")
         with node.client() as publisher, node.client() as reader:
-            reader.send(*(f"sub {name} 0" for name in names))
+            reader.send(*(f"sub {name} 0 wait" for name in names))
             reader.read_until(lambda: len(reader.answers) == 4)
             for name in names:
                 publisher.send(*[f"pub {name} |{'x' * 100}"] * 500)

@@ -94,7 +94,7 @@ CONVERSATION = b"".join(
         pack(HELLO),
         pack(Open(7, b"talk")),
         pack_publish(1, Ack.APPENDED, [7], TWO_FRAMES) + TWO_FRAMES,
-        pack(Subscribe(9, b"talk", FROM_START, end=("now", 0))),
+        pack(Subscribe(9, b"talk", FROM_START, end=("now", 0), wait=True)),
         pack(Ping()),
         pack(Close()),
     )
@@ -270,7 +270,7 @@ def test_headers_go_where_the_message_goes(node: Node, client: BinaryPeer) -> No
         (metadata, b"with"), (metadata, b""), (b"", b"without"),
     ]  # fmt: skip
     with node.client() as line:
-        line.send("sub headers 0")
+        line.send("sub headers 0 wait")
         assert [message.payload for message in line.read_messages(3)] == [b"with", b"", b"without"]
 
 
@@ -290,7 +290,7 @@ def test_a_publisher_learns_how_many_subscribers_the_node_has(node: Node) -> Non
         client.subscribe(2, name, FROM_NEW)
     wait_for(lambda: told() == [4, 4], "two subscriptions on each worker are counted")
     for line in lines:
-        assert line.ask(f"sub {name} new").startswith("ok")
+        assert line.ask(f"sub {name} new wait").startswith("ok")
     wait_for(lambda: told() == [6, 6], "so are those of lines")
     binary[1].close()
     wait_for(lambda: told() == [4, 4], "those of a connection that is gone are not")
@@ -315,7 +315,7 @@ def test_each_protocol_sees_what_the_other_publishes(node: Node, owner: int) -> 
     for client in binary:
         client.subscribe(1, name)
     for line in lines:
-        line.send(f"sub {name} 0", "ack on")
+        line.send(f"sub {name} 0 wait", "ack on")
         line.read_answers(2)
     expected: list[bytes] = []
     for number, (client, line) in enumerate(product(binary, lines)):
@@ -361,7 +361,7 @@ def test_messages_up_to_the_limit(node: Node, client: BinaryPeer) -> None:
 def test_many_streams_on_one_connection(client: BinaryPeer) -> None:
     names = [f"wide{number}" for number in range(500)]
     for number, name in enumerate(names):
-        client.say(Subscribe(number, name.encode(), FROM_START))
+        client.say(Subscribe(number, name.encode(), FROM_START, wait=True))
     client.publish(names, [b"to all"])
     for name in names:
         client.send_publish(name, [name.encode()])

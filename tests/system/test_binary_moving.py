@@ -277,7 +277,7 @@ def line_publishes(node: Node, slot: int, names: Sequence[str], chance: random.R
         assert client.answers[1:] == [f"ok pub {names[n % 2]} {n // 2}" for n in range(PUBLISHES)]
         client.answers.clear()
         moved = node.slot_of(client) != slot
-        client.send(f"sub {names[0]} 0")
+        client.send(f"sub {names[0]} 0 wait")
         client.read_messages(PUBLISHES // 2)
         assert [message.payload for message in client.messages] == [b"%d" % n for n in range(0, PUBLISHES, 2)]
         client.send("close")

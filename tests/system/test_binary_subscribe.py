@@ -121,7 +121,7 @@ def test_own_publishes_are_before_an_own_subscription_to_what_is_new(node: Node)
             name = name_of(owner, WORKERS, f"own{slot}-")
             with peer_of(node, slot) as client:
                 client.send_publish(name, [b"1", b"2"])
-                client.say(Subscribe(1, name.encode(), FROM_NEW))
+                client.say(Subscribe(1, name.encode(), FROM_NEW, wait=True))
                 client.send_publish(name, [b"3"])
                 assert [each.seq for each in client.read_messages(1, 1)] == [2]
 
@@ -158,7 +158,7 @@ def test_an_end_that_has_not_come_is_waited_for(node: Node, slot: int) -> None:
 
 def test_an_end_in_the_future_is_refused(client: BinaryPeer) -> None:
     future_us = time.time_ns() // 1_000 + 60_000_000
-    answer = client.ask(Subscribe(1, b"future", FROM_START, end=("time", future_us)), Failed)
+    answer = client.ask(Subscribe(1, b"future", FROM_START, end=("time", future_us), wait=True), Failed)
     assert (answer.code, answer.op, answer.id, answer.fatal) == ("from", Op.SUBSCRIBE, 1, False)
     client.subscribe(1, "future")
 
@@ -182,7 +182,7 @@ def test_subscriptions_share_a_connection_fairly(node: Node, client: BinaryPeer)
     names = [f"fair{number}" for number in range(3)]
     for name in names:
         fill(node, name, 3_000)
-    client.say(*(Subscribe(number, name.encode(), FROM_START) for number, name in enumerate(names)))
+    client.say(*(Subscribe(number, name.encode(), FROM_START, wait=True) for number, name in enumerate(names)))
     for number in range(3):
         client.read_messages(number, 3_000)
     order = [chunk.id for chunk in client.chunks]
@@ -213,7 +213,7 @@ def test_unsubscribe_at_once(node: Node) -> None:
         for owner in range(WORKERS):
             name = name_of(owner, WORKERS, f"atonce{slot}-")
             with peer_of(node, slot) as client:
-                client.say(Subscribe(1, name.encode(), FROM_NEW), Unsubscribe(1))
+                client.say(Subscribe(1, name.encode(), FROM_NEW, wait=True), Unsubscribe(1))
                 client.wait_ended(1)
                 client.publish(name, [b"x"])
                 client.settle()

@@ -52,7 +52,7 @@ def test_a_change_of_masters_is_an_error_to_nobody(pair: tuple[Node, Node]) -> N
         tailrace.connect(address(first), address(second), timeout_s=PATIENCE_S) as client,
         ThreadPoolExecutor() as pool,
     ):
-        reading = client.subscribe("s")
+        reading = client.subscribe("s", wait=True)
         first_node = client.node
         for number in range(10):
             client.publish("s", b"%d" % number, ack=Ack.REPLICATED)
@@ -64,7 +64,7 @@ def test_a_change_of_masters_is_an_error_to_nobody(pair: tuple[Node, Node]) -> N
         received = [reading.receive(PATIENCE_S) for _ in range(11)]
         assert [message.epoch for message in received if message is not None] == [1] * 10 + [2], "each says its master"
     with tailrace.connect(address(second)) as client:
-        assert [message.payload for message in client.subscribe("s", end=tailrace.NOW)] == [
+        assert [message.payload for message in client.subscribe("s", end=tailrace.NOW, wait=True)] == [
             b"%d" % n for n in range(11)
         ]
 
@@ -81,7 +81,7 @@ def test_too_few_nodes_hold_it_whichever_was_asked(pair: tuple[Node, Node]) -> N
 def test_what_was_read_and_lost_with_its_master_is_told(pair: tuple[Node, Node]) -> None:
     first, second = pair
     with tailrace.connect(address(first), address(second)) as client:
-        reading = client.subscribe("s")
+        reading = client.subscribe("s", wait=True)
         client.publish("s", b"both", ack=Ack.REPLICATED)
         tell(second, "unslave s")
         client.publish_many("s", [b"alone", b"alone"])
@@ -93,6 +93,6 @@ def test_what_was_read_and_lost_with_its_master_is_told(pair: tuple[Node, Node])
         with pytest.raises(StreamDiverged) as caught:
             reading.receive(PATIENCE_S)
         assert caught.value.next_seq == 2
-        again = client.subscribe("s", tailrace.Seq(0), tailrace.NOW)
+        again = client.subscribe("s", tailrace.Seq(0), tailrace.NOW, wait=True)
         assert [message.payload for message in again] == [b"both", b"1", b"2", b"3"]
     first.start()  # nobody's concern, but it must be able to

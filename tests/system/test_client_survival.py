@@ -65,12 +65,14 @@ def proxy(node: Node) -> Iterator[Proxy]:
 def read_short(route: Route) -> list[tuple[int, bytes]]:
     """What a subscriber sees: the first messages, from where they stand to a seq that has its own end."""
     with tailrace.connect(f"127.0.0.1:{route.port}") as client:
-        return [(message.seq, message.payload) for message in client.subscribe("short", START, Seq(FEW))]
+        return [(message.seq, message.payload) for message in client.subscribe("short", START, Seq(FEW), wait=True)]
 
 
 async def read_short_async(route: Route) -> list[tuple[int, bytes]]:
     async with tailrace.connect_async(f"127.0.0.1:{route.port}") as client:
-        return [(message.seq, message.payload) async for message in client.subscribe("short", START, Seq(FEW))]
+        return [
+            (message.seq, message.payload) async for message in client.subscribe("short", START, Seq(FEW), wait=True)
+        ]
 
 
 SHORT = [(number, b"message %d" % number) for number in range(FEW)]
@@ -134,7 +136,7 @@ def test_a_publisher_whose_connection_is_cut_at_any_byte(node: Node, proxy: Prox
     with ThreadPoolExecutor(AT_ONCE) as pool:
         receipts = [row for rows in pool.map(partial(publish_few, stream), routes) for row in rows]
     with tailrace.connect(f"127.0.0.1:{node.port}") as client:
-        log = [message.payload for message in client.subscribe(stream, START, NOW)][6:]
+        log = [message.payload for message in client.subscribe(stream, START, NOW, wait=True)][6:]
     assert all(log[seq - 6] == payload for seq, payload in receipts), "each is where its receipt says"
     assert Counter(log) == Counter({payload for _seq, payload in receipts}), "each is there once, and nothing else"
     sent = defaultdict(list)
@@ -188,7 +190,7 @@ class Subscriber(Party):
         self.log: list[bytes] = []
 
     def play(self, client: tailrace.Client) -> None:
-        for message in client.subscribe(self.stream, credit_bytes=100_000):
+        for message in client.subscribe(self.stream, credit_bytes=100_000, wait=True):
             assert message.seq == len(self.log), f"{self.stream}: seq {message.seq}, not {len(self.log)}"
             self.log.append(message.payload)
             if message.payload == b"last":
@@ -377,6 +379,6 @@ def test_a_connection_cut_again_and_again_in_the_middle_of_large_chunks(node: No
             ]
             addresses = [f"127.0.0.1:{route.port}" for route in routes]
             with tailrace.connect(addresses) as client:
-                seen = [(message.seq, message.payload) for message in client.subscribe("large", START, NOW)]
+                seen = [(message.seq, message.payload) for message in client.subscribe("large", START, NOW, wait=True)]
             assert seen == list(enumerate(payloads))
             assert sum(route.connections for route in routes) > 1

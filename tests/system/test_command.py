@@ -36,7 +36,9 @@ class Tail:
     """`tailrace tail` in a process of its own, its output taken as it comes."""
 
     def __init__(self, node: Node, *words: str) -> None:
-        self._process = subprocess.Popen(tailrace(node, "tail", *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self._process = subprocess.Popen(
+            tailrace(node, "tail", "--wait", *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
         self.output = b""
         self._thread = threading.Thread(target=self._read)
         self._thread.start()
@@ -122,8 +124,8 @@ def test_a_large_text_through_three_publishers_and_many_tails(node: Node, reques
 def check_places(node: Node, name: str, lines: list[bytes]) -> None:
     """From a seq and from a time, compared with a plain client."""
     with node.client() as client:
-        client.send(f"sub {name} #{TEXT_LINES - 20_000}", f"unsub {name}")
-        client.send(f"sub {name} #{TEXT_LINES // 3}")
+        client.send(f"sub {name} #{TEXT_LINES - 20_000} wait", f"unsub {name}")
+        client.send(f"sub {name} #{TEXT_LINES // 3} wait")
         client.read_until(lambda: len(client.messages) > 0 and client.messages[-1].seq == TEXT_LINES - 1)
         a_time_us = client.messages[len(client.messages) // 2].timestamp_us
         first = next(message.seq for message in client.messages if message.timestamp_us >= a_time_us)
@@ -143,7 +145,7 @@ def check_every_worker(node: Node, names: list[str], text: bytes) -> None:
     with contextlib.ExitStack() as held:
         clients = [held.enter_context(node.client_of(slot)) for slot in range(WORKERS)]
         for client in clients:
-            client.send(*(f"sub {name} 0" for name in names))
+            client.send(*(f"sub {name} 0 wait" for name in names))
         for client in clients:
             client.read_messages(TEXT_LINES * STREAMS)
             for name in names:

@@ -101,6 +101,8 @@ class Case:
         self.line = proxy.line(ground.ports[0])
         self._books = folder / "books.db"
         self._clients: list[Party] = []
+        with ground.master.client() as admin:
+            assert admin.ask(f"master {stream}").startswith("ok ")
         ground.client.create_consumer(stream, BILLING)
         self.client = self.start()
 

@@ -52,7 +52,9 @@ def client(node: Node) -> Iterator[Client]:
 
 
 def specs(node: Node, folder: Path, stream: str, names: list[str], work_s: float, **wishes: object) -> dict[str, Spec]:
-    """Members of one group, with books of their own each."""
+    """Members of one group, with books of their own each, of a stream that exists from now on."""
+    with node.client() as admin:
+        assert admin.ask(f"master {stream}").startswith("ok ")
     entry = (f"127.0.0.1:{node.port}",)
     return {
         name: Spec(entry, stream, folder / f"{name}.db", name, CALL_S, name=GROUP, consumer=wishes, work_s=work_s)
@@ -199,7 +201,7 @@ def test_what_cannot_be_done_is_a_dead_letter(node: Node, client: Client, tmp_pa
         running_members.leave_all()
     log = log_of(node, "letters")
     assert group_faults({seq: name for seq, name in log.items() if seq not in bad}, effects_of(members), key_of) == []
-    letters = list(client.subscribe("letters/$dead", end=tailrace.NOW))
+    letters = list(client.subscribe("letters/$dead", end=tailrace.NOW, wait=True))
     assert [name_in(letter.payload) for letter in letters] == [names[number] for number in bad]
     for letter, seq in zip(letters, bad, strict=True):
         told = letter.headers
@@ -225,7 +227,7 @@ def test_what_kills_each_member_is_a_dead_letter(node: Node, client: Client, tmp
                 running_members.begin("a")
             time.sleep(0.01)
         running_members.leave_all()
-    letters = list(client.subscribe("deadly/$dead", end=tailrace.NOW))
+    letters = list(client.subscribe("deadly/$dead", end=tailrace.NOW, wait=True))
     assert [name_in(letter.payload) for letter in letters] == [f"{DEADLY}/1"]
     assert letters[0].headers["dead-deliveries"] == "2"
     print(f"{deaths} deaths: {letters[0].headers}")

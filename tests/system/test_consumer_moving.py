@@ -63,6 +63,7 @@ def test_members_keep_what_they_have_when_workers_are_replaced(node: Node, slot:
     """On the same connections: one that has a message, and one that waits for the next."""
     stream = name_of(slot, WORKERS, "s")
     with node.client() as keeper, node.client() as waiter, node.client() as watcher:
+        assert keeper.ask(f"master {stream}").startswith("ok ")
         assert keeper.ask(f"consume {stream} n 0") == f"ok consume {stream} n 0"
         keeper.send(f"pub {stream} |one", f"get {stream} n {LONG_MS}")
         keeper.read_messages(1)
@@ -86,6 +87,7 @@ def test_a_get_that_waits_is_answered_by_a_node_that_stops(tmp_path: Path) -> No
         streams = [name_of(slot, WORKERS, "s") for slot in range(WORKERS)]
         with node.client() as client:
             for stream in streams:
+                assert client.ask(f"master {stream}").startswith("ok ")
                 assert client.ask(f"consume {stream} n 0") == f"ok consume {stream} n 0"
                 client.answers.clear()
             members = [Member(node) for _ in streams]
@@ -103,6 +105,8 @@ def test_a_member_that_publishes_elsewhere_moves_there(node: Node) -> None:
     """To move it is answered early, and it is the same member where it goes on."""
     member = Member(node)
     here, there = (name_of(slot, WORKERS, "s") for slot in (member.slot, 1 - member.slot))
+    with node.client() as admin:
+        assert admin.ask(f"master {here}").startswith("ok ")
     assert member.ask(Consume(1, "create", here.encode(), b"n", From("seq", 0)), Consumed).created
     member.publish(here, [b"one"])
     member.get(1, here)

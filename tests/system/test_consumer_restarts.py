@@ -71,6 +71,8 @@ def test_a_message_that_kills_its_member_becomes_a_dead_letter_with_its_last_del
 ) -> None:
     """However quickly the member comes back under its name: it is started again at once, and nothing waits for time."""
     with tailrace.connect(address(node)) as client:
+        with node.client() as admin:
+            assert admin.ask("master orders").startswith("ok ")
         client.create_consumer("orders", "billing", ack_wait_s=3_600.0, deliveries_max=DELIVERIES_MAX)
         others = [f"order-{number}" for number in range(140)] + ["last"]
         client.publish_many("orders", [*map(str.encode, others[:POISON]), b"poison", *map(str.encode, others[POISON:])])
@@ -83,7 +85,7 @@ def test_a_message_that_kills_its_member_becomes_a_dead_letter_with_its_last_del
         assert ends == [-9] * DELIVERIES_MAX + [0]
         assert {line.split()[0] for line in done} == {*others}
         assert max(int(line.split()[1]) for line in done) <= 2, "those that were given with it are not counted with it"
-        [letter] = client.subscribe("orders/$dead", end=tailrace.NOW)
+        [letter] = client.subscribe("orders/$dead", end=tailrace.NOW, wait=True)
         assert (letter.payload, letter.headers["dead-deliveries"]) == (b"poison", str(DELIVERIES_MAX))
         assert letter.headers["dead-reason"] == "its member has begun anew"
         [state] = client.consumers("orders")
@@ -93,9 +95,9 @@ def test_a_message_that_kills_its_member_becomes_a_dead_letter_with_its_last_del
 def test_leaving_at_a_terminal(node: Node) -> None:
     """What one telnet has got and not acked is the other one's at once: it need not be closed, nor 5 s be waited."""
     with open_telnet(node) as first, open_telnet(node) as second:
+        first.enter(b"pub orders |hello")
         first.enter(b"consume orders billing 0")
         first.wait_for(b"ok consume orders billing 0")
-        first.enter(b"pub orders |hello")
         first.enter(b"pub orders |world")
         first.enter(b"get orders billing 5000 2")
         first.wait_for(b"ok get orders billing 2")

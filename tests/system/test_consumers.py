@@ -195,7 +195,7 @@ def test_dead_letters(client: tailrace.Client) -> None:
                 if message.payload == b"poison":
                     raise ValueError("no such customer")
     assert given == [(b"fine", 1), (b"poison", 1), (b"poison", 2), (b"poison", 3), (b"fine too", 1)]
-    [letter] = client.subscribe("doomed/$dead", end=tailrace.NOW)
+    [letter] = client.subscribe("doomed/$dead", end=tailrace.NOW, wait=True)
     assert letter.payload == b"poison"
     assert letter.headers == {
         "key": "a",

@@ -128,7 +128,7 @@ def check(data: Path, *flags: str) -> tuple[int, str]:
 def read_all(node: Node, stream: str, count: int = MESSAGES) -> tuple[list[bytes], list[str]]:
     """The payloads from the beginning until there are `count` or an error; the answers to `sub`."""
     with node.client() as client:
-        client.send(f"sub {stream} 0")
+        client.send(f"sub {stream} 0 wait")
         client.read_until(lambda: len(client.messages) >= count or any(a.startswith("err ") for a in client.answers))
         assert [message.seq for message in client.messages] == list(range(len(client.messages)))
         return [message.payload for message in client.messages], client.answers
@@ -137,7 +137,7 @@ def read_all(node: Node, stream: str, count: int = MESSAGES) -> tuple[list[bytes
 def read_up_to(node: Node, stream: str, last: bytes) -> list[Message]:
     """The messages from the beginning to the first with this payload."""
     with node.client() as client:
-        client.send(f"sub {stream} 0")
+        client.send(f"sub {stream} 0 wait")
         client.read_until(lambda: any(message.payload == last for message in client.messages))
         return client.messages
 
@@ -224,7 +224,7 @@ def test_damage_far_from_the_end_shows_when_a_reader_gets_there(tmp_path: Path) 
         assert read == [payload(number) for number in range(100)]
         assert answers[-1].startswith("err damaged long: ") and "100" in answers[-1]
         with node.client() as reader:
-            reader.send("sub long #101")
+            reader.send("sub long #101 wait")
             assert reader.read_messages(count - 100)[0].payload == payload(101)
 
 
@@ -265,13 +265,13 @@ def test_a_file_emptied_under_a_running_node(tmp_path: Path) -> None:
             publish(node, stream)
         with node.client_of(0) as one, node.client_of(1) as other:
             for reader in (one, other):
-                reader.send("sub hurt 0")
+                reader.send("sub hurt 0 wait")
                 reader.read_messages(MESSAGES)
                 reader.ask("unsub hurt")
             os.truncate(files(node, "hurt")[1], 0)
             for reader in (one, other):
                 with contextlib.suppress(OSError):  # its worker may be the one that is killed
-                    assert reader.ask("sub hurt 0").startswith(("err damaged ", "err unavailable ", "ok sub "))
+                    assert reader.ask("sub hurt 0 wait").startswith(("err damaged ", "err unavailable ", "ok sub "))
         wait_for(lambda: publish_answer(node, "hurt").startswith("ok pub "), "the stream takes messages again")
         node.wait_ready(2.0)
         for stream in SOUND:
@@ -279,7 +279,7 @@ def test_a_file_emptied_under_a_running_node(tmp_path: Path) -> None:
         before = lives(node)
         for slot in (0, 1):
             with node.client_of(slot) as client:
-                client.send("sub hurt 0")
+                client.send("sub hurt 0 wait")
                 assert [m.payload for m in client.read_messages(MESSAGES + 1)][:MESSAGES] == list(
                     map(payload, range(MESSAGES))
                 )
@@ -351,7 +351,7 @@ def test_a_full_disk_stops_publishers_only_and_only_while_it_is_full(disk: Path)
         client, quiet, reader = (stack.enter_context(node.client()) for _ in range(3))
         client.ask("ack on")
         for stream in streams:
-            reader.send(f"sub {stream} 0")
+            reader.send(f"sub {stream} 0 wait")
         before = lives(node)
         taken = publish_until_full(client, streams)
         assert sum(taken.values()) * len(BIG) > (DISK_BYTES - BALLAST_BYTES) // 2

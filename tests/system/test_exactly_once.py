@@ -92,7 +92,7 @@ def publishing(node: Node, stream: str) -> Iterator[list[Publisher]]:
         assert not publisher.is_alive(), f"{publisher.name} hangs"
         assert publisher.failure is None, f"{publisher.name}: {publisher.failure!r}"
     with tailrace.connect(f"127.0.0.1:{node.port}") as client:
-        log = [message.payload.decode() for message in client.subscribe(stream, START, NOW)]
+        log = [message.payload.decode() for message in client.subscribe(stream, START, NOW, wait=True)]
     for publisher in publishers:
         mine = [payload for payload in log if payload.startswith(f"{publisher.name}/")]
         assert mine == [f"{publisher.name}/{number}" for number in range(publisher.sent)]

@@ -70,12 +70,12 @@ def test_the_machine_goes_down(tmp_path: Path) -> None:
         node.restart_with({"TAILRACE_BOOT_ID": "after-the-crash"})
         for stream in STREAMS:
             with node.client() as client:
-                client.send(f"sub {stream} 0")
+                client.send(f"sub {stream} 0 wait")
                 assert [message.seq for message in client.read_messages(10)] == list(range(10))
         for start in ("#4", "#9", "new"):
             with node.client() as client:
                 first = 10 if start == "new" else int(start[1:])
-                assert client.ask(f"sub {STREAMS[0]} {start}") == f"ok sub {STREAMS[0]} {first}"
+                assert client.ask(f"sub {STREAMS[0]} {start} wait") == f"ok sub {STREAMS[0]} {first}"
 
 
 @pytest.mark.slow

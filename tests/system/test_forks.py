@@ -57,7 +57,7 @@ def in_child(what: Callable[[], str]) -> str:
 
 def logged(node: Node, stream: str) -> list[bytes]:
     with tailrace.connect(f"127.0.0.1:{node.port}") as client:
-        return [message.payload for message in client.subscribe(stream, START, NOW)]
+        return [message.payload for message in client.subscribe(stream, START, NOW, wait=True)]
 
 
 def test_a_child_that_publishes_with_its_parents_client_is_told_and_nothing_is_lost(node: Node) -> None:
@@ -77,7 +77,7 @@ def test_whatever_a_child_does_with_it_not_a_byte_goes_out(node: Node) -> None:
         route = proxy.route()
         with tailrace.connect(f"127.0.0.1:{route.port}") as client:
             client.publish_many("used", [b"0", b"1", b"2"])
-            subscription = client.subscribe("used")
+            subscription = client.subscribe("used", wait=True)
             consumer = client.consumer("used", "group")
             given = consumer.receive(PATIENCE_S)
             assert next(subscription).seq == 0 and given is not None
@@ -88,7 +88,7 @@ def test_whatever_a_child_does_with_it_not_a_byte_goes_out(node: Node) -> None:
                 lambda: client.publish("used", b"x"),
                 lambda: client.publish("used", b"x", ack=Ack.NONE),
                 lambda: client.flush(),
-                lambda: client.subscribe("used"),
+                lambda: client.subscribe("used", wait=True),
                 lambda: next(subscription),
                 lambda: subscription.receive(1.0),
                 lambda: consumer.receive(1.0),
@@ -162,7 +162,7 @@ def test_an_asyncio_client_is_its_parents_too(node: Node) -> None:
     async def main() -> None:
         async with tailrace.connect_async(f"127.0.0.1:{node.port}") as client:
             receipts = [await client.publish("async", b"%d" % number) for number in range(3)]
-            subscription = await client.subscribe("async")
+            subscription = await client.subscribe("async", wait=True)
             batcher = client.batcher("async")
             assert (await anext(subscription)).seq == 0
             await client.publish("async", b"held at the fork", ack=Ack.NONE)

@@ -38,7 +38,8 @@ stall_timeout_s = 60
 """
 NOBODY = b"127.0.0.1 9"  # and not the port of a broker that somebody runs beside the tests
 COMMANDS = [
-    b"pub fuzz |hello", b"sub fuzz 0", b"sub fuzz new", b"sub fuzz #12", b"sub fuzz 1700000000000000 3", b"unsub fuzz",
+    b"pub fuzz |hello", b"sub fuzz 0 wait", b"sub fuzz new wait", b"sub fuzz #12",
+    b"sub fuzz 1700000000000000 3 wait", b"unsub fuzz",
     b"ack on", b"ack off", b"ping", b"help", b"stat fuzz", b"trim fuzz #3", b"master fuzz", b"unmaster fuzz2",
     b"slave %s fuzz 0" % NOBODY, b"unslave fuzz", b"streams f", b"workers", b"conns", b"close",
     b"\xff\xf4\xff\xfd\x06",
@@ -61,7 +62,7 @@ def unharmed(node: Node) -> Iterator[None]:
     for slot in range(WORKERS):
         with node.client() as client:
             name = name_of(slot, WORKERS, "after")
-            client.send("ack on", f"pub {name} |x", f"sub {name} 0")
+            client.send("ack on", f"pub {name} |x", f"sub {name} 0 wait")
             assert client.read_messages(1)[0].payload == b"x"
             client.send("close")
             client.read_to_end()
@@ -242,7 +243,7 @@ MANNERS = (
     b"ack on\r\npub crowd |x\r\npub crowd2 |y\r\n",
     b"pub crowd |" + b"x" * 5_000,
     b"sub crowd new\r\nsub crowd2 0\r\n",
-    b"sub crowd 0\r\n",
+    b"sub crowd 0 wait\r\n",
     b"conns\r\n",
     b"\x16\x03\x01",
     b"\xff\xfd\x06ping\r\n",
@@ -263,10 +264,10 @@ def test_readers_that_stop_reading(node: Node) -> None:
         with contextlib.ExitStack() as held:
             deaf = [held.enter_context(node.client()) for _ in range(50)]
             for client in deaf:
-                client.send(*(f"sub {name} 0" for name in names), "ping")
+                client.send(*(f"sub {name} 0 wait" for name in names), "ping")
                 client.read_until(lambda client=client: "ok pong" in client.answers)  # type: ignore[misc]
             reader = held.enter_context(node.client())
-            reader.send(*(f"sub {name} 0" for name in names))
+            reader.send(*(f"sub {name} 0 wait" for name in names))
             publisher = held.enter_context(node.client())
             before_bytes = rss_bytes(node.worker_pids())
             for _ in range(10):

@@ -41,7 +41,7 @@ def assert_marked_clean(data: Path) -> None:
 
 def payloads(node: Node, stream: str, count: int) -> list[bytes]:
     with node.client() as client:
-        client.send(f"sub {stream} 0")
+        client.send(f"sub {stream} 0 wait")
         return [message.payload for message in client.read_messages(count)]
 
 
@@ -159,7 +159,7 @@ def test_a_reader_that_reads_nothing_does_not_hold_a_stop_up(tmp_path: Path) -> 
         publisher.ask("ack on")
         publisher.send(*(b"pub big |" + b"x" * 100_000 for _ in range(200)))
         publisher.read_answers(201)
-        reader.send("sub big 0")
+        reader.send("sub big 0 wait")
         reader.read_messages(1)
         began_s = time.monotonic()
         assert node.stop() == 0
@@ -361,7 +361,7 @@ def test_publishes_wait_for_a_worker_that_is_down(tmp_path: Path) -> None:
         client.ask("ack on")
         for name in names:
             assert client.ask(f"pub {name} |before") == f"ok pub {name} 0"
-        reader.send(f"sub {names[0]} 0")
+        reader.send(f"sub {names[0]} 0 wait")
         reader.read_messages(1)
         with held_down(node, 1, client):
             client.send(*(f"pub {name} |while it is down" for name in names), "ping")
@@ -369,7 +369,7 @@ def test_publishes_wait_for_a_worker_that_is_down(tmp_path: Path) -> None:
             mine = name_of(0, 2, "t")
             other.ask("ack on")
             assert other.ask(f"pub {mine} |x") == f"ok pub {mine} 0"
-            other.send(f"sub {names[1]} 0")
+            other.send(f"sub {names[1]} 0 wait")
             assert [message.payload for message in other.read_messages(1)] == [b"before"]
             assert client.answers == []
         assert client.read_answers(len(names) + 1) == [*(f"ok pub {name} 1" for name in names), "ok pong"]
@@ -394,7 +394,7 @@ def test_publishes_fail_when_a_worker_stays_down(tmp_path: Path) -> None:
             assert_within(took_s, 2.0)
             assert {answer.split(": ", 1)[0] for answer in client.answers} == {f"err unavailable {name}"}
             assert all("nothing of this was logged" in answer for answer in client.answers)
-            assert client.ask(f"sub {name} new").startswith("err unavailable ")
+            assert client.ask(f"sub {name} new wait").startswith("err unavailable ")
         assert client.ask(f"pub {name} |after") == f"ok pub {name} 1"
         assert payloads(node, name, 2) == [b"before", b"after"]
 

@@ -41,9 +41,9 @@ BAD_LINES: list[tuple[bytes, str]] = [
     (b"pub x", "usage"),
     (b"pub |x", "usage"),
     (b"sub x", "usage"),
-    (b"sub x 0 0 0", "usage"),
-    (b"sub x #1 3", "usage"),
-    (b"sub x 0 few", "usage"),
+    (b"sub x 0 0 0 wait", "usage"),
+    (b"sub x #1 3 wait", "usage"),
+    (b"sub x 0 few wait", "usage"),
     (b"ack", "usage"),
     (b"ack maybe", "usage"),
     (b"ping now", "usage"),
@@ -61,14 +61,14 @@ BAD_LINES: list[tuple[bytes, str]] = [
     (b"unsub a|b", "name"),
     (b"master a\x85b", "name"),
     (b"pub $sys |x", "reserved"),
-    (b"sub $sys 0", "reserved"),
+    (b"sub $sys 0 wait", "reserved"),
     (b"master $sys", "reserved"),
-    (b"sub x yesterday", "from"),
-    (b"sub x -1", "from"),
-    (b"sub x #", "from"),
-    (b"sub x #-1", "from"),
-    (b"sub x 1e6", "from"),
-    (b"sub x 9223372036854775808", "from"),
+    (b"sub x yesterday wait", "from"),
+    (b"sub x -1 wait", "from"),
+    (b"sub x # wait", "from"),
+    (b"sub x #-1 wait", "from"),
+    (b"sub x 1e6 wait", "from"),
+    (b"sub x 9223372036854775808 wait", "from"),
     (b"sub x " + b"9" * 3_000, "from"),
     (b"trim x new", "from"),
     (b"unsub nothing", "unsubscribed"),
@@ -104,7 +104,7 @@ def test_commands_are_taken_in_any_case_and_with_any_blanks(client: LineClient) 
 def test_payloads_come_back_whatever_is_in_them(client: LineClient) -> None:
     payloads = [b"", b" ", b"|", b"a|b", b"\0" * 9, b"cr at the end\r", b"\xff\xff", "å→".encode()]
     payloads.append(bytes(set(range(256)) - {10}))
-    client.send(*(b"pub payloads |" + payload for payload in payloads), "sub payloads 0")
+    client.send(*(b"pub payloads |" + payload for payload in payloads), "sub payloads 0 wait")
     assert [message.payload for message in client.read_messages(len(payloads))] == payloads
     assert [message.seq for message in client.messages] == list(range(len(payloads)))
 
@@ -123,7 +123,7 @@ def test_answers_keep_the_order_of_their_commands(node: Node, slot: int) -> None
             lines += ["ping", "nonsense", f"unsub {names[0]}", "pub $no |x"]
             expected += ["ok pong", "err command", "err unsubscribed", "err reserved"]
         if round_number % 50 == 0:
-            lines.append(f"sub {names[3]} new")
+            lines.append(f"sub {names[3]} new wait")
             expected.append(f"ok sub {names[3]} {round_number + 1}")
             lines.append(f"unsub {names[3]}")
             expected.append(f"ok unsub {names[3]}")
@@ -181,7 +181,7 @@ def test_half_close_within_a_line_says_that_the_line_was_lost(node: Node, slot: 
         assert client.answers[2].startswith("err incomplete ")
         assert len(client.answers) == 3
     with node.client() as reader:
-        reader.send(f"sub {name} 0")
+        reader.send(f"sub {name} 0 wait")
         assert [message.payload for message in reader.read_messages(1)] == [b"whole"]
         assert reader.ask("ping") == "ok pong"
         assert len(reader.messages) == 1
@@ -189,7 +189,7 @@ def test_half_close_within_a_line_says_that_the_line_was_lost(node: Node, slot: 
 
 def test_half_close_keeps_a_subscription(node: Node) -> None:
     with node.client() as reader, node.client() as publisher:
-        reader.send("sub kept 0")
+        reader.send("sub kept 0 wait")
         reader.read_until(lambda: len(reader.answers) == 1)
         reader.sock.shutdown(socket.SHUT_WR)
         publisher.send(*(f"pub kept |{i}" for i in range(100)))
@@ -214,7 +214,7 @@ def test_close_in_the_middle_of_a_backlog_ends_the_connection(node: Node) -> Non
         payload = b"x" * 1_000
         client.send(*(b"pub backlog |" + payload for _ in range(20_000)))
         assert client.ask("ping") == "ok pong"
-        client.send("sub backlog 0")
+        client.send("sub backlog 0 wait")
         wait_for(lambda: is_blocked(node, client), "the socket is full in the middle of a chunk")
         client.send("close")
         client.read_to_end()

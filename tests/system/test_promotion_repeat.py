@@ -75,7 +75,7 @@ class Trio:
     def payloads(self, name: str) -> list[bytes]:
         next_seq = self.rank(name)[1]
         with self.nodes[name].client() as client:
-            client.send("sub s 0")
+            client.send("sub s 0 wait")
             return [message.payload for message in client.read_messages(next_seq)]
 
     def kill(self) -> None:

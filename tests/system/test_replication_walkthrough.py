@@ -60,7 +60,7 @@ def stat(node: Node, stream: str) -> dict[str, str]:
 def payloads(node: Node, stream: str, count: int, start: str = "0") -> list[tuple[int, bytes]]:
     """(seq, payload) of so many messages."""
     with node.client() as client:
-        client.send(f"sub {stream} {start}")
+        client.send(f"sub {stream} {start} wait")
         return [(message.seq, message.payload) for message in client.read_messages(count)]
 
 
@@ -72,7 +72,7 @@ def test_the_table_of_two_servers(pair: tuple[Node, Node], telnets: tuple[Telnet
     second.enter(b"Slave 127.0.0.1 %d 0 0" % pair[0].port)
     second.wait_for(b"ok slave 0 127.0.0.1:%d" % pair[0].port)
     for each in telnets:
-        each.enter(b"sub 0 0")
+        each.enter(b"sub 0 0 wait")
         each.wait_for(b"ok sub 0 0")
     first.enter(b"pub 0 |Hello world")
     for each in telnets:
@@ -93,7 +93,7 @@ def test_a_stream_that_was_used_before_it_is_slaved(pair: tuple[Node, Node], tel
     """A sub alone makes a stream; told to follow, it follows."""
     first, second = telnets
     for each in telnets:
-        each.enter(b"sub 0 0")
+        each.enter(b"sub 0 0 wait")
         each.wait_for(b"ok sub 0 0")
     second.enter(b"slave 127.0.0.1 %d 0 0" % pair[0].port)
     second.wait_for(b"ok slave 0 ")

@@ -95,7 +95,7 @@ def test_a_thousand_quiet_connections_move_along(tmp_path: Path) -> None:
         clients = [node.client() for _ in range(1_500)]
         try:
             for number, client in enumerate(clients):
-                client.send(f"sub quiet{number % 7} new")
+                client.send(f"sub quiet{number % 7} new wait")
             for client in clients:
                 client.read_answers(1)
             replace_all(node)
@@ -168,7 +168,7 @@ def test_a_subscriber_in_the_middle_of_a_chunk_moves_along(tmp_path: Path) -> No
         subscribers = [node.client_of(slot) for slot in (0, 1)]
         for client in subscribers:
             client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
-            client.send("sub big 0")
+            client.send("sub big 0 wait")
             client.read_messages(3)
         for _ in range(2):
             replace_all(node)

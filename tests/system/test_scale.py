@@ -121,7 +121,7 @@ def assert_bounded(now: Costs, empty: Costs) -> None:
 def follow(client: LineClient, stream: bytes, seqs: list[int]) -> None:
     """A reader gets each message of a stream."""
     client.messages.clear()
-    client.send(b"sub %s 0" % stream)
+    client.send(b"sub %s 0 wait" % stream)
     assert [message.seq for message in client.read_messages(len(seqs))] == seqs
     assert [message.payload for message in client.messages] == [b"reading %d" % seq for seq in seqs]
     client.ask(b"unsub %s" % stream)

@@ -61,7 +61,7 @@ def payloads_of(client: LineClient, name: str | None = None) -> list[bytes]:
 def subscribe(node: Node, name: str, start: str, count: int) -> LineClient:
     """The client after `count` messages from `start` on."""
     with node.client() as client:
-        client.send(f"sub {name} {start}")
+        client.send(f"sub {name} {start} wait")
         client.read_messages(count)
         client.send("close")
         return client
@@ -74,7 +74,7 @@ def subscribe(node: Node, name: str, start: str, count: int) -> LineClient:
 def timed(node: Node) -> list[tuple[int, int]]:
     """(seq, timestamp) of the stream `timed`: ten batches of 1, 2, ... messages, each at a time of its own."""
     with node.client() as client:
-        client.send("ack on", "sub timed 0")
+        client.send("ack on", "sub timed 0 wait")
         seq = 0
         for size in range(1, 11):
             client.send(*(f"pub timed |{seq + number}" for number in range(size)))
@@ -106,7 +106,7 @@ def test_skip_leaves_out_messages_of_that_very_time(node: Node, timed: list[tupl
         for skip in range(len(seqs) + 3):
             first = seqs[0] + min(skip, len(seqs))
             with node.client() as client:
-                assert client.ask(f"sub timed {at_us} {skip}") == f"ok sub timed {first}"
+                assert client.ask(f"sub timed {at_us} {skip} wait") == f"ok sub timed {first}"
                 client.read_messages(len(timed) - first)
                 assert [message.seq for message in client.messages] == list(range(first, len(timed)))
                 client.send("close")
@@ -125,7 +125,7 @@ def test_from_the_end_or_beyond_comes_what_is_new(node: Node, start: str) -> Non
     name = f"beyond-{start.strip('#')}"
     fill(node, name, 3)
     with node.client() as reader, node.client() as publisher:
-        assert reader.ask(f"sub {name} {start}") == f"ok sub {name} 3"
+        assert reader.ask(f"sub {name} {start} wait") == f"ok sub {name} 3"
         publisher.send(f"pub {name} |later")
         assert [(message.seq, message.payload) for message in reader.read_messages(1)] == [(3, b"later")]
         reader.send("close")
@@ -135,7 +135,7 @@ def test_an_unknown_stream_is_made_and_waited_for(node: Node) -> None:
     for slot in range(WORKERS):
         name = name_of(slot, WORKERS, "unborn")
         with node.client() as reader, node.client() as publisher:
-            assert reader.ask(f"sub {name} 0") == f"ok sub {name} 0"
+            assert reader.ask(f"sub {name} 0 wait") == f"ok sub {name} 0"
             publisher.send(f"pub {name} |born")
             assert payloads_of(reader) == [] and [each.payload for each in reader.read_messages(1)] == [b"born"]
             reader.send("close")
@@ -157,7 +157,7 @@ def test_subscriptions_share_a_connection_fairly(node: Node) -> None:
     while len(together) < 3_000:
         assert time.monotonic() < deadline_s, "one waits for another's end"
         with node.client() as client:
-            client.send(*(f"sub {name} 0" for name in names))
+            client.send(*(f"sub {name} 0 wait" for name in names))
             client.read_messages(9_000)
             assert all(payloads_of(client, name) == backlogs[name] for name in names)
             order = [message.stream for message in client.messages]
@@ -173,7 +173,7 @@ def test_subscriptions_share_a_connection_fairly(node: Node) -> None:
 
 def test_a_connection_subscribes_to_many_streams(node: Node, client: LineClient) -> None:
     names = [f"wide{number}" for number in range(300)]
-    client.send(*(f"sub {name} 0" for name in names))
+    client.send(*(f"sub {name} 0 wait" for name in names))
     with node.client() as publisher:
         for text in ("a", "b"):
             publisher.send(*(f"pub {name} |{text}" for name in names))
@@ -187,7 +187,7 @@ def test_a_connection_subscribes_to_many_streams(node: Node, client: LineClient)
 def test_a_stream_can_be_subscribed_to_once_a_connection(node: Node, owner: int) -> None:
     """All at once, while the stream's owner, here another worker, is still asked where it ends."""
     name = name_of(owner, WORKERS, "once")
-    lines = ["sub {} new", "sub {} 0", "sub {} new", "unsub {}", "unsub {}", "sub {} new", "ping"]
+    lines = ["sub {} new wait", "sub {} 0 wait", "sub {} new wait", "unsub {}", "unsub {}", "sub {} new wait", "ping"]
     with node.client_of(0) as client:
         client.send(*(line.format(name) for line in lines))
         client.read_until(lambda: "ok pong" in client.answers)
@@ -198,14 +198,14 @@ def test_a_stream_can_be_subscribed_to_once_a_connection(node: Node, owner: int)
         client.read_messages(1)
         client.read_until(lambda: client.answers.count("ok pong") == 2)
         assert len(client.messages) == 1, "nothing is left of the subscription that was given up"
-        client.send(f"unsub {name}", f"sub {name} new", "close")
+        client.send(f"unsub {name}", f"sub {name} new wait", "close")
         client.read_to_end()
         assert client.answers[-3:] == [f"ok unsub {name}", f"ok sub {name} 1", "ok close"]
 
 
 def test_unsub_within_a_backlog_ends_the_messages(node: Node, client: LineClient) -> None:
     fill(node, "unsubbed", 20_000)
-    client.send("sub unsubbed 0")
+    client.send("sub unsubbed 0 wait")
     client.read_messages(100)
     assert client.ask("unsub unsubbed") == "ok unsub unsubbed"
     count = len(client.messages)
@@ -213,7 +213,7 @@ def test_unsub_within_a_backlog_ends_the_messages(node: Node, client: LineClient
     assert [message.seq for message in client.messages] == list(range(count))
     assert client.ask("ping") == "ok pong"
     assert len(client.messages) == count, "no message comes after `ok unsub`"
-    assert client.ask(f"sub unsubbed #{count}") == f"ok sub unsubbed {count}"
+    assert client.ask(f"sub unsubbed #{count} wait") == f"ok sub unsubbed {count}"
     client.read_messages(20_000)
     assert [message.seq for message in client.messages] == list(range(20_000))
 
@@ -240,7 +240,7 @@ def test_catching_up_and_going_on_have_no_seam(node: Node, slot: int) -> None:
     thread.start()
     for number, reader in enumerate(readers):
         start = number * 500
-        reader.send(f"sub {name} #{start}")
+        reader.send(f"sub {name} #{start} wait")
         reader.read_messages(number * 800 + 1)  # the next one starts later
     thread.join()
     for number, reader in enumerate(readers):
@@ -255,11 +255,11 @@ def test_a_reader_that_stops_for_a_while_gets_everything_in_order(node: Node) ->
     """It is a number while it stops: neither the broker's memory nor the other readers notice."""
     fill(node, "stops", 1_000)
     with node.client() as reader, node.client() as witness:
-        reader.send("sub stops 0")
+        reader.send("sub stops 0 wait")
         reader.read_messages(1)
         pids = node.worker_pids()
         before_bytes = rss_bytes(pids)
-        witness.send("sub stops 0")
+        witness.send("sub stops 0 wait")
         for number in range(1_000, 31_000, 3_000):
             with node.client() as publisher:
                 publisher.send(*(b"pub stops |%d %s" % (seq, b"x" * 1_000) for seq in range(number, number + 3_000)))
@@ -287,7 +287,7 @@ def test_messages_of_8_mib_and_around_the_borders_of_a_chunk(node: Node, client:
         assert client.ask(b"pub huge |" + payload) == f"ok pub huge {index}"
     for slot in range(WORKERS):
         with node.client_of(slot) as reader:
-            reader.send("sub huge 0")
+            reader.send("sub huge 0 wait")
             reader.read_messages(len(payloads))
             assert payloads_of(reader) == payloads
             reader.send("close")
@@ -329,7 +329,7 @@ def test_a_reader_that_lags_behind_a_trim_is_told_and_goes_on(node: Node, slot: 
     name = name_of(0, WORKERS, f"lagging{slot}-")
     payloads = fill(node, name, 20_000)
     with node.client_of(slot) as reader, node.client() as admin:
-        reader.send(f"sub {name} 0")
+        reader.send(f"sub {name} 0 wait")
         reader.read_messages(1)
         full_bytes = int(stat_of(node, name)["disk_bytes"])
         assert admin.ask(f"trim {name} #19000") == f"ok trim {name} 19000 19000"
@@ -352,7 +352,7 @@ def push_out_of_cache(node: Node, slot: int) -> None:
     if name not in {row["stream"] for row in streams_of(node)}:
         fill(node, name, 5_000)
     with node.client_of(slot) as client:
-        client.send(f"sub {name} 0")
+        client.send(f"sub {name} 0 wait")
         client.read_messages(5_000)
         client.send("close")
 

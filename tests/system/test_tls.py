@@ -77,7 +77,7 @@ def unharmed(site: Site) -> Iterator[Site]:
 def test_lines_and_plain_connections_share_the_port(site: Site) -> None:
     with site.lines() as secret, site.node.client() as plain:
         assert secret.ask("ack on") == plain.ask("ack on") == "ok ack on"
-        assert secret.ask("sub lines 0").startswith("ok sub")
+        assert secret.ask("sub lines 0 wait").startswith("ok sub")
         assert plain.ask("pub lines |hello").startswith("ok pub")
         assert secret.read_messages(1)[0].payload == b"hello"
         assert secret.ask("pub lines |" + "x" * 100_000).startswith("ok pub")
@@ -87,7 +87,7 @@ def test_lines_and_plain_connections_share_the_port(site: Site) -> None:
 def test_big_messages_live_and_from_the_files(site: Site) -> None:
     payloads = [os.urandom(BIG_BYTES) for _ in range(BIG_MESSAGES)]
     with tailrace.connect(site.address(), tls=site.context) as client:
-        live = client.subscribe("big")
+        live = client.subscribe("big", wait=True)
         for at in range(0, BIG_MESSAGES, 10):
             client.publish_many("big", payloads[at : at + 10])
         late = client.subscribe("big", tailrace.START)
@@ -351,7 +351,7 @@ def test_nodes_follow_each_other_over_tls(site: Site, tmp_path: Path) -> None:
         running(tmp_path / "slave", workers=1, config=config) as slave,
         tailrace.connect(f"localhost:{slave.port}") as below,
     ):
-        found = below.subscribe("copied", tailrace.START)
+        found = below.subscribe("copied", tailrace.START, wait=True)
         assert [next(found).payload for _ in payloads] == payloads
         assert below.publish("copied", b"up" * 40_000).seq == len(payloads)
         assert next(found).payload == b"up" * 40_000

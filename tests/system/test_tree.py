@@ -48,7 +48,7 @@ def test_what_enters_anywhere_is_heard_everywhere(tree: Tree) -> None:
     with ExitStack() as stack:
         clients = {name: stack.enter_context(node.from_outside()) for name, node in tree.nodes.items()}
         for client in clients.values():
-            assert client.ask("sub heard 0") == "ok sub heard 0"
+            assert client.ask("sub heard 0 wait") == "ok sub heard 0"
         for name, client in clients.items():
             assert client.ask("ack on") == "ok ack on"
             assert client.ask(f"pub heard |from {name}").startswith("ok pub heard ")

@@ -99,14 +99,14 @@ class Play:
 
     def read(self, party: Party) -> None:
         with tailrace.connect(self.addresses) as client:
-            for message in client.subscribe(STREAM):
+            for message in client.subscribe(STREAM, wait=True):
                 party.count()
                 if message.payload == self.LAST:
                     return
 
     async def read_async(self, party: Party) -> None:
         async with tailrace.connect_async(self.addresses) as client:
-            async for message in client.subscribe(STREAM):
+            async for message in client.subscribe(STREAM, wait=True):
                 party.count()
                 if message.payload == self.LAST:
                     return

@@ -40,7 +40,7 @@ def test_two_telnets_on_one_server(node: Node, telnet: Telnet) -> None:
     with open_telnet(node) as other:
         telnet.enter(b"master 0")
         telnet.wait_for(b"ok master 0 1")
-        telnet.enter(b"sub 0 0")
+        telnet.enter(b"sub 0 0 wait")
         telnet.wait_for(b"ok sub 0 0")
         other.enter(b"pub 0 |Hello world")
         telnet.wait_for(b"|Hello world\r\n")
@@ -62,9 +62,9 @@ def test_what_a_user_mistypes_is_told(telnet: Telnet) -> None:
         (b"ping", b"ok pong"),
         (b"hello", b"err command no command 'hello'"),
         (b"pub 0 no bar", b"err usage write: pub STREAM |payload"),
-        (b"sub 0 yesterday", b"err from 'yesterday' is not a position in a stream"),
+        (b"sub 0 yesterday wait", b"err from 'yesterday' is not a position in a stream"),
         ("pub café |ça marche".encode(), b"\n"),
-        ("sub café 0".encode(), " |ça marche\r\n".encode()),
+        ("sub café 0 wait".encode(), " |ça marche\r\n".encode()),
         (b"help", b"ok command meaning"),
     ):
         telnet.enter(typed)
@@ -73,7 +73,7 @@ def test_what_a_user_mistypes_is_told(telnet: Telnet) -> None:
 
 def test_control_c_does_no_harm(node: Node, telnet: Telnet) -> None:
     """telnet sends option bytes (IAC IP, IAC DO TIMING-MARK) and shows nothing more until they are answered."""
-    telnet.enter(b"sub ctrl 0")
+    telnet.enter(b"sub ctrl 0 wait")
     telnet.wait_for(b"ok sub ctrl 0")
     for number in range(3):
         telnet.type(CONTROL_C)

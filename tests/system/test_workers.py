@@ -42,7 +42,7 @@ def test_a_stream_is_published_to_and_read_through_every_worker(
 ) -> None:
     name = name_of(owner, WORKERS, "all")
     for client in clients:
-        client.send(f"sub {name} 0", "ack on")
+        client.send(f"sub {name} 0 wait", "ack on")
     for client in clients:
         client.read_until(lambda client=client: len(client.answers) == 2)  # type: ignore[misc]
         assert client.answers == [f"ok sub {name} 0", "ok ack on"]
@@ -69,7 +69,7 @@ def test_one_read_may_publish_to_the_streams_of_every_owner(node: Node, clients:
     for client in clients:
         assert client.ask("ping") == "ok pong"
     reader = clients[2]
-    reader.send(*(f"sub {name} 0" for name in names))
+    reader.send(*(f"sub {name} 0 wait" for name in names))
     reader.read_messages(len(names) * WORKERS)
     counts = Counter((message.stream, message.payload) for message in reader.messages)
     assert counts == {(name, b"%d" % slot): 1 for name in names for slot in range(WORKERS)}
@@ -81,7 +81,7 @@ def test_own_publishes_are_before_an_own_subscription_to_what_is_new(clients: li
         for owner in range(WORKERS):
             name = name_of(owner, WORKERS, f"new{slot}-")
             client.answers.clear()
-            client.send(f"pub {name} |1", f"pub {name} |2", f"sub {name} new", f"pub {name} |3", "ping")
+            client.send(f"pub {name} |1", f"pub {name} |2", f"sub {name} new wait", f"pub {name} |3", "ping")
             client.read_until(lambda client=client: "ok pong" in client.answers)  # type: ignore[misc]
             assert client.answers == [f"ok sub {name} 2", "ok pong"]
             client.read_until(lambda client=client: bool(client.messages))  # type: ignore[misc]
@@ -119,7 +119,7 @@ def check_move(node: Node, slot: int, owner: int) -> None:
         client.read_until(lambda: len(client.answers) == 201)
         wait_for(lambda: slot_of(node, client) == owner, "the publisher is where its stream is")
         client.send_raw(b"two\r\n")
-        client.send(*(f"pub {name} |{number}" for number in range(200)), f"sub {name} 0")
+        client.send(*(f"pub {name} |{number}" for number in range(200)), f"sub {name} 0 wait")
         client.read_messages(401)
         assert client.answers[1:-1] == [f"ok pub {name} {seq}" for seq in range(401)]
         assert client.messages[200].payload == b"cut in two"
@@ -170,7 +170,7 @@ def all_conns(node: Node) -> list[dict[str, str]]:
 
 def test_workers_say_who_they_are(node: Node, clients: list[LineClient]) -> None:
     for client in clients:
-        assert client.ask("sub counted new") == "ok sub counted 0"
+        assert client.ask("sub counted new wait") == "ok sub counted 0"
     wait_for(lambda: [row["subscriptions"] for row in node.workers()] == ["1"] * WORKERS, "subscriptions are counted")
     assert all(float(row["beat_age_s"]) < 5 for row in node.workers())
     assert sum(int(row["connections"]) for row in node.workers()) >= WORKERS

@@ -28,11 +28,11 @@ def samples() -> list[bytes]:
     hello = pack(m.Hello(m.VERSION, (), "fuzz/1"))
     frame = pack_frame(b"payload" * 5)
     publish = pack(m.Open(1, b"fuzz")) + pack_publish(1, Ack.APPENDED, [1], frame) + frame
-    subscribe = pack(m.Subscribe(1, b"fuzz", From("seq", 0), 0, None, 1_000)) + pack(m.Credit(1, 5_000))
+    subscribe = pack(m.Subscribe(1, b"fuzz", From("seq", 0), 0, None, 1_000, True)) + pack(m.Credit(1, 5_000))
     binary = [hello, hello + publish, hello + subscribe, hello + publish + subscribe + pack(m.Unsubscribe(1))]
     lines = [
         b"pub fuzz |x\r\n",
-        b"sub fuzz 0\r\n",
+        b"sub fuzz 0 wait\r\n",
         b"ack on\r\npub fuzz |y\r\n",
         b"unsub fuzz\r\nhelp\r\n",
         b"ping\r\n",

@@ -13,7 +13,7 @@ from tailrace.broker.consumers.coordinator.cursor_log import log_name
 from tailrace.broker.consumers.coordinator.waiting_gets import WaitingGet
 from tailrace.broker.consumers.state import decide
 from tailrace.broker.consumers.state.decide import ConsumerStatus, Decision
-from tailrace.broker.streams.owner import REPLICAS_FULL_TEXT
+from tailrace.broker.streams.owner import REPLICAS_FULL_TEXT, UNKNOWN_TEXT
 from tailrace.broker.streams.owner_calls import locate, refusals
 from tailrace.broker.streams.refused import CallArgs, OnResult, Refused
 from tailrace.protocol.consuming import ACK_SYNCED, Consume, Get, MemberNotice
@@ -46,7 +46,7 @@ def consume(desk: Coordinator, args: CallArgs, done: OnResult) -> None:
     try:
         with refusals("consume"):
             request = args[1]
-            if not _is_here(desk, request.stream, "consume", args, done, may_create=request.do == "create"):
+            if not _is_here(desk, request.stream, "consume", args, done):
                 return
             if isinstance(request, MemberNotice):
                 _NOTICES[request.do](desk, request, done)
@@ -79,9 +79,7 @@ def _get(desk: Coordinator, args: CallArgs, done: OnResult) -> None:
     desk.waiters.add(WaitingGet(wanted, given, done, desk.clock() + wanted.wait_ms / 1000, now_us))
 
 
-def _is_here(
-    desk: Coordinator, name: bytes, verb: str, args: CallArgs, done: OnResult, *, may_create: bool = False
-) -> bool:
+def _is_here(desk: Coordinator, name: bytes, verb: str, args: CallArgs, done: OnResult) -> bool:
     """Whether this node decides; where its master does, that is asked. Raises Refused."""
     owner = desk.owner
     stream = owner.catalog.open.get(name)
@@ -89,14 +87,11 @@ def _is_here(
         return True  # as nearly always
     if is_reserved(name):
         raise Refused(Code.USAGE, "a stream of the broker's own has no consumers")
-    if may_create and name not in owner.catalog.names:
-        log_name(name)
-        owner.create(name)
     role = owner.roles.role(name)
     if role is Role.SLAVE:  # also where the rules let it follow, and nothing of it is here yet
         owner.context.call_up(name, verb, args, done)
     elif name not in owner.catalog.names:
-        raise Refused(Code.UNKNOWN, "no such stream here")
+        raise Refused(Code.UNKNOWN, UNKNOWN_TEXT)
     elif role is Role.DISABLED:
         raise Refused(Code.DISABLED, DISABLED_TEXT)
     return role is Role.MASTER

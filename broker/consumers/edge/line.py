@@ -25,7 +25,6 @@ from tailrace.shard.leaves import load
 
 if TYPE_CHECKING:
     from tailrace.broker.connection.line import LineClient
-    from tailrace.broker.delivery.subscribe import Subscriptions
 
 COLUMNS: Final = (
     "consumer",
@@ -47,8 +46,8 @@ _text = load("tailrace.protocol.text_cy")
 class LineConsumerSession(ConsumerSession):
     """`member`: what the connection is called as a member of any consumer."""
 
-    def __init__(self, client: LineClient, subscribing: Subscriptions, member: bytes = b"") -> None:
-        super().__init__(client, subscribing)
+    def __init__(self, client: LineClient, member: bytes = b"") -> None:
+        super().__init__(client)
         self.member = member or b"line-" + os.urandom(8).hex().encode()
         self.handed = DeliveredMessages()
         self._row: deque[tuple[Pending, Callable[[Pending], None]]] = deque()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tailrace.broker.connection.base import OUT_HIGH_BYTES
 from tailrace.broker.consumers.edge import fetch
-from tailrace.broker.delivery.subscribe import Subscriptions, storage_refusals
+from tailrace.broker.delivery.subscribe import storage_refusals
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol import consuming as c
 from tailrace.protocol.errors import Code
@@ -73,9 +73,8 @@ class PendingGet:
 class ConsumerSession:
     """One a connection that has asked for any of this."""
 
-    def __init__(self, client: ClientConnection, subscribing: Subscriptions) -> None:
+    def __init__(self, client: ClientConnection) -> None:
         self.client = client
-        self._subscribing = subscribing
         self._members: dict[MemberKey, LastRequest] = {}
         self._gets: dict[PendingGet, None] = {}
         self._asked = 0  # anything else that has no answer yet
@@ -88,7 +87,7 @@ class ConsumerSession:
     # --- what is asked ----------------------------------------------------------------------------------------------
 
     def consume(self, wanted: c.Consume, answer: Callable[[Any], None]) -> None:
-        """`answer` hears the owner's value, or Refused. A stream that is to have a consumer is made if need be."""
+        """`answer` gets the owner's value, or Refused."""
         if wanted.do == "list" and self.is_full:
             answer(Refused(Code.OVERLOADED, "this connection does not read its answers; read them, ask again"))
             return
@@ -104,16 +103,7 @@ class ConsumerSession:
             if not self.client.closed:
                 answer(value)
 
-        def ensured(value: int | Refused) -> None:
-            if isinstance(value, Refused):
-                done(value)
-            else:
-                self._call(wanted.stream, "consume", [wanted.stream, wanted], done)
-
-        if wanted.do == "create":
-            self._subscribing.ensure(self.client, wanted.stream, ensured, ask_end=False)
-        else:
-            ensured(0)
+        self._call(wanted.stream, "consume", [wanted.stream, wanted], done)
 
     def get(self, wanted: c.Get, answer: GetCallback) -> None:
         """`answer` hears what the member is given, or Refused; nothing once the connection is closed."""

@@ -21,7 +21,7 @@ from tailrace.broker.replication.upstream.contacts import (
     with_contacts,
     with_former,
 )
-from tailrace.broker.streams.owner import OpenStream, Owner, Refused
+from tailrace.broker.streams.owner import OpenStream, Owner, Refused, require_new_name
 from tailrace.broker.streams.refused import CallArgs
 from tailrace.protocol.errors import Code
 from tailrace.shard.epochs import (
@@ -100,6 +100,7 @@ def master(owner: Owner, args: CallArgs) -> int:
     name = args[0]
     _require_own_role(name)
     if name not in owner.catalog.names:
+        require_new_name(name)
         owner.create(name, by_command=True)
     return promote(owner, args)
 

@@ -93,11 +93,11 @@ def test_subscribers_are_answered_with_where_they_begin() -> None:
     peer = TailraceBinary()
     (step,) = peer.subscriber(NAME, 0)
     _, subscribe = _read(step.send)
-    assert subscribe == Subscribe(1, NAME.encode(), From("new", 0))
+    assert subscribe == Subscribe(1, NAME.encode(), From("new", 0), wait=True)
     assert step.until == pack(Subscribed(1, 0, 0))
     assert peer.stored(NAME, 1_234).until == pack(Subscribed(1, 1_234, 0))
     _, _, replay = _read(peer.replayer(NAME, 0)[0].send, peer.replay_request(NAME))
-    assert replay == Subscribe(1, NAME.encode(), From("seq", 0))
+    assert replay == Subscribe(1, NAME.encode(), From("seq", 0), wait=True)
 
 
 def test_a_connection_to_many_streams_has_a_barrier_for_each_worker() -> None:

@@ -222,7 +222,7 @@ def test_the_kernel_holds_little_for_a_peer_that_reads_nothing(tmp_path: Path) -
         with socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 10)
             sock.connect(node.listeners[0].getsockname())
-            sock.sendall(b"sub big 0\r\n")
+            sock.sendall(b"sub big 0 wait\r\n")
             client = None
             while client is None or not client.blocked:
                 node.workers[0].turn()

@@ -136,7 +136,7 @@ def test_the_subscribers_of_the_whole_node_are_told(node: World) -> None:
     for peer in peers:
         peer.subscribe(1, name)
     line = node.connect(1)
-    node.ask(line, f"sub {name} 0")
+    node.ask(line, f"sub {name} 0 wait")
     for slot in (0, 1):
         peer = BinaryPeer(node, slot)
         peer.open(name)
@@ -299,7 +299,7 @@ def test_a_subscription_to_what_is_new_begins_between_two_publishes(
     name = node.name(where)
     peer.open(name)
     peer.publish(1, b"1", b"2")
-    peer.say(m.Subscribe(1, name.encode(), From("new", 0)))
+    peer.say(m.Subscribe(1, name.encode(), From("new", 0), wait=True))
     peer.publish(1, b"3")
     node.settle()
     peer.take()
@@ -308,7 +308,7 @@ def test_a_subscription_to_what_is_new_begins_between_two_publishes(
 
 def test_one_that_is_given_up_before_its_owner_has_answered(node: World) -> None:
     peer = BinaryPeer(node)
-    peer.say(m.Subscribe(1, node.name(1).encode(), FROM_START), m.Unsubscribe(1))
+    peer.say(m.Subscribe(1, node.name(1).encode(), FROM_START, wait=True), m.Unsubscribe(1))
     node.settle()
     assert peer.take() == [m.Ended(1, 0)]
     assert not node.workers[0].fanout.feeds and not node.binary_client_of(peer.peer).awaited
@@ -321,9 +321,9 @@ def test_an_id_that_is_used_again_before_the_first_answer_is_the_second_subscrip
     peer = BinaryPeer(node)
     new = From("new", 0)  # the owner is asked, on another worker
     peer.say(
-        m.Subscribe(1, names[0].encode(), new),
+        m.Subscribe(1, names[0].encode(), new, wait=True),
         m.Unsubscribe(1),
-        m.Subscribe(1, names[1].encode(), new, end=("seq", 2)),
+        m.Subscribe(1, names[1].encode(), new, end=("seq", 2), wait=True),
     )
     node.settle()
     assert peer.take() == [m.Ended(1, 0), m.Subscribed(1, 1, 0, 2)]
@@ -339,15 +339,18 @@ def test_subscriptions_are_bounded(tmp_path: Path) -> None:
         assert failed(peer.subscribe(2, "a")) == [("subscriptions", Op.SUBSCRIBE, 2, False)]
 
 
-def test_without_auto_master_a_stream_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with world(tmp_path, auto_master=False) as node:
-        assert failed(BinaryPeer(node).subscribe(1, "a")) == [("disabled", Op.SUBSCRIBE, 1, False)]
+def test_a_stream_that_does_not_exist_is_refused_and_not_made(node: World) -> None:
+    for slot in (0, 1):
+        assert failed(BinaryPeer(node).subscribe(1, node.name(slot), wait=False)) == [
+            ("unknown", Op.SUBSCRIBE, 1, False)
+        ]
+        assert not node.workers[slot].owner.catalog.names
 
 
 def test_a_refusal_is_let_go_at_once(tmp_path: Path, refusals_left: Callable[[], list[Refused]]) -> None:
     """However many are refused, nothing of them stays until the collector of cycles looks."""
     with world(tmp_path, auto_master=False) as node:
-        assert failed(BinaryPeer(node).subscribe(1, "a")) == [("disabled", Op.SUBSCRIBE, 1, False)]
+        assert failed(BinaryPeer(node).subscribe(1, "a", wait=False)) == [("unknown", Op.SUBSCRIBE, 1, False)]
         assert refusals_left() == []
 
 
@@ -517,7 +520,7 @@ def test_a_ping_waits_for_the_chunk_that_is_half_out(tmp_path: Path) -> None:
         node.fill("a", [b"x" * 1_000] * 200)
         peer = BinaryPeer(node, small=True)
         peer.peer.deaf = True
-        peer.say(m.Subscribe(1, b"a", FROM_START))
+        peer.say(m.Subscribe(1, b"a", FROM_START, wait=True))
         node.settle()
         client = node.binary_client_of(peer.peer)
         assert client.current is not None
@@ -610,7 +613,7 @@ def test_the_end_of_input_is_the_end(node: World) -> None:
     peer.open(name)
     peer.subscribe(1, node.name(0))
     peer.publish(1, b"x")
-    peer.say(m.Subscribe(2, name.encode(), FROM_START))
+    peer.say(m.Subscribe(2, name.encode(), FROM_START, wait=True))
     peer.peer.sock.shutdown(1)
     node.settle()
     answers = peer.take()

@@ -84,7 +84,11 @@ def test_a_socket_that_is_full_is_known_until_it_has_room(tmp_path: Path, kind: 
 
 
 def subscribe(node: World, kind: str, peer: Peer, name: str) -> None:
-    peer.send_raw(f"sub {name} 0\r\n".encode() if kind == "line" else pack(Subscribe(1, name.encode(), From("seq", 0))))
+    peer.send_raw(
+        f"sub {name} 0 wait\r\n".encode()
+        if kind == "line"
+        else pack(Subscribe(1, name.encode(), From("seq", 0), wait=True))
+    )
     node.settle()
 
 

@@ -43,7 +43,7 @@ def test_administration_is_for_this_machine_alone(node: World) -> None:
     stranger = node.connect(local=False)
     assert words(node.ask(stranger, *typed)) == ["err denied"] * 13
     assert not any(line.startswith("master") for line in node.ask(stranger, "help"))
-    assert words(node.ask(stranger, "pub x |y", "sub x 0", "ping")) == ["ok sub", "ok pong"]
+    assert words(node.ask(stranger, "pub x |y", "sub x 0 wait", "ping")) == ["ok sub", "ok pong"]
     assert node.workers[0].metrics.refused.counts == {"denied": 13}
     assert node.controls[0].receive() is not None, "only that it is ready"
 
@@ -62,7 +62,14 @@ def test_subscriptions_are_decided_in_order(node: World, where: int) -> None:
     """While the owner is asked, the others wait their turn; none is decided on what is not so any more."""
     name = node.name(where)
     peer = node.connect(0)
-    peer.send(f"sub {name} new", f"sub {name} 0", f"unsub {name}", f"unsub {name}", f"sub {name} 0", f"pub {name} |x")
+    peer.send(
+        f"sub {name} new wait",
+        f"sub {name} 0 wait",
+        f"unsub {name}",
+        f"unsub {name}",
+        f"sub {name} 0 wait",
+        f"pub {name} |x",
+    )
     node.settle(0)
     if where:
         assert peer.lines == [] and len(node.client_of(peer).subscribing) == 5
@@ -82,8 +89,8 @@ def test_a_subscription_begins_behind_what_was_published_before_it(
     monkeypatch.setattr("tailrace.broker.process.work.TURN_WORK_S", turn_work_s)
     there = node.name(where)
     peer = node.connect(0)
-    peer.send(f"pub {there} |1", f"sub {there} new", f"pub {there} |2", f"unsub {there}", f"pub {there} |3")
-    peer.send(f"sub {there} new", f"pub {there} |4")
+    peer.send(f"pub {there} |1", f"sub {there} new wait", f"pub {there} |2", f"unsub {there}", f"pub {there} |3")
+    peer.send(f"sub {there} new wait", f"pub {there} |4")
     node.settle()
     assert [line for line in peer.lines if line.startswith("ok")] == [
         f"ok sub {there} 1", f"ok unsub {there}", f"ok sub {there} 3",
@@ -92,18 +99,18 @@ def test_a_subscription_begins_behind_what_was_published_before_it(
 
 
 def test_a_refused_subscription_leaves_the_next_one_its_chance(tmp_path: Path) -> None:
-    with world(tmp_path, workers=2, auto_master=False) as node:
+    with world(tmp_path, workers=2) as node:
         there = node.name(1)
         peer = node.connect(0)
         lines = node.ask(peer, f"sub {there} 0", f"unsub {there}", f"master {there}", f"sub {there} new")
-        assert words(lines) == ["err disabled", "err unsubscribed", "ok master", "ok sub"]
+        assert words(lines) == ["err unknown", "err unsubscribed", "ok master", "ok sub"]
 
 
 def test_the_limit_of_subscriptions(tmp_path: Path) -> None:
     with world(tmp_path, workers=2, max_subscriptions=2) as node:
         names = [node.name(1, "a"), node.name(0, "b"), node.name(1, "c"), node.name(0, "d")]
         peer = node.connect(0)
-        lines = node.ask(peer, *(f"sub {name} 0" for name in names), f"unsub {names[0]}", f"sub {names[2]} 0")
+        lines = node.ask(peer, *(f"sub {name} 0 wait" for name in names), f"unsub {names[0]}", f"sub {names[2]} 0 wait")
         assert words(lines) == ["ok sub", "ok sub", "err subscriptions", "err subscriptions", "ok unsub", "ok sub"]
 
 
@@ -114,16 +121,17 @@ def test_one_who_may_make_no_more_may_still_subscribe(tmp_path: Path) -> None:
             node.fill(name, [b"x"])
         new = [node.name(0, "new"), node.name(1, "new"), node.name(1, "newer")]
         peer = node.connect(0)
-        assert words(node.ask(peer, f"sub {new[1]} 0")) == ["ok sub"]
+        assert words(node.ask(peer, f"pub {new[1]} |x", f"sub {new[1]} 0")) == ["ok sub"]
         lines = node.ask(peer, *(f"sub {name} new" for name in (*new, *old)))
-        assert words(lines) == ["err streams", "err subscribed", "err streams", "ok sub", "ok sub"]
+        assert words(lines) == ["err unknown", "err subscribed", "err unknown", "ok sub", "ok sub"]
+        assert words(node.ask(peer, f"pub {new[0]} |x")) == ["err streams"]
 
 
 def test_closing_while_the_owner_is_asked_leaves_nothing_behind(node: World) -> None:
     there = node.name(1)
     told, gone = node.connect(0), node.connect(0)
-    told.send(f"sub {there} new", "close")
-    gone.send(f"sub {there} new")
+    told.send(f"sub {there} new wait", "close")
+    gone.send(f"sub {there} new wait")
     node.settle(0)
     gone.close()
     node.settle()
@@ -164,7 +172,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StreamReader]:
     ],
 )
 def test_where_a_subscription_begins(reader: StreamReader, start: c.From, skip: int, expected: int) -> None:
-    assert first_seq_of(reader, c.Subscribe(b"stream", start, skip), 8) == expected
+    assert first_seq_of(reader, c.Subscribe(b"stream", start, skip, wait=True), 8) == expected
 
 
 # --- administration ---------------------------------------------------------------------------------------------------
@@ -178,7 +186,7 @@ def test_tables_gather_from_all_workers(node: World) -> None:
     assert node.ask(peer, "streams")[1:-1] == [f"{name} master 1" for name in names]
     assert len(node.ask(peer, "streams a")) == 4
     assert node.ask(peer, "streams nothing") == ["ok stream role epoch", "."]
-    node.ask(other, f"sub {names[0]} 0")
+    node.ask(other, f"sub {names[0]} 0 wait")
     rows = [line.split() for line in node.ask(peer, "conns")[1:-1]]
     assert [(row[0], row[3]) for row in rows] == [("0", "0"), ("1", "1")]
     rows = [line.split() for line in node.ask(peer, "workers")[1:-1]]
@@ -300,7 +308,7 @@ def test_many_streams_at_once(node: World) -> None:
     peer = node.connect(0)
     assert node.ask(peer, f"slave {NOWHERE} log.* 0") == ["ok slave log.* 127.0.0.1:1 2"]
     assert [role_of(node, name)[0] for name in (*logs, other)] == ["slave", "slave", "master"]
-    assert words(node.ask(peer, f"sub {later} 0")) == ["ok sub"]
+    node.workers[1].owner.create(later.encode())
     assert role_of(node, later) == ("slave", "1")
     assert node.ask(peer, "promote log.* force") == ["ok promote log.* 3"]
     assert [role_of(node, name) for name in (*logs, later, other)] == [("master", "2")] * 3 + [("master", "1")]
@@ -381,7 +389,8 @@ def test_a_rule_is_taken_back_for_each_stream_before_it_is_gone(node: World) -> 
     """A slave that only the rule makes one has its role written down first: else it would be a second master."""
     peer = node.connect(0)
     name = node.name(1, "log.")
-    node.ask(peer, f"slave {NOWHERE} log.* 0", f"sub {name} 0")
+    node.ask(peer, f"slave {NOWHERE} log.* 0")
+    node.workers[1].owner.create(name.encode())
     blocked = node.directory.path / "replication.json.new"
     blocked.mkdir()
     assert words(node.ask(peer, "unslave *")) == ["err full"]
@@ -394,7 +403,9 @@ def test_a_rule_is_taken_back_for_each_stream_before_it_is_gone(node: World) -> 
 def test_a_stream_that_cannot_be_changed_is_told_of(node: World) -> None:
     peer = node.connect(0)
     bad, good = node.name(1, "bad"), node.name(0, "good")
-    node.ask(peer, f"slave {NOWHERE} * 0", f"sub {bad} 0", f"sub {good} 0")
+    node.ask(peer, f"slave {NOWHERE} * 0")
+    node.workers[1].owner.create(bad.encode())
+    node.workers[0].owner.create(good.encode())
     owner = node.workers[1].owner
     owner.close_logs()
     Path(stream_paths(owner.catalog.shard_path(bad.encode()), bad).index_file).write_bytes(b"x" * 9_000)

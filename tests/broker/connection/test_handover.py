@@ -56,7 +56,7 @@ def test_everything_a_line_can_be_in_the_middle_of(node: World) -> None:
     node.settle()
     assert peer.received == b"\xff\xfc\x06ok ack on\r\nok pub a 0\r\nok pong\r\nok pub a 1\r\n"
     reader = node.connect()
-    reader.send("sub a 0")
+    reader.send("sub a 0 wait")
     node.settle()
     assert b" 2 |x\xff\r\n" in reader.received, "telnet doubles this byte"
 
@@ -96,7 +96,7 @@ def test_partial_lines_are_counted_where_they_are(node: World) -> None:
 def test_subscriptions_go_along_without_a_gap(node: World) -> None:
     names = [node.name(0), node.name(1)]
     peer = node.connect()
-    node.ask(peer, *(f"sub {name} 0" for name in names))
+    node.ask(peer, *(f"sub {name} 0 wait" for name in names))
     for number in range(8):
         for name in names:
             node.fill(name, [b"%d" % number])
@@ -115,7 +115,7 @@ def test_a_reader_in_the_middle_of_a_chunk(node: World) -> None:
     node.fill(name, payloads)
     peer = node.connect(small=True)
     peer.deaf = True
-    peer.send(f"sub {name} 0")
+    peer.send(f"sub {name} 0 wait")
     node.settle()
     moves = in_chunk = 0
     while len(peer.messages()) < 1_000:
@@ -137,9 +137,9 @@ def test_answers_that_were_not_sent_and_a_chunk_of_a_subscription_that_has_ended
     node.fill(name, [b"%d %s" % (number, b"x" * 500) for number in range(500)])
     peer = node.connect(small=True)
     peer.deaf = True
-    peer.send(f"sub {name} 0")
+    peer.send(f"sub {name} 0 wait")
     node.settle()
-    peer.send(f"unsub {name}", f"sub {name} #490", "ping")
+    peer.send(f"unsub {name}", f"sub {name} #490 wait", "ping")
     node.settle()
     client = node.client_of(peer)
     assert client.current is not None and client.current.done and client.out
@@ -157,7 +157,7 @@ def test_answers_that_were_not_sent_and_a_chunk_of_a_subscription_that_has_ended
 
 def test_an_end_of_input_goes_along(node: World) -> None:
     peer = node.connect()
-    node.ask(peer, "sub a 0")
+    node.ask(peer, "sub a 0 wait")
     peer.sock.shutdown(socket.SHUT_WR)
     node.settle()
     move(node, peer)
@@ -184,7 +184,7 @@ def test_a_subscription_that_cannot_go_on_is_told(node: World, tmp_path: Path) -
     name = node.name(0)
     node.fill(name, [b"x"])
     peer = node.connect()
-    node.ask(peer, f"sub {name} 0", "sub other 0")
+    node.ask(peer, f"sub {name} 0 wait", "sub other 0 wait")
     for file in (tmp_path / "data").glob(f"*/{name}.*"):
         file.unlink()
     peer.take()
@@ -196,7 +196,7 @@ def test_a_subscription_that_cannot_go_on_is_told(node: World, tmp_path: Path) -
 
 def test_a_peer_that_is_gone_meanwhile_does_no_harm(node: World) -> None:
     peer = node.connect()
-    node.ask(peer, "sub a 0")
+    node.ask(peer, "sub a 0 wait")
     client = node.client_of(peer)
     peer.close()
     link = node.workers[0].links.link_to(1)

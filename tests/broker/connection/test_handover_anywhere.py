@@ -98,7 +98,8 @@ class Heard:
 
 def line_session(here: str, there: str) -> bytes:
     lines = [
-        "ack on", f"pub {here} |one", f"pub {there} |two", f"sub {here} 0", f"sub {there} #1", f"pub {here} |three",
+        "ack on", f"pub {here} |one", f"pub {there} |two", f"sub {here} 0 wait", f"sub {there} #1",
+        f"pub {here} |three",
         "ping", "ack off", f"pub {there} |four", f"pub {here} |", "nonsense", "ack on", f"pub {there} |five",
     ]  # fmt: skip
     return "".join(f"{line}\r\n" for line in lines).encode()
@@ -125,9 +126,9 @@ def binary_session(here: str, there: str) -> bytes:
             pack(Open(2, there.encode())),
             publish(1, [1], [b"one", b"two"]),
             publish(2, [2, 1], [b"three"]),
-            pack(Subscribe(1, here.encode(), start)),
+            pack(Subscribe(1, here.encode(), start, wait=True)),
             publish(3, [2], [b"four" * 20], Ack.NONE),
-            pack(Subscribe(2, there.encode(), start, end=("seq", 3), credit=1 << 20)),
+            pack(Subscribe(2, there.encode(), start, end=("seq", 3), credit=1 << 20, wait=True)),
             pack(Ping()),
             publish(4, [9], [b"to nobody"]),
             publish(5, [1], [b""]),
@@ -284,7 +285,7 @@ def check_logs(node: World, names: list[str], fates: list[tuple[str, int]]) -> N
         numbers = range(index, len(fates), len(names))
         assert [seq for each, seq in fates if each == name] == list(range(len(numbers)))
         reader = node.connect(node.owner_of(name))
-        reader.send(f"sub {name} 0")
+        reader.send(f"sub {name} 0 wait")
         node.settle()
         assert reader.messages() == [(name, seq, str(number)) for seq, number in enumerate(numbers)]
         reader.close()
@@ -304,9 +305,9 @@ def test_handovers_in_the_middle_of_chunks(tmp_path: Path, nbytes: int, chance: 
         start, end_seq = From("seq", 0), len(payloads) // 2
         peer.send_raw(
             pack(Hello(1, (), ""))
-            + pack(Subscribe(1, name.encode(), start))
-            + pack(Subscribe(2, name.encode(), start, end=("seq", end_seq)))
-            + pack(Subscribe(3, name.encode(), start, credit=nbytes))
+            + pack(Subscribe(1, name.encode(), start, wait=True))
+            + pack(Subscribe(2, name.encode(), start, end=("seq", end_seq), wait=True))
+            + pack(Subscribe(3, name.encode(), start, credit=nbytes, wait=True))
         )
         peer.deaf = True
         node.settle()

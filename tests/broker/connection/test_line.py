@@ -229,7 +229,7 @@ def test_a_half_close_gets_every_answer(tmp_path: Path) -> None:
 def test_a_half_close_keeps_subscriptions_until_the_peer_is_gone(tmp_path: Path) -> None:
     with world(tmp_path) as node:
         peer = node.connect()
-        peer.send("sub a 0")
+        peer.send("sub a 0 wait")
         node.settle()
         peer.sock.shutdown(socket.SHUT_WR)
         node.settle()
@@ -262,7 +262,7 @@ def test_close_in_the_middle_of_a_chunk_lets_it_end(tmp_path: Path) -> None:
         node.fill("a", payloads(2_000))
         peer = node.connect(small=True)
         peer.deaf = True
-        peer.send("sub a 0", "close")
+        peer.send("sub a 0 wait", "close")
         node.settle()
         # The subscription was given up before its first chunk; only what has begun is finished.
         peer.deaf = False
@@ -270,7 +270,7 @@ def test_close_in_the_middle_of_a_chunk_lets_it_end(tmp_path: Path) -> None:
         assert peer.lines == ["ok sub a 0", "ok close"] and peer.ended
         peer = node.connect(small=True)
         peer.deaf = True
-        peer.send("sub a 0")
+        peer.send("sub a 0 wait")
         node.settle()
         client = node.client_of(peer)
         assert client.current is not None and client.current.skip > 0 and client.blocked
@@ -288,7 +288,7 @@ def test_a_reset_closes_at_once(tmp_path: Path) -> None:
         sock = socket.create_connection(node.listeners[0].getsockname())
         node.settle()
         assert len(node.workers[0].services.clients) == 1
-        sock.sendall(b"sub a 0\r\n")
+        sock.sendall(b"sub a 0 wait\r\n")
         node.settle()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         sock.close()
@@ -317,7 +317,7 @@ def test_a_damaged_stream_ends_the_subscription_not_the_connection(tmp_path: Pat
             file.seek(4_096 + 40)
             file.write(b"????")
         peer = node.connect()
-        lines = node.ask(peer, "sub a 0", "sub b 0", "ping")
+        lines = node.ask(peer, "sub a 0 wait", "sub b 0 wait", "ping")
         assert first_words(lines)[:3] == ["ok sub", "ok sub", "ok pong"]
         assert first_words([line for line in lines[3:] if not line.startswith("msg")]) == ["err damaged"]
         assert len([line for line in lines if line.startswith("msg b ")]) == 3

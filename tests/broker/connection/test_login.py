@@ -201,7 +201,7 @@ def test_answers_keep_their_order_where_some_streams_are_denied(tmp_path: Path) 
 def test_a_connection_that_moves_keeps_its_user_and_loses_what_was_taken_away(tmp_path: Path) -> None:
     with world(tmp_path, workers=2, users=(ANN,), rules=(ALL,)) as node:
         peer = node.connect(0)
-        node.ask(peer, f"auth ann {TOKEN}", f"sub {node.name(0)} 0")
+        node.ask(peer, f"auth ann {TOKEN}", f"sub {node.name(0)} 0 wait")
         client = node.client_of(peer)
         node.workers[1].services.access = policy_of(Settings(users=(ANN,), rules=()))
         _move(node, peer)

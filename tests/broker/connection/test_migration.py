@@ -51,7 +51,7 @@ def test_one_that_publishes_everywhere_stays(node: World) -> None:
 def test_a_subscriber_moves_to_its_stream(node: World) -> None:
     peer = node.connect(0)
     node.fill(node.name(2), [b"1", b"2"])
-    node.ask(peer, f"sub {node.name(2)} 0")
+    node.ask(peer, f"sub {node.name(2)} 0 wait")
     assert slot_of(node, peer) == 2
     node.fill(node.name(2), [b"3"])
     assert [payload for _, _, payload in peer.messages()][-1:] == ["3"]
@@ -60,14 +60,14 @@ def test_a_subscriber_moves_to_its_stream(node: World) -> None:
 def test_many_subscribers_of_one_stream_stay_spread(node: World) -> None:
     peers = [node.connect(0) for _ in range(3 * FEW_SUBSCRIBERS)]
     for peer in peers:
-        peer.send(f"sub {node.name(1)} 0")
+        peer.send(f"sub {node.name(1)} 0 wait")
     node.settle()
     assert [slot_of(node, peer) for peer in peers].count(1) == FEW_SUBSCRIBERS
 
 
 def test_who_subscribes_elsewhere_stays(node: World) -> None:
     peer = node.connect(0)
-    node.ask(peer, f"sub {node.name(0)} 0", f"sub {node.name(1)} 0")
+    node.ask(peer, f"sub {node.name(0)} 0 wait", f"sub {node.name(1)} 0 wait")
     publish(node, peer, node.name(1))
     assert slot_of(node, peer) == 0
 
@@ -124,6 +124,6 @@ def test_one_that_is_gone_meanwhile_is_forgotten(node: World) -> None:
 def test_it_can_be_switched_off(tmp_path: Path) -> None:
     with world(tmp_path, workers=2, affinity=False) as node:
         peer = node.connect(0)
-        node.ask(peer, f"sub {node.name(1)} 0")
+        node.ask(peer, f"sub {node.name(1)} 0 wait")
         publish(node, peer, node.name(1))
         assert slot_of(node, peer) == 0

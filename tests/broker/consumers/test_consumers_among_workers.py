@@ -41,6 +41,7 @@ def get(node: World, name: str, wait_ms: int = 0, slot: int = 0, most: int = 10)
 def name(node: World) -> str:
     """A stream of the second worker's, with a consumer that has nothing to do."""
     name = node.name(1)
+    node.ask(node.connect(1), f"master {name}")
     created = {"next_seq": 0, "created": True}
     assert ask(node, Consume(1, "create", name.encode(), C, From("seq", 0))) == [created]
     return name

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.broker.delivery.subscribe import storage_refusals
+from tailrace.broker.delivery.subscribe import ABSENT, storage_refusals
 from tailrace.broker.streams.owner import Refused
 from tailrace.protocol.commands import Subscribe
 from tailrace.protocol.errors import Code
@@ -22,31 +22,42 @@ def node(tmp_path: Path) -> Iterator[World]:
         yield node
 
 
-def ensure(node: World, name: str, *, ask_end: bool) -> list[int | Refused]:
-    heard: list[int | Refused] = []
+def find(node: World, name: str, *, ask_end: bool, wait: bool = False) -> int | Refused:
+    found: list[int | Refused] = []
     client = node.client_of(node.connect(0))
-    node.workers[0].subscribing.ensure(client, name.encode(), heard.append, ask_end=ask_end)
+    wanted = Subscribe(name.encode(), From("seq", 0), wait=wait)
+    node.workers[0].subscribing.find(client, wanted, found.append, ask_end=ask_end)
     node.settle()
-    return heard
+    return found[0]
 
 
 @pytest.mark.parametrize("slot", [0, 1])
-def test_a_stream_that_is_not_there_is_made_and_counted(node: World, slot: int) -> None:
+@pytest.mark.parametrize("ask_end", [False, True])
+def test_a_stream_that_does_not_exist_is_not_made(node: World, slot: int, ask_end: bool) -> None:
     name = node.name(slot)
-    client = node.client_of(node.connect(0))
-    heard: list[int | Refused] = []
-    node.workers[0].subscribing.ensure(client, name.encode(), heard.append, ask_end=False)
-    node.settle()
-    assert heard == [0] and client.created == 1
-    assert name.encode() in node.workers[slot].owner.catalog.names
+    refused = find(node, name, ask_end=ask_end)
+    assert isinstance(refused, Refused) and refused.code is Code.UNKNOWN
+    assert find(node, name, ask_end=ask_end, wait=True) == ABSENT
+    assert not any(worker.owner.catalog.names for worker in node.workers)
+    assert not list(node.directory.path.glob("shard-*/*.content"))
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+@pytest.mark.parametrize("place", ["0", "new", "#7"])
+def test_who_waits_gets_a_stream_from_its_first_message_on(node: World, slot: int, place: str) -> None:
+    name = node.name(slot)
+    reader = node.connect(0)
+    assert node.ask(reader, f"sub {name} {place} wait") == [f"ok sub {name} 0"]
+    node.ask(node.connect(1), f"pub {name} |first", f"pub {name} |second")
+    assert reader.messages() == [(name, 0, "first"), (name, 1, "second")]
 
 
 @pytest.mark.parametrize("slot", [0, 1])
 def test_the_owner_is_asked_for_the_end_only_where_it_matters(node: World, slot: int) -> None:
     name = node.name(slot)
     node.fill(name, [b"x"] * 3)
-    assert ensure(node, name, ask_end=False) == [0]
-    assert ensure(node, name, ask_end=True) == [3]
+    assert find(node, name, ask_end=False) == 0
+    assert find(node, name, ask_end=True) == 3
 
 
 def test_damage_is_told(node: World) -> None:

@@ -36,7 +36,7 @@ def deaf_reader(node: World, name: str, slot: int = 0) -> Peer:
     """One that has subscribed and reads nothing; its socket is full."""
     peer = node.connect(slot, small=True)
     peer.deaf = True
-    peer.send(f"sub {name} 0")
+    peer.send(f"sub {name} 0 wait")
     node.settle()
     assert node.client_of(peer).blocked
     return peer
@@ -77,7 +77,7 @@ def test_who_lags_by_more_than_it_may_is_told(tmp_path: Path) -> None:
         node.fill("a", many(50))
         slow = deaf_reader(node, "a")
         quick = node.connect()
-        quick.send("sub a 0")
+        quick.send("sub a 0 wait")
         node.settle()
         drain.drop_stalled(worker.services)
         node.settle()
@@ -124,7 +124,7 @@ def test_measures(node: World) -> None:
     for name in names:
         node.fill(name, many(100))
     caught_up, partial = node.connect(), node.connect()
-    node.ask(caught_up, *(f"sub {name} 0" for name in names))
+    node.ask(caught_up, *(f"sub {name} 0 wait" for name in names))
     deaf_reader(node, names[0])
     partial.send_raw(b"pub half")
     node.settle()
@@ -143,8 +143,12 @@ def test_who_waits_for_credit_or_for_its_turn_is_counted_as_that(node: World) ->
     node.fill("a", many(20))
     poor, rich = node.connect(), node.connect()
     hello = pack(Hello(1, (), ""))
-    poor.send_raw(hello + pack(Subscribe(1, b"a", From("seq", 0), credit=1)))
-    rich.send_raw(hello + pack(Subscribe(1, b"a", From("seq", 0))) + pack(Subscribe(2, b"a", From("seq", 10))))
+    poor.send_raw(hello + pack(Subscribe(1, b"a", From("seq", 0), credit=1, wait=True)))
+    rich.send_raw(
+        hello
+        + pack(Subscribe(1, b"a", From("seq", 0), wait=True))
+        + pack(Subscribe(2, b"a", From("seq", 10), wait=True))
+    )
     node.settle()
     drain.measure(worker.services, worker.owner, worker.links, worker.work)
     assert worker.metrics.parked == {"caught_up": 2, "turn": 0, "socket": 0, "credit": 1}
@@ -173,7 +177,7 @@ def test_quiet_connections_cost_nothing(tmp_path: Path) -> None:
         worker = node.workers[0]
         node.fill("a", many(200))
         for _ in range(20):
-            node.ask(node.connect(), "sub a new")
+            node.ask(node.connect(), "sub a new wait")
         deaf_reader(node, "a")
         clients = worker.services.clients
         worker.services.clients = Untouched(clients)
@@ -205,7 +209,7 @@ def test_a_node_that_stops_answers_what_was_sent_and_says_why_it_ends(node: Worl
     worker = node.workers[0]
     there = node.name(1)
     busy, idle, reader = node.connect(), node.connect(), node.connect()
-    node.ask(reader, "sub a 0")
+    node.ask(reader, "sub a 0 wait")
     busy.send("ack on", *[f"pub {there} |x"] * 50)
     worker._drain()
     for _ in range(3):
@@ -251,7 +255,7 @@ def test_a_worker_that_is_late_leaves_all_the_same(node: World) -> None:
 def test_a_retired_worker_hands_on_whom_it_can_and_reads_the_others_no_more(node: World) -> None:
     worker = node.workers[0]
     ready, waiting = node.connect(), node.connect()
-    node.ask(ready, "sub a 0")
+    node.ask(ready, "sub a 0 wait")
     client = node.client_of(waiting)
     pending = Pending(client.answers_ready)
     client.pend(pending)
@@ -334,7 +338,7 @@ def test_a_node_that_is_awaited_too_long_hears_that_no_more_is_known(node: World
 
 def test_when_there_is_no_successor_clients_hear_why_they_are_closed(node: World) -> None:
     peer = node.connect()
-    node.ask(peer, "sub a 0")
+    node.ask(peer, "sub a 0 wait")
     drain.finish_all(node.workers[0].services)
     peer.read()
     assert peer.lines[-1].startswith("err closing this worker is being replaced") and peer.ended

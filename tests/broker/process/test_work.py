@@ -189,7 +189,7 @@ def test_commands_of_a_connection_keep_their_order(tmp_path: Path, slot: int) ->
             f"pub {name} |a",
             f"pub {other} |b",
             "ping",
-            f"sub {name} new",
+            f"sub {name} new wait",
             f"pub {name} |c",
             "nonsense",
             "ping",
@@ -252,7 +252,7 @@ def test_subscribing_and_unsubscribing_over_closed_streams(tmp_path: Path) -> No
         noisy, neighbour = node.connect(), node.connect()
         here = node.name(0, "here")
         node.fill(here, [b"0"])
-        noisy.send(*(line for name in names for line in (f"sub {name} 0", f"unsub {name}")))
+        noisy.send(*(line for name in names for line in (f"sub {name} 0 wait", f"unsub {name}")))
         neighbour.send(f"pub {here} |1", "ping")
         turns(node, 2)
         assert neighbour.take() == ["ok pong"] and len(noisy.lines) < 10

@@ -225,12 +225,12 @@ def test_calls_are_answered_here_at_once_and_there_later(node: World, router: Ro
     router.call(node.name(0).encode(), "stat", [b"nothing"], heard.append)
     assert isinstance(heard[0], Refused) and heard[0].code is Code.UNKNOWN
     name = node.name(1).encode()
-    router.call(name, "ensure", [name, True], heard.append)
-    router.call(name, "ensure", [name, True], heard.append)
+    router.call(name, "master", [name, 0, 0, True], heard.append)
+    router.call(name, "end", [name], heard.append)
     router.call(name, "stat", [b"nothing"], heard.append)
     assert len(heard) == 1
     node.settle()
-    assert heard[1:3] == [-1, 0]
+    assert heard[1:3] == [1, 0]
     assert isinstance(heard[3], Refused) and (heard[3].code, heard[3].text) == (Code.UNKNOWN, heard[0].text)
 
 
@@ -239,7 +239,7 @@ def test_a_call_comes_after_what_was_published_before_it(node: World, router: Ro
     heard: list[Any] = []
     router.publish(FakePublisher(), staged((there, b"a"), (there, b"b")))
     router.flush()
-    router.call(there.encode(), "ensure", [there.encode(), True], heard.append)
+    router.call(there.encode(), "end", [there.encode()], heard.append)
     node.settle()
     assert heard == [2]
 
@@ -293,7 +293,7 @@ def publish_frames(router: Router, client: FrameSink, name: str, payload: bytes,
 
 def payloads(node: World, name: str) -> list[bytes]:
     peer = node.connect(node.owner_of(name))
-    peer.send(f"sub {name} #0")
+    peer.send(f"sub {name} #0 wait")
     node.settle()
     return [payload.encode() for _stream, _seq, payload in peer.messages()]
 

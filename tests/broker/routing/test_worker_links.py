@@ -37,7 +37,7 @@ def test_interest_begins_with_the_first_subscription_and_ends_with_the_last(node
     interest = node.workers[2].siblings.interest
     one, two, other = node.connect(0), node.connect(0), node.connect(1)
     for peer in (one, two, other):
-        node.ask(peer, f"sub {name} 0")
+        node.ask(peer, f"sub {name} 0 wait")
     assert {link.slot for link in interest[name.encode()]} == {0, 1}
     node.ask(one, f"unsub {name}")
     node.ask(other, f"unsub {name}")
@@ -50,8 +50,8 @@ def test_interest_begins_with_the_first_subscription_and_ends_with_the_last(node
 def test_growth_is_told_to_those_who_want_to_know(node: World) -> None:
     name, own = node.name(2), node.name(2, "own")
     here, there, idle = node.connect(2), node.connect(0), node.connect(1)
-    node.ask(here, f"sub {name} 0", f"sub {own} 0")
-    node.ask(there, f"sub {name} 0")
+    node.ask(here, f"sub {name} 0 wait", f"sub {own} 0 wait")
+    node.ask(there, f"sub {name} 0 wait")
     node.ask(idle, "ping")
     node.fill(name, [b"1", b"2", b"3"])
     node.fill(own, [b"x"])
@@ -65,7 +65,7 @@ def test_what_grew_while_the_interest_was_on_its_way_is_not_missed(node: World) 
     name = node.name(2)
     node.fill(name, [b"0"])
     reader = node.connect(0)
-    reader.send(f"sub {name} 0")
+    reader.send(f"sub {name} 0 wait")
     node.settle(0)
     assert reader.messages() == [(name, 0, "0")]
     owner = node.workers[2]
@@ -107,7 +107,7 @@ def test_what_waits_for_an_owner_goes_to_the_next_one(node: World) -> None:
     """The worker of a slot is gone; until another one owns its shards, publishes wait, and lose nothing."""
     name = node.name(1)
     peer, reader = node.connect(0), node.connect(0)
-    node.ask(reader, f"sub {name} 0")
+    node.ask(reader, f"sub {name} 0 wait")
     for link in list(node.workers[0].links.open.values()):
         if link.slot == 1:
             node.workers[0].siblings._closed(link)

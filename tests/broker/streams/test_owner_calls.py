@@ -22,12 +22,11 @@ def refusal(owner: Owner, verb: str, *args: Any) -> Code:
     return refused.value.code
 
 
-def test_ensure_makes_a_stream_for_those_who_may(tmp_path: Path) -> None:
+def test_the_end_of_a_stream(tmp_path: Path) -> None:
     owner = make_owner(tmp_path / "data")
-    assert refusal(owner, "ensure", b"s", False) is Code.STREAMS
-    assert call(owner, "ensure", [b"s", True]) == -1
+    assert refusal(owner, "end", b"s") is Code.UNKNOWN and not owner.catalog.names
     publish(owner, b"s", b"a", b"b")
-    assert call(owner, "ensure", [b"s", False]) == 2
+    assert call(owner, "end", [b"s"]) == 2
     owner.release()
 
 

@@ -50,21 +50,14 @@ def get(number: int, name: str, **more: object) -> c.Get:
 
 
 @pytest.mark.parametrize("where", [0, 1])
-def test_create_makes_the_stream_and_asks_its_owner(node: World, where: int) -> None:
+def test_create_asks_the_owner_and_makes_no_stream(node: World, where: int) -> None:
     owners, peer, name = Owners(node), Member(node), node.name(where)
     stream = name.encode()
     assert peer.ask(c.Consume(1, "create", stream, b"n", From("seq", 7), 0.5, 3, 3, 2)) == []
     assert owners.asked == [c.Consume(1, "create", stream, b"n", From("seq", 7), 0.5, 3, 3, 2)]
-    assert stream in node.workers[where].owner.catalog.names
+    assert stream not in node.workers[where].owner.catalog.names
     owners.answer({"next_seq": 7, "created": True})
     assert peer.take() == [c.Consumed(1, 7, True)]
-
-
-def test_a_stream_that_cannot_be_made_has_no_consumers(tmp_path: Path) -> None:
-    with world(tmp_path, max_streams_connection=0) as node:
-        owners, peer = Owners(node), Member(node)
-        assert failed(peer.ask(c.Consume(5, "create", b"s", b"n", FROM_NEW))) == [("streams", Op.CONSUME, 5, False)]
-        assert owners.asked == []
 
 
 def test_reset_delete_and_list(node: World) -> None:

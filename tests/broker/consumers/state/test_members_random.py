@@ -99,6 +99,7 @@ class Party:
         self.published = 0
         self.finished: set[int] = set()
         self._numbers = 0
+        node.ask(node.connect(), f"master {self.name}")
         owner = Member(node)
         assert owner.ask(c.Consume(1, "create", self.stream, b"n", From("seq", 0))) == [c.Consumed(1, 0, True)]
         self.workers: list[Worker] = []

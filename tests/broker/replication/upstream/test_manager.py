@@ -65,7 +65,7 @@ class Node:
     def messages(self, name: str = "s") -> list[bytes]:
         reader = self.world.connect(self.world.owner_of(name))
         self.world.settle()
-        reader.send(f"sub {name} #0")
+        reader.send(f"sub {name} #0 wait")
         self.world.settle()
         return [payload.encode() for _, _, payload in reader.messages()]
 
@@ -338,7 +338,7 @@ def test_two_masters_end_as_one_and_the_others_messages_are_set_aside(tree: Tree
     up, down = pair
     down.world.workers[0].uplinks.stop("cut off, for the test")
     reader, binary = up.world.connect(), BinaryPeer(up.world)
-    up.world.ask(reader, "sub s #0")
+    up.world.ask(reader, "sub s #0 wait")
     binary.subscribe(1, "s")
     down.say("promote s force")
     up.fill(b"lost 1", b"lost 2")
@@ -523,7 +523,7 @@ def test_a_cut_that_fails_is_made_again_and_told_when_it_is_one(
     monkeypatch.setattr(StreamLog, "set_aside", set_aside)
     monkeypatch.setattr(worker.fanout, "cut", spy)
     reader = down.world.connect()
-    down.world.ask(reader, "sub s #0")
+    down.world.ask(reader, "sub s #0 wait")
     down.slave(up)
     tree.until(
         lambda: (
