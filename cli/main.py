@@ -18,8 +18,9 @@ import click
 from tailrace.cli.ending import INTERRUPTED, OK, REFUSED, USAGE, CommandError
 
 COMMANDS = (
-    *("serve", "pub", "tail", "consume", "consumers", "streams", "stat", "top", "bench", "admin", "user", "tree"),
-    *("check", "dump", "republish", "rollup", "spark-zip", "deploy", "conformance", "cert", "completion", "man"),
+    *("serve", "pub", "tail", "consume", "consumers", "dead", "streams", "stat", "top", "bench", "admin", "user"),
+    *("tree", "check", "dump", "republish", "rollup", "spark-zip", "deploy", "conformance", "cert", "completion"),
+    "man",
 )
 
 OTHER_WORDS = {
@@ -29,6 +30,7 @@ OTHER_WORDS = {
     **dict.fromkeys(("list", "ls", "topics"), "streams"),
     **dict.fromkeys(("info", "describe", "show"), "stat"),
     **dict.fromkeys(("groups", "group"), "consumers"),
+    **dict.fromkeys(("dlq", "deadletters", "letters"), "dead"),
     **dict.fromkeys(("users", "passwd"), "user"),
 }
 """What other systems call a command."""
@@ -43,6 +45,7 @@ Examples:
   tailrace pub greetings 'hello world'
   tailrace consume orders billing -- ./bill-one-order
   tailrace consumers orders
+  tailrace dead orders
   tailrace streams 'orders.*'
   tailrace stat orders
   tailrace top
