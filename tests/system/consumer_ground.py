@@ -111,6 +111,5 @@ def pair(folder: Path) -> Iterator[Ground]:
         running(folder / "two", workers=WORKERS, config=CONFIG) as two,
         contextlib.closing(Ground(one, two)) as ground,
     ):
-        tell(one, "master *")
         follow(two, one)
         yield ground
