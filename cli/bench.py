@@ -73,7 +73,7 @@ class Reader:
         self.error: TailraceError | None = None
         self._expected = expected
         self._client = connect(server)
-        self._subscription = self._client.subscribe(stream, NEW)
+        self._subscription = self._client.subscribe(stream, NEW, wait=True)
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 

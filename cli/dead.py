@@ -6,11 +6,11 @@ import math
 
 import click
 
-from tailrace import NOW, Client, ConnectionLost, Message, TailraceError, UnknownStream
-from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED, CommandError
-from tailrace.cli.options import server_options, stream_argument
+from tailrace import NOW, Client, Message, StreamBehind, UnknownStream
+from tailrace.cli.ending import OK, REFUSED, CommandError
+from tailrace.cli.options import json_option, server_options, stream_argument
 from tailrace.cli.output import render_json, write_all
-from tailrace.cli.server import choose_server, connect
+from tailrace.cli.server import broker_client
 from tailrace.cli.start import to_iso
 from tailrace.core.places import START, Seq
 from tailrace.shard.names import dead_name
@@ -37,7 +37,7 @@ PAYLOAD_CHARACTERS = 40  # that a line shows
 @stream_argument
 @click.option("--count", "-n", type=click.IntRange(1), help="Stop after N dead letters.")
 @click.option("--seq", type=click.IntRange(0), help="Write the payload of this dead letter alone.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each dead letter.")
+@json_option
 @server_options
 def command(
     stream: str,
@@ -49,37 +49,39 @@ def command(
     port: int | None,
 ) -> int:
     """List the dead letters of STREAM."""
-    chosen = choose_server(server, host, port)
-    try:
-        with connect(chosen) as client:
-            _show(client, stream, count, seq, as_json)
-    except ConnectionLost as error:
-        raise CommandError(f"connection to {chosen} lost ({error})", NO_CONNECTION) from None
-    except TailraceError as error:
-        raise CommandError(f"{chosen}: {error}", REFUSED) from None
+    with broker_client(server, host, port) as client:
+        _show(client, stream, count, seq, as_json)
     return OK
 
 
 def _show(client: Client, stream: str, count: int | None, seq: int | None, as_json: bool) -> None:
     left = 1 if seq is not None else math.inf if count is None else count
     name = dead_name(stream.encode()).decode()
+    shown = 0
     try:
         subscription = client.subscribe(name, START if seq is None else Seq(seq), NOW, on_trimmed="skip")
+        while left > 0 and (letters := subscription.receive_batch()):
+            del letters[int(min(left, len(letters))) :]
+            left -= len(letters)
+            shown += len(letters)
+            _write(letters, seq, as_json)
     except UnknownStream:
         client.consumers(stream)  # raises if the stream itself is unknown
         click.echo(f"tailrace: {stream} has no dead letters", err=True)
         return
-    while left > 0 and (letters := subscription.receive_batch()):
-        del letters[int(min(left, len(letters))) :]
-        left -= len(letters)
-        if seq is not None and letters[0].seq != seq:
-            raise CommandError(f"dead letter {seq} of {stream} is not kept any more", REFUSED)
-        if as_json:
-            write_all(STDOUT, render_json(letters, with_headers=True))
-        elif seq is not None:
-            write_all(STDOUT, letters[0].payload)
-        else:
-            write_all(STDOUT, "".join(map(line_of, letters)).encode())
+    except StreamBehind:
+        shown = 0
+    if seq is not None and not shown:
+        raise CommandError(f"{stream} has no dead letter {seq}", REFUSED)
+
+
+def _write(letters: list[Message], seq: int | None, as_json: bool) -> None:
+    if as_json:
+        write_all(STDOUT, render_json(letters, with_headers=True))
+    elif seq is not None:
+        write_all(STDOUT, letters[0].payload)
+    else:
+        write_all(STDOUT, "".join(map(line_of, letters)).encode())
 
 
 def line_of(letter: Message) -> str:
