@@ -58,7 +58,7 @@ def test_a_node_follows_with_its_password_until_its_user_is_removed(tmp_path: Pa
             password.write_text(PASSWORD + "\n")
             reload(lower)
             with lower.client() as reader:
-                assert reader.ask("sub s 0").startswith("ok sub")
+                assert reader.ask("sub s 0 wait").startswith("ok sub")
                 assert [each.payload for each in reader.read_messages(1)] == [b"one"]
                 ann.send("pub s |two")
                 reader.send("ack on", "pub s |three")
