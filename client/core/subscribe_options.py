@@ -76,6 +76,7 @@ def merged_options(
 
     def options(stream: str, later: bool) -> SubscribeOptions:
         first = START if later and (start is NEW or isinstance(start, Last)) else start
-        return subscribe_options(stream, first, end, skip, credit_bytes, check_crc, on_trimmed, timeout_s, wait or later)
+        waits = wait or later
+        return subscribe_options(stream, first, end, skip, credit_bytes, check_crc, on_trimmed, timeout_s, waits)
 
     return options
