@@ -6,6 +6,7 @@ https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt
 from __future__ import annotations
 
 import ipaddress
+import re
 import struct
 from typing import Final
 
@@ -20,6 +21,7 @@ V2_MAX_BYTES: Final = 2_048
 _V1 = b"PROXY "
 _V2_HEAD = struct.Struct(">12sBBH")
 _ADDRESSES = {0x1: struct.Struct(">4s4sHH"), 0x2: struct.Struct(">16s16sHH")}
+_V1_ADDRESSES = re.compile(rb"[\da-fA-F:.]+ [\da-fA-F:.]+ \d{1,5} \d{1,5}")  # no scope, which may be any text
 _FAMILIES = {b"TCP4": 4, b"TCP6": 6}
 
 
@@ -77,6 +79,8 @@ def _client_v1(line: bytes) -> str:
         port, _destination_port = (int(word) for word in words[4:])
     except (KeyError, ValueError):
         raise _malformed(f"its line is {line[:V1_MAX_BYTES]!r}") from None
+    if not _V1_ADDRESSES.fullmatch(b" ".join(words[2:])):
+        raise _malformed(f"its line is {line[:V1_MAX_BYTES]!r}")
     if source.version != version or not 0 <= port < 1 << 16:
         raise _malformed("its addresses are not of the family that it names")
     return _shown(source, port)

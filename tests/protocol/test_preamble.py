@@ -36,6 +36,8 @@ FAULTY = [
     b"PROXY TCP4 2001:db8::7 2001:db8::1 40000 5050\r\n",
     b"PROXY TCP4 localhost 192.0.2.1 40000 5050\r\n",
     b"PROXY TCP4 192.0.2.7 192.0.2.1 70000 5050\r\n",
+    b"PROXY TCP4 192.0.2.7 192.0.2.1 4_0 5050\r\n",
+    b"PROXY TCP6 fe80::7%\x1b[31m 2001:db8::1 40000 5050\r\n",
     b"PROXY TCP5 192.0.2.7 192.0.2.1 40000 5050\r\n",
     b"PROXY " + b"x" * V1_MAX_BYTES,
     v2(0x31, 0x11, V4),
