@@ -158,7 +158,8 @@ class TLSEngine:
         found = self._ssl.getpeercert()
         if not found:
             return None
-        names = tuple(value for _kind, value in _pairs(found.get("subjectAltName", ())))
+        alternatives = (value for _kind, value in _pairs(found.get("subjectAltName", ())))
+        names = tuple(value for value in alternatives if not _LIKE_A_SUBJECT.match(value))
         return PeerCertificate(_subject(found.get("subject", ())), names)
 
     @property
@@ -171,6 +172,8 @@ class TLSEngine:
         return self._ssl.version() or ""
 
 
+_LIKE_A_SUBJECT = re.compile("[^:]*=")
+"""An alternative name with which another subject could pass for this one. That of a URI has its scheme in front."""
 _SHORT = {
     "commonName": "CN",
     "localityName": "L",

@@ -132,8 +132,10 @@ def test_a_host_of_another_name_is_refused(authority: Authority, server: Pair) -
 
 
 def test_the_names_of_a_certificate(authority: Authority, server: Pair) -> None:
-    shown = authority.issue("reader", "DNS:a.example,URI:spiffe://x/y,email:a@b.example", "/O=Ex, Inc/CN=reader")
+    others = "DNS:CN=ops,URI:CN=ops,email:CN=ops@b.example"
+    names = f"DNS:a.example,URI:spiffe://x/y?z=1,email:a@b.example,{others}"
+    shown = authority.issue("reader", names, "/O=Ex, Inc/CN=reader")
     ends = Ends(*contexts(authority, server, shown)).open()
     found = ends.server.peer_certificate()
     assert found is not None and found.subject == r"CN=reader,O=Ex\, Inc"
-    assert found.names == ("a.example", "spiffe://x/y", "a@b.example")
+    assert found.names == ("a.example", "spiffe://x/y?z=1", "a@b.example"), "and none that looks like a subject"
