@@ -12,7 +12,7 @@ EXTRAS ?= dev
 # The sources of the compiled leaves.
 LEAF_SOURCES := $(wildcard shard/*_cy.py protocol/*_cy.py */*.pxd */*.h) shard/leaves.py setup.py
 PACKAGES := protocol shard client broker supervisor spark cli
-BESIDE := bench examples tests setup.py scripts/link-package pyspark_tailrace.py
+BESIDE := bench examples tests setup.py scripts/link-package scripts/rollup-report-picture pyspark_tailrace.py
 PYTEST ?= $(BIN)/python -m pytest
 
 help:  ## list the targets
