@@ -70,7 +70,7 @@ class TLSEngine:
     `take` gives the bytes to send. Call it after every other call, also one that has raised: the buffers are shared.
     """
 
-    __slots__ = ("_buffers", "_left", "_ssl", "ended")
+    __slots__ = ("_buffers", "_left", "_ssl", "_write", "ended", "take")
 
     def __init__(
         self,
@@ -83,6 +83,9 @@ class TLSEngine:
         """Raises ValueError for an invalid `server_hostname`."""
         self._buffers = buffers
         self._ssl = context.wrap_bio(*buffers, server_side=server_side, server_hostname=server_hostname)
+        self._write = self._ssl.write
+        self.take = buffers.outgoing.read
+        """Returns the bytes to send."""
         self._left = b""  # that came behind the handshake
         self.ended = False  # the other side has said that it sends no more
 
@@ -133,18 +136,15 @@ class TLSEngine:
     def encrypt(self, data: TLSInput) -> None:
         """Encrypts at least one byte. Raises TLSFailed."""
         try:
-            self._ssl.write(data)
+            self._write(data)
         except ssl.SSLError as error:
+            self.take()  # what is there belongs to this connection, and the buffer to all
             raise TLSFailed(_reason(error)) from None
 
     @property
     def pending_bytes(self) -> int:
         """Bytes that `take` would give."""
         return self._buffers.outgoing.pending
-
-    def take(self) -> bytes:
-        """The bytes to send."""
-        return self._buffers.outgoing.read()
 
     def end(self) -> None:
         """Say that no more is sent (close_notify). A connection that is not open says nothing."""

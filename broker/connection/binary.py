@@ -21,11 +21,11 @@ from tailrace.broker.connection.heartbeat import Heartbeats
 from tailrace.broker.connection.hello_login import GreetedClient
 from tailrace.broker.connection.listing import Listings
 from tailrace.broker.connection.login import NO_LOGIN_TEXT, Logins
-from tailrace.broker.connection.transport import AnySocket, Transport, send_file
+from tailrace.broker.connection.transport import AnySocket, TLSTransport, send_file
 from tailrace.broker.consumers.edge import binary
 from tailrace.broker.consumers.edge.session import ConsumerSession
 from tailrace.broker.delivery.cursor import Cursor
-from tailrace.broker.delivery.frame_chunks import ChunkFrames, FrameChunk, FrameChunks, head_fields
+from tailrace.broker.delivery.frame_chunks import FrameChunk, FrameChunks, head_fields
 from tailrace.broker.delivery.subscribe import ABSENT, Subscriptions, storage_refusals
 from tailrace.broker.process.event_log import Event
 from tailrace.broker.process.timers import now_us
@@ -44,7 +44,6 @@ from tailrace.protocol.envelope import HEAD_BYTES
 from tailrace.protocol.errors import Code
 from tailrace.protocol.messages import CHUNK_HEAD, Ack, Op, pack
 from tailrace.protocol.places import FROM_THE_END
-from tailrace.protocol.tls_stream import ENCRYPT_BYTES
 from tailrace.shard.leaves import load
 
 FEATURES = frozenset({c.FEATURE, listing.FEATURE, r.FEATURE, m.PRODUCERS_FEATURE})  # spoken here beyond version 1
@@ -520,8 +519,9 @@ class BinaryClient(GreetedClient):
 
     def _send_chunk(self, cursor: Cursor, chunk: FrameChunk) -> int:
         sock = self.sock
-        if not isinstance(sock, socket.socket):
-            return self._send_encrypted(sock, cursor, chunk)
+        if self.tls is not None:
+            return self._send_encrypted(self.tls, cursor, chunk)
+        assert isinstance(sock, socket.socket)
         skip = cursor.skip
         if chunk.frames is not None:
             if not skip:
@@ -537,26 +537,22 @@ class BinaryClient(GreetedClient):
             skip += sent
         return sent + self._send_file(sock, cursor, chunk, skip - CHUNK_HEAD.size)
 
-    def _send_encrypted(self, sock: Transport, cursor: Cursor, chunk: FrameChunk) -> int:
-        """As `_send_chunk`, where the frames have to come here: piece by piece, until the socket is full."""
-        sent = 0
-        while cursor.skip + sent < chunk.nbytes and not (self.tls is not None and self.tls.unsent_bytes):
-            done = cursor.skip + sent - CHUNK_HEAD.size
-            head = CHUNK_HEAD.pack(*head_fields(cursor, chunk))[done:] if done < 0 else b""
-            frames = self._frames(cursor, chunk, max(done, 0))
-            sent += sock.sendmsg((head, frames)) if head else sock.send(frames)
-        return sent
-
-    def _frames(self, cursor: Cursor, chunk: FrameChunk, done: int) -> ChunkFrames:
-        """Frames of the chunk from byte `done` on, at most ENCRYPT_BYTES unless they are in memory."""
+    def _send_encrypted(self, tls: TLSTransport, cursor: Cursor, chunk: FrameChunk) -> int:
+        """As `_send_chunk`, where the frames have to come here: batch by batch, until the socket is full."""
+        done = cursor.skip - CHUNK_HEAD.size
+        head = CHUNK_HEAD.pack(*head_fields(cursor, chunk))[done:] if done < 0 else b""
+        done = max(done, 0)
         if chunk.frames is not None:
-            return memoryview(chunk.frames)[done:] if done else chunk.frames
-        reader = self.services.readers.get(cursor.feed.name)
-        size = min(chunk.size - done, ENCRYPT_BYTES)
-        frames = os.pread(reader.content_fd, size, chunk.offset + done) if reader.is_current else b""
-        if len(frames) < size or not reader.is_current:  # see `_send_file`
-            raise OSError(f"the content of {cursor.feed.name!r} ends before its messages, or was cut")
-        return frames
+            return tls.sendmsg((head, chunk.frames)) if head else tls.send(memoryview(chunk.frames)[done:])
+        reader, sent = self.services.readers.get(cursor.feed.name), 0
+        while done < chunk.size and not tls.unsent_bytes:
+            size = min(chunk.size - done, tls.batch_bytes)
+            frames = os.pread(reader.content_fd, size, chunk.offset + done)
+            if len(frames) < size or not reader.is_current:  # see `_send_file`
+                raise OSError(f"the content of {cursor.feed.name!r} ends before its messages, or was cut")
+            sent += tls.sendmsg((head, frames)) if head else tls.send(frames)
+            done, head = done + size, b""
+        return sent
 
     def _send_file(self, sock: socket.socket, cursor: Cursor, chunk: FrameChunk, done: int) -> int:
         """The frames from byte `done` on, straight from the file; 0 where the socket is full."""

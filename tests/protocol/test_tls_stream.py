@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.protocol.tls import TLSEngine, TLSFailed, harden
-from tailrace.protocol.tls_stream import ENCRYPT_BYTES, HELD_MAX_BYTES, TLSStream, TLSWorkspace
+from tailrace.protocol.tls_stream import ENCRYPT_BYTES, ENCRYPT_MAX_BYTES, HELD_MAX_BYTES, TLSStream, TLSWorkspace
 from tests.certificates import Authority
 
 
@@ -65,6 +65,20 @@ def test_encrypting_stops_where_the_socket_is_full(ends: Ends) -> None:
         ends.server.send(data[taken:])
     assert ends.read(ends.client) == data[:taken]
     assert ends.server.unsent_bytes == 0 and ends.server.flush()
+
+
+def test_batches_grow_while_the_socket_takes_them_and_are_small_again_when_it_is_full(ends: Ends) -> None:
+    sizes, room, found = [], bytearray(2 * ENCRYPT_MAX_BYTES), 0
+    ends.near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * ENCRYPT_MAX_BYTES)
+    for _ in range(4):
+        sizes.append(ends.server.batch_bytes)
+        assert ends.server.send(bytes(sizes[-1])) == sizes[-1] and not ends.server.unsent_bytes
+        while found < sum(sizes):
+            found += ends.client.recv_into(room, ENCRYPT_MAX_BYTES)
+    assert sizes == [ENCRYPT_BYTES, 2 * ENCRYPT_BYTES, ENCRYPT_MAX_BYTES, ENCRYPT_MAX_BYTES]
+    ends.server.send(bytes(16 * ENCRYPT_MAX_BYTES))
+    assert 0 < ends.server.unsent_bytes <= ENCRYPT_MAX_BYTES + 8_192 < HELD_MAX_BYTES
+    assert ends.server.batch_bytes == ENCRYPT_BYTES
 
 
 def test_several_buffers_in_their_order(ends: Ends) -> None:
