@@ -17,6 +17,8 @@ TLSInput: TypeAlias = bytes | bytearray | memoryview
 
 RECORD_BYTES: Final = 16 << 10
 """The most plaintext in one record."""
+RECORD_HEAD_BYTES: Final = 5
+"""Type, version, and the length of what follows in two bytes."""
 READ_SLACK_BYTES: Final = RECORD_BYTES
 """More plaintext than received bytes that one call may give: the rest of a record that had begun before."""
 ALPN: Final = "tailrace"
@@ -70,7 +72,7 @@ class TLSEngine:
     `take` gives the bytes to send. Call it after every other call, also one that has raised: the buffers are shared.
     """
 
-    __slots__ = ("_buffers", "_left", "_ssl", "_write", "ended", "take")
+    __slots__ = ("_buffers", "_ssl", "_write", "ended", "left", "take")
 
     def __init__(
         self,
@@ -86,13 +88,8 @@ class TLSEngine:
         self._write = self._ssl.write
         self.take = buffers.outgoing.read
         """Returns the bytes to send."""
-        self._left = b""  # that came behind the handshake
+        self.left = b""  # came behind the handshake: `decrypt` is to be called without waiting for more
         self.ended = False  # the other side has said that it sends no more
-
-    @property
-    def has_left(self) -> bool:
-        """Whether bytes came behind the handshake: `decrypt` is to be called without waiting for more."""
-        return bool(self._left)
 
     def handshake(self, received: TLSInput) -> bool:
         """A step; the client's first is without bytes. True when it is done. Raises TLSFailed."""
@@ -105,7 +102,7 @@ class TLSEngine:
         except ssl.SSLError as error:
             raise TLSFailed(_reason(error)) from None
         finally:
-            self._left = incoming.read() if incoming.pending else b""
+            self.left = incoming.read() if incoming.pending else b""
         return True
 
     def decrypt(self, received: TLSInput, room: memoryview) -> int:
@@ -114,8 +111,8 @@ class TLSEngine:
         Raises TLSFailed. Plaintext from before the fault is lost with the connection.
         """
         incoming, read = self._buffers.incoming, self._ssl.read
-        if self._left:
-            received, self._left = self._left + bytes(received), b""
+        if self.left:
+            received, self.left = self.left + bytes(received), b""
         incoming.write(received)
         count = 0
         try:

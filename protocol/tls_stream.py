@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
-from tailrace.protocol.tls import RECORD_BYTES, PeerCertificate, TLSBuffers, TLSEngine, TLSFailed
+from tailrace.protocol.tls import (
+    RECORD_BYTES,
+    RECORD_HEAD_BYTES,
+    PeerCertificate,
+    TLSBuffers,
+    TLSEngine,
+    TLSFailed,
+    TLSInput,
+)
 
 HEAD_MAX_BYTES: Final = 64
 """A first buffer of `sendmsg` that is shorter is sent together with the next one."""
@@ -23,6 +31,8 @@ read. Larger batches leave the cache of the processor, smaller ones cost more ca
 """
 HELD_MAX_BYTES: Final = ENCRYPT_MAX_BYTES + (64 << 10)
 """With what TLS itself adds and answers (key updates). A peer that has not read this much is given up."""
+HALF_RECORD_BYTES: Final = 17 << 10
+"""What OpenSSL holds for a record that has begun and not ended, whatever has come of it."""
 HANDSHAKE_MAX_BYTES: Final = 256 << 10
 """Received before the handshake is done."""
 WITHOUT_DATA_MAX_BYTES: Final = 2 * (RECORD_BYTES + 1_024)
@@ -52,6 +62,7 @@ class TLSStream:
     """One side of a connection under TLS.
 
     unsent_bytes: encrypted, and not taken by the socket yet. While there are any nothing more is encrypted.
+    half_record_bytes: held for a record that has begun and not ended: 0 or HALF_RECORD_BYTES.
     batch_bytes: how many the next batch has, ENCRYPT_BYTES to ENCRYPT_MAX_BYTES.
     """
 
@@ -60,6 +71,8 @@ class TLSStream:
         "_ending",
         "_engine",
         "_received_bytes",
+        "_record_bytes",
+        "_record_head",
         "_sock",
         "_speaks_first",
         "_take",
@@ -78,6 +91,8 @@ class TLSStream:
         self._workspace = workspace
         self._unsent = memoryview(b"")
         self._received_bytes = 0  # since the last plaintext
+        self._record_bytes = 0  # of a record that has begun and not ended,
+        self._record_head = b""  # and its head, as far as it has come
         self._speaks_first = not engine.is_server
         self._ending = False
         self.batch_bytes = ENCRYPT_BYTES
@@ -85,6 +100,10 @@ class TLSStream:
     @property
     def unsent_bytes(self) -> int:
         return len(self._unsent)
+
+    @property
+    def half_record_bytes(self) -> int:
+        return HALF_RECORD_BYTES if self._record_bytes else 0
 
     @property
     def ended(self) -> bool:
@@ -123,10 +142,13 @@ class TLSStream:
         """
         received = self._workspace.received
         count = 0
-        if not self._engine.has_left:
+        if self._engine.left:
+            self._follow_records(self._engine.left)
+        else:
             count = self._sock.recv_into(received, min(nbytes, TLS_READ_MAX_BYTES))
             if not count or self._ending:
                 return count
+            self._follow_records(received[:count])
         with memoryview(buffer) as room:
             try:
                 plain = self._engine.decrypt(received[:count], room)
@@ -137,6 +159,27 @@ class TLSStream:
             return plain
         self._note_received(count, WITHOUT_DATA_MAX_BYTES)
         raise BlockingIOError
+
+    def _follow_records(self, data: TLSInput) -> None:
+        """Find out whether the last record is whole. Whether OpenSSL waits for the rest of one cannot be asked."""
+        count, begin, head = len(data), 0, self._record_head
+        if head:
+            head += bytes(data[: RECORD_HEAD_BYTES - len(head)])
+            end = count + 1
+            if len(head) == RECORD_HEAD_BYTES:
+                end = RECORD_HEAD_BYTES + (head[3] << 8 | head[4]) - self._record_bytes
+            if end > count:
+                self._record_head = head
+                self._record_bytes += count
+                return
+            begin = end
+        while begin + RECORD_HEAD_BYTES <= count:
+            end = begin + RECORD_HEAD_BYTES + (data[begin + 3] << 8 | data[begin + 4])
+            if end > count:
+                break
+            begin = end
+        self._record_head = bytes(data[begin : begin + RECORD_HEAD_BYTES])
+        self._record_bytes = count - begin
 
     def _note_received(self, count: int, bytes_max: int) -> None:
         self._received_bytes += count

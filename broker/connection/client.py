@@ -16,7 +16,7 @@ from tailrace.broker.connection.accounts import Account
 from tailrace.broker.connection.base import Connection, Pause
 from tailrace.broker.connection.deadlines import Awaited
 from tailrace.broker.connection.token_bucket import TokenBucket
-from tailrace.broker.connection.transport import AnySocket
+from tailrace.broker.connection.transport import AnySocket, TLSTransport
 from tailrace.broker.connection.unfinished import holders_to_end
 from tailrace.broker.delivery.cursor import Cursor, Delivery
 from tailrace.broker.routing.route import Route
@@ -160,6 +160,8 @@ class ClientConnection(Connection):
         try:
             count = self._recv_into(services.receive_buffer, self._read_bytes)
         except BlockingIOError:
+            if self.tls is not None:
+                self._hold_half_record(self.tls)
             return
         except OSError:  # the peer reset the connection, or the network did
             self.close("reset")
@@ -175,8 +177,18 @@ class ClientConnection(Connection):
             self._take_timed(count)
         else:
             self.take(count)
-        if self.tls is not None and self.tls.ended and not self.closed:  # it has said so behind this, and sends no more
+        if self.tls is None or self.closed:
+            return
+        if self.tls.ended:  # it has said so behind this, and sends no more
             self._read_after_the_end(0)
+        else:
+            self._hold_half_record(self.tls)
+
+    def _hold_half_record(self, tls: TLSTransport) -> None:
+        """What TLS holds of a record that has not ended counts as an unfinished request."""
+        held = self.pending_bytes + tls.half_record_bytes
+        if held != self._pending_bytes and not self.lingering_since_s:
+            self.hold(held)
 
     def _charge(self, count: int) -> None:
         """Read no more before the bytes that its address or its user has sent too early would have been in time."""

@@ -90,7 +90,7 @@ def test_handshakes_of_many_connections_in_turns(authority: Authority, server: P
 
 def test_bytes_right_behind_the_handshake_are_kept(authority: Authority, server: Pair) -> None:
     ends = Ends(*contexts(authority, server)).open(together=b"early")
-    assert ends.server.has_left
+    assert ends.server.left
     room = bytearray(READ_SLACK_BYTES)
     assert ends.server.decrypt(b"", memoryview(room)) == 5 and room[:5] == b"early"
     assert ends.deliver(b"late") == b"late"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import ssl
 from collections.abc import Iterator
@@ -10,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from tailrace.protocol.tls import TLSEngine, TLSFailed, harden
-from tailrace.protocol.tls_stream import ENCRYPT_BYTES, ENCRYPT_MAX_BYTES, HELD_MAX_BYTES, TLSStream, TLSWorkspace
+from tailrace.protocol.tls_stream import (
+    ENCRYPT_BYTES,
+    ENCRYPT_MAX_BYTES,
+    HALF_RECORD_BYTES,
+    HELD_MAX_BYTES,
+    TLSStream,
+    TLSWorkspace,
+)
 from tests.certificates import Authority
 
 
@@ -95,6 +103,24 @@ def test_a_peer_that_sends_no_data_is_given_up(ends: Ends) -> None:
         for _ in range(10_000):
             ends.far.send(b"\x17\x03\x03\x00\x00")
             ends.read(ends.server)
+
+
+def test_it_is_known_whether_a_record_is_half_there(ends: Ends) -> None:
+    """Wherever the bytes are cut, within heads and across records."""
+    sizes = random.Random(16)
+    for _ in range(20):
+        wire = b""
+        boundaries = {0}
+        for _ in range(6):
+            ends.client._engine.encrypt(bytes(sizes.choice((1, 7, 900))))
+            wire += ends.client._engine.take()
+            boundaries.add(len(wire))
+        at = 0
+        while at < len(wire):
+            size = sizes.choice((1, 2, 3, 5, 30, 1_500))
+            at += ends.far.send(wire[at : at + size])
+            ends.read(ends.server)
+            assert ends.server.half_record_bytes == (0 if at in boundaries else HALF_RECORD_BYTES), at
 
 
 def test_answers_of_tls_itself_are_bounded(ends: Ends) -> None:

@@ -18,6 +18,7 @@ from tailrace.broker.connection.line import LineClient
 from tailrace.broker.connection.tls import TLSNewcomer
 from tailrace.broker.process import drain
 from tailrace.broker.process.settings import ClientCertificates
+from tailrace.protocol.tls_stream import HALF_RECORD_BYTES
 from tests.broker.world import Peer, World, world
 from tests.certificates import Authority
 
@@ -180,6 +181,49 @@ def test_it_is_not_handed_over_and_ends_with_its_worker(node: World, authority: 
     drain._end_when_answered(found, read_on=True)
     node.settle()
     assert client.read().startswith(b"err closing this worker is being replaced")
+
+
+def test_half_a_record_is_an_unfinished_request(node: World, authority: Authority) -> None:
+    """It counts for `max_partial_bytes`, and must be finished in time."""
+    client, services = SecretPeer(node, authority.client_context()).open(), node.workers[0].services
+    assert client.ask(b"ping") == b"ok pong\r\n"
+    found = node.client_of(client.peer)
+    client.engine.write(b"ping\r\n")
+    record = client.outgoing.read()
+    client.peer.send_raw(record[:-1])
+    node.settle()
+    held = [services.partial_bytes]
+    assert found in services.deadlines.request.peers
+    client.peer.send_raw(record[-1:])
+    node.settle()
+    held.append(services.partial_bytes)
+    assert client.read() == b"ok pong\r\n" and held == [HALF_RECORD_BYTES, 0]
+    assert found not in services.deadlines.request.peers
+    client.ask(b"pub a |x")
+    client.engine.write(b"pub a |half a line")
+    client.engine.write(b" and its end\r\n")
+    client.peer.send_raw(client.outgoing.read()[:-9])
+    node.settle()
+    assert services.partial_bytes == HALF_RECORD_BYTES + found.pending_bytes > HALF_RECORD_BYTES
+
+
+def test_half_records_give_way_when_there_are_too_many(authority: Authority, tmp_path: Path) -> None:
+    pair, most = authority.issue("server"), 4
+    with world(
+        tmp_path,
+        tls_certificate=str(pair.certificate),
+        tls_key=str(pair.key),
+        max_partial_bytes=most * HALF_RECORD_BYTES,
+    ) as node:
+        clients = [SecretPeer(node, authority.client_context()).open() for _ in range(most + 1)]
+        for client in clients:
+            assert client.ask(b"ping") == b"ok pong\r\n"
+            client.engine.write(b"ping\r\n")
+            client.peer.send_raw(client.outgoing.read()[:9])
+            node.settle()
+        said = [client.read() for client in clients]
+        assert said[0].startswith(b"err overloaded too many unfinished requests") and said[-1] == b""
+        assert node.workers[0].services.partial_bytes <= most * HALF_RECORD_BYTES
 
 
 def test_what_was_encrypted_and_not_sent_is_counted(node: World, authority: Authority) -> None:
