@@ -6,8 +6,10 @@ something may be done: "ok", or the code of the refusal.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tailrace.broker.access.rules import AccessRule, Right
@@ -21,14 +23,18 @@ from tailrace.protocol.scram import ITERATIONS_MIN, MECHANISM, ScramClient, make
 from tailrace.shard.epochs import DEFAULT_HISTORY
 from tailrace.shard.frame import pack_frame
 from tailrace.supervisor.user_file import hash_token
+from tests.broker.connection.tls_peer import TLSPeer
 from tests.broker.world import Peer, World
+from tests.certificates import Authority
 
 TOKEN, PASSWORD = "a-long-random-token", "correct-horse"
 VERIFIER = make_verifier(PASSWORD, ITERATIONS_MIN)
-ANN = User("ann", frozenset({"ops"}), VERIFIER, (hash_token(TOKEN),))
-LOGINS = ("no user", "wrong", "revoked", "right")
+ANN = User("ann", frozenset({"ops"}), VERIFIER, (hash_token(TOKEN),), ("CN=ann",))
+LOGINS = ("no user", "wrong", "expired", "revoked", "right")
+"""`expired`: with a certificate; passwords and tokens do not expire."""
 REVOKED = "bob"
 """A user that is not in the file any more."""
+PLAIN, TLS, MTLS = "plain", "TLS", "mTLS"
 STREAM = "s0"
 
 
@@ -36,6 +42,25 @@ def rules_for(right: Right) -> tuple[AccessRule, ...]:
     """The user has this right alone; with `create` also what there is to create a stream by."""
     rights = frozenset({Right.CREATE, Right.PUBLISH} if right is Right.CREATE else {right})
     return (AccessRule(True, ("@ops",), rights, ("*",)),)
+
+
+class Certificates:
+    """Of the node, and what its clients show under mTLS, by login; None: no certificate."""
+
+    def __init__(self, folder: Path) -> None:
+        known, unknown = Authority(folder / "ca"), Authority(folder / "other")
+        self.authority, self.server = known, known.issue("server")
+        shown = {
+            "no user": None,
+            "wrong": unknown.issue("ann"),
+            "expired": known.issue_expired("ann"),
+            "revoked": known.issue(REVOKED),
+            "right": known.issue("also-ann", subject="/CN=ann"),
+        }
+        self.contexts = {login: known.client_context(pair) for login, pair in shown.items()}
+
+    def context(self, security: str, login: str) -> ssl.SSLContext:
+        return self.contexts[login if security == MTLS else "no user"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +71,32 @@ class Door:
     ask: Callable[[World, Peer, Right], str]
     rights: frozenset[Right] = frozenset(Right) - {Right.NODE}
     local: bool = True
+    security: str = PLAIN
+
+    @property
+    def logins(self) -> tuple[str, ...]:
+        return LOGINS if self.security == MTLS else tuple(login for login in LOGINS if login != "expired")
+
+    def connect(self, node: World, login: str, certificates: Certificates) -> Peer:
+        """A peer that has not logged in; one that the node has refused has ended."""
+        if self.security == PLAIN:
+            return node.connect(local=self.local)
+        return TLSPeer.of(node, certificates.context(self.security, login), local=self.local)
+
+    def welcomes(self, login: str) -> str:
+        """The code of what answers the login; "closed" if the handshake fails."""
+        if self.security == MTLS and login in ("wrong", "expired"):
+            return "closed"
+        is_silent = self.ask is _line_ask and (login == "no user" or self.security == MTLS)
+        return "ok" if login == "right" or is_silent else "denied"
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
+
+
+def _line_certificate(node: World, peer: Peer, login: str) -> str:
+    """The handshake is the login."""
+    return "closed" if peer.ended else "ok"
 
 
 def _line_log_in(node: World, peer: Peer, login: str) -> str:
@@ -83,6 +131,10 @@ def _word(lines: list[str]) -> str:
 def _binary_log_in(features: tuple[str, ...], mechanism: str) -> Callable[[World, Peer, str], str]:
     def log_in(node: World, peer: Peer, login: str) -> str:
         base: dict[str, Any] = {"node": "n2", "address": ":5050"} if features == (r.FEATURE,) else {}
+        if peer.ended:
+            return "closed"
+        if mechanism == m.EXTERNAL:
+            return _answer(node, peer, m.Hello(1, features, "test", mechanism=mechanism, **base))
         if login == "no user":
             return answer_to(node, peer, m.Hello(1, features, "test", **base))
         user = REVOKED if login == "revoked" else "ann"
@@ -162,9 +214,20 @@ def _code(message: m.Response) -> str:
 
 CLIENT, NODE = (c.FEATURE,), (r.FEATURE,)
 BINARY_RIGHTS = frozenset({Right.PUBLISH, Right.CREATE, Right.SUBSCRIBE, Right.CONSUME})
+_NODE_RIGHTS = frozenset({Right.NODE})
+_BEARER, _SCRAM = _binary_log_in(CLIENT, m.BEARER), _binary_log_in(CLIENT, MECHANISM)
+_NODE = _binary_log_in(NODE, MECHANISM)
 DOORS: Mapping[str, Door] = {
     "line, plain": Door(_line_log_in, _line_ask),
-    "binary with a token, plain": Door(_binary_log_in(CLIENT, m.BEARER), _binary_ask, BINARY_RIGHTS),
-    "binary with SCRAM, plain": Door(_binary_log_in(CLIENT, MECHANISM), _binary_ask, BINARY_RIGHTS, False),
-    "node with SCRAM, plain": Door(_binary_log_in(NODE, MECHANISM), _node_ask, frozenset({Right.NODE}), False),
+    "binary with a token, plain": Door(_BEARER, _binary_ask, BINARY_RIGHTS),
+    "binary with SCRAM, plain": Door(_SCRAM, _binary_ask, BINARY_RIGHTS, False),
+    "node with SCRAM, plain": Door(_NODE, _node_ask, _NODE_RIGHTS, False),
+    "line, TLS": Door(_line_log_in, _line_ask, local=False, security=TLS),
+    "binary with a token, TLS": Door(_BEARER, _binary_ask, BINARY_RIGHTS, False, TLS),
+    "binary with SCRAM, TLS": Door(_SCRAM, _binary_ask, BINARY_RIGHTS, False, TLS),
+    "node with SCRAM, TLS": Door(_NODE, _node_ask, _NODE_RIGHTS, False, TLS),
+    "line, mTLS": Door(_line_certificate, _line_ask, local=False, security=MTLS),
+    "binary, mTLS": Door(_binary_log_in(CLIENT, m.EXTERNAL), _binary_ask, BINARY_RIGHTS, False, MTLS),
+    "node, mTLS": Door(_binary_log_in(NODE, m.EXTERNAL), _node_ask, _NODE_RIGHTS, False, MTLS),
 }
+CELLS = tuple((door, login) for door, row in DOORS.items() for login in row.logins)

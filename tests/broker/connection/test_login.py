@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,13 +17,23 @@ from tailrace.broker.access.rules import AccessRule, Right
 from tailrace.broker.access.users import User
 from tailrace.broker.connection import handover
 from tailrace.broker.connection import login as login_module
-from tailrace.broker.process.settings import Settings
+from tailrace.broker.process.settings import ClientCertificates, Settings
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol.binary import ClientCodec
 from tailrace.protocol.scram import ITERATIONS, ITERATIONS_MIN, MECHANISM, ScramClient, ScramVerifier, make_verifier
 from tailrace.supervisor.user_file import hash_token
-from tests.broker.connection.doors import ANN, DOORS, LOGINS, PASSWORD, STREAM, TOKEN, answer_to, rules_for
+from tests.broker.connection.doors import (
+    ANN,
+    CELLS,
+    DOORS,
+    PASSWORD,
+    STREAM,
+    TOKEN,
+    Certificates,
+    answer_to,
+    rules_for,
+)
 from tests.broker.world import Peer, World, world
 
 ALL = AccessRule(True, ("*",), frozenset(Right), ("*",))
@@ -34,38 +45,42 @@ def _no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Right, World]]:
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[dict[Right, World]]:
     """A node for each right, in which the user has that right alone."""
+    tls: dict[str, Any] = {
+        "tls_certificate": str(certificates.server.certificate),
+        "tls_key": str(certificates.server.key),
+        "tls_client_ca": str(certificates.authority.certificate),
+        "tls_client_certificates": ClientCertificates.OPTIONAL,
+    }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(login_module, "FAILED_S", 0.0)
         made: dict[Right, World] = {}
         with ExitStack() as stack:
             for right in Right:
                 path = tmp_path_factory.mktemp(right)
-                made[right] = node = stack.enter_context(world(path, users=(ANN,), rules=rules_for(right)))
+                made[right] = node = stack.enter_context(world(path, users=(ANN,), rules=rules_for(right), **tls))
                 node.workers[0].owner.create(STREAM.encode(), by_command=True)
             yield made
 
 
-@pytest.mark.parametrize("login", LOGINS)
-@pytest.mark.parametrize("door", DOORS)
-def test_the_matrix(worlds: dict[Right, World], door: str, login: str) -> None:
+@pytest.mark.parametrize(("door", "login"), CELLS)
+def test_the_matrix(worlds: dict[Right, World], certificates: Certificates, door: str, login: str) -> None:
     """Each door x each login x each right: only the right user does what the rules allow, and nothing else."""
     row = DOORS[door]
     for granted, node in worlds.items():
-        peer = node.connect(local=row.local)
+        peer = row.connect(node, login, certificates)
         answered = row.log_in(node, peer, login)
-        if login == "no user":
-            assert answered == ("ok" if door.startswith("line") else "denied")
-        else:
-            assert answered == ("ok" if login == "right" else "denied")
+        assert answered == row.welcomes(login), granted
         for right in row.rights:
             allowed = login == "right" and (right is granted or (granted is Right.CREATE and right is Right.PUBLISH))
-            found = row.ask(node, peer, right)
-            if login == "right" or (login == "no user" and door.startswith("line")):
-                assert found == ("ok" if allowed else "denied"), (granted, right)
-            else:
-                assert found == "closed", (granted, right)
+            expected = "closed" if answered != "ok" else "ok" if allowed else "denied"
+            assert row.ask(node, peer, right) == expected, (granted, right)
         peer.close()
         node.settle()
 
