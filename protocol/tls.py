@@ -135,7 +135,7 @@ class TLSEngine:
         try:
             self._write(data)
         except ssl.SSLError as error:
-            self.take()  # what is there belongs to this connection, and the buffer to all
+            self.take()  # the buffer is shared: leave nothing of this connection in it
             raise TLSFailed(_reason(error)) from None
 
     @property
