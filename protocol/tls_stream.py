@@ -32,7 +32,7 @@ read. Larger batches leave the cache of the processor, smaller ones cost more ca
 HELD_MAX_BYTES: Final = ENCRYPT_MAX_BYTES + (64 << 10)
 """With what TLS itself adds and answers (key updates). A peer that has not read this much is given up."""
 HALF_RECORD_BYTES: Final = 17 << 10
-"""What OpenSSL holds for a record that has begun and not ended, whatever has come of it."""
+"""What OpenSSL holds for a record that has begun and not ended, also if one byte of it has come."""
 HANDSHAKE_MAX_BYTES: Final = 256 << 10
 """Received before the handshake is done."""
 WITHOUT_DATA_MAX_BYTES: Final = 2 * (RECORD_BYTES + 1_024)

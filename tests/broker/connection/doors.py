@@ -134,7 +134,7 @@ def _binary_log_in(features: tuple[str, ...], mechanism: str) -> Callable[[World
         if peer.ended:
             return "closed"
         if mechanism == m.EXTERNAL:
-            return _answer(node, peer, m.Hello(1, features, "test", mechanism=mechanism, **base))
+            return answer_to(node, peer, m.Hello(1, features, "test", mechanism=mechanism, **base))
         if login == "no user":
             return answer_to(node, peer, m.Hello(1, features, "test", **base))
         user = REVOKED if login == "revoked" else "ann"
