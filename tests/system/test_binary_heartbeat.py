@@ -34,7 +34,9 @@ def closed(node: Node, reason: str) -> float:
 
 
 def test_who_is_silent_is_pinged_and_dropped_with_its_subscriptions(node: Node) -> None:
-    """Three pings, an interval apart, and an interval more; one that answers and one that speaks lines live on."""
+    """Three pings, an interval apart, and an interval more, unless it is the test that has paused; one that answers and
+    one that speaks lines live on.
+    """
     with peer(node) as silent, peer(node) as answering, node.client() as line:
         silent.mute = True
         for client in (silent, answering):
@@ -42,8 +44,10 @@ def test_who_is_silent_is_pinged_and_dropped_with_its_subscriptions(node: Node) 
             client.subscribe(2, "quieter")
         assert line.ask("ping") == "ok pong"
         heard_s: list[float] = []
+        looked_s: list[float] = []
 
         def heard() -> int:
+            looked_s.append(time.monotonic())
             answering.read_once(0.01)
             if silent.read_once(0.01) >= 0:
                 heard_s.append(time.monotonic())
@@ -51,8 +55,10 @@ def test_who_is_silent_is_pinged_and_dropped_with_its_subscriptions(node: Node) 
 
         wait_for(lambda: heard() < 4 and node.metric("tailrace_subscriptions") == 4, "both have their subscriptions")
         wait_for(lambda: heard() and silent.ended, "the silent one is dropped")
-        assert silent.pings == 3 and len(heard_s) == 4
-        assert all(later - sooner > 0.8 * HEARTBEAT_S for sooner, later in pairwise(heard_s))
+        assert silent.pings == 3
+        if max(later - sooner for sooner, later in pairwise(looked_s)) < 0.2 * HEARTBEAT_S:
+            assert len(heard_s) == 4
+            assert all(later - sooner > 0.8 * HEARTBEAT_S for sooner, later in pairwise(heard_s))
         wait_for(lambda: node.metric("tailrace_subscriptions") == 2, "its subscriptions are gone")
         wait_for(lambda: closed(node, "silent") == 1, "it was dropped for its silence")
         answering.read_until(lambda: answering.pings >= 3)

@@ -158,12 +158,12 @@ def test_a_full_buffer_makes_publishing_wait(server: ModelServer) -> None:
     taken = 0
     with connect(server, max_in_flight_bytes=1 << 17) as client:
         client.publish("s", bytes(1_000))
-        with server.standing_still():
-            with pytest.raises(tailrace.OperationTimeout, match="not sent"):
-                while taken < 100_000:
-                    client.publish("s", bytes(1_000), ack=Ack.NONE, timeout_s=0.05)
-                    taken += 1
-            with pytest.raises(tailrace.OperationTimeout, match="could not be sent"):
+        with server.standing_still(), pytest.raises(tailrace.OperationTimeout, match="could not be sent"):
+            while True:  # the first time it may be only the other thread, on a busy machine, that sends nothing
+                with pytest.raises(tailrace.OperationTimeout, match="not sent"):
+                    while taken < 100_000:
+                        client.publish("s", bytes(1_000), ack=Ack.NONE, timeout_s=0.05)
+                        taken += 1
                 client.flush(timeout_s=0.05)
         client.flush()
     assert len(server.payloads(b"s")) == 1 + taken
