@@ -136,7 +136,10 @@ class Soak:
         self.clients: dict[str, Client] = {}
 
     def start(self) -> None:
-        """The readers first, so that the consumers are there before retention drops anything."""
+        """The streams, which no reader makes; then the readers, so that retention drops nothing before they are there."""
+        with self.node.client() as client:
+            for stream in self.streams:
+                assert client.ask(f"master {stream}").startswith("ok")
         for name in (*READERS, *(f"publisher-{number}" for number in range(PUBLISHERS))):
             address, cut_address = self._addresses
             role, _dash, number = name.partition("-")
