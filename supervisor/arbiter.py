@@ -51,7 +51,7 @@ class Arbiter:
         signals: SignalQueue,
         *,
         start_metrics: Callable[[], Child],
-        reload: Callable[[], None],
+        reload: Callable[[], bool],
         notifier: Notifier,
     ) -> None:
         self.settings = settings
@@ -73,6 +73,7 @@ class Arbiter:
         self._deadline_s = float("inf")
         self._said_ready = False
         self._reloading = False
+        self._refused = False  # the last reload, since its configuration has a fault
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 
@@ -129,8 +130,9 @@ class Arbiter:
         elif number == signal.SIGHUP and self.phase is NodePhase.RUNNING:
             self._notifier.reloading("replacing the workers one by one")
             self._reloading = True
-            self._reload()
-            self.rolling.begin(range(self.board.slots))
+            self._refused = not self._reload()
+            if not self._refused:  # else no worker is replaced, and the next turn says READY
+                self.rolling.begin(range(self.board.slots))
 
     def _on_control(self, child: Child) -> None:
         try:
@@ -245,7 +247,8 @@ class Arbiter:
         if len(self.crew.current) < self.board.slots or self._reloading:
             return
         if all(child.stage is Stage.OWNING for child in self.crew.current.values()) and self.phase is NodePhase.RUNNING:
-            self._notifier.ready(f"serving with {self.board.slots} workers")
+            refused = "; the last reload was refused, see the log" if self._refused else ""
+            self._notifier.ready(f"serving with {self.board.slots} workers{refused}")
             if not self._said_ready:
                 log.info("serving with %d workers", self.board.slots)
             self._said_ready = True

@@ -199,20 +199,23 @@ def _run(node: NodeState, reload: Callable[[], Settings] | None) -> int:
         signals.close()
 
 
-def _reload(node: NodeState, reload: Callable[[], Settings] | None) -> None:
-    """Take the new configuration for the workers to come; what only a restart can change stays as it is."""
+def _reload(node: NodeState, reload: Callable[[], Settings] | None) -> bool:
+    """Take the new configuration for the workers to come; what only a restart can change stays as it is.
+
+    Returns False, and changes nothing, if there is a fault in it.
+    """
     if reload is None:
-        return
+        return True
     try:
         fresh = reload()
     except ConfigError as error:
         log.error("keeping the configuration as it was: %s", error)
-        return
+        return False
     try:
         tls = load_contexts(fresh)
     except CertificateError as error:
         log.error("keeping the configuration and the certificates as they were: %s", error)
-        return
+        return False
     fixed = (
         "data",
         "workers",
@@ -229,6 +232,7 @@ def _reload(node: NodeState, reload: Callable[[], Settings] | None) -> None:
     if changed:
         log.warning("these settings change only with a restart: %s", ", ".join(changed))
     node.settings, node.tls = fit_open_streams(fresh), tls
+    return True
 
 
 def patiently(bind: Callable[[], Bound]) -> Bound:

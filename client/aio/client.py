@@ -8,7 +8,7 @@ import random
 import ssl
 from collections.abc import Callable, Generator, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from tailrace.aio.batcher import AsyncBatcher
 from tailrace.aio.driver import AsyncDriver
@@ -30,6 +30,7 @@ from tailrace.core.options import CONSUMER_BATCH, CONSUMER_DELIVERIES, CONSUMER_
 from tailrace.core.places import START, EndPlace, StartPlace
 from tailrace.core.session import Session
 from tailrace.core.subscribe_options import OnTrimmed, merged_options, subscribe_options
+from tailrace.core.values import PublishOptions, json_payload, msgpack_payload
 from tailrace.errors import ConnectFailed, OperationTimeout
 from tailrace.protocol.messages import Ack
 
@@ -148,6 +149,14 @@ class AsyncClient(ClientInfo):
             if receipt is not None:
                 return receipt
         return (await self._publish((stream,), [data], metadata, ack, replicas, timeout_s, retry))[0]
+
+    async def publish_json(self, stream: str, value: Any, **options: Unpack[PublishOptions]) -> Receipt:
+        """Publish a value as JSON, which `message.json()` reads. Options and errors are those of `publish`."""
+        return await self.publish(stream, json_payload(value), **options)
+
+    async def publish_msgpack(self, stream: str, value: Any, **options: Unpack[PublishOptions]) -> Receipt:
+        """Publish a value as msgpack, which `message.msgpack()` reads; else as `publish_json`."""
+        return await self.publish(stream, msgpack_payload(value), **options)
 
     async def publish_many(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import TracebackType
 
-from tailrace.core.headers import KEY_HEADER
 from tailrace.core.message import Message
 
 
@@ -23,11 +22,6 @@ class ConsumedMessage(Message):
     settled: bool
     """Whether it was acknowledged, or said to have failed."""
     _settle: Callable[[ConsumedMessage, str | None], None]
-
-    @property
-    def key(self) -> str | bytes | None:
-        """The header "key": messages of one key are given in their order, one member at a time."""
-        return self.headers.get(KEY_HEADER) if self.metadata else None
 
     def ack(self) -> None:
         """Acknowledges the message. The broker receives it with the consumer's next request, or a moment later; see

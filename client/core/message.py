@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from tailrace.core.headers import UserHeaders, unpack_headers
+from msgpack import UnpackException, unpackb
+
+from tailrace.core.headers import KEY_HEADER, UserHeaders, unpack_headers
 from tailrace.core.places import to_datetime
 
 SHOWN_BYTES = 40  # of a payload, in a message's repr
@@ -29,6 +32,22 @@ class Message(NamedTuple):
     def headers(self) -> UserHeaders:
         """The user headers, unpacked at each call; empty for metadata that nobody can read."""
         return unpack_headers(self.metadata)
+
+    @property
+    def key(self) -> str | bytes | None:
+        """The header "key": a durable consumer gives messages of one key in their order, one member at a time."""
+        return self.headers.get(KEY_HEADER) if self.metadata else None
+
+    def json(self) -> Any:
+        """The payload, which is JSON, as Python's values. Raises ValueError."""
+        return json.loads(self.payload)
+
+    def msgpack(self) -> Any:
+        """The payload, which is msgpack, as Python's values. Raises ValueError."""
+        try:
+            return unpackb(self.payload)
+        except UnpackException as error:
+            raise ValueError(f"{self.stream}: message {self.seq} is not msgpack") from error
 
     @property
     def time(self) -> datetime:

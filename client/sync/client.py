@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Unpack
 
 from tailrace.core.arguments import (
     Payload,
@@ -26,6 +26,7 @@ from tailrace.core.options import CONSUMER_BATCH, CONSUMER_DELIVERIES, CONSUMER_
 from tailrace.core.places import START, EndPlace, StartPlace
 from tailrace.core.session import Session
 from tailrace.core.subscribe_options import OnTrimmed, merged_options, subscribe_options
+from tailrace.core.values import PublishOptions, json_payload, msgpack_payload
 from tailrace.errors import ConnectFailed, OperationTimeout
 from tailrace.protocol.messages import Ack
 from tailrace.sync.batcher import Batcher
@@ -129,6 +130,14 @@ class Client(ClientInfo):
             if receipt is not None:
                 return receipt
         return self._publish((stream,), [data], metadata, ack, replicas, timeout_s, retry)[0]
+
+    def publish_json(self, stream: str, value: Any, **options: Unpack[PublishOptions]) -> Receipt:
+        """Publish a value as JSON, which `message.json()` reads. Options and errors are those of `publish`."""
+        return self.publish(stream, json_payload(value), **options)
+
+    def publish_msgpack(self, stream: str, value: Any, **options: Unpack[PublishOptions]) -> Receipt:
+        """Publish a value as msgpack, which `message.msgpack()` reads; else as `publish_json`."""
+        return self.publish(stream, msgpack_payload(value), **options)
 
     def publish_many(
         self,

@@ -59,7 +59,7 @@ def test_systemd_finds_no_fault(tmp_path: Path) -> None:
     assert command.exists(), "the command is not installed: make setup"
     text = UNIT.read_text()
     unit = tmp_path / UNIT.name
-    unit.write_text(re.sub(r"^ExecStart=\S+", f"ExecStart={command}", text, flags=re.MULTILINE))
+    unit.write_text(re.sub(r"^(Exec\w+)=/opt/\S+", rf"\1={command}", text, flags=re.MULTILINE))
     said = analyze("verify", "--man=no", unit)
     assert UNIT.name not in said, said
 

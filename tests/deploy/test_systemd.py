@@ -175,6 +175,12 @@ def test_the_unit_under_systemd(box: Box) -> None:
     box.wait(lambda: not set(before) & set(box.workers()))
     assert box.read("lines") == text
 
+    before = box.workers()
+    box.run("sh", "-c", "cp /etc/tailrace/tailrace.toml /root/good; echo 'colour = 1' >>/etc/tailrace/tailrace.toml")
+    assert box.try_run("systemctl", "reload", "tailrace").returncode != 0, "a configuration with a fault"
+    assert (box.workers(), box.show("ActiveState")) == (before, "active")
+    box.run("cp", "/root/good", "/etc/tailrace/tailrace.toml")
+
     box.run("kill", "-KILL", box.show("MainPID"))
     box.wait(lambda: box.show("NRestarts") == "1" and box.show("ActiveState") == "active")
     assert box.read("lines") == text

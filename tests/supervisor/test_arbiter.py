@@ -43,6 +43,7 @@ class World:
         self.notifier = FakeNotifier()
         self.signals = SignalQueue()
         self.reloads = 0
+        self.reload_is_good = True
         self.crew = Crew(self.board, lambda slot, _gen, own, control: worker(self, slot, own, control), self._let_go)
         self.arbiter = Arbiter(
             Settings(data=Path("unused"), **settings),  # type: ignore[arg-type]
@@ -62,8 +63,9 @@ class World:
     def _start_metrics(self) -> Child:
         return fork_child("metrics", -1, 0, self._let_go, wait_for_the_end)
 
-    def _reload(self) -> None:
+    def _reload(self) -> bool:
         self.reloads += 1
+        return self.reload_is_good
 
     def run(self, *moves: Callable[[World], bool]) -> None:
         """Run the loop in this thread; after each turn the first move that is left is tried, until it is true."""
@@ -216,6 +218,26 @@ def test_a_reload_replaces_everybody_and_then_says_so(make: Callable[..., World]
         return world.notifier.said[-1] == "RELOADING=1"
 
     world.run(serving, note, send(signal.SIGHUP), reloading, replaced, send(signal.SIGINT))
+    assert (world.code, world.reloads) == (0, 1)
+
+
+def test_a_reload_with_a_fault_replaces_nobody_and_says_so(make: Callable[..., World]) -> None:
+    world = make()
+    world.reload_is_good = False
+    before: list[int] = []
+
+    def note(world: World) -> bool:
+        before.extend(pids(world))
+        return True
+
+    def answered(world: World) -> bool:
+        return world.notifier.said[-2:] == ["RELOADING=1", "READY=1"]
+
+    def same(world: World) -> bool:
+        assert pids(world) == before and not world.arbiter.rolling.busy
+        return True
+
+    world.run(serving, note, send(signal.SIGHUP), answered, same, send(signal.SIGINT))
     assert (world.code, world.reloads) == (0, 1)
 
 

@@ -103,9 +103,9 @@ def test_a_reload_changes_what_can_change(tmp_path: Path, caplog: pytest.LogCapt
     caplog.set_level(logging.INFO)
     settings = settings_for(tmp_path)
     node = node_with(settings)
-    main._reload(node, None)
+    assert main._reload(node, None)
     assert node.settings is settings
-    main._reload(node, lambda: replace(settings, max_message_bytes=5, port=77, workers=9))
+    assert main._reload(node, lambda: replace(settings, max_message_bytes=5, port=77, workers=9))
     assert node.settings.max_message_bytes == 5
     assert "change only with a restart: workers, port" in caplog.text
 
@@ -117,7 +117,7 @@ def test_a_wrong_configuration_changes_nothing(tmp_path: Path, caplog: pytest.Lo
     def wrong() -> Settings:
         raise ConfigError([])
 
-    main._reload(node, wrong)
+    assert not main._reload(node, wrong)
     assert node.settings is settings and "keeping the configuration as it was" in caplog.text
 
 

@@ -310,3 +310,13 @@ def test_the_loop_is_never_held_up(server: ModelServer) -> None:
 
 async def collect(messages: AsyncIterator[tailrace.Message]) -> list[int]:
     return [message.seq async for message in messages]
+
+
+def test_values(server: ModelServer) -> None:
+    async def publish(client: AsyncClient) -> None:
+        assert (await client.publish_json("s", {"id": 7}, key="k")).seq == 0
+        assert (await client.publish_msgpack("s", [1, None])).seq == 1
+        found = [each async for each in client.subscribe("s", end=tailrace.NOW)]
+        assert (found[0].key, found[0].json(), found[1].msgpack()) == ("k", {"id": 7}, [1, None])
+
+    run(publish, server)

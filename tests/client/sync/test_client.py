@@ -366,3 +366,12 @@ def test_a_port_that_says_nothing_costs_one_connect_timeout(monkeypatch: pytest.
     with listening(None) as port, pytest.raises(tailrace.ConnectFailed, match="no greeting within"):
         tailrace.connect(f"127.0.0.1:{port}", connect_timeout_s=0.2)
     assert len(attempts) == 1, "one attempt has used all the time there is"
+
+
+def test_values_and_their_keys(server: ModelServer) -> None:
+    with connect(server) as client:
+        assert client.publish_json("s", {"id": 7}, key="k").seq == 0
+        assert client.publish_msgpack("s", [1, None]).seq == 1
+        first, second = client.subscribe("s", end=tailrace.NOW)
+    assert (first.key, first.json(), first.epoch) == ("k", {"id": 7}, 1)
+    assert (second.key, second.msgpack()) == (None, [1, None])
