@@ -27,7 +27,6 @@ PANELS: list[dict[str, Any]] = [each for each in DASHBOARD["panels"] if each["ty
 QUERIES = {panel["title"]: target["expr"] for panel in PANELS for target in panel["targets"]}
 # Right if it is empty: nothing was refused.
 MAY_BE_EMPTY = {"Refused by code"}
-PATIENCE_S = 60.0
 
 
 def asked(expr: str) -> str:
@@ -92,7 +91,7 @@ def prometheus(folder: Path, port: int) -> Iterator[str]:
     with log.open("wb") as output:
         process = subprocess.Popen([program, *arguments], stdout=output, stderr=output)
     try:
-        wait_for(lambda: listens.search(log.read_text()), PATIENCE_S)
+        wait_for(lambda: listens.search(log.read_text()), "Prometheus listens")
         found = listens.search(log.read_text())
         assert found is not None
         yield f"http://{found[1]}"
@@ -120,7 +119,7 @@ def test_each_panel_is_answered_by_prometheus(tmp_path: Path) -> None:
                 return False  # 503: it is starting
             return bool(found) and float(found[0]["value"][1]) >= 2
 
-        wait_for(scraped_twice, PATIENCE_S)
+        wait_for(scraped_twice, "two scrapes")
         answers = {title: query(address, asked(expr)) for title, expr in QUERIES.items()}
     assert {title for title, found in answers.items() if not found} <= MAY_BE_EMPTY
     assert len(answers) == len(PANELS) >= 20
