@@ -36,6 +36,9 @@ DROP_IN = f"""
 [Service]
 ExecStart=
 ExecStart={COMMAND} serve --config /etc/tailrace/tailrace.toml --data /var/lib/tailrace --workers 2
+ExecReload=
+ExecReload={COMMAND} serve --config /etc/tailrace/tailrace.toml --check-config
+ExecReload=/bin/kill -HUP $MAINPID
 ProtectHome=read-only
 BindReadOnlyPaths={" ".join(NEEDED)}
 """
