@@ -136,7 +136,7 @@ class Soak:
         self.clients: dict[str, Client] = {}
 
     def start(self) -> None:
-        """The streams, which no reader makes; then the readers, so that retention drops nothing before they are there."""
+        """The streams, which no reader makes; then the readers, so that retention drops nothing before them."""
         with self.node.client() as client:
             for stream in self.streams:
                 assert client.ask(f"master {stream}").startswith("ok")
