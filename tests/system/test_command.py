@@ -98,14 +98,14 @@ def test_a_large_text_through_three_publishers_and_many_tails(node: Node, reques
     half = text.index(b"\n", len(text) // 2) + 1
     lines_of_half = text[:half].count(b"\n")
     names = [name_of(number % WORKERS, WORKERS, f"text{number}-") for number in range(STREAMS)]
-    early = [Tail(node, name, "--count", str(TEXT_LINES)) for name in names]
+    early = [Tail(node, name, "--from", "0", "--count", str(TEXT_LINES)) for name in names]
     feeds = [Feed(node, name) for name in names]
     for feed in feeds:
         feed.give(text[:half])
     with node.client() as client:
         for name in names:
             wait_for(lambda name=name: next_seq(client, name) > lines_of_half // 2, "it goes on")  # type: ignore[misc]
-        middle = [Tail(node, name, "--count", str(TEXT_LINES)) for name in names]
+        middle = [Tail(node, name, "--from", "0", "--count", str(TEXT_LINES)) for name in names]
         threads = [threading.Thread(target=feed.give, args=(text[half:],)) for feed in feeds]
         for thread in threads:
             thread.start()
@@ -160,7 +160,7 @@ def check_tails_of_every_worker(node: Node, name: str, text: bytes) -> None:
     workers: set[int] = set()
     while len(workers) < WORKERS:
         assert len(tails) < 50, "no tail came to some worker"
-        tail = Tail(node, name, "--count", str(TEXT_LINES + 1))
+        tail = Tail(node, name, "--from", "0", "--count", str(TEXT_LINES + 1))
         tails.append(tail)
         wait_for(lambda tail=tail: tail.worker(node) >= 0, "it is subscribed")  # type: ignore[misc]
         workers.add(tail.worker(node))
