@@ -7,10 +7,12 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tailrace.broker.process.timers import Timers
 from tailrace.protocol import consuming as c
 from tailrace.protocol.messages import Ack
 from tailrace.protocol.places import From
@@ -88,8 +90,16 @@ def in_cycles(work: Callable[[], None]) -> Counter[str]:
         work()
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
-        return Counter(type(each).__name__ for each in gc.garbage if type(each).__module__.startswith("broker."))
+        return Counter(type(each).__name__ for each in gc.garbage if type(each).__module__.startswith("tailrace."))
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
         gc.enable()
+
+
+def test_a_cycle_would_be_found() -> None:
+    def work() -> None:
+        timers = Timers(lambda: 0.0)
+        timers.every(1.0, partial(timers.run_due, 0.0))
+
+    assert in_cycles(work) == {"Timers": 1, "Periodic": 1}
