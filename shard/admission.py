@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from tailrace.shard.errors import FramesRefused
+from tailrace.shard.errors import FramesRefused, FramesTooNew
 from tailrace.shard.frame import (
     FAULT_EPOCH,
     FAULT_SEQ,
@@ -37,6 +37,13 @@ class LogEnd(NamedTuple):
     epoch: int
 
 
+class StampBounds(NamedTuple):
+    """The latest timestamp and epoch that a frame may have."""
+
+    timestamp_us: int
+    epoch: int
+
+
 class Admission(NamedTuple):
     """`entries`: index entries, for each accepted piece; `end`: of the log after these pieces; `flags`: all flags of
     their frames; `refused`: the fault of the next piece.
@@ -48,9 +55,9 @@ class Admission(NamedTuple):
     refused: FramesRefused | None = None
 
 
-def admit_pieces(name: str, pieces: Sequence[Frames], end: LogEnd) -> Admission:
+def admit_pieces(name: str, pieces: Sequence[Frames], end: LogEnd, bounds: StampBounds | None = None) -> Admission:
     """Check pieces that are to follow a log of this end: whole frames with right checksums, seqs without a hole,
-    timestamps and epochs that never go back.
+    timestamps and epochs that never go back, nor beyond the bounds.
     """
     row: list[bytearray] = []
     flags = 0
@@ -63,10 +70,22 @@ def admit_pieces(name: str, pieces: Sequence[Frames], end: LogEnd) -> Admission:
         if behind.next_seq > VALUE_MAX or behind.end_offset > VALUE_MAX:
             cause = f"seqs and offsets end at {VALUE_MAX}"
             return Admission(row, end, flags, FramesRefused(name, behind.next_seq - 1, FAULT_SEQ, cause))
+        if bounds is not None and (behind.timestamp_us > bounds.timestamp_us or behind.epoch > bounds.epoch):
+            return Admission(row, end, flags, _too_new(name, behind, bounds))
         row.append(entries)
         flags |= its_flags
         end = behind
     return Admission(row, end, flags)
+
+
+def _too_new(name: str, last: LogEnd, bounds: StampBounds) -> FramesTooNew:
+    """`last`: the end of the log behind the piece."""
+    if last.epoch > bounds.epoch:
+        fault, cause = FAULT_EPOCH, f"it is of term {last.epoch}; a term after {bounds.epoch} cannot be"
+    else:
+        ahead_s = (last.timestamp_us - bounds.timestamp_us) / 1e6
+        fault, cause = FAULT_TIME, f"its time is {ahead_s:.0f} s further ahead of this machine's clock than it may be"
+    return FramesTooNew(name, last.next_seq - 1, fault, cause)
 
 
 def _behind(end: LogEnd, entries: bytearray, size: int) -> LogEnd:

@@ -22,6 +22,11 @@ from tailrace.shard.names import NODE_BYTES_MAX
 EPOCH_MAX: Final = 2**32 - 1
 EPOCHS_MAX: Final = 1_024
 """Terms of one stream that are remembered; the oldest are forgotten."""
+EPOCH_LEAP_MAX: Final = EPOCHS_MAX
+"""How far beyond the latest term that is known here another node's may be. Terms are counted one by one, so that one
+that is further away was made up; taken for true, it would leave none for anybody to begin."""
+EPOCH_FIRST_MAX: Final = EPOCH_MAX // 2
+"""The latest term in which a copy that knows nothing of its stream begins to follow."""
 NEVER_SEQ: Final = sys.maxsize
 """Where histories part that do not."""
 

@@ -75,6 +75,10 @@ class FramesRefused(StorageError):
         self.cause = cause
 
 
+class FramesTooNew(FramesRefused):
+    """A whole frame has a timestamp or an epoch so far ahead that its stamp was made up."""
+
+
 class Trimmed(StorageError):
     def __init__(self, name: str, seq: int, first_seq: int) -> None:
         super().__init__(f"message {seq} of stream {name!r} was trimmed; the first one kept is {first_seq}")

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NoReturn
 
-from tailrace.shard.admission import Frames, LogEnd, admit_pieces
+from tailrace.shard.admission import Frames, LogEnd, StampBounds, admit_pieces
 from tailrace.shard.begun_sync import BegunSync
 from tailrace.shard.diverged import DivergedTail, SetAsideTail, keep_diverged
 from tailrace.shard.epochs import History, find_epochs
@@ -245,17 +245,18 @@ class StreamLog:
         self.last_epoch = epoch
         return seq
 
-    def take(self, *pieces: Frames) -> int:
+    def take(self, *pieces: Frames, bounds: StampBounds | None = None) -> int:
         """Append frames that the stream's master has stamped, the very bytes, and commit them. Gives how many they are.
 
         They may come in several pieces, which are then committed together. Before anything is written all of them are
         checked: whole, with right checksums, seqs from next_seq on without a hole, timestamps and epochs that never go
-        back. Raises FramesRefused: nothing is taken of the piece that is wrong and of those behind it, and those before
-        it are. Raises StorageFull: nothing is committed. The log can go on in both cases. Raises OSError.
+        back, nor beyond `bounds`. Raises FramesRefused: nothing is taken of the piece that is wrong and of those behind
+        it, and those before it are. Raises StorageFull: nothing is committed. The log can go on in both cases. Raises
+        OSError.
         """
         first_seq = self.next_seq
         end = LogEnd(first_seq, self.end_offset, self.last_timestamp_us, self.last_epoch)
-        row, end, flags, refused = admit_pieces(self.name, pieces, end)
+        row, end, flags, refused = admit_pieces(self.name, pieces, end, bounds)
         if row:
             frames, entries = (pieces[0], row[0]) if len(row) == 1 else (pieces[: len(row)], bytearray().join(row))
             self._commit(frames, end.end_offset - self.end_offset, entries, end.next_seq)

@@ -25,7 +25,9 @@ from tailrace.broker.streams.refused import Refused as Refused
 from tailrace.broker.streams.roles import StreamRoles
 from tailrace.broker.streams.sync_schedule import SyncSchedule
 from tailrace.protocol.errors import Code
+from tailrace.shard.admission import StampBounds
 from tailrace.shard.directory import DataDirectory
+from tailrace.shard.epochs import EPOCH_LEAP_MAX
 from tailrace.shard.errors import StorageError, StorageFull
 from tailrace.shard.meta import Role
 from tailrace.shard.names import base_of, new_name_fault
@@ -39,6 +41,7 @@ log = logging.getLogger(__name__)
 REPLICAS_FULL_TEXT = "too many publishes to this stream wait for other nodes to hold them"
 UNWRITTEN_TEXT = "what this node is to the stream is being written down; nothing of this was logged, try again"
 UNKNOWN_TEXT = "no such stream here; the first publish makes it"
+AHEAD_MAX_US = 3_600_000_000  # of this machine's clock, in what a master has stamped
 FRESH_BYTES_MAX = 64 << 10  # of what came from a master: more of it is read from the file by who waits for it
 
 
@@ -288,8 +291,11 @@ class Owner:
         if self.syncs.failed and (text := self.syncs.failed.refusal(name, False, now_s)):
             raise Refused(Code.UNAVAILABLE, text)
         first_seq, start_offset = stream.log.next_seq, stream.log.end_offset
+        found = stream.log
+        latest_us = max(self.clock_us() + AHEAD_MAX_US, found.last_timestamp_us)
+        bounds = StampBounds(latest_us, max(self.roles.epoch(name), found.last_epoch) + EPOCH_LEAP_MAX)
         try:
-            stream.log.take(*pieces)
+            found.take(*pieces, bounds=bounds)
         except StorageFull as full:
             self.catalog.full_disk.note(full)
             raise

@@ -26,6 +26,8 @@ from tailrace.broker.streams.refused import CallArgs
 from tailrace.protocol.errors import Code
 from tailrace.shard.epochs import (
     DEFAULT_HISTORY,
+    EPOCH_FIRST_MAX,
+    EPOCH_LEAP_MAX,
     EPOCHS_MAX,
     EpochStart,
     History,
@@ -44,9 +46,6 @@ log = logging.getLogger(__name__)
 Term: TypeAlias = tuple[int, str]
 """epoch, node id of its master ("" when nobody here knows)"""
 
-EPOCH_LEAP_MAX = EPOCHS_MAX
-"""How far beyond the latest term that is known here another node's may be. Terms are counted one by one, so that one
-that is further away was made up; taken for true, it would leave none for anybody to begin."""
 BUSY_TEXT = "the end of this stream is being set aside; try again in a moment"
 
 
@@ -289,7 +288,9 @@ def give_in(owner: Owner, name: bytes, epoch: int, master: str = "", leads: Upst
     meta = owner.roles.meta(name)
     if name not in owner.catalog.names or meta.role is Role.DISABLED:
         return
-    if meta.role is Role.MASTER or _is_later((epoch, master), term_of(owner, name)):
+    mine = term_of(owner, name)
+    _require_near(mine, epoch)
+    if meta.role is Role.MASTER or _is_later((epoch, master), mine):
         log.warning("stream %r: another node is the master in term %d; this node follows", name, epoch)
         follow(owner, owner.stream(name), leads or meta.upstream, max(epoch, meta.epoch), master)
 
@@ -321,6 +322,15 @@ def _require_near(mine: Term, epoch: int) -> None:
     if epoch > mine[0] + EPOCH_LEAP_MAX:
         text = f"term {epoch} cannot be: the latest that is known here is {mine[0]}, and they are counted one by one"
         raise Refused(Code.USAGE, text)
+
+
+def require_possible(owner: Owner, stream: OpenStream, theirs: History) -> None:
+    """Raises Refused if a slave's upstream names terms that cannot be. A copy without messages knows of none yet."""
+    mine = term(owner.roles.meta(stream.name), history_of(owner, stream))
+    if mine[0] > 1 or stream.log.next_seq:
+        _require_near(mine, last_epoch(theirs))
+    elif last_epoch(theirs) > EPOCH_FIRST_MAX:
+        raise Refused(Code.USAGE, f"term {last_epoch(theirs)} cannot be: no stream has had so many")
 
 
 def settle_claim(owner: Owner, name: bytes, nodes: Iterable[tuple[str, int]] | None = None, epoch: int = 0) -> None:
@@ -363,9 +373,10 @@ def note_confirmed(owner: Owner, name: bytes, node: tuple[str, int]) -> None:
 
 def learn(owner: Owner, stream: OpenStream, theirs: History, contacts: Iterable[Contact] = ()) -> None:
     """Write down the terms that a slave's upstream has told, where they say more than is known; and the nodes that it
-    has yet to tell, so that they are told even if it never can.
+    has yet to tell, so that they are told even if it never can. Raises Refused for terms that cannot be.
     """
     meta = owner.roles.meta(stream.name)
+    require_possible(owner, stream, theirs)
     epoch = max(meta.epoch, last_epoch(theirs))
     told = theirs[-1][::2] if theirs else (0, "")
     master = meta.term_master if meta.term_master and _is_later((meta.epoch, meta.term_master), told) else ""

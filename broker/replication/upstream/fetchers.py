@@ -41,7 +41,7 @@ from tailrace.protocol.names import shown_text
 from tailrace.protocol.places import From
 from tailrace.protocol.replication import Follow, Followed, pack_held
 from tailrace.shard.epochs import last_epoch
-from tailrace.shard.errors import FramesRefused, StorageError
+from tailrace.shard.errors import FramesRefused, FramesTooNew, StorageError
 from tailrace.shard.log import StreamLog
 from tailrace.shard.meta import Contact, Role
 from tailrace.shard.names import base_of
@@ -286,6 +286,7 @@ class ReplicaFetchers:
                 self._learn(stream, message)
                 self.look_at_fence(copy.name, now_s)
             elif message.state != NEWS:
+                stream_roles.require_possible(self._owner, stream, message.history)
                 if copy.id:
                     self._asked -= 1
                 copy.state = FetchState.FOLLOWING
@@ -407,6 +408,8 @@ class ReplicaFetchers:
             raise UpstreamClosed(f"it sent frames of {copy.name.decode()} before it answered FOLLOW")
         try:
             stream = self._owner.take_frames(copy.name, pieces, now_s)
+        except FramesTooNew as refused:
+            self._wait(copy, str(refused), now_s)
         except FramesRefused as refused:
             raise UpstreamClosed(str(refused)) from refused
         except Refused as refused:

@@ -13,7 +13,7 @@ from tailrace.broker.replication.roles.rules import Rule, Rules
 from tailrace.broker.streams import roles as roles_module
 from tailrace.broker.streams.owner import Owner, Refused
 from tailrace.protocol.errors import Code
-from tailrace.shard.epochs import EpochStart, History
+from tailrace.shard.epochs import EPOCH_LEAP_MAX, EpochStart, History
 from tailrace.shard.meta import Contact, Role, StreamMeta, Upstream, read_meta
 from tailrace.shard.names import cursor_name
 from tests.broker.owning import around, batch, make_owner, publish
@@ -226,7 +226,7 @@ def test_a_master_gives_in_to_a_later_term_only(node: Node, epoch: int, master: 
 def test_a_term_too_far_beyond_is_not_believed(node: Node, role: Role) -> None:
     """There would be none left to begin, and nobody could take the stream back."""
     node.be(role, 3, UPSTREAM if role is Role.SLAVE else None, (3, 0, node.id))
-    before, farthest = node.meta, 3 + stream_roles.EPOCH_LEAP_MAX
+    before, farthest = node.meta, 3 + EPOCH_LEAP_MAX
     for epoch in (farthest + 1, 2**32 - 1):
         with pytest.raises(Refused, match=f"term {epoch} cannot be: the latest that is known here is 3") as caught:
             claim(node, epoch, HIGH)
@@ -358,7 +358,7 @@ def test_a_fence_of_a_term_that_is_known_changes_nothing(node: Node, role: Role)
 def test_a_fence_that_cannot_be_true_is_refused(node: Node) -> None:
     node.be(Role.MASTER, 3, None, (3, 0, node.id))
     with pytest.raises(Refused) as refused:
-        stream_roles.fence(node.owner, [S, 4 + stream_roles.EPOCH_LEAP_MAX])
+        stream_roles.fence(node.owner, [S, 4 + EPOCH_LEAP_MAX])
     assert refused.value.code is Code.USAGE and node.meta.role is Role.MASTER
     with pytest.raises(Refused) as refused:
         stream_roles.fence(node.owner, [b"other", 4])
@@ -387,7 +387,7 @@ def test_a_fence_is_over_when_the_upstream_is_in_its_term(node: Node) -> None:
 def test_a_term_that_is_given_must_be_above_all_that_are_known(node: Node) -> None:
     node.be(Role.SLAVE, 3, UPSTREAM, (3, 0, LOW))
     stream_roles.fence(node.owner, [S, 5])
-    for epoch in (4, 5, 6 + stream_roles.EPOCH_LEAP_MAX):
+    for epoch in (4, 5, 6 + EPOCH_LEAP_MAX):
         with pytest.raises(Refused) as refused:
             stream_roles.promote(node.owner, [S, epoch])
         assert refused.value.code is Code.USAGE
@@ -401,7 +401,7 @@ def test_the_next_term_is_above_what_other_nodes_know(node: Node) -> None:
     node.be(Role.SLAVE, 3, UPSTREAM, (3, 0, LOW))
     assert stream_roles.promote(node.owner, [S, 0, 6]) == 7
     node.be(Role.SLAVE, 9, UPSTREAM, (9, 0, LOW))
-    assert stream_roles.promote(node.owner, [S, 0, 2**32 - 1]) == 9 + stream_roles.EPOCH_LEAP_MAX
+    assert stream_roles.promote(node.owner, [S, 0, 2**32 - 1]) == 9 + EPOCH_LEAP_MAX
 
 
 def test_other_nodes_are_to_be_asked_before_a_slave_is_promoted(node: Node) -> None:

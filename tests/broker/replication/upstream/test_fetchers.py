@@ -20,13 +20,14 @@ from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol.messages import Op
 from tailrace.protocol.places import From
-from tailrace.shard.epochs import EpochStart, History
+from tailrace.shard.epochs import EPOCH_MAX, EpochStart, History
 from tailrace.shard.errors import StorageFull
 from tailrace.shard.log import StreamLog
 from tailrace.shard.meta import Role, StreamMeta
 from tests.broker.owning import policies, publish
 from tests.broker.replication.slaving import ONE, UPSTREAM, A, S, Slave, T
 from tests.broker.replication.upstream_node import Original
+from tests.shard.helpers import append
 
 # --- asking -----------------------------------------------------------------------------------------------------------
 
@@ -312,7 +313,7 @@ def test_a_disk_that_takes_no_frames_is_tried_again(
 ) -> None:
     slave.be(FetchState.FOLLOWING)
 
-    def refuse(*_args: object) -> int:
+    def refuse(*_args: object, **_bounds: object) -> int:
         raise error
 
     with monkeypatch.context() as patch:
@@ -323,6 +324,23 @@ def test_a_disk_that_takes_no_frames_is_tried_again(
     slave.followed("following", 10)
     slave.chunk(10, 11)
     assert (asked.next_seq, slave.log.next_seq) == (10, 11)
+
+
+def test_frames_of_a_far_future_stop_their_stream_alone(slave: Slave) -> None:
+    slave.be(FetchState.FOLLOWING)
+    append(slave.original.log, b"made up", at=1 << 60)
+    slave.chunk(10, 20)
+    slave.chunk(20, 21)
+    assert slave.copy.state is FetchState.WAITING and "further ahead of this machine's clock" in slave.copy.why
+    assert slave.log.next_seq == 20
+
+
+@pytest.mark.parametrize("state", [FetchState.ASKED, FetchState.FOLLOWING])
+def test_a_term_that_cannot_be_is_not_written_down(slave: Slave, state: FetchState) -> None:
+    slave.be(state)
+    slave.followed("following", 10, history=(EpochStart(EPOCH_MAX, 0, A),))
+    assert slave.copy.state is FetchState.WAITING and "cannot be" in slave.copy.why
+    assert slave.owner.roles.epoch(S) == 1
 
 
 def test_a_stream_that_is_damaged_meanwhile_waits(slave: Slave) -> None:
