@@ -21,7 +21,7 @@ class Proof(StrEnum):
 
 
 class LoginFailure(StrEnum):
-    """Why a login failed, for metrics and the log. The peer is told the same for the first four."""
+    """The reason of a failed login, for metrics and the log. The peer gets the same text for the first four."""
 
     USER = "user"  # no such user
     SECRET = "secret"

@@ -86,7 +86,7 @@ def decide_prefix(rules: Iterable[AccessRule], identity: Identity, right: Right,
 
 
 def denied_text(identity: Identity, right: Right) -> str:
-    """What somebody without a right is told."""
+    """The text of the refusal that a connection without a right gets."""
     if not identity.user:
         return f"the right {right} needs a login"
     return f"the user {identity.user} does not have the right {right} to this stream"

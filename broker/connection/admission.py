@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 SILENT_S: Final = 1.0
 """How long a connection may owe its first byte or its login when others need its place."""
 REFUSED_MAX: Final = 256
-"""Connections that are told at a time why they are refused; further ones are closed at once."""
+"""Refused connections that get the reason at the same time; others are closed without it."""
 EVICTIONS_A_SCAN: Final = 64
 """Connections that are closed at once, since finding them takes a look at all."""
 RESERVED_A_STREAM: Final = 5

@@ -334,7 +334,7 @@ class ClientConnection(Connection):
         return Refused(Code.STREAMS, text)
 
     def denial(self, right: Right) -> Refused:
-        """What a connection without this right is told."""
+        """The refusal of a request that needs this right."""
         return Refused(Code.DENIED, denied_text(self.identity, right))
 
     def become_user(self, identity: Identity) -> None:

@@ -40,7 +40,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One key of the configuration file: where it stands, what it may be, what it is for."""
+    """A key of the configuration file: its section, the kind and range of its value, its description."""
 
     section: str
     key: str

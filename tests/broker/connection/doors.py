@@ -39,7 +39,7 @@ STREAM = "s0"
 
 
 def rules_for(right: Right) -> tuple[AccessRule, ...]:
-    """The user has this right alone; with `create` also what there is to create a stream by."""
+    """Give the user this right and no other; with `create` also `publish`, by which streams are created."""
     rights = frozenset({Right.CREATE, Right.PUBLISH} if right is Right.CREATE else {right})
     return (AccessRule(True, ("@ops",), rights, ("*",)),)
 
