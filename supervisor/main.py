@@ -20,6 +20,7 @@ from typing import TypeVar
 
 import setproctitle
 
+from tailrace.broker.connection.accept import tune
 from tailrace.broker.process.control import ControlChannel
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.process.settings import Settings
@@ -64,6 +65,8 @@ class NodeState:
         self.admin_path = admin_path(settings, directory.path)
         self.admin_listener: socket.socket | None = None
         self.listeners = patiently(lambda: open_listeners(settings.host, settings.port, self.slots))
+        for listener in self.listeners:  # for connections that come before the workers are there
+            tune(listener, settings.notsent_bytes)
         try:
             if settings.admin != "none":
                 self.admin_listener = open_admin_listener(self.admin_path)

@@ -89,6 +89,7 @@ class Acceptor:
 
     def start(self) -> None:
         self._listener.setblocking(False)
+        tune(self._listener, self._services.settings.notsent_bytes)
         self._services.poller.register(self._listener.fileno(), select.EPOLLIN, self._on_event)
         self._listening = True
         if self._admin_door is not None:
@@ -220,6 +221,8 @@ class Acceptor:
     def adopt(self, sock: socket.socket, state: dict[str, Any]) -> None:
         """Take a connection that a sibling handed over, where that one left it."""
         peer, known = state["peer"], self._services.access.restore(state["identity"])
+        if sock.family != socket.AF_UNIX:
+            self._tune_again(sock, peer)
         identity = REMOTE if known is None else known
         if "protocol" not in state:
             self._await_first_byte(
@@ -238,18 +241,20 @@ class Acceptor:
 
     def _take_in(self, connection: Connection, sock: socket.socket) -> None:
         sock.setblocking(False)
-        if sock.family == socket.AF_UNIX:
-            self._services.add_client(connection)
-            return
+        self._services.add_client(connection)
+
+    def _tune_again(self, sock: socket.socket, peer: str) -> None:
+        """It was accepted by another worker, perhaps with other settings."""
         try:
             tune(sock, self._services.settings.notsent_bytes)
         except OSError:
-            log.debug("connection from %s was gone before it was tuned", connection.peer)
-        self._services.add_client(connection)
+            log.debug("connection from %s was gone before it was tuned", peer)
 
 
 def tune(sock: socket.socket, notsent_bytes: int) -> None:
-    """Small answers at once; dead peers found by the kernel, since the line protocol has no heartbeat. The kernel takes
+    """Set the options of a connection, or of a listener, whose connections have them from the kernel then.
+
+    Small answers at once; dead peers found by the kernel, since the line protocol has no heartbeat. The kernel takes
     no more than about `notsent_bytes` beyond what is under way; by default it takes megabytes for a peer that never
     reads.
     """

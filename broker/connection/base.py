@@ -44,6 +44,9 @@ class Pause(IntFlag):
     WORK = 16  # something that it asked for waits until this worker has time for it (`broker.process.work`)
 
 
+NOT_PAUSED = Pause(0)
+
+
 class Connection(ABC):
     """There may be tens of thousands of these: what few need is made when needed.
 
@@ -87,7 +90,7 @@ class Connection(ABC):
         self.traffic: Traffic
         self.out = bytearray()
         self.blocked = self.closed = self.eof = False
-        self.paused = Pause(0)
+        self.paused = NOT_PAUSED
         self.lingering_since_s = 0.0
         self.accepted_s = self.progress_s = services.now_s
         self._interest = _IN

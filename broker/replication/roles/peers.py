@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from tailrace.protocol.address import split_address
 
 PEERS_MAX: Final = 256
 """Entries of the list."""
+
+HOSTS_KEPT: Final = 4_096
+"""Addresses of which is remembered whether they are loopback's: each new connection asks."""
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 NodeAddress: TypeAlias = tuple[str, int]
@@ -59,6 +63,7 @@ def parse_peer(entry: str) -> tuple[Network, NodeAddress | None]:
         raise ValueError(text) from None
 
 
+@lru_cache(maxsize=HOSTS_KEPT)
 def is_loopback(host: str) -> bool:
     """Whether an IP address is of this machine's loopback: 127.0.0.0/8, ::1, and the former mapped into IPv6."""
     address = _address(host)
