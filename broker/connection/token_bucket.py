@@ -22,7 +22,7 @@ class TokenBucket:
         return self._level
 
     def take(self, count: float, now_s: float) -> float:
-        """Take `count` tokens, more than there are if need be. Returns the seconds until the debt is paid, 0 without one."""
+        """Take `count` tokens, even if fewer are there. Returns the seconds until the debt is paid, 0 without one."""
         self._level = self.level(now_s) - count
         return max(-self._level, 0.0) / self.rate
 
