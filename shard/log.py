@@ -251,8 +251,7 @@ class StreamLog:
         They may come in several pieces, which are then committed together. Before anything is written all of them are
         checked: whole, with right checksums, seqs from next_seq on without a hole, timestamps and epochs that never go
         back, nor beyond `bounds`. Raises FramesRefused: nothing is taken of the piece that is wrong and of those behind
-        it, and those before it are. Raises StorageFull: nothing is committed. The log can go on in both cases. Raises
-        OSError.
+        it, and those before it are. Raises StorageFull: nothing is committed. The log can go on. Raises OSError.
         """
         first_seq = self.next_seq
         end = LogEnd(first_seq, self.end_offset, self.last_timestamp_us, self.last_epoch)

@@ -48,17 +48,17 @@ PIECE_BYTES = 1 << 16
 CUT_S = 8.0  # longer than the slave takes to find that nobody is there
 WAITED_S = 2.0  # before a slave gives up an upstream that does not answer
 EVIL = "!evil"  # the id of the node that is played; it is before those of real nodes
-LATER_US = 4_000_000_000_000_000  # a timestamp that no clock of a test has passed
+AHEAD_US = 1_800_000_000  # of the clock: a timestamp that no other frame of a test has, and that a slave believes
 TERM_ONE: History = (EpochStart(1, 0, EVIL),)
 
 stamp = load("tailrace.shard.frame_cy").stamp
 Kind = TypeVar("Kind")
 
 
-def frames(payloads: Sequence[bytes], seq: int, *, at_us: int = LATER_US, epoch: int = 1) -> bytearray:
+def frames(payloads: Sequence[bytes], seq: int, *, at_us: int | None = None, epoch: int = 1) -> bytearray:
     """Frames as a master has stamped them: whole and right."""
     made = bytearray(b"".join(map(pack_frame, payloads)))
-    stamp(made, seq, at_us, epoch, 0)
+    stamp(made, seq, time.time_ns() // 1_000 + AHEAD_US if at_us is None else at_us, epoch, 0)
     return made
 
 
