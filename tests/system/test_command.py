@@ -37,7 +37,7 @@ class Tail:
 
     def __init__(self, node: Node, *words: str) -> None:
         self._process = subprocess.Popen(
-            tailrace(node, "tail", "--wait", *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            tailrace(node, "tail", "--wait", "--from", "0", *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         self.output = b""
         self._thread = threading.Thread(target=self._read)
