@@ -408,9 +408,7 @@ class BinaryClient(GreetedClient):
             return
         self.asked[number] = message
         ask_end = message.start.kind in FROM_THE_END or (message.end is not None and message.end[0] == "now")
-        self.binary.subscribing.find(
-            self, message, lambda value: self._found(message, value), ask_end=ask_end
-        )
+        self.binary.subscribing.find(self, message, lambda value: self._found(message, value), ask_end=ask_end)
         self.note_awaited()
 
     def _found(self, message: m.Subscribe, value: int | Refused) -> None:

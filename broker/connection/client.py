@@ -467,7 +467,9 @@ class ClientConnection(Connection):
         self.services.fanout.blocked.pop(self, None)
         self.services.partial_bytes -= self._pending_bytes
         self._pending_bytes = 0
-        self._serving = None  # it knows this connection, and both are to be freed now, not by a search for cycles
+        # These know this connection, and are to be freed with it now, not by a search for cycles.
+        self._serving = None
+        self.current = None
 
     # --- moving to another worker (see `broker.connection.handover`) --------------------------------------------------
 

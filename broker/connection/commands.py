@@ -242,10 +242,17 @@ class Commands:
 
     def _lead(self, client: LineClient, verb: str, name: bytes, epoch: int, *, force: bool) -> None:
         """Make this node the master of one stream. Its owner says whether other nodes are to be asked first."""
-        pending = self._pend(client)
+        self._lead_above(client, self._pend(client), verb, name, epoch, 0, unasked=not force)
 
-        def call(known: int, *, unasked: bool) -> None:
-            self._services.router.call(name, verb, [name, epoch, known, unasked], done, client)
+    def _lead_above(
+        self, client: LineClient, pending: Pending, verb: str, name: bytes, epoch: int, known: int, *, unasked: bool
+    ) -> None:
+        """The same in a term above `known`, the latest that other nodes know."""
+
+        def checked(outcome: Findings | Refused) -> None:
+            if self._may_promote(pending, outcome, name.decode(), epoch) and isinstance(outcome, Findings):
+                known = outcome.known.get(name.decode(), 0)
+                self._lead_above(client, pending, verb, name, epoch, known, unasked=False)
 
         def done(value: int | Refused) -> None:
             if isinstance(value, Refused):
@@ -255,11 +262,7 @@ class Commands:
             else:
                 self._scouts.check(name, (), checked)
 
-        def checked(outcome: Findings | Refused) -> None:
-            if self._may_promote(pending, outcome, name.decode(), epoch) and isinstance(outcome, Findings):
-                call(outcome.known.get(name.decode(), 0), unasked=False)
-
-        call(0, unasked=not force)
+        self._services.router.call(name, verb, [name, epoch, known, unasked], done, client)
 
     def _promote_many(self, client: LineClient, pattern: bytes, *, force: bool) -> None:
         """Nothing is promoted if another node has more of any of the streams."""

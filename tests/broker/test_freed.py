@@ -14,6 +14,7 @@ import pytest
 
 from tailrace.broker.process.timers import Timers
 from tailrace.protocol import consuming as c
+from tailrace.protocol import messages as m
 from tailrace.protocol.messages import Ack
 from tailrace.protocol.places import From
 from tests.broker.binary import BinaryPeer
@@ -74,10 +75,60 @@ def publish_lines(node: World, slot: int) -> None:
     node.settle()
 
 
+def subscribe_unread(node: World, slot: int) -> None:
+    """A reader that leaves amid a chunk, with another stream to come."""
+    peer = BinaryPeer(node, slot, small=True)
+    peer.peer.deaf = True
+    for number in (0, 1):
+        peer.say(m.Subscribe(number + 1, node.name(number).encode(), From("seq", 0)))
+    node.settle()
+    peer.peer.close()
+    node.settle()
+
+
+def subscribe_lines_unread(node: World, slot: int) -> None:
+    peer = node.connect(slot, small=True)
+    peer.deaf = True
+    peer.send(*(f"sub {node.name(number)} 0" for number in (0, 1)))
+    node.settle()
+    peer.close()
+    node.settle()
+
+
+def administer(node: World, slot: int) -> None:
+    peer, name = node.connect(slot), node.name(0)
+    for command in (
+        f"master {name}",
+        f"stat {name}",
+        "streams",
+        "conns",
+        "workers",
+        f"promote {name}",
+        f"trim {name} 0",
+    ):
+        node.ask(peer, command)
+    peer.close()
+    node.settle()
+
+
 @pytest.mark.parametrize("slot", [0, 1])
-@pytest.mark.parametrize("work", [consume, consume_lines, subscribe, subscribe_lines, publish, publish_lines])
+@pytest.mark.parametrize(
+    "work",
+    [
+        consume,
+        consume_lines,
+        subscribe,
+        subscribe_lines,
+        publish,
+        publish_lines,
+        subscribe_unread,
+        subscribe_lines_unread,
+        administer,
+    ],
+)
 def test_what_a_connection_needed_is_freed_with_it(node: World, work: Callable[[World, int], None], slot: int) -> None:
-    node.fill(node.name(0), [b"x"])
+    for number in (0, 1):
+        node.fill(node.name(number), [b"x" * 1_000] * 100)
     work(node, slot)  # what is made once is there
     assert in_cycles(lambda: work(node, slot)) == {}
 
