@@ -111,6 +111,16 @@ def administer(node: World, slot: int) -> None:
     node.settle()
 
 
+def speak_to_the_port(node: World, slot: int) -> None:
+    """What is no client: HTTP, and a binary connection that begins wrongly."""
+    for words in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"no such command\r\n", b"\0\0\0\7garbage"):
+        peer = node.connect(slot)
+        peer.send_raw(words)
+        node.settle()
+        peer.close()
+        node.settle()
+
+
 @pytest.mark.parametrize("slot", [0, 1])
 @pytest.mark.parametrize(
     "work",
@@ -124,6 +134,7 @@ def administer(node: World, slot: int) -> None:
         subscribe_unread,
         subscribe_lines_unread,
         administer,
+        speak_to_the_port,
     ],
 )
 def test_what_a_connection_needed_is_freed_with_it(node: World, work: Callable[[World, int], None], slot: int) -> None:
