@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ from bench.load.base import Load
 from bench.load.limits import Deadline, LoadError
 from bench.peers.base import RequestStep
 from tailrace.shard.directory import open_data_dir
+from tailrace.shard.files import sync_file_system
 from tailrace.shard.header import INDEX_NEXT_SEQ, INDEX_SYNCED_SEQ, untagged
 from tailrace.shard.stream_files import stream_paths
 
@@ -53,18 +55,21 @@ def synced(load: Load, data: Path, names: Sequence[str], rounds: int) -> list[fl
     return seconds
 
 
-def disk_sync_s(directory: Path, rounds: int) -> float:
-    """Return the median time of this disk to sync a file that has grown a little."""
+def disk_sync_s(directory: Path, rounds: int, files: int = 1) -> float:
+    """Return the median time to append a little to each of `files` files and sync them all, in seconds."""
     found = []
-    path = directory / "disk_sync"
-    with path.open("ab", buffering=0) as file:
-        for _ in range(rounds):
-            file.write(bytes(100))
+    with tempfile.TemporaryDirectory(dir=directory) as folder, ExitStack() as opened:
+        grown = [opened.enter_context((Path(folder) / str(each)).open("ab", buffering=0)) for each in range(files)]
+        for _ in range(rounds + 1):
             began_s = time.perf_counter()
-            os.fdatasync(file)
+            for file in grown:
+                file.write(bytes(100))
+            if files == 1:
+                os.fdatasync(grown[0])
+            else:
+                sync_file_system(directory)
             found.append(time.perf_counter() - began_s)
-    path.unlink()
-    return median(found)
+    return median(found[1:])  # the first makes the files
 
 
 def _round(sock: socket, request: bytes, answers: int) -> float:
