@@ -247,8 +247,10 @@ def test_processes_say_what_they_are(tmp_path: Path) -> None:
 def test_a_worker_that_is_silent_is_dumped_killed_and_replaced(tmp_path: Path) -> None:
     with running(tmp_path / "data", "--beat-timeout-s", "1") as node:
         pid = worker_pid(node, 1)
+        node.signal(signal.SIGSTOP)  # the supervisor: a replaced worker is ready again within a moment
         os.kill(pid, signal.SIGSTOP)
         wait_for(lambda: node.get("/readyz")[0] == 503, "the silent worker shows")
+        node.signal(signal.SIGCONT)
         wait_for(lambda: not alive(pid), "the silent worker is gone")
         assert worker_pid(node, 1) != pid
         node.wait_ready()
