@@ -106,7 +106,7 @@ def _pack_listed(message: Listed) -> bytes:
 def _list(read: Fields) -> List:
     number, what = read.number("id", U32_MAX), read.text("what")
     if what not in get_args(ListedKind):
-        raise PeerError(Code.USAGE, f"LIST: the field what is none of {', '.join(get_args(ListedKind))}")
+        raise PeerError(Code.USAGE, f"LIST: the field `what` must be one of {', '.join(get_args(ListedKind))}")
     prefix, after = [read.text(name).encode() if name in read else b"" for name in ("prefix", "after")]
     for name in filter(None, (prefix, after)):
         if not name_bytes_valid(name):

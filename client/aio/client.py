@@ -7,6 +7,7 @@ import math
 import random
 import ssl
 from collections.abc import Callable, Generator, Iterable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -29,7 +30,7 @@ from tailrace.core.message import Receipt
 from tailrace.core.options import CONSUMER_BATCH, CONSUMER_DELIVERIES, CONSUMER_LINGER_S, WINDOW_BYTES, ClientOptions
 from tailrace.core.places import START, EndPlace, StartPlace
 from tailrace.core.session import Session
-from tailrace.core.subscribe_options import OnTrimmed, merged_options, subscribe_options
+from tailrace.core.subscribe_options import OnTrimmed, SubscribeOptions, merged_options, subscribe_options
 from tailrace.core.values import PublishOptions, json_payload, msgpack_payload
 from tailrace.errors import ConnectFailed, OperationTimeout
 from tailrace.protocol.messages import Ack
@@ -258,9 +259,18 @@ class AsyncClient(ClientInfo):
         The broker is asked at once. Await the subscription, or enter it as a context, to know that it has answered.
         """
         wait_s = self._timeout(timeout_s)
+        make = partial(
+            subscribe_options,
+            end=end,
+            skip=skip,
+            credit_bytes=credit_bytes,
+            check_crc=check_crc,
+            on_trimmed=on_trimmed,
+            timeout_s=wait_s,
+        )
         if not isinstance(stream, str) or "*" in stream:
-            return self._subscribe_many(stream, start, end, skip, credit_bytes, check_crc, on_trimmed, wait_s, wait)
-        options = subscribe_options(stream, start, end, skip, credit_bytes, check_crc, on_trimmed, wait_s, wait)
+            return self._subscribe_many(stream, merged_options(make, start, wait), end is None, wait_s)
+        options = make(stream, start, wait=wait)
         state = self._session.subscribe(options, self._driver.now_s())
         subscription = AsyncSubscription(self._driver, state)
         self._driver.advance()
@@ -269,22 +279,16 @@ class AsyncClient(ClientInfo):
     def _subscribe_many(
         self,
         streams: str | Iterable[str],
-        start: StartPlace,
-        end: EndPlace,
-        skip: int,
-        credit_bytes: int,
-        check_crc: bool,
-        on_trimmed: OnTrimmed,
+        options: Callable[[str, bool], SubscribeOptions],
+        follows: bool,
         timeout_s: float,
-        wait: bool,
     ) -> AsyncSubscription:
+        """follows: whether streams that are made later are read, too."""
         from tailrace.aio.merged_subscription import AsyncMergedSubscription
         from tailrace.core import merged_state
         from tailrace.core.listing import checked_patterns
 
-        options = merged_options(start, end, skip, credit_bytes, check_crc, on_trimmed, timeout_s, wait)
         patterns = checked_patterns(streams)
-        follows = end is None
         merged = merged_state.MergedState(self._session, patterns, options, follows=follows, timeout_s=timeout_s)
 
         async def begin(merged: merged_state.MergedState) -> None:

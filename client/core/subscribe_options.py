@@ -63,20 +63,14 @@ def subscribe_options(
 
 
 def merged_options(
-    start: StartPlace,
-    end: EndPlace,
-    skip: int,
-    credit_bytes: int,
-    check_crc: bool,
-    on_trimmed: OnTrimmed,
-    timeout_s: float,
-    wait: bool,
+    make: Callable[..., SubscribeOptions], start: StartPlace, wait: bool
 ) -> Callable[[str, bool], SubscribeOptions]:
-    """Makes the options for each of several streams. Of one that is made later, all messages are new."""
+    """Returns what makes the options for each of several streams, given whether it was made later: then all of its
+    messages are new. `make`: `subscribe_options` with all other arguments.
+    """
 
     def options(stream: str, later: bool) -> SubscribeOptions:
         first = START if later and (start is NEW or isinstance(start, Last)) else start
-        waits = wait or later
-        return subscribe_options(stream, first, end, skip, credit_bytes, check_crc, on_trimmed, timeout_s, waits)
+        return make(stream, first, wait=wait or later)
 
     return options

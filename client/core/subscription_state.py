@@ -175,9 +175,7 @@ class SubscriptionState:
         """The broker reports that messages were dropped before it could send them."""
         self._trim_reported = True
 
-    def refused(
-        self, code: str, text: str, now_s: float, patience_s: float, resumed: frozenset[str] = RESUMED
-    ) -> None:
+    def refused(self, code: str, text: str, now_s: float, patience_s: float, resumed: frozenset[str] = RESUMED) -> None:
         """The broker does not do it, or not now (`resumed`): then it is asked again, for at most `patience_s`."""
         if self.phase is SubscriptionPhase.OVER:
             return

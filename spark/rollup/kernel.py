@@ -29,7 +29,7 @@ DAY: Final = "day"
 WIDTHS_US: Final = {"minute": MINUTE_US, "hour": HOUR_US, "day": DAY_US}
 NO_GAP: Final = -1
 SEARCHED_ROWS_MIN: Final = 8_192
-"""Minutes are searched by bisection in streams with so many messages on average."""
+"""Minutes are searched by bisection if streams have at least this many messages on average."""
 
 
 class Segment(NamedTuple):

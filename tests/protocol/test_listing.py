@@ -29,7 +29,7 @@ def test_what_is_left_out() -> None:
     ("fields", "code", "text"),
     [
         ({"what": "names"}, Code.USAGE, "the field id is missing"),
-        ({"id": 1, "what": "all"}, Code.USAGE, "none of names, streams, workers, total"),
+        ({"id": 1, "what": "all"}, Code.USAGE, "must be one of names, streams, workers, total"),
         ({"id": 1, "what": "names", "prefix": "a b"}, Code.NAME, "cannot begin a stream name"),
         ({"id": 1, "what": "names", "after": "x" * 201}, Code.NAME, "cannot begin a stream name"),
     ],

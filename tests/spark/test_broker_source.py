@@ -157,7 +157,7 @@ def test_a_scan_finds_the_streams_that_have_grown(growing: Node) -> None:
         assert found.changed == {"c", "new"}
         growing.kill()
         growing.start()
-        assert source.scan(()).changed == found.refs.keys(), "it may have lost what it had not synced"
+        assert source.scan(()).changed == found.refs.keys(), "a restarted node may have lost unsynced messages"
         assert not source.scan(()).changed
         found = source.scan(("[ab]", "named"))
         assert (list(found.refs), found.changed, found.unsettled) == (

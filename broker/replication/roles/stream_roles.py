@@ -372,8 +372,10 @@ def note_confirmed(owner: Owner, name: bytes, node: tuple[str, int]) -> None:
 
 
 def learn(owner: Owner, stream: OpenStream, theirs: History, contacts: Iterable[Contact] = ()) -> None:
-    """Write down the terms that a slave's upstream has told, where they say more than is known; and the nodes that it
-    has yet to tell, so that they are told even if it never can. Raises Refused for terms that cannot be.
+    """Write down the terms that a slave's upstream has sent, where they say more than is known here.
+
+    `contacts`: nodes that the upstream still has to tell of its term. They are written down too, so that this node
+    tells them if the upstream is lost. Raises Refused for terms that cannot be.
     """
     meta = owner.roles.meta(stream.name)
     require_possible(owner, stream, theirs)

@@ -31,7 +31,7 @@ class NodeLoginFailed(Exception):
 
 
 class ChallengeAnswer:
-    """For the helper thread (`broker.streams.syncer`). `data`: the proof, or `wrong`: why there is none."""
+    """A job of the helper thread (`broker.streams.syncer`): sets `data` to the proof, or `wrong` to an error text."""
 
     __slots__ = ("_challenge", "_scram", "data", "name", "wrong")
 

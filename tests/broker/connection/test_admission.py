@@ -76,7 +76,7 @@ def test_the_address_with_the_most_gives_way_and_its_idlest_connection_first(tmp
         assert node.ask(greedy[0], "ping") == ["ok pong"]
         newcomer = speaking(node, "127.0.0.3")
         assert not newcomer.ended and not modest.ended and not greedy[0].ended
-        assert [peer.ended for peer in greedy].count(True) == 2, "half of what it has more"
+        assert [peer.ended for peer in greedy].count(True) == 2, "half of its excess over the newcomer"
         late = [dial(node) for _ in range(2)]
         assert not late[0].ended and node.ask(late[1], "ping") != ["ok pong"]
 

@@ -1,4 +1,4 @@
-"""A peer of a world that speaks TLS: what it sends is encrypted, and `received` is what it has decrypted."""
+"""A peer in a test's world that encrypts what it sends; `received` holds the decrypted bytes."""
 
 from __future__ import annotations
 
