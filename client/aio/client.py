@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from tailrace.aio.batcher import AsyncBatcher
 from tailrace.aio.driver import AsyncDriver
@@ -39,8 +39,10 @@ if TYPE_CHECKING:
     from tailrace.aio.consumer import AsyncConsumer
     from tailrace.core.calls import PendingCall
     from tailrace.core.consumer_calls import ConsumerInfo
-    from tailrace.core.listing import StreamInfo
+    from tailrace.core.listing import Calls, StreamInfo
     from tailrace.protocol.listing import WorkerRow
+
+T = TypeVar("T")
 
 
 def connect_async(
@@ -286,31 +288,17 @@ class AsyncClient(ClientInfo):
         """follows: whether streams that are made later are read, too."""
         from tailrace.aio.merged_subscription import AsyncMergedSubscription
         from tailrace.core import merged_state
-        from tailrace.core.listing import checked_patterns
+        from tailrace.core.listing import checked_patterns, find_names
 
         patterns = checked_patterns(streams)
         merged = merged_state.MergedState(self._session, patterns, options, follows=follows, timeout_s=timeout_s)
 
         async def begin(merged: merged_state.MergedState) -> None:
-            names, total = await self._names(patterns, timeout_s)
+            names, total = await self._ask_each(find_names(patterns, timeout_s))
             merged.begin(names, total, self._driver.now_s())
             self._driver.advance()
 
         return AsyncMergedSubscription(self._driver, merged, begin)
-
-    async def _names(self, patterns: tuple[str, ...], timeout_s: float) -> tuple[list[str], int]:
-        """The streams to begin with, and how many there are of any name."""
-        from tailrace.core import listing
-
-        names, total, after = [each for each in patterns if not listing.is_pattern(each)], 0, ""
-        for pattern in filter(listing.is_pattern, patterns):
-            while True:
-                call = listing.list_call("names", listing.prefix_of(pattern), after, timeout_s)
-                answer = listing.listed(await self._ask(call))
-                names, total, after = [*names, *answer.names], answer.total, answer.next
-                if not after:
-                    break
-        return names, total
 
     async def wait_for_stream(self, stream: str, timeout_s: float = math.inf) -> None:
         """Waits until a stream exists and has a message, without making it. Raises OperationTimeout, as `subscribe`."""
@@ -426,25 +414,26 @@ class AsyncClient(ClientInfo):
 
         Only those that this client may read. The broker's own, and dead letters, only if the prefix has a `$`.
         """
-        from tailrace.core import listing
+        from tailrace.core.listing import find_streams
 
-        found: list[StreamInfo] = []
-        matches = listing.matcher(prefix if listing.is_pattern(prefix) else prefix + listing.WILDCARD)
-        wait_s, after = self._timeout(timeout_s), ""
-        while True:
-            call = listing.list_call("streams", listing.prefix_of(prefix), after, wait_s)
-            answer = listing.listed(await self._ask(call))
-            found += [each for each in listing.infos_of(answer) if matches(each.name)]
-            after = answer.next
-            if not after:
-                return found
+        return await self._ask_each(find_streams(prefix, self._timeout(timeout_s)))
 
     async def workers(self, *, timeout_s: float | None = None) -> list[WorkerRow]:
         """The node's worker processes. Raises Denied unless this client may administer."""
-        from tailrace.core import listing
+        from tailrace.core.listing import find_workers
 
-        call = listing.list_call("workers", "", "", self._timeout(timeout_s))
-        return list(listing.listed(await self._ask(call)).workers)
+        return await self._ask_each(find_workers(self._timeout(timeout_s)))
+
+    async def _ask_each(self, calls: Calls[T]) -> T:
+        """Make these calls one after the other; returns the result of them all."""
+        done: Any = None
+        while True:
+            try:
+                call = calls.send(done)
+            except StopIteration as end:
+                found: T = end.value
+                return found
+            done = await self._ask(call)
 
     async def _ask(self, call: PendingCall) -> PendingCall:
         """Wait until it is done."""

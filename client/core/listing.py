@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import astuple, dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeAlias, TypeVar
 
 from tailrace.core.arguments import checked_stream
 from tailrace.core.calls import PendingCall
 from tailrace.core.places import to_datetime
-from tailrace.errors import InvalidArgument
-from tailrace.protocol.listing import FEATURE, List, Listed, ListedKind, StreamRow
+from tailrace.errors import BrokerFault, InvalidArgument
+from tailrace.protocol.listing import FEATURE, List, Listed, ListedKind, StreamRow, WorkerRow
 from tailrace.shard.names import name_bytes_valid
+
+T = TypeVar("T")
+Calls: TypeAlias = Generator[PendingCall, PendingCall, T]
+"""Yields calls one after the other, and is sent each when it is done; returns a result."""
 
 MINUTE_S: Final = 60
 WILDCARD: Final = "*"
@@ -75,15 +79,47 @@ def list_call(what: ListedKind, prefix: str, after: str, timeout_s: float) -> Pe
     return PendingCall(prefix or "the node", f"the list of {what}", make, timeout_s=timeout_s, feature=FEATURE)
 
 
+def all_pages(what: ListedKind, prefix: str, timeout_s: float) -> Calls[list[Listed]]:
+    """Raises the calls' errors, InvalidArgument; BrokerFault if the broker goes back in the list, without end."""
+    answers: list[Listed] = []
+    after = ""
+    while True:
+        call = yield list_call(what, prefix, after, timeout_s)
+        answer: Listed = call.outcome()
+        answers.append(answer)
+        if not answer.next:
+            return answers
+        if answer.next <= after:
+            raise BrokerFault(f"the broker lists {answer.next!r} after {after!r}")
+        after = answer.next
+
+
+def find_names(patterns: Iterable[str], timeout_s: float) -> Calls[tuple[list[str], int]]:
+    """The streams to begin with, and how many there are of any name. Raises as `all_pages`."""
+    names, total = [each for each in patterns if not is_pattern(each)], 0
+    for pattern in filter(is_pattern, patterns):
+        answers = yield from all_pages("names", prefix_of(pattern), timeout_s)
+        names += [name for answer in answers for name in answer.names]
+        total = answers[-1].total
+    return names, total
+
+
+def find_streams(prefix: str, timeout_s: float) -> Calls[list[StreamInfo]]:
+    """Those whose names begin with `prefix`, or are of that pattern. Raises as `all_pages`."""
+    matches = matcher(prefix if is_pattern(prefix) else prefix + WILDCARD)
+    answers = yield from all_pages("streams", prefix_of(prefix), timeout_s)
+    return [each for answer in answers for each in infos_of(answer) if matches(each.name)]
+
+
+def find_workers(timeout_s: float) -> Calls[list[WorkerRow]]:
+    """The node's worker processes. Raises as `all_pages`."""
+    answers = yield from all_pages("workers", "", timeout_s)
+    return [worker for answer in answers for worker in answer.workers]
+
+
 def prefix_of(pattern: str) -> str:
     """What all names of a pattern begin with."""
     return pattern.partition(WILDCARD)[0]
-
-
-def listed(call: PendingCall) -> Listed:
-    """Raises the call's error."""
-    answer: Listed = call.outcome()
-    return answer
 
 
 def infos_of(answer: Listed) -> list[StreamInfo]:

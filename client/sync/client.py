@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from tailrace.core.arguments import (
     Payload,
@@ -37,9 +37,11 @@ from tailrace.sync.subscription import Subscription
 if TYPE_CHECKING:
     from tailrace.core.calls import PendingCall
     from tailrace.core.consumer_calls import ConsumerInfo
-    from tailrace.core.listing import StreamInfo
+    from tailrace.core.listing import Calls, StreamInfo
     from tailrace.protocol.listing import WorkerRow
     from tailrace.sync.consumer import Consumer
+
+T = TypeVar("T")
 
 
 def connect(
@@ -287,12 +289,12 @@ class Client(ClientInfo):
     ) -> Subscription:
         """follows: whether streams that are made later are read, too."""
         from tailrace.core import merged_state
-        from tailrace.core.listing import checked_patterns
+        from tailrace.core.listing import checked_patterns, find_names
         from tailrace.sync.merged_subscription import MergedSubscription
 
         patterns, driver = checked_patterns(streams), self._driver
         merged = merged_state.MergedState(self._session, patterns, options, follows=follows, timeout_s=timeout_s)
-        names, total = self._names(patterns, timeout_s)
+        names, total = self._ask_each(find_names(patterns, timeout_s))
         with driver.lock, driver.step:
             merged.begin(names, total, monotonic())
             subscription = MergedSubscription(driver, merged)
@@ -300,20 +302,6 @@ class Client(ClientInfo):
             driver.wait_until(lambda: merged.ready or merged.has_news)
             merged.check()
         return subscription
-
-    def _names(self, patterns: tuple[str, ...], timeout_s: float) -> tuple[list[str], int]:
-        """The streams to begin with, and how many there are of any name."""
-        from tailrace.core import listing
-
-        names, total, after = [each for each in patterns if not listing.is_pattern(each)], 0, ""
-        for pattern in filter(listing.is_pattern, patterns):
-            while True:
-                call = listing.list_call("names", listing.prefix_of(pattern), after, timeout_s)
-                answer = listing.listed(self._ask(call))
-                names, total, after = [*names, *answer.names], answer.total, answer.next
-                if not after:
-                    break
-        return names, total
 
     def wait_for_stream(self, stream: str, timeout_s: float = math.inf) -> None:
         """Waits until a stream exists and has a message, without making it. Raises OperationTimeout, as `subscribe`."""
@@ -432,25 +420,26 @@ class Client(ClientInfo):
 
         Only those that this client may read. The broker's own, and dead letters, only if the prefix has a `$`.
         """
-        from tailrace.core import listing
+        from tailrace.core.listing import find_streams
 
-        found: list[StreamInfo] = []
-        matches = listing.matcher(prefix if listing.is_pattern(prefix) else prefix + listing.WILDCARD)
-        wait_s, after = self._timeout(timeout_s), ""
-        while True:
-            call = listing.list_call("streams", listing.prefix_of(prefix), after, wait_s)
-            answer = listing.listed(self._ask(call))
-            found += [each for each in listing.infos_of(answer) if matches(each.name)]
-            after = answer.next
-            if not after:
-                return found
+        return self._ask_each(find_streams(prefix, self._timeout(timeout_s)))
 
     def workers(self, *, timeout_s: float | None = None) -> list[WorkerRow]:
         """The node's worker processes. Raises Denied unless this client may administer."""
-        from tailrace.core import listing
+        from tailrace.core.listing import find_workers
 
-        call = listing.list_call("workers", "", "", self._timeout(timeout_s))
-        return list(listing.listed(self._ask(call)).workers)
+        return self._ask_each(find_workers(self._timeout(timeout_s)))
+
+    def _ask_each(self, calls: Calls[T]) -> T:
+        """Make these calls one after the other; returns the result of them all."""
+        done: Any = None
+        while True:
+            try:
+                call = calls.send(done)
+            except StopIteration as end:
+                found: T = end.value
+                return found
+            done = self._ask(call)
 
     def _ask(self, call: PendingCall) -> PendingCall:
         """Wait until it is done."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace import InvalidArgument, InvalidStreamName
+from tailrace import BrokerFault, InvalidArgument, InvalidStreamName
 from tailrace.core import listing
 from tailrace.protocol.listing import Listed
 from tests.protocol.wires import STREAM_ROW
@@ -45,3 +45,15 @@ def test_figures() -> None:
     assert (info.messages, info.rate_per_s, info.bytes_per_s) == (8, 0.05, 5.0)
     assert info.age_s(5_002_000) == 5.0
     assert str(info) == "é: 8 messages, the last at 1970-01-01 00:00:00"
+
+
+def test_a_list_that_goes_back_is_not_followed_for_ever() -> None:
+    """Its broker would keep the client asking."""
+    pages = listing.all_pages("names", "", 1.0)
+    call = next(pages)
+    for following in ("b", "c"):
+        call.answer, call.done = Listed(1, (following,), next=following), True
+        call = pages.send(call)
+    call.answer, call.done = Listed(1, ("c",), next="c"), True
+    with pytest.raises(BrokerFault, match="lists 'c' after 'c'"):
+        pages.send(call)
