@@ -14,7 +14,7 @@ from tailrace.cli.credentials import Credentials, credentials, is_user_named
 from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED, CommandError
 from tailrace.cli.options import server_options
 from tailrace.cli.output import write_all
-from tailrace.cli.server import RECEIVE_BYTES, SERVER_VARIABLE, choose_server, connect_admin_socket, connect_socket
+from tailrace.cli.server import RECEIVE_BYTES, choose_server, connect_admin_socket, connect_socket, is_server_named
 from tailrace.core.address import Address
 from tailrace.sockets import end_output
 
@@ -49,13 +49,13 @@ Exit codes: 0 done, 1 refused by the broker, 2 wrong arguments, 4 no connection 
     "--socket", "path", type=click.Path(path_type=Path), metavar="FILE", help=f"{SOCKET_HELP} [env: {SOCKET_VARIABLE}]."
 )
 @click.argument("words", nargs=-1, required=True, metavar="COMMAND...", type=click.UNPROCESSED)
-def command(words: tuple[str, ...], server: str | None, host: str | None, port: int | None, path: Path | None) -> int:
+def command(words: tuple[str, ...], path: Path | None) -> int:
     """Send one COMMAND to the broker and print the answer."""
     line = " ".join(words)
     if "\n" in line or "\r" in line:
         raise click.UsageError("a command is one line")
     answer = Answer()
-    chosen, sock = _connect(server, host, port, path)
+    chosen, sock = _connect(path)
     with sock:
         for received in _ask(sock, chosen, line.encode(errors="surrogateescape")):
             answer.take(received)
@@ -68,19 +68,17 @@ def command(words: tuple[str, ...], server: str | None, host: str | None, port: 
     return REFUSED if answer.refused else OK
 
 
-def _connect(
-    server: str | None, host: str | None, port: int | None, path: Path | None
-) -> tuple[Address | Path, socket.socket]:
+def _connect(path: Path | None) -> tuple[Address | Path, socket.socket]:
     """The node's socket of administration if it is named, or found where no address is named; else its TCP port."""
     variable = os.environ.get(SOCKET_VARIABLE)
     named = path or (Path(variable) if variable else None)
     if named is not None:
         return named, connect_admin_socket(named)
-    if not (server or host or port or os.environ.get(SERVER_VARIABLE) or is_user_named()):
+    if not (is_server_named() or is_user_named()):
         for found in filter(Path.is_socket, SOCKETS):
             with contextlib.suppress(CommandError):  # of a node that was killed, or not for this user
                 return found, connect_admin_socket(found)
-    chosen = choose_server(server, host, port)
+    chosen = choose_server()
     shown = credentials()
     sock = connect_socket(chosen)
     if shown.user:

@@ -110,12 +110,9 @@ def command(
     subscribers: int,
     ack: str,
     as_json: bool,
-    server: str | None,
-    host: str | None,
-    port: int | None,
 ) -> int:
     """Measure a node with a load of one publisher and some subscribers."""
-    chosen = choose_server(server, host, port)
+    chosen = choose_server()
     with broker_errors(chosen), connect(chosen) as client:
         limit = client.limits["max_message_bytes"]
         if nbytes > limit:

@@ -67,13 +67,10 @@ def command(
     member: str | None,
     as_json: bool,
     reconnect_s: float,
-    server: str | None,
-    host: str | None,
-    port: int | None,
 ) -> int:
     """Take messages of STREAM as a member of the durable consumer GROUP."""
     with (
-        broker_client(server, host, port, reconnect_s) as client,
+        broker_client(reconnect_s) as client,
         client.consumer(
             *(stream, group),
             start=start or START,

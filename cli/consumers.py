@@ -55,9 +55,9 @@ def command() -> None:
 @stream_argument
 @json_option
 @server_options
-def list_consumers(stream: str, as_json: bool, server: str | None, host: str | None, port: int | None) -> int:
+def list_consumers(stream: str, as_json: bool) -> int:
     """List the durable consumers of STREAM and their lag."""
-    with broker_client(server, host, port) as client:
+    with broker_client() as client:
         infos = client.consumers(stream)
     if as_json:
         show_json(infos)
@@ -85,12 +85,9 @@ def create_consumer(
     ack_wait_s: float | None,
     deliveries: int | None,
     as_json: bool,
-    server: str | None,
-    host: str | None,
-    port: int | None,
 ) -> int:
     """Make the durable consumer GROUP of STREAM. One that exists with these settings goes on as it is."""
-    with broker_client(server, host, port) as client:
+    with broker_client() as client:
         next_seq = client.create_consumer(stream, group, start, ack_wait_s=ack_wait_s, deliveries_max=deliveries)
     _show_place(stream, group, next_seq, as_json)
     return OK
@@ -107,14 +104,11 @@ def reset_consumer(
     group: str,
     start: StartPlace | None,
     as_json: bool,
-    server: str | None,
-    host: str | None,
-    port: int | None,
 ) -> int:
     """Move the durable consumer GROUP of STREAM to --from, earlier or later."""
     if start is None:
         raise click.UsageError("--from FROM is needed: where the consumer is to continue")
-    with broker_client(server, host, port) as client:
+    with broker_client() as client:
         next_seq = client.reset_consumer(stream, group, start)
     _show_place(stream, group, next_seq, as_json)
     return OK
@@ -124,9 +118,9 @@ def reset_consumer(
 @stream_argument
 @consumer_argument
 @server_options
-def delete_consumer(stream: str, group: str, server: str | None, host: str | None, port: int | None) -> int:
+def delete_consumer(stream: str, group: str) -> int:
     """End the durable consumer GROUP of STREAM. The stream's messages stay."""
-    with broker_client(server, host, port) as client:
+    with broker_client() as client:
         existed = client.delete_consumer(stream, group)
     if not existed:
         click.echo(f"tailrace: {stream} has no durable consumer {group}", err=True)

@@ -44,12 +44,9 @@ def command(
     count: int | None,
     seq: int | None,
     as_json: bool,
-    server: str | None,
-    host: str | None,
-    port: int | None,
 ) -> int:
     """List the dead letters of STREAM."""
-    with broker_client(server, host, port) as client:
+    with broker_client() as client:
         _show(client, stream, count, seq, as_json)
     return OK
 

@@ -28,21 +28,25 @@ TLS_HELP = {
 
 
 def server_options(function: F) -> F:
-    """--server, --host and --port, and how to log in."""
-    function = click.option(
-        "--port", "-p", type=click.IntRange(1, 65_535), help="The broker's port; overrides that of --server."
-    )(function)
-    function = click.option("--host", help="The broker's host; overrides that of --server.")(function)
+    """--server, --host and --port, and how to log in: all of them are found by `cli.server`."""
+    port = click.IntRange(1, 65_535)
+    function = _kept("--port", "-p", type=port, help="The broker's port; overrides that of --server.")(function)
+    function = _kept("--host", help="The broker's host; overrides that of --server.")(function)
     function = login_options(tls_options(function))
-    return click.option("--server", "-s", metavar="HOST:PORT", help=SERVER_HELP)(function)
+    return _kept("--server", "-s", metavar="HOST:PORT", help=SERVER_HELP)(function)
 
 
 def tls_options(function: F) -> F:
     """--tls, --ca, --cert and --cert-key, which `cli.server` finds."""
     for name, text in reversed(TLS_HELP.items()):
         flags = {"is_flag": True} if name == "tls" else {"metavar": "FILE"}
-        function = click.option(f"--{name}", expose_value=False, callback=_keep, help=text, **flags)(function)
+        function = _kept(f"--{name}", help=text, **flags)(function)
     return function
+
+
+def _kept(*names: str, **settings: Any) -> Callable[[F], F]:
+    """An option that is no parameter of the command: `_keep` stores it for `cli.server`."""
+    return click.option(*names, expose_value=False, callback=_keep, **settings)
 
 
 def _keep(ctx: click.Context, parameter: click.Parameter, value: object) -> None:

@@ -97,9 +97,6 @@ def command(
     headers: dict[str, str | bytes],
     quiet: bool,
     reconnect_s: float,
-    server: str | None,
-    host: str | None,
-    port: int | None,
 ) -> int:
     """Publish TEXT, or each line of standard input, to STREAM."""
     streams = _streams(stream, template)
@@ -108,7 +105,7 @@ def command(
         raise click.UsageError("--replicas goes with --ack replicated")
     if separator is not None and (text is not None or key is not None or not separator):
         raise click.UsageError("-K SEP, at least one character, goes with lines of standard input and without --key")
-    chosen = choose_server(server, host, port)
+    chosen = choose_server()
     headers = _with_key(headers, key)
     if text is not None and stream is not None:
         with broker_errors(chosen), connect(chosen, reconnect_s) as client:

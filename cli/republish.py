@@ -78,14 +78,12 @@ class Piece(NamedTuple):
 @click.option("--stream", "-t", callback=check_stream, help="Stream to publish to; by default, the file's name.")
 @click.option("--part", type=click.IntRange(1), metavar="N", help="Publish only the Nth tail.")
 @server_options
-def command(
-    file: Path, stream: str | None, part: int | None, server: str | None, host: str | None, port: int | None
-) -> int:
+def command(file: Path, stream: str | None, part: int | None) -> int:
     """Publishes again the tails in FILE, a .diverged file."""
     name = stream or name_of_stem(file.stem)
     if file.suffix != DIVERGED_SUFFIX or name is None:
         raise click.UsageError(f"{file} is not named STREAM{DIVERGED_SUFFIX}; name the stream with --stream")
-    chosen = choose_server(server, host, port)
+    chosen = choose_server()
     try:
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:

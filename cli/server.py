@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -28,13 +29,28 @@ RECONNECT_S = 10.0
 RECEIVE_BYTES = 256 << 10
 
 
-def choose_server(server: str | None, host: str | None, port: int | None) -> Address:
-    """`--server` or the environment, with `--host` and `--port` over it. Raises CommandError."""
+def given_options() -> dict[str, Any]:
+    """The options of the command that runs which `cli.options` has stored, as tailrace.NAME; {} outside of one."""
+    context = click.get_current_context(silent=True)
+    return {} if context is None else context.meta
+
+
+def choose_server(server: str | None = None) -> Address:
+    """`server`, `--server` or the environment, with `--host` and `--port` over it. Raises CommandError."""
+    given = given_options()
     try:
-        chosen = parse_address(server or os.environ.get(SERVER_VARIABLE, ""))
+        chosen = parse_address(server or given.get("tailrace.server") or os.environ.get(SERVER_VARIABLE, ""))
     except tailrace.InvalidArgument as error:
         raise CommandError(str(error), USAGE) from None
+    host, port = given.get("tailrace.host"), given.get("tailrace.port")
     return Address(host or chosen.host, port or chosen.port, chosen.tls or bool(tls_files()))
+
+
+def is_server_named() -> bool:
+    """Whether an option or the environment names the broker."""
+    given = given_options()
+    named = any(given.get(f"tailrace.{name}") for name in ("server", "host", "port"))
+    return named or bool(os.environ.get(SERVER_VARIABLE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +68,7 @@ class TLSFiles:
 
 def tls_files() -> TLSFiles:
     """The options --tls, --ca, --cert and --cert-key of the command that runs, or the environment."""
-    context = click.get_current_context(silent=True)
-    given = {} if context is None else context.meta
+    given = given_options()
     ca, certificate, key = (given.get(f"tailrace.{name}") or os.environ.get(variable) for name, variable in TLS_OPTIONS)
     return TLSFiles(ca, certificate, key, bool(given.get("tailrace.tls")))
 
@@ -84,11 +99,9 @@ def connect(server: Address, reconnect_s: float = RECONNECT_S) -> tailrace.Clien
 
 
 @contextmanager
-def broker_client(
-    server: str | None, host: str | None, port: int | None, reconnect_s: float = RECONNECT_S
-) -> Iterator[tailrace.Client]:
+def broker_client(reconnect_s: float = RECONNECT_S) -> Iterator[tailrace.Client]:
     """A client of the broker that the options name, closed at the end. The client's errors become CommandErrors."""
-    chosen = choose_server(server, host, port)
+    chosen = choose_server()
     with connect(chosen, reconnect_s) as client, broker_errors(chosen):
         yield client
 

@@ -34,9 +34,9 @@ Exit codes: 0 done, 1 there is no such stream, or refused by the broker, 2 wrong
 @click.argument("stream")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @server_options
-def command(stream: str, as_json: bool, server: str | None, host: str | None, port: int | None) -> int:
+def command(stream: str, as_json: bool) -> int:
     """Show one STREAM in numbers."""
-    with broker_client(server, host, port) as client:
+    with broker_client() as client:
         info = next((each for each in client.streams(stream) if each.name == stream), None)
         if info is None:
             raise CommandError(f"unknown: there is no stream {stream!r} here")

@@ -37,9 +37,9 @@ Exit codes: 0 done, 1 refused by the broker, 2 wrong arguments, 4 no connection 
 @click.argument("names", required=False, default="", metavar="[NAMES]")
 @json_option
 @server_options
-def command(names: str, as_json: bool, server: str | None, host: str | None, port: int | None) -> int:
+def command(names: str, as_json: bool) -> int:
     """List the streams whose names begin with NAMES, or are of that pattern."""
-    with broker_client(server, host, port) as client:
+    with broker_client() as client:
         infos = client.streams(names)
     if as_json:
         show_json(json_of(info) for info in infos)

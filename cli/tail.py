@@ -91,16 +91,13 @@ def command(
     follow: bool,
     wait: bool,
     reconnect_s: float,
-    server: str | None,
-    host: str | None,
-    port: int | None,
 ) -> int:
     """Print the messages of STREAMS."""
     if last is not None and start is not None:
         raise click.UsageError("-n and --from: pass one of them")
     if start is None:
         start = Last(LINES if last is None else last)
-    chosen = choose_server(server, host, port)
+    chosen = choose_server()
 
     def deliver(messages: list[Message]) -> None:
         if as_json:

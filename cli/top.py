@@ -60,9 +60,9 @@ class StreamActivity:
 @click.option("--interval", "interval_s", type=click.FloatRange(0.1), default=1.0, show_default=True, metavar="SECONDS")
 @click.option("--once", is_flag=True, help="Print it once.")
 @server_options
-def command(names: str, interval_s: float, once: bool, server: str | None, host: str | None, port: int | None) -> int:
+def command(names: str, interval_s: float, once: bool) -> int:
     """Watch a node: its workers, its busiest streams, and who is behind."""
-    chosen = choose_server(server, host, port)
+    chosen = choose_server()
     console = make_console()
     with broker_errors(chosen), connect(chosen) as client:
         before = sample(client, names)

@@ -43,7 +43,7 @@ Exit codes: 0 done, 2 wrong arguments, 4 the first node cannot be asked.
 def command(server: str | None, stream: str | None, token: str | None) -> int:
     """Draw the replication tree that the node at HOST:PORT is in."""
     options = ClientOptions(token=token) if token else client_options()
-    start = choose_server(server, None, None)
+    start = choose_server(server)
     tls = context_of(start)
     with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
 

@@ -4,29 +4,45 @@ from __future__ import annotations
 
 import socket
 
+import click
 import pytest
 
 from bench.ports import free_port
 from tailrace.cli.credentials import TOKEN_VARIABLE
 from tailrace.cli.ending import NO_CONNECTION, REFUSED, USAGE, CommandError
+from tailrace.cli.options import server_options
 from tailrace.cli.server import SERVER_VARIABLE, choose_server, connect, connect_socket
 from tailrace.core.address import Address
 from tests.client.model_server import ModelServer
 
 
+@click.command()
+@server_options
+def chosen() -> Address:
+    """The broker that the options of a command name."""
+    return choose_server()
+
+
+def choice(*options: str) -> Address:
+    found = chosen.main(list(options), standalone_mode=False)
+    assert isinstance(found, Address)
+    return found
+
+
 def test_options_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SERVER_VARIABLE, raising=False)
-    assert choose_server(None, None, None) == Address()
+    assert choice() == choose_server() == Address()
     monkeypatch.setenv(SERVER_VARIABLE, "env:1")
-    assert choose_server(None, None, None) == Address("env", 1)
-    assert choose_server("option:2", None, None) == Address("option", 2)
-    assert choose_server("option:2", "host", None) == Address("host", 2)
-    assert choose_server(None, None, 3) == Address("env", 3)
+    assert choice() == choose_server() == Address("env", 1)
+    assert choice("--server", "option:2") == choose_server("option:2") == Address("option", 2)
+    assert choice("--server", "option:2", "--host", "host") == Address("host", 2)
+    assert choice("--port", "3") == Address("env", 3)
+    assert choice("--ca", "ca.pem") == Address("env", 1, tls=True)
 
 
 def test_what_is_no_address() -> None:
     with pytest.raises(CommandError, match="is not HOST:PORT") as caught:
-        choose_server("a:b", None, None)
+        choice("--server", "a:b")
     assert caught.value.exit_code == USAGE
 
 
