@@ -30,6 +30,7 @@ from tailrace.broker.connection.line import LineClient, LineServices
 from tailrace.broker.connection.listing import Listings
 from tailrace.broker.connection.login import Logins
 from tailrace.broker.connection.migration import Migrations
+from tailrace.broker.connection.patterns import PatternSubscriptions
 from tailrace.broker.connection.tls import Handshakes
 from tailrace.broker.consumers.coordinator import verbs
 from tailrace.broker.consumers.coordinator.coordinator import Coordinator
@@ -241,7 +242,8 @@ class Worker:
         services, subscribing = self.services, self.subscribing
         self.logins = Logins(services, self.syncer.request)
         commands = Commands(services, subscribing, self.calls, self.scouts, self.logins, boot.board, self._ask_to_stop)
-        line = LineServices(self.renderings, commands, subscribing)
+        self.patterns = PatternSubscriptions(services, subscribing, self.work, self.calls, boot.board)
+        line = LineServices(self.renderings, commands, subscribing, self.patterns)
         node = NodeServices(self.node_id, self.owner, self.followers, self.catalog, subscribing, self.status.gather)
         rest = boot.slot, self.logins, Listings(self.calls, boot.board)
         binary = BinaryServices(self.frame_chunks, self.heartbeats, subscribing, node, *rest)
@@ -569,6 +571,7 @@ class Worker:
         self.fanout.look_at_some()
         drain.measure(self.services, self.owner, self.links, self.work)
         self.followers.tell_ends()
+        self.patterns.tick()
         self.survey.tick()
         self.services.accounts.tick(self.services.now_s)
         self._metric_row.store(self.metrics)

@@ -306,11 +306,17 @@ _ROWS = (
     Verb("ack on|off", "whether each pub is answered: ok pub STREAM SEQ", False, _ack),
     Verb(
         "sub STREAM FROM [SKIP] [wait]",
-        "messages from FROM on: 0 (all), a time in us, #SEQ, -COUNT or new; wait: also if the stream is made later",
+        "messages from FROM on: 0 (all), a time in us, #SEQ, -COUNT or new; wait: also if the stream is made later; "
+        "STREAM may be a pattern, such as PREFIX*",
         False,
         _sub,
     ),
-    Verb("unsub STREAM", "no more messages of the stream", False, _stream_only(c.Unsubscribe, readable_name)),
+    Verb(
+        "unsub STREAM",
+        "no more messages of the stream, or of the pattern",
+        False,
+        _stream_only(c.Unsubscribe, readable_name),
+    ),
     Verb("consume STREAM NAME FROM", "a durable consumer NAME, which begins at FROM", False, _consumer_at(c.Consume)),
     Verb("get STREAM NAME [WAIT_MS [MAX]]", "its next MAX (1) messages, until they are acked", False, _get),
     Verb(_FINISH_FORM, "the consumer has finished these messages", False, _ack),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 from tailrace.protocol.address import split_address
@@ -9,6 +11,8 @@ from tailrace.protocol.errors import Code, PeerError
 from tailrace.shard.names import DEAD_SUFFIX, NAME_BYTES_MAX, base_of, is_reserved, name_bytes_valid
 from tailrace.shard.names import NODE_BYTES_MAX as NODE_BYTES_MAX
 
+WILDCARD: Final = b"*"
+"""In a pattern of stream names: any characters, or none."""
 SHOWN_BYTES_MAX: Final = 60
 SHOWN_CHARACTERS_MAX: Final = 400
 CONSUMER_BYTES_MAX: Final = 100
@@ -75,6 +79,38 @@ def node_address(text: str) -> str:
     except ValueError as error:
         raise PeerError(Code.USAGE, f"{shown(text.encode())} is not the address of a node: {error}") from None
     return text
+
+
+def is_pattern(name: bytes) -> bool:
+    """Whether it names streams by a pattern, in which `*` stands for any characters, at any place."""
+    return WILDCARD in name
+
+
+def prefix_of(pattern: bytes) -> bytes:
+    """What all names of a pattern begin with."""
+    return pattern.partition(WILDCARD)[0]
+
+
+@lru_cache(maxsize=1_024)
+def matcher(pattern: bytes) -> Callable[[bytes], bool]:
+    """Whether a name is of the pattern. Its time is bounded by the product of their lengths."""
+    first, *between = pattern.split(WILDCARD)
+    if not between:
+        return pattern.__eq__
+    last = between.pop()
+
+    def matches(name: bytes) -> bool:
+        end, place = len(name) - len(last), len(first)
+        if end < place or not name.startswith(first) or not name.endswith(last):
+            return False
+        for part in between:
+            place = name.find(part, place, end)
+            if place < 0:
+                return False
+            place += len(part)
+        return True
+
+    return matches
 
 
 def stream_pattern(data: bytes) -> bytes:

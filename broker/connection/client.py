@@ -397,6 +397,11 @@ class ClientConnection(Connection):
 
     # --- subscriptions ----------------------------------------------------------------------------------------------
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether messages may come without being asked for."""
+        return bool(self.cursors)
+
     def chunk_ended(self) -> None:
         """The last chunk of a subscription that was ended in the middle of it is out: what waited for that may go."""
         self.services.note_answered(self)
@@ -458,7 +463,7 @@ class ClientConnection(Connection):
     def _close_when_done(self) -> None:
         if self.lingering_since_s:
             super()._close_when_done()
-        elif self.eof and not self.cursors and not self.owed:
+        elif self.eof and not self.is_reading and not self.owed:
             self.close("ended")
 
     def _release(self) -> None:

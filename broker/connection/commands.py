@@ -24,7 +24,7 @@ from tailrace.broker.routing.batch import Pending
 from tailrace.broker.routing.calls import WorkerCalls
 from tailrace.broker.services import Services
 from tailrace.broker.streams.owner import Refused
-from tailrace.protocol import answers
+from tailrace.protocol import answers, names
 from tailrace.protocol import commands as c
 from tailrace.protocol.address import join_address
 from tailrace.protocol.errors import Code
@@ -99,7 +99,7 @@ class Commands:
                 client.refuse(Code.DENIED, refusal)
                 return
             self._services.events.write(Event.ADMIN, **client.event_fields(), command=shown_command(command))
-        elif not client.is_free and kind in _RIGHTS and not client.may(_RIGHTS[kind], command.stream):
+        elif not client.is_free and kind in _RIGHTS and not _is_allowed(client, kind, command.stream):
             refused = client.denial(_RIGHTS[kind])
             client.refuse(refused.code, f"{command.stream.decode()}: {refused.text}")
             return
@@ -129,6 +129,9 @@ class Commands:
     def subscribe(self, client: LineClient, command: c.Subscribe) -> None:
         name = command.stream
         pending = self._pend(client)
+        if names.is_pattern(name):
+            client.line.patterns.subscribe(client, command, pending)
+            return
         refused = None if client.subscribing else self._not_subscribable(client, name)
         if refused is not None:
             pending.settle(self._refusal(refused))
@@ -185,11 +188,14 @@ class Commands:
         client.subscribing.append(SubscriptionStep(lambda: pending.settle(self._unsubscribe(client, command.stream))))
 
     def _unsubscribe(self, client: LineClient, name: bytes) -> bytes:
+        if name in client.patterns:
+            return client.line.patterns.unsubscribe(client, name)
         cursor = client.cursors.pop(name, None)
         if cursor is None:
             text = f"this connection is not subscribed to {name.decode()}"
             return self._refusal(Refused(Code.UNSUBSCRIBED, text))
         self._services.fanout.end(cursor)
+        client.pass_over(name)
         return answers.ok_unsub(name)
 
     # --- for administrators -----------------------------------------------------------------------------------------
@@ -460,6 +466,11 @@ class Commands:
     def _refusal(self, refused: Refused) -> bytes:
         self._services.metrics.refused.add(refused.code)
         return answers.err(refused.code, refused.text)
+
+
+def _is_allowed(client: LineClient, kind: type, stream: bytes) -> bool:
+    """A pattern is of the streams that the client may read."""
+    return (kind is c.Subscribe and names.is_pattern(stream)) or client.may(_RIGHTS[kind], stream)
 
 
 def _not_an_administrator(client: LineClient, command: Any) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.broker.access.identity import Identity
 from tailrace.broker.access.rules import Right
@@ -26,9 +26,14 @@ from tailrace.protocol.commands import Close, Foreign, Invalid, Reply, Staged
 from tailrace.protocol.errors import Code
 from tailrace.protocol.foreign import HTTP_400, http_400
 from tailrace.protocol.line import LineCodec
+from tailrace.protocol.names import matcher
 
 if TYPE_CHECKING:
     from tailrace.broker.connection.commands import Commands, SubscriptionStep
+    from tailrace.broker.connection.patterns import PatternSubscriptions
+
+PASSED_OVER_MAX: Final = 1_024
+"""Streams of a pattern that are not subscribed to again: given up by hand, or unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +43,13 @@ class LineServices:
     chunks: TextChunks
     commands: Commands
     subscribing: Subscriptions
+    patterns: PatternSubscriptions
 
 
 class LineClient(ClientConnection):
     protocol = "line"
 
-    __slots__ = ("_going_on", "answers", "backlog", "choked", "codec", "line", "subscribing")
+    __slots__ = ("_going_on", "answers", "backlog", "choked", "codec", "line", "patterns", "subscribing")
 
     def __init__(self, services: Services, line: LineServices, sock: AnySocket, peer: str, identity: Identity) -> None:
         super().__init__(services, sock, peer, identity)
@@ -53,6 +59,7 @@ class LineClient(ClientConnection):
         self.codec = LineCodec(services.settings.max_line_bytes, services.settings.max_message_bytes)
         self.answers: deque[Pending] = deque()  # the first is not known yet; the others wait behind it
         self.subscribing: deque[SubscriptionStep] = deque()  # the first waits for a stream's owner (`commands`)
+        self.patterns: dict[bytes, dict[bytes, None]] = {}  # subscribed to; of each the streams that are passed over
         self._going_on = False
         self.choked = False  # the rest of a read waits until the answers so far are read
         self.backlog: deque[object] = deque()  # the rest of a read, behind a command that waits (`broker.process.work`)
@@ -225,8 +232,27 @@ class LineClient(ClientConnection):
         self.tell(Code.TRIMMED, f"{name}: messages {cursor.seq} to {first_seq - 1} were trimmed before they were sent")
 
     def tell_ended(self, cursor: Cursor, code: Code | None, text: str) -> None:
+        self.pass_over(cursor.feed.name)
         if code is not None:  # a line subscription has no end of its own
             self.tell(code, f"{cursor.feed.name.decode()}: {text}; the subscription has ended")
+
+    # --- subscriptions ----------------------------------------------------------------------------------------------
+
+    @property
+    def is_reading(self) -> bool:
+        return bool(self.cursors or self.patterns)
+
+    def pass_over(self, name: bytes) -> None:
+        """The stream is not read any more; do not let a pattern subscribe to it again."""
+        for pattern, passed_over in self.patterns.items():
+            if matcher(pattern)(name):
+                passed_over[name] = None
+                if len(passed_over) > PASSED_OVER_MAX:
+                    del passed_over[next(iter(passed_over))]
+
+    def _end_subscriptions(self) -> None:
+        super()._end_subscriptions()
+        self.patterns.clear()
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
@@ -251,10 +277,13 @@ class LineClient(ClientConnection):
     def export_state(self) -> dict[str, Any]:
         serving = self._serving
         consumers = [serving.member, serving.export_state()] if isinstance(serving, LineConsumerSession) else None
-        return {"codec": self.codec.export_state(), "consumers": consumers}
+        patterns = {pattern: list(passed_over) for pattern, passed_over in self.patterns.items()}
+        return {"codec": self.codec.export_state(), "consumers": consumers, "patterns": patterns}
 
     def restore_state(self, state: dict[str, Any]) -> None:
         self.codec.restore_state(state["codec"])
+        self.patterns = {pattern: dict.fromkeys(names) for pattern, names in state["patterns"].items()}
+        self.line.patterns.adopt(self)
         if state["consumers"] is not None:
             member, members = state["consumers"]
             self._serving = LineConsumerSession(self, member)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import astuple, dataclass
-from functools import lru_cache
 from typing import Final, TypeAlias, TypeVar
 
 from tailrace.core.arguments import checked_stream
 from tailrace.core.calls import PendingCall
 from tailrace.core.places import to_datetime
 from tailrace.errors import BrokerFault, InvalidArgument
+from tailrace.protocol import names
 from tailrace.protocol.listing import FEATURE, List, Listed, ListedKind, StreamRow, WorkerRow
 from tailrace.shard.names import name_bytes_valid
 
@@ -52,10 +51,10 @@ def is_pattern(text: str) -> bool:
     return WILDCARD in text
 
 
-@lru_cache(maxsize=1_024)
-def matcher(pattern: str) -> Callable[[str], object]:
+def matcher(pattern: str) -> Callable[[str], bool]:
     """Whether a name is of the pattern, in which `*` stands for any characters, none too."""
-    return re.compile(".*".join(map(re.escape, pattern.split(WILDCARD))), re.DOTALL).fullmatch
+    matches = names.matcher(pattern.encode())
+    return lambda name: matches(name.encode())
 
 
 def checked_patterns(streams: str | Iterable[str]) -> tuple[str, ...]:

@@ -7,14 +7,40 @@ import pytest
 from tailrace.protocol.errors import Code, PeerError
 from tailrace.protocol.names import (
     consumer_name,
+    is_pattern,
+    matcher,
     node_address,
     node_id,
+    prefix_of,
     readable_name,
     shown,
     shown_text,
     stream_name,
     stream_pattern,
 )
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "matches"),
+    [
+        (b"*", b"anything", True),
+        (b"orders.*", b"orders.eu", True),
+        (b"orders.*", b"orders", False),
+        (b"*.eu", b"orders.eu", True),
+        (b"a*b*c", b"abc", True),
+        (b"a*b*c", b"acb", False),
+        (b"a*bc*bc", b"abc", False),
+        (b"a**b", b"ab", True),
+        (b"plain", b"plain", True),
+        (b"plain", b"plainer", False),
+        (b"*a" * 100, b"a" * 199, True),
+        (b"*a" * 100, b"a" * 99 + b"b" * 100, False),
+    ],
+)
+def test_names_of_a_pattern(pattern: bytes, name: bytes, matches: bool) -> None:
+    assert matcher(pattern)(name) is matches
+    assert not matches or name.startswith(prefix_of(pattern))
+    assert is_pattern(pattern) is (pattern != b"plain")
 
 
 @pytest.mark.parametrize("name", [b"s", b"25", b"a/b", "é".encode(), b"x" * 200, b"a$"])

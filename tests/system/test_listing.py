@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import tailrace
 from tailrace import Last
 from tests.cli.process import tailrace as run_tailrace
-from tests.system.node import PATIENCE_S, Node, running
+from tests.system.node import PATIENCE_S, Node, running, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -41,6 +42,22 @@ def test_the_last_messages_by_lines(node: Node) -> None:
         assert client.ask("sub orders.2 -99") == "ok sub orders.2 0"
         assert client.ask("sub orders.3 -") == "err from '-' is not a position: a number must follow -"
         assert client.ask("help sub").startswith("ok command meaning")
+
+
+def test_a_pattern_by_lines_moves_with_its_connection(node: Node) -> None:
+    names = [f"moving.{number}" for number in range(8)]
+    with node.client() as client, node.client() as publisher:
+        publisher.send("ack on", *(f"pub {name} |{number}" for name in names for number in range(2)))
+        publisher.read_answers(17)
+        assert client.ask("sub moving.* -1") == "ok sub moving.* 8"
+        assert sorted((each.stream, each.seq) for each in client.read_messages(8)) == [(name, 1) for name in names]
+        assert client.ask("unsub moving.3") == "ok unsub moving.3"
+        before = node.worker_pids()
+        node.signal(signal.SIGHUP)
+        wait_for(lambda: not set(before) & set(node.worker_pids()), "workers are replaced")
+        publisher.send("pub moving.3 |not read", "pub moving.4 |read", "pub moving.later |read")
+        client.read_messages(10)
+        assert {(each.stream, each.seq) for each in client.messages[8:]} == {("moving.4", 2), ("moving.later", 0)}
 
 
 def test_the_commands(node: Node) -> None:

@@ -1,0 +1,269 @@
+"""Subscriptions of connections that speak lines to all streams of a pattern, those made later included.
+
+The owners of all streams are asked for the names that begin like the pattern, a page at a time, each page as a step
+of the worker's expensive work. Once a second each worker with such connections looks whether the node has another
+number of streams, and if so, or after RELIST_S, searches the names of each pattern again, one pattern after the other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace.broker.access.rules import Right
+from tailrace.broker.delivery.cursor import Cursor
+from tailrace.broker.delivery.subscribe import Subscriptions
+from tailrace.broker.process.scoreboard import Board
+from tailrace.broker.process.work import NOBODY, Asker, WorkQueue
+from tailrace.broker.routing.batch import Pending
+from tailrace.broker.routing.calls import WorkerCalls
+from tailrace.broker.services import Services
+from tailrace.broker.streams.refused import Refused
+from tailrace.protocol import answers
+from tailrace.protocol import commands as c
+from tailrace.protocol.errors import Code
+from tailrace.protocol.listing import NAMES_MAX
+from tailrace.protocol.names import matcher, prefix_of, shown
+from tailrace.protocol.places import FROM_THE_END, From
+
+if TYPE_CHECKING:
+    from tailrace.broker.connection.line import LineClient
+
+PATTERNS_MAX: Final = 16
+"""Of one connection."""
+PAGES_MAX: Final = 100
+"""Of names, in one search."""
+RELIST_S: Final = 30.0
+"""Between two searches while the number of streams stays the same: one may have gone as another one came."""
+START: Final = From("time", 0)
+
+
+class NameSearch:
+    """Finds up to `most` names of a pattern that are `wanted`. Calls `done` once, with them or a Refused."""
+
+    def __init__(
+        self,
+        find: PatternSubscriptions,
+        pattern: bytes,
+        most: int,
+        wanted: Callable[[bytes], bool],
+        asker: Asker,
+        done: Callable[[list[bytes] | Refused], None],
+    ) -> None:
+        self._find = find
+        self._pattern, self._prefix = pattern, prefix_of(pattern)
+        self._most = most
+        self._wanted = wanted
+        self._asker = asker
+        self._done = done
+        self._pages = self._missing = 0
+        self._after = b""
+        self._page: list[bytes] = []
+        self._refused: Refused | None = None
+        self._names: list[bytes] = []
+
+    def turn_page(self) -> None:
+        self._find.work.do(self._pattern, (self._asker,), self._ask)
+
+    def _ask(self) -> None:
+        slots = self._find.board.slots
+        self._missing, self._page = slots, []
+        for slot in range(slots):
+            self._find.calls.call_slot(slot, "list_names", [self._prefix, self._after], self._take)
+
+    def _take(self, value: Any) -> None:
+        self._missing -= 1
+        if isinstance(value, Refused):
+            self._refused = value
+        else:
+            self._page += value
+        if not self._missing:
+            self._add_page()
+
+    def _add_page(self) -> None:
+        page = sorted(self._page)[:NAMES_MAX]
+        self._pages += 1
+        self._names += filter(self._wanted, page)
+        if self._refused is not None:
+            self._done(self._refused)
+        elif len(page) < NAMES_MAX or len(self._names) >= self._most:
+            self._done(self._names[: self._most])
+        elif self._pages == PAGES_MAX:
+            begin = shown(self._prefix) if self._prefix else "these characters"
+            text = f"more than {PAGES_MAX * NAMES_MAX} streams begin with {begin}: choose a longer beginning"
+            self._done(Refused(Code.OVERLOADED, text))
+        else:
+            self._after = page[-1]
+            self.turn_page()
+
+
+class PatternSubscriptions:
+    """One per worker."""
+
+    def __init__(
+        self, services: Services, subscribing: Subscriptions, work: WorkQueue, calls: WorkerCalls, board: Board
+    ) -> None:
+        self.work = work
+        self.calls = calls
+        self.board = board
+        self._services = services
+        self._subscribing = subscribing
+        self._clients: dict[LineClient, None] = {}
+        self._due: deque[bytes] = deque()  # patterns to be searched again; the first is being searched
+        self._total = -1
+        self._relist_s = 0.0
+
+    # --- the commands -----------------------------------------------------------------------------------------------
+
+    def subscribe(self, client: LineClient, command: c.Subscribe, pending: Pending) -> None:
+        """What the connection sent behind it waits, so that `new` begins at this place."""
+        pattern, room = command.stream, self._services.settings.max_subscriptions - len(client.cursors)
+        if pattern in client.patterns:
+            text = f"this connection is subscribed to {pattern.decode()} already"
+            self._refuse(pending, Refused(Code.SUBSCRIBED, text))
+            return
+        if len(client.patterns) >= PATTERNS_MAX:
+            text = f"this connection has subscriptions of {PATTERNS_MAX} patterns, which is its limit"
+            self._refuse(pending, Refused(Code.SUBSCRIPTIONS, text))
+            return
+        client.hold_up()
+        pending.after = client.go_on
+        found = partial(self._found, client, command, pending, room)
+        NameSearch(self, pattern, room + 1, partial(self._is_new, client, pattern), client, found).turn_page()
+
+    def unsubscribe(self, client: LineClient, pattern: bytes) -> bytes:
+        """Ends all subscriptions of streams of the pattern; the answer."""
+        del client.patterns[pattern]
+        matches = matcher(pattern)
+        for name in [name for name in client.cursors if matches(name)]:
+            self._services.fanout.end(client.cursors.pop(name))
+        return answers.ok_unsub(pattern)
+
+    def adopt(self, client: LineClient) -> None:
+        """The connection comes from another worker."""
+        if client.patterns:
+            self._clients[client] = None
+            self._total = -1
+
+    def _found(
+        self, client: LineClient, command: c.Subscribe, pending: Pending, room: int, names: list[bytes] | Refused
+    ) -> None:
+        if isinstance(names, list) and len(names) > room:
+            limit, shown_pattern = self._services.settings.max_subscriptions, command.stream.decode()
+            text = f"{shown_pattern} has too many streams: this connection may have {limit} subscriptions"
+            names = Refused(Code.SUBSCRIPTIONS, text)
+        if isinstance(names, Refused):
+            self._refuse(pending, names)
+            return
+
+        def joined(cursors: Sequence[Cursor], failed: Sequence[tuple[bytes, Refused]]) -> None:
+            pending.after = partial(told, cursors, failed)
+            pending.settle(answers.ok("sub", command.stream, len(cursors)))
+
+        def told(cursors: Sequence[Cursor], failed: Sequence[tuple[bytes, Refused]]) -> None:
+            self._start(client, cursors, failed)
+            client.go_on()
+
+        client.patterns[command.stream] = {}
+        self._clients[client] = None
+        self._join(client, command, names, joined)
+
+    def _refuse(self, pending: Pending, refused: Refused) -> None:
+        self._services.metrics.refused.add(refused.code)
+        pending.settle(answers.err(refused.code, refused.text))
+
+    # --- streams made later -----------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """About once a second: look whether there are more streams."""
+        self._clients = dict.fromkeys(client for client in self._clients if client.patterns and not client.closed)
+        if not self._clients or self._due:
+            return
+        total, now_s = sum(slot.streams for slot in self.board), self._services.now_s
+        if total != self._total or now_s >= self._relist_s:
+            self._total, self._relist_s = total, now_s + RELIST_S
+            self._due.extend({pattern for client in self._clients for pattern in client.patterns})
+            self._search_again()
+
+    def _search_again(self) -> None:
+        pattern = self._due[0]
+        clients = [client for client in self._clients if pattern in client.patterns and not client.closed]
+
+        def is_new_to_one(name: bytes) -> bool:
+            return any(self._is_new(client, pattern, name) for client in clients)
+
+        def found(names: list[bytes] | Refused) -> None:
+            self._due.popleft()
+            for client in clients:
+                if isinstance(names, list) and pattern in client.patterns:
+                    self._add(client, pattern, [name for name in names if self._is_new(client, pattern, name)])
+            if self._due:
+                self._search_again()
+
+        most = self._services.settings.max_subscriptions
+        NameSearch(self, pattern, most, is_new_to_one, NOBODY, found).turn_page()
+
+    def _add(self, client: LineClient, pattern: bytes, names: list[bytes]) -> None:
+        limit = self._services.settings.max_subscriptions
+        room = limit - len(client.cursors)
+        if len(names) > room:
+            del client.patterns[pattern]
+            text = f"this connection has {limit} subscriptions, which is its limit: streams made later are not read"
+            client.refuse(Code.SUBSCRIPTIONS, f"{pattern.decode()}: {text}")
+        start = c.Subscribe(pattern, START)
+        self._join(client, start, names[:room], lambda cursors, failed: self._start(client, cursors, failed))
+
+    # --- both -------------------------------------------------------------------------------------------------------
+
+    def _is_new(self, client: LineClient, pattern: bytes, name: bytes) -> bool:
+        passed_over = client.patterns.get(pattern, {})
+        is_there = name in client.cursors or name in passed_over
+        return not is_there and matcher(pattern)(name) and client.may(Right.SUBSCRIBE, name)
+
+    def _join(
+        self,
+        client: LineClient,
+        command: c.Subscribe,
+        names: Sequence[bytes],
+        done: Callable[[Sequence[Cursor], Sequence[tuple[bytes, Refused]]], None],
+    ) -> None:
+        """Places a cursor on each stream, and calls `done` with those and with what could not be read."""
+        cursors: list[Cursor] = []
+        failed: list[tuple[bytes, Refused]] = []
+        missing = len(names)
+        ask_end = command.start.kind in FROM_THE_END
+
+        def placed(wanted: c.Subscribe, value: int | Refused) -> None:
+            nonlocal missing
+            missing -= 1
+            try:
+                cursors.extend(self._placed(client, wanted, value))
+            except Refused as refused:
+                failed.append((wanted.stream, refused))
+            if not missing:
+                done(cursors, failed)
+
+        if not names:
+            done(cursors, failed)
+        for name in names:
+            wanted = c.Subscribe(name, command.start, command.skip, wait=True)
+            self._subscribing.find(client, wanted, partial(placed, wanted), ask_end=ask_end)
+
+    def _placed(self, client: LineClient, wanted: c.Subscribe, value: int | Refused) -> list[Cursor]:
+        """Raises Refused."""
+        name = wanted.stream
+        if isinstance(value, Refused):
+            raise value
+        if client.closed or client.lingering_since_s or name in client.cursors:
+            return []
+        cursor = client.cursors[name] = self._subscribing.place(client, wanted, name, value)
+        return [cursor]
+
+    def _start(self, client: LineClient, cursors: Sequence[Cursor], failed: Sequence[tuple[bytes, Refused]]) -> None:
+        for cursor in cursors:
+            self._subscribing.start(client, cursor)
+        for name, refused in failed:
+            client.pass_over(name)
+            client.refuse(refused.code, f"{name.decode()}: {refused.text}; it is not subscribed")
