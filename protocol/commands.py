@@ -96,12 +96,13 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Nack:
-    """A message has failed, and is to be delivered again."""
+    """A message has failed, and is to be delivered again, `delay_ms` later (-1: as the consumer's settings say)."""
 
     stream: bytes
     name: bytes
     seq: int
     reason: str = ""
+    delay_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)

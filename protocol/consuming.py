@@ -39,6 +39,16 @@ WAIT_MAX_MS: Final = 60_000
 """The longest that a GET waits for messages."""
 ACK_WAIT_MAX_S: Final = 7 * 24 * 3_600
 DELIVERIES_MAX: Final = (1 << 16) - 1
+DELAY_MAX_MS: Final = ACK_WAIT_MAX_S * 1_000
+"""The longest that a failed message waits for its next delivery."""
+ACK_WAIT_S: Final = 30.0
+DELIVERIES: Final = 10
+RETRY_S: Final = 1.0
+RETRY_MAX_S: Final = 60.0
+"""The settings of a consumer that is created without them, in any protocol: its acknowledgement deadline, the most
+deliveries of a message, the wait after the first failed delivery, which doubles with each, and the longest wait."""
+OWN_DELAY_MS: Final = -1
+"""As a failed message's delay: as the consumer's settings say."""
 CONSUMERS_MAX: Final = 20_000
 """The most consumers of a stream."""
 ROWS_MAX: Final = max(FINISHED_MAX, FAILED_MAX)
@@ -56,14 +66,18 @@ FinishedRow: TypeAlias = tuple[int, int, int]
 """first seq, last seq, epoch of all of these messages"""
 FailedRow: TypeAlias = tuple[int, int, str]
 """seq, epoch, reason"""
+DelayRow: TypeAlias = tuple[int, int, int]
+"""seq, epoch, milliseconds until the next delivery: of a failed message"""
 DeliveredRun: TypeAlias = tuple[int, int, int, int]
 """first seq, messages, how often they were delivered before, epoch of all of them"""
 
 _FINISHED_BYTES_MAX = 1 + 9 + 9 + 5
 _FAILED_BYTES_MAX = 1 + 9 + 5 + (2 + REASON_BYTES_MAX)
+_DELAY_BYTES_MAX = 1 + 9 + 5 + 5
 _GET_REST_BYTES_MAX = 256 + NAME_BYTES_MAX + 2 * CONSUMER_BYTES_MAX
 assert (
-    FINISHED_MAX * _FINISHED_BYTES_MAX + FAILED_MAX * _FAILED_BYTES_MAX + _GET_REST_BYTES_MAX <= CONTROL_BODY_MAX_BYTES
+    FINISHED_MAX * _FINISHED_BYTES_MAX + FAILED_MAX * (_FAILED_BYTES_MAX + _DELAY_BYTES_MAX) + _GET_REST_BYTES_MAX
+    <= CONTROL_BODY_MAX_BYTES
 )
 
 
@@ -74,7 +88,8 @@ assert (
 class Consume:
     """A change of a stream's consumers, or their list. `name`: all but "list". `start`: "create" and "reset".
 
-    `ack_wait_s`, `deliveries_max`: "create", None for the broker's own. `ack`, `replicas`: as those of a Publish.
+    `ack_wait_s`, `deliveries_max`, `retry_s`, `retry_max_s`: "create", None for the broker's own. `ack`, `replicas`: as
+    those of a Publish.
     `member`: "leave".
     """
 
@@ -88,6 +103,8 @@ class Consume:
     ack: int = ACK_APPENDED
     replicas: int = 0
     member: bytes = b""
+    retry_s: float | None = None
+    retry_max_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +113,7 @@ class Get:
 
     `fresh`: only messages that it does not have yet. `wait_ms`: how long to wait for the first. A `max_messages` of 0
     asks for none. `session`: a number that a program chooses at its start, which distinguishes it from an earlier one
-    of the same member; 0 for none.
+    of the same member; 0 for none. `delays`: of failed messages that do not wait as the consumer's settings say.
     """
 
     id: int
@@ -112,6 +129,7 @@ class Get:
     ack: int = ACK_APPENDED
     replicas: int = 0
     session: int = 0
+    delays: tuple[DelayRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +166,8 @@ class Standing:
     idle_us: int
     ack_wait_s: float
     deliveries_max: int
+    retry_s: float = RETRY_S
+    retry_max_s: float = RETRY_MAX_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +267,8 @@ def _consume_body(message: Consume) -> dict[str, Any]:
         "from": message.start,
         "ack_wait_s": message.ack_wait_s,
         "deliveries_max": message.deliveries_max,
+        "retry_s": message.retry_s,
+        "retry_max_s": message.retry_max_s,
         "ack": _unless(message.ack, ACK_APPENDED),
         "replicas": _unless(message.replicas, 0),
     }
@@ -267,6 +289,7 @@ def _get_body(message: Get) -> dict[str, Any]:
         "ack": _unless(message.ack, ACK_APPENDED),
         "replicas": _unless(message.replicas, 0),
         "session": _unless(message.session, 0),
+        "delays": message.delays or None,
     }
 
 
@@ -300,6 +323,8 @@ def _standing(row: Standing) -> dict[str, Any]:
         "idle_us": row.idle_us,
         "ack_wait_s": row.ack_wait_s,
         "deliveries_max": row.deliveries_max,
+        "retry_s": row.retry_s,
+        "retry_max_s": row.retry_max_s,
     }
 
 

@@ -12,6 +12,7 @@ from tailrace.protocol.consuming import (
     ACK_REPLICATED,
     ACK_WAIT_MAX_S,
     CONSUMERS_MAX,
+    DELAY_MAX_MS,
     DELIVERIES_MAX,
     FAILED_MAX,
     FINISHED_MAX,
@@ -26,6 +27,7 @@ from tailrace.protocol.consuming import (
     Consume,
     Consumed,
     Deed,
+    DelayRow,
     FailedRow,
     FinishedRow,
     Get,
@@ -63,6 +65,8 @@ def _consume(fields: Fields) -> Consume:
         ack=ack,
         replicas=replicas,
         member=consumer_name(fields.text("member").encode()) if do == "leave" else b"",
+        retry_s=fields.seconds("retry_s", ACK_WAIT_MAX_S, may_be_0=True) if "retry_s" in fields else None,
+        retry_max_s=fields.seconds("retry_max_s", ACK_WAIT_MAX_S, may_be_0=True) if "retry_max_s" in fields else None,
     )
 
 
@@ -101,6 +105,7 @@ def _get(fields: Fields) -> Get:
         ack=ack,
         replicas=replicas,
         session=fields.number("session", default=0),
+        delays=_delays(fields) if "delays" in fields else (),
     )
 
 
@@ -138,6 +143,17 @@ def _failed(fields: Fields) -> tuple[FailedRow, ...]:
     return cast(tuple[FailedRow, ...], rows)
 
 
+def _delays(fields: Fields) -> tuple[DelayRow, ...]:
+    rows = fields.rows("delays", (int, int, int))
+    if len(rows) > FAILED_MAX:
+        raise _wrong("GET", f"{len(rows)} delays; at most {FAILED_MAX} are allowed")
+    for seq, epoch, delay_ms in rows:
+        _require_epoch(epoch)
+        if not (0 <= seq <= NUMBER_MAX and 0 <= delay_ms <= DELAY_MAX_MS):
+            raise _wrong("GET", f"{delay_ms} ms for seq {seq} is not a delay: 0 to {DELAY_MAX_MS} ms")
+    return cast(tuple[DelayRow, ...], rows)
+
+
 def _require_epoch(epoch: int) -> None:
     if not 0 < epoch <= EPOCH_MAX:
         raise _wrong("GET", f"{epoch} is not an epoch: take it from the message's frame")
@@ -169,6 +185,8 @@ def _standing(row: Fields) -> Standing:
         idle_us=row.number("idle_us"),
         ack_wait_s=row.seconds("ack_wait_s", ACK_WAIT_MAX_S),
         deliveries_max=row.number("deliveries_max", DELIVERIES_MAX),
+        retry_s=row.seconds("retry_s", ACK_WAIT_MAX_S, may_be_0=True),
+        retry_max_s=row.seconds("retry_max_s", ACK_WAIT_MAX_S, may_be_0=True),
     )
 
 

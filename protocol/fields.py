@@ -87,11 +87,12 @@ class Fields:
             raise self._wrong(key, f"is {_shown(value)}, not a number from 0 to {high}")
         return value
 
-    def seconds(self, key: str, high: int) -> float:
-        """More than 0, whole or not."""
+    def seconds(self, key: str, high: int, *, may_be_0: bool = False) -> float:
+        """More than 0, or 0 if it may be; whole or not."""
         value = self._required(key)
-        if type(value) not in (int, float) or not 0 < value <= high:
-            raise self._wrong(key, f"is {_shown(value)}, not a number of seconds over 0, to {high}")
+        if type(value) not in (int, float) or not 0 <= value <= high or (value == 0 and not may_be_0):
+            low = "from 0" if may_be_0 else "over 0"
+            raise self._wrong(key, f"is {_shown(value)}, not a number of seconds {low}, to {high}")
         return float(value)
 
     def flag(self, key: str) -> bool:

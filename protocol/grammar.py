@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from tailrace.protocol import commands as c
 from tailrace.protocol.address import PORT_MAX, host_valid
-from tailrace.protocol.consuming import MESSAGES_MAX, REASON_BYTES_MAX, WAIT_MAX_MS
+from tailrace.protocol.consuming import DELAY_MAX_MS, MESSAGES_MAX, OWN_DELAY_MS, REASON_BYTES_MAX, WAIT_MAX_MS
 from tailrace.protocol.errors import Code, PeerError
 from tailrace.protocol.names import consumer_name, readable_name, shown, stream_name, stream_pattern, writable_name
 from tailrace.protocol.places import NUMBER_MAX as NUMBER_MAX
@@ -166,11 +166,17 @@ def _finish(stream: bytes, name: bytes, *seqs: bytes) -> c.Command:
 
 
 def _nack(verb: Verb, rest: bytes, _max: int) -> c.Command:
-    stream, name, seq, *words = _args(verb, rest, 3, 4)
+    stream, name, seq, *words = _args(verb, rest, 3, 6)
+    delay_ms = OWN_DELAY_MS
+    if len(words) > 1 and words[-2].lower() == b"after":
+        delay_ms = _number(words[-1], Code.USAGE, f"MS is a number up to {DELAY_MAX_MS}; write: {verb.form}")
+        words = words[:-2]
+    if len(words) > 1 or delay_ms > DELAY_MAX_MS:
+        raise verb.usage()
     reason = b"".join(words).decode("utf-8", "replace")
     if len(reason.encode()) > REASON_BYTES_MAX:
         raise PeerError(Code.USAGE, f"REASON has at most {REASON_BYTES_MAX} bytes; write: {verb.form}")
-    return c.Nack(stream_name(stream), consumer_name(name), _seq(seq, verb.form), reason)
+    return c.Nack(stream_name(stream), consumer_name(name), _seq(seq, verb.form), reason, delay_ms)
 
 
 def _get(verb: Verb, rest: bytes, _max: int) -> c.Command:
@@ -320,7 +326,7 @@ _ROWS = (
     Verb("consume STREAM NAME FROM", "a durable consumer NAME, which begins at FROM", False, _consumer_at(c.Consume)),
     Verb("get STREAM NAME [WAIT_MS [MAX]]", "its next MAX (1) messages, until they are acked", False, _get),
     Verb(_FINISH_FORM, "the consumer has finished these messages", False, _ack),
-    Verb("nack STREAM NAME SEQ [REASON]", "this message has failed: deliver it again", False, _nack),
+    Verb("nack STREAM NAME SEQ [REASON] [after MS]", "this message has failed: deliver it again later", False, _nack),
     Verb("leave STREAM NAME", "return the messages in flight at this connection", False, _consumer_only(c.Leave)),
     Verb("reset STREAM NAME FROM", "continue the consumer at FROM", False, _consumer_at(c.Reset)),
     Verb("unconsume STREAM NAME", "end the consumer", False, _consumer_only(c.Unconsume)),

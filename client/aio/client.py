@@ -27,7 +27,7 @@ from tailrace.core.batch import LINGER_S, MAX_BYTES, MAX_MESSAGES, BatchResult
 from tailrace.core.headers import pack_headers
 from tailrace.core.info import ClientInfo, first_addresses
 from tailrace.core.message import Receipt
-from tailrace.core.options import CONSUMER_BATCH, CONSUMER_DELIVERIES, CONSUMER_LINGER_S, WINDOW_BYTES, ClientOptions
+from tailrace.core.options import CONSUMER_BATCH, CONSUMER_LINGER_S, WINDOW_BYTES, ClientOptions
 from tailrace.core.places import START, EndPlace, StartPlace
 from tailrace.core.session import Session
 from tailrace.core.subscribe_options import OnTrimmed, SubscribeOptions, merged_options, subscribe_options
@@ -317,7 +317,9 @@ class AsyncClient(ClientInfo):
         member: str | None = None,
         batch: int = CONSUMER_BATCH,
         ack_wait_s: float | None = None,
-        deliveries_max: int | None = CONSUMER_DELIVERIES,
+        deliveries_max: int | None = None,
+        retry_s: float | None = None,
+        retry_max_s: float | None = None,
         create: bool = True,
         linger_s: float = CONSUMER_LINGER_S,
         ack: Ack = Ack.APPENDED,
@@ -338,7 +340,9 @@ class AsyncClient(ClientInfo):
         )
         creating = None
         if create:
-            creating = calls.create_call(stream, name, start, ack_wait_s, deliveries_max, ack, replicas, wait_s)
+            creating = calls.create_call(
+                stream, name, start, ack_wait_s, deliveries_max, ack, replicas, wait_s, retry_s, retry_max_s
+            )
             self._session.call(creating, self._driver.now_s())
         state = self._session.consume(chosen, self._driver.now_s())
         self._driver.advance()
@@ -351,7 +355,9 @@ class AsyncClient(ClientInfo):
         start: StartPlace = START,
         *,
         ack_wait_s: float | None = None,
-        deliveries_max: int | None = CONSUMER_DELIVERIES,
+        deliveries_max: int | None = None,
+        retry_s: float | None = None,
+        retry_max_s: float | None = None,
         ack: Ack = Ack.APPENDED,
         replicas: int = 0,
         timeout_s: float | None = None,
@@ -363,7 +369,9 @@ class AsyncClient(ClientInfo):
         from tailrace.core import consumer_calls as calls
 
         wait_s = self._timeout(timeout_s)
-        call = calls.create_call(stream, name, start, ack_wait_s, deliveries_max, ack, replicas, wait_s)
+        call = calls.create_call(
+            stream, name, start, ack_wait_s, deliveries_max, ack, replicas, wait_s, retry_s, retry_max_s
+        )
         return calls.next_seq_of(await self._ask(call))
 
     async def reset_consumer(

@@ -127,9 +127,9 @@ class AsyncConsumer(MemberInfo):
     async def _wait(self, done: Callable[[], bool], deadline_s: float) -> bool:
         return await self._driver.wait_until(done, deadline_s)
 
-    def _settle(self, message: ConsumedMessage, reason: str | None) -> None:
+    def _settle(self, message: ConsumedMessage, reason: str | None, delay_s: float | None = None) -> None:
         driver, state = self._driver, self._state
         due_s = state.due_s
-        state.record(message, reason, driver.now_s())
+        state.record(message, reason, driver.now_s(), delay_s)
         if state.due_s < due_s:
             driver.advance()

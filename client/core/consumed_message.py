@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
+from typing import TypeAlias
 
 from tailrace.core.message import Message
 
@@ -21,17 +22,17 @@ class ConsumedMessage(Message):
     """How often a member was given it, this time included."""
     settled: bool
     """Whether it was acknowledged, or said to have failed."""
-    _settle: Callable[[ConsumedMessage, str | None], None]
+    _settle: SettleCallback
 
     def ack(self) -> None:
         """Acknowledges the message. The broker receives it with the consumer's next request, or a moment later; see
         `flush`."""
-        self._settle(self, None)
+        self._settle(self, None, None)
 
-    def nack(self, reason: str = "") -> None:
+    def nack(self, reason: str = "", delay_s: float | None = None) -> None:
         """Reports a failure: the message is delivered again, here or at another member, up to `deliveries_max`
-        times."""
-        self._settle(self, reason)
+        times, after `delay_s`; None: after the consumer's own wait, which grows with each failure."""
+        self._settle(self, reason, delay_s)
 
     def __enter__(self) -> ConsumedMessage:
         return self
@@ -43,6 +44,10 @@ class ConsumedMessage(Message):
             self.ack()
         elif isinstance(error, Exception):
             self.nack(reason_of(error))
+
+
+SettleCallback: TypeAlias = Callable[[ConsumedMessage, "str | None", "float | None"], None]
+"""Gets a message, the reason of its failure (None: it is done), and the delay until its next delivery."""
 
 
 def reason_of(error: BaseException) -> str:

@@ -13,7 +13,16 @@ from tailrace.core.options import ClientOptions
 from tailrace.core.places import StartPlace, start_of
 from tailrace.core.subscribe_options import OnTrimmed
 from tailrace.errors import InvalidArgument, NoSuchConsumer
-from tailrace.protocol.consuming import ACK_WAIT_MAX_S, DELIVERIES_MAX, MESSAGES_MAX, Consume, Consumed, Standing
+from tailrace.protocol.consuming import (
+    ACK_WAIT_MAX_S,
+    DELIVERIES_MAX,
+    MESSAGES_MAX,
+    RETRY_MAX_S,
+    RETRY_S,
+    Consume,
+    Consumed,
+    Standing,
+)
 from tailrace.protocol.errors import PeerError
 from tailrace.protocol.messages import Ack
 from tailrace.protocol.names import CONSUMER_BYTES_MAX, consumer_name
@@ -42,6 +51,8 @@ class ConsumerInfo:
     idle_s: float
     ack_wait_s: float
     deliveries_max: int
+    retry_s: float = RETRY_S
+    retry_max_s: float = RETRY_MAX_S
 
 
 def consumer_options(
@@ -89,13 +100,24 @@ def create_call(
     ack: Ack,
     replicas: int,
     timeout_s: float,
+    retry_s: float | None = None,
+    retry_max_s: float | None = None,
 ) -> PendingCall:
     """Raises InvalidArgument, InvalidStreamName."""
     if ack_wait_s is not None and not 0 < ack_wait_s <= ACK_WAIT_MAX_S:
         raise InvalidArgument(f"ack_wait_s is {ack_wait_s!r}; it is more than 0 s, and at most {ACK_WAIT_MAX_S:,} s")
     if deliveries_max is not None and not (type(deliveries_max) is int and 0 <= deliveries_max <= DELIVERIES_MAX):
         raise InvalidArgument(f"deliveries_max is {deliveries_max!r}; it is 0 (no end), or 1 to {DELIVERIES_MAX:,}")
-    fields = {"start": start_of(start), "ack_wait_s": ack_wait_s, "deliveries_max": deliveries_max}
+    for what, wait_s in (("retry_s", retry_s), ("retry_max_s", retry_max_s)):
+        if wait_s is not None and not 0 <= wait_s <= ACK_WAIT_MAX_S:
+            raise InvalidArgument(f"{what} is {wait_s!r}; it is 0 to {ACK_WAIT_MAX_S:,} s")
+    fields = {
+        "start": start_of(start),
+        "ack_wait_s": ack_wait_s,
+        "deliveries_max": deliveries_max,
+        "retry_s": retry_s,
+        "retry_max_s": retry_max_s,
+    }
     return _call("create", stream, name, timeout_s, fields, ack, replicas)
 
 
@@ -189,4 +211,6 @@ def _info(standing: Standing) -> ConsumerInfo:
         idle_s=standing.idle_us / 1e6,
         ack_wait_s=standing.ack_wait_s,
         deliveries_max=standing.deliveries_max,
+        retry_s=standing.retry_s,
+        retry_max_s=standing.retry_max_s,
     )

@@ -25,14 +25,24 @@ from typing import Final
 
 from tailrace.core.backoff import Backoff
 from tailrace.core.calls import PendingCall
-from tailrace.core.consumed_message import ConsumedMessage
+from tailrace.core.consumed_message import ConsumedMessage, SettleCallback
 from tailrace.core.options import CONSUMER_BATCH, CONSUMER_LINGER_S
-from tailrace.errors import ClientClosed, ConnectionLost, DamagedMessage, StaleAck, TailraceError, Trimmed
+from tailrace.errors import (
+    ClientClosed,
+    ConnectionLost,
+    DamagedMessage,
+    InvalidArgument,
+    StaleAck,
+    TailraceError,
+    Trimmed,
+)
 from tailrace.protocol.consuming import (
+    DELAY_MAX_MS,
     FAILED_MAX,
     FINISHED_MAX,
     GET_BYTES_MAX,
     MESSAGES_MAX,
+    OWN_DELAY_MS,
     REASON_BYTES_MAX,
     Consume,
     FinishedRow,
@@ -86,13 +96,16 @@ class ConsumerOptions:
 class Verdict:
     """A verdict on one message, kept until the broker has it. `reason` is None if it is finished."""
 
-    __slots__ = ("applied", "call", "deliveries", "epoch", "key", "reason", "seq")
+    __slots__ = ("applied", "call", "delay_ms", "deliveries", "epoch", "key", "reason", "seq")
 
-    def __init__(self, message: ConsumedMessage, reason: str | None, key: str | bytes | None) -> None:
+    def __init__(
+        self, message: ConsumedMessage, reason: str | None, key: str | bytes | None, delay_ms: int = OWN_DELAY_MS
+    ) -> None:
         self.epoch = message.epoch
         self.seq = message.seq
         self.deliveries = message.deliveries
         self.reason = reason
+        self.delay_ms = delay_ms
         self.key = key
         self.call: PendingCall | None = None  # that carries it
         self.applied = False  # an answer shows that the broker has it
@@ -112,7 +125,7 @@ class ConsumerState:
         self.is_over = False  # nothing more comes
         self.is_lost = False  # no more answers are handled
         self.error: TailraceError | None = None  # why, when nobody asked for that
-        self.settle: Callable[[ConsumedMessage, str | None], None] = lambda message, reason: None  # the shell's
+        self.settle: SettleCallback = lambda message, reason, delay_s: None  # the shell's
         self._post = post
         self._queue: deque[ConsumedMessage] = deque()
         self._usable_until_s = math.inf  # seqs in the queue
@@ -182,8 +195,12 @@ class ConsumerState:
         self._queue.clear()
         return rest
 
-    def record(self, message: ConsumedMessage, reason: str | None, now_s: float) -> None:
-        """Records the program's verdict. Raises ClientClosed if it cannot be sent any more."""
+    def record(self, message: ConsumedMessage, reason: str | None, now_s: float, delay_s: float | None = None) -> None:
+        """Records the program's verdict. `delay_s`: until the next delivery, None for the consumer's own wait.
+
+        Raises ClientClosed if it cannot be sent any more, InvalidArgument.
+        """
+        delay_ms = _delay_ms(delay_s)
         if message.settled:
             return
         if self.is_over:
@@ -195,7 +212,7 @@ class ConsumerState:
         before = self._verdicts.get(message_id)
         if before is None or before.call is not None or before.reason is not None:
             key = None if reason is None else message.key
-            self._verdicts[message_id] = Verdict(message, None if reason is None else _bounded(reason), key)
+            self._verdicts[message_id] = Verdict(message, None if reason is None else _bounded(reason), key, delay_ms)
             if key is not None:
                 self._drop_key(key, message.seq)
         if self._held.get(message_id) == message.deliveries:
@@ -329,6 +346,7 @@ class ConsumerState:
         failed = [each for each in waiting if each.reason is not None][:FAILED_MAX]
         ranges, finished = _ranges([each for each in waiting if each.reason is None])
         failures = tuple((each.seq, each.epoch, each.reason or "") for each in failed)
+        delays = tuple((each.seq, each.epoch, each.delay_ms) for each in failed if each.delay_ms >= 0)
 
         def make(number: int) -> Get:
             return Get(
@@ -344,6 +362,7 @@ class ConsumerState:
                 ack=options.ack,
                 replicas=options.replicas,
                 session=options.session,
+                delays=delays,
             )
 
         call = PendingCall(
@@ -466,6 +485,14 @@ class ConsumerState:
         for message in self._queue:
             self._held.pop((message.epoch, message.seq), None)
         self._queue.clear()
+
+
+def _delay_ms(delay_s: float | None) -> int:
+    if delay_s is None:
+        return OWN_DELAY_MS
+    if not 0 <= delay_s <= DELAY_MAX_MS / 1_000:
+        raise InvalidArgument(f"delay_s is {delay_s!r}; it is 0 to {DELAY_MAX_MS // 1_000:,} s")
+    return round(delay_s * 1_000)
 
 
 def _bounded(reason: str) -> str:

@@ -11,8 +11,6 @@ WINDOW_BYTES = 4 << 20
 """Of a subscription's messages that the broker may send ahead of who reads them."""
 CONSUMER_BATCH = 100
 """The most messages that a durable consumer is asked for at once."""
-CONSUMER_DELIVERIES = 5
-"""After so many a message that always fails is a dead letter, unless the program says otherwise."""
 CONSUMER_LINGER_S = 0.1
 """How long what was finished waits for the next request before it has one of its own."""
 

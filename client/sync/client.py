@@ -23,7 +23,7 @@ from tailrace.core.batch import LINGER_S, MAX_BYTES, MAX_MESSAGES, BatchResult
 from tailrace.core.headers import pack_headers
 from tailrace.core.info import ClientInfo, first_addresses
 from tailrace.core.message import Receipt
-from tailrace.core.options import CONSUMER_BATCH, CONSUMER_DELIVERIES, CONSUMER_LINGER_S, WINDOW_BYTES, ClientOptions
+from tailrace.core.options import CONSUMER_BATCH, CONSUMER_LINGER_S, WINDOW_BYTES, ClientOptions
 from tailrace.core.places import START, EndPlace, StartPlace
 from tailrace.core.session import Session
 from tailrace.core.subscribe_options import OnTrimmed, SubscribeOptions, merged_options, subscribe_options
@@ -320,7 +320,9 @@ class Client(ClientInfo):
         member: str | None = None,
         batch: int = CONSUMER_BATCH,
         ack_wait_s: float | None = None,
-        deliveries_max: int | None = CONSUMER_DELIVERIES,
+        deliveries_max: int | None = None,
+        retry_s: float | None = None,
+        retry_max_s: float | None = None,
         create: bool = True,
         linger_s: float = CONSUMER_LINGER_S,
         ack: Ack = Ack.APPENDED,
@@ -332,8 +334,10 @@ class Client(ClientInfo):
 
         The broker stores the acknowledgements, so that a restarted program resumes there; with several members each
         message goes to one of them. With `create` the consumer is created if it does not exist: its first message is
-        `start`, a message that is not acknowledged within `ack_wait_s` is delivered to others (None: unchanged, 30 for
-        a new one), and after `deliveries_max` deliveries it is a dead letter (0: never; None: unchanged). `member` is
+        `start`, a message that is not acknowledged within `ack_wait_s` is delivered again, a failed one after
+        `retry_s`, a time that doubles with each failure up to `retry_max_s`, and after `deliveries_max` deliveries it
+        is a dead letter (0: never). None takes an existing consumer as it is, and the broker's defaults (30 s, 1 s,
+        60 s, 10 deliveries) for a new one. `member` is
         this member's name: a restarted program with the same name at once receives the messages in flight there. At
         most `batch` messages are requested at a time. `ack` and `replicas` choose how safely acknowledgements are
         stored. They are sent with the next request, or `linger_s` later. Raises BrokerError, OperationTimeout,
@@ -347,7 +351,9 @@ class Client(ClientInfo):
             stream, name, member, batch, ack_wait_s, linger_s, ack, replicas, on_trimmed, options
         )
         if create:
-            call = calls.create_call(stream, name, start, ack_wait_s, deliveries_max, ack, replicas, wait_s)
+            call = calls.create_call(
+                stream, name, start, ack_wait_s, deliveries_max, ack, replicas, wait_s, retry_s, retry_max_s
+            )
             self._ask(call).outcome()
         with self._driver.lock, self._driver.step:
             return Consumer(self._driver, self._session.consume(chosen, monotonic()), wait_s)
@@ -359,7 +365,9 @@ class Client(ClientInfo):
         start: StartPlace = START,
         *,
         ack_wait_s: float | None = None,
-        deliveries_max: int | None = CONSUMER_DELIVERIES,
+        deliveries_max: int | None = None,
+        retry_s: float | None = None,
+        retry_max_s: float | None = None,
         ack: Ack = Ack.APPENDED,
         replicas: int = 0,
         timeout_s: float | None = None,
@@ -371,7 +379,9 @@ class Client(ClientInfo):
         from tailrace.core import consumer_calls as calls
 
         wait_s = self._timeout(timeout_s)
-        call = calls.create_call(stream, name, start, ack_wait_s, deliveries_max, ack, replicas, wait_s)
+        call = calls.create_call(
+            stream, name, start, ack_wait_s, deliveries_max, ack, replicas, wait_s, retry_s, retry_max_s
+        )
         return calls.next_seq_of(self._ask(call))
 
     def reset_consumer(

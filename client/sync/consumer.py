@@ -118,11 +118,11 @@ class Consumer(MemberInfo):
     def _deadline_s(self, timeout_s: float | None) -> float:
         return monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
 
-    def _settle(self, message: ConsumedMessage, reason: str | None) -> None:
+    def _settle(self, message: ConsumedMessage, reason: str | None, delay_s: float | None = None) -> None:
         driver, state = self._driver, self._state
         with driver.lock:
             due_s = state.due_s
-            state.record(message, reason, monotonic())
+            state.record(message, reason, monotonic(), delay_s)
             if state.due_s < due_s:
                 driver.linger(self)
 

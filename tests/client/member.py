@@ -21,7 +21,9 @@ class Member:
         self.groups = groups
         chosen = ConsumerOptions("s", "billing", name, **{"answer_s": 30.0, "patience_s": 60.0, **options})
         self.state = self.pair.session.consume(chosen, self.pair.now_s)
-        self.state.settle = lambda message, reason: self.state.record(message, reason, self.pair.now_s)
+        self.state.settle = lambda message, reason, delay_s: self.state.record(
+            message, reason, self.pair.now_s, delay_s
+        )
 
     def take(self) -> ConsumedMessage | None:
         """The next message, if there is one now; asks the broker for more otherwise."""

@@ -19,7 +19,7 @@ def make_message(
 ) -> ConsumedMessage:
     message = tuple.__new__(ConsumedMessage, ("s", seq, 1, b"%d" % seq, b"", epoch))
     message.consumer = of
-    message._settle = lambda _message, reason: None if said is None else said.append(reason)
+    message._settle = lambda _message, reason, _delay_s: None if said is None else said.append(reason)
     return message
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tailrace.broker.connection.listing import LISTS_MAX
 from tailrace.broker.consumers.edge import session as serving
-from tailrace.broker.consumers.state.decide import ACK_WAIT_US, GRACE_US
+from tailrace.broker.consumers.state.decide import DEFAULTS, GRACE_US
 from tailrace.broker.process.settings import Settings
 from tailrace.broker.replication.downstream import calls
 from tailrace.protocol import consuming as c
@@ -272,7 +272,7 @@ def test_what_is_said_of_consumers() -> None:
     assert [row[0] for row in table("standing")] == [each.name for each in fields(c.Standing)]
     assert f"feature `{c.FEATURE}`" in TEXT
     assert f"closed for {GRACE_US // 1_000_000} s" in " ".join(TEXT.split())
-    assert f"in flight at most; left out: {ACK_WAIT_US // 1_000_000} |" in TEXT
+    assert f"in flight at most; left out: {DEFAULTS[0] // 1_000_000} |" in TEXT
     assert "for at least two seconds" in " ".join(TEXT.split()) and serving.COPY_WAIT_MIN_S == 2.0
 
 

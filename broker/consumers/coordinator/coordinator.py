@@ -288,7 +288,10 @@ class Coordinator:
         try:
             look = book.current()
             decision = self.decided(book, lambda: decide.expire(book.consumers, look, now_us))
-            self.stage(book, decision, consumers=decision.value)
+            self.stage(book, decision)
+            for consumer in decision.value:
+                if self.waiters.of(book.name, consumer):
+                    self._hungry[book.name, consumer] = None
         except Refused as refused:
             log.warning("the deadlines of the consumers of stream %r: %s", book.name, refused.text)
 

@@ -109,7 +109,8 @@ def _require_room(desk: Coordinator, name: bytes) -> None:
 def _create(desk: Coordinator, deed: Consume, done: OnResult) -> None:
     book = desk.book(deed.stream)
     seq, look, now_us = _place(desk, deed), book.current(), desk.owner.clock_us()
-    settings = _microseconds(deed.ack_wait_s), deed.deliveries_max
+    retry = _microseconds(deed.retry_s), _microseconds(deed.retry_max_s)
+    settings = _microseconds(deed.ack_wait_s), deed.deliveries_max, *retry
     decision = desk.decided(book, lambda: decide.create(book.consumers, deed.name, seq, look, now_us, *settings))
     _say(desk, deed, decision, {"next_seq": decision.value.next_seq, "created": decision.value.created}, done)
 
@@ -159,7 +160,8 @@ def _list(desk: Coordinator, deed: Consume, done: OnResult) -> None:
 
 def _row(listed: ConsumerStatus, stream_log: StreamLog, now_us: int) -> dict[str, Any]:
     row = listed._asdict()
-    row["ack_wait_s"] = row.pop("ack_wait_us") / MICROSECONDS
+    for setting in ("ack_wait", "retry", "retry_max"):
+        row[f"{setting}_s"] = row.pop(f"{setting}_us") / MICROSECONDS
     if stream_log.first_seq <= listed.next_seq < stream_log.next_seq:
         row["lag_us"] = max(now_us - stream_log.entry(listed.next_seq).timestamp_us, 0)
     return row

@@ -38,6 +38,8 @@ COLUMNS: Final = (
     "idle_us",
     "ack_wait_s",
     "deliveries_max",
+    "retry_s",
+    "retry_max_s",
 )
 
 _text = load("tailrace.protocol.text_cy")
@@ -198,7 +200,8 @@ def _finish(serving: LineConsumerSession, pending: Pending, command: lines.Finis
 def _nack(serving: LineConsumerSession, pending: Pending, command: lines.Nack) -> None:
     rows, unknown = serving.handed.meant((command.stream, command.name), command.seq, command.seq)
     failed = tuple((seq, epoch, command.reason) for seq, _last, epoch in rows)
-    wanted = c.Get(0, command.stream, command.name, serving.member, failed=failed)
+    delays = tuple((seq, epoch, command.delay_ms) for seq, _last, epoch in rows if command.delay_ms >= 0)
+    wanted = c.Get(0, command.stream, command.name, serving.member, failed=failed, delays=delays)
     _say(serving, pending, wanted, unknown, _ok("nack", command, command.seq))
 
 

@@ -18,7 +18,7 @@ from tailrace.broker.consumers.state.records import (
     Record,
     UnfinishedRows,
 )
-from tailrace.shard.epochs import History
+from tailrace.shard.epochs import NEVER_SEQ, History
 
 PART_REST_BYTES: Final = 128 + 8
 """What a part has beside its rows: its kind, a name, the heads of its arrays."""
@@ -32,8 +32,8 @@ def parts_of(history: History, consumers: Iterable[DurableConsumer], part_max_by
     room = part_max_bytes - PART_REST_BYTES
     parts: list[Record] = [ConsumerRows(rows) for rows in _batches(map(_row, each), room)]
     for consumer in each:
-        name = consumer.name
-        parts += [UnfinishedRows(name, waiting=rows) for rows in _batches(map(_waiting, consumer.waiting), room)]
+        name, waiting = consumer.name, map(_waiting, consumer.unheld(0, NEVER_SEQ))
+        parts += [UnfinishedRows(name, waiting=rows) for rows in _batches(waiting, room)]
         parts += [UnfinishedRows(name, flight=rows) for rows in _batches(map(_flight, consumer.flight), room)]
         parts += [UnfinishedRows(name, dying=rows) for rows in _batches(map(_dying, consumer.dying.values()), room)]
     return [CheckpointBegun(history), *parts, CheckpointEnded(len(parts))]
@@ -57,7 +57,7 @@ class CheckpointReader:
         if consumer is None:
             raise BadRecord(f"a checkpoint has messages of consumer {part.name!r}, but not that itself")
         consumer.restore(
-            (DeliveryRun(first, first + count - 1, deliveries) for first, count, deliveries in part.waiting),
+            (DeliveryRun(first, first + count - 1, times, b"", due) for first, count, times, due in part.waiting),
             (
                 DeliveryRun(first, first + count - 1, times, member, due)
                 for first, count, times, member, due in part.flight
@@ -92,8 +92,8 @@ def _made(row: ConsumerRow) -> DurableConsumer:
     return consumer
 
 
-def _waiting(run: DeliveryRun) -> tuple[int, int, int]:
-    return run.first, len(run), run.deliveries
+def _waiting(run: DeliveryRun) -> tuple[int, int, int, int]:
+    return run.first, len(run), run.deliveries, run.deadline_us
 
 
 def _flight(run: DeliveryRun) -> tuple[int, int, int, bytes, int]:

@@ -1,17 +1,20 @@
 """One durable consumer: what of its stream it has not finished, and who has that. Pure.
 
-Of the messages before `next_seq` those that are not finished wait (`waiting`: they were returned, or passed over), or
-are in flight at a member (`flight`). All others are finished; from `next_seq` on none is. So what is finished costs
-nothing, and a consumer whose members finish what they get, in whatever order, is a few runs.
+Of the messages before `next_seq` those that are not finished wait (`waiting`: they were returned, or passed over), are
+in flight at a member (`flight`), or have failed and wait for their time (`delayed`). All others are finished; from
+`next_seq` on none is. So what is finished costs nothing, and a consumer whose members finish what they get, in whatever
+order, is a few runs.
 """
 
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from tailrace.broker.consumers.state.delayed import Delayed
 from tailrace.broker.consumers.state.keys import Keys
 from tailrace.broker.consumers.state.ranges import DeliveryRun, DeliveryRuns, SeqRange
 from tailrace.broker.consumers.state.records import BadRecord
@@ -19,6 +22,12 @@ from tailrace.shard.epochs import NEVER_SEQ, History, epoch_at
 
 FLIGHT_MAX: Final = 65_536
 """Messages of one consumer that are in flight at once: a get gives no more than are missing to it."""
+
+DELAYED_MAX: Final = 4_096
+"""Failed messages of one consumer that wait for their time. While there are so many, no new messages are delivered."""
+
+JITTER: Final = 5
+"""A failed message waits for up to a 5th longer than its consumer's settings say, so that many do not come at once."""
 
 DYING_MAX: Final = 4_096
 """Dead letters of one consumer that are not published yet. While there are so many, messages go on being delivered."""
@@ -66,8 +75,9 @@ class DurableConsumer:
     """Read only, but for `broker.consumers`.
 
     `era_us`: when it was made or reset. `last_us`: when the last create, reset or get was logged. `unsure_seq`:
-    messages before it may have been given by an owner whose records of that are lost (0: none). Not logged:
-    `alarm_us`, when `Consumers` is to look at it, and `keys`, which is there while it has several members.
+    messages before it may have been given by an owner whose records of that are lost (0: none). `retry_us`: how long a
+    message waits after its first failed delivery, which doubles up to `retry_max_us`. Not logged: `alarm_us`, when
+    `Consumers` is to look at it, and `keys`, which is there while it has several members or delayed messages.
     """
 
     __slots__ = (
@@ -75,6 +85,7 @@ class DurableConsumer:
         "alarm_us",
         "created_us",
         "dead",
+        "delayed",
         "deliveries_max",
         "dying",
         "era_us",
@@ -85,18 +96,32 @@ class DurableConsumer:
         "name",
         "next_seq",
         "redelivered",
+        "retry_max_us",
+        "retry_us",
         "unsure_seq",
         "waiting",
     )
 
-    def __init__(self, name: bytes, time_us: int, seq: int, ack_wait_us: int, deliveries_max: int) -> None:
+    def __init__(
+        self,
+        name: bytes,
+        time_us: int,
+        seq: int,
+        ack_wait_us: int,
+        deliveries_max: int,
+        retry_us: int = 0,
+        retry_max_us: int = 0,
+    ) -> None:
         self.name = name
         self.created_us = self.era_us = self.last_us = time_us
         self.ack_wait_us = ack_wait_us
         self.deliveries_max = deliveries_max
+        self.retry_us = retry_us
+        self.retry_max_us = retry_max_us
         self.next_seq = seq
         self.unsure_seq = 0
         self.waiting = DeliveryRuns()
+        self.delayed = Delayed()
         self.flight = DeliveryRuns()
         self.dying: dict[int, DeadLetter] = {}
         self.dead = 0
@@ -108,7 +133,7 @@ class DurableConsumer:
     @property
     def floor_seq(self) -> int:
         """Every message before it is finished."""
-        return min(self.flight.first_seq(self.next_seq), self.waiting.first_seq(self.next_seq))
+        return min(self.flight.first_seq(self.next_seq), self.first_unheld(self.next_seq))
 
     @property
     def spare_seq(self) -> int:
@@ -117,7 +142,18 @@ class DurableConsumer:
 
     def lag_messages(self, next_seq: int) -> int:
         """How many messages of a stream with this next seq it has not finished."""
-        return self.waiting.count + self.flight.count + max(0, next_seq - self.next_seq)
+        return self.waiting.count + self.delayed.count + self.flight.count + max(0, next_seq - self.next_seq)
+
+    def first_unheld(self, default: int) -> int:
+        """The first message that waits, for its time or not."""
+        return min(self.waiting.first_seq(default), self.delayed.runs.first_seq(default))
+
+    def unheld(self, first: int, last: int) -> list[DeliveryRun]:
+        """Those of these messages that wait, in order."""
+        found = self.waiting.overlap(first, last)
+        if self.delayed.count and (delayed := self.delayed.runs.overlap(first, last)):
+            found = sorted([*found, *delayed], key=lambda run: run.first)
+        return found
 
     # --- what happens to messages -------------------------------------------------------------------------------------
 
@@ -129,18 +165,38 @@ class DurableConsumer:
                     self.waiting.add(DeliveryRun(self.next_seq, first - 1, 0))
                 self.next_seq = last + 1
             self._land(self.flight.cut(first, last), kept=False)
-            if self.waiting.count:
-                self._drop_waiting(first, last)
+            self._drop_waiting(first, last)
 
-    def fail(self, ranges: Iterable[SeqRange], reason: str, history: History) -> None:
-        """What of these is in flight has failed once more."""
+    def fail(self, ranges: Iterable[SeqRange], reason: str, history: History, time_us: int = 0, delay: int = 0) -> int:
+        """What of these is in flight has failed once more. Returns the earliest time of a next delivery, 0 for now.
+
+        `time_us`: when, 0 if it does not wait; `delay`: as in `Progress.failed`.
+        """
+        earliest_us = 0
         for first, last in ranges:
             for run in self._land(self.flight.cut(first, last)):
                 doomed = self.doomed(run)
                 if doomed:
                     self._condemn(run.part(run.first, run.first + doomed - 1), reason, history)
                 if doomed < len(run):
-                    self.waiting.add(DeliveryRun(run.first + doomed, run.last, run.deliveries + 1))
+                    due_us = self._due_us(run, time_us, delay) if time_us else 0
+                    earliest_us = min(earliest_us, due_us) if earliest_us else due_us
+                    self._lay(DeliveryRun(run.first + doomed, run.last, run.deliveries + 1, b"", due_us))
+        return earliest_us
+
+    def _due_us(self, run: DeliveryRun, time_us: int, delay: int) -> int:
+        """When messages that fail now may be delivered again. Depends on what is logged only, its jitter included."""
+        if delay:
+            wait_us = delay - 1
+        else:
+            wait_us = min(self.retry_us << min(run.deliveries, 40), self.retry_max_us)
+            wait_us += wait_us * (zlib.crc32(b"%d %d" % (run.first, run.deliveries)) & 0xFFFF) // (JITTER << 16)
+        return time_us + wait_us if wait_us else 0
+
+    def wake(self, now_us: int) -> None:
+        """What has failed and has waited long enough may be delivered again."""
+        for run in self.delayed.take_due(now_us):
+            self.waiting.add(run)  # with its time, as a state that is read from the log has it
 
     def back(self, ranges: Iterable[SeqRange]) -> None:
         """What of these is in flight waits again, as if it had not been delivered."""
@@ -150,8 +206,7 @@ class DurableConsumer:
 
     def keep(self, kept_seq: int) -> None:
         """What waits and was never given is finished before this seq: it is not there any more."""
-        if self.waiting.count:
-            self._drop_waiting(0, kept_seq - 1)
+        self._drop_waiting(0, kept_seq - 1)
         if kept_seq > self.next_seq:
             self.next_seq = kept_seq
             self.keys = None  # it may know keys of what was passed over
@@ -160,7 +215,7 @@ class DurableConsumer:
         """These are in flight at the member. Raises BadRecord where one of them does not wait and is not new."""
         for first, last in ranges:
             old_last = min(last, self.next_seq - 1)
-            found = self.waiting.cut(first, old_last) if first <= old_last else []
+            found = self._take_up(first, old_last) if first <= old_last else []
             if sum(map(len, found)) != max(0, old_last - first + 1):
                 raise BadRecord(f"consumer {self.name!r}: messages {first} to {last} are given, and do not wait")
             for run in found:
@@ -177,7 +232,7 @@ class DurableConsumer:
     def go_to(self, seq: int, time_us: int) -> None:
         """Begin anew at this message."""
         self._land(self.flight.cut(0, NEVER_SEQ))
-        self.waiting = DeliveryRuns()
+        self.waiting, self.delayed = DeliveryRuns(), Delayed()
         self.keys = None
         self.next_seq = seq
         self.unsure_seq = 0
@@ -188,7 +243,8 @@ class DurableConsumer:
         if self.next_seq <= seq:
             return False
         self._land(self.flight.cut(seq, NEVER_SEQ))
-        self.waiting.cut(seq, NEVER_SEQ)
+        self._take_up(seq, NEVER_SEQ)
+        self.delayed.forget_keys()
         self.next_seq = seq
         self.dying = {number: letter for number, letter in self.dying.items() if letter.seq < seq}
         return True
@@ -204,11 +260,23 @@ class DurableConsumer:
     ) -> None:
         """A part of what a checkpoint says of it."""
         for run in waiting:
-            self.waiting.add(run)
+            self._lay(run)
         for run in flight:
             self._take_off(run)
         for letter in dying:
             self.dying[letter.number] = letter
+
+    def _lay(self, run: DeliveryRun) -> None:
+        """It waits, for its time if it has one."""
+        if run.deadline_us:
+            self.delayed.add(run)
+        else:
+            self.waiting.add(run)
+
+    def _take_up(self, first: int, last: int) -> list[DeliveryRun]:
+        """Take out what of these messages waits, for its time or not."""
+        found = self.waiting.cut(first, last) if self.waiting.count else []
+        return [*found, *self.delayed.runs.cut(first, last)] if self.delayed.count else found
 
     def _take_off(self, run: DeliveryRun) -> None:
         """Into flight."""
@@ -234,7 +302,7 @@ class DurableConsumer:
         return found
 
     def _drop_waiting(self, first: int, last: int) -> None:
-        for run in self.waiting.cut(first, last):
+        for run in self._take_up(first, last):
             if self.keys is not None:
                 self.keys.forget(run)
 

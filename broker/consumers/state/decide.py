@@ -41,7 +41,7 @@ from tailrace.broker.consumers.state.requests import (
 )
 from tailrace.broker.consumers.state.stream_state import ConsumerTable, DeadLetter
 from tailrace.broker.streams.refused import Refused
-from tailrace.protocol.consuming import CONSUMERS_MAX
+from tailrace.protocol.consuming import ACK_WAIT_S, CONSUMERS_MAX, DELIVERIES, RETRY_MAX_S, RETRY_S
 from tailrace.protocol.errors import Code
 from tailrace.protocol.names import shown
 
@@ -64,8 +64,8 @@ __all__ = [
     "rewind",
 ]
 
-ACK_WAIT_US: Final = 30_000_000
-"""Where a consumer was made without one."""
+DEFAULTS: Final = (int(ACK_WAIT_S * 1e6), DELIVERIES, int(RETRY_S * 1e6), int(RETRY_MAX_S * 1e6))
+"""Settings of a consumer that was made without them: ack_wait_us, deliveries_max, retry_us, retry_max_us."""
 GRACE_US: Final = 5_000_000
 """What a member that went away has in flight is its own for so long."""
 EXPIRED_MAX: Final = 256
@@ -82,25 +82,32 @@ def create(
     now_us: int,
     ack_wait_us: int | None = None,
     deliveries_max: int | None = None,
+    retry_us: int | None = None,
+    retry_max_us: int | None = None,
 ) -> Decision[ConsumeResult]:
     """Make a consumer whose first message is `seq`, or the nearest there is or will be.
 
-    Where it is there with these settings (None: any), that is fine. Raises Refused: USAGE for a name or settings that
+    Where it is there with these settings (None: any), that is fine. A new one has the broker's defaults for None.
+
+    Raises Refused: USAGE for a name or settings that
     cannot be, or where it has others; OVERLOADED at CONSUMERS_MAX.
     """
     require_name(name, "consumer")
     require_seq(seq)
-    require_settings(ack_wait_us, deliveries_max)
+    require_settings(ack_wait_us, deliveries_max, retry_us, retry_max_us)
+    wanted = (ack_wait_us, deliveries_max, retry_us, retry_max_us)
     there = consumers.by_name.get(name)
     if there is not None:
-        _require_same(there, ack_wait_us, deliveries_max)
+        _require_same(there, wanted)
         return Decision((), ConsumeResult(there.floor_seq))
     if len(consumers.by_name) >= CONSUMERS_MAX:
         raise Refused(Code.OVERLOADED, f"this stream has {CONSUMERS_MAX} consumers, which is the most; delete some")
-    if ack_wait_us is None:
-        ack_wait_us = ACK_WAIT_US
+    settings = [default if given is None else given for given, default in zip(wanted, DEFAULTS, strict=True)]
+    if retry_max_us is None:
+        settings[3] = max(settings[2:])
+    settings[2] = min(settings[2:])
     parted = on_line(consumers, look) if look.history != consumers.history else ()
-    created = ConsumerCreated(name, now_us, _nearest(seq, look), ack_wait_us, deliveries_max or 0)
+    created = ConsumerCreated(name, now_us, _nearest(seq, look), *settings)
     return Decision((*parted, *_apply(consumers, created)), ConsumeResult(created.seq, True))
 
 
@@ -158,12 +165,15 @@ def leave(consumers: ConsumerTable, name: bytes, member: bytes) -> Decision[None
 
 
 def expire(consumers: ConsumerTable, look: ConsumedStream, now_us: int) -> Decision[frozenset[bytes]]:
-    """Return what was in flight for too long, or whose member is gone; the consumers that have something again.
+    """Return what was in flight for too long, or whose member is gone.
+
+    The value: the consumers that have something again, those included whose failed messages have waited long enough.
 
     At most EXPIRED_MAX consumers: call it again when `next_deadline_us` is still past.
     """
     records: list[Record] = []
     dead: list[DeadLetter] = []
+    due: set[bytes] = set()
     for _ in range(EXPIRED_MAX):
         consumer = consumers.take_alarm(now_us)
         if consumer is None:
@@ -171,13 +181,15 @@ def expire(consumers: ConsumerTable, look: ConsumedStream, now_us: int) -> Decis
         letters = consumer.dead
         left = {name for name, member in consumer.members.items() if 0 < member.leaving_us <= now_us}
         for member, late in _late(consumer, left, now_us).items():
-            records.append(_return(consumers, consumer, member, late, look, LEFT if member in left else LATE))
+            reason, time_us = (LEFT, 0) if member in left else (LATE, now_us)
+            records.append(_return(consumers, consumer, member, late, look, reason, time_us))
         for member in left:
             consumer.members.pop(member, None)
         dead += since(consumer, letters)
+        consumer.wake(now_us)
+        due.add(consumer.name)
         _set_alarm(consumers, consumer)
-    names = frozenset(record.name for record in records if isinstance(record, FlightReturned))
-    return Decision(tuple(records), names, tuple(dead))
+    return Decision(tuple(records), frozenset(due), tuple(dead))
 
 
 def next_deadline_us(consumers: ConsumerTable) -> int | None:
@@ -193,11 +205,13 @@ def bury(consumers: ConsumerTable, letter: DeadLetter) -> Decision[None]:
     return Decision(_apply(consumers, LetterPublished(letter.consumer, letter.number)), None)
 
 
-def _require_same(consumer: DurableConsumer, ack_wait_us: int | None, deliveries_max: int | None) -> None:
-    same_wait = ack_wait_us in (None, consumer.ack_wait_us)
-    if same_wait and deliveries_max in (None, consumer.deliveries_max):
+def _require_same(consumer: DurableConsumer, wanted: tuple[int | None, ...]) -> None:
+    own = (consumer.ack_wait_us, consumer.deliveries_max, consumer.retry_us, consumer.retry_max_us)
+    if all(each in (None, value) for each, value in zip(wanted, own, strict=True)):
         return
-    has = f"ack_wait_s {consumer.ack_wait_us / 1e6}, deliveries_max {consumer.deliveries_max}"
+    has = (
+        f"ack_wait_s {own[0] / 1e6:g}, deliveries_max {own[1]}, retry_s {own[2] / 1e6:g}, retry_max_s {own[3] / 1e6:g}"
+    )
     raise Refused(Code.USAGE, f"the consumer {shown(consumer.name)} is there with {has}: delete it, or ask for these")
 
 
@@ -224,6 +238,8 @@ def _listed(consumer: DurableConsumer, look: ConsumedStream, now_us: int) -> Con
         max(0, now_us - max(consumer.last_us, latest)),
         consumer.ack_wait_us,
         consumer.deliveries_max,
+        consumer.retry_us,
+        consumer.retry_max_us,
     )
 
 
@@ -243,15 +259,18 @@ def _return(
     late: list[SeqRange],
     look: ConsumedStream,
     reason: str,
+    time_us: int,
 ) -> FlightReturned:
-    consumer.fail(late, reason, consumers.history)
+    consumer.fail(late, reason, consumers.history, time_us)
     back = followers(consumer, member, late, look)
     consumer.back(back)
-    return FlightReturned(consumer.name, member, reason, flat(late), flat(back))
+    return FlightReturned(consumer.name, member, reason, flat(late), flat(back), time_us)
 
 
 def _set_alarm(consumers: ConsumerTable, consumer: DurableConsumer) -> None:
     times = [run.deadline_us for run in consumer.flight]
+    if (due_us := consumer.delayed.next_due_us()) is not None:
+        times.append(due_us)
     times += [member.leaving_us for member in consumer.members.values() if member.leaving_us]
     if times:
         consumers.alarm(consumer, min(times))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, TypeAlias
 
 from tailrace.broker.consumers.state.consumer import DeadLetter, DurableConsumer, Member
 from tailrace.broker.consumers.state.epoch_ranges import seqs_of_epoch, spans
@@ -31,6 +31,11 @@ PRESENT_US: Final = 120_000_000
 WAITING_RUNS_MAX: Final = 65_536
 """While so many runs of a consumer wait, nothing that it was not given is taken for finished."""
 BEGUN_ANEW: Final = "its member has begun anew"
+AT_ONCE: Final = 1
+"""As one of `Progress.delays`."""
+
+FailedRecord: TypeAlias = tuple[int, int, str, int]
+"""As a row of `Progress.failed`, and its delay."""
 
 
 def get(
@@ -57,13 +62,13 @@ def get(
     if finished or failed or anew:
         done = merged(_done(consumers, consumer, wanted.member, finished, look, stale))
         consumer.finish(done)
-        rows = _failed(consumers, consumer, wanted.member, failed, look, stale) if failed else []
+        rows = _failed(consumers, consumer, wanted, failed, look, stale) if failed else []
         progress = _fail(consumers, consumer, progress._replace(finished=flat(done)), rows, anew, look)
     pieces: list[Candidate] = []
     trimmed = 0
     if wanted.max_messages:
         progress, trimmed = _kept(consumer, progress, wanted.fresh, look)
-        progress, pieces = _given(consumer, progress, wanted, look)
+        progress, pieces = _given(consumer, progress, wanted, look, now_us)
     if _says_something(progress) or now_us - consumer.last_us >= TOUCH_US:
         consumer.last_us = now_us
         records.append(progress)
@@ -153,7 +158,7 @@ def _done(
 
 def _end_of_given(consumer: DurableConsumer, look: ConsumedStream) -> int:
     """The first message that no member was given, as far as is known."""
-    if len(consumer.waiting) >= WAITING_RUNS_MAX:
+    if len(consumer.waiting) + len(consumer.delayed.runs) >= WAITING_RUNS_MAX:
         return consumer.next_seq
     return max(consumer.next_seq, min(consumer.unsure_seq, look.next_seq))
 
@@ -169,7 +174,7 @@ def _landed(
             yield run.first, run.last
         else:
             stale.append((run.first, run.last))
-    for run in consumer.waiting.overlap(first, last):
+    for run in consumer.unheld(first, last):
         yield run.first, run.last
     if last >= consumer.next_seq:
         yield max(first, consumer.next_seq), last
@@ -178,25 +183,27 @@ def _landed(
 def _failed(
     consumers: ConsumerTable,
     consumer: DurableConsumer,
-    member: bytes,
+    wanted: Get,
     failed: Iterable[FailedRow],
     look: ConsumedStream,
     stale: list[SeqRange],
-) -> list[tuple[int, int, str]]:
-    """What of these is in flight at the member, in rows with one reason each."""
-    rows: list[tuple[int, int, str]] = []
+) -> list[FailedRecord]:
+    """What of these is in flight at the member, in rows with one reason and one delay each."""
+    delays = {(seq, epoch): 1_000 * delay_ms + 1 for seq, epoch, delay_ms in wanted.delays}
+    rows: list[FailedRecord] = []
     end_seq = _end_of_given(consumer, look)
     for seq, epoch, reason in failed:
+        delay = delays.get((seq, epoch), 0)
         own_first, own_last = seqs_of_epoch(consumers.history, epoch)
         run = next(iter(consumer.flight.overlap(seq, seq)), None)
-        if not own_first <= seq <= min(own_last, end_seq - 1) or (run is not None and run.member != member):
+        if not own_first <= seq <= min(own_last, end_seq - 1) or (run is not None and run.member != wanted.member):
             stale.append((seq, seq))
         elif run is None:
             continue
-        elif rows and rows[-1][0] + rows[-1][1] == seq and rows[-1][2] == reason:
-            rows[-1] = (rows[-1][0], rows[-1][1] + 1, reason)
+        elif rows and rows[-1][0] + rows[-1][1] == seq and rows[-1][2:] == (reason, delay):
+            rows[-1] = (rows[-1][0], rows[-1][1] + 1, reason, delay)
         else:
-            rows.append((seq, 1, reason))
+            rows.append((seq, 1, reason, delay))
     return rows
 
 
@@ -204,20 +211,26 @@ def _fail(
     consumers: ConsumerTable,
     consumer: DurableConsumer,
     progress: Progress,
-    rows: list[tuple[int, int, str]],
+    rows: list[FailedRecord],
     anew: bool,
     look: ConsumedStream,
 ) -> Progress:
     """These have failed at the member, and all that it has besides where it has begun `anew`."""
-    for first, count, reason in rows:
-        consumer.fail([(first, first + count - 1)], reason, consumers.history)
+    failed = _with_failed(progress, rows)
+    consumers.fail(consumer, failed)
     if anew:
-        lost = [(run.first, len(run), BEGUN_ANEW) for run in own(consumer, progress.member)]
-        consumer.fail([(first, first + count - 1) for first, count, _ in lost], BEGUN_ANEW, consumers.history)
-        return progress._replace(failed=(*rows, *lost))
-    back = followers(consumer, progress.member, [(first, first + count - 1) for first, count, _ in rows], look)
+        lost = [(run.first, len(run), BEGUN_ANEW, AT_ONCE) for run in own(consumer, progress.member)]
+        consumers.fail(consumer, _with_failed(progress, lost))
+        return _with_failed(progress, [*rows, *lost])
+    back = followers(consumer, progress.member, [(first, first + count - 1) for first, count, *_ in rows], look)
     consumer.back(back)
-    return progress._replace(failed=tuple(rows), back=flat(back))
+    return failed._replace(back=flat(back))
+
+
+def _with_failed(progress: Progress, rows: list[FailedRecord]) -> Progress:
+    delays = tuple(delay for *_row, delay in rows)
+    failed = tuple((first, count, reason) for first, count, reason, _delay in rows)
+    return progress._replace(failed=failed, delays=delays if any(delays) else ())
 
 
 def _kept(consumer: DurableConsumer, progress: Progress, fresh: bool, look: ConsumedStream) -> tuple[Progress, int]:
@@ -235,21 +248,22 @@ def _kept(consumer: DurableConsumer, progress: Progress, fresh: bool, look: Cons
             trimmed += sum(map(len, lost))
             consumer.finish(gone)
             progress = progress._replace(finished=flat([*unflat(progress.finished), *gone]))
-    if min(consumer.waiting.first_seq(kept_seq), consumer.next_seq) < kept_seq:
-        trimmed += sum(map(len, consumer.waiting.overlap(0, kept_seq - 1))) + max(0, kept_seq - consumer.next_seq)
+    if min(consumer.first_unheld(kept_seq), consumer.next_seq) < kept_seq:
+        trimmed += sum(map(len, consumer.unheld(0, kept_seq - 1))) + max(0, kept_seq - consumer.next_seq)
         consumer.keep(kept_seq)
         progress = progress._replace(kept_seq=kept_seq)
     return progress, trimmed
 
 
 def _given(
-    consumer: DurableConsumer, progress: Progress, wanted: Get, look: ConsumedStream
+    consumer: DurableConsumer, progress: Progress, wanted: Get, look: ConsumedStream, now_us: int
 ) -> tuple[Progress, list[Candidate]]:
     max_bytes = max(wanted.max_bytes, 1)  # the first message comes whatever its size
     if not wanted.fresh:
         pieces = again(consumer, wanted.member, look, wanted.max_messages, max_bytes)
         if pieces:
             return progress, pieces
+    consumer.wake(now_us)
     pieces = choose(consumer, wanted.member, look, wanted.max_messages, max_bytes)
     if pieces:
         progress = progress._replace(given=flat((piece.first, piece.last) for piece in pieces))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from tailrace.broker.consumers.state.consumer import FLIGHT_MAX, DurableConsumer
+from tailrace.broker.consumers.state.consumer import DELAYED_MAX, FLIGHT_MAX, DurableConsumer
 from tailrace.broker.consumers.state.keys import Keys
 from tailrace.broker.consumers.state.ranges import DeliveryRun, SeqRange, merged
 from tailrace.shard.epochs import NEVER_SEQ, History
@@ -98,15 +98,19 @@ def own(consumer: DurableConsumer, member: bytes) -> Iterator[DeliveryRun]:
 def choose(
     consumer: DurableConsumer, member: bytes, look: ConsumedStream, max_messages: int, max_bytes: int
 ) -> list[Candidate]:
-    """What the member, which is one of the consumer's, is given now of what waits and of what is new."""
+    """What the member, which is one of the consumer's, is given now of what waits and of what is new.
+
+    Failed messages whose time has not come hold up the later ones of their keys, and no others.
+    """
     room = min(max_messages, FLIGHT_MAX - consumer.flight.count)
     if room < 1:
         return []
-    if len(consumer.members) == 1:
+    if len(consumer.members) == 1 and not consumer.delayed.count:
         consumer.keys = None
         return _filled(look, _candidates(consumer, look), room, max_bytes)
     if consumer.keys is None:
         consumer.keys = _of_flight(consumer, look)
+    consumer.delayed.learn(look)
     room = min(room, _share(consumer, member, look))
     return _filled(look, _free(consumer, consumer.keys, member, look, room), room, max_bytes)
 
@@ -118,7 +122,7 @@ def followers(
 
     Behind those only that wait now; what is dead holds up nothing.
     """
-    again_due = [run for first, last in failed for run in consumer.waiting.overlap(first, last)]
+    again_due = [run for first, last in failed for run in consumer.unheld(first, last)]
     if not again_due:
         return []
     later = [run for run in own(consumer, member) if run.last > again_due[0].first]
@@ -153,9 +157,9 @@ def _piece(run: DeliveryRun) -> Candidate:
 
 
 def _candidates(consumer: DurableConsumer, look: ConsumedStream) -> Iterator[Candidate]:
-    """What is at nobody, in order."""
+    """What is at nobody and may be delivered, in order."""
     yield from map(_piece, consumer.waiting)
-    if consumer.next_seq < look.next_seq:
+    if consumer.next_seq < look.next_seq and consumer.delayed.count < DELAYED_MAX:
         yield Candidate(consumer.next_seq, look.next_seq - 1, 0)
 
 
@@ -164,6 +168,7 @@ def _free(
 ) -> Iterator[Candidate]:
     """The candidates that the member may have, about so many, among the first WINDOW ones."""
     left, window = messages, WINDOW
+    blocks = consumer.delayed.blocks if consumer.delayed.count else None
     for piece in _candidates(consumer, look):
         first = piece.first
         while first <= piece.last:
@@ -171,7 +176,7 @@ def _free(
                 return
             last = min(piece.last, first + min(max(KEYS_CHUNK, left), window) - 1)
             keys.learn(look, first, last)
-            for free_first, free_last in keys.free(first, last, member):
+            for free_first, free_last in keys.free(first, last, member, blocks):
                 yield Candidate(free_first, free_last, piece.deliveries)
                 left -= free_last - free_first + 1
             window -= last - first + 1

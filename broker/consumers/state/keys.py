@@ -6,10 +6,13 @@ flight.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeAlias
 
 from tailrace.broker.consumers.state.ranges import DeliveryRun, SeqRange
+
+Blocks: TypeAlias = Callable[[bytes, int], bool]
+"""Whether a message of this key and seq must wait for an earlier one."""
 
 
 class KeySource(Protocol):
@@ -36,12 +39,12 @@ class Keys:
                     by_seq.update(zip(range(start, seq), stream.keys(start, seq - 1), strict=True))
                 start = seq + 1
 
-    def free(self, first: int, last: int, member: bytes) -> Iterator[SeqRange]:
+    def free(self, first: int, last: int, member: bytes, blocks: Blocks | None = None) -> Iterator[SeqRange]:
         """Which of these messages, whose keys are known, the member may have: no other has one of the same key."""
         by_seq, member_of, start = self.by_seq, self._member_of, first
         for seq in range(first, last + 1):
             key = by_seq[seq]
-            if key is not None and member_of.get(key, member) != member:
+            if key is not None and (member_of.get(key, member) != member or (blocks is not None and blocks(key, seq))):
                 if start < seq:
                     yield start, seq - 1
                 start = seq + 1

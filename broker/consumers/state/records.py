@@ -31,6 +31,8 @@ class ConsumerCreated(NamedTuple):
     seq: int
     ack_wait_us: int
     deliveries_max: int
+    retry_us: int = 0
+    retry_max_us: int = 0
 
 
 class ConsumerReset(NamedTuple):
@@ -48,7 +50,8 @@ class ConsumerDeleted(NamedTuple):
 class Progress(NamedTuple):
     """What came of one get. `kept_seq`: messages before it are not kept any more (0: all are that are wanted).
 
-    `failed`: rows of first seq, messages, reason. `back`: what was returned for the keys of those, and counts no
+    `failed`: rows of first seq, messages, reason. `delays`: of each of these rows, 0 for that of the consumer's
+    settings, else microseconds and one; () if all are 0. `back`: what was returned for the keys of those, and counts no
     delivery. `given`: to this member, now.
     """
 
@@ -60,16 +63,21 @@ class Progress(NamedTuple):
     failed: tuple[tuple[int, int, str], ...] = ()
     back: Flat = ()
     given: Flat = ()
+    delays: tuple[int, ...] = ()
 
 
 class FlightReturned(NamedTuple):
-    """What a member had in flight for too long, or had when it left. `back`: for the keys of those; counts none."""
+    """What a member had in flight for too long, or had when it left. `back`: for the keys of those; counts none.
+
+    `time_us`: when that was, if the messages wait for their next delivery; 0 if they do not.
+    """
 
     name: bytes
     member: bytes
     reason: str
     counted: Flat
     back: Flat = ()
+    time_us: int = 0
 
 
 class LetterPublished(NamedTuple):
@@ -108,6 +116,8 @@ class ConsumerRow(NamedTuple):
     unsure_seq: int
     dead: int
     redelivered: int
+    retry_us: int = 0
+    retry_max_us: int = 0
 
 
 class ConsumerRows(NamedTuple):
@@ -117,14 +127,14 @@ class ConsumerRows(NamedTuple):
 
 
 class UnfinishedRows(NamedTuple):
-    """What one of them has not finished. Rows of `waiting`: first seq, messages, deliveries.
+    """What one of them has not finished. Rows of `waiting`: first seq, messages, deliveries, due_us (0: now).
 
     Rows of `flight`: first seq, messages, deliveries, member, deadline_us. Of `dying`: number, seq, epoch, deliveries,
     reason.
     """
 
     name: bytes
-    waiting: tuple[tuple[int, int, int], ...] = ()
+    waiting: tuple[tuple[int, int, int, int], ...] = ()
     flight: tuple[tuple[int, int, int, bytes, int], ...] = ()
     dying: tuple[tuple[int, int, int, int, str], ...] = ()
 
@@ -215,6 +225,10 @@ def _flat(value: Any) -> Flat:
     return row
 
 
+def _numbers(value: Any) -> tuple[int, ...]:
+    return tuple(_number(each) for each in _array(value))
+
+
 def _array(value: Any) -> Any:
     if type(value) is not tuple:
         raise ValueError(f"{_shown(value)} is no array")
@@ -253,9 +267,9 @@ def _shown(value: Any) -> str:
 
 
 _READERS: Final[Mapping[int, tuple[Callable[..., Record], tuple[_FieldReader, ...]]]] = {
-    1: (Progress, (_name, _name, _number, _number, _flat, _rows(_number, _number, _text), _flat, _flat)),
-    2: (FlightReturned, (_name, _name, _text, _flat, _flat)),
-    3: (ConsumerCreated, (_name, _number, _number, _number, _number)),
+    1: (Progress, (_name, _name, _number, _number, _flat, _rows(_number, _number, _text), _flat, _flat, _numbers)),
+    2: (FlightReturned, (_name, _name, _text, _flat, _flat, _number)),
+    3: (ConsumerCreated, (_name, _number, _number, _number, _number, _number, _number)),
     4: (ConsumerReset, (_name, _number, _number)),
     5: (ConsumerDeleted, (_name,)),
     6: (LetterPublished, (_name, _number)),
@@ -266,7 +280,7 @@ _READERS: Final[Mapping[int, tuple[Callable[..., Record], tuple[_FieldReader, ..
         UnfinishedRows,
         (
             _name,
-            _rows(_number, _number, _number),
+            _rows(_number, _number, _number, _number),
             _rows(_number, _number, _number, _name, _number),
             _rows(_number, _number, _number, _number, _text),
         ),

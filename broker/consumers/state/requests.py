@@ -70,6 +70,8 @@ class ConsumerStatus(NamedTuple):
     idle_us: int
     ack_wait_us: int
     deliveries_max: int
+    retry_us: int = 0
+    retry_max_us: int = 0
 
 
 def find(consumers: ConsumerTable, name: bytes) -> DurableConsumer:
@@ -87,7 +89,14 @@ def require_name(name: bytes, what: str) -> None:
         raise Refused(Code.USAGE, f"{_shown(name)} is not the name of a {what}: {rule}")
 
 
-def require_settings(ack_wait_us: int | None, deliveries_max: int | None) -> None:
+def require_settings(
+    ack_wait_us: int | None, deliveries_max: int | None, retry_us: int | None, retry_max_us: int | None
+) -> None:
+    for what, wait_us in (("retry_s", retry_us), ("retry_max_s", retry_max_us)):
+        if wait_us is not None and not 0 <= wait_us <= ACK_WAIT_MAX_US:
+            raise Refused(Code.USAGE, f"a {what} of {wait_us / 1e6}: it is 0 to {ACK_WAIT_MAX_S}")
+    if retry_us is not None and retry_max_us is not None and retry_us > retry_max_us:
+        raise Refused(Code.USAGE, f"retry_s is {retry_us / 1e6:g}, which is more than retry_max_s: {retry_max_us / 1e6:g}")
     if ack_wait_us is not None and not ACK_WAIT_MIN_US <= ack_wait_us <= ACK_WAIT_MAX_US:
         rule = f"{ACK_WAIT_MIN_US / 1e6} to {ACK_WAIT_MAX_S}"
         raise Refused(Code.USAGE, f"an ack_wait_s of {ack_wait_us / 1e6}: it is {rule}")

@@ -100,7 +100,13 @@ class ConsumerTable:
         if record.name in self.by_name:
             raise BadRecord(f"consumer {record.name!r} is made, and is there")
         self.by_name[record.name] = DurableConsumer(
-            record.name, record.time_us, record.seq, record.ack_wait_us, record.deliveries_max
+            record.name,
+            record.time_us,
+            record.seq,
+            record.ack_wait_us,
+            record.deliveries_max,
+            record.retry_us,
+            record.retry_max_us,
         )
 
     def _reset(self, record: ConsumerReset) -> None:
@@ -113,13 +119,20 @@ class ConsumerTable:
         consumer = self._consumer(record.name)
         consumer.last_us = record.time_us
         consumer.finish(unflat(record.finished))
-        for first, count, reason in record.failed:
-            consumer.fail([(first, first + count - 1)], reason, self.history)
+        self.fail(consumer, record)
         consumer.back(unflat(record.back))
         if record.kept_seq:
             consumer.keep(record.kept_seq)
         if record.given:
             self.give(consumer, record)
+
+    def fail(self, consumer: DurableConsumer, record: Progress) -> None:
+        """What the record says has failed, and nothing else of it."""
+        delays = record.delays or (0,) * len(record.failed)
+        for (first, count, reason), delay in zip(record.failed, delays, strict=True):
+            due_us = consumer.fail([(first, first + count - 1)], reason, self.history, record.time_us, delay)
+            if due_us:
+                self.alarm(consumer, due_us)
 
     def give(self, consumer: DurableConsumer, record: Progress) -> None:
         """What the record gives its member, and nothing else of it."""
@@ -129,7 +142,9 @@ class ConsumerTable:
 
     def _returned(self, record: FlightReturned) -> None:
         consumer = self._consumer(record.name)
-        consumer.fail(unflat(record.counted), record.reason, self.history)
+        due_us = consumer.fail(unflat(record.counted), record.reason, self.history, record.time_us)
+        if due_us:
+            self.alarm(consumer, due_us)
         consumer.back(unflat(record.back))
 
     def _buried(self, record: LetterPublished) -> None:
@@ -161,7 +176,7 @@ class ConsumerTable:
             raise BadRecord(f"a checkpoint of {record.parts} parts ends, of which others were there")
         self.by_name, self.history, self._alarms = building.by_name, building.history, []
         for consumer in self.by_name.values():
-            for run in consumer.flight:
+            for run in (*consumer.flight, *consumer.delayed.runs):
                 self.alarm(consumer, run.deadline_us)
 
     def _consumer(self, name: bytes) -> DurableConsumer:

@@ -10,11 +10,12 @@ from tests.broker.consumers.stream import Stream
 
 @dataclass
 class Entry:
-    """A message that is not finished. `member`: at whom it is, b"" for nobody."""
+    """A message that is not finished. `member`: at whom it is, b"" for nobody; `due_us`: when it may be delivered."""
 
     deliveries: int = 0
     member: bytes = b""
     deadline_us: int = 0
+    due_us: int = 0
 
 
 @dataclass
@@ -104,18 +105,30 @@ class Model:
             del self.entries[seq]
         return len(lost)
 
-    def free(self, member: bytes, stream: Stream) -> list[int]:
-        """What the member may be given, in order: nobody has it, and no other member has one of the same key."""
+    def free(self, member: bytes, stream: Stream, now_us: int) -> list[int]:
+        """What the member may be given, in order: nobody has it, no other member has one of the same key, and no
+        earlier one of the same key waits for its time."""
         held = {
             stream.messages[seq].key for seq, entry in self.entries.items() if entry.member not in (b"", member)
         } - {None}
-        return [seq for seq in self.waiting(stream) if stream.messages[seq].key not in held]
+        late = {seq for seq, entry in self.entries.items() if not entry.member and entry.due_us > now_us}
+        first: dict[bytes | None, int] = {}
+        for seq in sorted(late):
+            first.setdefault(stream.messages[seq].key, seq)
+        first.pop(None, None)
+        waiting = (seq for seq in self.waiting(stream) if seq not in late)
+        return [
+            seq
+            for seq in waiting
+            if (key := stream.messages[seq].key) not in held and first.get(key, seq) >= seq
+        ]
 
     def give(self, member: bytes, seqs: Iterable[int], now_us: int) -> None:
         for seq in seqs:
             self.pass_over(seq + 1)
             self.entries[seq].member = member
             self.entries[seq].deadline_us = now_us + self.ack_wait_us
+            self.entries[seq].due_us = 0
 
     def late(self, now_us: int, left: Iterable[bytes]) -> dict[bytes, set[int]]:
         """What is to be returned, by member."""

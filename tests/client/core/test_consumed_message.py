@@ -14,7 +14,7 @@ from tailrace.core.message import Message
 def make_message(metadata: bytes = b"") -> tuple[ConsumedMessage, list[str | None]]:
     said: list[str | None] = []
     message = tuple.__new__(ConsumedMessage, ("s", 7, 1, b"payload", metadata))
-    message._settle = lambda _message, reason: said.append(reason)
+    message._settle = lambda _message, reason, _delay_s: said.append(reason)
     return message, said
 
 

@@ -146,7 +146,9 @@ class Worker:
         self.pair.ready()
         chosen = ConsumerOptions("s", "billing", name, ack_wait_s=ACK_WAIT_S, linger_s=0.2, batch=20)
         self.state = self.pair.session.consume(chosen, self.pair.now_s)
-        self.state.settle = lambda message, reason: self.state.record(message, reason, self.pair.now_s)
+        self.state.settle = lambda message, reason, delay_s: self.state.record(
+            message, reason, self.pair.now_s, delay_s
+        )
         self.hand: ConsumedMessage | None = None
 
     def take(self) -> ConsumedMessage | None:

@@ -27,7 +27,7 @@ def worn(consumers_count: int = 3) -> ConsumerTable:
     stream, consumers = Stream(200), ConsumerTable()
     for number in range(consumers_count):
         name = f"c{number}".encode()
-        decide.create(consumers, name, number, stream, 5, deliveries_max=2)
+        decide.create(consumers, name, number, stream, 5, deliveries_max=2, retry_us=0)
         decide.get(consumers, asking(name, b"m", max_messages=90), stream, 6)
         decide.get(consumers, asking(name, b"n", max_messages=30), stream, 7)
         failed = [(seq, 1, f"no {seq}") for seq in range(10, 60, 3)]

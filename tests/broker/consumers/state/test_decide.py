@@ -21,12 +21,12 @@ from tests.broker.consumers.stream import Stream, asking
 
 BILLING = b"billing"
 NOW_US = 1_000_000
-LATE_US = NOW_US + decide.ACK_WAIT_US
+LATE_US = NOW_US + decide.DEFAULTS[0]
 
 
 def made(stream: Stream, deliveries_max: int = 0) -> ConsumerTable:
     consumers = ConsumerTable()
-    decide.create(consumers, BILLING, 0, stream, NOW_US, deliveries_max=deliveries_max)
+    decide.create(consumers, BILLING, 0, stream, NOW_US, deliveries_max=deliveries_max, retry_us=0)
     return consumers
 
 
@@ -40,11 +40,11 @@ def test_a_consumer_is_made_once() -> None:
     assert first.value == ConsumeResult(3, True)
     assert first.records == (
         HistoryChanged(stream.history, 10),
-        ConsumerCreated(BILLING, NOW_US, 3, decide.ACK_WAIT_US, 0),
+        ConsumerCreated(BILLING, NOW_US, 3, *decide.DEFAULTS),
     )
     get(consumers, stream, b"m", 2)
     assert decide.create(consumers, BILLING, 9, stream, NOW_US) == ((), ConsumeResult(3, False), ())
-    assert decide.create(consumers, BILLING, 9, stream, NOW_US, decide.ACK_WAIT_US, 0).value == ConsumeResult(3, False)
+    assert decide.create(consumers, BILLING, 9, stream, NOW_US, *decide.DEFAULTS).value == ConsumeResult(3, False)
     for settings in ((1_000, 0), (None, 5)):
         with pytest.raises(Refused, match="the consumer 'billing' is there with") as refused:
             decide.create(consumers, BILLING, 9, stream, NOW_US, *settings)
@@ -109,8 +109,8 @@ def test_they_are_listed() -> None:
     decide.get(consumers, asking(BILLING, b"n", max_messages=1), stream, NOW_US + 7)
     decide.get(consumers, asking(BILLING, b"m", [(0, 0, 1)], [(1, 1, "no")]), stream, NOW_US + 8)
     assert decide.listing(consumers, stream, NOW_US + 10) == [
-        ConsumerStatus(b"audit", 9, 1, 0, 0, 0, 0, 10, decide.ACK_WAIT_US, 0),
-        ConsumerStatus(BILLING, 2, 8, 3, 2, 0, 1, 2, decide.ACK_WAIT_US, 1),
+        ConsumerStatus(b"audit", 9, 1, 0, 0, 0, 0, 10, *decide.DEFAULTS),
+        ConsumerStatus(BILLING, 2, 8, 3, 2, 0, 1, 2, decide.DEFAULTS[0], 1),
     ]
 
 

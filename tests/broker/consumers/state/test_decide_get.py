@@ -22,7 +22,7 @@ NOW_US = 1_000_000
 
 def made(stream: Stream, deliveries_max: int = 0) -> ConsumerTable:
     consumers = ConsumerTable()
-    decide.create(consumers, BILLING, 0, stream, NOW_US, deliveries_max=deliveries_max)
+    decide.create(consumers, BILLING, 0, stream, NOW_US, deliveries_max=deliveries_max, retry_us=0)
     return consumers
 
 
@@ -57,7 +57,7 @@ def test_what_is_given_again_keeps_its_deadline() -> None:
     ask(consumers, stream, max_messages=3)
     due_us = decide.next_deadline_us(consumers)
     decide.get(consumers, asking(BILLING, b"m", max_messages=3), stream, NOW_US + 10)
-    assert decide.next_deadline_us(consumers) == due_us == NOW_US + decide.ACK_WAIT_US
+    assert decide.next_deadline_us(consumers) == due_us == NOW_US + decide.DEFAULTS[0]
 
 
 def test_finishing_again_is_harmless_and_what_another_has_is_stale() -> None:
@@ -75,7 +75,7 @@ def test_what_was_returned_may_be_finished_by_whoever_had_it() -> None:
     stream = Stream(10)
     consumers = made(stream)
     ask(consumers, stream, max_messages=4)
-    decide.expire(consumers, stream, NOW_US + decide.ACK_WAIT_US)
+    decide.expire(consumers, stream, NOW_US + decide.DEFAULTS[0])
     assert ask(consumers, stream, finished=[(0, 2, 1)]) == GetResult()
     assert consumers.by_name[BILLING].floor_seq == 3
 

@@ -15,7 +15,7 @@ BILLING = b"billing"
 
 def made(stream: Stream, deliveries_max: int = 0) -> ConsumerTable:
     consumers = ConsumerTable()
-    decide.create(consumers, BILLING, 0, stream, 1, deliveries_max=deliveries_max)
+    decide.create(consumers, BILLING, 0, stream, 1, deliveries_max=deliveries_max, retry_us=0)
     return consumers
 
 

@@ -23,7 +23,7 @@ from tailrace.broker.consumers.state.decide_get import PRESENT_US
 from tailrace.broker.consumers.state.records import FlightReturned, Progress, Record, pack, unpack
 from tailrace.broker.consumers.state.stream_state import ConsumerTable, DeadLetter
 from tailrace.protocol.consuming import Get
-from tailrace.shard.epochs import parting_seq
+from tailrace.shard.epochs import NEVER_SEQ, parting_seq
 from tests.broker.consumers.model import Model
 from tests.broker.consumers.stream import Message, Stream, asking
 from tests.thorough import examples
@@ -32,6 +32,7 @@ NAMES = (b"billing", b"audit")
 MEMBERS = (b"a", b"b", b"c")
 KEYS = (None, b"k", b"l")
 ACK_WAIT_US = 30_000_000
+RETRY_US = {b"billing": 0, b"audit": 10_000_000}
 START_US = 1_700_000_000_000_000
 
 names = st.sampled_from(NAMES)
@@ -91,7 +92,10 @@ class Machine(RuleBasedStateMachine):
             self.make(name, 0, deliveries_max)
 
     def make(self, name: bytes, seq: int, deliveries_max: int) -> None:
-        made = decide.create(self.consumers, name, seq, self.stream, self.now_us, ACK_WAIT_US, deliveries_max)
+        retry_us = RETRY_US[name]
+        made = decide.create(
+            self.consumers, name, seq, self.stream, self.now_us, ACK_WAIT_US, deliveries_max, retry_us, 4 * retry_us
+        )
         assert made.value == (seq, True)
         self.models[name] = Model(seq, ACK_WAIT_US, deliveries_max)
         self.done[name], self.lost[name], self.given[name] = set(), set(), set()
@@ -179,6 +183,7 @@ class Machine(RuleBasedStateMachine):
         stale_too, dead, again = model.fail(member, [seq for seq, _ in failed - lost], stream)
         assert seqs_of(given.stale) == {seq for seq, _ in stale | lost} | stale_too
         progress = next((each for each in decision.records if isinstance(each, Progress)), Progress(name, member, 0))
+        self.check_waits(name, again)
         if is_anew:
             assert not progress.back
             dead += model.fail(member, model.at(member), stream)[1]
@@ -198,6 +203,20 @@ class Machine(RuleBasedStateMachine):
     def is_lost(self, seq: int, epoch: int) -> bool:
         messages = self.stream.messages
         return (messages[seq].epoch if seq < len(messages) else self.stream.history[-1].epoch) != epoch
+
+    def check_waits(self, name: bytes, failed: set[int]) -> None:
+        """Note when these, which have just failed, may be delivered again: as the consumer's settings say."""
+        consumer, model, retry_us = self.consumers.by_name[name], self.models[name], RETRY_US[name]
+        for seq in failed:
+            entry = model.entries[seq]
+            wait_us = min(retry_us << (entry.deliveries - 1), 4 * retry_us)
+            (run,) = consumer.unheld(seq, seq) or (None,)
+            if run is None:  # at the member again already, or not kept any more
+                assert not wait_us or seq < self.stream.first_seq
+                continue
+            entry.due_us = run.deadline_us
+            assert bool(wait_us) == bool(entry.due_us)
+            assert not wait_us or wait_us <= entry.due_us - self.now_us <= wait_us * 1.2
 
     def check_back(self, model: Model, member: bytes, again: set[int], back: set[int]) -> None:
         expected = model.followers(member, again, self.stream)
@@ -225,7 +244,7 @@ class Machine(RuleBasedStateMachine):
         if mine and not ask.fresh:
             assert seqs == mine[: len(seqs)] and seqs
         else:
-            free = model.free(member, stream)
+            free = model.free(member, stream, self.now_us)
             if min(model.entries, default=stream.next_seq) >= stream.first_seq:
                 assert seqs == free[: len(seqs)] and bool(seqs) == bool(free)
             assert set(seqs) <= set(model.waiting(stream))
@@ -299,12 +318,14 @@ class Machine(RuleBasedStateMachine):
             record, model = returned[name, member], self.models[name]
             assert record.reason == (decide.LEFT if (name, member) in left else decide.LATE)
             _, died, again = model.fail(member, seqs, self.stream)
+            if record.reason == decide.LATE:
+                self.check_waits(name, again)
             self.check_back(model, member, again, unflat(record.back))
             for seq, deliveries in died:
                 letter = next(each for each in dead if (each.consumer, each.seq) == (name, seq))
                 assert (letter.deliveries, letter.reason) == (deliveries, record.reason)
                 dead.remove(letter)
-        assert not dead and decision.value == {name for name, _ in late}
+        assert not dead and decision.value >= {name for name, _ in late}
         for who in left:
             del self.left[who]
         self.append(decision.records)
@@ -450,7 +471,7 @@ class Machine(RuleBasedStateMachine):
             assert consumer.next_seq == model.next_seq
             found = {
                 seq: (run.deliveries, run.member, run.deadline_us)
-                for run in (*consumer.waiting, *consumer.flight)
+                for run in (*consumer.unheld(0, NEVER_SEQ), *consumer.flight)
                 for seq in range(run.first, run.last + 1)
             }
             entries = model.entries.items()
@@ -482,6 +503,7 @@ class Machine(RuleBasedStateMachine):
         """All go away; one member is given all there is, and finishes it."""
         self.now_us += PRESENT_US + 1
         self.expire()
+        self.now_us += 5 * max(RETRY_US.values())  # the longest wait and its jitter
         for name in NAMES:
             for _ in range(1_000):
                 hand = self.hands.setdefault((name, b"a"), {})
