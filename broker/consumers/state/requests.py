@@ -96,7 +96,8 @@ def require_settings(
         if wait_us is not None and not 0 <= wait_us <= ACK_WAIT_MAX_US:
             raise Refused(Code.USAGE, f"a {what} of {wait_us / 1e6}: it is 0 to {ACK_WAIT_MAX_S}")
     if retry_us is not None and retry_max_us is not None and retry_us > retry_max_us:
-        raise Refused(Code.USAGE, f"retry_s is {retry_us / 1e6:g}, which is more than retry_max_s: {retry_max_us / 1e6:g}")
+        shown_s = f"{retry_us / 1e6:g} and {retry_max_us / 1e6:g}"
+        raise Refused(Code.USAGE, f"retry_s and retry_max_s are {shown_s}: the first may not be more than the second")
     if ack_wait_us is not None and not ACK_WAIT_MIN_US <= ack_wait_us <= ACK_WAIT_MAX_US:
         rule = f"{ACK_WAIT_MIN_US / 1e6} to {ACK_WAIT_MAX_S}"
         raise Refused(Code.USAGE, f"an ack_wait_s of {ack_wait_us / 1e6}: it is {rule}")

@@ -110,7 +110,7 @@ def test_they_are_listed() -> None:
     decide.get(consumers, asking(BILLING, b"m", [(0, 0, 1)], [(1, 1, "no")]), stream, NOW_US + 8)
     assert decide.listing(consumers, stream, NOW_US + 10) == [
         ConsumerStatus(b"audit", 9, 1, 0, 0, 0, 0, 10, *decide.DEFAULTS),
-        ConsumerStatus(BILLING, 2, 8, 3, 2, 0, 1, 2, decide.DEFAULTS[0], 1),
+        ConsumerStatus(BILLING, 2, 8, 3, 2, 0, 1, 2, decide.DEFAULTS[0], 1, 0, decide.DEFAULTS[3]),
     ]
 
 
@@ -122,7 +122,7 @@ def test_what_is_late_is_returned_and_counted() -> None:
     assert decide.next_deadline_us(consumers) == LATE_US
     assert decide.expire(consumers, stream, LATE_US - 1) == ((), frozenset(), ())
     decision = decide.expire(consumers, stream, LATE_US)
-    assert decision == ((FlightReturned(BILLING, b"m", decide.LATE, (0, 4)),), frozenset((BILLING,)), ())
+    assert decision == ((FlightReturned(BILLING, b"m", decide.LATE, (0, 4), (), LATE_US),), frozenset((BILLING,)), ())
     assert decide.next_deadline_us(consumers) == LATE_US + 5
     assert get(consumers, stream, b"n", 4, LATE_US + 1).runs == ((0, 4, 1, 1),)
 
@@ -134,7 +134,7 @@ def test_later_messages_of_a_late_key_come_back_with_it() -> None:
     get(consumers, stream, b"m", 2)
     get(consumers, stream, b"m", 2, NOW_US + 5)
     assert decide.expire(consumers, stream, LATE_US).records == (
-        FlightReturned(BILLING, b"m", decide.LATE, (0, 2), (2, 1)),
+        FlightReturned(BILLING, b"m", decide.LATE, (0, 2), (2, 1), LATE_US),
     )
 
 
@@ -204,7 +204,7 @@ def test_so_many_consumers_are_looked_at_in_one_go(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(decide, "EXPIRED_MAX", 2)
     stream, consumers = Stream(1), ConsumerTable()
     for name in (b"a", b"b", b"c"):
-        decide.create(consumers, name, 0, stream, NOW_US)
+        decide.create(consumers, name, 0, stream, NOW_US, retry_us=0)
         decide.get(consumers, asking(name, b"m", max_messages=1), stream, NOW_US)
     assert decide.expire(consumers, stream, LATE_US).value == {b"a", b"b"}
     assert decide.next_deadline_us(consumers) == LATE_US

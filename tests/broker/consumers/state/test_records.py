@@ -39,7 +39,7 @@ EACH: list[Record] = [
     HistoryChanged(HISTORY, 2**63 - 1),
     CheckpointBegun(()),
     ConsumerRows((ConsumerRow(b"billing", 1, 2, 3, 4, 5, 6, 7, 8, 9), ConsumerRow(b"audit", *[0] * 9))),
-    UnfinishedRows(b"billing", ((1, 2, 0),), ((3, 1, 1, b"m", 5),), ((0, 9, 1, 5, "no"),)),
+    UnfinishedRows(b"billing", ((1, 2, 0, 0),), ((3, 1, 1, b"m", 5),), ((0, 9, 1, 5, "no"),)),
     CheckpointEnded(2),
 ]
 
