@@ -35,7 +35,8 @@ messages are shared among them.
 
 With a command after --, it is run once for each message, one at a time, with the message on its standard input and
 TAILRACE_MESSAGE_STREAM, _SEQ, _TIMESTAMP_US, _DELIVERIES and, if it has a key, _KEY in its environment. A message is
-finished when the command ends with exit code 0; any other end reports a failure, and the message is delivered again.
+finished when the command ends with exit code 0; any other end reports a failure, and the message is delivered again
+later: after a second, then two, and so on to a minute, or as the consumer was made, or after --retry-after.
 Without a command each message is printed, and finished once it is written.
 
 Exit codes: 0 done, 1 refused by the broker, or the command failed for some message, 2 wrong arguments or a command
@@ -52,6 +53,9 @@ STDOUT = 1
 @click.option("--count", "-n", type=click.IntRange(1), help="Stop after N messages.")
 @click.option("--wait", "wait_s", type=click.FloatRange(0), metavar="SECONDS", help="Stop if none comes for so long.")
 @click.option("--ack-wait", "ack_wait_s", type=float, metavar="SECONDS", help="The longest that COMMAND may take.")
+@click.option(
+    "--retry-after", "retry_s", type=click.FloatRange(0), metavar="SECONDS", help="A failed message's wait, each time."
+)
 @click.option("--member", metavar="NAME", help="This member's name, for one that comes back.")
 @json_option
 @reconnect_option
@@ -64,6 +68,7 @@ def command(
     count: int | None,
     wait_s: float | None,
     ack_wait_s: float | None,
+    retry_s: float | None,
     member: str | None,
     as_json: bool,
     reconnect_s: float,
@@ -77,20 +82,30 @@ def command(
             member=member,
             batch=1 if words else 100,
             ack_wait_s=ack_wait_s,
-            deliveries_max=None,
         ) as consumer,
     ):
-        failed = consume(consumer, words, count, wait_s, as_json=as_json)
+        failed = consume(consumer, words, count, wait_s, retry_s, as_json=as_json)
     return REFUSED if failed else OK
 
 
-def consume(consumer: Consumer, words: Sequence[str], count: int | None, wait_s: float | None, *, as_json: bool) -> int:
-    """Until `count` messages, or until none has come for `wait_s`. Returns how many failed."""
+def consume(
+    consumer: Consumer,
+    words: Sequence[str],
+    count: int | None,
+    wait_s: float | None,
+    retry_s: float | None,
+    *,
+    as_json: bool,
+) -> int:
+    """Until `count` messages, or until none has come for `wait_s`. Returns how many failed.
+
+    `retry_s`: how long a failed message waits; None as the consumer was made.
+    """
     failed = taken = 0
     while (count is None or taken < count) and (message := _next(consumer, wait_s)) is not None:
         taken += 1
         if words:
-            failed += not _handle(message, words)
+            failed += not _handle(message, words, retry_s)
             consumer.flush()
         else:
             write_all(STDOUT, render_json([message]) if as_json else render_plain([message]))
@@ -109,7 +124,7 @@ def _next(consumer: Consumer, wait_s: float | None) -> ConsumedMessage | None:
             click.echo(f"tailrace: {trimmed}", err=True)
 
 
-def _handle(message: ConsumedMessage, words: Sequence[str]) -> bool:
+def _handle(message: ConsumedMessage, words: Sequence[str], retry_s: float | None) -> bool:
     """Runs the command for one message, and settles it; whether it succeeded. Raises CommandError."""
     try:
         code = subprocess.run(words, input=message.payload, env=environment_of(message), check=False).returncode
@@ -119,7 +134,7 @@ def _handle(message: ConsumedMessage, words: Sequence[str]) -> bool:
         message.ack()
         return True
     how = f"exit code {code}" if code > 0 else f"signal {-code}"
-    message.nack(f"{words[0]}: {how}")
+    message.nack(f"{words[0]}: {how}", retry_s)
     click.echo(f"tailrace: seq {message.seq}: {words[0]}: {how}", err=True)
     return False
 

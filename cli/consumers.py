@@ -75,6 +75,8 @@ def list_consumers(stream: str, as_json: bool) -> int:
 @click.option(
     "--ack-wait", "ack_wait_s", type=float, metavar="SECONDS", help="Deliver a message again after this time."
 )
+@click.option("--retry", "retry_s", type=float, metavar="SECONDS", help="Wait so long after a first failure; doubles.")
+@click.option("--retry-max", "retry_max_s", type=float, metavar="SECONDS", help="Wait at most so long.")
 @click.option("--deliveries", type=int, metavar="N", help="Deliver a message at most N times; 0: no end.")
 @json_option
 @server_options
@@ -83,12 +85,20 @@ def create_consumer(
     group: str,
     start: StartPlace,
     ack_wait_s: float | None,
+    retry_s: float | None,
+    retry_max_s: float | None,
     deliveries: int | None,
     as_json: bool,
 ) -> int:
     """Make the durable consumer GROUP of STREAM. One that exists with these settings goes on as it is."""
     with broker_client() as client:
-        next_seq = client.create_consumer(stream, group, start, ack_wait_s=ack_wait_s, deliveries_max=deliveries)
+        next_seq = client.create_consumer(
+            *(stream, group, start),
+            ack_wait_s=ack_wait_s,
+            deliveries_max=deliveries,
+            retry_s=retry_s,
+            retry_max_s=retry_max_s,
+        )
     _show_place(stream, group, next_seq, as_json)
     return OK
 

@@ -74,9 +74,9 @@ FULL: dict[str, m.AnyMessage] = {
     "RETURNED": r.Returned(1, b""),
     "FENCE": r.Fence(1, b"s", 2),
     "FENCED": r.Fenced(1, "slave", 2),
-    "CONSUME": c.Consume(1, "create", b"s", b"n", From("seq", 0), 0.5, 1, 3, 1, b"m"),
+    "CONSUME": c.Consume(1, "create", b"s", b"n", From("seq", 0), 0.5, 1, 3, 1, b"m", 0.5, 1.5),
     "CONSUMED": c.Consumed(1, 0, True, True, (STANDING,)),
-    "GET": c.Get(1, b"s", b"n", b"m", ((0, 1, 1),), ((2, 1, "why"),), 1, 1, 1, True, 3, 1, 1),
+    "GET": c.Get(1, b"s", b"n", b"m", ((0, 1, 1),), ((2, 1, "why"),), 1, 1, 1, True, 3, 1, 1, ((2, 1, 9),)),
     "LIST": listing.List(1, "names", b"p", b"a"),
     "LISTED": listing.Listed(1, ("n",), (STREAM_ROW,), (WORKER_ROW,), "n", 1),
 }
@@ -272,7 +272,11 @@ def test_what_is_said_of_consumers() -> None:
     assert [row[0] for row in table("standing")] == [each.name for each in fields(c.Standing)]
     assert f"feature `{c.FEATURE}`" in TEXT
     assert f"closed for {GRACE_US // 1_000_000} s" in " ".join(TEXT.split())
-    assert f"in flight at most; left out: {DEFAULTS[0] // 1_000_000} |" in TEXT
+    ack_wait_us, deliveries, retry_us, retry_max_us = DEFAULTS
+    assert f"in flight at most; left out: {ack_wait_us // 1_000_000} |" in TEXT
+    assert f"any number of times; left out: {deliveries} |" in TEXT
+    assert f"0: no wait; left out: {retry_us // 1_000_000} |" in TEXT
+    assert f"left out: {retry_max_us // 1_000_000}, or `retry_s` if that is more |" in TEXT
     assert "for at least two seconds" in " ".join(TEXT.split()) and serving.COPY_WAIT_MIN_S == 2.0
 
 
@@ -297,6 +301,8 @@ def test_the_limits_of_what_is_said_of_consumers() -> None:
         c.WAIT_MAX_MS,
         c.ACK_WAIT_MAX_S,
         c.DELIVERIES_MAX,
+        c.ACK_WAIT_MAX_S,
+        c.DELAY_MAX_MS,
         c.STALE_MAX,
         serving.GETS_MAX,
         serving.MEMBERS_MAX,

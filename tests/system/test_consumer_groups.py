@@ -108,7 +108,7 @@ def test_members_come_and_go_under_load(node: Node, client: Client, tmp_path: Pa
     """
     seed, length_s = chosen_seed(), chosen_length_s(LENGTH_S)
     dice = random.Random(seed)
-    wishes = {"start": tailrace.START, "ack_wait_s": ACK_WAIT_S, "deliveries_max": 0, "batch": 30}
+    wishes = {"start": tailrace.START, "ack_wait_s": ACK_WAIT_S, "retry_s": 0.05, "deliveries_max": 0, "batch": 30}
     members = specs(node, tmp_path, "chaos", ["a", "b", "c", "new"], 0.001, **wishes)
     members = {name: replace(spec, books=tmp_path / "shared.db") for name, spec in members.items()}  # one order of all
     count = 0
@@ -191,7 +191,7 @@ def test_what_cannot_be_done_is_a_dead_letter(node: Node, client: Client, tmp_pa
     """Once each, with the reason; the rest of its key goes on behind it."""
     names = [f"{BAD if number % 10 == 3 else 'k'}/{number}" for number in range(60)]
     bad = [number for number, name in enumerate(names) if name.startswith(BAD)]
-    members = specs(node, tmp_path, "letters", ["a", "b"], 0.0, start=tailrace.START, deliveries_max=3)
+    members = specs(node, tmp_path, "letters", ["a", "b"], 0.0, start=tailrace.START, deliveries_max=3, retry_s=0.05)
     with Members(members, work) as running_members:
         with client.batcher("letters") as batcher:
             for name in names:

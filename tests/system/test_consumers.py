@@ -70,7 +70,7 @@ def test_who_comes_back_goes_on_where_it_was(client: tailrace.Client, node: Node
     assert seqs == list(range(MESSAGES))
     [info] = client.consumers("left")
     assert (info.name, info.next_seq, info.lag_messages, info.in_flight) == ("billing", MESSAGES, 0, 0)
-    assert (info.lag_s, info.redelivered, info.dead, info.deliveries_max) == (None, 0, 0, 5)
+    assert (info.lag_s, info.redelivered, info.dead, info.deliveries_max) == (None, 0, 0, 10)
 
 
 def test_making_moving_and_ending_them(client: tailrace.Client) -> None:
@@ -187,7 +187,7 @@ def test_dead_letters(client: tailrace.Client) -> None:
     client.publish("doomed", b"poison", key="a", headers={"shop": "7"})
     client.publish("doomed", b"fine too", key="a")
     given: list[tuple[bytes, int]] = []
-    with client.consumer("doomed", "billing", deliveries_max=3) as consumer:
+    with client.consumer("doomed", "billing", deliveries_max=3, retry_s=0.05) as consumer:
         while len(given) < 5:
             message = next(consumer)
             given.append((message.payload, message.deliveries))
@@ -212,9 +212,9 @@ def test_dead_letters(client: tailrace.Client) -> None:
 
 def test_what_takes_too_long_goes_to_another(client: tailrace.Client) -> None:
     publish(client, "late", 1)
-    slow = client.consumer("late", "billing", ack_wait_s=0.3)
+    slow = client.consumer("late", "billing", ack_wait_s=0.3, retry_s=0.05)
     message = next(slow)
-    other = client.consumer("late", "billing", ack_wait_s=0.3)
+    other = client.consumer("late", "billing", ack_wait_s=0.3, retry_s=0.05)
     again = next(other)
     assert (again.seq, again.deliveries) == (0, 2)
     message.ack()

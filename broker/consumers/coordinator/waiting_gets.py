@@ -25,7 +25,7 @@ class WaitingGet:
     def __init__(
         self, wanted: Get, so_far: GetResult, done: Callable[[Any], None], deadline_s: float, asked_us: int
     ) -> None:
-        self.wanted = replace(wanted, finished=(), failed=())
+        self.wanted = replace(wanted, finished=(), failed=(), delays=())
         self.so_far = so_far
         self._done: Callable[[Any], None] | None = done
         self.deadline_s = deadline_s

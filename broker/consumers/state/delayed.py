@@ -67,7 +67,7 @@ class Delayed:
 
     def blocks(self, key: bytes, seq: int) -> bool:
         """Whether an earlier message of this key is here. Call `learn` before."""
-        seqs = self._by_key.get(key)
+        seqs = self._by_key.get(key, [])
         while seqs and not self.runs.overlap(seqs[0], seqs[0]):
             heapq.heappop(seqs)
             self._entries -= 1

@@ -179,10 +179,11 @@ def unpack(payload: bytes | bytearray | memoryview) -> Record:
     if type(fields) is not tuple or not fields or type(fields[0]) is not int or fields[0] not in _READERS:
         raise BadRecord(f"no record known here: {_shown(fields)}")
     kind, readers = _READERS[fields[0]]
-    if len(fields) != len(readers) + 1:
-        raise BadRecord(f"{_shown(fields)}: {len(fields) - 1} fields, not {len(readers)}")
+    given = len(fields) - 1
+    if given not in (len(readers), _OLDER_FIELDS.get(kind)):
+        raise BadRecord(f"{_shown(fields)}: {given} fields, not {len(readers)}")
     try:
-        return kind(*(reader(value) for reader, value in zip(readers, fields[1:], strict=True)))
+        return kind(*(reader(value) for reader, value in zip(readers[:given], fields[1:], strict=True)))
     except ValueError as error:
         raise BadRecord(f"{_shown(fields)}: {error}") from None
 
@@ -235,14 +236,16 @@ def _array(value: Any) -> Any:
     return value
 
 
-def _rows(*readers: _FieldReader) -> _FieldReader:
-    """Reads an array of rows, each with these fields."""
+def _rows(*readers: _FieldReader, older: int = -1) -> _FieldReader:
+    """Reads an array of rows, each with these fields, or with the `older` first of them; the others are 0 then."""
 
     def read(value: Any) -> Any:
         return tuple(_row(each) for each in _array(value))
 
     def _row(row: Any) -> tuple[Any, ...]:
-        if len(_array(row)) != len(readers):
+        if len(_array(row)) == older:
+            row += (0,) * (len(readers) - older)
+        if len(row) != len(readers):
             raise ValueError(f"{_shown(row)} has not {len(readers)} fields")
         return tuple(reader(field) for reader, field in zip(readers, row, strict=True))
 
@@ -250,7 +253,7 @@ def _rows(*readers: _FieldReader) -> _FieldReader:
 
 
 _ROW: Final = (_name, *([_number] * (len(ConsumerRow._fields) - 1)))
-_read_rows = _rows(*_ROW)
+_read_rows = _rows(*_ROW, older=len(_ROW) - len(ConsumerRow._field_defaults))
 _read_terms = _rows(_number, _number, _text)
 
 
@@ -280,7 +283,7 @@ _READERS: Final[Mapping[int, tuple[Callable[..., Record], tuple[_FieldReader, ..
         UnfinishedRows,
         (
             _name,
-            _rows(_number, _number, _number, _number),
+            _rows(_number, _number, _number, _number, older=3),
             _rows(_number, _number, _number, _name, _number),
             _rows(_number, _number, _number, _number, _text),
         ),
@@ -288,3 +291,5 @@ _READERS: Final[Mapping[int, tuple[Callable[..., Record], tuple[_FieldReader, ..
     11: (CheckpointEnded, (_number,)),
 }
 _NUMBERS: Final[Mapping[Any, int]] = {kind: number for number, (kind, _readers) in _READERS.items()}
+_OLDER_FIELDS: Final[Mapping[Any, int]] = {Progress: 8, FlightReturned: 5, ConsumerCreated: 5}
+"""How many fields these records had before failed messages waited: without the others, none does."""

@@ -64,7 +64,11 @@ def _flag(value: Any) -> bool:
 
 
 def _seconds(value: Any) -> bool:
-    return type(value) in (int, float) and 0 < value <= c.ACK_WAIT_MAX_S
+    return type(value) in (int, float) and 0 <= value <= c.ACK_WAIT_MAX_S
+
+
+def _seconds_over_0(value: Any) -> bool:
+    return _seconds(value) and value > 0
 
 
 def _name(value: Any) -> bool:
@@ -101,7 +105,8 @@ def _map(needed: Mapping[str, ValueCheck], others: Mapping[str, ValueCheck] | No
 
 _SEQ = _number()
 _NUMBERS = ("next_seq", "lag_messages", "in_flight", "members", "redelivered", "dead", "idle_us", "deliveries_max")
-_STANDING = _map({"name": _name, "ack_wait_s": _seconds, **dict.fromkeys(_NUMBERS, _SEQ)}, {"lag_us": _SEQ})
+_WAITS: Final[Mapping[str, ValueCheck]] = {"ack_wait_s": _seconds_over_0, "retry_s": _seconds, "retry_max_s": _seconds}
+_STANDING = _map({"name": _name, **_WAITS, **dict.fromkeys(_NUMBERS, _SEQ)}, {"lag_us": _SEQ})
 
 _NOTHING: Final = ResultShape(SHORT_BYTES_MAX, 1, _map({}))
 _DEEDS: Final[Mapping[str, ResultShape]] = {

@@ -177,11 +177,24 @@ def test_it_waits_as_long_as_it_said(office: Office) -> None:
 
 def test_it_is_given_what_comes_back(office: Office) -> None:
     office.runs(b"a", most=10)
-    waiting = office.get(b"b", wait_ms=1_000)
+    waiting = office.get(b"b", wait_ms=60_000)
     office.turn()
     office.get(b"a", failed=[[4, "no"]], finished=[[0, 3], [5, 9]], most=0)
     office.turn()
+    assert not waiting, "it has failed, and waits for a second first"
+    office.tick(1.0)
+    assert not waiting
+    office.tick(0.2)  # the jitter
     assert waiting[0]["runs"] == ((4, 1, 1, 1),)
+
+
+def test_it_is_given_at_once_what_returns_without_a_failure(office: Office) -> None:
+    office.runs(b"a", most=10)
+    waiting = office.get(b"b", wait_ms=60_000)
+    office.turn()
+    office.consume("leave", member=b"a")
+    office.turn()
+    assert waiting[0]["runs"] == ((0, 10, 0, 1),)
 
 
 def test_it_is_given_what_is_due(office: Office) -> None:
@@ -191,6 +204,8 @@ def test_it_is_given_what_is_due(office: Office) -> None:
     office.tick(1.9)
     assert not waiting
     office.tick(0.2)
+    assert not waiting and office.rows()[b"quick"]["in_flight"] == 0
+    office.tick(1.2)
     assert waiting[0]["runs"] == ((0, 3, 1, 1),)
 
 

@@ -129,7 +129,9 @@ def test_a_checkpoint_says_all(office: Office, monkeypatch: pytest.MonkeyPatch) 
     before = office.rows()
     again = office.crash()
     assert again.rows() == before
-    assert again.runs(b"b", most=1) == [(4, 1, 1)]
+    assert again.runs(b"b", most=1) == [(10, 1, 0)], "the failed one waits, also after the crash"
+    again.tick(1.2)
+    assert again.runs(b"c", most=1) == [(4, 1, 1)]
     assert again.runs(b"a", most=9) == [(3, 1, 0), (6, 4, 0)]
 
 

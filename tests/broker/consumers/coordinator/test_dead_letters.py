@@ -57,9 +57,10 @@ def test_what_has_failed_too_often_is_a_dead_letter(office: Office) -> None:
 
 
 def test_what_was_due_too_often_is_one_too(office: Office) -> None:
-    office.create(b"quick", ack_wait_s=1.0, deliveries_max=2)
+    office.create(b"quick", ack_wait_s=1.0, deliveries_max=2, retry_s=2.0)
     office.runs(consumer=b"quick", most=1)
     office.tick(1.5)
+    office.tick(2.5)
     assert office.runs(consumer=b"quick", most=1) == [(0, 1, 1)]
     office.tick(1.5)
     assert [letter[::2] for letter in letters(office)] == [("0", b"0")]

@@ -41,6 +41,8 @@ def test_whether_there_is_something_for_a_member(office: Office) -> None:
     office.runs(b"a", most=10)
     assert not book.has_some(C)
     office.get(b"a", failed=[[3, "no"]], most=0)
+    assert not book.has_some(C), "it waits"
+    office.tick(1.2)
     assert book.has_some(C)
 
 

@@ -87,7 +87,9 @@ def test_the_list_says_how_far_each_is(office: Office) -> None:
         "dead": 0,
         "idle_us": 0,
         "ack_wait_s": 30.0,
-        "deliveries_max": 0,
+        "deliveries_max": 10,
+        "retry_s": 1.0,
+        "retry_max_s": 60.0,
     }
     assert "lag_us" not in rows[b"done"] and rows[b"done"]["idle_us"] == 3_000_000
 

@@ -72,10 +72,10 @@ def test_what_is_done_to_consumers(
 def test_the_list_has_a_row_for_each(node: World) -> None:
     owners, peer = Owners(node), node.connect()
     node.ask(peer, "consumers s")
-    row = dict(zip(COLUMNS[1:], (7, 3, 5, 2, 1, 0, 0, 4, 30.0, 5), strict=True))
+    row = dict(zip(COLUMNS[1:], (7, 3, 5, 2, 1, 0, 0, 4, 30.0, 5, 1.0, 60.0), strict=True))
     owners.answer({"consumers": [{"name": "é".encode(), **row}, {"name": b"n", **row, "lag_us": None}]})
     assert peer.take() == [
-        f"ok {' '.join(COLUMNS)}", "é 7 3 5 2 1 0 0 4 30.0 5", "n 7 3 - 2 1 0 0 4 30.0 5", ".",
+        f"ok {' '.join(COLUMNS)}", "é 7 3 5 2 1 0 0 4 30.0 5 1.0 60.0", "n 7 3 - 2 1 0 0 4 30.0 5 1.0 60.0", ".",
     ]  # fmt: skip
 
 

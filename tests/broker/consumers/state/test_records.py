@@ -30,16 +30,18 @@ from tailrace.shard.epochs import EPOCHS_MAX, EpochStart
 HISTORY = (EpochStart(1, 0, "a"), EpochStart(3, 17, ""))
 EACH: list[Record] = [
     ConsumerCreated(b"billing", 1_700_000_000_000_000, 5, 30_000_000, 0),
+    ConsumerCreated(b"billing", 1_700_000_000_000_000, 5, 30_000_000, 0, 1_000_000, 60_000_000),
     ConsumerReset(b"billing", 7, 0),
     ConsumerDeleted(b"billing"),
     Progress(b"billing", b"m", 9),
     Progress(b"billing", b"m", 9, 3, (0, 3, 9, 1), ((4, 1, "no"), (5, 2, "")), (6, 1), (20, 100)),
-    FlightReturned(b"billing", b"m", "late", (1, 2), (7, 1)),
+    Progress(b"billing", b"m", 9, failed=((4, 1, "no"), (5, 2, "")), delays=(0, 1)),
+    FlightReturned(b"billing", b"m", "late", (1, 2), (7, 1), 9),
     LetterPublished(b"billing", 3),
     HistoryChanged(HISTORY, 2**63 - 1),
     CheckpointBegun(()),
     ConsumerRows((ConsumerRow(b"billing", 1, 2, 3, 4, 5, 6, 7, 8, 9), ConsumerRow(b"audit", *[0] * 9))),
-    UnfinishedRows(b"billing", ((1, 2, 0, 0),), ((3, 1, 1, b"m", 5),), ((0, 9, 1, 5, "no"),)),
+    UnfinishedRows(b"billing", ((1, 2, 0, 0), (5, 1, 2, 7)), ((3, 1, 1, b"m", 5),), ((0, 9, 1, 5, "no"),)),
     CheckpointEnded(2),
 ]
 
@@ -54,8 +56,23 @@ def test_a_record_and_its_bytes(record: Record) -> None:
 def test_terms_and_rows_are_what_they_were() -> None:
     line = unpack(pack(HistoryChanged(HISTORY, 1)))
     assert isinstance(line, HistoryChanged) and isinstance(line.history[0], EpochStart)
-    kept = unpack(pack(EACH[9]))
+    kept = unpack(pack(next(each for each in EACH if isinstance(each, ConsumerRows))))
     assert isinstance(kept, ConsumerRows) and isinstance(kept.rows[0], ConsumerRow)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ([1, b"c", b"m", 9, 0, [], [[4, 1, "no"]], [], []], Progress(b"c", b"m", 9, failed=((4, 1, "no"),))),
+        ([2, b"c", b"m", "late", [1, 2], [7, 1]], FlightReturned(b"c", b"m", "late", (1, 2), (7, 1))),
+        ([3, b"c", 7, 5, 30, 2], ConsumerCreated(b"c", 7, 5, 30, 2)),
+        ([9, [[b"c", 1, 2, 3, 4, 5, 6, 7, 8, 9]]], ConsumerRows((ConsumerRow(b"c", 1, 2, 3, 4, 5, 6, 7, 8, 9),))),
+        ([10, b"c", [[1, 2, 1]], [], []], UnfinishedRows(b"c", ((1, 2, 1, 0),))),
+    ],
+)
+def test_records_from_before_failed_messages_waited(fields: object, expected: Record) -> None:
+    """Their consumers have no wait, and what had failed may be delivered at once."""
+    assert unpack(msgpack.packb(fields)) == expected
 
 
 def test_what_a_get_leaves_is_small() -> None:
@@ -96,6 +113,11 @@ def test_what_a_get_leaves_is_small() -> None:
         [7, [[each + 1, each, "a"] for each in range(EPOCHS_MAX + 1)], 0],
         [9, [[b"x"]]],
         [10, b"x", [[1, 1]], [], []],
+        [10, b"x", [[1, 1, 0, 0, 0]], [], []],
+        [10, b"x", [[1, 1, 0, -1]], [], []],
+        [1, b"c", b"m", 9, 0, [], [], [], [], [-1]],
+        [1, b"c", b"m", 9, 0, [], []],
+        [3, b"c", 7, 5, 30, 2, 0],
     ],
 )
 def test_what_is_no_record_is_said(fields: object) -> None:
