@@ -96,7 +96,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Nack:
-    """A message has failed, and is to be delivered again, `delay_ms` later (-1: as the consumer's settings say)."""
+    """A message has failed, and is to be delivered again, `delay_ms` later (-1: the consumer's own wait)."""
 
     stream: bytes
     name: bytes

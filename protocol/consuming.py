@@ -48,7 +48,7 @@ RETRY_MAX_S: Final = 60.0
 """The settings of a consumer that is created without them, in any protocol: its acknowledgement deadline, the most
 deliveries of a message, the wait after the first failed delivery, which doubles with each, and the longest wait."""
 OWN_DELAY_MS: Final = -1
-"""As a failed message's delay: as the consumer's settings say."""
+"""As a failed message's delay: the consumer's own wait."""
 CONSUMERS_MAX: Final = 20_000
 """The most consumers of a stream."""
 ROWS_MAX: Final = max(FINISHED_MAX, FAILED_MAX)
@@ -113,7 +113,7 @@ class Get:
 
     `fresh`: only messages that it does not have yet. `wait_ms`: how long to wait for the first. A `max_messages` of 0
     asks for none. `session`: a number that a program chooses at its start, which distinguishes it from an earlier one
-    of the same member; 0 for none. `delays`: of failed messages that do not wait as the consumer's settings say.
+    of the same member; 0 for none. `delays`: waits of failed messages, if not the consumer's own.
     """
 
     id: int

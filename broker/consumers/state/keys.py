@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 
 from tailrace.broker.consumers.state.ranges import DeliveryRun, SeqRange
 
-Blocks: TypeAlias = Callable[[bytes, int], bool]
+KeyBlocker: TypeAlias = Callable[[bytes, int], bool]
 """Whether a message of this key and seq must wait for an earlier one."""
 
 
@@ -39,7 +39,7 @@ class Keys:
                     by_seq.update(zip(range(start, seq), stream.keys(start, seq - 1), strict=True))
                 start = seq + 1
 
-    def free(self, first: int, last: int, member: bytes, blocks: Blocks | None = None) -> Iterator[SeqRange]:
+    def free(self, first: int, last: int, member: bytes, blocks: KeyBlocker | None = None) -> Iterator[SeqRange]:
         """Which of these messages, whose keys are known, the member may have: no other has one of the same key."""
         by_seq, member_of, start = self.by_seq, self._member_of, first
         for seq in range(first, last + 1):

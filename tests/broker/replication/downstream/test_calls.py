@@ -30,8 +30,8 @@ from tests.protocol.test_fields import ANY
 LONG = b"n" * 100
 STANDING: dict[str, Any] = {
     "name": LONG, "next_seq": NUMBER_MAX, "lag_messages": NUMBER_MAX, "lag_us": NUMBER_MAX, "in_flight": 65_536,
-    "members": 1_000, "redelivered": NUMBER_MAX, "dead": NUMBER_MAX, "idle_us": NUMBER_MAX, "ack_wait_s": 0.5, "retry_s": 0, "retry_max_s": 1.5,
-    "deliveries_max": 65_535,
+    "members": 1_000, "redelivered": NUMBER_MAX, "dead": NUMBER_MAX, "idle_us": NUMBER_MAX, "ack_wait_s": 0.5,
+    "retry_s": 0, "retry_max_s": 1.5, "deliveries_max": 65_535,
 }  # fmt: skip
 S = b"s" * 200
 GET = c.Get(1, S, LONG, LONG, max_messages=c.MESSAGES_MAX, max_bytes=c.GET_BYTES_MAX, wait_ms=c.WAIT_MAX_MS, session=7)
