@@ -297,13 +297,14 @@ PUBLISHED_RESULT: Final = struct.Struct("<QII")
 CREDIT_BODY: Final = struct.Struct("<IQ")
 HANDLE_BYTES: Final = 4
 
-_PUBLISH_TO_ONE = struct.Struct("<BIIBBHI")
+PUBLISH_TO_ONE: Final = struct.Struct("<BIIBBHI")
+"""A PUBLISH to one stream up to its frames: opcode, body length, request, ack, replicas, 1, handle."""
 PUBLISHED_ONE: Final = struct.Struct("<BIIQII")
 """A whole PUBLISHED about one stream: opcode, body length, request, first seq, count, subscribers."""
 PUBLISHED_ONE_BODY_BYTES: Final = PUBLISHED_HEAD.size + PUBLISHED_RESULT.size
 
 assert CHUNK_HEAD.size == HEAD_BYTES + HANDLE_BYTES
-assert _PUBLISH_TO_ONE.size == HEAD_BYTES + PUBLISH_HEAD.size + HANDLE_BYTES
+assert PUBLISH_TO_ONE.size == HEAD_BYTES + PUBLISH_HEAD.size + HANDLE_BYTES
 
 
 def pack(message: AnyMessage) -> bytes:
@@ -323,7 +324,7 @@ def pack_publish(request: int, ack: int, handles: Sequence[int], frames: Buffer,
             f"a publish of {len(frames)} bytes to {streams} streams; 1 to {PUBLISH_STREAMS_MAX} are allowed"
         )
     if streams == 1:
-        return _PUBLISH_TO_ONE.pack(Op.PUBLISH, length, request, ack, replicas, 1, handles[0])
+        return PUBLISH_TO_ONE.pack(Op.PUBLISH, length, request, ack, replicas, 1, handles[0])
     body = PUBLISH_HEAD.pack(request, ack, replicas, streams) + struct.pack(f"<{streams}I", *handles)
     return pack_envelope(Op.PUBLISH, body, len(frames))
 

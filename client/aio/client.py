@@ -32,7 +32,7 @@ from tailrace.core.places import START, EndPlace, StartPlace
 from tailrace.core.session import Session
 from tailrace.core.subscribe_options import OnTrimmed, SubscribeOptions, merged_options, subscribe_options
 from tailrace.core.values import PublishOptions, json_payload, msgpack_payload
-from tailrace.errors import ConnectFailed, OperationTimeout
+from tailrace.errors import ConnectFailed, OperationTimeout, TailraceError
 from tailrace.protocol.messages import Ack
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from tailrace.protocol.listing import WorkerRow
 
 T = TypeVar("T")
+_NONE, _APPENDED, _SYNCED = Ack.NONE, Ack.APPENDED, Ack.SYNCED
 
 
 def connect_async(
@@ -147,11 +148,22 @@ class AsyncClient(ClientInfo):
         """Publish one message and wait until what `ack` asks for is true. See `Client.publish`."""
         stream, data = checked_stream(stream), payload if type(payload) is bytes else checked_payload(payload)
         metadata = b"" if headers is None and key is None else pack_headers(headers, key)
-        if ack is Ack.NONE and not replicas:
+        if ack is _NONE and not replicas:
             receipt = self._driver.hold(stream, data, metadata)
             if receipt is not None:
                 return receipt
-        return (await self._publish((stream,), [data], metadata, ack, replicas, timeout_s, retry))[0]
+        elif timeout_s is None and retry and (ack is _APPENDED or ack is _SYNCED) and not replicas:
+            waiter = self._driver.join(stream, data, metadata, ack)
+            if waiter is not None:
+                outcome = await waiter
+                if isinstance(outcome, TailraceError):
+                    raise outcome
+                return outcome
+        limit = self._session.limits["max_message_bytes"]
+        wait_s = self._session.options.timeout_s if timeout_s is None else self._timeout(timeout_s)
+        publication = make_publication((stream,), [data], metadata, ack, replicas, wait_s, retry, limit)
+        await self._driver.publish(publication)
+        return publication.outcome()[0]
 
     async def publish_json(self, stream: str, value: Any, **options: Unpack[PublishOptions]) -> Receipt:
         """Publish a value as JSON, which `message.json()` reads. Options and errors are those of `publish`."""
@@ -236,7 +248,7 @@ class AsyncClient(ClientInfo):
         """
         driver, session = self._driver, self._session
         session.check_alive()
-        session.flush_unacknowledged(driver.now_s())
+        session.flush_held(driver.now_s())
         driver.advance()
         if not await driver.wait_until(lambda: session.is_flushed, driver.now_s() + self._timeout(timeout_s)):
             raise OperationTimeout("the messages without acknowledgement could not be sent in time")

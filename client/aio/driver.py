@@ -12,6 +12,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from tailrace.core.address import Address
 from tailrace.core.address_selector import STAGGER_S, ConnectAttempt
@@ -27,6 +28,10 @@ from tailrace.sockets import SILENT, is_numeric, tls_reason, transit, tune, why
 from tailrace.tls import context_for
 
 RECEIVE_BYTES = 256 << 10
+
+JoinedOutcome: TypeAlias = asyncio.Future[Receipt | TailraceError]
+"""What becomes of a message that was published together with others."""
+_READY = ConnectionPhase.READY
 
 
 class AsyncDriver:
@@ -91,20 +96,39 @@ class AsyncDriver:
     def hold(self, stream: str, payload: bytes, metadata: bytes) -> Receipt | None:
         """Publishes a message without acknowledgement, together with others of the loop's turn; None if it must go by
         itself, such as when there is no room."""
-        session, held = self.session, self.session.unacknowledged
-        if session.phase is not ConnectionPhase.READY or len(payload) + len(metadata) > held.message_bytes_max:
+        session, held = self.session, self.session.held
+        if session.phase is not _READY or len(payload) + len(metadata) > held.message_bytes_max:
             return None
-        if not held.nbytes:
-            if not self.has_room:
-                return None
-            if not self._is_turn_scheduled:
-                self._is_turn_scheduled = True
-                self.loop.call_soon(self._end_turn)
+        if not held.nbytes and not self.has_room:
+            return None
         receipt = held.add(stream, payload, metadata)
-        if held.nbytes >= held.full_bytes:
-            session.flush_unacknowledged(self.loop.time())
-            self._write()
+        if not self._is_turn_scheduled or held.nbytes >= held.full_bytes:
+            self._schedule_held()
         return receipt
+
+    def join(self, stream: str, payload: bytes, metadata: bytes, ack: Ack) -> JoinedOutcome | None:
+        """Publishes a message together with others of the loop's turn; None if it must go by itself, such as the first
+        of them, or for want of room. Its outcome comes later; a task that is cancelled leaves it under way.
+        """
+        session, held = self.session, self.session.held
+        if session.phase is not _READY or len(payload) + len(metadata) > held.message_bytes_max:
+            return None
+        if not (held.nbytes or session.publications.in_flight) or self._queue or not session.is_open:
+            return None
+        outcome: JoinedOutcome = self.loop.create_future()
+        held.add(stream, payload, metadata, ack, outcome)
+        if not self._is_turn_scheduled or held.nbytes >= held.full_bytes:
+            self._schedule_held()
+        return outcome
+
+    def _schedule_held(self) -> None:
+        """Sends the held messages at the end of the loop's turn, or at once if the buffer is full."""
+        if not self._is_turn_scheduled:
+            self._is_turn_scheduled = True
+            self.loop.call_soon(self._end_turn)
+        if self.session.held.is_full:
+            self.session.flush_held(self.loop.time())
+            self._write()
 
     # --- the step -----------------------------------------------------------------------------------------------------
 
@@ -124,8 +148,8 @@ class AsyncDriver:
     def _end_turn(self) -> None:
         self._is_turn_scheduled = False
         if not self.is_severed:
-            if self.session.unacknowledged.nbytes:
-                self.session.flush_unacknowledged(self.loop.time())
+            if self.session.held.nbytes:
+                self.session.flush_held(self.loop.time())
             self.advance()
 
     def advance(self) -> None:
@@ -168,7 +192,11 @@ class AsyncDriver:
         session = self.session
         for publication in session.publications.settled:
             waiter = publication.waiter
-            if waiter is not None and not waiter.done():
+            if publication.waiters is not None:
+                for each, outcome in zip(publication.waiters, publication.outcomes(), strict=True):
+                    if not each.done():
+                        each.set_result(outcome)
+            elif waiter is not None and not waiter.done():
                 waiter.set_result(None)
         session.publications.settled.clear()
         for woken in session.woken:
@@ -195,14 +223,15 @@ class AsyncDriver:
     async def _dial(self, attempt: ConnectAttempt) -> None:
         """Connect, and be taken if no other attempt was. It is cancelled when it is of no use any more."""
         session, address = self.session, attempt.address
-        stagger_s = None if is_numeric(address.host) else STAGGER_S
+        options: dict[str, Any] = {"ssl": context_for(address, session.options.tls)}
+        if not is_numeric(address.host) and isinstance(self.loop, asyncio.BaseEventLoop):  # other loops do not know it
+            options["happy_eyeballs_delay"] = STAGGER_S
         try:
             transport, _receiver = await self.loop.create_connection(
                 lambda: _Receiver(self),
                 address.host,
                 address.port,
-                happy_eyeballs_delay=stagger_s,
-                ssl=context_for(address, session.options.tls),
+                **options,
             )
         except (OSError, UnicodeError) as error:
             self._dial_tasks.pop(attempt, None)
@@ -276,7 +305,7 @@ class AsyncDriver:
         session, deadline_s = self.session, self.now_s() + timeout_s
         try:
             if not session.is_over:
-                session.flush_unacknowledged(self.now_s())
+                session.flush_held(self.now_s())
                 session.flush_consumers(self.now_s())
                 self.advance()
                 await self.wait_until(lambda: session.is_settled or session.is_over, deadline_s)
@@ -289,6 +318,7 @@ class AsyncDriver:
     def abort(self) -> None:
         """End now."""
         self.session.abort()
+        self.session.flush_held(self.now_s())  # and so fails those that wait
         self._take_queue(self.now_s())
         for task in self._dial_tasks.values():
             task.cancel()

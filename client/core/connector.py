@@ -196,7 +196,8 @@ class Connector:
         except BrokerFault as fault:
             self._disconnect(fault, now_s)
             return
-        link.welcome = self.welcome = welcome
+        link.greeted(welcome)
+        self.welcome = welcome
         self.limits = {**self.limits, **welcome.limits}
         self.connections += 1
         self.phase = ConnectionPhase.READY

@@ -69,7 +69,12 @@ class Heartbeat:
     def due_s(self) -> float:
         """When to check again."""
         idle_s = self._received_s + self._interval_s * (self._pings + 1)
-        return min(idle_s, self._owed_due_s) if self.owed else idle_s
+        if not self.owed:
+            return idle_s
+        owed_due_s = self._quiet_since_s + self._silence_s * PING_PART
+        if self._pinged_s >= owed_due_s:
+            owed_due_s = self._owed_due_s
+        return idle_s if idle_s < owed_due_s else owed_due_s
 
     @property
     def _owed_due_s(self) -> float:

@@ -22,6 +22,10 @@ FEATURES: Final = frozenset({CONSUMERS, LISTING})
 COPIED_MAX_BYTES: Final = 4_096
 """Of frames that are put into one buffer with their head: a system call takes a bounded number of buffers."""
 
+_PUBLISH: Final = int(m.Op.PUBLISH)
+_TO_ONE_BYTES: Final = m.PUBLISH_HEAD.size + m.HANDLE_BYTES  # of a body, before the frames
+_pack_to_one = m.PUBLISH_TO_ONE.pack
+
 
 class BrokerLink:
     """State from connecting until the loss; never used again."""
@@ -34,6 +38,7 @@ class BrokerLink:
         "codec",
         "heartbeat",
         "login",
+        "numbered",
         "outgoing",
         "useful",
         "welcome",
@@ -52,6 +57,7 @@ class BrokerLink:
         self.heartbeat = heartbeat
         self._transit = transit
         self.welcome: m.Welcome | None = None
+        self.numbered = False  # the broker recognises repeated publishes by their numbers
         self.useful = False  # it has brought a message or an acknowledgement
         self._handles: dict[str, int] = {}
         self._handles_made = 0
@@ -61,23 +67,23 @@ class BrokerLink:
         hello = m.Hello(m.VERSION, tuple(sorted(features)), CLIENT_NAME, options.token)
         self.send(self.login.hello(hello, options))
 
-    @property
-    def numbered(self) -> bool:
-        """Whether the broker recognises repeated publishes by their numbers."""
-        return self.welcome is not None and m.PRODUCERS_FEATURE in self.welcome.features
+    def greeted(self, welcome: m.Welcome) -> None:
+        self.welcome = welcome
+        self.numbered = m.PRODUCERS_FEATURE in welcome.features
 
     def send(self, message: m.AnyMessage) -> None:
         self.outgoing.add(m.pack(message))
 
     def publish(self, publication: PendingPublication) -> None:
         """Behind an OPEN for each stream that has no handle yet. The frames must not change before they are sent."""
-        streams, handles_of = publication.streams, self._handles
+        streams, handles_of, frames = publication.streams, self._handles, publication.frames
+        request, ack, replicas = publication.request, publication.ack, publication.replicas
         if len(streams) == 1:
-            handles = [handles_of.get(streams[0]) or self._open(streams[0])]
+            handle = handles_of.get(streams[0]) or self._open(streams[0])
+            head = _pack_to_one(_PUBLISH, _TO_ONE_BYTES + len(frames), request, ack, replicas, 1, handle)
         else:
             handles = [handles_of.get(stream) or self._open(stream) for stream in streams]
-        frames = publication.frames
-        head = m.pack_publish(publication.request, publication.ack, handles, frames, publication.replicas)
+            head = m.pack_publish(request, ack, handles, frames, replicas)
         if len(frames) > COPIED_MAX_BYTES:
             self.outgoing.add(head, frames)
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -60,8 +59,7 @@ class Message(NamedTuple):
         return f"Message({self.stream!r}, seq={self.seq}, timestamp_us={self.timestamp_us}, payload={shown}{headers})"
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(NamedTuple):
     """An acknowledged publish: `count` messages, the first of which has `seq`.
 
     `subscribers`: how many subscriptions the node had on the stream. Without an acknowledgement (`Ack.NONE`) seq is -1
@@ -70,7 +68,7 @@ class Receipt:
 
     stream: str
     seq: int
-    count: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of this name
     subscribers: int
 
     @property

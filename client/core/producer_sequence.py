@@ -58,6 +58,11 @@ class ProducerSequence:
         """Whether all earlier ones have their result."""
         return next(iter(self.undone), publication.number) == publication.number
 
+    def replace(self, number: int, parts: Iterable[int]) -> None:
+        """The publish with this number continues as these."""
+        del self.undone[number]
+        self.undone = dict.fromkeys(sorted((*self.undone, *parts)))
+
 
 class SequencePosition(NamedTuple):
     """In a sequence: the publish's first message has this number."""

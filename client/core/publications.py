@@ -9,8 +9,10 @@ With numbers (`tailrace.core.producer_sequence`) it may be sent as often as it t
 from __future__ import annotations
 
 import math
+import struct
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from operator import attrgetter
 from typing import Any, Final
 
@@ -47,38 +49,33 @@ DOUBTFUL: Final = "unavailable"
 CLEAR_AFTER_DOUBT: Final = (NumbersMissing, ProducerUnknown, NotReplicated)
 """Errors that are true as well of a publish of which an earlier attempt may be logged."""
 REQUEST_MAX: Final = (1 << 32) - 1
+FRAME_LENGTH: Final = struct.Struct("<I")
+"""What a frame begins with."""
 UNKNOWN: Final = "it may or may not be logged"
 
 _NONE: Final = Ack.NONE
 _by_number = attrgetter("number")
+_new_tuple = tuple.__new__  # without the Python function that a NamedTuple has
 
 
 class PendingPublication:
     """One PUBLISH: the same frames for each of `streams`. Once `done` it has `receipts` or an `error`."""
 
-    __slots__ = (
-        "ack",
-        "count",
-        "deadline_s",
-        "done",
-        "doubtful",
-        "error",
-        "frames",
-        "marked",
-        "not_before_s",
-        "number",
-        "position",
-        "receipts",
-        "refusal",
-        "replicas",
-        "request",
-        "retry",
-        "streams",
-        "timeout_s",
-        "tries",
-        "waiter",
-        "was_sent",
-    )
+    number = 0
+    request = 0  # its number on the wire; those in flight are far fewer than there are numbers
+    deadline_s = math.inf
+    not_before_s = -math.inf
+    tries: Backoff | None = None
+    refusal: BrokerError | None = None  # the latest that was not taken for an answer
+    was_sent = False  # or may have been
+    doubtful = False  # it may be logged, but no answer confirmed it
+    position: SequencePosition | None = None  # its numbers, once it has some
+    marked: SequencePosition | None = None
+    done = False
+    receipts: tuple[Receipt, ...] = ()
+    error: TailraceError | None = None
+    waiter: Any = None  # for the shell's use
+    waiters: list[Any] | None = None  # the same for each message, if each of them was published by itself
 
     def __init__(
         self,
@@ -90,8 +87,6 @@ class PendingPublication:
         replicas: int = 0,
         retry: bool = True,
     ) -> None:
-        self.number = 0
-        self.request = 0  # its number on the wire; those in flight are far fewer than there are numbers
         self.streams = streams
         self.frames = frames
         self.count = count
@@ -99,18 +94,6 @@ class PendingPublication:
         self.replicas = replicas
         self.retry = retry
         self.timeout_s = timeout_s
-        self.deadline_s = math.inf
-        self.not_before_s = -math.inf
-        self.tries: Backoff | None = None
-        self.refusal: BrokerError | None = None  # the latest that was not taken for an answer
-        self.was_sent = False  # or may have been
-        self.doubtful = False  # it may be logged, but no answer confirmed it
-        self.position: SequencePosition | None = None  # its numbers, once it has some
-        self.marked: SequencePosition | None = None
-        self.done = False
-        self.receipts: tuple[Receipt, ...] = ()
-        self.error: TailraceError | None = None
-        self.waiter: Any = None  # for the shell's use
 
     def fail(self, error: TailraceError) -> None:
         """It was never queued."""
@@ -123,6 +106,28 @@ class PendingPublication:
             raise self.error
         return self.receipts or tuple(Receipt(stream, -1, self.count, 0) for stream in self.streams)
 
+    def outcomes(self) -> list[Receipt] | list[TailraceError]:
+        """Returns a receipt, or an error, for each of `waiters`; to be called once it is done."""
+        if self.error is not None:
+            return [copy(self.error) for _ in range(self.count)]  # one that is raised belongs to who catches it
+        stream, first_seq, _count, subscribers = self.receipts[0]
+        return [_new_tuple(Receipt, (stream, first_seq + at, 1, subscribers)) for at in range(self.count)]
+
+    def split(self) -> list[PendingPublication]:
+        """One publish for each of `waiters`, with the numbers that their messages have."""
+        parts, end = [], 0
+        for at, waiter in enumerate(self.waiters or ()):
+            start, end = end, end + FRAME_LENGTH.unpack_from(self.frames, end)[0]
+            part = PendingPublication(self.streams, bytes(self.frames[start:end]), 1, self.ack, self.timeout_s)
+            part.number = self.number + at
+            part.request = part.number % REQUEST_MAX + 1
+            part.deadline_s, part.refusal, part.doubtful = self.deadline_s, self.refusal, self.doubtful
+            part.was_sent, part.waiters = self.was_sent, [waiter]
+            if self.position is not None:
+                part.position = SequencePosition(self.position.sequence, self.position.number + at)
+            parts.append(part)
+        return parts
+
 
 class Publications:
     """The publishes of one client. `settled` collects those that a caller may wait for, until the shell takes them."""
@@ -132,6 +137,7 @@ class Publications:
     ) -> None:
         self.settled: list[PendingPublication] = []
         self.nbytes = 0
+        self.count = 0  # publishes that are not done: of those that are one request together, each
         self.refused = 0  # errors about publishes that nobody waits for
         self.last_refusal: TailraceError | None = None
         self._max_count = max_count
@@ -150,19 +156,23 @@ class Publications:
     def __len__(self) -> int:
         return len(self._undone)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether there is room for one more."""
-        return not self._undone or (len(self._undone) < self._max_count and self.nbytes < self._max_bytes)
+    def has_room(self, count: int = 0, nbytes: int = 0) -> bool:
+        """Whether there is room for one more, behind `count` others with `nbytes` that are not added yet."""
+        if not (count or self._undone):
+            return True
+        return self.count + count < self._max_count and self.nbytes + nbytes < self._max_bytes
 
     def add(self, publication: PendingPublication, now_s: float) -> None:
-        self._numbers += 1
-        publication.number = self._numbers
-        publication.request = self._numbers % REQUEST_MAX + 1
-        publication.deadline_s = now_s + publication.timeout_s
-        if publication.deadline_s < self.due_s:
-            self.due_s = publication.deadline_s
-        self._undone[publication.number] = publication
+        """Registers it; it waits in `queue`."""
+        number = publication.number = self._numbers + 1
+        publication.request = number % REQUEST_MAX + 1
+        weight = 1 if publication.waiters is None else publication.count
+        self._numbers += weight
+        self.count += weight
+        publication.deadline_s = deadline_s = now_s + publication.timeout_s
+        if deadline_s < self.due_s:
+            self.due_s = deadline_s
+        self._undone[number] = publication
         self.queue.append(publication)
         self.nbytes += len(publication.frames)
 
@@ -178,6 +188,12 @@ class Publications:
         self.resume_s = math.inf
         if not self.queue:
             return []
+        if len(self.queue) == 1 and not self._retried:
+            publication = self.queue[0]
+            if publication.not_before_s <= now_s and publication.position is None:
+                to_number = numbered and publication.retry and publication.ack is not _NONE
+                if not to_number or self._sequences.join(publication):
+                    return self._take_only(publication)
         held: set[str] = set()
         if self._retried:
             retried = self._retried.values()
@@ -205,6 +221,17 @@ class Publications:
         self.queue = waiting
         return sendable
 
+    def _take_only(self, publication: PendingPublication) -> list[PendingPublication]:
+        """The only one in the queue, which is not sent again."""
+        if publication.position is not None:
+            nbytes = len(publication.frames)
+            self._sequences.mark(publication)
+            self.nbytes += len(publication.frames) - nbytes
+        publication.was_sent = True
+        self.in_flight[publication.request] = publication
+        self.queue.clear()
+        return [publication]
+
     def sent(self, publication: PendingPublication) -> None:
         """It was written to the socket. Without an acknowledgement to wait for it is done."""
         if publication.ack is _NONE:
@@ -213,13 +240,17 @@ class Publications:
 
     def published(self, request: int, results: tuple[StreamResult, ...]) -> bool:
         """The answer to a request; whether anybody waited for it."""
+        if len(results) == 1:
+            return self.settle([(0, 0, request, *results[0])])
         publication = self.in_flight.pop(request, None)
         if publication is None:
             return False
         if len(results) == len(publication.streams):
-            self._settle(publication, tuple(Receipt(*row) for row in _rows(publication.streams, results)))
+            publication.receipts = tuple(Receipt(*row) for row in _rows(publication.streams, results))
+            self._done(publication, failed=False)
+            self.settled.append(publication)
         else:
-            self._fail(publication, _miscounted(len(results), publication))
+            self._fail(publication, _miscounted(len(results), publication.count, publication))
         return True
 
     def settle(self, rows: Iterable[PublishedRow]) -> bool:
@@ -231,12 +262,20 @@ class Publications:
                 continue
             any_waited = True
             streams = publication.streams
-            if len(streams) == 1:
-                publication.receipts = (Receipt(streams[0], first_seq, count, subscribers),)
-                self._done(publication, failed=False)
-                self.settled.append(publication)
-            else:
-                self._fail(publication, _miscounted(1, publication))
+            if len(streams) != 1 or (publication.waiters is not None and count != publication.count):
+                self._fail(publication, _miscounted(1, count, publication))
+                continue
+            publication.receipts = (_new_tuple(Receipt, (streams[0], first_seq, count, subscribers)),)
+            publication.done = True
+            if publication.position is not None:
+                publication.position[0].undone.pop(publication.number, None)
+            self._undone.pop(publication.number, None)
+            if self._retried:
+                self._retried.pop(publication.number, None)
+            self.count -= 1 if publication.waiters is None else publication.count
+            self.nbytes -= len(publication.frames)
+            publication.frames = b""
+            self.settled.append(publication)
         return any_waited
 
     def streams_of(self, request: int) -> tuple[str, ...]:
@@ -256,7 +295,7 @@ class Publications:
         if parts is None:
             self._fail(publication, _last_error(publication, broker_error(code, text, publication.streams[0])))
         elif len(parts) != len(publication.streams):
-            self._fail(publication, _miscounted(len(parts), publication))
+            self._fail(publication, _miscounted(len(parts), publication.count, publication))
         else:
             self._fail(publication, _failure(publication.streams, parts))
 
@@ -280,7 +319,7 @@ class Publications:
         if publication.doubtful or parts is not None:
             return False
         self._sequences.leave(publication)  # earlier messages are lost or unknown; this one is not logged
-        insort(self.queue, publication, key=_by_number)
+        self._queue_again(publication)
         return True
 
     def _try_after_others(
@@ -288,7 +327,7 @@ class Publications:
     ) -> None:
         """It was refused because of an earlier one, which is retried too."""
         if next(iter(sequence.undone)) in self._retried:
-            insort(self.queue, publication, key=_by_number)
+            self._queue_again(publication)
         else:
             self._try_again(publication, refusal, now_s)
 
@@ -298,7 +337,7 @@ class Publications:
         for publication in in_flight:
             publication.doubtful = True
             if publication.retry:
-                insort(self.queue, publication, key=_by_number)
+                self._queue_again(publication)
             else:
                 self._fail(publication, ConnectionLost(f"{error}; {UNKNOWN}"))
 
@@ -308,8 +347,9 @@ class Publications:
         self._undone = {each.number: each for each in undone}
         self._retried = {each.number: each for each in undone if each.tries is not None}
         self.in_flight = {each.request: each for each in undone if each.was_sent}
-        self.queue = [each for each in undone if not each.was_sent]
+        self.queue = sorted((each for each in undone if not each.was_sent), key=_by_number)
         self.nbytes = sum(len(each.frames) for each in undone)
+        self.count = sum(1 if each.waiters is None else each.count for each in undone)
         self.due_s = min((each.deadline_s for each in undone), default=math.inf)
         self._sequences.recover(undone)
         self.connection_lost(error)
@@ -363,12 +403,25 @@ class Publications:
         publication.refusal = refusal
         publication.not_before_s = now_s + publication.tries.next_s()
         self.resume_s = min(self.resume_s, publication.not_before_s)
-        insort(self.queue, publication, key=_by_number)
+        self._queue_again(publication)
 
-    def _settle(self, publication: PendingPublication, receipts: tuple[Receipt, ...]) -> None:
-        publication.receipts = receipts
-        self._done(publication, failed=False)
-        self.settled.append(publication)
+    def _queue_again(self, publication: PendingPublication) -> None:
+        """Queues it in its place. Of messages that were published one by one each goes by itself this time: some may be
+        logged and some not, and the answer to a repeat only has the seq of its first message.
+        """
+        if publication.waiters is None or publication.count == 1:
+            insort(self.queue, publication, key=_by_number)
+            return
+        parts = publication.split()
+        del self._undone[publication.number]
+        self._undone |= {part.number: part for part in parts}
+        if publication.position is not None:
+            publication.position.sequence.replace(publication.number, [part.number for part in parts])
+        if self._retried.pop(publication.number, None) is not None:
+            self._retried[parts[0].number] = parts[0]
+            parts[0].tries, parts[0].not_before_s = publication.tries, publication.not_before_s
+        for part in parts:
+            insort(self.queue, part, key=_by_number)
 
     def _fail(self, publication: PendingPublication, error: TailraceError) -> None:
         publication.error = error
@@ -384,6 +437,7 @@ class Publications:
         self._undone.pop(publication.number, None)
         if self._retried:
             self._retried.pop(publication.number, None)
+        self.count -= 1 if publication.waiters is None else publication.count
         self.nbytes -= len(publication.frames)
         publication.frames = b""
 
@@ -408,9 +462,12 @@ def _is_logged(publication: PendingPublication) -> bool:
     return False
 
 
-def _miscounted(answers: int, publication: PendingPublication) -> BrokerFault:
-    streams = len(publication.streams)
-    return BrokerFault(f"{_shown(publication)}: {answers} answers to a publish to {streams} streams; {UNKNOWN}")
+def _miscounted(answers: int, count: int, publication: PendingPublication) -> BrokerFault:
+    if count != publication.count:
+        text = f"an answer about {count} messages to a publish of {publication.count}"
+    else:
+        text = f"{answers} answers to a publish to {len(publication.streams)} streams"
+    return BrokerFault(f"{_shown(publication)}: {text}; {UNKNOWN}")
 
 
 def _rows(streams: tuple[str, ...], results: tuple[StreamResult, ...]) -> Iterator[tuple[str, int, int, int]]:

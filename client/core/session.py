@@ -23,6 +23,7 @@ from tailrace.core.address import Address
 from tailrace.core.calls import PendingCall, PendingCalls
 from tailrace.core.connector import INTERRUPTED, ConnectionPhase, Connector
 from tailrace.core.failover import Failover
+from tailrace.core.held import HoldBuffer
 from tailrace.core.link import FEATURES, BrokerLink
 from tailrace.core.options import ClientOptions
 from tailrace.core.publications import RETRIED, RETRIED_ELSEWHERE, PendingPublication, Publications
@@ -34,7 +35,6 @@ from tailrace.core.subscription_state import (
     SubscriptionPhase,
     SubscriptionState,
 )
-from tailrace.core.unacknowledged import Unacknowledged
 from tailrace.errors import (
     ClientClosed,
     ConnectionLost,
@@ -68,7 +68,7 @@ class Session(Connector):
         self.has_choice = len(addresses) > 1
         retried = RETRIED_ELSEWHERE if self.has_choice else RETRIED
         self.publications = Publications(options.max_in_flight, options.max_in_flight_bytes, random, retried)
-        self.unacknowledged = Unacknowledged()
+        self.held = HoldBuffer()
         self.failover = Failover(self.has_choice)
         self.calls = PendingCalls(random, calls.RETRIED_ELSEWHERE if self.has_choice else calls.RETRIED)
         self.consumers: list[ConsumerState] = []  # that are not over
@@ -87,7 +87,8 @@ class Session(Connector):
         is_ready = self.phase is _READY
         due_s = super().due_s if link is None or not is_ready else link.heartbeat.due_s
         if is_ready:
-            due_s = min(due_s, publications.resume_s)
+            if publications.resume_s < due_s:
+                due_s = publications.resume_s
             if not self.failover.is_quiet:
                 due_s = min(due_s, self.failover.due_s(in_flight=bool(publications.in_flight)))
         for subscription in self._unanswered.values():
@@ -98,7 +99,7 @@ class Session(Connector):
             due_s = min(due_s, self.calls.due_s, self.calls.resume_s if is_ready else math.inf)
         if self.consumers and self.is_asking:
             due_s = min(due_s, *(consumer.due_s for consumer in self.consumers))
-        return min(due_s, publications.due_s)
+        return due_s if due_s < publications.due_s else publications.due_s
 
     def tick(self, now_s: float) -> None:
         """Handles everything that is due."""
@@ -134,42 +135,52 @@ class Session(Connector):
     @property
     def is_open(self) -> bool:
         """Whether there is room for a publish now."""
-        link = self.link
-        return self.publications.is_open and (link is None or link.outgoing.nbytes < self.options.max_in_flight_bytes)
+        link, held = self.link, self.held
+        if link is not None and link.outgoing.nbytes >= self.options.max_in_flight_bytes:
+            return False
+        if not (self.publications.count or held.waiting):
+            return True
+        return self.publications.has_room(held.waiting, held.nbytes)
 
     def publish(self, publication: PendingPublication, now_s: float) -> None:
         """Take it, and send it as soon as may be. Raises ClientClosed, ConnectionLost, MessageTooLarge."""
         if self.phase is not _READY or self.is_severed:
             self.check_alive()
-        if self.unacknowledged.nbytes:
-            self.flush_unacknowledged(now_s)
+        if self.held.nbytes:
+            self.flush_held(now_s)
         size = len(publication.frames)
         if size > self.limits["max_envelope_bytes"] - BESIDE_MAX_BYTES and size > (room := self._room(publication)):
             text = f"{len(publication.frames):,} bytes of messages in one request; the broker's limit is {room:,}"
             raise MessageTooLarge(f"{text}: publish them in several requests, or use a batcher", publication.streams[0])
         self.publications.add(publication, now_s)
-        if self.phase is _READY:
+        link = self.link
+        if self.phase is _READY and link is not None:
             self._send_publications(now_s)
-            self._update_owed(now_s)
+            if self.publications.in_flight and not link.heartbeat.owed:
+                link.heartbeat.owe(True, now_s)
 
-    def flush_unacknowledged(self, now_s: float) -> None:
-        """Publishes the messages that were held back because nobody waits for them."""
-        for publication in self.unacknowledged.take(self.options.timeout_s, now_s):
+    def flush_held(self, now_s: float) -> None:
+        """Publishes the messages that were held back to be sent together."""
+        for publication in self.held.take(self.options.timeout_s, now_s):
             try:
                 self.publish(publication, now_s)
             except TailraceError as error:
-                self.publications.refuse(error)
+                if publication.waiters is None:
+                    self.publications.refuse(error)
+                else:
+                    publication.fail(error)
+                    self.publications.settled.append(publication)
 
     @property
     def is_flushed(self) -> bool:
         """Whether nothing that was published waits to be sent, or it never will be."""
-        nothing = not (self.unacknowledged.nbytes or self.publications.queue)
+        nothing = not (self.held.nbytes or self.publications.queue)
         return self.is_over or (nothing and self.link is not None and not self.link.outgoing.nbytes)
 
     def subscribe(self, options: SubscribeOptions, now_s: float) -> SubscriptionState:
         """Subscribe, as soon as may be. Raises ClientClosed, ConnectionLost."""
         self.check_alive()
-        self.flush_unacknowledged(now_s)
+        self.flush_held(now_s)
         self._subscription_numbers += 1
         subscription = SubscriptionState(self._subscription_numbers, options, self._random, now_s)
         self.subscriptions[subscription.id] = self._unanswered[subscription.id] = subscription
@@ -204,12 +215,12 @@ class Session(Connector):
     @property
     def is_settled(self) -> bool:
         """Whether all publishes are answered, and the broker has all acknowledgements."""
-        return not (self.publications or self.unacknowledged.nbytes) and all(each.is_settled for each in self.consumers)
+        return not (self.publications or self.held.nbytes) and all(each.is_settled for each in self.consumers)
 
     def call(self, call: PendingCall, now_s: float) -> None:
         """Ask, and ask again until it is answered. Raises ClientClosed, ConnectionLost."""
         self.check_alive()
-        self.flush_unacknowledged(now_s)
+        self.flush_held(now_s)
         self.calls.add(call, now_s)
         if self.phase is ConnectionPhase.READY:
             self._send_calls(now_s)
@@ -263,8 +274,10 @@ class Session(Connector):
             owed = bool(self.publications.in_flight) or (bool(self.calls.undone) and self.calls.in_flight)
             if not owed and self._unanswered:
                 owed = any(each.phase is SubscriptionPhase.ASKED for each in self._unanswered.values())
-            if owed is not self.link.heartbeat.owed:
-                self.link.heartbeat.owe(owed, now_s)
+            if not owed:
+                self.link.heartbeat.owed = False
+            elif not self.link.heartbeat.owed:
+                self.link.heartbeat.owe(True, now_s)
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
@@ -338,7 +351,7 @@ class Session(Connector):
     def _connected(self, now_s: float) -> None:
         self.failover.connected()
         limits = self.limits
-        self.unacknowledged.limit(limits["max_envelope_bytes"] - BESIDE_MAX_BYTES, limits["max_message_bytes"])
+        self.held.limit(limits["max_envelope_bytes"] - BESIDE_MAX_BYTES, limits["max_message_bytes"])
         self.publications.refuse_larger(self._room)
         if self.link is not None and not self.link.numbered:
             self.publications.refuse_numbered()
@@ -389,7 +402,8 @@ class Session(Connector):
                 self.failover.published(self.publications.streams_of(row[2]))
         if self.publications.settle(rows):
             link.useful = True
-        self._send_held(now_s)
+        if self.publications.queue or not self.failover.is_quiet:
+            self._send_held(now_s)
 
     def _on_chunk(self, link: BrokerLink, message: m.Chunk, _now_s: float) -> None:
         subscription = self.subscriptions.get(message.id)

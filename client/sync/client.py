@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+_NONE = Ack.NONE
+
+
 def connect(
     *addresses: str | Iterable[str],
     token: str | None = None,
@@ -128,11 +131,15 @@ class Client(ClientInfo):
         """
         stream, data = checked_stream(stream), payload if type(payload) is bytes else checked_payload(payload)
         metadata = b"" if headers is None and key is None else pack_headers(headers, key)
-        if ack is Ack.NONE and not replicas:
+        if ack is _NONE and not replicas:
             receipt = self._driver.hold(stream, data, metadata, timeout_s)
             if receipt is not None:
                 return receipt
-        return self._publish((stream,), [data], metadata, ack, replicas, timeout_s, retry)[0]
+        limit = self._session.limits["max_message_bytes"]
+        wait_s = self._session.options.timeout_s if timeout_s is None else self._timeout(timeout_s)
+        publication = make_publication((stream,), [data], metadata, ack, replicas, wait_s, retry, limit)
+        self._driver.publish(publication)
+        return publication.outcome()[0]
 
     def publish_json(self, stream: str, value: Any, **options: Unpack[PublishOptions]) -> Receipt:
         """Publish a value as JSON, which `message.json()` reads. Options and errors are those of `publish`."""
@@ -207,18 +214,9 @@ class Client(ClientInfo):
         timeout_s: float | None,
         retry: bool,
     ) -> tuple[Receipt, ...]:
-        driver, session = self._driver, self._session
-        limit, wait_s = session.limits["max_message_bytes"], self._timeout(timeout_s)
+        limit, wait_s = self._session.limits["max_message_bytes"], self._timeout(timeout_s)
         publication = make_publication(streams, payloads, metadata, ack, replicas, wait_s, retry, limit)
-        with driver.lock, driver.step:
-            if not session.is_open:
-                deadline_s = monotonic() + wait_s
-                if not driver.wait_until(lambda: session.is_open or session.is_over, deadline_s):
-                    raise OperationTimeout(f"{streams[0]}: too much is under way; it was not sent")
-            session.publish(publication, monotonic())
-            driver.push()
-            if ack is not Ack.NONE:
-                driver.wait_for(publication)
+        self._driver.publish(publication)
         return publication.outcome()
 
     def flush(self, timeout_s: float | None = None) -> None:
@@ -226,7 +224,7 @@ class Client(ClientInfo):
         driver, session = self._driver, self._session
         with driver.lock, driver.step:
             session.check_alive()
-            session.flush_unacknowledged(monotonic())
+            session.flush_held(monotonic())
             driver.push()
             if not driver.wait_until(lambda: session.is_flushed, monotonic() + self._timeout(timeout_s)):
                 raise OperationTimeout("the messages without acknowledgement could not be sent in time")

@@ -26,12 +26,14 @@ from tailrace.core.address import Address
 from tailrace.core.address_selector import ConnectAttempt
 from tailrace.core.connector import ConnectionPhase
 from tailrace.core.forks import SEVERED, close_copies, watch
+from tailrace.core.held import LINGER_S
 from tailrace.core.link import BrokerLink
 from tailrace.core.message import Receipt
+from tailrace.core.publications import PendingPublication
 from tailrace.core.session import Session
 from tailrace.core.subscription_state import SubscriptionState
-from tailrace.core.unacknowledged import LINGER_S
 from tailrace.errors import OperationTimeout, TailraceError
+from tailrace.protocol.messages import Ack
 from tailrace.protocol.tls_stream import TLSStream
 from tailrace.sockets import SILENT, DialError, SocketAddress, is_numeric, resolve, transit
 from tailrace.sync.socket_dialer import SocketDialer
@@ -43,6 +45,9 @@ KEEPER_S = 1.0
 KEEPER_BUSY_S = 0.01
 """The same, while something is to be done."""
 ALARM_BYTES = 4_096
+
+
+_NONE = Ack.NONE
 
 
 class Lingering(Protocol):
@@ -124,7 +129,32 @@ class Driver:
     def start(self) -> None:
         self._keeper.start()
 
-    # --- messages that nobody waits for -------------------------------------------------------------------------------
+    # --- publishing ---------------------------------------------------------------------------------------------------
+
+    def publish(self, publication: PendingPublication) -> None:
+        """Publishes it, and waits until it is done; without an acknowledgement, until it is taken. Without the lock.
+
+        Raises OperationTimeout for want of room, ClientClosed, ConnectionLost, MessageTooLarge.
+        """
+        session, step = self.session, self.step
+        with self.lock:
+            if step.torn:
+                self.mend()
+            step.torn = True
+            try:
+                if not session.is_open:
+                    self._wait_for_room(publication.streams[0], publication.timeout_s)
+                session.publish(publication, monotonic())
+                if self._turning:
+                    self.push()
+                else:
+                    self._send()
+                if publication.ack is not _NONE:
+                    self.wait_for(publication)
+            except TailraceError:
+                step.torn = False
+                raise
+            step.torn = False
 
     def hold(self, stream: str, payload: bytes, metadata: bytes, timeout_s: float | None) -> Receipt | None:
         """Publishes a message without acknowledgement, together with others; None if it must go by itself.
@@ -132,12 +162,15 @@ class Driver:
         It is sent at once if no others were just sent, or else with those that follow within LINGER_S or until
         the buffer is full. A full buffer that cannot be sent makes this wait. Raises OperationTimeout, ClientClosed.
         """
-        session, held = self.session, self.session.unacknowledged
+        session, held = self.session, self.session.held
         with self.lock:
             if session.phase is not ConnectionPhase.READY or len(payload) + len(metadata) > held.message_bytes_max:
                 return None
             if held.nbytes >= held.full_bytes:
-                self._wait_for_room(stream, timeout_s)
+                with self.step:
+                    self._wait_for_room(stream, session.options.timeout_s if timeout_s is None else timeout_s)
+                    session.flush_held(monotonic())
+                    self.push()
             is_first = not held.nbytes
             receipt = held.add(stream, payload, metadata)
             if is_first:
@@ -154,26 +187,22 @@ class Driver:
     def flush(self) -> None:
         """Sends what `hold` has held back."""
         with self.step:
-            self.session.flush_unacknowledged(monotonic())
+            self.session.flush_held(monotonic())
             self.push()
 
-    def _wait_for_room(self, stream: str, timeout_s: float | None) -> None:
+    def _wait_for_room(self, stream: str, timeout_s: float) -> None:
         session = self.session
-        until_s = monotonic() + (session.options.timeout_s if timeout_s is None else timeout_s)
-        with self.step:
-            if not self.wait_until(lambda: session.is_open or session.is_over, until_s):
-                raise OperationTimeout(f"{stream}: too much is under way; it was not sent")
-            session.flush_unacknowledged(monotonic())
-            self.push()
+        if not self.wait_until(lambda: session.is_open or session.is_over, monotonic() + timeout_s):
+            raise OperationTimeout(f"{stream}: too much is under way; it was not sent")
 
     @property
     def due_s(self) -> float:
         """When the keeper sends what `hold` has held back."""
-        return self.session.unacknowledged.due_s
+        return self.session.held.due_s
 
     def send_due(self, now_s: float) -> None:
         """Called by the keeper when that is due; whether there is room or not, since it is little."""
-        self.session.flush_unacknowledged(now_s)
+        self.session.flush_held(now_s)
         self.push()
 
     # --- waiting ------------------------------------------------------------------------------------------------------
@@ -222,7 +251,7 @@ class Driver:
         """Let everything be answered that was asked, as long as there is time, then end."""
         session, deadline_s = self.session, monotonic() + timeout_s
         if session.phase is not ConnectionPhase.CLOSED:
-            session.flush_unacknowledged(monotonic())
+            session.flush_held(monotonic())
             session.flush_consumers(monotonic())
             self.push()
             self.wait_until(lambda: session.is_settled or session.phase is ConnectionPhase.CLOSED, deadline_s)
@@ -297,6 +326,7 @@ class Driver:
         is_whole = False
         try:
             session, now_s = self.session, monotonic()
+            publications = session.publications
             due_s = session.due_s
             if now_s >= due_s or not self._is_settled:
                 self._advance(now_s)
@@ -306,19 +336,20 @@ class Driver:
                 due_s = min(due_s, session.due_s)
             elif session.link is not None and session.link.outgoing.nbytes:
                 self._send()
-            if (session.publications.settled or session.woken) and self._forget_news():
+            if (publications.settled or session.woken) and self._forget_news():
                 return
-            self._waiting_until_s = min(until_s, due_s)
+            self._waiting_until_s = until_s if until_s < due_s else due_s
             if self._poll(self._waiting_until_s - now_s):
                 self._handle(monotonic())
-                if session.publications.settled or session.woken:
-                    self._forget_news()
+                publications.settled.clear()
+                session.woken.clear()
             is_whole = True
         finally:
             self._turning = False  # first of all, and no call: nothing can come between
             if not is_whole:
                 self._regain()
-            self._notify()
+            if self._waiters:
+                self._turned.notify_all()
 
     @property
     def _is_settled(self) -> bool:
@@ -346,16 +377,18 @@ class Driver:
         self._send()
 
     def _poll(self, timeout_s: float) -> bool:
-        """Returns whether the socket is ready, or another thread wants attention."""
+        """Returns whether the socket is ready."""
         poller = self._poller
-        if poller is None or self._polled_sock is not self._sock or self._dialers or self._unsent:
+        if self._unsent or poller is None or self._polled_sock is not self._sock or self._dialers:
             poller = self._make_poller()
         timeout_ms = None if timeout_s == math.inf else math.ceil(max(0.0, timeout_s) * 1_000)
         self.step.torn = False
         self.lock.release()  # `_turn` sees to it that it is regained
         events = poller.poll(timeout_ms)
         self.lock.acquire()
-        self.step.begin()
+        if self.step.torn:
+            self.mend()
+        self.step.torn = True
         alarm = self._alarmed.fileno()
         for fd, _ in events:
             if fd == alarm:
@@ -377,11 +410,22 @@ class Driver:
         return poller
 
     def _handle(self, now_s: float) -> None:
+        """The socket is ready."""
+        stream, link = self._stream, self._link
         if self._dialers:
             self._dial_on(now_s)
-        else:
-            self._receive(now_s)
-        if self._unsent:
+        elif stream is not None:
+            try:
+                count = stream.recv_into(self._buffer, RECEIVE_BYTES)
+                if count:
+                    self.session.receive(self._buffer[:count], now_s)
+                else:
+                    self.session.lost("the broker closed it", now_s)
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                self._lost(error, now_s)
+        if link is not None and (link.outgoing.nbytes or self._tls is not None):
             self._send()
 
     def _forget_news(self) -> bool:
@@ -433,9 +477,8 @@ class Driver:
 
     @property
     def _unsent(self) -> bool:
-        if self._link is None:
-            return False
-        return self._link.outgoing.nbytes > 0 or (self._tls is not None and self._tls.unsent_bytes > 0)
+        link, tls = self._link, self._tls
+        return link is not None and (link.outgoing.nbytes > 0 or (tls is not None and tls.unsent_bytes > 0))
 
     def _send(self) -> None:
         if self._stream is None or self._link is None or self._link is not self.session.link:
@@ -451,21 +494,6 @@ class Driver:
         except OSError as error:
             self._receive_last_words()
             self._lost(error, monotonic())
-
-    def _receive(self, now_s: float) -> None:
-        if self._stream is None:
-            return
-        try:
-            count = self._stream.recv_into(self._buffer, RECEIVE_BYTES)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._lost(error, now_s)
-            return
-        if count:
-            self.session.receive(self._buffer[:count], now_s)
-        else:
-            self.session.lost("the broker closed it", now_s)
 
     def _lost(self, error: OSError, now_s: float) -> None:
         self.session.lost(error.strerror or str(error), now_s, is_silent=error.errno in SILENT)

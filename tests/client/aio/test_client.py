@@ -320,3 +320,80 @@ def test_values(server: ModelServer) -> None:
         assert (found[0].key, found[0].json(), found[1].msgpack()) == ("k", {"id": 7}, [1, None])
 
     run(publish, server)
+
+
+def test_publishes_of_one_turn_are_one_request(server: ModelServer) -> None:
+    """Each has its own receipt. Who is cancelled leaves the message under way."""
+
+    async def work(client: AsyncClient) -> None:
+        tasks = [asyncio.ensure_future(client.publish("s", b"%d" % at, key=f"k{at % 2}")) for at in range(20)]
+        await asyncio.sleep(0)
+        tasks[7].cancel()
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(done.pop(7), asyncio.CancelledError)
+        assert [each.seq for each in done if isinstance(each, Receipt)] == [at for at in range(20) if at != 7]
+
+    run(work, server)
+    assert server.payloads(b"s") == [b"%d" % at for at in range(20)]
+    assert len(server.model.said(m.Publish)) == 2
+
+
+def test_an_error_of_one_request_reaches_all_that_wait(server: ModelServer) -> None:
+    async def work(client: AsyncClient) -> None:
+        server.model.on_message = refuse_publishes("full")
+        found = await asyncio.gather(*(client.publish("s", b"x") for _ in range(5)), return_exceptions=True)
+        assert [getattr(each, "code", None) for each in found] == ["full"] * 5
+        assert len({id(each) for each in found}) == 5
+
+    run(work, server)
+
+
+def test_publishes_of_one_turn_keep_within_the_bound(server: ModelServer) -> None:
+    async def work(client: AsyncClient) -> None:
+        counted = []
+        publications = client._driver.session.publications
+        tasks = [asyncio.ensure_future(client.publish("s", b"%d" % at)) for at in range(20)]
+        while not all(task.done() for task in tasks):
+            await asyncio.sleep(0)
+            counted.append(publications.count + client._driver.session.held.waiting)
+        assert max(counted) <= 3
+
+    run(work, server, max_in_flight=3)
+    assert server.payloads(b"s") == [b"%d" % at for at in range(20)]
+
+
+def test_what_waits_at_the_end_is_told(server: ModelServer) -> None:
+    """`close` in the turn of the publishes sends them; a client that is cut off fails them."""
+
+    async def work(client: AsyncClient) -> None:
+        tasks = [asyncio.ensure_future(client.publish("s", b"x")) for _ in range(3)]
+        await asyncio.sleep(0)
+        await client.close()
+        assert [receipt.seq for receipt in await asyncio.gather(*tasks)] == [0, 1, 2]
+
+    async def abort(client: AsyncClient) -> None:
+        tasks = [asyncio.ensure_future(client.publish("s", b"x")) for _ in range(3)]
+        await asyncio.sleep(0)
+        client._driver.abort()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(each) for each in found] == [tailrace.ClientClosed] * 3
+
+    run(work, server)
+    run(abort, server)
+
+
+def test_another_event_loop(server: ModelServer) -> None:
+    """uvloop's transports, sockets and options differ from asyncio's."""
+    uvloop = pytest.importorskip("uvloop")
+
+    async def main() -> None:
+        async with asyncio.timeout(PATIENCE_S), tailrace.connect_async(f"localhost:{server.port}") as client:
+            found = await asyncio.gather(*(client.publish("s", bytes(10_000 * at)) for at in range(20)))
+            assert [each.seq for each in found] == list(range(20))
+            await client.publish("s", b"the last", ack=Ack.NONE)
+            async for message in client.subscribe("s", end=tailrace.Seq(21)):
+                assert message.payload == (bytes(10_000 * message.seq) if message.seq < 20 else b"the last")
+            server.cut()
+            assert (await client.publish("s", b"again")).seq == 21
+
+    uvloop.run(main())
