@@ -51,6 +51,8 @@ OWN_DELAY_MS: Final = -1
 """As a failed message's delay: the consumer's own wait."""
 CONSUMERS_MAX: Final = 20_000
 """The most consumers of a stream."""
+REMOVED_MAX: Final = 1_024
+"""The most ranges of a stream's removed dead letters."""
 ROWS_MAX: Final = max(FINISHED_MAX, FAILED_MAX)
 """The most elements of any array in these requests."""
 
@@ -59,7 +61,7 @@ REQUEST_VERBS: Final = frozenset({"consume", "get"})
 
 ACK_APPENDED, ACK_SYNCED, ACK_REPLICATED = 1, 2, 3  # `protocol.messages.Ack`, which is not imported for it
 
-Deed: TypeAlias = Literal["create", "reset", "delete", "leave", "list"]
+Deed: TypeAlias = Literal["create", "reset", "delete", "leave", "list", "letters", "redrive", "purge"]
 MessageRange: TypeAlias = tuple[int, int]
 """first seq, last seq"""
 FinishedRow: TypeAlias = tuple[int, int, int]
@@ -86,7 +88,8 @@ assert (
 
 @dataclass(frozen=True, slots=True)
 class Consume:
-    """A change of a stream's consumers, or their list. `name`: all but "list". `start`: "create" and "reset".
+    """A change of a stream's consumers, or their list. `start`: "create" and "reset". `name`: none of "list",
+    "letters", "redrive" and "purge"; the last two have `first_seq` and `last_seq`, of dead letters.
 
     `ack_wait_s`, `deliveries_max`, `retry_s`, `retry_max_s`: "create", None for the broker's own. `ack`, `replicas`: as
     those of a Publish.
@@ -105,6 +108,8 @@ class Consume:
     member: bytes = b""
     retry_s: float | None = None
     retry_max_s: float | None = None
+    first_seq: int = 0
+    last_seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,13 +178,16 @@ class Standing:
 @dataclass(frozen=True, slots=True)
 class Consumed:
     """The result of a CONSUME. `next_seq`: "create" and "reset", `created`: "create", `existed`: "delete",
-    `consumers`: "list"."""
+    `consumers`: "list". `removed`: "letters", ranges of dead letters; `next_seq` is the end of all then. `count`:
+    "redrive" and "purge", and `next_seq` where to go on."""
 
     id: int
     next_seq: int | None = None
     created: bool | None = None
     existed: bool | None = None
     consumers: tuple[Standing, ...] | None = None
+    count: int | None = None
+    removed: tuple[MessageRange, ...] | None = None
 
 
 @dataclass(slots=True)
@@ -271,6 +279,8 @@ def _consume_body(message: Consume) -> dict[str, Any]:
         "retry_max_s": message.retry_max_s,
         "ack": _unless(message.ack, ACK_APPENDED),
         "replicas": _unless(message.replicas, 0),
+        "first_seq": _unless(message.first_seq, 0),
+        "last_seq": _unless(message.last_seq, 0),
     }
 
 
@@ -306,6 +316,8 @@ def _consumed(message: Consumed) -> bytes:
         "created": message.created,
         "existed": message.existed,
         "consumers": None if rows is None else [_standing(row) for row in rows],
+        "count": message.count,
+        "removed": message.removed,
     }
     return pack_map(Op.CONSUMED, body)
 

@@ -33,6 +33,7 @@ from tailrace.protocol.consuming import (
     Get,
     Got,
     MemberNotice,
+    MessageRange,
     Standing,
 )
 from tailrace.protocol.errors import Code, PeerError
@@ -44,6 +45,8 @@ from tailrace.shard.epochs import EPOCH_MAX
 from tailrace.shard.frame import HEADER_BYTES
 
 REPLICAS_MAX = 255  # as in a PUBLISH
+NAMELESS: Final = ("list", "letters", "redrive", "purge")
+"""What a CONSUME does without a consumer."""
 
 
 # --- from client to broker ------------------------------------------------------------------------------------------
@@ -58,7 +61,7 @@ def _consume(fields: Fields) -> Consume:
         id=number,
         do=cast(Deed, do),
         stream=fields.stream("stream"),
-        name=b"" if do == "list" else consumer_name(fields.text("name").encode()),
+        name=b"" if do in NAMELESS else consumer_name(fields.text("name").encode()),
         start=fields.start("from") if do in ("create", "reset") else None,
         ack_wait_s=fields.seconds("ack_wait_s", ACK_WAIT_MAX_S) if "ack_wait_s" in fields else None,
         deliveries_max=fields.number("deliveries_max", DELIVERIES_MAX) if "deliveries_max" in fields else None,
@@ -67,6 +70,8 @@ def _consume(fields: Fields) -> Consume:
         member=consumer_name(fields.text("member").encode()) if do == "leave" else b"",
         retry_s=fields.seconds("retry_s", ACK_WAIT_MAX_S, may_be_0=True) if "retry_s" in fields else None,
         retry_max_s=fields.seconds("retry_max_s", ACK_WAIT_MAX_S, may_be_0=True) if "retry_max_s" in fields else None,
+        first_seq=fields.number("first_seq", default=0),
+        last_seq=fields.number("last_seq", default=0),
     )
 
 
@@ -169,7 +174,13 @@ def _consumed(fields: Fields) -> Consumed:
         created=fields.flag("created") if "created" in fields else None,
         existed=fields.flag("existed") if "existed" in fields else None,
         consumers=tuple([_standing(row) for row in fields.maps("consumers")]) if "consumers" in fields else None,
+        count=fields.number("count") if "count" in fields else None,
+        removed=_ranges(fields) if "removed" in fields else None,
     )
+
+
+def _ranges(fields: Fields) -> tuple[MessageRange, ...]:
+    return cast(tuple[MessageRange, ...], fields.rows("removed", (int, int)))
 
 
 def _standing(row: Fields) -> Standing:

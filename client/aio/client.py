@@ -6,7 +6,7 @@ import asyncio
 import math
 import random
 import ssl
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
@@ -26,9 +26,9 @@ from tailrace.core.arguments import (
 from tailrace.core.batch import LINGER_S, MAX_BYTES, MAX_MESSAGES, BatchResult
 from tailrace.core.headers import pack_headers
 from tailrace.core.info import ClientInfo, first_addresses
-from tailrace.core.message import Receipt
+from tailrace.core.message import Message, Receipt
 from tailrace.core.options import CONSUMER_BATCH, CONSUMER_LINGER_S, WINDOW_BYTES, ClientOptions
-from tailrace.core.places import START, EndPlace, StartPlace
+from tailrace.core.places import START, EndPlace, Seq, StartPlace
 from tailrace.core.session import Session
 from tailrace.core.subscribe_options import OnTrimmed, SubscribeOptions, merged_options, subscribe_options
 from tailrace.core.values import PublishOptions, json_payload, msgpack_payload
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tailrace.aio.consumer import AsyncConsumer
     from tailrace.core.calls import PendingCall
     from tailrace.core.consumer_calls import ConsumerInfo
+    from tailrace.core.dead_letters import LetterSeqs
     from tailrace.core.listing import Calls, StreamInfo
     from tailrace.protocol.listing import WorkerRow
 
@@ -426,6 +427,48 @@ class AsyncClient(ClientInfo):
         from tailrace.core import consumer_calls as calls
 
         return calls.infos_of(await self._ask(calls.list_call(stream, self._timeout(timeout_s))))
+
+    async def dead_letters(
+        self, stream: str, first_seq: int = 0, *, timeout_s: float | None = None
+    ) -> AsyncIterator[Message]:
+        """The dead letters that a stream has now, from the one with this seq on; see `Client.dead_letters`."""
+        from tailrace.core import dead_letters as calls
+
+        found = await self._ask_each(calls.find_letters(stream, self._timeout(timeout_s)))
+        if first_seq < found.next_seq:
+            name = calls.checked_letter_stream(stream)[1]
+            letters = self.subscribe(name, Seq(first_seq), Seq(found.next_seq), on_trimmed="skip", timeout_s=timeout_s)
+            async for letter in letters:
+                if found.has(letter.seq):
+                    yield letter
+
+    async def redrive(
+        self,
+        stream: str,
+        seqs: LetterSeqs = None,
+        *,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Publishes dead letters to their stream again, once each, and removes them; see `Client.redrive`."""
+        from tailrace.core import dead_letters as calls
+
+        return await self._ask_each(calls.redrive_letters(stream, seqs, (ack, replicas), self._timeout(timeout_s)))
+
+    async def purge(
+        self,
+        stream: str,
+        seqs: LetterSeqs = None,
+        *,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Removes dead letters of a stream for good: one, a range or all, as `redrive`. Returns how many."""
+        from tailrace.core import dead_letters as calls
+
+        return await self._ask_each(calls.purge_letters(stream, seqs, (ack, replicas), self._timeout(timeout_s)))
 
     # --- the node ---------------------------------------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ def consumer_options(
         raise InvalidArgument(f"batch is {batch!r}; it is a number of messages from 1 to {MESSAGES_MAX:,}")
     if not linger_s >= 0:
         raise InvalidArgument(f"linger_s is {linger_s!r}; it is a number of seconds")
-    ack, replicas = _level(ack, replicas)
+    ack, replicas = checked_level(ack, replicas)
     return ConsumerOptions(
         stream=checked_stream(stream),
         name=checked_name(name),
@@ -181,7 +181,7 @@ def _call(
 ) -> PendingCall:
     encoded = b"" if name is None else checked_name(name).encode()
     where = checked_stream(stream).encode()
-    ack, replicas = _level(ack, replicas)
+    ack, replicas = checked_level(ack, replicas)
 
     def make(number: int) -> Consume:
         return Consume(number, do, where, encoded, ack=ack, replicas=replicas, **fields)
@@ -191,7 +191,7 @@ def _call(
     )
 
 
-def _level(ack: Ack, replicas: int) -> tuple[Ack, int]:
+def checked_level(ack: Ack, replicas: int) -> tuple[Ack, int]:
     """Returns ack and replicas for a change. Raises InvalidArgument."""
     if Ack(ack) is Ack.NONE:
         raise InvalidArgument("a consumer's requests are always answered: ack is Ack.APPENDED, SYNCED or REPLICATED")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from time import monotonic
 from types import TracebackType
@@ -22,9 +22,9 @@ from tailrace.core.arguments import (
 from tailrace.core.batch import LINGER_S, MAX_BYTES, MAX_MESSAGES, BatchResult
 from tailrace.core.headers import pack_headers
 from tailrace.core.info import ClientInfo, first_addresses
-from tailrace.core.message import Receipt
+from tailrace.core.message import Message, Receipt
 from tailrace.core.options import CONSUMER_BATCH, CONSUMER_LINGER_S, WINDOW_BYTES, ClientOptions
-from tailrace.core.places import START, EndPlace, StartPlace
+from tailrace.core.places import START, EndPlace, Seq, StartPlace
 from tailrace.core.session import Session
 from tailrace.core.subscribe_options import OnTrimmed, SubscribeOptions, merged_options, subscribe_options
 from tailrace.core.values import PublishOptions, json_payload, msgpack_payload
@@ -37,6 +37,7 @@ from tailrace.sync.subscription import Subscription
 if TYPE_CHECKING:
     from tailrace.core.calls import PendingCall
     from tailrace.core.consumer_calls import ConsumerInfo
+    from tailrace.core.dead_letters import LetterSeqs
     from tailrace.core.listing import Calls, StreamInfo
     from tailrace.protocol.listing import WorkerRow
     from tailrace.sync.consumer import Consumer
@@ -420,6 +421,52 @@ class Client(ClientInfo):
         from tailrace.core import consumer_calls as calls
 
         return calls.infos_of(self._ask(calls.list_call(stream, self._timeout(timeout_s))))
+
+    def dead_letters(self, stream: str, first_seq: int = 0, *, timeout_s: float | None = None) -> Iterator[Message]:
+        """The dead letters that a stream has now, from the one with this seq on; neither redriven nor purged ones.
+
+        Raises UnknownStream.
+        """
+        from tailrace.core import dead_letters as calls
+
+        found = self._ask_each(calls.find_letters(stream, self._timeout(timeout_s)))
+        if first_seq < found.next_seq:
+            name = calls.checked_letter_stream(stream)[1]
+            letters = self.subscribe(name, Seq(first_seq), Seq(found.next_seq), on_trimmed="skip", timeout_s=timeout_s)
+            yield from (letter for letter in letters if found.has(letter.seq))
+
+    def redrive(
+        self,
+        stream: str,
+        seqs: LetterSeqs = None,
+        *,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Publishes dead letters to their stream again, with their keys and headers, and removes them: the letter with
+        this seq, those of a range (`range(3, 10)`), or all (None). Each is published once, also if this is repeated
+        after an error. They are new messages, for every consumer of the stream. Returns how many letters were removed.
+
+        Raises UnknownStream, Denied and other BrokerErrors, OperationTimeout for a request of at most 64 letters.
+        """
+        from tailrace.core import dead_letters as calls
+
+        return self._ask_each(calls.redrive_letters(stream, seqs, (ack, replicas), self._timeout(timeout_s)))
+
+    def purge(
+        self,
+        stream: str,
+        seqs: LetterSeqs = None,
+        *,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Removes dead letters of a stream for good: one, a range or all, as `redrive`. Returns how many."""
+        from tailrace.core import dead_letters as calls
+
+        return self._ask_each(calls.purge_letters(stream, seqs, (ack, replicas), self._timeout(timeout_s)))
 
     # --- the node ---------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from tailrace.broker.consumers.state.ranges import merged
 from tailrace.protocol import consuming as c
 from tailrace.protocol import messages as m
 from tailrace.protocol.messages import Op
@@ -83,6 +84,7 @@ class Groups:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.groups: dict[tuple[bytes, bytes], Group] = {}
+        self.removed: dict[bytes, list[tuple[int, int]]] = {}
         self.waiting: list[tuple[ModelConnection, c.Get]] = []
         self.gets: list[c.Get] = []
         self.leaves: list[c.Consume] = []
@@ -119,6 +121,8 @@ class Groups:
         if message.do == "list":
             rows = [self._row(name, group, stream) for (of, name), group in self.groups.items() if of == message.stream]
             connection.say(c.Consumed(message.id, consumers=tuple(rows)))
+        elif message.do in ("letters", "redrive", "purge"):
+            self._consume_letters(connection, message)
         elif message.do == "create":
             created = key not in self.groups
             settings = (message.ack_wait_s or 30.0, message.deliveries_max or 0)
@@ -137,6 +141,17 @@ class Groups:
         else:
             del self.groups[key]
             connection.say(c.Consumed(message.id, existed=True))
+
+    def _consume_letters(self, connection: ModelConnection, message: c.Consume) -> None:
+        """A redrive takes one letter at a time, so that its client has to go on."""
+        end = self.model.stream(message.stream + b"/$dead").next_seq
+        removed = self.removed.setdefault(message.stream, [])
+        if message.do == "letters":
+            connection.say(c.Consumed(message.id, next_seq=end, removed=tuple(removed)))
+            return
+        last = min(message.first_seq if message.do == "redrive" else message.last_seq, end - 1)
+        removed[:] = merged([*removed, (message.first_seq, last)])
+        connection.say(c.Consumed(message.id, count=last + 1 - message.first_seq, next_seq=last + 1))
 
     def _row(self, name: bytes, group: Group, stream: Stream) -> c.Standing:
         left = group.unfinished(stream)

@@ -28,7 +28,7 @@ from tailrace.broker.streams.refused import OnResult, Refused
 from tailrace.protocol.errors import Code
 from tailrace.shard.errors import StorageError
 from tailrace.shard.meta import Role
-from tailrace.shard.names import CURSOR_PREFIX
+from tailrace.shard.names import CURSOR_PREFIX, DEAD_SUFFIX
 
 log = logging.getLogger(__name__)
 
@@ -123,6 +123,10 @@ class Coordinator:
         book.log.refuse(refused)
         for waiter in self.waiters.take_all(book.name):
             waiter.tell(refused)
+
+    def answer_with(self, done: OnResult, value: Any) -> OutcomeSink:
+        """For `stage`: answers with this value."""
+        return LoggedAnswer(done, value)
 
     def _put_away(self) -> None:
         for name in list(islice(self.books, max(len(self.books) - BOOKS_MAX, 0))):
@@ -306,6 +310,8 @@ class Coordinator:
 
     def role_changed(self, name: bytes) -> None:
         """Of a stream, or of its log of consumers: its role, its term, or where it ends."""
+        if name.endswith(DEAD_SUFFIX):
+            self.role_changed(name.removesuffix(DEAD_SUFFIX))
         self._on_change(name.removeprefix(CURSOR_PREFIX))
         book = self.known(name.removeprefix(CURSOR_PREFIX))
         if book is None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from tailrace.broker.consumers.coordinator.cursor_log import CursorLog
 from tailrace.broker.consumers.coordinator.log_view import LogView
-from tailrace.broker.consumers.state import decide
+from tailrace.broker.consumers.state import decide, letters
 from tailrace.broker.replication.roles.stream_roles import history_of
 from tailrace.broker.streams.owner import Owner
-from tailrace.shard.epochs import last_epoch
+from tailrace.broker.streams.refused import Refused
+from tailrace.shard.epochs import NEVER_SEQ, last_epoch
+from tailrace.shard.names import dead_name
 
 
 class StreamConsumers:
@@ -36,6 +38,18 @@ class StreamConsumers:
         stream = self._owner.stream(self.name)
         self.look = LogView(stream.log, history_of(self._owner, stream))
         self.log.stage(decide.rewind(self.consumers, self.look).records, None)
+        if self.consumers.removed:
+            self.log.stage(letters.cut(self.consumers, self._end_of_letters()).records, None)
+
+    def _end_of_letters(self) -> int:
+        """Where X/$dead ends; beyond everything if it cannot be read, in which case it takes no letters either."""
+        name = dead_name(self.name)
+        if name not in self._owner.catalog.names:
+            return 0
+        try:
+            return self._owner.stream(name).log.next_seq
+        except Refused:
+            return NEVER_SEQ
 
     def current(self) -> LogView:
         """The stream as it is now. Raises Refused."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from tailrace.broker.consumers.coordinator import redrive
 from tailrace.broker.consumers.coordinator.coordinator import DISABLED_TEXT, Coordinator, LoggedAnswer
 from tailrace.broker.consumers.coordinator.cursor_log import log_name
 from tailrace.broker.consumers.coordinator.waiting_gets import WaitingGet
@@ -200,5 +201,8 @@ _DEEDS: Final[Mapping[str, Callable[[Coordinator, Consume, OnResult], None]]] = 
     "delete": _delete,
     "leave": _leave,
     "list": _list,
+    "letters": redrive.list_letters,
+    "redrive": redrive.redrive,
+    "purge": redrive.purge,
 }
 _NOTICES: Final[Mapping[str, Callable[[Coordinator, MemberNotice, OnResult], None]]] = {"away": _away, "wake": _wake}

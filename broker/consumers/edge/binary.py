@@ -25,6 +25,9 @@ def consume(client: BinaryClient, message: c.Consume) -> None:
     if not client.is_free and (refused := _denied(client, message.stream)) is not None:
         answer(refused)
         return
+    if message.do == "redrive" and not client.is_free and not client.may(Right.PUBLISH, message.stream):
+        answer(client.denial(Right.PUBLISH))
+        return
     client.consumers.consume(message, answer)
 
 
@@ -53,4 +56,13 @@ def _denied(client: BinaryClient, stream: bytes) -> Refused | None:
 def _consumed(number: int, value: dict[str, Any]) -> c.Consumed:
     rows = value.get("consumers")
     consumers = None if rows is None else tuple([c.Standing(**{"lag_us": None, **row}) for row in rows])
-    return c.Consumed(number, value.get("next_seq"), value.get("created"), value.get("existed"), consumers)
+    removed = value.get("removed")
+    return c.Consumed(
+        number,
+        value.get("next_seq"),
+        value.get("created"),
+        value.get("existed"),
+        consumers,
+        value.get("count"),
+        None if removed is None else tuple([(first, last) for first, last in removed]),
+    )

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import msgpack
 
 from tailrace.broker.consumers.state.consumer import DeadLetter, DurableConsumer
-from tailrace.broker.consumers.state.ranges import DeliveryRun
+from tailrace.broker.consumers.state.ranges import DeliveryRun, SeqRange, flat, merged, unflat
 from tailrace.broker.consumers.state.records import (
     BadRecord,
     CheckpointBegun,
@@ -16,6 +16,7 @@ from tailrace.broker.consumers.state.records import (
     ConsumerRow,
     ConsumerRows,
     Record,
+    RemovedRows,
     UnfinishedRows,
 )
 from tailrace.shard.epochs import NEVER_SEQ, History
@@ -26,7 +27,9 @@ PART_REST_BYTES: Final = 128 + 8
 T = TypeVar("T", bound=tuple[Any, ...])
 
 
-def parts_of(history: History, consumers: Iterable[DurableConsumer], part_max_bytes: int) -> list[Record]:
+def parts_of(
+    history: History, consumers: Iterable[DurableConsumer], removed: Iterable[SeqRange], part_max_bytes: int
+) -> list[Record]:
     """`CheckpointBegun`, the parts, `CheckpointEnded`. A part has a row at least."""
     each = sorted(consumers, key=lambda consumer: consumer.name)
     room = part_max_bytes - PART_REST_BYTES
@@ -36,6 +39,7 @@ def parts_of(history: History, consumers: Iterable[DurableConsumer], part_max_by
         parts += [UnfinishedRows(name, waiting=rows) for rows in _batches(waiting, room)]
         parts += [UnfinishedRows(name, flight=rows) for rows in _batches(map(_flight, consumer.flight), room)]
         parts += [UnfinishedRows(name, dying=rows) for rows in _batches(map(_dying, consumer.dying.values()), room)]
+    parts += [RemovedRows(flat(rows)) for rows in _batches(removed, room)]
     return [CheckpointBegun(history), *parts, CheckpointEnded(len(parts))]
 
 
@@ -45,11 +49,15 @@ class CheckpointReader:
     def __init__(self, begun: CheckpointBegun) -> None:
         self.history = begun.history
         self.by_name: dict[bytes, DurableConsumer] = {}
+        self.removed: list[SeqRange] = []
         self.parts = 0
 
-    def add(self, part: ConsumerRows | UnfinishedRows) -> None:
+    def add(self, part: ConsumerRows | UnfinishedRows | RemovedRows) -> None:
         """Raises BadRecord."""
         self.parts += 1
+        if isinstance(part, RemovedRows):
+            self.removed = merged([*self.removed, *unflat(part.ranges)])
+            return
         if isinstance(part, ConsumerRows):
             self.by_name.update((row.name, _made(row)) for row in part.rows)
             return

@@ -12,6 +12,8 @@ from tailrace.shard.numbering import write_numbering
 
 HEADERS_KEY: Final = "h"
 """Where a message's headers stand in its metadata, as the client writes them."""
+TOLD_HEADERS: Final = frozenset(("dead-stream", "dead-seq", "dead-consumer", "dead-deliveries", "dead-reason"))
+"""What a letter has beside its message's own headers."""
 
 
 def make_frame(stream: bytes, letter: DeadLetter, frame: bytes | bytearray | memoryview) -> bytearray:
@@ -37,6 +39,17 @@ def make_frame(stream: bytes, letter: DeadLetter, frame: bytes | bytearray | mem
     if len(metadata) > MAX_METADATA_BYTES:
         metadata = _numbered({HEADERS_KEY: told}, letter.producer_id(stream))
     return bytearray(pack_frame(payload, flags=FLAG_PRODUCER, metadata=metadata))
+
+
+def make_redriven(metadata: bytes, payload: bytes, producer_id: bytes) -> bytearray:
+    """A letter as the unstamped frame that goes back to its stream: payload, key and headers as they were at first."""
+    fields = _fields(metadata)
+    headers = fields.get(HEADERS_KEY)
+    if isinstance(headers, dict):
+        fields[HEADERS_KEY] = {name: value for name, value in headers.items() if name not in TOLD_HEADERS}
+        if not fields[HEADERS_KEY]:
+            del fields[HEADERS_KEY]
+    return bytearray(pack_frame(payload, flags=FLAG_PRODUCER, metadata=_numbered(fields, producer_id)))
 
 
 def _fields(metadata: bytes) -> dict[Any, Any]:

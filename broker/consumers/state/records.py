@@ -139,6 +139,24 @@ class UnfinishedRows(NamedTuple):
     dying: tuple[tuple[int, int, int, int, str], ...] = ()
 
 
+class LettersRemoved(NamedTuple):
+    """These messages of X/$dead are no dead letters any more: they were published to X again, or purged."""
+
+    ranges: Flat
+
+
+class LettersCut(NamedTuple):
+    """X/$dead ended before `end_seq`: removed ones from there on are lost, and others may have their seqs."""
+
+    end_seq: int
+
+
+class RemovedRows(NamedTuple):
+    """Of a checkpoint: removed dead letters."""
+
+    ranges: Flat
+
+
 class CheckpointEnded(NamedTuple):
     """The checkpoint has so many parts between `CheckpointBegun` and this."""
 
@@ -157,6 +175,9 @@ Record: TypeAlias = (
     | ConsumerRows
     | UnfinishedRows
     | CheckpointEnded
+    | LettersRemoved
+    | LettersCut
+    | RemovedRows
 )
 
 
@@ -289,6 +310,9 @@ _READERS: Final[Mapping[int, tuple[Callable[..., Record], tuple[_FieldReader, ..
         ),
     ),
     11: (CheckpointEnded, (_number,)),
+    12: (LettersRemoved, (_flat,)),
+    13: (LettersCut, (_number,)),
+    14: (RemovedRows, (_flat,)),
 }
 _NUMBERS: Final[Mapping[Any, int]] = {kind: number for number, (kind, _readers) in _READERS.items()}
 _OLDER_FIELDS: Final[Mapping[Any, int]] = {Progress: 8, FlightReturned: 5, ConsumerCreated: 5}

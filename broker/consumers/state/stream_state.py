@@ -14,7 +14,7 @@ from typing import Any, Final
 from tailrace.broker.consumers.state.checkpoint import CheckpointReader, parts_of
 from tailrace.broker.consumers.state.consumer import DeadLetter as DeadLetter
 from tailrace.broker.consumers.state.consumer import DurableConsumer as DurableConsumer
-from tailrace.broker.consumers.state.ranges import unflat
+from tailrace.broker.consumers.state.ranges import SeqRange, merged, unflat
 from tailrace.broker.consumers.state.records import (
     BadRecord,
     CheckpointBegun,
@@ -26,19 +26,23 @@ from tailrace.broker.consumers.state.records import (
     FlightReturned,
     HistoryChanged,
     LetterPublished,
+    LettersCut,
+    LettersRemoved,
     Progress,
     Record,
+    RemovedRows,
     UnfinishedRows,
 )
 from tailrace.shard.epochs import NEVER_SEQ, History, parting_seq
 
 
 class ConsumerTable:
-    """All consumers of one stream. `history`: of stream X, as the records know it."""
+    """All consumers of one stream. `history`: of stream X, as the records know it; `removed`: of its dead letters."""
 
     def __init__(self) -> None:
         self.by_name: dict[bytes, DurableConsumer] = {}
         self.history: History = ()
+        self.removed: list[SeqRange] = []
         self._alarms: list[tuple[int, bytes]] = []
         self._building: CheckpointReader | None = None
 
@@ -47,7 +51,7 @@ class ConsumerTable:
 
         A checkpoint takes effect with its last record, `CheckpointEnded`. One that was cut short does nothing.
         """
-        if self._building is not None and not isinstance(record, ConsumerRows | UnfinishedRows | CheckpointEnded):
+        if self._building is not None and not isinstance(record, _CHECKPOINT_PARTS):
             self._building = None
         _APPLIERS[type(record)](self, record)
 
@@ -56,7 +60,7 @@ class ConsumerTable:
 
         Packed, each has about `part_max_bytes` at most; but `CheckpointBegun` up to 64 KiB, as the history needs.
         """
-        return parts_of(self.history, self.by_name.values(), part_max_bytes)
+        return parts_of(self.history, self.by_name.values(), self.removed, part_max_bytes)
 
     def unburied(self) -> list[DeadLetter]:
         """The letters that are to be published to X/$dead, or may be published: `decide.bury` is the end of each."""
@@ -165,7 +169,14 @@ class ConsumerTable:
     def _begun(self, record: CheckpointBegun) -> None:
         self._building = CheckpointReader(record)
 
-    def _part(self, record: ConsumerRows | UnfinishedRows) -> None:
+    def _letters_removed(self, record: LettersRemoved) -> None:
+        self.removed = merged([*self.removed, *unflat(record.ranges)])
+
+    def _letters_cut(self, record: LettersCut) -> None:
+        end_seq = record.end_seq
+        self.removed = [(first, min(last, end_seq - 1)) for first, last in self.removed if first < end_seq]
+
+    def _part(self, record: ConsumerRows | UnfinishedRows | RemovedRows) -> None:
         if self._building is None:
             raise BadRecord("a part of a checkpoint without its beginning")
         self._building.add(record)
@@ -175,6 +186,7 @@ class ConsumerTable:
         if building is None or building.parts != record.parts:
             raise BadRecord(f"a checkpoint of {record.parts} parts ends, of which others were there")
         self.by_name, self.history, self._alarms = building.by_name, building.history, []
+        self.removed = building.removed
         for consumer in self.by_name.values():
             for run in (*consumer.flight, *consumer.delayed.runs):
                 self.alarm(consumer, run.deadline_us)
@@ -186,6 +198,7 @@ class ConsumerTable:
         return consumer
 
 
+_CHECKPOINT_PARTS: Final = (ConsumerRows, UnfinishedRows, RemovedRows, CheckpointEnded)
 _APPLIERS: Final[Mapping[type, Callable[[ConsumerTable, Any], None]]] = {
     ConsumerCreated: ConsumerTable._created,
     ConsumerReset: ConsumerTable._reset,
@@ -198,4 +211,7 @@ _APPLIERS: Final[Mapping[type, Callable[[ConsumerTable, Any], None]]] = {
     ConsumerRows: ConsumerTable._part,
     UnfinishedRows: ConsumerTable._part,
     CheckpointEnded: ConsumerTable._ended,
+    LettersRemoved: ConsumerTable._letters_removed,
+    LettersCut: ConsumerTable._letters_cut,
+    RemovedRows: ConsumerTable._part,
 }

@@ -34,6 +34,8 @@ GIVEN_BYTES_MAX: Final = 2 << 20
 """The longest value of a get, packed."""
 RANGES_MAX: Final = 1 << 16
 """The most runs or ranges in one."""
+LETTERS_BYTES_MAX: Final = 64 << 10
+"""The longest value about removed dead letters, packed."""
 SHORT_BYTES_MAX: Final = 4 << 10
 """The longest value of all else, packed."""
 
@@ -108,15 +110,18 @@ _NUMBERS = ("next_seq", "lag_messages", "in_flight", "members", "redelivered", "
 _WAITS: Final[Mapping[str, ValueCheck]] = {"ack_wait_s": _seconds_over_0, "retry_s": _seconds, "retry_max_s": _seconds}
 _STANDING = _map({"name": _name, **_WAITS, **dict.fromkeys(_NUMBERS, _SEQ)}, {"lag_us": _SEQ})
 
+_RANGES: Final = _rows(_SEQ, _SEQ)
 _NOTHING: Final = ResultShape(SHORT_BYTES_MAX, 1, _map({}))
 _DEEDS: Final[Mapping[str, ResultShape]] = {
     "create": ResultShape(SHORT_BYTES_MAX, 2, _map({"next_seq": _SEQ, "created": _flag})),
     "reset": ResultShape(SHORT_BYTES_MAX, 1, _map({"next_seq": _SEQ})),
     "delete": ResultShape(SHORT_BYTES_MAX, 1, _map({"existed": _flag})),
     "list": ResultShape(LIST_BYTES_MAX, c.CONSUMERS_MAX, _map({"consumers": _array(_STANDING)})),
+    "letters": ResultShape(LETTERS_BYTES_MAX, c.REMOVED_MAX + 1, _map({"next_seq": _SEQ, "removed": _RANGES})),
+    "redrive": ResultShape(SHORT_BYTES_MAX, 2, _map({"count": _SEQ, "next_seq": _SEQ})),
+    "purge": ResultShape(SHORT_BYTES_MAX, 2, _map({"count": _SEQ, "next_seq": _SEQ})),
 }
 _RUNS: Final = _rows(_SEQ, *[_number(U32_MAX)] * 3)
-_RANGES: Final = _rows(_SEQ, _SEQ)
 
 
 def _runs(messages_max: int) -> ValueCheck:

@@ -19,8 +19,11 @@ from tailrace.broker.consumers.state.records import (
     FlightReturned,
     HistoryChanged,
     LetterPublished,
+    LettersCut,
+    LettersRemoved,
     Progress,
     Record,
+    RemovedRows,
     UnfinishedRows,
     pack,
     unpack,
@@ -43,6 +46,9 @@ EACH: list[Record] = [
     ConsumerRows((ConsumerRow(b"billing", 1, 2, 3, 4, 5, 6, 7, 8, 9), ConsumerRow(b"audit", *[0] * 9))),
     UnfinishedRows(b"billing", ((1, 2, 0, 0), (5, 1, 2, 7)), ((3, 1, 1, b"m", 5),), ((0, 9, 1, 5, "no"),)),
     CheckpointEnded(2),
+    LettersRemoved((0, 3, 9, 1)),
+    LettersCut(7),
+    RemovedRows((0, 3, 9, 1)),
 ]
 
 
