@@ -255,7 +255,7 @@ class Worker:
         others = self.links, self.handshakes.begin_tls, boot.admin_listener
         self.acceptor = Acceptor(services, protocols, boot.listener, boot.board, boot.slot, *others)
         known = self.links, self.owner, self.router, self.calls, self.work, self.fanout, self.followers
-        self.siblings = WorkerLinks(*known, boot.settings, boot.slot, self.acceptor.adopt)
+        self.siblings = WorkerLinks(*known, boot.settings, boot.slot, self.acceptor.adopt, self.desk.members)
 
     # --- life -------------------------------------------------------------------------------------------------------
 

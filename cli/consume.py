@@ -84,7 +84,7 @@ def command(
             ack_wait_s=ack_wait_s,
         ) as consumer,
     ):
-        failed = consume(consumer, words, count, wait_s, retry_s, as_json=as_json)
+        _taken, failed = consume(consumer, words, count, wait_s, retry_s, as_json=as_json)
     return REFUSED if failed else OK
 
 
@@ -96,8 +96,8 @@ def consume(
     retry_s: float | None,
     *,
     as_json: bool,
-) -> int:
-    """Until `count` messages, or until none has come for `wait_s`. Returns how many failed.
+) -> tuple[int, int]:
+    """Until `count` messages, or until none has come for `wait_s`. Returns how many came, and how many of them failed.
 
     `retry_s`: how long a failed message waits; None as the consumer was made.
     """
@@ -110,7 +110,7 @@ def consume(
         else:
             write_all(STDOUT, render_json([message]) if as_json else render_plain([message]))
             message.ack()
-    return failed
+    return taken, failed
 
 
 def _next(consumer: Consumer, wait_s: float | None) -> ConsumedMessage | None:

@@ -18,7 +18,21 @@ import click
 from tailrace.cli.ending import INTERRUPTED, OK, REFUSED, USAGE, CommandError
 
 COMMANDS = (
-    *("serve", "pub", "tail", "consume", "consumers", "dead", "streams", "stat", "top", "bench", "admin", "user"),
+    *(
+        "serve",
+        "pub",
+        "tail",
+        "consume",
+        "get",
+        "consumers",
+        "dead",
+        "streams",
+        "stat",
+        "top",
+        "bench",
+        "admin",
+        "user",
+    ),
     *("tree", "check", "dump", "republish", "rollup", "spark-zip", "deploy", "conformance", "cert", "completion"),
     "man",
 )
@@ -44,6 +58,7 @@ Examples:
   tailrace tail access-log --from "10m ago" --count 5
   tailrace pub greetings 'hello world'
   tailrace consume orders billing -- ./bill-one-order
+  tailrace get orders billing
   tailrace consumers orders
   tailrace dead orders
   tailrace streams 'orders.*'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 
 import click
 
@@ -13,6 +14,7 @@ from tailrace.cli.options import check_stream, reconnect_option, server_options
 from tailrace.cli.progress import ProgressBar, input_size
 from tailrace.cli.publishing import Publisher, PublishOutcome
 from tailrace.cli.server import broker_errors, choose_server, connect
+from tailrace.cli.tables import show_json
 from tailrace.cli.template import BadTemplate, parse_template
 from tailrace.core.arguments import REPLICAS_MAX
 from tailrace.core.headers import KEY_HEADER, pack_headers
@@ -83,6 +85,7 @@ def _parse_headers(_ctx: click.Context, _parameter: click.Parameter, values: tup
     "--headers", "-H", multiple=True, metavar="KEY=VALUE", callback=_parse_headers, help="A header for every message."
 )
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress and no report.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 @reconnect_option
 @server_options
 def command(
@@ -96,6 +99,7 @@ def command(
     no_ack: bool,
     headers: dict[str, str | bytes],
     quiet: bool,
+    as_json: bool,
     reconnect_s: float,
 ) -> int:
     """Publish TEXT, or each line of standard input, to STREAM."""
@@ -110,7 +114,9 @@ def command(
     if text is not None and stream is not None:
         with broker_errors(chosen), connect(chosen, reconnect_s) as client:
             receipt = client.publish(stream, os.fsencode(text), headers=headers, ack=level, replicas=replicas or 0)
-        if not quiet:
+        if as_json:
+            show_json([{"stream": stream, "seq": receipt.seq, "subscribers": receipt.subscribers}])
+        elif not quiet:
             click.echo(shown_receipt(receipt), err=True)
         return OK
     title, total = stream or template or "", _size()
@@ -135,7 +141,9 @@ def command(
         click.echo(
             f"tailrace: stopped {where}: the disk of the node is full; the rest of the input was not read", err=True
         )
-    if not quiet:
+    if as_json:
+        show_json([{"stream": stream, **asdict(outcome)}])
+    elif not quiet:
         click.echo(report(outcome, ack=level is not Ack.NONE, one_stream=stream is not None), err=True)
     return REFUSED if outcome.refused else OK
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,7 +13,8 @@ from tailrace import Client, Denied, StreamInfo
 from tailrace.cli.ending import OK
 from tailrace.cli.options import server_options
 from tailrace.cli.server import broker_errors, choose_server, connect
-from tailrace.cli.tables import ago, make_console, make_table, plain, rate, size, warn
+from tailrace.cli.start import to_iso
+from tailrace.cli.tables import ago, make_console, make_table, plain, rate, show_json, size, warn
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,9 +28,12 @@ Examples:
   tailrace top 'orders.*'
   tailrace top --server broker.example:5050
   tailrace top --once > now.txt
+  tailrace top --json --interval 10 >> load.jsonl
 
 Rates are those since the last refresh. The workers are shown to those who may administer the node: on its own machine,
-or logged in as a user with that right. With --once, or if the output is no terminal, it is printed once.
+or logged in as a user with that right. With --once, or if the output is no terminal, it is printed once. With --json it
+is one object in a line, each interval: time, server, node, streams (the busiest first, with messages_per_s and
+bytes_per_s) and workers (null if they are not shown).
 
 Exit codes: 0 done, 1 refused by the broker, 2 wrong arguments, 4 no connection or lost, 130 interrupted.
 """
@@ -59,8 +63,9 @@ class StreamActivity:
 @click.argument("names", required=False, default="", metavar="[NAMES]")
 @click.option("--interval", "interval_s", type=click.FloatRange(0.1), default=1.0, show_default=True, metavar="SECONDS")
 @click.option("--once", is_flag=True, help="Print it once.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object each interval, in a line.")
 @server_options
-def command(names: str, interval_s: float, once: bool) -> int:
+def command(names: str, interval_s: float, once: bool, as_json: bool) -> int:
     """Watch a node: its workers, its busiest streams, and who is behind."""
     chosen = choose_server()
     console = make_console()
@@ -68,6 +73,13 @@ def command(names: str, interval_s: float, once: bool) -> int:
         before = sample(client, names)
         time.sleep(min(interval_s, FIRST_LOOK_S))
         after = sample(client, names)
+        if as_json:
+            show_json([as_object(str(chosen), client, before, after)])
+            while not once:
+                time.sleep(interval_s)
+                before, after = after, sample(client, names)
+                show_json([as_object(str(chosen), client, before, after)])
+            return OK
         if once or not console.is_terminal:
             console.print(view(str(chosen), client, before, after))
             return OK
@@ -78,6 +90,17 @@ def command(names: str, interval_s: float, once: bool) -> int:
                 time.sleep(interval_s)
                 before, after = after, sample(client, names)
                 live.update(view(str(chosen), client, before, after), refresh=True)
+
+
+def as_object(server: str, client: Client, before: NodeSample, after: NodeSample) -> dict[str, Any]:
+    """All streams and workers, for --json."""
+    streams = [
+        {**asdict(each.info), "messages_per_s": each.messages_per_s, "bytes_per_s": each.bytes_per_s}
+        for each in activity(before, after)
+    ]
+    workers = None if after.workers is None else [asdict(row) for row in after.workers]
+    now = to_iso(time.time_ns() // 1_000)
+    return {"time": now, "server": server, "node": client.node, "streams": streams, "workers": workers}
 
 
 def sample(client: Client, names: str) -> NodeSample:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import click
 
 from tailrace.cli.asking import AskFailed, ask_node
 from tailrace.cli.credentials import TOKEN_VARIABLE, client_options, login_options
 from tailrace.cli.ending import NO_CONNECTION, OK, CommandError
-from tailrace.cli.options import check_stream, tls_options
+from tailrace.cli.options import check_stream, json_option, tls_options
 from tailrace.cli.server import choose_server, context_of
-from tailrace.cli.tree_walk import walk
+from tailrace.cli.tables import show_json
+from tailrace.cli.tree_walk import Node, walk
 from tailrace.core.address import Address
 from tailrace.core.options import ClientOptions
 from tailrace.protocol.replication import Told
@@ -37,10 +39,11 @@ Exit codes: 0 done, 2 wrong arguments, 4 the first node cannot be asked.
 @click.command("tree", epilog=EPILOG)
 @click.argument("server", required=False, metavar="[HOST:PORT]")
 @click.option("--stream", "-t", callback=check_stream, help="Only the tree of this stream.")
+@json_option
 @tls_options
 @login_options
 @click.option("--token", help=f"The token that the nodes require [env: {TOKEN_VARIABLE}].")
-def command(server: str | None, stream: str | None, token: str | None) -> int:
+def command(server: str | None, stream: str | None, as_json: bool, token: str | None) -> int:
     """Draw the replication tree that the node at HOST:PORT is in."""
     options = ClientOptions(token=token) if token else client_options()
     start = choose_server(server)
@@ -59,6 +62,9 @@ def command(server: str | None, stream: str | None, token: str | None) -> int:
         found = walk(start, ask_all)
     if found.start is None:
         raise CommandError(f"{start}: {found.problem}", NO_CONNECTION)
+    if as_json:
+        show_json(map(node_fields, found.nodes.values()))
+        return OK
     from rich.console import Console
 
     from tailrace.cli.tree_view import candidates, draw
@@ -74,3 +80,13 @@ def command(server: str | None, stream: str | None, token: str | None) -> int:
     if found.is_cut:
         click.echo("tailrace: there are more nodes than are shown", err=True)
     return OK
+
+
+def node_fields(node: Node) -> dict[str, Any]:
+    """A node for --json: without `told` if it could not be asked, and then with the reason in `problem`."""
+    told = node.told
+    if told is None:
+        return {"node": node.name, "address": node.address, "problem": node.problem}
+    links, ends = ([row._asdict() for row in rows] for rows in (told.links, told.ends))
+    roles = {"masters": told.masters, "slaves": told.slaves, "disabled": told.disabled}
+    return {"node": node.name, "address": node.address, **roles, "links": links, "ends": ends}

@@ -15,6 +15,8 @@ import click
 from tailrace.broker.access.users import NAME_RULE, User, name_valid
 from tailrace.broker.process.settings import USERS_FILE
 from tailrace.cli.ending import OK, REFUSED, CommandError
+from tailrace.cli.options import json_option
+from tailrace.cli.tables import show_json
 from tailrace.protocol.scram import PASSWORD_CHARACTERS_MAX, make_verifier
 from tailrace.supervisor.user_file import UserFileError, editing, hash_token, read_users
 
@@ -121,8 +123,9 @@ def rm(name: str, path: Path) -> int:
 
 
 @command.command("ls")
+@json_option
 @file_option
-def ls(path: Path) -> int:
+def ls(as_json: bool, path: Path) -> int:
     """List the users: name, groups, ways to log in."""
     try:
         users = read_users(path)
@@ -130,6 +133,9 @@ def ls(path: Path) -> int:
         raise CommandError(str(error), REFUSED) from None
     for user in users:
         ways = {"password": user.scram, "token": user.token_hashes, "certificate": user.certificates}
+        if as_json:
+            show_json([{"name": user.name, "groups": sorted(user.groups), "ways": [way for way in ways if ways[way]]}])
+            continue
         shown = ",".join(way for way, value in ways.items() if value) or "-"
         click.echo(f"{user.name}\t{','.join(sorted(user.groups)) or '-'}\t{shown}")
     return OK

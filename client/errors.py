@@ -341,12 +341,17 @@ class InvalidArgument(TailraceError, ValueError):
 class StreamBehind(TailraceError):
     """The stream ends before the seq where reading should begin or go on.
 
-    Its last messages were lost with a machine, or this is another node. `end_seq`: the seq its next message will have.
+    If reading had begun, its last messages were lost with a machine, or this is another node. `end_seq`: the seq its
+    next message will have.
     """
 
-    def __init__(self, stream: str, asked_seq: int, end_seq: int) -> None:
-        hint = "its last messages were lost, or this is another node"
-        super().__init__(f"{stream}: reading should continue at seq {asked_seq}, but the next seq is {end_seq}: {hint}")
+    def __init__(self, stream: str, asked_seq: int, end_seq: int, *, has_begun: bool = True) -> None:
+        last = f"its last message has seq {end_seq - 1}" if end_seq else "it has had no messages"
+        text = f"seq {asked_seq} is beyond the end of the stream: {last}, and the next one will have {end_seq}"
+        if has_begun:
+            hint = "its last messages were lost, or this is another node"
+            text = f"reading should continue at seq {asked_seq}, but the next seq is {end_seq}: {hint}"
+        super().__init__(f"{stream}: {text}")
         self.stream = stream
         self.asked_seq = asked_seq
         self.end_seq = end_seq

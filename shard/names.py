@@ -26,6 +26,8 @@ NODE_BYTES_MAX: Final = 32
 
 CURSOR_PREFIX: Final = b"$cursor/"
 DEAD_SUFFIX: Final = b"/$dead"
+REPLIES_PREFIX: Final = b"reply-to/"
+"""Of the streams that clients read for replies to their requests."""
 
 _INVISIBLE: Final = (  # those that Unicode does not put into the category of format characters
     (0x034F, 0x034F),

@@ -189,7 +189,10 @@ class SiblingCall:
 
 
 class WorkerLinks:
-    """`adopt` takes a connection that a sibling hands over: its socket and its state."""
+    """`adopt` takes a connection that a sibling hands over: its socket and its state.
+
+    members: of the durable consumers of each stream that lives here.
+    """
 
     def __init__(
         self,
@@ -203,8 +206,10 @@ class WorkerLinks:
         settings: Settings,
         slot: int,
         adopt: Callable[[socket.socket, dict[str, Any]], None],
+        members: Mapping[bytes, int],
     ) -> None:
         self.links = links
+        self._members = members
         self._owner = owner
         self._router = router
         self._calls = calls
@@ -458,10 +463,11 @@ class WorkerLinks:
         self._recounted[feed.name] = feed.cursors
 
     def subscribers(self, name: bytes) -> int:
-        """Of a stream that lives here, on the whole node, as far as known here."""
+        """Of a stream that lives here, on the whole node, as far as known here; members of its consumers included."""
         feed = self._fanout.feeds.get(name)
         links = self.interest.get(name)
-        return (0 if feed is None else feed.cursors) + (sum(links.values()) if links else 0)
+        members = self._members.get(name, 0)
+        return (0 if feed is None else feed.cursors) + (sum(links.values()) if links else 0) + members
 
     def _tell_counts(self) -> None:
         recounted, self._recounted = self._recounted, {}

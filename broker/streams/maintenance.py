@@ -23,7 +23,7 @@ from tailrace.shard.errors import StorageError
 from tailrace.shard.files import FileSystem
 from tailrace.shard.holes import unpunched_seq
 from tailrace.shard.log import StreamLog
-from tailrace.shard.names import CURSOR_PREFIX
+from tailrace.shard.names import CURSOR_PREFIX, REPLIES_PREFIX
 from tailrace.shard.retention import RetentionPolicy, retention_seq
 from tailrace.shard.stream_files import StreamPaths, stream_paths
 from tailrace.shard.sync_marks import is_sync_failed, mark_closed_synced, mark_unsynced_failed
@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 SWEEP_SHARE, SWEEP_SLICE_S = 0.01, 0.005  # of the time, for the sweep; how long one slice of it may hold the loop
 TOGETHER_S = 0.005  # syncs that are due so soon are made with those that are due
+UNREAD_REPLIES_S = 60.0  # after its last message, a stream of replies that nobody reads is emptied
 PAUSE_S = 0.1  # of waiting for the disk, between two beats
 CLEAN_MARK_S = 3.0  # of a stop: how long closed streams are marked as synced; the others are checked at opening
 
@@ -301,6 +302,8 @@ class Maintenance:
         if name.startswith(CURSOR_PREFIX):
             self._patrol.visit(name, nbytes)
             return
+        if name.startswith(REPLIES_PREFIX):
+            self._trim_unread(name)
         policy = self.owner.settings.policy(text)
         if (policy.max_age_s or policy.max_bytes) and name not in self._catalog.damaged:
             self._retain(name, policy)
@@ -322,6 +325,17 @@ class Maintenance:
             return
         if seq is not None:
             self._punches.append((self._clock() + self.owner.settings.trim_grace_s, name, seq))
+
+    def _trim_unread(self, name: bytes) -> None:
+        """A stream of replies whose client has left keeps nothing."""
+        try:
+            found = self.owner.stream(name)
+            is_old = self._clock_us() - found.log.last_timestamp_us > UNREAD_REPLIES_S * 1_000_000
+            has_some = found.log.next_seq > found.log.first_seq
+            if has_some and is_old and not self.owner.context.subscribers(name):
+                self.owner.trim(found, found.log.next_seq)
+        except (Refused, StorageError, OSError) as error:
+            log.warning("cannot trim the replies in stream %r: %s", name, error)
 
     def _retain(self, name: bytes, policy: StreamPolicy) -> None:
         try:

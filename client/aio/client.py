@@ -37,6 +37,7 @@ from tailrace.protocol.messages import Ack
 
 if TYPE_CHECKING:
     from tailrace.aio.consumer import AsyncConsumer
+    from tailrace.aio.replies import AsyncReplies
     from tailrace.core.calls import PendingCall
     from tailrace.core.consumer_calls import ConsumerInfo
     from tailrace.core.dead_letters import LetterSeqs
@@ -115,6 +116,8 @@ class AsyncClient(ClientInfo):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._driver = AsyncDriver(session)
+        self._replies: AsyncReplies | None = None
+        session.bind(self.publish)
 
     @classmethod
     async def connected(cls, session: Session) -> AsyncClient:
@@ -165,6 +168,25 @@ class AsyncClient(ClientInfo):
         publication = make_publication((stream,), [data], metadata, ack, replicas, wait_s, retry, limit)
         await self._driver.publish(publication)
         return publication.outcome()[0]
+
+    async def request(
+        self,
+        stream: str,
+        payload: Payload,
+        *,
+        headers: Mapping[str, str | bytes] | None = None,
+        key: str | bytes | None = None,
+        timeout_s: float | None = None,
+    ) -> Message:
+        """Publish a request and wait for the first reply, as `Client.request`."""
+        from tailrace.aio.replies import AsyncReplies
+
+        now_s, replies = self._driver.now_s, self._replies
+        deadline_s = now_s() + self._timeout(timeout_s)
+        if replies is None or replies.is_over:
+            replies = self._replies = AsyncReplies(self.subscribe, now_s)
+        send = partial(self.publish, stream, payload, key=key, timeout_s=timeout_s)
+        return await replies.request(lambda found: send(headers=found), headers, deadline_s)
 
     async def publish_json(self, stream: str, value: Any, **options: Unpack[PublishOptions]) -> Receipt:
         """Publish a value as JSON, which `message.json()` reads. Options and errors are those of `publish`."""

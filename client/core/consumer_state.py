@@ -126,6 +126,7 @@ class ConsumerState:
         self.is_lost = False  # no more answers are handled
         self.error: TailraceError | None = None  # why, when nobody asked for that
         self.settle: SettleCallback = lambda message, reason, delay_s: None  # the shell's
+        self.message_kind = ConsumedMessage
         self._post = post
         self._queue: deque[ConsumedMessage] = deque()
         self._usable_until_s = math.inf  # seqs in the queue
@@ -461,7 +462,7 @@ class ConsumerState:
             verdict.applied = True
         if self._held.get(message_id, 0) >= deliveries:
             return None
-        message = tuple.__new__(ConsumedMessage, (self.options.stream, seq, timestamp_us, payload, metadata, epoch))
+        message = tuple.__new__(self.message_kind, (self.options.stream, seq, timestamp_us, payload, metadata, epoch))
         message.consumer, message.deliveries = self.options.name, deliveries
         message.settled, message._settle = False, self.settle
         for each in unreported:

@@ -14,6 +14,10 @@ UserHeaders: TypeAlias = dict[str, str | bytes]
 HEADERS_KEY = "h"
 KEY_HEADER = "key"
 """The header that says which messages a durable consumer with several members keeps in order."""
+REPLY_TO = "reply-to"
+"""The header of a request that names the stream for replies to it."""
+CORRELATION = "correlation"
+"""The header of a request that its reply repeats."""
 HEADERS_BYTES_MAX = MAX_METADATA_BYTES - RUN_METADATA_BYTES
 
 _UNREADABLE = (ValueError, TypeError, msgpack.UnpackException)
@@ -48,3 +52,13 @@ def unpack_headers(metadata: bytes) -> UserHeaders:
     except (*_UNREADABLE, AttributeError):
         return {}
     return headers if isinstance(headers, dict) else {}
+
+
+def reply_headers(
+    request: UserHeaders, headers: Mapping[str, str | bytes] | None, shown: str
+) -> tuple[str, UserHeaders]:
+    """The stream for a reply to a request with these headers, and the reply's headers. Raises InvalidArgument."""
+    stream, correlation = request.get(REPLY_TO), request.get(CORRELATION)
+    if not isinstance(stream, str) or correlation is None:
+        raise InvalidArgument(f"{shown} is not a request: it has no headers {REPLY_TO!r} and {CORRELATION!r}")
+    return stream, {**(headers or {}), CORRELATION: correlation}

@@ -15,7 +15,7 @@ from tailrace.core.forks import watch
 from tailrace.core.message import Message
 from tailrace.core.options import ClientOptions
 from tailrace.core.session import Session
-from tailrace.core.subscription_state import Arrived, SubscriptionState
+from tailrace.core.subscription_state import Arrived, SubscriptionPhase, SubscriptionState
 from tailrace.errors import TailraceError
 from tailrace.protocol.messages import Ack
 
@@ -120,6 +120,11 @@ class SubscriptionInfo:
     def start_seq(self) -> int:
         """The seq of the first message; -1 before the broker has answered."""
         return self._state.start_seq
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no messages come any more."""
+        return self._state.phase is SubscriptionPhase.OVER
 
     @property
     def end_seq(self) -> int | None:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from msgpack import UnpackException, unpackb
 
-from tailrace.core.headers import KEY_HEADER, UserHeaders, unpack_headers
+from tailrace.core.headers import KEY_HEADER, UserHeaders, reply_headers, unpack_headers
 from tailrace.core.places import to_datetime
+from tailrace.errors import ClientClosed, InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from weakref import WeakMethod
 
 SHOWN_BYTES = 40  # of a payload, in a message's repr
+
+MessageKind = TypeVar("MessageKind", bound="Message")
 
 
 class Message(NamedTuple):
@@ -48,6 +55,19 @@ class Message(NamedTuple):
         except UnpackException as error:
             raise ValueError(f"{self.stream}: message {self.seq} is not msgpack") from error
 
+    def reply(self, payload: bytes | bytearray | memoryview, **options: Any) -> Any:
+        """Publish a reply to this request. Returns what the client's `publish` returns, in asyncio to be awaited.
+
+        Raises InvalidArgument if it is not a request, and as `publish`.
+        """
+        publish, shown = self._publisher(), f"{self.stream}: message {self.seq}"
+        stream, headers = reply_headers(self.headers, options.pop("headers", None), shown)
+        return publish(stream, payload, headers=headers, **options)
+
+    def _publisher(self) -> Callable[..., Any]:
+        """The `publish` of the client that received it; `bound_kind` overrides it."""
+        raise InvalidArgument(f"{self.stream}: message {self.seq} was not received by a client")
+
     @property
     def time(self) -> datetime:
         """When the broker appended it, in UTC."""
@@ -59,11 +79,29 @@ class Message(NamedTuple):
         return f"Message({self.stream!r}, seq={self.seq}, timestamp_us={self.timestamp_us}, payload={shown}{headers})"
 
 
+def bound_kind(kind: type[MessageKind], publish: WeakMethod[Callable[..., Any]] | None) -> type[MessageKind]:
+    """A class of messages that are replied to by `publish`. Costs nothing for a message, but once for a client."""
+    if publish is None:
+        return kind
+
+    def publisher(self: Message) -> Callable[..., Any]:
+        found = publish()
+        if found is None:
+            raise ClientClosed(f"{self.stream}: message {self.seq}: the client that received it is gone")
+        return found
+
+    def reduce(self: Message) -> tuple[Any, ...]:
+        return Message, tuple(self)
+
+    own = {"__slots__": (), "_publisher": publisher, "__reduce__": reduce, "__doc__": kind.__doc__}
+    return type(kind.__name__, (kind,), own)
+
+
 class Receipt(NamedTuple):
     """An acknowledged publish: `count` messages, the first of which has `seq`.
 
-    `subscribers`: how many subscriptions the node had on the stream. Without an acknowledgement (`Ack.NONE`) seq is -1
-    and subscribers 0.
+    `subscribers`: how many subscriptions the node had on the stream, and members of its durable consumers. Without an
+    acknowledgement (`Ack.NONE`) seq is -1 and subscribers 0.
     """
 
     stream: str

@@ -17,6 +17,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakMethod
 
 from tailrace.core import calls
 from tailrace.core.address import Address
@@ -25,6 +26,7 @@ from tailrace.core.connector import INTERRUPTED, ConnectionPhase, Connector
 from tailrace.core.failover import Failover
 from tailrace.core.held import HoldBuffer
 from tailrace.core.link import FEATURES, BrokerLink
+from tailrace.core.message import Message, bound_kind
 from tailrace.core.options import ClientOptions
 from tailrace.core.publications import RETRIED, RETRIED_ELSEWHERE, PendingPublication, Publications
 from tailrace.core.subscribe_options import SubscribeOptions
@@ -76,6 +78,8 @@ class Session(Connector):
         self.woken: list[SubscriptionState | PendingCall] = []  # that have news
         self._unanswered: dict[int, SubscriptionState] = {}  # readings that are to be asked for, or wait for the answer
         self._subscription_numbers = 0
+        self._publish_of: WeakMethod[Callable[..., Any]] | None = None
+        self._message_kind = Message
         self._random = random
 
     # --- time -------------------------------------------------------------------------------------------------------
@@ -177,12 +181,18 @@ class Session(Connector):
         nothing = not (self.held.nbytes or self.publications.queue)
         return self.is_over or (nothing and self.link is not None and not self.link.outgoing.nbytes)
 
+    def bind(self, publish: Callable[..., Any]) -> None:
+        """Messages that come from now on are replied to by `publish`, a method of the shell's client."""
+        self._publish_of = WeakMethod(publish)
+        self._message_kind = bound_kind(Message, self._publish_of)
+
     def subscribe(self, options: SubscribeOptions, now_s: float) -> SubscriptionState:
         """Subscribe, as soon as may be. Raises ClientClosed, ConnectionLost."""
         self.check_alive()
         self.flush_held(now_s)
         self._subscription_numbers += 1
         subscription = SubscriptionState(self._subscription_numbers, options, self._random, now_s)
+        subscription.message_kind = self._message_kind
         self.subscriptions[subscription.id] = self._unanswered[subscription.id] = subscription
         if self.phase is ConnectionPhase.READY:
             self._ask(now_s)
@@ -228,10 +238,12 @@ class Session(Connector):
 
     def consume(self, options: ConsumerOptions, now_s: float) -> ConsumerState:
         """Adds a member of a durable consumer. Raises ClientClosed, ConnectionLost."""
+        from tailrace.core.consumed_message import ConsumedMessage
         from tailrace.core.consumer_state import ConsumerState
 
         self.check_alive()
         consumer = ConsumerState(options, self.call, self._random, now_s)
+        consumer.message_kind = bound_kind(ConsumedMessage, self._publish_of)
         self.consumers = [each for each in self.consumers if not (each.is_over and each.is_settled)]
         self.consumers.append(consumer)
         return consumer

@@ -74,6 +74,7 @@ class SubscriptionState:
         self.not_before_s = -math.inf
         self.deadline_s = now_s + options.timeout_s  # for being ready, or ready again
         self.waiter: object = None  # for the shell's use
+        self.message_kind = Message
         self._options = options
         self._backoff = Backoff(random, most_s=BRIEF_MOST_S)
         self._arrived: deque[Arrived] = deque()
@@ -130,6 +131,7 @@ class SubscriptionState:
         if self.ready and patience_s and answer.next_seq < least and expected != self.end_seq:
             self._ask_again(StreamBehind(self.stream, expected, answer.next_seq), now_s, patience_s)
             return
+        has_begun = self.ready
         if not self.ready:
             self.end_seq = answer.end_seq
             self.start_seq = answer.next_seq
@@ -140,7 +142,7 @@ class SubscriptionState:
         self._backoff.reset()
         self._refusal = None
         if answer.next_seq < least and expected != self.end_seq:
-            self.fail(StreamBehind(self.stream, expected, answer.next_seq))
+            self.fail(StreamBehind(self.stream, expected, answer.next_seq, has_begun=has_begun))
         elif answer.next_seq > expected:
             self._miss(answer.next_seq)
 
@@ -162,9 +164,9 @@ class SubscriptionState:
                 return
             if found[0][0] > self.next_seq and not self._hole(found[0][0]):
                 return
-        stream, make = self.stream, tuple.__new__
+        stream, make, kind = self.stream, tuple.__new__, self.message_kind
         messages = [
-            make(Message, (stream, seq, timestamp_us, payload, metadata, epoch))
+            make(kind, (stream, seq, timestamp_us, payload, metadata, epoch))
             for seq, timestamp_us, epoch, _flags, metadata, payload in found
         ]
         self._arrived.append(Arrived(messages, nbytes, found[-1][0] + 1))

@@ -7,6 +7,7 @@ import random
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from threading import Lock
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from tailrace.core.listing import Calls, StreamInfo
     from tailrace.protocol.listing import WorkerRow
     from tailrace.sync.consumer import Consumer
+    from tailrace.sync.replies import Replies
 
 T = TypeVar("T")
 
@@ -96,6 +98,9 @@ class Client(ClientInfo):
         super().__init__(session)
         timeout_s = session.options.timeout_s
         self._driver = driver = Driver(session)
+        self._replies: Replies | None = None
+        self._replies_begin = Lock()
+        session.bind(self.publish)
         with driver.lock, driver.step:
             try:
                 driver.wait_until(lambda: session.connections > 0 or session.is_over, monotonic() + timeout_s)
@@ -141,6 +146,30 @@ class Client(ClientInfo):
         publication = make_publication((stream,), [data], metadata, ack, replicas, wait_s, retry, limit)
         self._driver.publish(publication)
         return publication.outcome()[0]
+
+    def request(
+        self,
+        stream: str,
+        payload: Payload,
+        *,
+        headers: Mapping[str, str | bytes] | None = None,
+        key: str | bytes | None = None,
+        timeout_s: float | None = None,
+    ) -> Message:
+        """Publish a request and wait for the first reply, which a reader of the stream makes by `message.reply`.
+
+        The replies come in a stream of this client's own, `reply-to/NAME`, which the broker trims when nobody reads it
+        any more. Raises OperationTimeout if no reply comes in time (the request stays in the stream), and as `publish`.
+        """
+        from tailrace.sync.replies import Replies
+
+        deadline_s = monotonic() + self._timeout(timeout_s)
+        with self._replies_begin:
+            replies = self._replies
+            if replies is None or replies.is_over:
+                replies = self._replies = Replies(self.subscribe)
+        send = partial(self.publish, stream, payload, key=key, timeout_s=timeout_s)
+        return replies.request(lambda found: send(headers=found), headers, deadline_s)
 
     def publish_json(self, stream: str, value: Any, **options: Unpack[PublishOptions]) -> Receipt:
         """Publish a value as JSON, which `message.json()` reads. Options and errors are those of `publish`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import signal
@@ -222,3 +223,11 @@ def test_keys_from_the_lines(server: ModelServer) -> None:
     with library.connect(server.address) as client:
         found = [(each.headers.get("key"), each.payload) for each in client.subscribe("s", end=library.NOW)]
     assert found == [("k1", b"a"), ("k2", b":b"), (None, b"no key"), ("", b"empty"), (b"\xff", b"c")]
+
+
+def test_reports_as_objects(server: ModelServer, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["pub", "s", "one", "--json", "--server", server.address]) == OK
+    assert json.loads(capfd.readouterr().out) == {"stream": "s", "seq": 0, "subscribers": 1}
+    done = tailrace("pub", "s", "--json", "--server", server.address, stdin=b"two\nthree\n")
+    report = json.loads(done.stdout)
+    assert (report["lines"], report["acknowledged"], report["first_seq"], report["last_seq"]) == (2, 2, 1, 2)

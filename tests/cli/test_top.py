@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tailrace.cli import main, top
-from tailrace.cli.ending import NO_CONNECTION, OK
+from tailrace.cli.ending import INTERRUPTED, NO_CONNECTION, OK
 from tailrace.core.listing import StreamInfo
 from tailrace.protocol import listing
 from tests.client.model import ModelConnection
@@ -22,6 +24,24 @@ def test_once(server: ModelServer, capfd: pytest.CaptureFixture[str]) -> None:
     shown = capfd.readouterr().out
     assert server.address in shown and "1 streams" in shown
     assert "busiest streams" in shown and "orders" in shown and "ready" in shown
+
+
+def test_as_objects(server: ModelServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    server.publish(b"orders", b"x")
+    assert main.run(["top", "--once", "--json", "--interval", "0.1", "--server", server.address]) == OK
+    found = json.loads(capfd.readouterr().out)
+    assert [(each["name"], each["next_seq"], each["messages_per_s"]) for each in found["streams"]] == [("orders", 1, 0)]
+    assert found["server"] == server.address and found["node"] and found["workers"][0]["state"] == "ready"
+    pauses = iter([None, None, KeyboardInterrupt])
+
+    def sleep(_s: float) -> None:
+        if (pause := next(pauses)) is not None:
+            raise pause
+
+    monkeypatch.setattr("tailrace.cli.top.time.sleep", sleep)
+    assert main.run(["top", "--json", "--server", server.address]) == INTERRUPTED
+    times = [json.loads(line)["time"] for line in capfd.readouterr().out.splitlines()]
+    assert len(times) == 2 and times[0] < times[1]
 
 
 def test_without_the_right_to_administer(server: ModelServer, capfd: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tailrace.cli import main
@@ -37,6 +39,16 @@ def test_a_tree_is_drawn_from_any_of_its_nodes(capfd: pytest.CaptureFixture[str]
             )
             assert err == ""
     assert {hello.token for hello in top.hellos + below.hellos} == {"secret"}
+
+
+def test_as_objects(capfd: pytest.CaptureFixture[str]) -> None:
+    with asked_node(None) as top, asked_node(None) as below:
+        link_nodes(top, below)
+        assert main.run(["tree", top.address, "--json"]) == OK
+        nodes = {each["node"]: each for each in map(json.loads, capfd.readouterr().out.splitlines())}
+        assert nodes.keys() == {"TOP", "BELOW", "GONE"}
+        assert nodes["TOP"]["masters"] == 2 and nodes["TOP"]["links"][0]["address"] == below.address
+        assert nodes["GONE"] == {"node": "GONE", "address": "127.0.0.1:1", "problem": "Connection refused"}
 
 
 def test_of_one_stream(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,12 @@ def test_users_come_change_and_go(
     assert (node.certificates, node.addresses) == (("CN=n2",), ("10.0.0.2:5050",))
     assert run(["user", "ls", *file]) == 0
     assert capsys.readouterr().out == "ann\tops\tpassword\nsensor\t-\ttoken\nn2\t-\tcertificate\n"
+    assert run(["user", "ls", "--json", *file]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[0]) == {
+        "name": "ann",
+        "groups": ["ops"],
+        "ways": ["password"],
+    }
     assert run(["user", "passwd", "sensor", "--token", *file]) == 0
     assert capsys.readouterr().out.strip() != token
     assert run(["user", "rm", "ann", *file]) == 0

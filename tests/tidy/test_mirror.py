@@ -12,6 +12,8 @@ ELSEWHERE: dict[str, str] = {
     "broker/connection/hello_login.py": "tests/broker/connection/test_login.py",
     "broker/delivery/cursor.py": "tests/broker/delivery/test_fanout.py",
     "client/core/merged_state.py": "tests/client/sync/test_merged_subscription.py",
+    "client/aio/replies.py": "tests/system/test_everyday.py",
+    "client/sync/replies.py": "tests/system/test_everyday.py",
     "cli/conformance_checks.py": "tests/cli/test_conformance.py",
     "spark/rollup/large.py": "tests/spark/rollup/test_reading.py",
     "spark/rollup/merge.py": "tests/spark/rollup/test_job.py",

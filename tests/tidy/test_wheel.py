@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
 import shutil
 import subprocess
@@ -152,6 +153,29 @@ def test_the_command_without_what_a_server_needs(guest: Path) -> None:
     packages = "h11, prometheus_client, psutil, setproctitle"
     missing = f"this needs {packages}, not installed here; install with: pip install 'tailrace[server]'"
     assert done.stderr == f"tailrace: {missing}\n"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="needs dpkg-deb")
+def test_a_debian_package_is_made_of_it(tmp_path: Path, wheel: Path) -> None:
+    """Of the wheel alone: its dependencies are those of this environment."""
+    environment = {**os.environ, "PYTHON": sys.executable, "PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1"}
+    build = [str(tree.ROOT / "scripts" / "build-deb"), str(wheel), str(tmp_path)]
+    subprocess.run(build, env=environment, check=True, timeout=WAIT_S, capture_output=True)
+    [package] = tmp_path.glob("tailrace_*.deb")
+    root = tmp_path / "root"
+    subprocess.run(["dpkg-deb", "--extract", package, root], check=True, timeout=WAIT_S)
+    subprocess.run(["dpkg-deb", "--control", package, tmp_path / "control"], check=True, timeout=WAIT_S)
+    for script in ("postinst", "prerm"):
+        subprocess.run(["sh", "-n", tmp_path / "control" / script], check=True, timeout=WAIT_S)
+    unit = (root / "lib/systemd/system/tailrace.service").read_text()
+    command = re.search(r"^ExecStart=/(\S+) serve --config /(\S+) ", unit, re.MULTILINE)
+    assert command is not None and (root / command[2]).read_text() == (tree.ROOT / "deploy/tailrace.toml").read_text()
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    words = [str(root / command[1]), "serve", "--config", str(root / command[2]), "--check-config"]
+    done = subprocess.run(words, env={**os.environ, "PATH": path}, capture_output=True, timeout=WAIT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert os.readlink(root / "usr/bin/tailrace") == f"/{command[1]}"
 
 
 APPLICATIONS_TESTS = """

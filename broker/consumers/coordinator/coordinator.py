@@ -19,6 +19,7 @@ from tailrace.broker.consumers.coordinator.stream_consumers import StreamConsume
 from tailrace.broker.consumers.coordinator.waiting_gets import WaitingGet, WaitingGets
 from tailrace.broker.consumers.state import decide
 from tailrace.broker.consumers.state.decide import Decision, GetResult
+from tailrace.broker.consumers.state.decide_get import present
 from tailrace.broker.process.work import NOBODY, Asker
 from tailrace.broker.routing.batch import OutcomeSink
 from tailrace.broker.streams.open_stream import Grown
@@ -36,6 +37,8 @@ T = TypeVar("T")
 
 BOOKS_MAX: Final = 4_096
 """Streams whose consumers are held in memory; those asked for longest ago are read anew the next time."""
+COUNTED_MAX: Final = 256
+"""Streams whose consumers' members are counted each second."""
 SERVED_A_TURN: Final = 256
 """Gets that have waited and are looked at in one turn."""
 ELSEWHERE_TEXT: Final = "another node is the stream's master now; ask again"
@@ -79,6 +82,7 @@ class Coordinator:
         self.owner = owner
         self.clock = clock
         self.books: OrderedDict[bytes, StreamConsumers] = OrderedDict()
+        self.members: dict[bytes, int] = {}  # of streams, how many members their consumers had a second ago
         self.waiters = WaitingGets()
         self.patient = True  # gets may wait for messages
         self.post = DeadLetters(self)
@@ -105,6 +109,14 @@ class Coordinator:
         self.schedule(book)
         self._put_away()
         return book
+
+    def _count_members(self) -> None:
+        """Of the streams that were asked for last, as those with members are."""
+        now_us = self.owner.clock_us()
+        self.members.clear()
+        for name, book in islice(reversed(self.books.items()), COUNTED_MAX):
+            if count := sum([present(consumer, now_us) for consumer in book.consumers.by_name.values()]):
+                self.members[name] = count
 
     def known(self, name: bytes) -> StreamConsumers | None:
         """The book, if there is one and its log has not failed."""
@@ -281,6 +293,7 @@ class Coordinator:
 
     def seldom(self) -> None:
         """From a slower timer."""
+        self._count_members()
         self.post.try_again()
         for book in self.books.values():
             try:

@@ -280,6 +280,23 @@ def test_retention_drops_by_age_and_size_what_its_pattern_names(tmp_path: Path) 
     world.owner.release()
 
 
+def test_replies_that_nobody_reads_are_dropped_a_minute_later(tmp_path: Path) -> None:
+    world = settled(tmp_path, retention_interval_s=10.0)
+    names = (b"reply-to/gone", b"reply-to/read", b"reply-to/late", b"other")
+    world.owner.context.subscribers = lambda name: int(name == b"reply-to/read")  # type: ignore[method-assign]
+    for name in names:
+        world.publish(name, b"x")
+    world.clock.now_s += 61.0
+    world.publish(b"reply-to/late", b"x")
+    world.upkeep.sweep()
+    world.upkeep.sweep()
+    assert {name: world.owner.stream(name).log.first_seq for name in names} == {
+        **dict.fromkeys(names, 0),
+        b"reply-to/gone": 1,
+    }
+    world.owner.release()
+
+
 def test_a_sweep_takes_no_more_than_its_slice(tmp_path: Path) -> None:
     world = settled(tmp_path)
     for number in range(10):

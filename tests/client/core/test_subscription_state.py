@@ -198,7 +198,8 @@ def test_beginning_behind_what_was_trimmed() -> None:
 
 
 def test_a_stream_that_ends_before_the_seq_asked_for() -> None:
-    with pytest.raises(StreamBehind, match="at seq 3, but the next seq is 2") as caught:
+    text = "s: seq 3 is beyond the end of the stream: its last message has seq 1, and the next one will have 2"
+    with pytest.raises(StreamBehind, match=text) as caught:
         pop(live(Seq(3), next_seq=2))
     assert (caught.value.asked_seq, caught.value.end_seq) == (3, 2)
 

@@ -1,0 +1,104 @@
+"""What a person meets in the first week, at a real node with two workers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from threading import Thread
+
+import pytest
+
+import tailrace
+from tailrace import Client, OperationTimeout, Seq, StreamBehind
+from tests.cli.process import tailrace as run_tailrace
+from tests.system.node import PATIENCE_S, Node, running, wait_for
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with running(tmp_path_factory.mktemp("everyday") / "data", workers=2) as node:
+        yield node
+
+
+@pytest.fixture
+def client(node: Node) -> Iterator[Client]:
+    with tailrace.connect(f"127.0.0.1:{node.port}") as client:
+        yield client
+
+
+def test_a_seq_beyond_the_end_says_what_the_end_is(node: Node, client: Client) -> None:
+    client.publish_many("short", [b"0", b"1", b"2"])
+    text = "short: seq 7 is beyond the end of the stream: its last message has seq 2, and the next one will have 3"
+    with pytest.raises(StreamBehind, match=text):
+        client.subscribe("short", Seq(7)).receive(PATIENCE_S)
+    done = run_tailrace("tail", "short", "--from", "#7", "--no-follow", "-s", f"127.0.0.1:{node.port}")
+    assert (done.returncode, text in done.stderr.decode()) == (1, True)
+    with node.client() as lines:
+        assert lines.ask("sub short #7") == "ok sub short 3"
+
+
+def test_a_receipt_counts_members_of_durable_consumers(client: Client) -> None:
+    assert client.publish("read", b"nobody").subscribers == 0
+    with client.subscribe("read"):
+        wait_for(lambda: client.publish("read", b"a reader").subscribers == 1, "one subscriber")
+    with client.consumer("read", "g") as member, client.consumer("read", "h") as other:
+        assert member.receive(PATIENCE_S) and other.receive(PATIENCE_S)
+        wait_for(lambda: client.publish("read", b"two members").subscribers == 2, "two members")
+    wait_for(lambda: client.publish("read", b"nobody").subscribers == 0, "no members")
+
+
+def test_requests_are_replied_to_by_readers_and_members(node: Node, client: Client) -> None:
+    """Threads share a client; each has its own reply. Another reply, and a late one, reach nobody."""
+    client.publish("questions", b"to make the stream")
+
+    def answer() -> None:
+        with tailrace.connect(f"127.0.0.1:{node.port}") as other, other.consumer("questions", "g") as member:
+            for message in member:
+                with message:
+                    if "reply-to" in message.headers and message.payload != b"in vain":
+                        for _ in range(2):
+                            message.reply(b"re: " + message.payload, headers={"kind": "reply"})
+                    if message.payload == b"last":
+                        return
+
+    answering = Thread(target=answer)
+    answering.start()
+    found: dict[int, bytes] = {}
+
+    def ask(number: int) -> None:
+        found[number] = client.request("questions", b"%d" % number, headers={"x": "1"}, timeout_s=PATIENCE_S).payload
+
+    threads = [Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {number: b"re: %d" % number for number in range(8)}
+    with pytest.raises(OperationTimeout):
+        client.request("questions", b"in vain", timeout_s=0.2)
+    last = client.request("questions", b"last", timeout_s=PATIENCE_S)
+    assert last.stream.startswith("reply-to/") and last.headers["kind"] == "reply"
+    answering.join()
+
+
+def test_requests_of_tasks(node: Node) -> None:
+    async def play() -> list[bytes]:
+        address = f"127.0.0.1:{node.port}"
+        async with tailrace.connect_async(address) as asking, tailrace.connect_async(address) as answering:
+
+            async def answer() -> None:
+                async for message in answering.subscribe("of.tasks", wait=True):
+                    if message.payload != b"in vain":
+                        await message.reply(b"re: " + message.payload)
+
+            task = asyncio.create_task(answer())
+            asked = [asking.request("of.tasks", b"%d" % each, timeout_s=PATIENCE_S) for each in range(4)]
+            replies = await asyncio.gather(*asked)
+            with pytest.raises(OperationTimeout):
+                await asking.request("of.tasks", b"in vain", timeout_s=0.2)
+            task.cancel()
+            return [each.payload for each in replies]
+
+    assert asyncio.run(play()) == [b"re: 0", b"re: 1", b"re: 2", b"re: 3"]
