@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TypeAlias
 
@@ -41,6 +42,19 @@ class Outgoing:
                 return
             buffers.popleft()
             nbytes -= size
+
+    def drain(self, send: Callable[[Sequence[OutgoingBuffer]], int]) -> None:
+        """Sends all by `send`, which returns the number of bytes it took; an exception of it leaves the rest here."""
+        buffers = self._buffers
+        if len(buffers) == 1:
+            count = send((buffers[0],))
+            if count == self.nbytes:
+                buffers.clear()
+                self.nbytes = 0
+                return
+            self.sent(count)
+        while self.nbytes:
+            self.sent(send(self.head()))
 
     def clear(self) -> None:
         self._buffers.clear()

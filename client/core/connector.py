@@ -131,6 +131,7 @@ class Connector:
                 self._on_message(link, message, now_s)
                 if self.link is not link:
                     return
+            self._received(now_s)
         except PeerError as error:
             is_new = self.phase is ConnectionPhase.GREETING
             text = stranger(bytes(data[:16])) if is_new else f"the peer is not a tailrace broker: {error}"
@@ -257,6 +258,10 @@ class Connector:
 
     def _on_message(self, link: BrokerLink, message: Any, now_s: float) -> None:
         """A message came."""
+        raise NotImplementedError
+
+    def _received(self, now_s: float) -> None:
+        """The messages that came together were handled."""
         raise NotImplementedError
 
     def _on_published_rows(self, link: BrokerLink, rows: list[PublishedRow], now_s: float) -> None:

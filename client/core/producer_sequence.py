@@ -83,7 +83,7 @@ class ProducerSequences:
         self._make_id = make_id
 
     def join(self, publication: Numberable) -> bool:
-        """Gives it the next numbers, which `mark` writes into its frames.
+        """Gives it the next numbers, and writes them into its frames.
 
         False if it must wait: it would overtake other publishes of a sequence that is given up.
         """
@@ -94,23 +94,26 @@ class ProducerSequences:
                 return False
             sequence = self._begin(streams)
         self._sequences.move_to_end(streams)
-        publication.position = _new_tuple(SequencePosition, (sequence, sequence.next))
-        sequence.next += publication.count
+        number = sequence.next
+        publication.position = position = _new_tuple(SequencePosition, (sequence, number))
+        sequence.next = number + publication.count
         sequence.undone[publication.number] = None
+        frames = publication.frames
+        if HEADER.unpack_from(frames)[-1]:
+            self.mark(publication)
+        else:
+            publication.frames = _mark_run(frames, sequence.numbers + _pack_number(number))
+            publication.marked = position
         return True
 
     def mark(self, publication: Numberable) -> None:
-        """Writes its position into its frames."""
+        """Writes its position into its frames, unless it is there."""
         position = publication.position
         if position is None or publication.marked is position:
             return
         frames = publication.frames
-        metadata_bytes = HEADER.unpack_from(frames)[-1]
-        if metadata_bytes:
-            metadata = bytes(frames[HEADER_BYTES : HEADER_BYTES + metadata_bytes])
-            numbered = write_numbering(metadata, position.sequence.id, position.number)
-        else:
-            numbered = position.sequence.numbers + _pack_number(position.number)
+        metadata = bytes(frames[HEADER_BYTES : HEADER_BYTES + HEADER.unpack_from(frames)[-1]])
+        numbered = write_numbering(metadata, position.sequence.id, position.number)
         publication.frames = _mark_run(frames, numbered)
         publication.marked = position
 

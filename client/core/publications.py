@@ -162,8 +162,13 @@ class Publications:
             return True
         return self.count + count < self._max_count and self.nbytes + nbytes < self._max_bytes
 
-    def add(self, publication: PendingPublication, now_s: float) -> None:
-        """Registers it; it waits in `queue`."""
+    def add(
+        self, publication: PendingPublication, now_s: float, *, at_once: bool = False, numbered: bool = False
+    ) -> bool:
+        """Registers it. Returns whether it is to be sent now, if it may go `at_once`, or else it waits in `queue`.
+
+        `numbered`: as in `take_sendable`.
+        """
         number = publication.number = self._numbers + 1
         publication.request = number % REQUEST_MAX + 1
         weight = 1 if publication.waiters is None else publication.count
@@ -173,8 +178,16 @@ class Publications:
         if deadline_s < self.due_s:
             self.due_s = deadline_s
         self._undone[number] = publication
-        self.queue.append(publication)
+        if at_once and not (self.queue or self._retried):
+            to_number = numbered and publication.retry and publication.ack is not _NONE
+            if not to_number or self._sequences.join(publication):
+                self.nbytes += len(publication.frames)
+                publication.was_sent = True
+                self.in_flight[publication.request] = publication
+                return True
         self.nbytes += len(publication.frames)
+        self.queue.append(publication)
+        return False
 
     def holds(self, publication: PendingPublication) -> bool:
         """Whether it is registered and not done."""
@@ -188,12 +201,6 @@ class Publications:
         self.resume_s = math.inf
         if not self.queue:
             return []
-        if len(self.queue) == 1 and not self._retried:
-            publication = self.queue[0]
-            if publication.not_before_s <= now_s and publication.position is None:
-                to_number = numbered and publication.retry and publication.ack is not _NONE
-                if not to_number or self._sequences.join(publication):
-                    return self._take_only(publication)
         held: set[str] = set()
         if self._retried:
             retried = self._retried.values()
@@ -202,13 +209,13 @@ class Publications:
         sendable: list[PendingPublication] = []
         for publication in self.queue:
             may_go = publication.not_before_s <= now_s and (not held or held.isdisjoint(publication.streams))
+            nbytes = len(publication.frames)
             if may_go and numbered and publication.position is None and publication.retry:
                 may_go = publication.ack is _NONE or self._sequences.join(publication)
             if may_go:
                 if publication.position is not publication.marked:
-                    self.nbytes -= len(publication.frames)
                     self._sequences.mark(publication)
-                    self.nbytes += len(publication.frames)
+                self.nbytes += len(publication.frames) - nbytes
                 sendable.append(publication)
                 publication.was_sent = True
                 self.in_flight[publication.request] = publication
@@ -220,17 +227,6 @@ class Publications:
                 held.update(publication.streams)
         self.queue = waiting
         return sendable
-
-    def _take_only(self, publication: PendingPublication) -> list[PendingPublication]:
-        """The only one in the queue, which is not sent again."""
-        if publication.position is not None:
-            nbytes = len(publication.frames)
-            self._sequences.mark(publication)
-            self.nbytes += len(publication.frames) - nbytes
-        publication.was_sent = True
-        self.in_flight[publication.request] = publication
-        self.queue.clear()
-        return [publication]
 
     def sent(self, publication: PendingPublication) -> None:
         """It was written to the socket. Without an acknowledgement to wait for it is done."""

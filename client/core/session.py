@@ -118,11 +118,6 @@ class Session(Connector):
             self._ask_and_send(now_s)
         self._update_owed(now_s)
 
-    def receive(self, data: bytes | bytearray | memoryview, now_s: float) -> None:
-        """Handles bytes received on the connection."""
-        super().receive(data, now_s)
-        self._update_owed(now_s)
-
     def recover(self, now_s: float) -> None:
         """See `Connector.recover`."""
         self.publications.recover(ConnectionLost(INTERRUPTED))
@@ -156,12 +151,18 @@ class Session(Connector):
         if size > self.limits["max_envelope_bytes"] - BESIDE_MAX_BYTES and size > (room := self._room(publication)):
             text = f"{len(publication.frames):,} bytes of messages in one request; the broker's limit is {room:,}"
             raise MessageTooLarge(f"{text}: publish them in several requests, or use a batcher", publication.streams[0])
-        self.publications.add(publication, now_s)
-        link = self.link
-        if self.phase is _READY and link is not None:
-            self._send_publications(now_s)
-            if self.publications.in_flight and not link.heartbeat.owed:
+        link, publications = self.link, self.publications
+        if self.phase is not _READY or link is None:
+            publications.add(publication, now_s)
+        elif publications.add(publication, now_s, at_once=self.failover.is_quiet, numbered=link.numbered):
+            link.publish(publication)
+            if publication.ack is _NONE:
+                publications.sent(publication)
+            elif not link.heartbeat.owed:
                 link.heartbeat.owe(True, now_s)
+        else:
+            self._send_publications(now_s)
+            self._update_owed(now_s)
 
     def flush_held(self, now_s: float) -> None:
         """Publishes the messages that were held back to be sent together."""
@@ -279,6 +280,9 @@ class Session(Connector):
 
     def _fail_calls(self, error: TailraceError, now_s: float) -> None:
         self.woken += self.calls.fail_all(error, now_s)
+
+    def _received(self, now_s: float) -> None:
+        self._update_owed(now_s)
 
     def _update_owed(self, now_s: float) -> None:
         """Silence means more while an answer is owed: to a publish, to a call, to a subscription that was asked for."""
@@ -412,10 +416,13 @@ class Session(Connector):
         if not self.failover.is_quiet:
             for row in rows:
                 self.failover.published(self.publications.streams_of(row[2]))
-        if self.publications.settle(rows):
+        publications = self.publications
+        if publications.settle(rows):
             link.useful = True
-        if self.publications.queue or not self.failover.is_quiet:
+        if publications.queue or not self.failover.is_quiet:
             self._send_held(now_s)
+        if not (publications.in_flight or self.calls.undone or self._unanswered):
+            link.heartbeat.owed = False
 
     def _on_chunk(self, link: BrokerLink, message: m.Chunk, _now_s: float) -> None:
         subscription = self.subscriptions.get(message.id)

@@ -10,6 +10,7 @@ socket, so it blocks no other thread.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import math
 import select
@@ -21,6 +22,7 @@ from functools import partial
 from time import monotonic
 from types import TracebackType
 from typing import Protocol
+from weakref import WeakSet
 
 from tailrace.core.address import Address
 from tailrace.core.address_selector import ConnectAttempt
@@ -45,9 +47,12 @@ KEEPER_S = 1.0
 KEEPER_BUSY_S = 0.01
 """The same, while something is to be done."""
 ALARM_BYTES = 4_096
+EXIT_S = 2.0
+"""The most that a process which ends without `close` waits for its messages without acknowledgement."""
 
 
 _NONE = Ack.NONE
+_READY = ConnectionPhase.READY
 
 
 class Lingering(Protocol):
@@ -125,6 +130,7 @@ class Driver:
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         self.is_severed = False  # in a forked child
         watch(self)
+        _open.add(self)
 
     def start(self) -> None:
         self._keeper.start()
@@ -260,8 +266,20 @@ class Driver:
             self.wait_until(lambda: session.phase is ConnectionPhase.CLOSED, deadline_s)
         self.abort()
 
+    def close_at_exit(self, deadline_s: float) -> None:
+        """Closes, if the program has published anything that nobody waits for. Without the lock."""
+        if self.is_severed or self.session.held.sent_s == -math.inf:
+            return
+        if self.lock.acquire(timeout=max(0.0, deadline_s - monotonic())):
+            try:
+                with self.step, contextlib.suppress(TailraceError):
+                    self.close(max(0.0, deadline_s - monotonic()))
+            finally:
+                self.lock.release()
+
     def abort(self) -> None:
         """End now."""
+        _open.discard(self)
         self.session.abort()
         self._keeper_called.notify()
         while self._turning:
@@ -328,7 +346,8 @@ class Driver:
             session, now_s = self.session, monotonic()
             publications = session.publications
             due_s = session.due_s
-            if now_s >= due_s or not self._is_settled:
+            is_up = self._link is not None and self._link is session.link and session.phase is _READY
+            if now_s >= due_s or not is_up or self._dialers or self.abandoned:
                 self._advance(now_s)
                 if self._forget_news() or session.phase is ConnectionPhase.CLOSED:
                     return
@@ -351,14 +370,6 @@ class Driver:
             if self._waiters:
                 self._turned.notify_all()
 
-    @property
-    def _is_settled(self) -> bool:
-        """Whether a connection is up, and nothing is to be done for it but to send and to receive."""
-        session = self.session
-        if self._link is None or self._link is not session.link or session.phase is not ConnectionPhase.READY:
-            return False
-        return not (self._dialers or self.abandoned)
-
     def _advance(self, now_s: float) -> None:
         session = self.session
         while self.abandoned:
@@ -379,7 +390,9 @@ class Driver:
     def _poll(self, timeout_s: float) -> bool:
         """Returns whether the socket is ready."""
         poller = self._poller
-        if self._unsent or poller is None or self._polled_sock is not self._sock or self._dialers:
+        link = self._link
+        is_sent = link is not None and not link.outgoing.nbytes and (self._tls is None or not self._tls.unsent_bytes)
+        if not is_sent or poller is None or self._polled_sock is not self._sock or self._dialers:
             poller = self._make_poller()
         timeout_ms = None if timeout_s == math.inf else math.ceil(max(0.0, timeout_s) * 1_000)
         self.step.torn = False
@@ -487,8 +500,7 @@ class Driver:
         try:
             if self._tls is not None and not self._tls.flush():
                 return
-            while outgoing.nbytes:
-                outgoing.sent(sendmsg(outgoing.head()))
+            outgoing.drain(sendmsg)
         except BlockingIOError:
             return
         except OSError as error:
@@ -544,3 +556,13 @@ class Driver:
         if not self._turning:
             due_s = min(due_s, self.session.due_s)
         return min(KEEPER_BUSY_S if busy else KEEPER_S, max(due_s - now_s, KEEPER_BUSY_S / 10))
+
+
+_open: WeakSet[Driver] = WeakSet()  # that are not closed
+
+
+@atexit.register
+def _close_all() -> None:
+    deadline_s = monotonic() + EXIT_S
+    for driver in list(_open):
+        driver.close_at_exit(deadline_s)

@@ -18,9 +18,9 @@ from tailrace.shard.frame import HEADER_BYTES
 from tests.client.model_server import ModelServer
 from tests.tidy import tree
 
-SYNC_MAX = 35  # one publish, its answer included
+SYNC_MAX = 26  # one publish, its answer included
 UNACKNOWLEDGED_MAX = 3  # one of many with `Ack.NONE`, their request included
-AIO_MAX = 45  # the same
+AIO_MAX = 39  # the same
 TOGETHER_MAX = 8  # each of many that are published in one turn of the loop
 TOGETHER = 50
 OURS = tuple(str(tree.ROOT / folder) + "/" for folder in ("client", "protocol", "shard", "build"))

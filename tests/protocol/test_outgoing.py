@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
-from tailrace.protocol.outgoing import BUFFERS_MAX, Outgoing
+import pytest
+
+from tailrace.protocol.outgoing import BUFFERS_MAX, Outgoing, OutgoingBuffer
 
 
 def test_whatever_is_taken_at_a_time_the_bytes_are_the_same() -> None:
@@ -36,3 +39,25 @@ def test_nothing_is_no_buffer() -> None:
     outgoing.add(b"b")
     outgoing.clear()
     assert outgoing.head() == []
+
+
+def test_drain() -> None:
+    """All goes out through a function that takes some bytes at a time; an exception of it leaves the rest."""
+    outgoing, taken, room = Outgoing(), bytearray(), [3, 1, 5, 0, 9]
+
+    def send(buffers: Sequence[OutgoingBuffer]) -> int:
+        piece = b"".join(buffers)[: room.pop(0)]
+        if not piece:
+            raise BlockingIOError
+        taken.extend(piece)
+        return len(piece)
+
+    outgoing.add(b"abcd")
+    outgoing.drain(send)
+    assert (bytes(taken), outgoing.nbytes) == (b"abcd", 0)
+    outgoing.add(b"ef", b"ghijk")
+    with pytest.raises(BlockingIOError):
+        outgoing.drain(send)
+    assert (bytes(taken), outgoing.nbytes) == (b"abcdefghi", 2)
+    outgoing.drain(send)
+    assert (bytes(taken), outgoing.nbytes) == (b"abcdefghijk", 0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -375,3 +377,27 @@ def test_values_and_their_keys(server: ModelServer) -> None:
         first, second = client.subscribe("s", end=tailrace.NOW)
     assert (first.key, first.json(), first.epoch) == ("k", {"id": 7}, 1)
     assert (second.key, second.msgpack()) == (None, [1, None])
+
+
+EXITING = """
+import sys, tailrace
+client = tailrace.connect(sys.argv[1])
+for number in range(50):
+    client.publish("s", b"%d" % number, ack=tailrace.Ack.NONE)
+raise SystemExit(7)
+"""
+
+
+def test_a_process_that_ends_sends_what_it_held(server: ModelServer) -> None:
+    ended = subprocess.run([sys.executable, "-c", EXITING, server.address], timeout=60, check=False)
+    assert ended.returncode == 7
+    assert server.payloads(b"s") == [b"%d" % number for number in range(50)]
+
+
+def test_a_broker_that_stands_still_does_not_keep_a_process_from_ending(server: ModelServer) -> None:
+    client = tailrace.connect(server.address)
+    with server.standing_still():
+        client.publish("s", b"x", ack=Ack.NONE)
+        client._driver.close_at_exit(time.monotonic() + 0.05)
+        assert client._driver.session.is_over
+    client.close()
