@@ -38,6 +38,7 @@ _EXTRAS = {
     "quiet_after_s": ("quiet after", "s"),
     "reached_per_s": ("sent", "msg/s"),
     "messages_per_s": ("", "msg/s"),
+    "client_cpu_us": ("the client's CPU", "µs"),
     "published_per_s": ("published", "msg/s"),
     "created_per_s": ("created", "streams/s"),
     "private_bytes_per_stream": ("idle stream", "bytes"),

@@ -35,7 +35,7 @@ class JetStream(Nats):
     # the difference is noise. Its own clients take 4,000.
     window_requests = 10_000
     replay_part = 5
-    kinds = frozenset({"ingest", "turns", "latency", "replay", "consume"})
+    kinds = frozenset({"ingest", "turns", "latency", "replay", "consume", "client-tasks"})
 
     def configuration(self, site: Site) -> list[str]:
         """Its inbound queue is made longer than the default 10,000 messages, so that it never refuses a publish."""

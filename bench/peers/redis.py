@@ -23,6 +23,8 @@ _ENTRY = re.compile(rb"\*2\r\n\$\d+\r\n(\d+-\d+)\r\n\*2\r\n\$1\r\nd\r\n")
 _ACKED = re.compile(rb":(\d+)\r\n")
 _ENTRY_FIELDS = b"\r\n*2\r\n$1\r\nd\r\n"
 
+_KINDS = frozenset({"ingest", "turns", "latency", "replay", "consume", "client-wait", "client-tasks"})
+
 
 class Redis(Contestant):
     title = "Redis Streams"
@@ -33,7 +35,7 @@ class Redis(Contestant):
         self.acked = acked
         self.name = "redis" if acked else "redis-silent"
         self.title = "Redis Streams, answers" if acked else "Redis Streams, reply off"
-        self.kinds = frozenset({"ingest", "turns", "latency", "replay", "consume"} if acked else {"ingest", "turns"})
+        self.kinds = _KINDS if acked else frozenset({"ingest", "turns"})
 
     def command(self, site: Site) -> list[str]:
         return [find_program("redis-server"), "--port", str(site.port), "--dir", str(site.directory), *_OPTIONS]

@@ -43,9 +43,11 @@ _PRODUCER = b"sixteen bytes id"
 _mark_run = load("tailrace.shard.run_cy").mark_run
 _PUBLISHED_BYTES = len(pack(Published(0, ((0, 0, 0),))))
 _BOTH = frozenset({"ingest", "turns", "fanout", "latency", "round-robin"})
-_ACKED = frozenset({"idempotence", "consume", "consumers", "beside-rollup", "spark-live"})
+_ACKED = frozenset(
+    {"client-wait", "client-tasks", "idempotence", "consume", "consumers", "beside-rollup", "spark-live"}
+)
 _OF_SINGLES = frozenset({"ingest", "round-robin"})  # elsewhere the others publish one by one too
-_SILENT = frozenset({"replay", "connections", "neighbour"})
+_SILENT = frozenset({"client-silent", "replay", "connections", "neighbour"})
 
 
 class TailraceBinary(Tailrace):

@@ -6,7 +6,7 @@ from bench.rows.base import BenchRow
 from bench.rows.delivering import connections_row, consume_row, fan_out_row, many_consumers_row, replay_row
 from bench.rows.durability import FLUSHES_MS, always_row, interval_row
 from bench.rows.latency import FLOODS, beside_rollup_row, connecting_row, flooded_row, latency_row, neighbour_row
-from bench.rows.publishing import idempotence_row, ingest_row, round_robin_row, streams_row, turns_row
+from bench.rows.publishing import client_row, idempotence_row, ingest_row, round_robin_row, streams_row, turns_row
 from bench.rows.replication import catch_up_row, hop_row, replicated_row
 from bench.rows.spark import live_row, rollup_row, spark_scan_row
 from bench.scale import Scale
@@ -32,6 +32,7 @@ def make_rows(scale: Scale) -> list[BenchRow]:
         neighbour_row(),
         *(flooded_row(flood) for flood in FLOODS),
         connecting_row(),
+        *(client_row(how) for how in ("wait", "tasks", "silent")),
         round_robin_row(scale.streams),
         idempotence_row(1),
         idempotence_row(100),

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from functools import partial
 
 from bench.load.base import Stop
+from bench.load.clients import TASKS, publish_by_client
 from bench.load.limits import Deadline, LoadError
 from bench.load.meter import Spent
 from bench.load.publishing import Pushed, ingest_feeds, turns
 from bench.peers.base import RequestFeed, stream_names
 from bench.peers.tailrace_binary import TailraceBinary
-from bench.rows.base import BenchRow, Measurement, RowRun, cpu_us, total
+from bench.rows.base import STREAM, BenchRow, Measurement, RowRun, cpu_us, total
 from bench.server import START_TIMEOUT_S, PeerServer
 
 _BATCH_MESSAGES = 100  # of the round-robin
@@ -24,6 +25,11 @@ _NUMBERING_TURNS = 4  # plain, numbered, plain, numbered, ...
 _REQUESTS_PER_S = 40_000  # roughly, of one message; of larger requests fewer are sent
 _FEED_REQUESTS = 500
 _PROBE_S = 0.02
+_HOW = {
+    "wait": "a thread that waits for each answer",
+    "tasks": f"{TASKS} tasks of asyncio that wait for their answers",
+    "silent": "no answers",
+}
 
 
 def ingest_row(streams: int) -> BenchRow:
@@ -57,6 +63,19 @@ def turns_row(connections: int, streams: int) -> BenchRow:
 def _measure_turns(run: RowRun, connections: int, streams: int) -> Measurement:
     names = stream_names(streams)
     return _measured(run, names, run.generate(turns, names, connections, Stop(seconds=run.scale.seconds)))
+
+
+def client_row(how: str) -> BenchRow:
+    """Publishing to one stream by each broker's own Python client; `how` as for `publish_by_client`."""
+    title = f"Python clients, {_HOW[how]}"
+    return BenchRow(f"client-{how}", title, f"client-{how}", "msg/s", partial(_measure_client, how=how))
+
+
+def _measure_client(run: RowRun, how: str) -> Measurement:
+    pushed, client_cpu_s = run.generate(publish_by_client, how, STREAM, Stop(seconds=run.scale.seconds))
+    run.check_stored(STREAM, pushed.stored)
+    extras = {"client_cpu_us": client_cpu_s / pushed.messages * 1e6}
+    return run.measured(_per_s([pushed]), pushed.spent, pushed.messages, extras)
 
 
 def round_robin_row(streams: int) -> BenchRow:

@@ -34,6 +34,7 @@ MAY_IMPORT = {
     "cli.spark_zip": ("cli", "spark", *CODECS),
     "spark": ("spark", "client", *CODECS),
     "bench": ("bench", *CODECS),
+    "bench.load.clients": ("bench", "client", *CODECS),
     "bench.load.kernel_rate": ("bench", "spark", *CODECS),
     "bench.load.live": ("bench", "spark", *CODECS),
     "bench.load.local_rollup": ("bench", "spark", *CODECS),

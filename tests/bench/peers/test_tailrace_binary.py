@@ -135,6 +135,7 @@ def test_deliveries_are_frames() -> None:
 def test_who_takes_part_in_what() -> None:
     """What is acknowledged is numbered and consumed, and beside a rollup nothing of it may be lost."""
     acked, plain = TailraceBinary(acked=True).kinds, TailraceBinary().kinds
-    assert acked - plain == {"idempotence", "consume", "consumers", "beside-rollup", "spark-live"}
-    assert plain - acked == {"replay", "connections", "neighbour"}
+    answered = {"client-wait", "client-tasks"}
+    assert acked - plain == answered | {"idempotence", "consume", "consumers", "beside-rollup", "spark-live"}
+    assert plain - acked == {"client-silent", "replay", "connections", "neighbour"}
     assert "streams" not in TailraceBinary().kinds

@@ -7,7 +7,7 @@ from bench.peers.base import Contestant
 from bench.peers.plain import Plain
 from bench.peers.tailrace import Tailrace
 from bench.peers.tailrace_binary import TailraceBinary
-from bench.rows.publishing import idempotence_row, ingest_row, round_robin_row, streams_row, turns_row
+from bench.rows.publishing import client_row, idempotence_row, ingest_row, round_robin_row, streams_row, turns_row
 from tailrace.shard.leaves import interpreted_wanted
 from tests.bench.rows.conftest import MeasureRow
 
@@ -48,6 +48,15 @@ def test_the_broker_holds_all_of_it(measure_row: MeasureRow, peer: Contestant) -
 def test_only_who_numbers_takes_part(measure_row: MeasureRow) -> None:
     with pytest.raises(LoadError, match="no numbers"):
         measure_row(idempotence_row(1), Plain(100))
+
+
+@pytest.mark.slow
+@pytest.mark.system
+@pytest.mark.parametrize("how", ["wait", "tasks", "silent"])
+def test_the_broker_holds_all_that_its_client_publishes(measure_row: MeasureRow, how: str) -> None:
+    peer = TailraceBinary(acked=how != "silent", interpreted=interpreted_wanted())
+    assert client_row(how).kind in peer.kinds
+    assert measure_row(client_row(how), peer).extras["client_cpu_us"] > 0
 
 
 @pytest.mark.slow
