@@ -10,7 +10,7 @@ PYTHON ?=
 EXTRAS ?= dev
 
 # The sources of the compiled leaves.
-LEAF_SOURCES := $(wildcard shard/*_cy.py protocol/*_cy.py */*.pxd */*.h) shard/leaves.py setup.py
+LEAF_SOURCES := $(wildcard shard/*_cy.py protocol/*_cy.py broker/connection/*_cy.py */*.pxd */*/*.pxd */*.h) shard/leaves.py setup.py
 PACKAGES := protocol shard client broker supervisor spark cli
 BESIDE := bench examples tests setup.py scripts/link-package scripts/rollup-report-picture pyspark_tailrace.py
 PYTEST ?= $(BIN)/python -m pytest
@@ -39,7 +39,7 @@ $(VENV)/.installed: $(VENV)/.made pyproject.toml
 	@touch $@
 
 $(VENV)/.leaves: $(VENV)/.installed $(LEAF_SOURCES)
-	@rm -f shard/*_cy.*.so protocol/*_cy.*.so
+	@rm -f shard/*_cy.*.so protocol/*_cy.*.so broker/connection/*_cy.*.so
 	$(BIN)/python setup.py --quiet build_ext --inplace --parallel 2
 	@$(BIN)/python -m tailrace.shard.leaves
 	@touch $@
@@ -83,5 +83,5 @@ bench: setup packages $(VENV)/.bench  ## compare with NATS, JetStream, Redis and
 
 clean:  ## remove what make has made (not ./data)
 	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	rm -f shard/*_cy.*.so protocol/*_cy.*.so
+	rm -f shard/*_cy.*.so protocol/*_cy.*.so broker/connection/*_cy.*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -31,6 +31,7 @@ from tailrace.broker.connection.listing import Listings
 from tailrace.broker.connection.login import Logins
 from tailrace.broker.connection.migration import Migrations
 from tailrace.broker.connection.patterns import PatternSubscriptions
+from tailrace.broker.connection.singles import Singles
 from tailrace.broker.connection.tls import Handshakes
 from tailrace.broker.consumers.coordinator import verbs
 from tailrace.broker.consumers.coordinator.coordinator import Coordinator
@@ -245,7 +246,8 @@ class Worker:
         self.patterns = PatternSubscriptions(services, subscribing, self.work, self.calls, boot.board)
         line = LineServices(self.renderings, commands, subscribing, self.patterns)
         node = NodeServices(self.node_id, self.owner, self.followers, self.catalog, subscribing, self.status.gather)
-        rest = boot.slot, self.logins, Listings(self.calls, boot.board)
+        self.singles = Singles(services)
+        rest = boot.slot, self.logins, Listings(self.calls, boot.board), self.singles
         binary = BinaryServices(self.frame_chunks, self.heartbeats, subscribing, node, *rest)
         protocols: ProtocolFactories = {
             LineClient.protocol: partial(LineClient, services, line),
@@ -283,7 +285,7 @@ class Worker:
 
     def turn(self) -> None:
         services = self.services
-        busy = services.answered or self.work.busy or self.handshakes.waiting or self._is_busy()
+        busy = services.answered or self.singles.owes or self.work.busy or self.handshakes.waiting or self._is_busy()
         self.work.begin_turn()
         events = self.poller.poll(0 if busy else self._wait_s())
         self._handle(events)
@@ -315,6 +317,8 @@ class Worker:
         self.uplinks.flush()
         if services.held_gets:
             services.look_at_held_gets()
+        if self.singles.owes:
+            self.singles.answer()
         if services.answered:
             self._answer()
         self.handshakes.run()
@@ -372,7 +376,7 @@ class Worker:
         services, router = self.services, self.router
         services.now_s = time.monotonic()
         handlers = self.poller.handlers
-        for fd, mask in events:
+        for fd, mask in self.singles.read(events):
             handler = handlers.get(fd)
             if handler is not None:
                 handler(mask)

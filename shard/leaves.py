@@ -24,6 +24,7 @@ LEAF_MODULES = (
     "tailrace.protocol.line_cy",
     "tailrace.protocol.publish_cy",
     "tailrace.protocol.text_cy",
+    "tailrace.broker.connection.singles_cy",
 )
 INTERPRETED_VARIABLE = "TAILRACE_INTERPRETED"
 

@@ -21,6 +21,7 @@ from tailrace.broker.connection.heartbeat import Heartbeats
 from tailrace.broker.connection.hello_login import GreetedClient
 from tailrace.broker.connection.listing import Listings
 from tailrace.broker.connection.login import NO_LOGIN_TEXT, Logins
+from tailrace.broker.connection.singles import SINGLE_ACK_MAX, Singles
 from tailrace.broker.connection.transport import AnySocket, TLSTransport, send_file
 from tailrace.broker.consumers.edge import binary
 from tailrace.broker.consumers.edge.session import ConsumerSession
@@ -69,6 +70,7 @@ class BinaryServices:
     slot: int
     logins: Logins
     listings: Listings
+    singles: Singles
 
 
 class BinaryClient(GreetedClient):
@@ -129,7 +131,7 @@ class BinaryClient(GreetedClient):
                 self._execute(message)
                 if self.closed or self.lingering_since_s or self.barred:
                     return
-        if count >= self._read_bytes < READ_BYTES_MAX or self.codec.pending_bytes != self._pending_bytes:
+        if count >= self.read_bytes < READ_BYTES_MAX or self.codec.pending_bytes != self.held_bytes:
             self.read_more(count, streams)
 
     def _execute(self, message: object) -> None:
@@ -341,6 +343,13 @@ class BinaryClient(GreetedClient):
             self.under_way += len(requests) // REQUEST_BYTES
             publish_group(self, run, run.add(name, messages, requests), frames, sync)
         self.note_awaited()
+        if len(message.groups) == 1 == messages and message.ack <= SINGLE_ACK_MAX and self._is_plain:
+            self.binary.singles.add(self)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether its bytes are those of the socket, in any number, and it is no node's."""
+        return self.tls is None and self.follower is None and not self.rates
 
     def _refuse_requests(self, handle: int, requests: bytes) -> None:
         refused = Refused(Code.CLOSING, LEAVING_TEXT) if self.leaving else self._handle_refusal(handle)
@@ -355,22 +364,26 @@ class BinaryClient(GreetedClient):
             return
         if run.wants_answers:
             self.say(pack_answers(requests, first_seq, subscribers))
-        self._outcome_known()
+        self.outcome_known()
 
     def group_refused(self, run: RunPublication, key: int, code: Code, text: str, first_seq: int | None) -> None:
-        """One stream has refused the requests of a run; `first_seq` if their messages are in its log all the same."""
-        requests = run.requests[key]
+        self.requests_refused(run.names[key], run.requests[key], run.counts[key], code, text, first_seq)
+
+    def requests_refused(
+        self, name: bytes, requests: bytes, count: int, code: Code, text: str, first_seq: int | None
+    ) -> None:
+        """A stream has refused these requests of `count` messages; `first_seq` if those are in its log all the same."""
         self.under_way -= len(requests) // REQUEST_BYTES
         if self.closed:
             return
-        self.services.metrics.refused.add(code, run.counts[key])
+        self.services.metrics.refused.add(code, count)
         for request, messages in iter_unpack("<II", requests):
             logged = None
             if first_seq is not None:
                 logged = ((first_seq, messages, 0, code, text),)
                 first_seq += messages
-            self.say(pack(_failed_request(run.names[key], request, code, text, logged)))
-        self._outcome_known()
+            self.say(pack(_failed_request(name, request, code, text, logged)))
+        self.outcome_known()
 
     def publish_done(self, publication: FramePublication) -> None:
         """Every stream of a publish has its outcome."""
@@ -383,9 +396,9 @@ class BinaryClient(GreetedClient):
             self.say(pack(_failed_publish(publication)))
         elif publication.wants_answer:
             self.say(m.pack_published(publication.request, publication.results))
-        self._outcome_known()
+        self.outcome_known()
 
-    def _outcome_known(self) -> None:
+    def outcome_known(self) -> None:
         if not self.under_way and (self.paused or self.lingering_since_s):
             self.say(self.last_word)  # or at least what waited for this may go on
             self.last_word = b""
@@ -588,7 +601,7 @@ class BinaryClient(GreetedClient):
 
     def _is_pong(self) -> bool:
         """Whether a read of the length of a PONG is one, and nothing else: all there is to do then has been done."""
-        return not self._pending_bytes and self.services.receive_buffer[:HEAD_BYTES] == _PONG
+        return not self.held_bytes and self.services.receive_buffer[:HEAD_BYTES] == _PONG
 
     def drop_silent(self) -> None:
         self.close("silent")
@@ -596,6 +609,7 @@ class BinaryClient(GreetedClient):
     def _release(self) -> None:
         super()._release()
         self.binary.heartbeats.discard(self)
+        self.binary.singles.discard(self)
         self._count_handles(-len(self.handles))
 
     def _count_handles(self, count: int) -> None:

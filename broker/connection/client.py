@@ -57,8 +57,6 @@ class ClientConnection(Connection):
 
     __slots__ = (
         "_commanded",
-        "_pending_bytes",
-        "_read_bytes",
         "_recv_into",
         "_serving",
         "barred",
@@ -66,12 +64,14 @@ class ClientConnection(Connection):
         "current",
         "cursors",
         "delivery",
+        "held_bytes",
         "held_up",
         "is_free",
         "life_s",
         "moved_s",
         "queued",
         "rates",
+        "read_bytes",
         "ready",
         "window_away",
         "window_messages",
@@ -93,8 +93,8 @@ class ClientConnection(Connection):
         self.moved_s = float("-inf")
         self.window_slot = -1  # the sibling most published to, see `broker.connection.migration`
         self.window_messages = self.window_away = 0
-        self._pending_bytes = 0
-        self._read_bytes = READ_BYTES_MIN
+        self.held_bytes = 0  # of a request that has begun and not ended
+        self.read_bytes = READ_BYTES_MIN  # at most, of the next read
         self._commanded = False  # whether the last read asked for anything but publishes
         self._recv_into = sock.recv_into
         self._serving: ConsumerSession | None = None  # once it has asked for durable consumers
@@ -158,7 +158,7 @@ class ClientConnection(Connection):
         """One read, and what it asks for. With 1,000 connections that send a message each this is most of the loop."""
         services = self.services
         try:
-            count = self._recv_into(services.receive_buffer, self._read_bytes)
+            count = self._recv_into(services.receive_buffer, self.read_bytes)
         except BlockingIOError:
             if self.tls is not None:
                 self._hold_half_record(self.tls)
@@ -166,6 +166,11 @@ class ClientConnection(Connection):
         except OSError:  # the peer reset the connection, or the network did
             self.close("reset")
             return
+        self.received(count)
+
+    def received(self, count: int) -> None:
+        """So many bytes of its input are at the beginning of the worker's buffer; without any, that was the end."""
+        services = self.services
         if not count or self.lingering_since_s:
             self._read_after_the_end(count)
             return
@@ -173,7 +178,7 @@ class ClientConnection(Connection):
         self.traffic.bytes_in += count
         if self.rates:
             self._charge(count)
-        if count >= READ_BYTES_LEAST and (count <= READ_BYTES_MIN or self._read_bytes <= READ_BYTES_MIN):
+        if count >= READ_BYTES_LEAST and (count <= READ_BYTES_MIN or self.read_bytes <= READ_BYTES_MIN):
             self._take_timed(count)
         else:
             self.take(count)
@@ -187,7 +192,7 @@ class ClientConnection(Connection):
     def _hold_half_record(self, tls: TLSTransport) -> None:
         """What TLS holds of a record that has not ended counts as an unfinished request."""
         held = self.pending_bytes + tls.half_record_bytes
-        if held != self._pending_bytes and not self.lingering_since_s:
+        if held != self.held_bytes and not self.lingering_since_s:
             self.hold(held)
 
     def _charge(self, count: int) -> None:
@@ -213,9 +218,9 @@ class ClientConnection(Connection):
         if not self._commanded:
             return
         if took_s > READ_WORK_S:
-            self._read_bytes = max(int(count * READ_WORK_S / took_s), READ_BYTES_LEAST)
-        elif count >= self._read_bytes and not self.held_up:
-            self._read_bytes = min(2 * count, READ_BYTES_MIN)
+            self.read_bytes = max(int(count * READ_WORK_S / took_s), READ_BYTES_LEAST)
+        elif count >= self.read_bytes and not self.held_up:
+            self.read_bytes = min(2 * count, READ_BYTES_MIN)
 
     def _read_after_the_end(self, count: int) -> None:
         if not count and not self.lingering_since_s:
@@ -229,25 +234,25 @@ class ClientConnection(Connection):
         them (0 where it ended in anything else).
         """
         pending = self.pending_bytes
-        if count >= self._read_bytes and (streams or pending >= count) and not self.services.router.makes_streams:
+        if count >= self.read_bytes and (streams or pending >= count) and not self.services.router.makes_streams:
             bytes_max = READ_BYTES_SCATTERED_MAX if count < streams * STREAM_BYTES else READ_BYTES_MAX
-            self._read_bytes = min(2 * count, bytes_max)
-        if pending != self._pending_bytes:
+            self.read_bytes = min(2 * count, bytes_max)
+        if pending != self.held_bytes:
             self.hold(pending, begun=pending <= count)
 
     def read_less(self) -> None:
         """Something else than a publish was asked for."""
         self._commanded = True
-        if self._read_bytes > READ_BYTES_MIN:
-            self._read_bytes = READ_BYTES_MIN
+        if self.read_bytes > READ_BYTES_MIN:
+            self.read_bytes = READ_BYTES_MIN
 
     def hold(self, pending_bytes: int, *, begun: bool = False) -> None:
         """Account for what is held of an unfinished request, over all connections of the worker. `begun`: it is another
         one than before.
         """
         services = self.services
-        services.partial_bytes += pending_bytes - self._pending_bytes
-        self._pending_bytes = pending_bytes
+        services.partial_bytes += pending_bytes - self.held_bytes
+        self.held_bytes = pending_bytes
         if not pending_bytes:
             services.deadlines.request.stop(self)
         elif begun or self not in services.deadlines.request.peers:
@@ -276,7 +281,7 @@ class ClientConnection(Connection):
         But what another node says that it holds is what publishes wait for: it is read on for longer.
         """
         self.held_up += 1
-        self._read_bytes = READ_BYTES_LEAST
+        self.read_bytes = READ_BYTES_LEAST
         if self.held_up > (NODE_HELD_UP_MAX if self.bound else 0) and not self.closed:
             self.pause(Pause.WORK)
 
@@ -300,11 +305,6 @@ class ClientConnection(Connection):
     @property
     def used_s(self) -> float:
         return max(self.life_s, self.progress_s)
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes held of a request that has begun and not ended."""
-        return self._pending_bytes
 
     def refuse(self, code: Code, text: str) -> None:
         self.services.metrics.refused.add(code)
@@ -470,8 +470,8 @@ class ClientConnection(Connection):
         super()._release()
         self._end_subscriptions()
         self.services.fanout.blocked.pop(self, None)
-        self.services.partial_bytes -= self._pending_bytes
-        self._pending_bytes = 0
+        self.services.partial_bytes -= self.held_bytes
+        self.held_bytes = 0
         # These know this connection, and are to be freed with it now, not by a search for cycles.
         self._serving = None
         self.current = None

@@ -94,7 +94,7 @@ class LineClient(ClientConnection):
                     self._choke()
                 if self.held_up:
                     self.backlog.extend(commands)
-        if count >= self._read_bytes or self.codec.pending_bytes != self._pending_bytes:
+        if count >= self.read_bytes or self.codec.pending_bytes != self.held_bytes:
             self.read_more(count, _streams_of(command))
 
     def _publish_permitted(self, staged: Staged) -> None:

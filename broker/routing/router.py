@@ -6,7 +6,7 @@ Publishes are staged per stream through a turn of the loop and go on as one batc
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import count
@@ -18,6 +18,7 @@ from tailrace.broker.process.work import NOBODY, Asker, WorkQueue
 from tailrace.broker.routing.batch import (
     FramePublication,
     LinePublication,
+    OutcomeSink,
     Pending,
     QuietPublisher,
     RunPublication,
@@ -348,6 +349,20 @@ class Router:
             self._note_remote(client, batch.route, messages)
         self._count(client, messages)
 
+    def publish_shared(
+        self, sink: OutcomeSink, name: bytes, clients: Sequence[PublishingClient], frames: bytearray
+    ) -> None:
+        """Take a message of each of these clients for one stream: unnumbered, and nobody waits for replicas."""
+        batch = self._staged.get(name)
+        if batch is None or batch.numbered or batch.replicas or batch.route is not None:
+            batch = self.batch(name)
+        batch.add(sink, 0, len(clients), frames)
+        self.staged_bytes += len(frames)
+        for client in clients:
+            if batch.route is not None:
+                self._note_remote(client, batch.route, 1)
+            self._count(client, 1)
+
     def _publish_awaited(
         self,
         client: LinePublisher,
@@ -398,7 +413,7 @@ class Router:
         self._new_streams = 0
         self._full.clear()
         self.staged_bytes = 0
-        here = self._forward_all(staged)
+        here = self._forward_all(staged) if self.routes else staged
         now_s = time.monotonic()
         rows: dict[bytes, list[StreamBatch]] = {}
         opened, waiting = self.owner.catalog.open, self._work.waiting
@@ -509,14 +524,13 @@ class Router:
         route = self.routes.get(slot)
         if route is not None:
             route.submit(OwnerCall(next(self._ids), verb, args, done, asker))
-        elif verb in OF_A_STREAM and self._is_work(verb, args[0]):
+        elif verb in OF_A_STREAM and (
+            verb in LONG or args[0] not in self.owner.catalog.open or args[0] in self._work.waiting
+        ):
             again = give_back or (lambda: self.call_slot(slot, verb, args, done, asker))
             self._work.do(args[0], (asker,), lambda: self._call_step(verb, args, done, asker, again), again)
         else:
             self._call_here(verb, args, done)
-
-    def _is_work(self, verb: str, name: bytes) -> bool:
-        return verb in LONG or name not in self.owner.catalog.open or name in self._work.waiting
 
     def _call_step(
         self, verb: str, args: list[Any], done: OnResult, asker: Asker, give_back: Callable[[], None]

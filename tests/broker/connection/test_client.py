@@ -38,14 +38,14 @@ def test_more_is_read_at_once_of_what_is_for_many_streams(tmp_path: Path) -> Non
         _peer, client = speak(node, "line")
         for streams, bytes_max in ((1_000, READ_BYTES_SCATTERED_MAX), (10, READ_BYTES_MAX)):
             for _ in range(12):
-                client.read_more(client._read_bytes, streams)
-            assert client._read_bytes == bytes_max
-        client.read_more(client._read_bytes, 0)
-        assert client._read_bytes == READ_BYTES_MAX
+                client.read_more(client.read_bytes, streams)
+            assert client.read_bytes == bytes_max
+        client.read_more(client.read_bytes, 0)
+        assert client.read_bytes == READ_BYTES_MAX
         for number in range(NEW_STREAMS + 1):
             node.workers[0].router.batch(b"new%d" % number)
-        client.read_more(client._read_bytes, 1_000)
-        assert client._read_bytes == READ_BYTES_MAX, "it makes streams"
+        client.read_more(client.read_bytes, 1_000)
+        assert client.read_bytes == READ_BYTES_MAX, "it makes streams"
 
 
 @pytest.mark.parametrize("kind", ["line", "binary"])

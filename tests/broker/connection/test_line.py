@@ -45,15 +45,15 @@ def test_reads_grow_with_publishes_and_shrink_after_anything_else(tmp_path: Path
         for _ in range(60):
             peer.send_raw(b"pub a |%s\r\n" % (b"x" * 1_000) * 100)
             node.settle()
-            seen.append(client._read_bytes)
+            seen.append(client.read_bytes)
         assert seen[0] >= READ_BYTES_MIN
         assert seen == sorted(seen) and seen[-1] > 4 * READ_BYTES_MIN
         assert seen[-1] <= READ_BYTES_MAX
         node.ask(peer, "ping")
-        assert client._read_bytes == READ_BYTES_MIN
+        assert client.read_bytes == READ_BYTES_MIN
         peer.send_raw(b"\r\n" * 60_000)
         node.settle()
-        assert client._read_bytes <= READ_BYTES_MIN, "empty lines ask for nothing, but cost"
+        assert client.read_bytes <= READ_BYTES_MIN, "empty lines ask for nothing, but cost"
 
 
 def test_reads_are_as_small_as_what_they_ask_for_is_expensive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,7 @@ def test_reads_are_as_small_as_what_they_ask_for_is_expensive(tmp_path: Path, mo
             monkeypatch.setattr("tailrace.broker.connection.client.READ_WORK_S", work_s)
             peer.send_raw(b"ping\r\n" * 8_000)
             node.settle()
-            assert client._read_bytes == nbytes
+            assert client.read_bytes == nbytes
 
 
 def test_who_makes_streams_is_read_in_small_pieces(tmp_path: Path) -> None:
@@ -75,15 +75,15 @@ def test_who_makes_streams_is_read_in_small_pieces(tmp_path: Path) -> None:
         node.workers[0].work.block(b"new")
         peer.send_raw(b"pub a |x\r\n" * 16_000)
         node.settle()
-        assert client._read_bytes > READ_BYTES_MIN
+        assert client.read_bytes > READ_BYTES_MIN
         peer.send_raw(b"pub new |x\r\n")
         node.settle()
-        assert client._read_bytes == READ_BYTES_LEAST
+        assert client.read_bytes == READ_BYTES_LEAST
         node.workers[0].work.unblock(b"new")
         for _ in range(4):
             peer.send_raw(b"pub a |x\r\n" * 8_000)
             node.settle()
-        assert client._read_bytes > READ_BYTES_MIN, "it grows again with what is cheap"
+        assert client.read_bytes > READ_BYTES_MIN, "it grows again with what is cheap"
 
 
 def test_publishes_that_are_answered_are_no_reason_to_read_more() -> None:

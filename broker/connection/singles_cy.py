@@ -1,0 +1,281 @@
+"""Leaf: read the sockets whose peers send one PUBLISH at a time, and send each its answer. Stateless.
+
+Compiled, it makes the system calls without a Python statement between them; interpreted, it goes through `os` and
+`socket`. Both give the same. Load this module through `shard.leaves`. docs/binary-protocol.md draws the envelopes.
+"""
+# ruff: noqa: F821 (the names under TYPE_CHECKING come from singles_cy.pxd)
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from tailrace.shard import _cython_shim as cython
+
+from tailrace.protocol.opcodes import Op
+from tailrace.shard.frame import HEADER_BYTES, MAX_FRAME_BYTES
+
+if TYPE_CHECKING:
+    # From singles_cy.pxd; they exist in the compiled module only.
+    EAGAIN: int
+    EINTR: int
+    MSG_DONTWAIT: int
+    MSG_NOSIGNAL: int
+    Py_buffer: Any
+    PyBUF_SIMPLE: int
+    PyBUF_WRITABLE: int
+    PyBuffer_Release: Any
+    PyByteArray_AS_STRING: Any
+    PyByteArray_GET_SIZE: Any
+    PyByteArray_Resize: Any
+    PyBytes_AS_STRING: Any
+    PyObject_GetBuffer: Any
+    errno: int
+    memcpy: Any
+    recv: Any
+    send: Any
+    tr_load16: Any
+    tr_load32: Any
+    tr_store32: Any
+
+HEAD_BYTES = 17
+"""A PUBLISH to one stream up to its frames: opcode, body length, request, ack, replicas, streams, handle."""
+ACK_MAX = 1
+"""The largest ack (APPENDED) that is taken."""
+NOTHING, FAILED = -1, -2
+"""In the place of a count: nothing was there, or nothing fitted; the connection is broken."""
+
+_HEAD = cython.declare(cython.Py_ssize_t, HEAD_BYTES)
+_HEADER = cython.declare(cython.Py_ssize_t, HEADER_BYTES)
+_FRAME_MAX = cython.declare(cython.Py_ssize_t, MAX_FRAME_BYTES)
+_ACK_MAX = cython.declare(cython.int, ACK_MAX)
+_PUBLISH = cython.declare(cython.int, int(Op.PUBLISH))
+
+Group = tuple[bytearray, bytearray, list[int]]
+"""Of one stream: the unstamped frames, `protocol.publish_cy.REQUEST_BYTES` for each request, the places in `fds`."""
+
+
+def is_compiled() -> bool:
+    """Returns whether this copy of the module is the compiled one."""
+    return bool(cython.compiled)
+
+
+def receive(
+    fds: list[int],
+    limits: list[int],
+    handles: Sequence[Mapping[int, bytes]],
+    buffer: bytearray | memoryview,
+    max_message_bytes: int,
+    groups: tuple[dict[bytes, Group], dict[bytes, Group]],
+) -> tuple[int, int, int]:
+    """Read each of these sockets once, its limit of bytes at most, until one gives anything but a PUBLISH of a message.
+
+    That is a whole envelope and no byte more, for one stream by a handle that `handles` (of the same place) has, with
+    an ack up to ACK_MAX and a valid frame that no producer has numbered, of at most `max_message_bytes` of metadata and
+    payload. It is added to the groups of its ack by the name of its stream. A socket with nothing to read is passed
+    over. Returns (the place of the socket at which this stopped, what its read gave, the bytes of the reads before).
+    What was read there is at the beginning of the buffer; 0 is the end of its input, FAILED an error. The place is
+    len(fds) when all of them were read.
+    """
+    if cython.compiled:
+        return _receive_pointers(fds, limits, handles, buffer, max_message_bytes, groups)
+    else:
+        return _receive_slices(fds, limits, handles, buffer, max_message_bytes, groups)
+
+
+def send_each(fds: list[int], answers: bytes, answer_bytes: int) -> tuple[int, list[tuple[int, int]]]:
+    """Send answer i, of `answer_bytes`, to the socket fds[i]; a negative descriptor is passed over.
+
+    Returns (the bytes sent, (place, bytes sent, NOTHING or FAILED) for each answer that was not sent whole).
+    """
+    if cython.compiled:
+        return _send_pointers(fds, answers, answer_bytes)
+    else:
+        return _send_slices(fds, answers, answer_bytes)
+
+
+# Interpreted bodies.
+
+if not cython.compiled:
+    import os
+    import struct
+
+    _PUBLISH_AT = struct.Struct("<BIIBBHI").unpack_from
+    _FRAME_AT = struct.Struct("<I24xHH").unpack_from
+    _PAIR = struct.Struct("<II").pack
+
+    def _receive_slices(
+        fds: list[int],
+        limits: list[int],
+        handles: Sequence[Mapping[int, bytes]],
+        buffer: bytearray | memoryview,
+        max_message_bytes: int,
+        groups: tuple[dict[bytes, Group], dict[bytes, Group]],
+    ) -> tuple[int, int, int]:
+        nbytes = 0
+        for place in range(len(fds)):
+            try:
+                count = os.readv(fds[place], [memoryview(buffer)[: limits[place]]])
+            except BlockingIOError:
+                continue
+            except OSError:
+                return place, FAILED, nbytes
+            found = _single(buffer, count, max_message_bytes)
+            name = None if found is None else handles[place].get(found[2])
+            if found is None or name is None:
+                return place, count, nbytes
+            ack, request, _handle = found
+            frames, requests, places = groups[ack].setdefault(name, (bytearray(), bytearray(), []))
+            frames += memoryview(buffer)[HEAD_BYTES:count]
+            requests += _PAIR(request, 1)
+            places.append(place)
+            nbytes += count
+        return len(fds), 0, nbytes
+
+    def _single(buffer: bytearray | memoryview, count: int, max_message_bytes: int) -> tuple[int, int, int] | None:
+        """Ack, request and handle of a single publish."""
+        if count < HEAD_BYTES + HEADER_BYTES:
+            return None
+        opcode, length, request, ack, replicas, streams, handle = _PUBLISH_AT(buffer)
+        if (opcode, length, replicas, streams) != (Op.PUBLISH, count - 5, 0, 1) or ack > ACK_MAX:
+            return None
+        frame_bytes, flags, metadata_bytes = _FRAME_AT(buffer, HEAD_BYTES)
+        size = frame_bytes - HEADER_BYTES
+        if frame_bytes != count - HEAD_BYTES or flags or not metadata_bytes <= size <= max_message_bytes:
+            return None
+        first = buffer[HEAD_BYTES + HEADER_BYTES] if metadata_bytes else 0x80
+        if frame_bytes > MAX_FRAME_BYTES or not (0x80 <= first <= 0x8F or first in (0xDE, 0xDF)):
+            return None
+        return ack, request, handle
+
+    def _send_slices(fds: list[int], answers: bytes, answer_bytes: int) -> tuple[int, list[tuple[int, int]]]:
+        rest = []
+        for place, fd in enumerate(fds):
+            try:
+                sent = NOTHING if fd < 0 else os.write(fd, answers[place * answer_bytes : (place + 1) * answer_bytes])
+            except BlockingIOError:
+                sent = NOTHING
+            except OSError:
+                sent = FAILED
+            if sent != answer_bytes:
+                rest.append((place, sent))
+        lost = sum(answer_bytes - max(sent, 0) for _place, sent in rest)
+        return len(fds) * answer_bytes - lost, rest
+
+
+# Compiled bodies. The interpreter's lock is kept: no call waits, and to give it away would be to wait for it.
+
+
+@cython.cfunc
+def _receive_pointers(
+    fds: list,
+    limits: list,
+    handles: list,
+    buffer: object,
+    max_message_bytes: cython.Py_ssize_t,
+    groups: tuple,
+) -> tuple:
+    view: Py_buffer
+    place: cython.Py_ssize_t
+    count: cython.Py_ssize_t = 0
+    nbytes: cython.Py_ssize_t = 0
+    limit: cython.Py_ssize_t
+    fd: cython.int
+    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_WRITABLE)
+    data: cython.p_uchar = cython.cast(cython.p_uchar, view.buf)
+    try:
+        for place in range(len(fds)):
+            fd = fds[place]
+            limit = limits[place]
+            count = recv(fd, data, limit if 0 < limit < view.len else view.len, MSG_DONTWAIT)
+            if count < 0:
+                if errno in (EAGAIN, EINTR):
+                    continue
+                return place, FAILED, nbytes
+            if not _is_single(data, count, max_message_bytes):
+                return place, count, nbytes
+            name: object = cython.cast(dict, handles[place]).get(tr_load32(data + 13))
+            if name is None:
+                return place, count, nbytes
+            _add(cython.cast(dict, groups[data[9]]), name, data, count, place)
+            nbytes += count
+        return len(fds), 0, nbytes
+    finally:
+        PyBuffer_Release(cython.address(view))
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _is_single(
+    data: cython.p_const_uchar, count: cython.Py_ssize_t, max_message_bytes: cython.Py_ssize_t
+) -> cython.bint:
+    length: cython.Py_ssize_t = count - _HEAD
+    metadata_bytes: cython.Py_ssize_t
+    if length < _HEADER or length > _FRAME_MAX or length - _HEADER > max_message_bytes:
+        return False
+    if data[0] != _PUBLISH or tr_load32(data + 1) != count - 5 or tr_load32(data + _HEAD) != length:
+        return False
+    if data[9] > _ACK_MAX or data[10] != 0 or tr_load16(data + 11) != 1 or tr_load16(data + _HEAD + 28) != 0:
+        return False
+    metadata_bytes = tr_load16(data + _HEAD + 30)
+    if metadata_bytes == 0:
+        return True
+    first: cython.int = data[_HEAD + _HEADER] if length > _HEADER else 0
+    return metadata_bytes <= length - _HEADER and (0x80 <= first <= 0x8F or first == 0xDE or first == 0xDF)
+
+
+@cython.cfunc
+def _add(
+    groups: dict, name: object, data: cython.p_const_uchar, count: cython.Py_ssize_t, place: cython.Py_ssize_t
+) -> object:
+    found: object = groups.get(name)
+    if found is None:
+        found = groups[name] = (bytearray(), bytearray(), [])
+    group: tuple = cython.cast(tuple, found)
+    frames: bytearray = group[0]
+    requests: bytearray = group[1]
+    _extend(frames, data + _HEAD, count - _HEAD)
+    _extend(requests, data + 5, 8)
+    tr_store32(
+        cython.cast(cython.p_uchar, PyByteArray_AS_STRING(requests)) + PyByteArray_GET_SIZE(requests) - 4,
+        1,  # message
+    )
+    cython.cast(list, group[2]).append(place)
+    return None
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _extend(target: bytearray, data: cython.p_const_uchar, nbytes: cython.Py_ssize_t) -> cython.int:
+    before: cython.Py_ssize_t = PyByteArray_GET_SIZE(target)
+    PyByteArray_Resize(target, before + nbytes)
+    memcpy(PyByteArray_AS_STRING(target) + before, data, nbytes)
+    return 0
+
+
+@cython.cfunc
+def _send_pointers(fds: list, answers: bytes, answer_bytes: cython.Py_ssize_t) -> tuple:
+    place: cython.Py_ssize_t
+    sent: cython.Py_ssize_t
+    total: cython.Py_ssize_t = 0
+    fd: cython.int
+    rest: list = []
+    if answer_bytes < 1 or len(answers) < len(fds) * answer_bytes:
+        raise ValueError(f"{len(answers)} bytes of answers for {len(fds)} sockets, {answer_bytes} for each")
+    data: cython.p_const_uchar = cython.cast(cython.p_const_uchar, PyBytes_AS_STRING(answers))
+    for place in range(len(fds)):
+        fd = fds[place]
+        sent = NOTHING
+        if fd >= 0:
+            sent = send(fd, data + place * answer_bytes, answer_bytes, MSG_DONTWAIT | MSG_NOSIGNAL)
+            if sent < 0:
+                sent = NOTHING if errno in (EAGAIN, EINTR) else FAILED
+            else:
+                total += sent
+        if sent != answer_bytes:
+            rest.append((place, sent))
+    return total, rest

@@ -1,0 +1,178 @@
+"""The leaf that reads single publishes from many sockets and answers them: what it takes, where it stops, that its two
+bodies do the same.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tailrace.protocol.messages import Ack, Ping, pack
+from tailrace.shard.frame import FLAG_PRODUCER, pack_frame
+from tailrace.shard.leaves import load, load_source
+from tests.protocol.wires import publish
+
+LEAF = "tailrace.broker.connection.singles_cy"
+LOADED = load(LEAF)
+SOURCE = load_source(LEAF)
+MAX = 2_000
+BUFFER_BYTES = 4_096
+ONE = pack_frame(b"hello")
+HANDLES = {7: b"seven", 8: b"eight"}
+SINGLE = pack(publish(9, (7,), ONE))
+Pairs = list[tuple[socket.socket, socket.socket]]
+
+
+@pytest.fixture(params=[LOADED, SOURCE], ids=["as loaded", "source"])
+def leaf(request: pytest.FixtureRequest) -> ModuleType:
+    module: ModuleType = request.param
+    return module
+
+
+@pytest.fixture
+def pairs() -> Iterator[Pairs]:
+    """The peers' ends and the broker's."""
+    with ExitStack() as stack:
+        yield [_pair(stack) for _ in range(40)]
+
+
+def _pair(stack: ExitStack) -> tuple[socket.socket, socket.socket]:
+    peer, ours = (stack.enter_context(closing(each)) for each in socket.socketpair())
+    ours.setblocking(False)
+    return peer, ours
+
+
+def receive(
+    leaf: ModuleType, pairs: Pairs, sent: list[bytes], limits: list[int] | None = None
+) -> tuple[Any, list[Any], bytes]:
+    """What the leaf returns, the groups, and the buffer after it."""
+    for (peer, _ours), data in zip(pairs, sent, strict=False):
+        peer.send(data)
+    groups: tuple[dict[bytes, Any], dict[bytes, Any]] = ({}, {})
+    buffer = bytearray(BUFFER_BYTES)
+    fds = [ours.fileno() for _peer, ours in pairs[: len(sent)]]
+    known = [HANDLES] * len(sent)
+    returned = leaf.receive(fds, limits or [BUFFER_BYTES] * len(sent), known, memoryview(buffer), MAX, groups)
+    return returned, [groups[0], groups[1]], bytes(buffer)
+
+
+def test_single_publishes_are_grouped_by_their_streams(leaf: ModuleType, pairs: Pairs) -> None:
+    sent = [pack(publish(number, (7 + number % 2,), pack_frame(b"%d" % number))) for number in range(5)]
+    returned, (silent, awaited), _buffer = receive(leaf, pairs, sent)
+    assert returned == (5, 0, sum(map(len, sent))) and not silent
+    assert list(awaited) == [b"seven", b"eight"]
+    frames, requests, places = awaited[b"seven"]
+    assert frames == b"".join(pack_frame(b"%d" % number) for number in (0, 2, 4))
+    assert requests == struct.pack("<6I", 0, 1, 2, 1, 4, 1) and places == [0, 2, 4]
+
+
+def test_silent_ones_have_groups_of_their_own(leaf: ModuleType, pairs: Pairs) -> None:
+    sent = [SINGLE, pack(publish(9, (7,), ONE, ack=Ack.NONE))]
+    _returned, (silent, awaited), _buffer = receive(leaf, pairs, sent)
+    assert (silent[b"seven"][2], awaited[b"seven"][2]) == ([1], [0])
+
+
+def test_sockets_without_input_are_passed_over(leaf: ModuleType, pairs: Pairs) -> None:
+    returned, (_silent, awaited), _buffer = receive(leaf, pairs, [b"", SINGLE, b"", SINGLE])
+    assert returned[0] == 4 and awaited[b"seven"][2] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pack(Ping()),
+        SINGLE[:-1],
+        SINGLE + SINGLE,
+        SINGLE + b"\0",
+        pack(publish(9, (7,), ONE + ONE)),
+        pack(publish(9, (7, 8), ONE)),
+        pack(publish(9, (6,), ONE)),
+        pack(publish(9, (7,), ONE, ack=Ack.SYNCED)),
+        pack(publish(9, (7,), pack_frame(bytes(MAX + 1)))),
+        pack(publish(9, (7,), ONE[:28] + struct.pack("<H", FLAG_PRODUCER) + ONE[30:])),
+        pack(publish(9, (7,), ONE[:30] + struct.pack("<H", 6) + ONE[32:])),
+        pack(publish(9, (7,), ONE[:30] + struct.pack("<H", 5) + ONE[32:])),
+        pack(publish(9, (7,), struct.pack("<I", len(ONE) + 1) + ONE[4:])),
+        SINGLE[:10] + b"\1" + SINGLE[11:],
+        b"x",
+        bytes(range(200)),
+    ],
+)
+def test_at_anything_else_it_stops(leaf: ModuleType, pairs: Pairs, other: bytes) -> None:
+    returned, (_silent, awaited), buffer = receive(leaf, pairs, [SINGLE, other, SINGLE])
+    assert returned == (1, len(other), len(SINGLE)) and buffer[: len(other)] == other
+    assert awaited[b"seven"][2] == [0]
+    assert pairs[2][1].recv(100) == SINGLE, "what comes behind it is not read yet"
+
+
+def test_the_end_and_an_error_stop_it(leaf: ModuleType, pairs: Pairs) -> None:
+    pairs[0][0].close()
+    assert receive(leaf, pairs, [])[0] == (0, 0, 0)
+    fds, groups = [pairs[0][1].fileno()], ({}, {})  # type: ignore[var-annotated]
+    assert leaf.receive(fds, [100], [HANDLES], memoryview(bytearray(100)), MAX, groups) == (0, 0, 0)
+    with closing(socket.socket()) as unconnected:
+        unconnected.setblocking(False)
+        fds = [unconnected.fileno()]
+        returned = leaf.receive(fds, [100], [HANDLES], memoryview(bytearray(100)), MAX, groups)
+    assert returned == (0, leaf.FAILED, 0)
+
+
+def test_no_socket_gives_more_than_its_limit_or_the_buffer(leaf: ModuleType, pairs: Pairs) -> None:
+    returned, _groups, _buffer = receive(leaf, pairs, [SINGLE], [len(SINGLE) - 1])
+    assert returned == (0, len(SINGLE) - 1, 0)
+    returned, _groups, _buffer = receive(leaf, pairs[1:], [bytes(3 * BUFFER_BYTES)], [1 << 20])
+    assert returned == (0, BUFFER_BYTES, 0)
+
+
+def test_both_bodies_do_the_same(pairs: Pairs) -> None:
+    """Whatever comes, also with single bits wrong."""
+    chance = random.Random(15)
+    for _ in range(60):
+        sent = [_anything(chance) for _ in range(20)]
+        found = [receive(each, pairs[20 * place :], sent) for place, each in enumerate((LOADED, SOURCE))]
+        (stop, count, _nbytes), _groups, buffer = found[0]
+        assert found[0][:2] == found[1][:2] and (stop == 20 or buffer[:count] == found[1][2][:count])
+        for _peer, ours in pairs:
+            try:
+                while ours.recv(1 << 16):
+                    pass
+            except BlockingIOError:
+                pass
+
+
+def _anything(chance: random.Random) -> bytes:
+    ack = chance.choice([Ack.NONE, Ack.APPENDED])
+    metadata = b"\x81\xa1k" + bytes([chance.randrange(128)]) if chance.random() < 0.3 else b""
+    frame = pack_frame(b"x" * chance.randrange(200), metadata=metadata)
+    data = bytearray(pack(publish(chance.randrange(1 << 32), (chance.choice([7, 8]),), frame, ack=ack)))
+    if chance.random() < 0.05:
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    return bytes(data)
+
+
+def test_answers(leaf: ModuleType, pairs: Pairs) -> None:
+    fds = [ours.fileno() for _peer, ours in pairs[:3]]
+    fds[1] = -1
+    assert leaf.send_each(fds, b"aaabbbccc", 3) == (6, [(1, leaf.NOTHING)])
+    assert (pairs[0][0].recv(9), pairs[2][0].recv(9)) == (b"aaa", b"ccc")
+
+
+def test_an_answer_that_cannot_be_sent(leaf: ModuleType, pairs: Pairs) -> None:
+    full, broken = pairs[0][1], pairs[1][1]
+    pairs[1][0].close()
+    full_bytes = 0
+    try:
+        while True:
+            full_bytes += full.send(bytes(1 << 16))
+    except BlockingIOError:
+        assert full_bytes
+    fds = [full.fileno(), broken.fileno(), pairs[2][1].fileno()]
+    assert leaf.send_each(fds, b"aaabbbccc", 3) == (3, [(0, leaf.NOTHING), (1, leaf.FAILED)])
+    assert pairs[2][0].recv(9) == b"ccc"
