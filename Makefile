@@ -10,7 +10,8 @@ PYTHON ?=
 EXTRAS ?= dev
 
 # The sources of the compiled leaves.
-LEAF_SOURCES := $(wildcard shard/*_cy.py protocol/*_cy.py broker/connection/*_cy.py */*.pxd */*/*.pxd */*.h) shard/leaves.py setup.py
+LEAF_SOURCES := $(wildcard shard/*_cy.py protocol/*_cy.py broker/*/*_cy.py */*.pxd */*/*.pxd */*.h) shard/leaves.py \
+	setup.py
 PACKAGES := protocol shard client broker supervisor spark cli
 BESIDE := bench examples tests setup.py scripts/link-package scripts/rollup-report-picture pyspark_tailrace.py
 PYTEST ?= $(BIN)/python -m pytest

@@ -91,6 +91,15 @@ TARGETS = (
     _least(0.5, "replay-10", _LINES, "sendfile", "replay to 10: half of bare sendfile"),
     _most(1.0, "turns-1", _LINES, "nats", "CPU a message, connections in turn, 1 stream: NATS", _cpu),
     _most(1.0, "turns-1000", _LINES, "nats", "CPU a message, connections in turn, a stream each: NATS", _cpu),
+    *(
+        target
+        for count in (10, 100)
+        for ours in ("tailrace-acks", _BINARY_ACKS)
+        for target in (
+            _least(1.0, f"turns-of-{count}", ours, "mosquitto-qos1", f"{count} connections, a message each: mosquitto"),
+            _most(15.0, f"turns-of-{count}", ours, "", f"CPU a message, {count} connections: 15 us", _cpu),
+        )
+    ),
     _most(1.0, "latency-1000", _LINES, "nats", "median latency at 1,000 msg/s: NATS"),
     # Batches over the binary protocol; frames by sendfile; very many quiet subscribers; noisy neighbours.
     _least(10.0, "ingest-1", _BINARY_ACKS, "jetstream", "batches, acknowledged: 10 times JetStream"),

@@ -295,7 +295,9 @@ class Worker:
             self.stirred_s = services.now_s
         router = self.router
         rounds = 1
-        while router.scattered and rounds < GATHER_ROUNDS_MAX and self._under(GATHERED_MAX_BYTES):
+        while router.scattered and rounds < GATHER_ROUNDS_MAX:
+            if router.staged_bytes + services.answered_bytes >= GATHERED_MAX_BYTES:
+                break
             events = self.poller.poll(0)
             if not events:
                 break
@@ -397,10 +399,6 @@ class Worker:
             time.sleep(PONG_PAUSE_S)
             events = self.poller.poll(0)
             self._handle(events)
-
-    def _under(self, bytes_max: int) -> bool:
-        """Whether so much has not been published and answered in this turn yet."""
-        return self.router.staged_bytes + self.services.answered_bytes < bytes_max
 
     def _announce(self) -> None:
         grown = self.owner.take_grown()

@@ -16,8 +16,10 @@ def make_rows(scale: Scale) -> list[BenchRow]:
     return [
         ingest_row(1),
         ingest_row(scale.streams),
-        turns_row(scale.connections, 1),
-        turns_row(scale.connections, scale.connections),
+        turns_row("turns-of-10", 10, 1),
+        turns_row("turns-of-100", 100, 1),
+        turns_row("turns-1", scale.connections, 1),
+        turns_row("turns-1000", scale.connections, scale.connections),
         fan_out_row(100),
         fan_out_row(1_000),
         replay_row(1),

@@ -50,12 +50,12 @@ def _measured(run: RowRun, names: list[str], pushed: Pushed) -> Measurement:
     return run.measured(_per_s([pushed]), pushed.spent, pushed.messages)
 
 
-def turns_row(connections: int, streams: int) -> BenchRow:
-    """Many connections publish one message each in turn, all to one stream or each to its own.
+def turns_row(name: str, connections: int, streams: int) -> BenchRow:
+    """Connections publish one message each in turn, all to one stream or each to its own.
 
     The name is that of a full run, so that --rows takes the same names for a quick one.
     """
-    name, where = ("turns-1", "1 stream") if streams == 1 else ("turns-1000", "a stream each")
+    where = "1 stream" if streams == 1 else "a stream each"
     title = f"ingest, {connections:,} connections, one message each in turn, {where}"
     return BenchRow(name, title, "turns", "msg/s", partial(_measure_turns, connections=connections, streams=streams))
 

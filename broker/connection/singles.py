@@ -7,16 +7,19 @@ does not take, such as any other request, goes the way of all (`ClientConnection
 from __future__ import annotations
 
 import select
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
+from tailrace.broker.connection.base import Pause
 from tailrace.broker.connection.client import READ_BYTES_MIN
+from tailrace.broker.delivery.cursor import Cursor
+from tailrace.broker.process.work import Asker
+from tailrace.broker.routing.router import PublishingClient
 from tailrace.broker.services import Services
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tailrace.shard.leaves import load
 
 if TYPE_CHECKING:
-    from tailrace.broker.connection.binary import BinaryClient
     from tailrace.broker.connection.singles_cy import Group
 
 TOGETHER_MAX = 256
@@ -36,19 +39,56 @@ SINGLE_ACK_MAX: int = _leaf.ACK_MAX
 _IN: Final = select.EPOLLIN
 
 
+class SinglePublisher(Asker, PublishingClient, Protocol):
+    """What is needed here of a binary connection."""
+
+    blocked: bool
+    closed: bool
+    current: Cursor | None
+    fd: int
+    handles: dict[int, bytes]
+    held_bytes: int
+    life_s: float
+    lingering_since_s: float
+    out: bytearray
+    paused: Pause
+    read_bytes: int
+    under_way: int
+
+    def close(self, reason: str) -> None: ...
+
+    def count_created(self) -> None: ...
+
+    def creation_refusal(self, name: bytes) -> Refused: ...
+
+    def may_create(self, name: bytes) -> bool: ...
+
+    def note_awaited(self) -> None: ...
+
+    def outcome_known(self) -> None: ...
+
+    def received(self, count: int) -> None: ...
+
+    def requests_refused(
+        self, name: bytes, requests: bytes, count: int, code: Code, text: str, first_seq: int | None
+    ) -> None: ...
+
+    def say(self, envelope: bytes) -> None: ...
+
+
 class SharedRun:
     """Single publishes of several connections to one stream: one part of its batch, and who waits for its outcome."""
 
     __slots__ = ("_creator", "_requests", "_singles", "_wants_answers", "clients", "name")
 
     def __init__(
-        self, singles: Singles, name: bytes, clients: list[BinaryClient], requests: bytes, wants_answers: bool
+        self, singles: Singles, name: bytes, clients: list[SinglePublisher], requests: bytes, wants_answers: bool
     ) -> None:
         """requests: as `protocol.publish_cy.pack_answers` takes them, one for each client."""
         self._singles = singles
         self._requests = requests
         self._wants_answers = wants_answers
-        self._creator: BinaryClient | None = None
+        self._creator: SinglePublisher | None = None
         self.name = name
         self.clients = clients
 
@@ -100,8 +140,8 @@ class Singles:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._buffer = services.receive_view[:READ_BYTES_MIN]
-        self._publishers: dict[int, BinaryClient] = {}  # by descriptor
-        self._answered: list[BinaryClient] = []
+        self._publishers: dict[int, SinglePublisher] = {}  # by descriptor
+        self._answered: list[SinglePublisher] = []
         self._answers: list[bytes] = []
 
     @property
@@ -109,11 +149,11 @@ class Singles:
         """Whether there are answers to send."""
         return bool(self._answers)
 
-    def add(self, client: BinaryClient) -> None:
+    def add(self, client: SinglePublisher) -> None:
         """What it sends next is likely to be a single publish. It is a plain connection, and no node's."""
         self._publishers[client.fd] = client
 
-    def discard(self, client: BinaryClient) -> None:
+    def discard(self, client: SinglePublisher) -> None:
         """It is closed, or leaves this worker. One that was never added is no error."""
         self._publishers.pop(client.fd, None)
 
@@ -125,7 +165,7 @@ class Singles:
         if not self._publishers:
             return events
         others: list[tuple[int, int]] = []
-        clients: list[BinaryClient] = []
+        clients: list[SinglePublisher] = []
         for event in events:
             client = find(event[0])
             if client is not None and event[1] == _IN and not (client.held_bytes or client.lingering_since_s):
@@ -140,7 +180,7 @@ class Singles:
                 break
         return others
 
-    def _read_together(self, clients: list[BinaryClient]) -> None:
+    def _read_together(self, clients: list[SinglePublisher]) -> None:
         services = self._services
         while clients:
             groups: tuple[dict[bytes, Group], dict[bytes, Group]] = ({}, {})
@@ -158,7 +198,7 @@ class Singles:
             # Others may have ended meanwhile, and their descriptors may be of other sockets now.
             clients = [client for client in clients[place + 1 :] if not (client.closed or client.lingering_since_s)]
 
-    def _read_by_itself(self, client: BinaryClient, count: int) -> None:
+    def _read_by_itself(self, client: SinglePublisher, count: int) -> None:
         """This read has given something else than a single publish."""
         self.discard(client)
         if count == _FAILED:
@@ -178,7 +218,7 @@ class Singles:
 
     # --- answering --------------------------------------------------------------------------------------------------
 
-    def outcomes_known(self, clients: list[BinaryClient], answers: bytes) -> None:
+    def outcomes_known(self, clients: list[SinglePublisher], answers: bytes) -> None:
         """Their requests are logged; `answers` has one for each of them, or is empty if they want none."""
         if answers:
             self._services.answered_bytes += len(answers)
@@ -209,7 +249,7 @@ class Singles:
             if not clients[place].closed:
                 self._answer_later(clients[place], answers[place * _ANSWER_BYTES : (place + 1) * _ANSWER_BYTES], sent)
 
-    def _answer_later(self, client: BinaryClient, answer: bytes, sent: int) -> None:
+    def _answer_later(self, client: SinglePublisher, answer: bytes, sent: int) -> None:
         """The socket took `sent` bytes of it, or nothing was tried."""
         if sent == _FAILED:
             client.close("reset")
@@ -218,7 +258,7 @@ class Singles:
         client.outcome_known()
 
 
-def _is_quiet(client: BinaryClient) -> bool:
+def _is_quiet(client: SinglePublisher) -> bool:
     """Whether an answer can be sent at once: nothing is to go out before it, and nothing waits for it."""
     waits = client.closed or client.blocked or client.paused or client.lingering_since_s
     return not (waits or client.out or client.current is not None)

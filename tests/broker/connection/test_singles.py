@@ -8,6 +8,7 @@ import socket
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -127,7 +128,7 @@ def test_two_answers_for_one_connection_keep_their_order(node: World) -> None:
 def test_nothing_is_read_from_one_that_has_ended_meanwhile(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its descriptor is another's already."""
     first, second, third = publishers(node, 3, node.name(0))
-    clients = [node.binary_client_of(peer.peer) for peer in (first, second, third)]
+    clients: list[Any] = [node.binary_client_of(peer.peer) for peer in (first, second, third)]
     received, (near, far) = BinaryClient.received, socket.socketpair()
     taken = clients[1].fd
     far.setblocking(False)
