@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tailrace.aio.replies import AsyncReplies
     from tailrace.core.calls import PendingCall
     from tailrace.core.consumer_calls import ConsumerInfo
+    from tailrace.core.consumer_state import ConsumerOptions
     from tailrace.core.dead_letters import LetterSeqs
     from tailrace.core.listing import Calls, StreamInfo
     from tailrace.protocol.listing import WorkerRow
@@ -345,7 +346,7 @@ class AsyncClient(ClientInfo):
 
     def consumer(
         self,
-        stream: str,
+        stream: str | Iterable[str],
         name: str,
         *,
         start: StartPlace = START,
@@ -370,18 +371,52 @@ class AsyncClient(ClientInfo):
         from tailrace.core import consumer_calls as calls
 
         wait_s, options = self._timeout(timeout_s), self._session.options
-        chosen = calls.consumer_options(
-            stream, name, member, batch, ack_wait_s, linger_s, ack, replicas, on_trimmed, options
-        )
-        creating = None
-        if create:
-            creating = calls.create_call(
-                stream, name, start, ack_wait_s, deliveries_max, ack, replicas, wait_s, retry_s, retry_max_s
+        member = calls.new_member() if member is None else member
+
+        def choose(stream: str) -> ConsumerOptions:
+            return calls.consumer_options(
+                stream, name, member, batch, ack_wait_s, linger_s, ack, replicas, on_trimmed, options
             )
+
+        def make(stream: str, later: bool = False) -> PendingCall:
+            begin = START if later else start
+            return calls.create_call(
+                stream, name, begin, ack_wait_s, deliveries_max, ack, replicas, wait_s, retry_s, retry_max_s
+            )
+
+        if not isinstance(stream, str) or "*" in stream:
+            return self._consumer_of_many(stream, choose, make if create else None, wait_s)
+        chosen, creating = choose(stream), None
+        if create:
+            creating = make(stream)
             self._session.call(creating, self._driver.now_s())
         state = self._session.consume(chosen, self._driver.now_s())
         self._driver.advance()
         return AsyncConsumer(self._driver, state, creating, wait_s)
+
+    def _consumer_of_many(
+        self,
+        streams: str | Iterable[str],
+        options: Callable[[str], ConsumerOptions],
+        create: Callable[[str, bool], PendingCall] | None,
+        timeout_s: float,
+    ) -> AsyncConsumer:
+        """create: the request that makes the consumer of a stream, which may have been made later."""
+        from tailrace.aio.merged_consumer import AsyncMergedConsumer
+        from tailrace.core.listing import checked_patterns, find_names
+        from tailrace.core.merged_consumer_state import MergedConsumerState
+
+        patterns, driver = checked_patterns(streams), self._driver
+        merged = MergedConsumerState(self._session, patterns, options, create, timeout_s)
+
+        async def begin() -> None:
+            names, total = await self._ask_each(find_names(patterns, timeout_s))
+            merged.begin(names, total, driver.now_s())
+            driver.advance()
+            await driver.wait_until(lambda: merged.ready, math.inf)
+            merged.check()
+
+        return AsyncMergedConsumer(driver, merged, begin, timeout_s)
 
     async def create_consumer(
         self,

@@ -38,6 +38,7 @@ from tailrace.sync.subscription import Subscription
 if TYPE_CHECKING:
     from tailrace.core.calls import PendingCall
     from tailrace.core.consumer_calls import ConsumerInfo
+    from tailrace.core.consumer_state import ConsumerOptions
     from tailrace.core.dead_letters import LetterSeqs
     from tailrace.core.listing import Calls, StreamInfo
     from tailrace.protocol.listing import WorkerRow
@@ -341,7 +342,7 @@ class Client(ClientInfo):
 
     def consumer(
         self,
-        stream: str,
+        stream: str | Iterable[str],
         name: str,
         *,
         start: StartPlace = START,
@@ -370,21 +371,58 @@ class Client(ClientInfo):
         most `batch` messages are requested at a time. `ack` and `replicas` choose how safely acknowledgements are
         stored. They are sent with the next request, or `linger_s` later. Raises BrokerError, OperationTimeout,
         ClientClosed, InvalidArgument.
+
+        A list of names, or a pattern such as `orders.*`, makes a `MergedConsumer`: one member of the consumers `name`
+        of all these streams, and with a pattern of those made later too, within a second or two, from their first
+        message on; of at most 256 streams.
         """
         from tailrace.core import consumer_calls as calls
         from tailrace.sync.consumer import Consumer
 
         wait_s, options = self._timeout(timeout_s), self._session.options
-        chosen = calls.consumer_options(
-            stream, name, member, batch, ack_wait_s, linger_s, ack, replicas, on_trimmed, options
-        )
-        if create:
-            call = calls.create_call(
-                stream, name, start, ack_wait_s, deliveries_max, ack, replicas, wait_s, retry_s, retry_max_s
+        member = calls.new_member() if member is None else member
+
+        def choose(stream: str) -> ConsumerOptions:
+            return calls.consumer_options(
+                stream, name, member, batch, ack_wait_s, linger_s, ack, replicas, on_trimmed, options
             )
-            self._ask(call).outcome()
+
+        def make(stream: str, later: bool = False) -> PendingCall:
+            begin = START if later else start
+            return calls.create_call(
+                stream, name, begin, ack_wait_s, deliveries_max, ack, replicas, wait_s, retry_s, retry_max_s
+            )
+
+        if not isinstance(stream, str) or "*" in stream:
+            return self._consumer_of_many(stream, choose, make if create else None, wait_s)
+        chosen = choose(stream)
+        if create:
+            self._ask(make(stream)).outcome()
         with self._driver.lock, self._driver.step:
             return Consumer(self._driver, self._session.consume(chosen, monotonic()), wait_s)
+
+    def _consumer_of_many(
+        self,
+        streams: str | Iterable[str],
+        options: Callable[[str], ConsumerOptions],
+        create: Callable[[str, bool], PendingCall] | None,
+        timeout_s: float,
+    ) -> Consumer:
+        """create: the request that makes the consumer of a stream, which may have been made later."""
+        from tailrace.core.listing import checked_patterns, find_names
+        from tailrace.core.merged_consumer_state import MergedConsumerState
+        from tailrace.sync.merged_consumer import MergedConsumer
+
+        patterns, driver = checked_patterns(streams), self._driver
+        merged = MergedConsumerState(self._session, patterns, options, create, timeout_s)
+        names, total = self._ask_each(find_names(patterns, timeout_s))
+        with driver.lock, driver.step:
+            consumer = MergedConsumer(driver, merged, timeout_s)
+            merged.begin(names, total, monotonic())
+            driver.push()
+            driver.wait_until(lambda: merged.ready)
+            merged.check()
+        return consumer
 
     def create_consumer(
         self,

@@ -102,3 +102,54 @@ def test_requests_of_tasks(node: Node) -> None:
             return [each.payload for each in replies]
 
     assert asyncio.run(play()) == [b"re: 0", b"re: 1", b"re: 2", b"re: 3"]
+
+
+def test_one_member_of_the_consumers_of_a_pattern(node: Node, client: Client) -> None:
+    names = [f"shop.{number}" for number in range(6)]
+    for name in names:
+        client.publish_many(name, [b"0", b"1"], key=name)
+    with client.consumer("shop.*", "billing") as consumer:
+        first = [consumer.receive(PATIENCE_S) for _ in range(12)]
+        assert sorted((each.stream, each.seq, each.key, each.epoch) for each in first if each) == sorted(
+            (name, seq, name, 1) for name in names for seq in (0, 1)
+        )
+        client.publish("shop.later", b"0")
+        client.publish("other.later", b"0")
+        later = consumer.receive(PATIENCE_S)
+        assert later is not None and (later.stream, later.consumer) == ("shop.later", "billing")
+        for each in [*first[:-1], later]:
+            assert each is not None
+            each.ack()
+        consumer.flush()
+        assert [info.lag_messages for name in ("shop.later", "shop.5") for info in client.consumers(name)].count(0) >= 1
+        with pytest.raises(OperationTimeout, match="no message for billing in time"):
+            consumer.receive(0.1)
+    left = first[-1]
+    assert left is not None
+    with client.consumer(names, "billing") as consumer:
+        again = consumer.receive(PATIENCE_S)
+        assert again is not None and (again.stream, again.seq) == (left.stream, left.seq)
+    with pytest.raises(tailrace.UnknownStream):
+        client.consumer(["shop.1", "is.missing"], "billing")
+
+
+def test_one_member_of_several_consumers_for_tasks(node: Node, client: Client) -> None:
+    for name in ("tasks.a", "tasks.b"):
+        client.publish(name, b"0")
+
+    async def play() -> list[str]:
+        async with tailrace.connect_async(f"127.0.0.1:{node.port}") as other:
+            found = []
+            async with other.consumer("tasks.*", "g") as consumer:
+                async for message in consumer:
+                    with message:
+                        found.append(message.stream)
+                    if len(found) == 2:
+                        await other.publish("tasks.c", b"made later")
+                    if len(found) == 3:
+                        return found
+        raise AssertionError
+
+    assert sorted(asyncio.run(play())) == ["tasks.a", "tasks.b", "tasks.c"]
+    lags = [info.lag_messages for name in ("tasks.a", "tasks.b", "tasks.c") for info in client.consumers(name)]
+    assert lags == [0, 0, 0]

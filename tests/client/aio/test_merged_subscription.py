@@ -9,7 +9,7 @@ import pytest
 
 import tailrace
 from tailrace import NEW, NOW, AsyncClient, OperationTimeout
-from tailrace.core import merged_state
+from tailrace.core import stream_watch
 from tests.client.model_server import ModelServer
 
 PATIENCE_S = 60.0
@@ -41,7 +41,7 @@ def test_lists_and_patterns_to_their_ends(server: ModelServer) -> None:
 
 
 def test_streams_that_are_made_later_are_read_whole(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merged_state, "POLL_S", 0.01)
+    monkeypatch.setattr(stream_watch, "POLL_S", 0.01)
 
     async def read(client: AsyncClient) -> None:
         async with client.subscribe("a.*", NEW) as found:

@@ -6,7 +6,7 @@ import pytest
 
 import tailrace
 from tailrace import NEW, NOW, OperationTimeout
-from tailrace.core import merged_state
+from tailrace.core import stream_watch
 from tailrace.sync.merged_subscription import MergedSubscription
 from tests.client.model_server import ModelServer
 
@@ -34,7 +34,7 @@ def test_a_pattern_to_its_end(server: ModelServer) -> None:
 
 
 def test_streams_that_are_made_later_are_read_whole(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merged_state, "POLL_S", 0.01)
+    monkeypatch.setattr(stream_watch, "POLL_S", 0.01)
     with tailrace.connect(server.address) as client, client.subscribe("a.*", NEW) as found:
         with pytest.raises(OperationTimeout, match=r"a\.\*: no message came in time"):
             found.receive(0.05)

@@ -1,0 +1,148 @@
+"""One member of the durable consumers of several streams: by name, and by patterns, those made later included."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from tailrace.core import listing
+from tailrace.core.calls import PendingCall
+from tailrace.core.consumed_message import ConsumedMessage
+from tailrace.core.consumer_state import ConsumerOptions, ConsumerState
+from tailrace.core.session import Session
+from tailrace.core.stream_watch import StreamWatch
+from tailrace.errors import InvalidArgument, TailraceError
+
+STREAMS_MAX: Final = 256
+"""Of one member: as many as a connection may have requests that wait for messages."""
+
+
+class MergedConsumerState:
+    """`on_member` is called with each stream's `ConsumerState` when its consumer exists.
+
+    options: those of one stream; create: the request that makes a stream's consumer, which begins at the stream's first
+    message if the stream was made later; None: it must exist.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        patterns: tuple[str, ...],
+        options: Callable[[str], ConsumerOptions],
+        create: Callable[[str, bool], PendingCall] | None,
+        timeout_s: float,
+    ) -> None:
+        self.options = replace(options("x"), stream=", ".join(patterns))
+        self.names: set[str] = set()
+        self.on_member: Callable[[ConsumerState], None] = lambda state: None
+        self._session = session
+        self._options_of = options
+        self._create = create
+        self._states: deque[ConsumerState] = deque()
+        self._errors: deque[TailraceError] = deque()
+        self._creating = 0
+        self._ended = False
+        self._follows = any(map(listing.is_pattern, patterns))
+        self.watch = StreamWatch(session, patterns, timeout_s, self._add_later)
+
+    def begin(self, names: Iterable[str], total: int, now_s: float) -> None:
+        """Join the consumers of the streams that are there. Raises ClientClosed, ConnectionLost, InvalidArgument."""
+        for name in dict.fromkeys(filter(self.watch.matches, names)):
+            self._join(name, now_s, later=False)
+        if self._follows:
+            self.watch.begin(total, now_s)
+
+    def _add_later(self, names: Iterable[str], now_s: float) -> None:
+        for name in names:
+            if name not in self.names and not self._ended:
+                try:
+                    self._join(name, now_s, later=True)
+                except InvalidArgument as error:
+                    self._errors.append(error)
+                    self.watch.end()
+                    return
+
+    def _join(self, name: str, now_s: float, *, later: bool) -> None:
+        if len(self.names) >= STREAMS_MAX:
+            text = f"one member reads at most {STREAMS_MAX} streams; let another client read some of them"
+            raise InvalidArgument(f"{self.options.stream}: {text}")
+        self.names.add(name)
+        if self._create is None:
+            self._consume(name, now_s)
+            return
+
+        def created(call: PendingCall, answer: Any, now_s: float) -> None:
+            self._creating -= 1
+            if answer is None and call.error is not None:
+                self._errors.append(call.error)
+            elif not self._ended:
+                self._consume(name, now_s)
+
+        self._creating += 1
+        call = self._create(name, later)
+        call.on_result = created
+        self._session.call(call, now_s)
+
+    def _consume(self, name: str, now_s: float) -> None:
+        state = self._session.consume(self._options_of(name), now_s)
+        self._states.append(state)
+        self.on_member(state)
+
+    # --- taking messages --------------------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """Whether the consumers that were asked for exist."""
+        return not self._creating
+
+    def check(self) -> None:
+        """Raises what went wrong with a consumer."""
+        if self._errors:
+            raise self._errors.popleft()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing will come any more."""
+        return self._ended or (not self._creating and not self._follows and not self._states) or self._is_closed
+
+    @property
+    def _is_closed(self) -> bool:
+        return bool(self._states) and all(state.is_over for state in self._states)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `take` has something to return, to raise or to ask for."""
+        return bool(self._errors) or self.is_over or any(each.has_news or not each.is_asking for each in self._states)
+
+    def has_changed(self, poll_s: float) -> bool:
+        """Whether there is something to take, or another time to look for more streams than `poll_s`."""
+        return self.has_news or self.watch.poll_s != poll_s
+
+    def take(self, now_s: float) -> ConsumedMessage | None:
+        """As `ConsumerState.take`, of each stream in turn. One that has failed raises its error, and is left."""
+        self.check()
+        for _ in range(len(self._states)):
+            state = self._states[0]
+            self._states.rotate(-1)
+            try:
+                message = state.take(now_s)
+            except TailraceError:
+                if state.is_over:
+                    self._states.remove(state)
+                raise
+            if message is not None:
+                return message
+        return None
+
+    def take_rest(self, now_s: float) -> list[ConsumedMessage]:
+        """All that is here."""
+        return [message for state in self._states for message in state.take_rest(now_s)]
+
+    def end(self) -> None:
+        """Nothing more is asked for."""
+        self._ended = True
+        self.watch.end()
+        for state in self._states:
+            state.end()
