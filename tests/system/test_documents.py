@@ -30,6 +30,7 @@ BLOCKS = {
 }
 TLS, REQUEST, REPLY = "tls_context(", "client.request(", "message.reply("
 PUBLISH_EVERY_S = 0.05
+LETTERS = 5  # of which a block purges and publishes again the first four
 
 
 class Enough(BaseException):
@@ -66,10 +67,12 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         with tailrace.connect(f"127.0.0.1:{node.port}") as client:
             client.wait_for_stream("orders", PATIENCE_S)
             with client.consumer("orders", "once", deliveries_max=1) as failing:
-                message = failing.receive(PATIENCE_S)
-                assert message is not None
-                message.nack("it is the first")
-            assert client.subscribe("orders/$dead", wait=True).receive(PATIENCE_S) is not None
+                for _ in range(LETTERS):
+                    message = failing.receive(PATIENCE_S)
+                    assert message is not None
+                    message.nack("it is to become a dead letter")
+            letters = client.subscribe("orders/$dead", wait=True)
+            assert all(letters.receive(PATIENCE_S) for _ in range(LETTERS))
         yield node
         ends.set()
         publisher.join()

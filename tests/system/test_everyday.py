@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import asdict
 from threading import Thread
 
 import pytest
@@ -14,6 +15,8 @@ from tests.cli.process import tailrace as run_tailrace
 from tests.system.node import PATIENCE_S, Node, running, wait_for
 
 pytestmark = pytest.mark.system
+
+SETTINGS = ("ack_wait_s", "deliveries_max", "retry_s", "retry_max_s")
 
 
 @pytest.fixture(scope="module")
@@ -153,3 +156,20 @@ def test_one_member_of_several_consumers_for_tasks(node: Node, client: Client) -
     assert sorted(asyncio.run(play())) == ["tasks.a", "tasks.b", "tasks.c"]
     lags = [info.lag_messages for name in ("tasks.a", "tasks.b", "tasks.c") for info in client.consumers(name)]
     assert lags == [0, 0, 0]
+
+
+def test_a_consumer_has_the_same_settings_whatever_door_made_it(node: Node, client: Client) -> None:
+    client.publish("doors", b"x")
+    with node.client() as lines:
+        assert lines.ask("consume doors line 0") == "ok consume doors line 0"
+    client.create_consumer("doors", "python")
+    client.consumer("doors", "member").close()
+    made = run_tailrace("consumers", "create", "doors", "command", "-s", f"127.0.0.1:{node.port}")
+    assert made.returncode == 0, made
+    found = {info.name: asdict(info) for info in client.consumers("doors")}
+    settings = [tuple([each[name] for name in SETTINGS]) for each in found.values()]
+    assert len(found) == 4 and set(settings) == {(30.0, 10, 1.0, 60.0)}
+    client.create_consumer("doors", "own", ack_wait_s=7.0, deliveries_max=3)
+    client.consumer("doors", "own").close()
+    [own] = [info for info in client.consumers("doors") if info.name == "own"]
+    assert (own.ack_wait_s, own.deliveries_max) == (7.0, 3), "without a value it is taken as it is"

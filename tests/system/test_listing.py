@@ -69,7 +69,7 @@ def test_the_commands(node: Node) -> None:
     ]
     assert {row["name"] for row in rows} >= {f"orders.{number}" for number in range(8)}
     assert all(row["role"] == "master" and row["minute_messages"] <= 5 for row in rows)
-    shown = run_tailrace("top", "--once", "--interval", "0.1", "-s", address).stdout.decode()
+    shown = run_tailrace("top", "orders.*", "--once", "--interval", "0.1", "-s", address).stdout.decode()
     assert "orders.1" in shown and shown.count(" ready ") == 2
     with tailrace.connect(address) as client, client.consumer("orders.1", "g"):
         shown = run_tailrace("stat", "orders.1", "-s", address).stdout.decode()
