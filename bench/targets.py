@@ -101,6 +101,11 @@ TARGETS = (
         )
     ),
     _most(1.0, "latency-1000", _LINES, "nats", "median latency at 1,000 msg/s: NATS"),
+    # The brokers' own Python clients.
+    _least(1.0, "client-wait", _BINARY_ACKS, "redis", "a Python client that waits: redis-py"),
+    _least(1.0, "client-tasks", _BINARY_ACKS, "jetstream", "100 tasks of asyncio: nats-py with JetStream"),
+    _least(68e3, "client-tasks", _BINARY_ACKS, "", "100 tasks of asyncio: 68 k/s, as aiokafka with Kafka"),
+    _least(400e3, "client-silent", _BINARY, "", "a Python client that waits for nothing: 400 k/s"),
     # Batches over the binary protocol; frames by sendfile; very many quiet subscribers; noisy neighbours.
     _least(10.0, "ingest-1", _BINARY_ACKS, "jetstream", "batches, acknowledged: 10 times JetStream"),
     _least(1.0, "ingest-1", _BINARY_ACKS, "nats", "batches, acknowledged: NATS core"),
@@ -108,14 +113,7 @@ TARGETS = (
     _least(0.85, "replay-1", _BINARY, "sendfile", "binary replay to 1: 0.85 of bare sendfile"),
     _most(1.0, _CROWD, _BINARY, "nats", "16,000 subscribers have a message: NATS core"),
     _most(6e3, _CROWD, _BINARY, "", "16,000 subscribers: 6,000 resident bytes each", _extra(_RESIDENT)),
-    _most(
-        2.0,
-        "beside-connecting",
-        _LINES,
-        "",
-        "connecting beside 1,000 connects/s: twice the p99 alone",
-        _p99_times_alone,
-    ),
+    _most(2.0, "beside-connecting", _LINES, "", "connecting beside 1,000 connects/s: twice the p99", _p99_times_alone),
     _most(1.0, _CROWD, _BINARY, "", "16,000 quiet subscribers: 1 % of a core", _extra("idle_cpu_percent")),
     _most(3.0, "streams-1000", _LINES, "", "1,000 streams in turn, lines: 3 times slower than 1"),
     _most(3.0, "streams-1000", _BINARY, "", "1,000 streams in turn, batches: 3 times slower than 1"),

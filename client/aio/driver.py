@@ -12,7 +12,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from tailrace.core.address import Address
 from tailrace.core.address_selector import STAGGER_S, ConnectAttempt
@@ -34,6 +34,17 @@ JoinedOutcome: TypeAlias = asyncio.Future[Receipt | TailraceError]
 _READY = ConnectionPhase.READY
 
 
+class QueuedMessage(NamedTuple):
+    """A message that the session has no room for yet, to be published together with others."""
+
+    stream: str
+    payload: bytes
+    metadata: bytes
+    ack: Ack
+    outcome: JoinedOutcome
+    deadline_s: float
+
+
 class AsyncDriver:
     """The driver of one client."""
 
@@ -46,7 +57,7 @@ class AsyncDriver:
         self._dial_tasks: dict[ConnectAttempt, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = math.inf
-        self._queue: deque[PendingPublication] = deque()  # that the session has no room for yet
+        self._queue: deque[PendingPublication | QueuedMessage] = deque()  # that the session has no room for yet
         self._waiting: set[asyncio.Future[None]] = set()  # who waits for anything else
         self._is_paused = False  # the transport holds enough already
         self._is_turn_scheduled = False  # `_end_turn` will be called
@@ -108,14 +119,19 @@ class AsyncDriver:
 
     def join(self, stream: str, payload: bytes, metadata: bytes, ack: Ack) -> JoinedOutcome | None:
         """Publishes a message together with others of the loop's turn; None if it must go by itself, such as the first
-        of them, or for want of room. Its outcome comes later; a task that is cancelled leaves it under way.
+        of them. Its outcome comes later; a task that is cancelled leaves it under way.
         """
         session, held = self.session, self.session.held
         if session.phase is not _READY or len(payload) + len(metadata) > held.message_bytes_max:
             return None
-        if not (held.nbytes or session.publications.in_flight) or self._queue or not session.is_open:
+        if not (held.nbytes or session.publications.in_flight or self._queue):
             return None
         outcome: JoinedOutcome = self.loop.create_future()
+        if self._queue or not session.is_open:
+            until_s = self.loop.time() + session.options.timeout_s
+            self._queue.append(QueuedMessage(stream, payload, metadata, ack, outcome, until_s))
+            self._send_in_turn()
+            return outcome
         held.add(stream, payload, metadata, ack, outcome)
         if not self._is_turn_scheduled or held.nbytes >= held.full_bytes:
             self._schedule_held()
@@ -175,18 +191,27 @@ class AsyncDriver:
             self._dial_tasks[due] = self.loop.create_task(self._dial(due))
 
     def _take_queue(self, now_s: float) -> None:
-        """Gives the session publishes that fit, and expired ones, which it fails."""
+        """Gives the session publishes that fit, and fails expired ones."""
         queue, session = self._queue, self.session
         while queue and (session.is_open or session.is_over or queue[0].deadline_s <= now_s):
-            publication = queue.popleft()
-            if publication.deadline_s <= now_s:
-                publication.fail(OperationTimeout(f"{publication.streams[0]}: too much is under way; it was not sent"))
+            queued = queue.popleft()
+            if queued.deadline_s <= now_s:
+                _expire(queued)
+            elif isinstance(queued, QueuedMessage):
+                session.held.add(queued.stream, queued.payload, queued.metadata, queued.ack, queued.outcome)
+                if session.held.is_full:
+                    session.flush_held(now_s)
             else:
-                try:
-                    session.publish(publication, now_s)
-                except TailraceError as error:
-                    publication.fail(error)
-            _resolve(publication.waiter)
+                self._publish_queued(queued, now_s)
+        if session.held.nbytes:
+            session.flush_held(now_s)
+
+    def _publish_queued(self, publication: PendingPublication, now_s: float) -> None:
+        try:
+            self.session.publish(publication, now_s)
+        except TailraceError as error:
+            publication.fail(error)
+        _resolve(publication.waiter)
 
     def _wake(self) -> None:
         session = self.session
@@ -352,6 +377,16 @@ class _Receiver(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._driver.pause(self._transport, False)
+
+
+def _expire(queued: PendingPublication | QueuedMessage) -> None:
+    """There was no room for it in time."""
+    if isinstance(queued, QueuedMessage):
+        if not queued.outcome.done():
+            queued.outcome.set_result(OperationTimeout(f"{queued.stream}: too much is under way; it was not sent"))
+    else:
+        queued.fail(OperationTimeout(f"{queued.streams[0]}: too much is under way; it was not sent"))
+        _resolve(queued.waiter)
 
 
 def _resolve(future: object) -> None:

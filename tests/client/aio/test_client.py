@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import inspect
+import math
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -397,3 +399,28 @@ def test_another_event_loop(server: ModelServer) -> None:
             assert (await client.publish("s", b"again")).seq == 21
 
     uvloop.run(main())
+
+
+def test_publishes_that_wait_for_room_go_together(server: ModelServer) -> None:
+    async def work(client: AsyncClient) -> None:
+        found = await asyncio.gather(*(client.publish("s", b"%d" % at) for at in range(200)))
+        assert [receipt.seq for receipt in found] == list(range(200))
+
+    run(work, server, max_in_flight=20)
+    assert server.payloads(b"s") == [b"%d" % at for at in range(200)]
+    assert len(server.model.said(m.Publish)) < 40
+
+
+def test_publishes_that_wait_for_room_end_in_time(server: ModelServer) -> None:
+    async def work(client: AsyncClient) -> None:
+        session = client._driver.session
+        session.options = dataclasses.replace(session.options, timeout_s=0.1)
+        server.model.on_message = lambda _connection, message: isinstance(message, m.Publish)
+        first = asyncio.ensure_future(client.publish("s", b"no answer", timeout_s=math.inf))
+        await asyncio.sleep(0)
+        late = await asyncio.gather(*(client.publish("s", b"late") for _ in range(3)), return_exceptions=True)
+        assert [str(each) for each in late] == ["s: too much is under way; it was not sent"] * 3
+        first.cancel()
+
+    run(work, server, max_in_flight=1)
+    assert len(server.model.said(m.Publish)) == 1
