@@ -133,7 +133,8 @@ class DurableConsumer:
     @property
     def floor_seq(self) -> int:
         """Every message before it is finished."""
-        return min(self.flight.first_seq(self.next_seq), self.first_unheld(self.next_seq))
+        floor_seq = min(self.flight.first_seq(self.next_seq), self.waiting.first_seq(self.next_seq))
+        return min(floor_seq, self.delayed.runs.first_seq(floor_seq)) if self.delayed.runs.count else floor_seq
 
     @property
     def spare_seq(self) -> int:
@@ -142,7 +143,7 @@ class DurableConsumer:
 
     def lag_messages(self, next_seq: int) -> int:
         """How many messages of a stream with this next seq it has not finished."""
-        return self.waiting.count + self.delayed.count + self.flight.count + max(0, next_seq - self.next_seq)
+        return self.waiting.count + self.delayed.runs.count + self.flight.count + max(0, next_seq - self.next_seq)
 
     def first_unheld(self, default: int) -> int:
         """The first message that waits, for its time or not."""
@@ -151,7 +152,7 @@ class DurableConsumer:
     def unheld(self, first: int, last: int) -> list[DeliveryRun]:
         """Those of these messages that wait, in order."""
         found = self.waiting.overlap(first, last)
-        if self.delayed.count and (delayed := self.delayed.runs.overlap(first, last)):
+        if self.delayed.runs.count and (delayed := self.delayed.runs.overlap(first, last)):
             found = sorted([*found, *delayed], key=lambda run: run.first)
         return found
 
@@ -165,7 +166,8 @@ class DurableConsumer:
                     self.waiting.add(DeliveryRun(self.next_seq, first - 1, 0))
                 self.next_seq = last + 1
             self._land(self.flight.cut(first, last), kept=False)
-            self._drop_waiting(first, last)
+            if self.waiting.count or self.delayed.runs.count:
+                self._drop_waiting(first, last)
 
     def fail(self, ranges: Iterable[SeqRange], reason: str, history: History, time_us: int = 0, delay: int = 0) -> int:
         """What of these is in flight has failed once more. Returns the earliest time of a next delivery, 0 for now.
@@ -276,7 +278,7 @@ class DurableConsumer:
     def _take_up(self, first: int, last: int) -> list[DeliveryRun]:
         """Take out what of these messages waits, for its time or not."""
         found = self.waiting.cut(first, last) if self.waiting.count else []
-        return [*found, *self.delayed.runs.cut(first, last)] if self.delayed.count else found
+        return [*found, *self.delayed.runs.cut(first, last)] if self.delayed.runs.count else found
 
     def _take_off(self, run: DeliveryRun) -> None:
         """Into flight."""

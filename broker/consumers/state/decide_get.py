@@ -63,7 +63,9 @@ def get(
         done = merged(_done(consumers, consumer, wanted.member, finished, look, stale))
         consumer.finish(done)
         rows = _failed(consumers, consumer, wanted, failed, look, stale) if failed else []
-        progress = _fail(consumers, consumer, progress._replace(finished=flat(done)), rows, anew, look)
+        progress = progress._replace(finished=flat(done))
+        if rows or anew:
+            progress = _fail(consumers, consumer, progress, rows, anew, look)
     pieces: list[Candidate] = []
     trimmed = 0
     if wanted.max_messages:
@@ -263,7 +265,8 @@ def _given(
         pieces = again(consumer, wanted.member, look, wanted.max_messages, max_bytes)
         if pieces:
             return progress, pieces
-    consumer.wake(now_us)
+    if consumer.delayed.runs.count:
+        consumer.wake(now_us)
     pieces = choose(consumer, wanted.member, look, wanted.max_messages, max_bytes)
     if pieces:
         progress = progress._replace(given=flat((piece.first, piece.last) for piece in pieces))

@@ -27,10 +27,6 @@ class Delayed:
         self._entries = 0  # in them
         self._unlearned: list[SeqRange] = []
 
-    @property
-    def count(self) -> int:
-        return self.runs.count
-
     def add(self, run: DeliveryRun) -> None:
         self._unlearned.append((run.first, run.last))
         heapq.heappush(self._due, (run.deadline_us, run.first, run.last))

@@ -105,7 +105,7 @@ def choose(
     room = min(max_messages, FLIGHT_MAX - consumer.flight.count)
     if room < 1:
         return []
-    if len(consumer.members) == 1 and not consumer.delayed.count:
+    if len(consumer.members) == 1 and not consumer.delayed.runs.count:
         consumer.keys = None
         return _filled(look, _candidates(consumer, look), room, max_bytes)
     if consumer.keys is None:
@@ -159,8 +159,9 @@ def _piece(run: DeliveryRun) -> Candidate:
 def _candidates(consumer: DurableConsumer, look: ConsumedStream) -> Iterator[Candidate]:
     """What is at nobody and may be delivered, in order."""
     yield from map(_piece, consumer.waiting)
-    if consumer.next_seq < look.next_seq and consumer.delayed.count < DELAYED_MAX:
-        yield Candidate(consumer.next_seq, look.next_seq - 1, 0)
+    next_seq = look.next_seq
+    if consumer.next_seq < next_seq and consumer.delayed.runs.count < DELAYED_MAX:
+        yield Candidate(consumer.next_seq, next_seq - 1, 0)
 
 
 def _free(
@@ -168,7 +169,7 @@ def _free(
 ) -> Iterator[Candidate]:
     """The candidates that the member may have, about so many, among the first WINDOW ones."""
     left, window = messages, WINDOW
-    blocks = consumer.delayed.blocks if consumer.delayed.count else None
+    blocks = consumer.delayed.blocks if consumer.delayed.runs.count else None
     for piece in _candidates(consumer, look):
         first = piece.first
         while first <= piece.last:

@@ -31,10 +31,10 @@ def test_they_are_taken_when_their_time_has_come() -> None:
     delayed = Delayed()
     for each in (run(5, 6, 30), run(1, 2, 20), run(9, 9, 10)):
         delayed.add(each)
-    assert (delayed.count, delayed.next_due_us()) == (5, 10)
+    assert (delayed.runs.count, delayed.next_due_us()) == (5, 10)
     assert spans(delayed.take_due(9)) == []
     assert spans(delayed.take_due(20)) == [(9, 9), (1, 2)]
-    assert (delayed.count, delayed.next_due_us()) == (2, 30)
+    assert (delayed.runs.count, delayed.next_due_us()) == (2, 30)
 
 
 def test_those_that_were_finished_meanwhile_are_not() -> None:
