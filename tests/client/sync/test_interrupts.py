@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 
 import pytest
@@ -47,11 +47,13 @@ class Interrupts:
         except KeyboardInterrupt:
             self.count += 1
 
-    def keep_on(self, work: Callable[[], None]) -> None:
-        """The same again and again, for RUN_S, or longer until a slow machine has interrupted it often enough."""
+    def keep_on(self, work: Callable[[], None], done: Sequence[object] = (True,)) -> None:
+        """The same again and again, for RUN_S, or longer until a slow machine has interrupted it often enough and
+        something is in `done`.
+        """
         end_s = time.monotonic() + RUN_S
         late_s = end_s + PATIENCE_S
-        while (now_s := time.monotonic()) < end_s or (self.count <= COUNT_LEAST and now_s < late_s):
+        while (now_s := time.monotonic()) < end_s or (not (self.count > COUNT_LEAST and done) and now_s < late_s):
             self.during(work)
 
 
@@ -122,7 +124,7 @@ def test_consuming(server: ModelServer, seed: int) -> None:
                 message.ack()
                 acknowledged.append(message.seq)
 
-        interrupts.keep_on(work)
+        interrupts.keep_on(work, acknowledged)
         consumer.flush(PATIENCE_S)
         server.call(group.give_back_all)
         left = {*range(max(acknowledged))} - group.finished
