@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tailrace.protocol import consuming as c
 from tailrace.protocol import messages as m
 from tailrace.protocol.binary import ClientCodec
-from tailrace.protocol.consuming_readers import READERS, read_body, read_got
+from tailrace.protocol.consuming_readers import NAMELESS, READERS, read_body, read_got
 from tailrace.protocol.envelope import HEAD, HEAD_BYTES
 from tailrace.protocol.errors import Code, PeerError
 from tailrace.protocol.fields import NUMBER_MAX, U32_MAX, Fields
@@ -181,15 +181,19 @@ LEVELS = st.sampled_from([(1, 0), (2, 0), (3, 1), (3, 255)])
 STARTS = st.builds(From, st.sampled_from(["seq", "time"]), NUMBERS) | st.just(FROM_NEW)
 SECONDS = st.none() | st.floats(0.001, c.ACK_WAIT_MAX_S)
 DELIVERIES = st.none() | st.integers(0, c.DELIVERIES_MAX)
+RETRIES = st.none() | st.floats(0, c.ACK_WAIT_MAX_S)
+DELAYS = st.lists(st.tuples(NUMBERS, EPOCHS, st.integers(0, c.DELAY_MAX_MS)), max_size=5)
 
 
 @st.composite
 def consumes(draw: st.DrawFn) -> c.Consume:
     do, (ack, replicas) = draw(st.sampled_from(get_args(c.Deed))), draw(LEVELS)
-    name = b"" if do == "list" else draw(NAMES)
+    name = b"" if do in NAMELESS else draw(NAMES)
     start = draw(STARTS) if do in ("create", "reset") else None
     settings, member = (draw(SECONDS), draw(DELIVERIES)), draw(NAMES) if do == "leave" else b""
-    return c.Consume(draw(IDS), do, draw(names), name, start, *settings, ack, replicas, member)
+    letters = draw(RANGES) if do in ("redrive", "purge") else (0, 0)
+    retries = (draw(RETRIES), draw(RETRIES))
+    return c.Consume(draw(IDS), do, draw(names), name, start, *settings, ack, replicas, member, *retries, *letters)
 
 
 @st.composite
@@ -201,17 +205,19 @@ def gets(draw: st.DrawFn) -> c.Get:
     ]
     who, (ack, replicas) = (draw(names), draw(NAMES), draw(NAMES)), draw(LEVELS)
     said, fresh, session = (finished, failed), draw(st.booleans()), draw(NUMBERS)
-    return c.Get(draw(IDS), *who, *said, messages, nbytes, wait_ms, fresh, ack, replicas, session)
+    delays = tuple(draw(DELAYS))
+    return c.Get(draw(IDS), *who, *said, messages, nbytes, wait_ms, fresh, ack, replicas, session, delays)
 
 
 REQUESTS = st.lists(consumes() | gets(), max_size=6)
 STANDINGS = st.builds(
     c.Standing, NAMES, NUMBERS, NUMBERS, st.none() | NUMBERS, *[NUMBERS] * 5, st.floats(0.001, c.ACK_WAIT_MAX_S),
-    st.integers(0, c.DELIVERIES_MAX),
+    st.integers(0, c.DELIVERIES_MAX), *[st.floats(0, c.ACK_WAIT_MAX_S)] * 2,
 )  # fmt: skip
 CONSUMEDS = st.builds(
     c.Consumed, IDS, st.none() | NUMBERS, st.none() | st.booleans(), st.none() | st.booleans(),
-    st.none() | st.lists(STANDINGS, max_size=4).map(tuple),
+    st.none() | st.lists(STANDINGS, max_size=4).map(tuple), st.none() | NUMBERS,
+    st.none() | st.lists(RANGES, max_size=4).map(tuple),
 )  # fmt: skip
 
 
