@@ -40,7 +40,7 @@ $(VENV)/.installed: $(VENV)/.made pyproject.toml
 	@touch $@
 
 $(VENV)/.leaves: $(VENV)/.installed $(LEAF_SOURCES)
-	@rm -f shard/*_cy.*.so protocol/*_cy.*.so broker/connection/*_cy.*.so
+	@rm -f shard/*_cy.*.so protocol/*_cy.*.so broker/*/*_cy.*.so
 	$(BIN)/python setup.py --quiet build_ext --inplace --parallel 2
 	@$(BIN)/python -m tailrace.shard.leaves
 	@touch $@
@@ -84,5 +84,5 @@ bench: setup packages $(VENV)/.bench  ## compare with NATS, JetStream, Redis and
 
 clean:  ## remove what make has made (not ./data)
 	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	rm -f shard/*_cy.*.so protocol/*_cy.*.so broker/connection/*_cy.*.so
+	rm -f shard/*_cy.*.so protocol/*_cy.*.so broker/*/*_cy.*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -25,6 +25,7 @@ LEAF_MODULES = (
     "tailrace.protocol.publish_cy",
     "tailrace.protocol.text_cy",
     "tailrace.broker.connection.singles_cy",
+    "tailrace.broker.topics.match_cy",
 )
 INTERPRETED_VARIABLE = "TAILRACE_INTERPRETED"
 

@@ -1,0 +1,1 @@
+"""Topics: which filters match a topic."""
