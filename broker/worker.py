@@ -80,6 +80,7 @@ from tailrace.broker.streams.maintenance import Maintenance
 from tailrace.broker.streams.open_stream import OpenStream
 from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.refused import Refused
+from tailrace.broker.streams.stream_metrics import StreamMetrics
 from tailrace.broker.streams.syncer import THREADS_MAX, Syncer
 from tailrace.shard.directory import DataDirectory
 from tailrace.shard.errors import DirectoryError, ShardLocked
@@ -208,14 +209,8 @@ class Worker:
         self.subscribing = Subscriptions(self.services, self.work, self.movers.consider_subscriber)
         self.aging = AgingClock(boot.directory.path, boot.slot, boot.boot_id, settings.clock_jump_wait_s, now_us)
         self.patrol = LagScanner(self.desk)
-        self.upkeep = Maintenance(
-            self.owner,
-            self.patrol,
-            self.syncer,
-            time.monotonic,
-            self.aging.now_us,
-            spared_seq=self.patrol.spared_seq,
-        )
+        clocks = time.monotonic, self.aging.now_us
+        self.upkeep = Maintenance(self.owner, self.patrol, self.syncer, *clocks, spared_seq=self.patrol.spared_seq)
         self._build_replication(boot)
         self._build_connections(boot)
         self.timers = Timers(time.monotonic)
@@ -237,6 +232,7 @@ class Worker:
         outside = InquiryServices(self.poller, self.uplinks.resolve, boot.settings.token or None, tls, logins)
         self.scouts = PromotionChecks(owner, self.status, outside, services)
         self.survey = ReplicationMetrics(owner, self.uplinks, self.metrics)
+        self.stream_metrics = StreamMetrics(self.desk)
 
     def _build_connections(self, boot: WorkerBoot) -> None:
         """What clients and other nodes are served by, and the links over which siblings hand them over."""
@@ -575,6 +571,7 @@ class Worker:
         self.followers.tell_ends()
         self.patterns.tick()
         self.survey.tick()
+        self.stream_metrics.tick()
         self.services.accounts.tick(self.services.now_s)
         self._metric_row.store(self.metrics)
 

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from tailrace.broker.process.metric_cells import sum_up
-from tailrace.broker.process.metrics import BUCKETS, SUM, TABLE, MetricFamily, MetricKind
+from tailrace.broker.process.metrics import BUCKETS, LABELS_SEPARATOR, OTHER, SUM, TABLE, MetricFamily, MetricKind
 from tailrace.broker.process.scoreboard import STATE_EMPTY, STATE_NAMES, STATE_READY, Board, SlotView
 
 _PROCESS_LABELS = ("role", "worker")
@@ -31,10 +31,17 @@ class WorkerCollector(Collector):
                 yield _histogram(family, values)
                 continue
             made = GaugeMetricFamily if family.is_gauge else CounterMetricFamily
-            shown = made(family.name, family.help, labels=[family.label] if family.label else [])
+            shown = made(family.name, family.help, labels=family.labels)
             for value, number in values.items():
-                shown.add_metric([value] if family.label else [], number)
+                shown.add_metric(_label_values(family, value), number)
             yield shown
+
+
+def _label_values(family: MetricFamily, value: str) -> list[str]:
+    """A value for each label; OTHER stands for all of them."""
+    if value == OTHER:
+        return [value] * len(family.labels)
+    return value.split(LABELS_SEPARATOR) if family.labels else []
 
 
 def _histogram(family: MetricFamily, values: dict[str, float]) -> HistogramMetricFamily:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
+from typing import NamedTuple
 
 from tailrace.broker.process.setting_specs import DAY_S, HOUR_S, MINUTE_S, Kind, Spec
 from tailrace.broker.replication.roles.peers import PEERS_MAX, parse_peer
@@ -48,6 +49,7 @@ _MS_TEXT_UNITS = ("d", "h", "min", "s")
 _QUANTITY = re.compile(r"([0-9][0-9_]{0,30}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)")
 _WHOLE = re.compile(r"[+-]?[0-9][0-9_]{0,30}")
 SECRET_MAX_BYTES = 1_024
+PATTERNS_MAX = 64
 NAME_CHARACTERS_MAX = 64
 _UNIT_NAMES = {Kind.BYTES: "bytes", Kind.SECONDS: "s", Kind.MILLISECONDS: "ms"}
 _SHOWN_CHARACTERS = 60
@@ -69,8 +71,8 @@ def parse_value(spec: Spec, raw: object, *, whole: bool, from_flag: bool = False
         return _parse_flag(raw)
     if spec.kind is Kind.CHOICE:
         return _parse_choice(spec, raw)
-    if spec.kind is Kind.PEERS:
-        return _parse_peers(raw, from_flag)
+    if spec.kind in _ARRAYS:
+        return _parse_array(_ARRAYS[spec.kind], raw, from_flag)
     if spec.kind in (Kind.SECRET, Kind.ADDRESS, Kind.NAME, Kind.FILE) and raw == "":
         return ""
     if spec.kind is Kind.PLACE and type(raw) is int:
@@ -171,16 +173,6 @@ def _parse_address(text: str) -> str:
     return text
 
 
-def _parse_peers(raw: object, from_flag: bool) -> tuple[str, ...]:
-    """An array of texts; on the command line one text, with commas."""
-    entries = [each.strip() for each in raw.split(",") if each.strip()] if from_flag and isinstance(raw, str) else raw
-    if not isinstance(entries, list):
-        raise WrongValue(f'must be an array such as ["10.0.0.1:5050", "10.0.1.0/24"], not {show(raw)}')
-    if len(entries) > PEERS_MAX:
-        raise WrongValue(f"has {len(entries):,} entries; at most {PEERS_MAX} are allowed, and a network is one")
-    return tuple(_parse_peer(_parse_text(each)) for each in entries)
-
-
 def _parse_peer(text: str) -> str:
     try:
         parse_peer(text)
@@ -214,6 +206,36 @@ _TEXT_PARSERS: Mapping[Kind, Callable[[str], ConfigValue]] = {
     Kind.PLACE: _parse_place,
     Kind.SECRET: _parse_secret,
 }
+
+
+# --- arrays -----------------------------------------------------------------------------------------------------------
+
+
+class Array(NamedTuple):
+    """An array of texts: an example for error texts, how many there may be and what to do about more, and the parser
+    of each.
+    """
+
+    example: str
+    most: int
+    remedy: str
+    parse: Callable[[str], str]
+
+
+_ARRAYS: Mapping[Kind, Array] = {
+    Kind.PEERS: Array('["10.0.0.1:5050", "10.0.1.0/24"]', PEERS_MAX, ", and a network is one", _parse_peer),
+    Kind.PATTERNS: Array('["orders.*", "payments"]', PATTERNS_MAX, ", and * matches any characters", _parse_pattern),
+}
+
+
+def _parse_array(array: Array, raw: object, from_flag: bool) -> tuple[str, ...]:
+    """An array of texts; on the command line one text, with commas."""
+    entries = [each.strip() for each in raw.split(",") if each.strip()] if from_flag and isinstance(raw, str) else raw
+    if not isinstance(entries, list):
+        raise WrongValue(f"must be an array such as {array.example}, not {show(raw)}")
+    if len(entries) > array.most:
+        raise WrongValue(f"has {len(entries):,} entries; at most {array.most} are allowed{array.remedy}")
+    return tuple(array.parse(_parse_text(each)) for each in entries)
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------

@@ -7,22 +7,27 @@ those label values that the table does not know.
 
 - Counters of dead workers stay in their rows. The next worker of a row adds to what it finds there, so the sum over all
   rows never falls.
-- Gauges count only while their row is taken. They are cleared when it is taken again.
+- Other families count only while their row is taken. They are cleared when it is taken again.
 - A label value is written text first, then its value, then the number of texts. It keeps its cell for the life of the
-  worker; its gauge goes to zero when the value is no longer measured.
+  worker; its gauge goes to zero when the value is no longer measured, or to ABSENT if the family says that it vanishes.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tailrace.broker.process.metrics import OTHER, TABLE, MetricFamily, MetricKind, WorkerMetrics
 from tailrace.protocol.address import ADDRESS_BYTES_MAX
+from tailrace.protocol.names import CONSUMER_BYTES_MAX
+from tailrace.shard.names import NAME_BYTES_MAX
 
 CELL_BYTES = 8
-TEXT_BYTES = -(-ADDRESS_BYTES_MAX // CELL_BYTES) * CELL_BYTES  # the longest label value is an address
+# The longest label values: an address, and a stream's name beside a consumer's.
+TEXT_BYTES = -(-max(ADDRESS_BYTES_MAX, NAME_BYTES_MAX + 1 + CONSUMER_BYTES_MAX) // CELL_BYTES) * CELL_BYTES
+ABSENT = math.nan  # of a value that is not to be shown
 PAGE_BYTES = 4_096
 
 
@@ -70,7 +75,7 @@ class MetricRow:
     def take(self, generation: int) -> None:
         """Begin a worker's row: without gauges, and with the counters of its predecessors."""
         for family, columns in COLUMNS.items():
-            if family.is_gauge:
+            if not family.outlives_workers:
                 for cell in (*self.cells_of(family).values(), columns.texts):
                     self._cells[cell] = 0.0
         self._cells[0] = generation
@@ -116,7 +121,7 @@ class RowWriter:
         self._row = row
         self._cells = {family: row.cells_of(family) for family in TABLE}
         # What earlier workers of this row have counted.
-        self._before = {family: {} if family.is_gauge else row.read(family) for family in TABLE}
+        self._before = {family: row.read(family) if family.outlives_workers else {} for family in TABLE}
         self._stored: dict[MetricFamily, Mapping[str, float]] = {}
 
     def store(self, metrics: WorkerMetrics) -> None:
@@ -129,11 +134,13 @@ class RowWriter:
 
     def _store(self, family: MetricFamily, values: Mapping[str, float]) -> None:
         cells, before = self._cells[family], self._before[family]
-        numbers = dict.fromkeys(cells, 0.0)
+        numbers = dict.fromkeys(cells, ABSENT if family.vanishes else 0.0)
+        totals: dict[str, float] = {}
         for value, number in values.items():
             if value not in numbers:
                 value = self._find_place(family, value)
-            numbers[value] = numbers.get(value, 0.0) + number
+            totals[value] = totals.get(value, 0.0) + number
+        numbers |= totals
         for value, number in numbers.items():
             self._row.write(cells[value], before.get(value, 0.0) + number)
 
@@ -149,13 +156,15 @@ class RowWriter:
 
 def sum_up(rows: Iterable[MetricRow], family: MetricFamily) -> dict[str, float]:
     """A family's values over all rows, by label value."""
-    combine = max if family.kind is MetricKind.GAUGE_MAX else operator.add
+    combine = max if family.kind in (MetricKind.GAUGE_MAX, MetricKind.COUNTER_MAX) else operator.add
     found: dict[str, float] = {}
     for row in _counted(rows, family):
         for value, number in row.read(family).items():
+            if math.isnan(number):
+                continue
             found[value] = combine(found[value], number) if value in found else number
     return found
 
 
 def _counted(rows: Iterable[MetricRow], family: MetricFamily) -> Iterator[MetricRow]:
-    return (row for row in rows if row.generation or not family.is_gauge)
+    return (row for row in rows if row.generation or family.outlives_workers)

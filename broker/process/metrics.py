@@ -1,9 +1,9 @@
 """What one worker counts and measures, and the table of /metrics: one field, one family.
 
-A field of `WorkerMetrics` (or of `Traffic`, or of `SlaveMeasures`) declares the family that it is shown as: name, kind,
-label, help. The work loop adds to the fields once a batch: an integer add, no lock, no label lookup. The coarse timer
-stores them in the worker's row of shared cells about once a second (`broker.process.metric_cells`). Killing a
-worker loses at most the counts since its last store.
+A field of `WorkerMetrics`, `Traffic`, `SlaveMeasures`, `StreamMeasures` or `ConsumerMeasures` declares the family that
+it is shown as: name, kind, labels, help. The work loop adds to the fields once a batch: an integer add, no lock, no
+label lookup. The coarse timer stores them in the worker's row of shared cells about once a second
+(`broker.process.metric_cells`). Killing a worker loses at most the counts since its last store.
 
 Counters only grow. Gauges hold the present state; the worker sets them before it stores them.
 """
@@ -51,9 +51,13 @@ SUM = "sum"
 
 MAX_USERS = 64  # users that have their own label; the rest are OTHER
 MAX_NODES = 32  # other nodes that have their own label; the rest are OTHER
+MAX_STREAMS = 128  # streams of a worker that are measured one by one; the rest are counted as left out
+MAX_CONSUMERS = 128  # consumers of those streams, likewise
 MAX_LABEL_VALUES = 64  # reasons and states are enumerations; values beyond this many are counted as OTHER
 OTHER = "other"
+LABELS_SEPARATOR = "\0"  # between the values of two labels of one family
 PROOFS = (Proof.BEARER.value, Proof.SCRAM.value, Proof.CERTIFICATE.value)  # those of users
+UNMEASURED = ("streams", "consumers")
 PROTOCOLS = ("line", "binary")  # each a field of WorkerMetrics
 
 
@@ -64,22 +68,32 @@ class MetricKind(Enum):
     HISTOGRAM = "histogram"  # the same; its labels are BUCKETS (not cumulative) and SUM
     GAUGE = "gauge"  # added up over the workers that run
     GAUGE_MAX = "gauge_max"  # the greatest of them
+    COUNTER_MAX = "counter_max"  # the same, shown as a counter: it is kept in files, and no worker begins it at 0
 
 
 @dataclass(frozen=True, slots=True)
 class MetricFamily:
-    """One family of /metrics. Without `label` it has one value, whose label text is ""."""
+    """One family of /metrics. Without `labels` it has one value, whose label text is "".
+
+    `vanishes`: a label value that is no longer measured is not shown; otherwise it is shown as 0.
+    """
 
     name: str
     kind: MetricKind
     help: str
-    label: str = ""
+    labels: tuple[str, ...] = ()
     known: tuple[str, ...] = ("",)  # label values shown from the start
     texts_max: int = 0  # how many more there may be; further ones are OTHER
+    vanishes: bool = False
 
     @property
     def is_gauge(self) -> bool:
         return self.kind in (MetricKind.GAUGE, MetricKind.GAUGE_MAX)
+
+    @property
+    def outlives_workers(self) -> bool:
+        """Whether the counts of dead workers are part of it."""
+        return self.kind in (MetricKind.COUNTER, MetricKind.HISTOGRAM)
 
 
 ReadFamily = Callable[["WorkerMetrics"], Mapping[str, float]]
@@ -131,17 +145,25 @@ def _gauge(name: str, help: str, kind: MetricKind = MetricKind.GAUGE) -> Any:
     return field(default=0, metadata=_shown_as(MetricFamily(name, kind, help)))
 
 
+def _gauge_max(name: str, help: str) -> Any:
+    return _gauge(name, help, MetricKind.GAUGE_MAX)
+
+
+def _counter_max(name: str, help: str) -> Any:
+    return _gauge(name, help, MetricKind.COUNTER_MAX)
+
+
 def _timing(name: str, help: str) -> dict[str, MetricFamily]:
     return _shown_as(MetricFamily(name, MetricKind.HISTOGRAM, help, known=(*BUCKETS, SUM)))
 
 
 def _counts_by(name: str, label: str, help: str, known: Iterable[str] = ()) -> Any:
-    family = MetricFamily(name, MetricKind.COUNTER, help, label, tuple(map(str, known)), MAX_LABEL_VALUES)
+    family = MetricFamily(name, MetricKind.COUNTER, help, (label,), tuple(map(str, known)), MAX_LABEL_VALUES)
     return field(default_factory=LabelCounts, metadata=_shown_as(family))
 
 
-def _gauges_by(name: str, label: str, help: str, texts_max: int = MAX_LABEL_VALUES) -> Any:
-    family = MetricFamily(name, MetricKind.GAUGE, help, label, (), texts_max)
+def _gauges_by(name: str, label: str, help: str, texts_max: int = MAX_LABEL_VALUES, known: tuple[str, ...] = ()) -> Any:
+    family = MetricFamily(name, MetricKind.GAUGE, help, (label,), known, texts_max)
     return field(default_factory=dict, metadata=_shown_as(family))
 
 
@@ -168,9 +190,40 @@ class SlaveMeasures:
     caught_up: int = _gauge("tailrace_slave_caught_up_streams", "Streams of which a node holds all there is.")
     lag_messages: int = _gauge("tailrace_slave_lag_messages", "Messages that a node lacks.")
     lag_bytes: int = _gauge("tailrace_slave_lag_bytes", "Bytes of messages that a node lacks.")
-    lag_s: float = _gauge(
-        "tailrace_slave_lag_seconds", "Age of the oldest message that a node lacks.", MetricKind.GAUGE_MAX
+    lag_s: float = _gauge_max("tailrace_slave_lag_seconds", "Age of the oldest message that a node lacks.")
+
+
+@dataclass(slots=True)
+class StreamMeasures:
+    """One stream that `[metrics] streams` names."""
+
+    messages: int = _counter_max("tailrace_stream_messages", "Messages of a stream so far, dropped ones included.")
+    log_bytes: int = _counter_max("tailrace_stream_bytes", "Bytes of a stream so far, dropped ones included.")
+    kept_messages: int = _gauge_max("tailrace_stream_kept_messages", "Messages that a stream holds.")
+    kept_bytes: int = _gauge_max("tailrace_stream_kept_bytes", "Bytes of the messages that a stream holds.")
+    first_s: float = _gauge_max(
+        "tailrace_stream_first_timestamp_seconds", "Time of the oldest message that a stream holds, 0 without any."
     )
+    last_s: float = _gauge_max(
+        "tailrace_stream_last_timestamp_seconds", "Time of a stream's last message, 0 before the first."
+    )
+    subscribers: int = _gauge_max(
+        "tailrace_stream_subscribers", "Subscribers of a stream, members of consumers included."
+    )
+
+
+@dataclass(slots=True)
+class ConsumerMeasures:
+    """One durable consumer of such a stream."""
+
+    lag_messages: int = _gauge_max("tailrace_stream_consumer_lag_messages", "Messages a consumer has not finished.")
+    lag_s: float = _gauge_max(
+        "tailrace_stream_consumer_lag_seconds", "Age of the oldest message that a consumer has not finished."
+    )
+    in_flight: int = _gauge_max("tailrace_stream_consumer_in_flight", "Messages that members of a consumer have now.")
+    members: int = _gauge_max("tailrace_stream_consumer_members", "Members of a consumer.")
+    redelivered: int = _counter_max("tailrace_stream_consumer_redelivered", "Messages delivered to a consumer again.")
+    dead: int = _counter_max("tailrace_stream_consumer_dead", "Messages of a consumer that became dead letters.")
 
 
 @dataclass(slots=True)
@@ -238,9 +291,7 @@ class WorkerMetrics:
     )
     subscriptions: int = _gauge("tailrace_subscriptions", "Subscriptions now.")
     parked: dict[str, int] = _gauges_by("tailrace_parked_cursors", "reason", "Subscriptions that wait now, by reason.")
-    lag_bytes_max: int = _gauge(
-        "tailrace_lag_bytes", "Bytes that the subscriber furthest behind is behind.", MetricKind.GAUGE_MAX
-    )
+    lag_bytes_max: int = _gauge_max("tailrace_lag_bytes", "Bytes that the subscriber furthest behind is behind.")
     link_queue_bytes: int = _gauge("tailrace_link_queue_bytes", "Bytes waiting on links between workers.")
     partial_bytes: int = _gauge("tailrace_partial_request_bytes", "Bytes of requests that have not ended.")
     producer_bytes: int = _gauge("tailrace_producer_bytes", "Bytes of what is known of producers.")
@@ -251,21 +302,24 @@ class WorkerMetrics:
     sync_failed_streams: int = _gauge("tailrace_sync_failed_streams", "Streams whose last sync has failed.")
     diverged_tails: int = _gauge("tailrace_diverged_tails", "Tails of streams that lie set aside.")
     disk_bytes: int = _gauge("tailrace_stream_disk_bytes", "Bytes that the files of the streams take on the disk.")
-    clock_ahead_s: float = _gauge(
-        "tailrace_clock_jump_seconds", "How far the clock has jumped; max_age_s waits.", MetricKind.GAUGE_MAX
-    )
+    clock_ahead_s: float = _gauge_max("tailrace_clock_jump_seconds", "How far the clock has jumped; max_age_s waits.")
     consumers: int = _gauge("tailrace_consumers", "Durable consumers.")  # of the owned streams
-    consumer_lag_messages_max: int = _gauge(
-        "tailrace_consumer_lag_messages", "Messages the hindmost consumer lacks.", MetricKind.GAUGE_MAX
+    consumer_lag_messages_max: int = _gauge_max(
+        "tailrace_consumer_lag_messages", "Messages the hindmost consumer lacks."
     )
-    consumer_lag_s_max: float = _gauge(
-        "tailrace_consumer_lag_seconds", "Age of the oldest message a consumer lacks.", MetricKind.GAUGE_MAX
+    consumer_lag_s_max: float = _gauge_max(
+        "tailrace_consumer_lag_seconds", "Age of the oldest message a consumer lacks."
     )
     consumers_soon_abandoned: int = _gauge(
         "tailrace_consumers_soon_abandoned", "Consumers idle for most of their time."
     )
     consumers_abandoned: int = _gauge("tailrace_consumers_abandoned", "Consumers for which nothing is kept any more.")
     slaves: dict[str, SlaveMeasures] = field(default_factory=dict)  # of the owned streams, by node id
+    measured_streams: dict[str, StreamMeasures] = field(default_factory=dict)  # owned and chosen, by name
+    measured_consumers: dict[str, ConsumerMeasures] = field(default_factory=dict)  # by stream, LABELS_SEPARATOR, name
+    unmeasured: dict[str, int] = _gauges_by(
+        "tailrace_unmeasured", "what", "Chosen streams, and consumers of them, beyond what is measured.", 0, UNMEASURED
+    )
     replication_waits: int = _gauge("tailrace_replication_waits", "Batches that wait until other nodes hold them.")
     copies: dict[str, int] = _gauges_by("tailrace_copies", "state", "Streams that follow another node, by state.")
     copies_lag_messages: int = _gauge("tailrace_copies_lag_messages", "Messages that copies lack of their upstreams.")
@@ -295,15 +349,21 @@ def _table() -> Iterator[tuple[MetricFamily, ReadFamily]]:
     for name, family in _declared(WorkerMetrics):
         yield family, _reader_of(name, family)
     for name, family in _declared(Traffic):
-        yield replace(family, label="protocol", known=PROTOCOLS), _traffic_reader(name)
+        yield replace(family, labels=("protocol",), known=PROTOCOLS), _traffic_reader(name)
     for name, family in _declared(SlaveMeasures):
-        yield replace(family, label="node", known=(), texts_max=MAX_NODES), _slave_reader(name)
+        yield replace(family, labels=("node",), known=(), texts_max=MAX_NODES), _measures_reader("slaves", name)
+    for name, family in _declared(StreamMeasures):
+        shown = replace(family, labels=("stream",), known=(), texts_max=MAX_STREAMS, vanishes=True)
+        yield shown, _measures_reader("measured_streams", name)
+    for name, family in _declared(ConsumerMeasures):
+        shown = replace(family, labels=("stream", "consumer"), known=(), texts_max=MAX_CONSUMERS, vanishes=True)
+        yield shown, _measures_reader("measured_consumers", name)
 
 
 def _reader_of(name: str, family: MetricFamily) -> ReadFamily:
     if family.kind is MetricKind.HISTOGRAM:
         return lambda metrics: getattr(metrics, name).by_label()
-    if not family.label:
+    if not family.labels:
         return lambda metrics: {"": getattr(metrics, name)}
     if family.is_gauge:
         return lambda metrics: getattr(metrics, name)
@@ -314,8 +374,8 @@ def _traffic_reader(name: str) -> ReadFamily:
     return lambda metrics: {protocol: getattr(getattr(metrics, protocol), name) for protocol in PROTOCOLS}
 
 
-def _slave_reader(name: str) -> ReadFamily:
-    return lambda metrics: {node: getattr(measures, name) for node, measures in metrics.slaves.items()}
+def _measures_reader(group: str, name: str) -> ReadFamily:
+    return lambda metrics: {label: getattr(found, name) for label, found in getattr(metrics, group).items()}
 
 
 TABLE: dict[MetricFamily, ReadFamily] = dict(_table())

@@ -21,6 +21,7 @@ class Kind(StrEnum):
     """What a value is, which decides how it may be written and how a wrong one is explained."""
 
     PATTERN = "pattern"
+    PATTERNS = "patterns"
     STREAMS = "streams"
     ADDRESS = "address"
     PLACE = "place"

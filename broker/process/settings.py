@@ -317,6 +317,14 @@ class Settings(FairLimits):
         Path("/var/lib/tailrace-rollup/metrics.prom"),
         "a metrics file to include in /metrics if it exists, as written by tailrace rollup --metrics",
     )
+    metrics_streams: tuple[str, ...] = setting(
+        "metrics",
+        "streams",
+        Kind.PATTERNS,
+        (),
+        "patterns of the streams that /metrics shows one by one, with their consumers; at most 128 streams and 128"
+        " consumers of a worker",
+    )
 
     max_line_bytes: int = setting(
         "limits",

@@ -13,7 +13,13 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tailrace.broker.process.metric_cells import RowWriter
-from tailrace.broker.process.metrics import SlaveMeasures, WorkerMetrics
+from tailrace.broker.process.metrics import (
+    LABELS_SEPARATOR,
+    ConsumerMeasures,
+    SlaveMeasures,
+    StreamMeasures,
+    WorkerMetrics,
+)
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.process.settings import Settings
 from tailrace.supervisor.http import make_registry
@@ -55,6 +61,8 @@ def full_scrape(data: Path) -> str:
     metrics.upstream_links = metrics.upstream_links_up = {"127.0.0.1:1": 1}
     metrics.dropped.add("reset")
     metrics.user_connections = {"ann": 1}
+    metrics.measured_streams = {"orders": StreamMeasures()}
+    metrics.measured_consumers = {f"orders{LABELS_SEPARATOR}billing": ConsumerMeasures()}
     RowWriter(board.row_of(1)).store(metrics)
     return generate_latest(make_registry(Settings(data=data), board, os.getpid())).decode()
 

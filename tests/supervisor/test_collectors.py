@@ -12,7 +12,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from tailrace.broker.process.metric_cells import RowWriter
-from tailrace.broker.process.metrics import SlaveMeasures, WorkerMetrics
+from tailrace.broker.process.metrics import (
+    MAX_CONSUMERS,
+    MAX_STREAMS,
+    ConsumerMeasures,
+    SlaveMeasures,
+    StreamMeasures,
+    WorkerMetrics,
+)
 from tailrace.broker.process.scoreboard import STATE_DRAINING, STATE_READY, STATE_STARTING, Board
 from tailrace.supervisor.collectors import (
     BoardCollector,
@@ -134,3 +141,44 @@ def test_who_is_not_ready_and_why() -> None:
     assert find_unready([ready], 15) == []
     ready.state = STATE_DRAINING
     assert find_unready([ready], 15) == ["worker 3: draining"]
+
+
+def test_a_stream_that_is_no_longer_measured_vanishes() -> None:
+    """It has moved to another worker, or was deleted. What is read from files does not add up over workers."""
+    board = Board(1)
+    old, metrics = worker_of(board, 1)
+    metrics.measured_streams = {"orders": StreamMeasures(messages=7), "gone": StreamMeasures(messages=5)}
+    metrics.measured_consumers = {"orders\0billing": ConsumerMeasures(redelivered=2)}
+    old.store(metrics)
+    new, metrics_of_new = worker_of(board, 2)
+    metrics_of_new.measured_streams = {"orders": StreamMeasures(messages=9)}
+    new.store(metrics_of_new)
+    del metrics.measured_streams["gone"]
+    metrics.measured_consumers = {}
+    old.store(metrics)
+    shown = samples(WorkerCollector(board))
+    assert shown["tailrace_stream_messages_total", "orders"] == 9
+    assert not any("gone" in key or "billing" in key for key in shown)
+    metrics.measured_streams["gone"] = StreamMeasures(messages=6)
+    metrics.measured_consumers = {"orders\0billing": ConsumerMeasures(redelivered=3)}
+    old.store(metrics)
+    shown = samples(WorkerCollector(board))
+    assert shown["tailrace_stream_messages_total", "gone"] == 6
+    assert shown["tailrace_stream_consumer_redelivered_total", "billing", "orders"] == 3
+    board.free_row(1)
+    assert not any("gone" in key for key in samples(WorkerCollector(board)))
+
+
+def test_more_streams_than_have_a_place_are_shown_together() -> None:
+    """As after very many were made and deleted: names keep their place as long as their worker lives."""
+    board = Board(1)
+    writer, metrics = worker_of(board, 1)
+    for generation in range(2):
+        names = [f"{generation}.{'x' * 190}.{number}" for number in range(MAX_STREAMS)]
+        metrics.measured_streams = {name: StreamMeasures(kept_messages=1) for name in names}
+        metrics.measured_consumers = {f"{name}\0{'y' * 100}": ConsumerMeasures(1) for name in names[:MAX_CONSUMERS]}
+        writer.store(metrics)
+        shown = samples(WorkerCollector(board))
+        label = "other" if generation else names[-1]
+        assert shown["tailrace_stream_kept_messages", label] == (MAX_STREAMS if generation else 1)
+    assert shown["tailrace_stream_consumer_lag_messages", "other", "other"] == MAX_CONSUMERS

@@ -13,8 +13,10 @@ from tailrace.broker.process.metrics import (
     SUM,
     TABLE,
     TIME_BOUNDS_S,
+    ConsumerMeasures,
     LabelCounts,
     SlaveMeasures,
+    StreamMeasures,
     Timing,
     Traffic,
     WorkerMetrics,
@@ -47,8 +49,13 @@ def test_every_field_of_a_worker_is_shown() -> None:
     """A number that is counted and never shown is a number nobody sees."""
     metrics = WorkerMetrics()
     shown = {name for name, _family in _declared(WorkerMetrics)}
-    assert {each.name for each in fields(WorkerMetrics)} - shown == {*PROTOCOLS, "slaves"}
-    for owner in (Traffic, SlaveMeasures):
+    assert {each.name for each in fields(WorkerMetrics)} - shown == {
+        *PROTOCOLS,
+        "slaves",
+        "measured_streams",
+        "measured_consumers",
+    }
+    for owner in (Traffic, SlaveMeasures, StreamMeasures, ConsumerMeasures):
         assert {name for name, _family in _declared(owner)} == {each.name for each in fields(owner)}
     assert len({family.name for family in TABLE}) == len(TABLE)
     for family, read in TABLE.items():
@@ -63,6 +70,8 @@ def test_each_value_is_read_from_its_field() -> None:
     metrics.refused.add("size", 3)
     metrics.parked = {"turn": 4}
     metrics.slaves = {"b": SlaveMeasures(lag_s=5.5)}
+    metrics.measured_streams = {"orders": StreamMeasures(messages=7)}
+    metrics.measured_consumers = {"orders\0billing": ConsumerMeasures(lag_s=8.5)}
     metrics.lag_bytes_max = 6
     values = {family.name: read(metrics) for family, read in TABLE.items()}
     assert values["tailrace_received_bytes"] == {"line": 0, "binary": 1}
@@ -71,3 +80,5 @@ def test_each_value_is_read_from_its_field() -> None:
     assert values["tailrace_parked_cursors"] == {"turn": 4}
     assert values["tailrace_slave_lag_seconds"] == {"b": 5.5}
     assert values["tailrace_lag_bytes"] == {"": 6}
+    assert values["tailrace_stream_messages"] == {"orders": 7}
+    assert values["tailrace_stream_consumer_lag_seconds"] == {"orders\0billing": 8.5}
