@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol
 
 from tailrace.broker.access.rules import Right
 from tailrace.broker.process.scoreboard import Board
+from tailrace.broker.process.work import Asker
 from tailrace.broker.routing.calls import WorkerCalls
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
@@ -22,7 +23,7 @@ NOT_ADMIN_TEXT = "listing the workers needs the right to administer"
 TOO_MANY_TEXT = f"this connection waits for {LISTS_MAX} lists, which is its limit"
 
 
-class ListingClient(Protocol):
+class ListingClient(Asker, Protocol):
     """A connection that asks for lists. `listing`: how many of them are not answered yet."""
 
     listing: int
@@ -62,23 +63,39 @@ class Listings:
             workers = self._workers() if message.what == "workers" else ()
             done(Listed(message.id, workers=workers, total=total))
             return
-        parts: deque[Sequence[Any]] = deque()
-        failed: deque[Refused] = deque()
-        missing = self._board.slots
-        verb, most = ("list_names", NAMES_MAX) if message.what == "names" else ("list_streams", STREAMS_MAX)
+        names_only = message.what == "names"
+        most = NAMES_MAX if names_only else STREAMS_MAX
 
-        def take(value: Any) -> None:
-            nonlocal missing
-            missing -= 1
-            if isinstance(value, Refused):
-                failed.append(value)
+        def named(parts: Sequence[Sequence[bytes]] | Refused) -> None:
+            if isinstance(parts, Refused):
+                done(parts)
+                return
+            names = sorted(name for part in parts for name in part)[:most]
+            shown = [name for name in names if client.is_free or client.may(Right.SUBSCRIBE, name)]
+            page = Listed(message.id, next=names[-1].decode() if len(names) == most else "", total=total)
+            if names_only:
+                done(replace(page, names=tuple([name.decode() for name in shown])))
             else:
-                parts.append(value)
-            if not missing:
-                done(failed[0] if failed else _page(message, parts, most, total, client))
+                self._describe(client, shown, page, done)
 
+        gathered = Gathered(self._board.slots, named)
         for slot in range(self._board.slots):
-            self._calls.call_slot(slot, verb, [message.prefix, message.after], take)
+            self._calls.call_slot(slot, "list_names", [message.prefix, message.after, most], gathered.take, client)
+
+    def _describe(
+        self, client: ListingClient, names: Sequence[bytes], page: Listed, done: Callable[[Listed | Refused], None]
+    ) -> None:
+        """Each stream is a call of its own, for its owner to open it when there is time."""
+
+        def described(rows: Sequence[Any] | Refused) -> None:
+            if isinstance(rows, Refused):
+                done(rows)
+            else:
+                done(replace(page, streams=tuple(sorted([StreamRow(*row) for row in rows], key=_name_of))))
+
+        gathered = Gathered(len(names), described)
+        for name in names:
+            self._calls.router.call(name, "list_stream", [name], gathered.take, client)
 
     def _workers(self) -> tuple[WorkerRow, ...]:
         return tuple(
@@ -98,19 +115,31 @@ class Listings:
         )
 
 
-def _page(message: List, parts: Sequence[Sequence[Any]], most: int, total: int, client: ListingClient) -> Listed:
-    """The first `most` of all parts, as far as the client may read them."""
-    names = message.what == "names"
-    rows = sorted((row for part in parts for row in part), key=_name_of)
-    shown = [row for row in rows[:most] if client.is_free or client.may(Right.SUBSCRIBE, _name_of(row))]
-    following = _name_of(rows[most - 1]).decode() if len(rows) >= most else ""
-    if names:
-        return Listed(message.id, names=tuple([row.decode() for row in shown]), next=following, total=total)
-    return Listed(message.id, streams=tuple([StreamRow(*row) for row in shown]), next=following, total=total)
+class Gathered:
+    """Collects the outcomes of `count` calls, and gives `done` their values, or the first that was refused."""
+
+    __slots__ = ("_done", "_missing", "_refused", "_values")
+
+    def __init__(self, count: int, done: Callable[[Sequence[Any] | Refused], None]) -> None:
+        self._missing = count
+        self._done = done
+        self._values: list[Any] = []
+        self._refused: Refused | None = None
+        if not count:
+            done([])
+
+    def take(self, value: Any) -> None:
+        self._missing -= 1
+        if isinstance(value, Refused):
+            self._refused = self._refused or value
+        else:
+            self._values.append(value)
+        if not self._missing:
+            self._done(self._refused or self._values)
 
 
-def _name_of(row: Any) -> bytes:
-    return row if isinstance(row, bytes) else row[0].encode()
+def _name_of(row: StreamRow) -> bytes:
+    return row.name.encode()
 
 
 def _answer(client: ListingClient, message: List, outcome: Listed | Refused) -> None:

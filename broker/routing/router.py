@@ -48,7 +48,8 @@ FORWARD_BYTES = 512 << 10  # about, of one request: the owner appends its first 
 BATCHES_A_BEAT = 256  # a turn may make tens of thousands of streams, which takes longer than a silent worker may live
 CALL_BYTES = 256  # what a call counts for in its route's window
 # Calls that concern one stream, their first argument, and may have to open it; and those of them that are long even
-# where it is open, since they read its history or change its role.
+# where it is open, since they read its history or change its role. A page of names is as long, and its first argument
+# is a prefix.
 OF_A_STREAM = frozenset(
     {
         "end",
@@ -64,6 +65,8 @@ OF_A_STREAM = frozenset(
         "stat",
         "consume",
         "get",
+        "list_stream",
+        "list_names",
     }
 )
 LONG = OF_A_STREAM - {"end", "consume", "get"}

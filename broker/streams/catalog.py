@@ -6,9 +6,12 @@ damage shows: that stream refuses with `damaged` from then on, the others work.
 
 from __future__ import annotations
 
+import heapq
 import logging
 import time
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 
 from tailrace.broker.process.metrics import WorkerMetrics
@@ -22,11 +25,15 @@ from tailrace.shard.directory import DataDirectory
 from tailrace.shard.errors import StorageError, StorageFull, StreamDamaged
 from tailrace.shard.lock import ShardLock, lock_shard
 from tailrace.shard.log import StreamLog
-from tailrace.shard.names import shard_of
+from tailrace.shard.names import base_of, shard_of
 
 log = logging.getLogger(__name__)
 
 LOCK_PATIENCE_S = 5.0  # a predecessor that is leaving gives its locks back well within this
+
+
+AFTER_RESERVED = b"%"  # the first byte after the `$` of the broker's own streams
+END_OF_NAMES = b"\xff"  # in no UTF-8
 
 
 class StreamCatalog:
@@ -43,6 +50,7 @@ class StreamCatalog:
         self.owning = False
         self.incarnation = time.monotonic_ns()
         self.names: dict[bytes, None] = {}
+        self._sorted: dict[int, list[bytes]] = {}  # the same by shard, which keeps the cost of a new name small
         self.companions = InternalStreams()
         self.damaged: dict[bytes, StreamDamaged] = {}
         self.open: OrderedDict[bytes, OpenStream] = OrderedDict()
@@ -56,7 +64,8 @@ class StreamCatalog:
         for shard in self.shards:
             path = self.directory.shard_path(shard)
             self._locks.append(lock_shard(path, deadline_s))
-            self.names.update((name.encode(), None) for name in stream_names(path))
+            self._sorted[shard] = sorted(name.encode() for name in stream_names(path))
+            self.names.update(dict.fromkeys(self._sorted[shard]))
         self.companions.note(self.names)
         self.owning = True
 
@@ -72,8 +81,29 @@ class StreamCatalog:
 
     def add(self, name: bytes) -> None:
         """There is a new stream."""
+        if name not in self.names:
+            insort(self._sorted.setdefault(shard_of(name, self.directory.shards), []), name)
         self.names[name] = None
         self.companions.note([name])
+
+    def names_after(self, prefix: bytes, after: bytes) -> Iterator[bytes]:
+        """The names that begin with `prefix` and come after `after`, in the order of their bytes.
+
+        The broker's own streams and companions are left out unless the prefix has a `$`. A name costs microseconds,
+        however many there are before it.
+        """
+        own = b"$" in prefix
+        ends = ((prefix, END_OF_NAMES),) if own else ((prefix, b"$"), (max(prefix, AFTER_RESERVED), END_OF_NAMES))
+        for start, end in ends:
+            for name in self._between(start, after, end):
+                if not name.startswith(prefix):
+                    break
+                if own or base_of(name) == name:
+                    yield name
+
+    def _between(self, start: bytes, after: bytes, end: bytes) -> Iterator[bytes]:
+        """The names from `start` on, after `after` and before `end`."""
+        return heapq.merge(*(_slice(names, start, after, end) for names in self._sorted.values()))
 
     def open_log(self, name: bytes) -> StreamLog:
         """Open a stream's files, or make them: those of a known stream may be missing, if its making was interrupted.
@@ -105,3 +135,8 @@ class StreamCatalog:
             log.error("stream refused: %s", damage)
             self._metrics.damaged_streams += 1
             self.damaged[name] = damage
+
+
+def _slice(names: list[bytes], start: bytes, after: bytes, end: bytes) -> Iterator[bytes]:
+    begin = max(bisect_left(names, start), bisect_right(names, after))
+    return (names[index] for index in range(begin, bisect_left(names, end)))

@@ -1,19 +1,18 @@
-"""What the owner of streams answers to a listing: a page of their names, or of their numbers."""
+"""What the owner of streams answers to a listing: a page of their names, and the numbers of one."""
 
 from __future__ import annotations
 
-import heapq
 import logging
 import os
 from dataclasses import astuple
+from itertools import islice
 from typing import Any, Final
 
 from tailrace.broker.streams.owner import Owner, Refused
 from tailrace.broker.streams.refused import CallArgs
-from tailrace.protocol.listing import NAMES_MAX, STREAMS_MAX, StreamRow
+from tailrace.protocol.listing import StreamRow
 from tailrace.shard.errors import StorageError
 from tailrace.shard.log import StreamLog
-from tailrace.shard.names import base_of, is_reserved
 from tailrace.shard.stream_files import StreamPaths, stream_paths
 
 log = logging.getLogger(__name__)
@@ -26,24 +25,14 @@ DAMAGED: Final = "damaged"
 
 
 def list_names(owner: Owner, args: CallArgs) -> list[bytes]:
-    """[prefix, after] -> the next NAMES_MAX names, in the order of their bytes. Opens nothing."""
-    return _page(owner, args[0], args[1], NAMES_MAX)
+    """[prefix, after, most] -> the next `most` names, in the order of their bytes. Opens nothing."""
+    prefix, after, most = args
+    return list(islice(owner.catalog.names_after(prefix, after), most))
 
 
-def list_streams(owner: Owner, args: CallArgs) -> list[list[Any]]:
-    """[prefix, after] -> rows of the next STREAMS_MAX streams: the fields of `StreamRow`."""
-    return [list(astuple(describe(owner, name))) for name in _page(owner, args[0], args[1], STREAMS_MAX)]
-
-
-def _page(owner: Owner, prefix: bytes, after: bytes, most: int) -> list[bytes]:
-    """The broker's own streams and companions are listed only if the prefix has a `$`."""
-    own = b"$" in prefix
-    found = (
-        name
-        for name in owner.catalog.names
-        if name > after and name.startswith(prefix) and (own or not (is_reserved(name) or base_of(name) != name))
-    )
-    return heapq.nsmallest(most, found)
+def list_stream(owner: Owner, args: CallArgs) -> list[Any]:
+    """[stream] -> the fields of its `StreamRow`. Opens the stream."""
+    return list(astuple(describe(owner, args[0])))
 
 
 def describe(owner: Owner, name: bytes) -> StreamRow:

@@ -148,7 +148,7 @@ CALLS: Mapping[str, Callable[[Owner, CallArgs], Any]] = {
     "stat": stat,
     "streams": streams,
     "list_names": listing.list_names,
-    "list_streams": listing.list_streams,
+    "list_stream": listing.list_stream,
     "grown": grown,
 }
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tailrace.broker.connection import listing as connection_listing
-from tailrace.broker.streams import listing as stream_listing
 from tailrace.protocol import listing
 from tailrace.protocol import messages as m
 from tailrace.protocol.binary import ClientCodec
@@ -43,8 +42,7 @@ def test_streams_of_all_workers_in_the_order_of_their_names(node: World, monkeyp
     assert ask(peer, "names").names == tuple(names)
     found = ask(peer, "streams")
     assert [row.name for row in found.streams] == names and found.next == "" and found.total == len(names)
-    for module in (connection_listing, stream_listing):
-        monkeypatch.setattr(module, "STREAMS_MAX", 2)
+    monkeypatch.setattr(connection_listing, "STREAMS_MAX", 2)
     first = ask(peer, "streams")
     assert [row.name for row in first.streams] == names[:2] and first.next == names[1]
     second = ask(peer, "streams", b"", first.next.encode())
@@ -63,3 +61,27 @@ def test_too_many_at_once(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_listing, "LISTS_MAX", 0)
     [refused] = peer_of(node).ask(listing.List(1, "names"))
     assert isinstance(refused, m.Failed) and refused.code == "overloaded"
+
+
+@pytest.mark.parametrize("what", ["names", "streams"])
+def test_lists_are_made_a_little_each_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    with world(tmp_path, workers=1) as node:
+        for number in range(20):
+            node.fill(f"s{number:02}", [b"x"])
+        node.workers[0].owner.close_logs()
+        peer, neighbour = peer_of(node), node.connect()
+        monkeypatch.setattr("tailrace.broker.process.work.TURN_WORK_S", 0.0)  # each turn does one step
+        for number in range(connection_listing.LISTS_MAX):
+            peer.say(listing.List(number, what))  # type: ignore[arg-type]
+        for number in range(3):
+            neighbour.send("ping")
+            node.workers[0].turn()
+            neighbour.read()
+            assert neighbour.take() == ["ok pong"]
+            assert len(node.workers[0].owner.catalog.open) <= number + 2
+            assert len(node.workers[0].work) > 0
+        node.settle()
+        answers = [each for each in peer.take() if isinstance(each, listing.Listed)]
+        assert sorted(each.id for each in answers) == [*range(connection_listing.LISTS_MAX)]
+        assert all(len(each.names or each.streams) == 20 for each in answers)
+        assert not node.binary_client_of(peer.peer).paused

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
 from tailrace.broker.streams import listing
 from tailrace.broker.streams.owner_calls import call
 from tailrace.protocol.listing import StreamRow
@@ -15,18 +13,31 @@ from tailrace.shard.stream_files import stream_paths
 from tests.broker.owning import Clock, around, make_owner, publish
 
 
-def test_names_come_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "NAMES_MAX", 2)
+def test_names_come_page_by_page(tmp_path: Path) -> None:
     owner = make_owner(tmp_path)
-    for name in (b"b", b"a2", b"a1", b"a3", b"a1/$dead", b"$cursor/a1"):
+    for name in (b"b", b"a2", b"!", b"a1", b"a3", b"a1/$dead", b"$cursor/a1", b"a$b"):
         owner.create(name)
+    owner.create(b"a2")
     owner.close_logs()
-    assert call(owner, "list_names", [b"", b""]) == [b"a1", b"a2"]
-    assert call(owner, "list_names", [b"", b"a2"]) == [b"a3", b"b"]
-    assert call(owner, "list_names", [b"a", b"a2"]) == [b"a3"]
-    assert call(owner, "list_names", [b"$", b""]) == [b"$cursor/a1"]
-    assert call(owner, "list_names", [b"a1/$", b""]) == [b"a1/$dead"]
+    assert call(owner, "list_names", [b"", b"", 3]) == [b"!", b"a$b", b"a1"]
+    assert call(owner, "list_names", [b"", b"a1", 2]) == [b"a2", b"a3"]
+    assert call(owner, "list_names", [b"a", b"a2", 2]) == [b"a3"]
+    assert call(owner, "list_names", [b"!", b"", 2]) == [b"!"]
+    assert call(owner, "list_names", [b"$", b"", 2]) == [b"$cursor/a1"]
+    assert call(owner, "list_names", [b"a$", b"", 2]) == [b"a$b"]
+    assert call(owner, "list_names", [b"a1/$", b"", 2]) == [b"a1/$dead"]
     assert not owner.catalog.open, "names are listed without opening a stream"
+    owner.release()
+
+
+def test_names_that_were_there_before(tmp_path: Path) -> None:
+    owner = make_owner(tmp_path)
+    names = [b"s%d" % number for number in range(100)]
+    for name in names:
+        owner.create(name)
+    owner.release()
+    owner = make_owner(tmp_path)
+    assert call(owner, "list_names", [b"", b"s5", 100]) == sorted(names)[sorted(names).index(b"s5") + 1 :]
     owner.release()
 
 
@@ -37,8 +48,7 @@ def test_one_stream_in_numbers(tmp_path: Path) -> None:
     publish(owner, b"s", b"12345")
     clock.now_s += 90
     publish(owner, b"s", b"1234567", b"1234567")
-    [row] = call(owner, "list_streams", [b"s", b""])
-    found = StreamRow(*row)
+    found = StreamRow(*call(owner, "list_stream", [b"s"]))
     assert (found.name, found.role, found.epoch, found.first_seq, found.next_seq) == ("s", "master", 1, 0, 3)
     assert (found.content_bytes, found.minute_messages, found.minute_bytes) == (3 * 32 + 19, 2, 2 * 32 + 14)
     assert found.last_timestamp_us - found.first_timestamp_us == 90_000_000
@@ -53,7 +63,7 @@ def test_an_empty_stream_and_a_damaged_one(tmp_path: Path) -> None:
     publish(owner, b"torn", b"a", b"b")
     paths = stream_paths(owner.catalog.shard_path(b"torn"), "torn")
     os.truncate(paths.index_file, HEADER_PAGE_BYTES)
-    empty, torn = [StreamRow(*row) for row in call(owner, "list_streams", [b"", b""])]
+    empty, torn = [StreamRow(*call(owner, "list_stream", [name])) for name in (b"empty", b"torn")]
     assert (empty.name, empty.next_seq, empty.content_bytes, empty.last_timestamp_us) == ("empty", 0, 0, 0)
     assert (torn.name, torn.role, torn.next_seq) == ("torn", listing.DAMAGED, 0)
     owner.release()
