@@ -174,7 +174,7 @@ class Close:
 @dataclass(frozen=True, slots=True)
 class Welcome:
     """`features`: those that both know. `limits`: by name, in bytes or pieces. `login`: the broker's own proof, after a
-    login with SCRAM.
+    login with SCRAM. `producer_prefix`: what the ids of this user's producers begin with.
     """
 
     version: int
@@ -184,6 +184,7 @@ class Welcome:
     worker: int
     limits: dict[str, int]
     login: bytes | None = None
+    producer_prefix: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,7 @@ def _welcome(fields: Fields) -> Welcome:
         worker=fields.number("worker", U32_MAX),
         limits=fields.numbers("limits"),
         login=fields.binary("login") if "login" in fields else None,
+        producer_prefix=fields.binary("producer_prefix") if "producer_prefix" in fields else None,
     )
 
 

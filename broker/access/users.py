@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from tailrace.broker.access.identity import Proof
@@ -13,6 +15,7 @@ from tailrace.protocol.scram import ScramVerifier
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,63}")
 """The name of a user or of a group."""
 MARK_BYTES: Final = 8
+PRODUCER_PREFIX_BYTES: Final = 8
 NAME_RULE: Final = "1 to 64 letters, digits and . _ @ -, and begins with a letter, a digit or _"
 
 
@@ -57,6 +60,15 @@ class User:
 def name_valid(name: str) -> bool:
     """Whether a user or a group may have this name."""
     return NAME.fullmatch(name) is not None and name != ANONYMOUS
+
+
+@lru_cache(1_024)
+def producer_prefix(name: str) -> bytes:
+    """What the ids of a user's producers begin with, on every node; "": of those who have not logged in.
+
+    So a producer belongs to one user without anything that would have to be kept, or passed between nodes.
+    """
+    return hashlib.sha256(b"tailrace producer\0" + name.encode()).digest()[:PRODUCER_PREFIX_BYTES]
 
 
 def user_of_certificate(users: tuple[User, ...], names: tuple[str, ...]) -> User | None:

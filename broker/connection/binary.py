@@ -15,6 +15,7 @@ from typing import Any
 
 from tailrace.broker.access.identity import Identity, Proof
 from tailrace.broker.access.rules import Right
+from tailrace.broker.access.users import producer_prefix
 from tailrace.broker.connection import hello_login
 from tailrace.broker.connection.client import READ_BYTES_MAX
 from tailrace.broker.connection.heartbeat import Heartbeats
@@ -35,6 +36,7 @@ from tailrace.broker.replication.downstream.session import FollowerSession, Node
 from tailrace.broker.routing.batch import FramePublication, RunPublication
 from tailrace.broker.routing.route import Route
 from tailrace.broker.services import Services
+from tailrace.broker.streams.deduplication import is_by_producer
 from tailrace.broker.streams.owner import Refused
 from tailrace.protocol import consuming as c
 from tailrace.protocol import listing
@@ -52,6 +54,7 @@ NODE_PENDING_MAX = 1 << 16  # answers to another node that are not known yet; it
 CREDIT_MAX_BYTES = 1 << 62  # of one subscription; more is as good as none
 LEAVING_TEXT = "this worker is being replaced; send this to its successor"
 TOKEN_TEXT = "this broker wants its token in HELLO; this one is missing or wrong"
+ANOTHERS_TEXT = "the id of this producer does not begin as WELCOME says that this user's do; nothing of this was logged"
 UNKNOWN_HANDLE_TEXT = "handle {handle} stands for no stream; OPEN it first"
 
 _publish_cy = load("tailrace.protocol.publish_cy")
@@ -271,9 +274,12 @@ class BinaryClient(GreetedClient):
             "max_subscriptions": settings.max_subscriptions,
         }
         software = f"tailrace/{program_version()}"
-        return m.Welcome(
-            m.VERSION, tuple(sorted(features)), software, self.binary.node.node_id, self.binary.slot, limits, proof
-        )
+        node, slot, prefix = self.binary.node.node_id, self.binary.slot, self._producer_prefix() or None
+        return m.Welcome(m.VERSION, tuple(sorted(features)), software, node, slot, limits, proof, prefix)
+
+    def _producer_prefix(self) -> bytes:
+        """Empty if its producers may have any id: without users, and for nodes, which publish for their clients."""
+        return producer_prefix(self.identity.user) if self.services.access.has_users and not self.bound else b""
 
     def malformed(self, message: m.Malformed) -> None:
         self.services.metrics.refused.add(message.error.code)
@@ -324,6 +330,9 @@ class BinaryClient(GreetedClient):
                 self.refuse_request(Op.PUBLISH, message.request, refused.code, refused.text)
                 return
             names.append(name)
+        if self.services.access.has_users and not is_by_producer(message.frames, self._producer_prefix()):
+            self.refuse_request(Op.PUBLISH, message.request, Code.PRODUCER, ANOTHERS_TEXT)
+            return
         frames = message.frames if message.owned and len(names) == 1 else bytearray(message.frames)
         self.under_way += 1
         publication = FramePublication(self, message.request, message.ack != Ack.NONE, names, message.count)

@@ -63,6 +63,16 @@ def is_numbered(frames: StampableFrames) -> bool:
     return bool(frames[FLAGS_OFFSET] & FLAG_PRODUCER)
 
 
+def is_by_producer(frames: StampableFrames, prefix: bytes) -> bool:
+    """Whether the id of the producer that has numbered these frames begins so; True if nobody has, or wrongly."""
+    if not is_numbered(frames):
+        return True
+    try:
+        return _numbering(frames)[0].startswith(prefix)
+    except Refused:  # by the owner of the stream, too
+        return True
+
+
 class Deduplication:
     """One an owner."""
 

@@ -81,6 +81,8 @@ class ProducerSequences:
     def __init__(self, make_id: Callable[[], bytes] = lambda: os.urandom(ID_BYTES)) -> None:
         self._sequences: OrderedDict[tuple[str, ...], ProducerSequence] = OrderedDict()
         self._make_id = make_id
+        self.prefix = b""
+        """Of the ids of new sequences: the broker tells users apart by it."""
 
     def join(self, publication: Numberable) -> bool:
         """Gives it the next numbers, and writes them into its frames.
@@ -142,7 +144,7 @@ class ProducerSequences:
     def _begin(self, streams: tuple[str, ...]) -> ProducerSequence:
         if len(self._sequences) >= SEQUENCES_MAX:
             self._forget_one()
-        sequence = self._sequences[streams] = ProducerSequence(self._make_id())
+        sequence = self._sequences[streams] = ProducerSequence(self.prefix + self._make_id())
         return sequence
 
     def _forget_one(self) -> None:

@@ -228,6 +228,10 @@ class Publications:
         self.queue = waiting
         return sendable
 
+    def use_prefix(self, prefix: bytes) -> None:
+        """The ids of producers that begin from now on begin with this."""
+        self._sequences.prefix = prefix
+
     def sent(self, publication: PendingPublication) -> None:
         """It was written to the socket. Without an acknowledgement to wait for it is done."""
         if publication.ack is _NONE:

@@ -371,6 +371,8 @@ class Session(Connector):
         self.publications.refuse_larger(self._room)
         if self.link is not None and not self.link.numbered:
             self.publications.refuse_numbered()
+        if self.link is not None and self.link.welcome is not None:
+            self.publications.use_prefix(self.link.welcome.producer_prefix or b"")
         self._ask_and_send(now_s)
 
     def _disconnected(self, error: TailraceError) -> None:

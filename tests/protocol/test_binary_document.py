@@ -51,7 +51,7 @@ END = r.CopyEnd("s", "slave", 2, 1, 5)
 SIZES = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q"}
 FULL: dict[str, m.AnyMessage] = {
     "HELLO": m.Hello(1, (), "c", "t", "n", ":1", "p", "bearer", "ann", b"t"),
-    "WELCOME": m.Welcome(1, (), "s", "n", 0, {}, b"v"),
+    "WELCOME": m.Welcome(1, (), "s", "n", 0, {}, b"v", b"u"),
     "CHALLENGE": m.Challenge(b"r"),
     "PROVE": m.Prove(b"c"),
     "OPEN": m.Open(1, b"s"),

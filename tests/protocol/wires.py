@@ -166,6 +166,7 @@ REQUESTS: Sequence[Request] = (
 RESPONSES: Sequence[Response] = (
     Welcome(1, ("a feature",), "tailrace/9", "node", 3, {"max_message_bytes": 2**63 - 1, "another": 0}),
     Welcome(1, (), "tailrace/9", "node", 3, {}, b"v=proof"),
+    Welcome(1, (), "tailrace/9", "node", 3, {}, None, b"8 bytes."),
     Challenge(b"r=nonce"),
     Opened(7),
     Published(1, ((2**63, 3, 2**32 - 1),)),

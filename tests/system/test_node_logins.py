@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import tailrace
 from tailrace.broker.access.users import User
 from tailrace.supervisor.user_file import editing
 from tests.certificates import Authority
@@ -68,6 +69,9 @@ def test_a_node_follows_with_its_password_until_its_user_is_removed(tmp_path: Pa
                 reader.read_messages(3)
                 reader.read_until(lambda: reader.answers[-1].startswith("ok pub s "))  # forwarded to the master
                 assert sorted(each.payload for each in reader.messages) == [b"one", b"three", b"two"]
+                for node, login in ((lower, {}), (upper, {"user": "ann", "password": PASSWORD})):
+                    with tailrace.connect(f"127.0.0.1:{node.port}", **login) as client:
+                        assert client.publish("s", b"numbered").seq in (3, 4), "with an id that the upper node takes"
                 with lower.client() as other:
                     assert "private" not in " ".join(other.ask_table("streams")), "it has no right to that one"
                     assert other.ask("promote s").startswith("ok promote s"), "it could ask the other node first"

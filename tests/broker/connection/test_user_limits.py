@@ -1,4 +1,5 @@
-"""The bounds of a user, over all its connections, whichever address they come from and however they log in."""
+"""The bounds of a user, over all its connections, whichever address they come from and however they log in; what
+belongs to it."""
 
 from __future__ import annotations
 
@@ -11,11 +12,17 @@ from tailrace.broker.access.rules import AccessRule, Right
 from tailrace.broker.access.users import User, UserLimits
 from tailrace.broker.connection import login as login_module
 from tailrace.protocol import messages as m
+from tailrace.shard.frame import pack_frame
+from tailrace.shard.leaves import load
+from tailrace.shard.numbering import write_numbering
 from tailrace.supervisor.user_file import hash_token
+from tests.broker.binary import BinaryPeer
 from tests.broker.connection.doors import ANN, DOORS, PLAIN, TOKEN
 from tests.broker.world import Peer, World, world
 
+mark_run = load("tailrace.shard.run_cy").mark_run
 ALL = AccessRule(True, ("*",), frozenset(Right), ("*",))
+EVERYBODY = replace(ALL, who=("*", "anonymous"))
 BOB = User("bob", token_hashes=(hash_token(TOKEN),))
 
 
@@ -94,3 +101,44 @@ def test_bytes_of_a_user_beyond_its_rate_are_read_later(tmp_path: Path) -> None:
         assert node.ask(greedy, "ping") == [], "it is not read"
         assert node.ask(bob, "pub s |" + "x" * 15_000, "ping") == ["ok pong"], "another user at the same address is"
         assert node.workers[0].metrics.throttled == 1
+
+
+# --- producers --------------------------------------------------------------------------------------------------------
+
+
+class Producer:
+    """A logged-in connection that numbers its publishes to the stream s. `prefix`: what WELCOME gave."""
+
+    def __init__(self, node: World, user: str) -> None:
+        self.client = BinaryPeer(node, hello=False)
+        features = (m.PRODUCERS_FEATURE,)
+        hello = m.Hello(1, features, "test", mechanism=m.BEARER, user=user, login=TOKEN.encode())
+        (welcome,) = self.client.ask(hello if user else m.Hello(1, features, "test"))
+        assert isinstance(welcome, m.Welcome)
+        self.prefix = welcome.producer_prefix or b""
+        self.client.ask(m.Open(1, b"s"))
+
+    def publish(self, producer_id: bytes, number: int) -> str | int:
+        """The code of the error, or the seq."""
+        frames = mark_run(pack_frame(b"payload"), write_numbering(b"", producer_id, number))
+        self.client.peer.send_raw(m.pack_publish(1, m.Ack.APPENDED, [1], frames) + frames)
+        self.client.node.settle()
+        (answer,) = self.client.take()
+        return answer.code if isinstance(answer, m.Failed) else answer.results[0][0]  # type: ignore[union-attr]
+
+
+def test_a_producer_belongs_to_its_user(tmp_path: Path) -> None:
+    """Also for who sees its id and knows its next number, on any worker, and after the first one's connection."""
+    with world(tmp_path, workers=2, users=(ANN, BOB), rules=(EVERYBODY,), allow_anonymous=True) as node:
+        ann, again, bob, nobody = (Producer(node, name) for name in ("ann", "ann", "bob", ""))
+        assert len({ann.prefix, bob.prefix, nobody.prefix, b""}) == 4 and ann.prefix == again.prefix
+        mine = ann.prefix + b"1"
+        assert [ann.publish(mine, 0), bob.publish(mine, 1), nobody.publish(mine, 1)] == [0, "producer", "producer"]
+        assert [again.publish(mine, 1), bob.publish(bob.prefix, 0)] == [1, 2]
+        assert ann.publish(b"any other", 0) == "producer"
+
+
+def test_without_users_any_producer_id_will_do(tmp_path: Path) -> None:
+    with world(tmp_path) as node:
+        producer = Producer(node, "")
+        assert producer.prefix == b"" and producer.publish(b"any", 0) == 0

@@ -50,6 +50,15 @@ def test_messages_are_counted_for_each_set_of_streams() -> None:
     assert found[1].frames == mark_run(pack_frame(b"x"), write_numbering(b"", b"id 0", 3))
 
 
+def test_new_ids_begin_as_the_broker_says() -> None:
+    numbers = Numbers()
+    first = numbers.joined()
+    numbers.prefix = b"ann "
+    assert position(numbers.joined())[0] == b"id 0", "one that has begun goes on"
+    numbers.leave(first)
+    assert position(numbers.joined("t")) == (b"ann id 1", 0)
+
+
 def test_frames_are_marked_once_for_each_place() -> None:
     numbers = Numbers()
     found = numbers.joined(messages=2)
