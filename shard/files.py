@@ -7,13 +7,14 @@ import ctypes
 import errno
 import os
 import re
+import stat
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 FALLOC_FL_KEEP_SIZE = 0x01
 FALLOC_FL_PUNCH_HOLE = 0x02
@@ -170,6 +171,30 @@ def write_new(path: str | Path, data: bytes | Callable[[int], bytes], *, sync: b
         os.unlink(new)
         raise
     return fd
+
+
+class SmallFile(NamedTuple):
+    """`mode`: as of os.stat."""
+
+    mode: int
+    content: bytes
+
+
+def read_small(path: str | Path, bytes_max: int) -> SmallFile:
+    """Read a whole file that somebody else has written. It must be a regular one: a FIFO or a device would make the
+    reader wait, perhaps for ever. Raises OSError, with EFBIG if it is larger than `bytes_max`.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, "rb") as file:
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISDIR(mode):
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
+        content = file.read(bytes_max + 1)
+    if len(content) > bytes_max:
+        raise OSError(errno.EFBIG, f"is larger than {bytes_max:,} bytes", str(path))
+    return SmallFile(mode, content)
 
 
 def sync_file(path: str) -> None:

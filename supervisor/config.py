@@ -19,6 +19,7 @@ from tailrace.broker.access.users import User
 from tailrace.broker.process.setting_specs import Kind, Spec, spec_of
 from tailrace.broker.process.settings import USERS_FILE, Settings, SlaveRule, StreamPolicy, described_fields
 from tailrace.broker.replication.roles.rules import covers
+from tailrace.shard.files import read_small
 from tailrace.supervisor.config_lines import Lines
 from tailrace.supervisor.config_relations import find_conflicts
 from tailrace.supervisor.config_rules import RULE_SECTION, RULES_MAX, parse_rule
@@ -85,14 +86,9 @@ def flag_name(field_name: str) -> str:
 
 def _read(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            content = file.read(FILE_MAX_BYTES + 1)
+        content = read_small(path, FILE_MAX_BYTES).content
     except OSError as error:
         raise ConfigError([ConfigFault(str(path), f"cannot be read: {error.strerror}")]) from error
-    if len(content) > FILE_MAX_BYTES:
-        raise ConfigError(
-            [ConfigFault(str(path), f"is larger than the {FILE_MAX_BYTES:,} bytes a configuration may have")]
-        )
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from pathlib import Path
 from typing import Final
+
+from tailrace.shard.files import read_small
 
 SECRET_MAX_BYTES: Final = 1_024
 OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP
@@ -19,9 +20,7 @@ class SecretFileError(ValueError):
 def read_secret(path: Path) -> str:
     """The secret, without the end of its line. Raises SecretFileError."""
     try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            content = file.read(SECRET_MAX_BYTES + 2)
+        mode, content = read_small(path, SECRET_MAX_BYTES + 2)
     except OSError as error:
         raise SecretFileError(f"{path}: cannot be read: {error.strerror}") from error
     if mode & OTHERS:

@@ -19,6 +19,7 @@ from typing import Any, Final
 from tailrace.broker.access.users import NAME_RULE, NO_LIMITS, User, UserLimits, name_valid
 from tailrace.protocol.address import split_address
 from tailrace.protocol.scram import ScramError, parse_verifier
+from tailrace.shard.files import read_small
 
 FILE_MAX_BYTES: Final = 16 << 20
 USERS_MAX: Final = 10_000
@@ -44,15 +45,11 @@ def hash_token(token: str) -> bytes:
 def read_users(path: Path) -> tuple[User, ...]:
     """Raises UserFileError; of a file that is not there too."""
     try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            content = file.read(FILE_MAX_BYTES + 1)
+        mode, content = read_small(path, FILE_MAX_BYTES)
     except OSError as error:
         raise UserFileError(f"{path}: cannot be read: {error.strerror}") from error
     if mode & OTHERS_MODE:
         raise UserFileError(f"{path}: others than its owner may open it; chmod 600 {path}")
-    if len(content) > FILE_MAX_BYTES:
-        raise UserFileError(f"{path}: is larger than {FILE_MAX_BYTES:,} bytes")
     try:
         return _parse(tomllib.loads(content.decode()))
     except ValueError as error:  # not UTF-8, not TOML, or a fault that _parse found

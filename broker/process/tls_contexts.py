@@ -6,16 +6,19 @@ does not depend on what the files hold by then, and a bad new certificate change
 
 from __future__ import annotations
 
-import os
 import ssl
 import stat
 from dataclasses import dataclass
+from typing import Final
 
 from tailrace.broker.process.settings import ClientCertificates, Settings
 from tailrace.protocol.tls import harden
+from tailrace.shard.files import read_small
 
 OTHERS = stat.S_IRWXO | stat.S_IWGRP  # a group may read a key: that is how a service gets one that root owns
 
+PEM_BYTES_MAX: Final = 16 << 20
+"""A system's bundle of CAs has a few hundred kilobytes."""
 _VERIFY = {
     ClientCertificates.NONE: ssl.CERT_NONE,
     ClientCertificates.OPTIONAL: ssl.CERT_OPTIONAL,
@@ -89,12 +92,8 @@ def _load_ca(context: ssl.SSLContext, path: str) -> None:
 
 
 def _check_readable(path: str) -> int:
-    """The file's mode."""
+    """The file's mode. OpenSSL would wait at a FIFO for ever, and so would the supervisor, which reads the file."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return read_small(path, PEM_BYTES_MAX).mode
     except OSError as error:
         raise CertificateError(f"{path}: cannot be read: {error.strerror}") from None
-    try:
-        return os.fstat(descriptor).st_mode
-    finally:
-        os.close(descriptor)

@@ -16,6 +16,7 @@ from tailrace.shard.files import (
     copy_bytes,
     punch_hole,
     read_all,
+    read_small,
     replace_file,
     sync_directory,
     sync_file_system,
@@ -24,6 +25,22 @@ from tailrace.shard.files import (
 )
 
 PATIENCE_S = 20.0
+
+
+def test_small_files_are_read_whole_or_not_at_all(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    assert read_small(tmp_path / "file", 5).content == b"12345"
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    for name, nbytes, why in (
+        ("file", 4, "larger than 4 bytes"),
+        ("fifo", 5, "not a regular file"),
+        ("folder", 5, "Is a directory"),
+        ("/dev/zero", 5, "not a regular file"),
+        ("none", 5, "No such file"),
+    ):
+        with pytest.raises(OSError, match=why):
+            read_small(tmp_path / name, nbytes)
 
 
 def test_write_all_goes_on_after_a_short_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -302,7 +302,9 @@ def test_inputs_mutated_inside_tls_end_no_worker(unharmed: Site) -> None:
 # --- the certificate is changed ---------------------------------------------------------------------------------------
 
 
-def test_a_reload_ends_connections_after_their_answers_and_takes_the_new_certificate(site: Site) -> None:
+def test_a_reload_ends_connections_after_their_answers_and_takes_the_new_certificate(
+    site: Site, tmp_path: Path
+) -> None:
     def serial() -> str:
         with site.socket() as sock:
             found = sock.getpeercert()
@@ -311,9 +313,14 @@ def test_a_reload_ends_connections_after_their_answers_and_takes_the_new_certifi
 
     node, before = site.node, serial()
     old, other = site.pids(), site.authority.issue("next", "DNS:localhost")
+    kept = site.server.certificate.rename(tmp_path / "kept")
+    os.mkfifo(site.server.certificate)
+    node.signal(signal.SIGHUP)
+    wait_for(lambda: "is not a regular file" in node.log(), "nobody waits for what comes out of a FIFO")
+    shutil.move(kept, site.server.certificate)
     shutil.copy(other.key, site.server.key)  # the certificate is the old one: they do not fit
     node.signal(signal.SIGHUP)
-    wait_for(lambda: "the certificates as they were" in node.log(), "the bad certificate is told")
+    wait_for(lambda: node.log().count("the certificates as they were") == 2, "the bad certificate is told")
     assert serial() == before and site.pids() == old, "such a reload replaces no worker"
     shutil.copy(other.certificate, site.server.certificate)
     with site.lines() as client, tailrace.connect(site.address(), tls=site.context) as lasting:
