@@ -219,7 +219,7 @@ class Worker:
         """What speaks with other nodes, and what says how replication stands."""
         owner, services = self.owner, self.services
         self.address = boot.settings.advertise or f":{boot.listener.getsockname()[1]}"
-        tls, logins = boot.tls.upstream, NodeLogins(boot.settings, self.syncer.request)
+        tls, logins = boot.tls.upstream, NodeLogins(boot.settings, self.syncer.calculate)
         self.uplinks = UpstreamManager(owner, services, self.work, self.syncer, self.address, tls, logins)
         self.followers = FollowerRegistry(owner, services, self.links, boot.generation)
         own_calls: dict[str, Callable[..., Any]] = {
@@ -237,7 +237,7 @@ class Worker:
     def _build_connections(self, boot: WorkerBoot) -> None:
         """What clients and other nodes are served by, and the links over which siblings hand them over."""
         services, subscribing = self.services, self.subscribing
-        self.logins = Logins(services, self.syncer.request)
+        self.logins = Logins(services, self.syncer.calculate)
         commands = Commands(services, subscribing, self.calls, self.scouts, self.logins, boot.board, self._ask_to_stop)
         self.patterns = PatternSubscriptions(services, subscribing, self.work, self.calls, boot.board)
         line = LineServices(self.renderings, commands, subscribing, self.patterns)

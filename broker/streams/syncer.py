@@ -1,10 +1,12 @@
 """The helper threads that wait for the disk, so that the loop never does.
 
-They take work from two queues and put the outcomes where the loop picks them up; an eventfd wakes the loop. What a
+They take work from queues and put the outcomes where the loop picks them up; an eventfd wakes the loop. What a
 publisher waits for has threads of its own: no slow sync of another kind stands in front of it. One sync of a log covers
 all that was appended to it before the sync began, and logs that wait together are synced together, with one sync of
 their file system, so that many publishes under `always` share one (group commit). What is requested while a group is
 being synced does not wait for its end: the next thread takes all of it.
+
+What takes the processor rather than the disk, such as the hash of a password, has a thread of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from tailrace.shard.files import dirty_bytes
 log = logging.getLogger(__name__)
 
 URGENT_THREADS = 4
-THREADS_MAX = URGENT_THREADS + 1  # of a syncer
+THREADS_MAX = URGENT_THREADS + 1  # of a syncer, that use the disk
 GROUP_MAX = 1_024  # logs: a group that has so many is not added to
 # A sync of the file system waits for the writes of others too. About so much is written in the time that one of four
 # threads takes for one log: with more of it in memory, for each log of the group, they are synced one by one.
@@ -70,12 +72,14 @@ _Requests: TypeAlias = "queue.SimpleQueue[list[SyncRequest] | None]"
 class Syncer:
     """`request` from the loop, `outcomes` in the loop when the eventfd is readable."""
 
-    __slots__ = ("_done", "_event_fd", "_patient", "_threads", "_together", "_urgent")
+    __slots__ = ("_calculating", "_done", "_event_fd", "_patient", "_served", "_threads", "_together", "_urgent")
 
     def __init__(self, together: SyncTogether | None = None) -> None:
         """`together` syncs logs in a group; without it each is synced by itself."""
         self._urgent: _Requests = queue.SimpleQueue()
         self._patient: _Requests = queue.SimpleQueue()
+        self._calculating: _Requests = queue.SimpleQueue()
+        self._served: list[_Requests] = []  # by each thread
         self._together = together
         self._done: deque[SyncOutcome] = deque()
         self._event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -89,12 +93,18 @@ class Syncer:
         """Do this soon, after what was requested before."""
         self.request_all([SyncRequest(target, token)])
 
+    def calculate(self, target: Syncable, token: object) -> None:
+        """Do this soon, which needs no disk: no sync waits for it, and it waits for none. The caller bounds how many."""
+        if self._calculating not in self._served:
+            self._start(self._calculating, "calculator")
+        self._calculating.put([SyncRequest(target, token)])
+
     def request_all(self, requests: list[SyncRequest], *, urgent: bool = False) -> None:
         """Sync these soon, together if that is quicker. `urgent`: somebody waits for them.
 
         The caller has at most one request a log under way, which bounds the queues by the open logs.
         """
-        if urgent and len(self._threads) == 1:
+        if urgent and self._urgent not in self._served:
             for _ in range(URGENT_THREADS):
                 self._start(self._urgent, "urgent syncer")
         queued = self._urgent if urgent else self._patient
@@ -116,13 +126,13 @@ class Syncer:
 
     def abandon(self) -> None:
         """End the threads once they are through, which nobody waits for; what they still do is lost."""
-        self._patient.put(None)
-        for _ in self._threads[1:]:
-            self._urgent.put(None)
+        for requests in self._served:
+            requests.put(None)
 
     def _start(self, requests: _Requests, name: str) -> None:
         thread = threading.Thread(target=self._run, args=(requests,), name=name, daemon=True)
         self._threads.append(thread)
+        self._served.append(requests)
         thread.start()
 
     def _run(self, requests: _Requests) -> None:

@@ -143,6 +143,22 @@ def test_what_is_requested_together_is_synced_together_and_what_comes_then_does_
     syncer.close()
 
 
+def test_what_is_calculated_waits_for_no_sync_and_delays_none() -> None:
+    syncer = Syncer()
+    slow_disk, password = FakeLog("slow disk"), FakeLog("password")
+    for each in (slow_disk, password):
+        each.gate.clear()
+    syncer.request(slow_disk, "sync")
+    syncer.calculate(FakeLog("quick"), "calculated")
+    assert outcomes(syncer, 1)[0].token == "calculated"
+    syncer.calculate(password, "password")
+    slow_disk.gate.set()
+    assert outcomes(syncer, 1)[0].token == "sync"
+    password.gate.set()
+    assert outcomes(syncer, 1)[0].token == "password"
+    syncer.close()
+
+
 def test_a_very_large_request_is_several_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(syncer_module, "dirty_bytes", lambda: 0)
     sizes: list[int] = []
