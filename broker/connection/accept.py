@@ -197,7 +197,10 @@ class Acceptor:
         self._await_first_byte(newcomer)
 
     def _take_in_administrator(self, sock: socket.socket, uid: int, pid: int) -> None:
-        """A connection by the unix socket. It counts for no limit: administrators are needed most when one is met."""
+        """A connection by the unix socket. It counts for no other limit: administrators are needed most when one is
+        met.
+        """
+        self._admission.make_room_for_administrator()
         peer = f"unix/{uid}:{pid}"
         self._await_first_byte(UndetectedConnection(self._services, self._protocols, sock, peer, unix_peer(uid), None))
 

@@ -12,6 +12,7 @@ import logging
 import resource
 from typing import Final
 
+from tailrace.broker.access.identity import Proof
 from tailrace.broker.connection.accounts import Account
 from tailrace.broker.connection.base import Connection
 from tailrace.broker.process.scoreboard import Board
@@ -30,6 +31,8 @@ EVICTIONS_A_SCAN: Final = 64
 RESERVED_A_STREAM: Final = 5
 """Four are its files, in the worker that owns it; one is for telling connections why they are refused."""
 RESERVED_LEAST: Final = 64
+ADMINISTRATORS_MAX: Final = 64
+"""Connections of a worker by the unix socket. A process that may open it can still not take all descriptors."""
 EVICTED_TEXT = "this connection is closed, since others need its place: connect again"
 
 
@@ -73,6 +76,13 @@ class ConnectionAdmission:
         for victim in victims:
             _evict(victim)
         return bool(victims)
+
+    def make_room_for_administrator(self) -> None:
+        """Close connections by the unix socket that have been idle for longest, so that there may be one more."""
+        own = [client for client in self._services.clients.values() if client.identity.proof is Proof.SOCKET]
+        for idle in heapq.nsmallest(len(own) + 1 - ADMINISTRATORS_MAX, own, key=lambda client: client.used_s):
+            log.warning("closing the longest idle of %d connections by the socket of administration", len(own))
+            _evict(idle)
 
     def _of_the_largest(self, newcomer: Account) -> list[Connection]:
         """The longest idle connections of the address with the most: half of those that it has more than the

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.broker.connection.admin_door import AdminDoor, peer_credentials
+from tailrace.broker.connection.line import LineClient
 from tailrace.shard.unix_socket import connect_unix
 from tailrace.supervisor.listeners import open_admin_listener
 from tests.broker.world import Peer, World, world
@@ -41,6 +42,23 @@ def test_its_peers_administer_and_the_log_has_who_did(tmp_path: Path, caplog: py
             f"event=admin peer=unix/{os.getuid()}:{os.getpid()} user=- uid={os.getuid()} proof=socket command={command}"
             for command in ('"master stream=a force=False"', '"streams prefix="')
         ]
+
+
+def test_its_connections_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newcomer gets in, in place of one that has done nothing for long."""
+    monkeypatch.setattr("tailrace.broker.connection.admission.ADMINISTRATORS_MAX", 2)
+    with world(tmp_path, admin="unix") as node:
+        open_door(node, tmp_path / "admin.sock")
+        idle, busy = [knock(node, tmp_path / "admin.sock") for _ in range(2)]
+        assert node.ask(idle, "ping") == node.ask(busy, "ping") == ["ok pong"]
+        for client, used_s in zip(node.workers[0].services.clients.values(), (1.0, 2.0), strict=True):
+            assert isinstance(client, LineClient)
+            client.life_s = client.progress_s = used_s
+        newcomer = knock(node, tmp_path / "admin.sock")
+        assert node.ask(newcomer, "streams")[0] == "ok stream role epoch"
+        assert idle.ended and node.ask(busy, "ping") == ["ok pong"]
+        silent = [knock(node, tmp_path / "admin.sock") for _ in range(3)]
+        assert silent[0].ended and len(node.workers[0].services.clients) == 2
 
 
 @pytest.mark.parametrize(("admin", "answer"), [("loopback", "ok"), ("unix", "err"), ("none", "err")])
