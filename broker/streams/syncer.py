@@ -94,7 +94,7 @@ class Syncer:
         self.request_all([SyncRequest(target, token)])
 
     def calculate(self, target: Syncable, token: object) -> None:
-        """Do this soon, which needs no disk: no sync waits for it, and it waits for none. The caller bounds how many."""
+        """Do this soon. It needs no disk: no sync waits for it, and it waits for none. The caller bounds the queue."""
         if self._calculating not in self._served:
             self._start(self._calculating, "calculator")
         self._calculating.put([SyncRequest(target, token)])
