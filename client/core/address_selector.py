@@ -5,7 +5,7 @@ once when it fails (as in RFC 8305, "Happy Eyeballs"): one that drops packets co
 connects is taken, and the others are left. When all have failed there is a pause, longer each time up to a bound. A
 connection that was good is replaced at once; one that was cut right after the greeting, after a pause that stays brief,
 since a broker is there. Before the first connection a few rounds must do, so that a wrong address is reported soon;
-after a lost connection it retries for `reconnect_s`.
+after a lost connection it retries for `reconnect_s`, or until all addresses have denied the login.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class AddressSelector:
     def _is_enough(self, now_s: float) -> bool:
         sought_s = now_s - self._sought_since_s
         if self._ever:
-            return sought_s >= self._reconnect_s
+            return sought_s >= self._reconnect_s or self._is_denied
         if self.under_way and sought_s < self._connect_timeout_s:
             return False
         if not self.under_way and sought_s >= self._connect_timeout_s and len(self._reasons) == len(self._addresses):
@@ -151,7 +151,15 @@ class AddressSelector:
         )
         return self._backoff.tries + 1 >= FIRST_ROUNDS or is_final
 
+    @property
+    def _is_denied(self) -> bool:
+        """Whether the brokers at all addresses have refused this client, as they would again."""
+        reasons = self._reasons.values()
+        return len(reasons) == len(self._addresses) and all(isinstance(each, Denied) for each in reasons)
+
     def _give_up(self) -> TailraceError:
+        if self._is_denied:
+            return next(iter(self._reasons.values()))
         if self._ever:
             return ConnectionLost(f"the connection did not come back within {self._reconnect_s:.0f} s ({self.reason})")
         errors = list(self._reasons.values())

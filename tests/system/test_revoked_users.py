@@ -28,7 +28,7 @@ def consume_until_it_fails(node: Node, name: str, outcome: list[str]) -> None:
     address = f"127.0.0.1:{node.port}"
     try:
         with (
-            tailrace.connect(address, user=name, token=token_of(name), reconnect_s=2.0) as client,
+            tailrace.connect(address, user=name, token=token_of(name), reconnect_s=1_000.0) as client,
             client.consumer("s", "c") as messages,
         ):
             for message in messages:
@@ -57,6 +57,7 @@ def test_a_user_that_is_removed_is_disconnected_on_every_door(tmp_path: Path) ->
             binary.read_to_end()
             assert binary.errors()[-1].code == "denied"
         consumer.join(60)
+        assert not consumer.is_alive(), "the client does not go on asking for long"
         assert "denied" in outcome[-1], outcome
         assert bob.ask("ping") == "ok pong", "others notice nothing"
 

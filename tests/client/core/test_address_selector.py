@@ -152,3 +152,19 @@ def test_when_the_one_that_connected_does_not_greet_the_others_have_their_turn()
     subject.connected(second)
     assert subject.failed(second, REFUSED, 3.0) is None
     assert [begin(subject, 3.0).address, begin(subject, 4.0).address] == [A, C]
+
+
+def test_a_client_that_is_denied_everywhere_does_not_ask_for_longer() -> None:
+    subject, denied = dialling(A, B), Denied("this user may not log in any more")
+    up(subject)
+    subject.lost(denied, 10.0, was_useful=True, move_on=False)
+    tried, enough = fail_until_enough(subject, denied)
+    assert tried == [(A, 10.0), (B, 10.0)] and enough is denied
+
+
+def test_a_client_that_is_denied_by_some_asks_the_others_for_longer() -> None:
+    subject = dialling(A, B)
+    up(subject)
+    subject.lost(Denied("no longer"), 10.0, was_useful=True, move_on=False)
+    assert subject.failed(begin(subject, 10.0), Denied("the login failed"), 10.0) is None
+    assert subject.failed(begin(subject, 10.0), REFUSED, 10.0) is None
