@@ -69,8 +69,8 @@ def test_a_node_follows_with_its_password_until_its_user_is_removed(tmp_path: Pa
                 reader.read_messages(3)
                 reader.read_until(lambda: reader.answers[-1].startswith("ok pub s "))  # forwarded to the master
                 assert sorted(each.payload for each in reader.messages) == [b"one", b"three", b"two"]
-                for node, login in ((lower, {}), (upper, {"user": "ann", "password": PASSWORD})):
-                    with tailrace.connect(f"127.0.0.1:{node.port}", **login) as client:
+                for node, user in ((lower, None), (upper, "ann")):
+                    with tailrace.connect(f"127.0.0.1:{node.port}", user=user, password=user and PASSWORD) as client:
                         assert client.publish("s", b"numbered").seq in (3, 4), "with an id that the upper node takes"
                 with lower.client() as other:
                     assert "private" not in " ".join(other.ask_table("streams")), "it has no right to that one"
