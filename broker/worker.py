@@ -449,6 +449,8 @@ class Worker:
                 self._own()
             case "retire":
                 self._retire()
+            case "revoke":
+                drain.revoke(self.services, fields["marks"])
             case "drain":
                 self._drain()
             case "leave":

@@ -120,9 +120,9 @@ class Crew:
         if child in self.retired:
             self.retired.remove(child)
 
-    def tell_all(self, kind: str) -> None:
+    def tell_all(self, kind: str, **fields: int | str | bytes) -> None:
         for child in self:
-            child.tell(kind)
+            child.tell(kind, **fields)
 
     def kill_all(self) -> None:
         for child in self:

@@ -20,6 +20,7 @@ from typing import TypeVar
 
 import setproctitle
 
+from tailrace.broker.access.users import login_marks
 from tailrace.broker.connection.accept import tune
 from tailrace.broker.process.control import ControlChannel
 from tailrace.broker.process.scoreboard import Board
@@ -46,6 +47,7 @@ Bound = TypeVar("Bound")
 EXIT_CANNOT_BIND = 4
 DESCRIPTORS_FOR_EACH_STREAM = 16  # of a process; an open stream takes four of them
 OPEN_STREAMS_LEAST = 8
+REVOKED_MAX, REVOKED_A_MESSAGE = 10_000, 400  # logins: as much as a worker that does not read holds up nobody with
 UMASK = 0o027  # all that a node writes is for its user and, to read, for its group
 BIND_PATIENCE_S, BIND_RETRY_S = 1.0, 0.02
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
@@ -191,7 +193,7 @@ def _run(node: NodeState, reload: Callable[[], Settings] | None) -> int:
         crew,
         signals,
         start_metrics=start_metrics,
-        reload=lambda: _reload(node, reload),
+        reload=lambda: _reload(node, reload, crew),
         notifier=Notifier(),
     )
     gc.collect()
@@ -202,8 +204,9 @@ def _run(node: NodeState, reload: Callable[[], Settings] | None) -> int:
         signals.close()
 
 
-def _reload(node: NodeState, reload: Callable[[], Settings] | None) -> bool:
-    """Take the new configuration for the workers to come; what only a restart can change stays as it is.
+def _reload(node: NodeState, reload: Callable[[], Settings] | None, crew: Crew) -> bool:
+    """Take the new configuration for the workers to come; what only a restart can change stays as it is. The present
+    ones end the connections of users who are no more: they might be minutes about leaving.
 
     Returns False, and changes nothing, if there is a fault in it.
     """
@@ -234,6 +237,11 @@ def _reload(node: NodeState, reload: Callable[[], Settings] | None) -> bool:
     changed = [name for name in fixed if getattr(fresh, name) != getattr(node.settings, name)]
     if changed:
         log.warning("these settings change only with a restart: %s", ", ".join(changed))
+    revoked = sorted(login_marks(node.settings.users or ()) - login_marks(fresh.users or ()))
+    if len(revoked) > REVOKED_MAX:
+        log.warning("%d logins are revoked at once: some of them end only as the workers leave", len(revoked))
+    for start in range(0, min(len(revoked), REVOKED_MAX), REVOKED_A_MESSAGE):
+        crew.tell_all("revoke", marks=b"".join(revoked[start : start + REVOKED_A_MESSAGE]))
     node.settings, node.tls = fit_open_streams(fresh), tls
     return True
 

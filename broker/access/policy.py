@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.broker.access.identity import LOCAL, REMOTE, STRONG, Identity, Proof
 from tailrace.broker.access.rules import AccessRule, Right, decide, decide_prefix
-from tailrace.broker.access.users import User, user_of_certificate
+from tailrace.broker.access.users import User, login_mark, user_of_certificate
 from tailrace.broker.replication.roles.peers import Peers
 from tailrace.shard.names import base_of, base_of_prefix
 
@@ -51,6 +51,7 @@ class AccessPolicy:
         self._replication_token = replication_token
         self._peers = Peers(peers)
         self._allow_anonymous = allow_anonymous
+        self._revoked: set[bytes] = set()
         self._trusts_loopback = trusts_loopback or self.has_users  # with users it only means that nobody listens in
         self.may = lru_cache(DECISIONS_KEPT)(self._decide)
 
@@ -70,7 +71,8 @@ class AccessPolicy:
         if user is None:
             return identity
         shown = next(name for name in names if name in user.certificates)
-        return self.logged_in(identity, user.name, Proof.CERTIFICATE, shown.encode())
+        found = self.logged_in(identity, user.name, Proof.CERTIFICATE, shown.encode())
+        return identity if self.is_revoked(found) else found
 
     def greeted(self, identity: Identity, token: str | None) -> Identity:
         """The same connection after a HELLO without a login, with the [listen] token that it shows, if any."""
@@ -96,7 +98,15 @@ class AccessPolicy:
         user = self.users.get(name)
         if user is None or credential not in user.credentials(proof):
             return None
-        return Identity(name, user.groups, proof, local, uid, credential)
+        found = Identity(name, user.groups, proof, local, uid, credential)
+        return None if self.is_revoked(found) else found
+
+    def revoke(self, marks: Iterable[bytes]) -> None:
+        """These logins (`login_mark`) count no longer."""
+        self._revoked.update(marks)
+
+    def is_revoked(self, identity: Identity) -> bool:
+        return bool(self._revoked and identity.user) and login_mark(identity.user, identity.credential) in self._revoked
 
     # --- what it may ------------------------------------------------------------------------------------------------
 

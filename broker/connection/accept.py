@@ -21,6 +21,7 @@ from tailrace.broker.connection.admin_door import AdminDoor
 from tailrace.broker.connection.admission import ConnectionAdmission
 from tailrace.broker.connection.base import Connection
 from tailrace.broker.connection.detect import BeginTLS, ProtocolFactories, UndetectedConnection
+from tailrace.broker.connection.login import REVOKED_TEXT
 from tailrace.broker.connection.proxied import ProxiedConnection
 from tailrace.broker.process.scoreboard import STATE_READY, Board
 from tailrace.broker.replication.roles.peers import Peers, is_loopback
@@ -33,7 +34,6 @@ log = logging.getLogger(__name__)
 ACCEPTS_A_TURN = 128
 SKEW_CONNECTIONS = 16  # how many more than the least loaded worker, beyond a quarter, count as far more
 RETRY_S = 0.5  # when descriptors have run out
-REVOKED_TEXT = "this user may not log in any more, or not with what it showed; log in again"
 DELAYED_MAX, DELAY_MAX_S = 1_024, 10.0  # connections that wait for their address's rate, and how long each may
 SILENCE_S = 1.0  # how long one that is refused may take to show what it speaks
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 60, 15, 4

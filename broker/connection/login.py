@@ -31,6 +31,7 @@ NAME_CHARACTERS_MAX: Final = 64
 """Of the name that a failed login gave, in the log."""
 FAILED_TEXT: Final = "the login failed: no such user, or not with this secret"
 INSECURE_TEXT: Final = "a secret is taken only over TLS or from this machine; use SCRAM-SHA-256, which sends none"
+REVOKED_TEXT: Final = "this user may not log in any more, or not with what it showed; log in again"
 NO_LOGIN_TEXT: Final = "this broker wants a login"
 
 
@@ -120,13 +121,19 @@ class Logins:
     # --- the outcome ------------------------------------------------------------------------------------------------
 
     def succeed(self, client: ClientConnection, name: str, proof: Proof, credential: bytes) -> bool:
-        """The user is proven. False if it has as many connections as it may have: then this one's login has failed."""
+        """The user is proven. False if this login has failed all the same: the user has as many connections as it may
+        have, or is no more.
+        """
         services = self._services
         account = services.accounts.of_user(name, services.now_s)
         if account not in client.accounts and services.accounts.is_full(account):
             self.fail(client, name, LoginFailure.LIMIT, account.connections_refusal(), Code.CONNECTIONS)
             return False
-        client.become_user(services.access.logged_in(client.identity, name, proof, credential))
+        identity = services.access.logged_in(client.identity, name, proof, credential)
+        if services.access.is_revoked(identity):
+            self.fail(client, name, LoginFailure.USER)
+            return False
+        client.become_user(identity)
         services.metrics.logins.add(proof.value)
         services.events.write(Event.LOGIN, **client.event_fields())
         return True

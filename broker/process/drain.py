@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
+from tailrace.broker.access.users import LOGIN_MARK_BYTES
 from tailrace.broker.connection import handover
 from tailrace.broker.connection.base import LINGER_S, Connection, Pause
 from tailrace.broker.connection.client import ClientConnection
+from tailrace.broker.connection.login import REVOKED_TEXT
 from tailrace.broker.delivery.cursor import Cursor, Park, Subscriber
 from tailrace.broker.process.work import WorkQueue
 from tailrace.broker.replication.downstream.ack_handover import PATIENCE_S
@@ -22,6 +25,7 @@ log = logging.getLogger(__name__)
 
 HANDOVERS_A_TICK = 512
 DRAIN_READ_S = 1.0  # how long a worker that is to end still reads what its clients go on sending
+REVOKED_S = 2.0
 STOPPING_TEXT = "this node is stopping; nothing after this is taken, connect again later"
 NODES_STAY_S = PATIENCE_S + 1.0  # how long other nodes stay at most where publishes wait for what they hold
 REPLACED_TEXT = "this worker is being replaced; connect again"
@@ -75,6 +79,17 @@ def lag_bytes(cursor: Cursor) -> int:
     if cursor.seq >= cursor.feed.end_seq or cursor.offset < 0:
         return 0
     return max(cursor.feed.end_offset - cursor.offset, 0)
+
+
+def revoke(services: Services, marks: bytes) -> None:
+    """End the connections with these logins, which have REVOKED_S to take the reason, also from a peer that does not
+    read. They are not left to the successor: handing one over may take as long as `drain_timeout_s`.
+    """
+    services.access.revoke(marks[at : at + LOGIN_MARK_BYTES] for at in range(0, len(marks), LOGIN_MARK_BYTES))
+    for connection in list(services.clients.values()):
+        if services.access.is_revoked(connection.identity):
+            connection.end_with(Code.DENIED, REVOKED_TEXT)
+            services.delays.at(services.now_s + REVOKED_S, partial(connection.close, "revoked"))
 
 
 def measure(services: Services, owner: Owner, links: LinkTable, work: WorkQueue) -> None:

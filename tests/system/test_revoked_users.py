@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import socket
 import threading
 from pathlib import Path
 
@@ -10,7 +13,7 @@ import pytest
 import tailrace
 from tailrace.protocol import messages as m
 from tests.system.binary_peer import BinaryPeer
-from tests.system.node import Node, running, wait_for
+from tests.system.node import LineClient, Node, rows, running, wait_for
 from tests.system.users import EVERYTHING, logged_in, reload, remove_user, token_of, with_users
 
 pytestmark = pytest.mark.system
@@ -60,6 +63,33 @@ def test_a_user_that_is_removed_is_disconnected_on_every_door(tmp_path: Path) ->
         assert not consumer.is_alive(), "the client does not go on asking for long"
         assert "denied" in outcome[-1], outcome
         assert bob.ask("ping") == "ok pong", "others notice nothing"
+
+
+def test_a_removed_user_cannot_stay_by_not_reading_or_by_never_pausing(tmp_path: Path) -> None:
+    """Its connections cannot be handed over, or take no answer: the deadlines of others do not count for them."""
+    folder = tmp_path / "users"
+    config = with_users(folder, "ann", "bob") + '[timing]\ndrain_timeout_s = "10 min"\nstall_timeout_s = "10 min"\n'
+    with running(tmp_path / "data", workers=1, config=config) as node, logged_in(node, "bob") as bob:
+        bob.send(*["pub s |" + "x" * 60_000] * 100)
+        assert bob.ask("ack on") == "ok ack on"
+        with socket.socket() as silent, logged_in(node, "ann") as busy:
+            silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            silent.connect(("127.0.0.1", node.port))
+            silent.sendall(f"auth ann {token_of('ann')}\r\nsub s 0\r\n".encode())
+            flood = threading.Thread(target=publish_until_it_fails, args=(busy,))
+            flood.start()
+            wait_for(lambda: "1" in [row["subscriptions"] for row in rows(bob.ask_table("conns"))], "it subscribes")
+            remove_user(folder, "ann")
+            node.signal(signal.SIGHUP)
+            flood.join(60)
+            assert not flood.is_alive()
+            wait_for(lambda: len(rows(bob.ask_table("conns"))) == 1, "no connection of ann is left")
+
+
+def publish_until_it_fails(client: LineClient) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            client.sock.sendall(b"pub t |x\r\n" * 1_000)
 
 
 def test_what_a_user_may_not_do_any_more_is_denied(tmp_path: Path) -> None:
