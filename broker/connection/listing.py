@@ -78,7 +78,7 @@ class Listings:
             else:
                 self._describe(client, shown, page, done)
 
-        gathered = Gathered(self._board.slots, named)
+        gathered = GatheredCalls(self._board.slots, named)
         for slot in range(self._board.slots):
             self._calls.call_slot(slot, "list_names", [message.prefix, message.after, most], gathered.take, client)
 
@@ -93,7 +93,7 @@ class Listings:
             else:
                 done(replace(page, streams=tuple(sorted([StreamRow(*row) for row in rows], key=_name_of))))
 
-        gathered = Gathered(len(names), described)
+        gathered = GatheredCalls(len(names), described)
         for name in names:
             self._calls.router.call(name, "list_stream", [name], gathered.take, client)
 
@@ -115,7 +115,7 @@ class Listings:
         )
 
 
-class Gathered:
+class GatheredCalls:
     """Collects the outcomes of `count` calls, and gives `done` their values, or the first that was refused."""
 
     __slots__ = ("_done", "_missing", "_refused", "_values")
