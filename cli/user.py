@@ -6,7 +6,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -18,19 +18,26 @@ from tailrace.cli.ending import OK, REFUSED, CommandError
 from tailrace.cli.options import json_option
 from tailrace.cli.tables import show_json
 from tailrace.protocol.scram import PASSWORD_CHARACTERS_MAX, make_verifier
-from tailrace.supervisor.user_file import UserFileError, editing, hash_token, read_users
+from tailrace.supervisor.user_file import COUNT_MAX, UserFileError, editing, hash_token, read_users
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 PASSWORD_VARIABLE: Final = "TAILRACE_PASSWORD"
 PASSWORD_CHARACTERS_MIN: Final = 8
 TOKEN_BYTES: Final = 32
+LIMITS: Final = {
+    "max_connections": "Connections of the user to the node",
+    "max_streams": "Streams that it may create in an hour, at each worker",
+    "max_handles": "Handles of its binary connections, at each worker",
+    "bytes_in_per_s": "Bytes that it may send in a second, to each worker",
+}
 
 EPILOG = """\b
 Examples:
   tailrace user add ann --group ops
   tailrace user add sensor-7 --token
   tailrace user passwd ann --password-file secret
+  tailrace user limit sensor-7 --max-connections 2 --bytes-in-per-s 1000000
   tailrace user ls
   tailrace user rm ann
 
@@ -50,6 +57,14 @@ def file_option(function: F) -> F:
     return click.option("--file", "path", type=click.Path(path_type=Path), default=USERS_FILE, help=text)(function)
 
 
+def limit_options(function: F) -> F:
+    """One for each field of `UserLimits`."""
+    for key, text in reversed(LIMITS.items()):
+        flag = f"--{key.replace('_', '-')}"
+        function = click.option(flag, key, type=click.IntRange(0, COUNT_MAX), help=f"{text}; 0: no bound.")(function)
+    return function
+
+
 def password_option(function: F) -> F:
     text = f"Read the password from this file; else from {PASSWORD_VARIABLE}, else it is asked for."
     return click.option("--password-file", type=click.Path(path_type=Path), help=text)(function)
@@ -61,6 +76,7 @@ def password_option(function: F) -> F:
 @click.option("--token", is_flag=True, help="Make a token and print it; it is not shown again.")
 @click.option("--certificate", "certificates", multiple=True, help="Subject or alternative name of a certificate.")
 @click.option("--address", "addresses", multiple=True, metavar="HOST:PORT", help="Of a node: where it listens.")
+@limit_options
 @password_option
 @file_option
 def add(
@@ -71,12 +87,14 @@ def add(
     addresses: tuple[str, ...],
     password_file: Path | None,
     path: Path,
+    **limits: int | None,
 ) -> int:
     """Add the user NAME, who logs in with a password, a new token or a certificate."""
     for each in (name, *groups):
         if not name_valid(each):
             raise click.UsageError(f"{each!r}: the name of a user or group has {NAME_RULE}; anonymous is taken")
     user = User(name, frozenset(groups), certificates=certificates, addresses=addresses)
+    user = _limited(user, limits)
     made = secrets.token_urlsafe(TOKEN_BYTES)
     if token:
         user = replace(user, token_hashes=(hash_token(made),))
@@ -111,6 +129,19 @@ def passwd(name: str, token: bool, password_file: Path | None, path: Path) -> in
     return OK
 
 
+@command.command("limit")
+@click.argument("name")
+@limit_options
+@file_option
+def limit(name: str, path: Path, **limits: int | None) -> int:
+    """Bound the user NAME. What is not given stays as it is."""
+    if not any(value is not None for value in limits.values()):
+        raise click.UsageError("which limit? Give one of the options")
+    with _editing(path) as users:
+        users[name] = _limited(_known(users, name, path), limits)
+    return OK
+
+
 @command.command("rm")
 @click.argument("name")
 @file_option
@@ -126,19 +157,26 @@ def rm(name: str, path: Path) -> int:
 @json_option
 @file_option
 def ls(as_json: bool, path: Path) -> int:
-    """List the users: name, groups, ways to log in."""
+    """List the users: name, groups, ways to log in, limits."""
     try:
         users = read_users(path)
     except UserFileError as error:
         raise CommandError(str(error), REFUSED) from None
     for user in users:
         ways = {"password": user.scram, "token": user.token_hashes, "certificate": user.certificates}
+        shown, groups = [way for way in ways if ways[way]], sorted(user.groups)
+        limits = {key: value for key, value in asdict(user.limits).items() if value}
         if as_json:
-            show_json([{"name": user.name, "groups": sorted(user.groups), "ways": [way for way in ways if ways[way]]}])
-            continue
-        shown = ",".join(way for way, value in ways.items() if value) or "-"
-        click.echo(f"{user.name}\t{','.join(sorted(user.groups)) or '-'}\t{shown}")
+            show_json([{"name": user.name, "groups": groups, "ways": shown, "limits": limits}])
+        else:
+            bounds = (f"{key}={value}" for key, value in limits.items())
+            click.echo("\t".join((user.name, *(",".join(each) or "-" for each in (groups, shown, bounds)))))
     return OK
+
+
+def _limited(user: User, limits: dict[str, int | None]) -> User:
+    given = {key: value for key, value in limits.items() if value is not None}
+    return replace(user, limits=replace(user.limits, **given))
 
 
 def _known(users: dict[str, User], name: str, path: Path) -> User:

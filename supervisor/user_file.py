@@ -27,6 +27,8 @@ OTHERS_MODE: Final = 0o077
 MODE: Final = 0o600
 TOKEN_PREFIX: Final = "sha256:"
 TEXT_CHARACTERS_MAX: Final = 1_000
+COUNT_MAX: Final = (1 << 50) - 1
+"""Of a limit."""
 _OPENING = "# The users of a tailrace node. `tailrace user` writes this file anew: comments are lost then.\n"
 _LIMITS = tuple(each.name for each in fields(UserLimits))
 _LISTS = ("groups", "tokens", "certificates", "addresses")
@@ -139,7 +141,7 @@ def _parse_token(text: str) -> bytes:
 
 def _count(row: dict[str, Any], key: str, where: str) -> int:
     value = row[key]
-    if type(value) is not int or not 0 <= value < 1 << 50:
+    if type(value) is not int or not 0 <= value <= COUNT_MAX:
         raise ValueError(f"{where}: {key}: write a whole number; 0: no bound")
     return value
 

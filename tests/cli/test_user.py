@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from tailrace.broker.access.users import UserLimits
 from tailrace.cli.main import run
 from tailrace.protocol.scram import password_matches
 from tailrace.supervisor.user_file import hash_token, read_users
@@ -26,12 +28,13 @@ def test_users_come_change_and_go(
     assert sensor.token_hashes == (hash_token(token),) and sensor.scram is None
     assert (node.certificates, node.addresses) == (("CN=n2",), ("10.0.0.2:5050",))
     assert run(["user", "ls", *file]) == 0
-    assert capsys.readouterr().out == "ann\tops\tpassword\nsensor\t-\ttoken\nn2\t-\tcertificate\n"
+    assert capsys.readouterr().out == "ann\tops\tpassword\t-\nsensor\t-\ttoken\t-\nn2\t-\tcertificate\t-\n"
     assert run(["user", "ls", "--json", *file]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[0]) == {
         "name": "ann",
         "groups": ["ops"],
         "ways": ["password"],
+        "limits": {},
     }
     assert run(["user", "passwd", "sensor", "--token", *file]) == 0
     assert capsys.readouterr().out.strip() != token
@@ -47,6 +50,9 @@ def test_users_come_change_and_go(
         (["add", "ann", "--password-file", "none"], 2, "cannot be read"),
         (["rm", "ann"], 1, "there is no user ann"),
         (["passwd", "ann", "--token"], 1, "there is no user ann"),
+        (["limit", "ann", "--max-streams", "1"], 1, "there is no user ann"),
+        (["limit", "ann"], 2, "which limit?"),
+        (["limit", "ann", "--max-streams", "-1"], 2, "not in the range"),
         (["ls"], 1, "cannot be read"),
     ],
 )
@@ -61,6 +67,18 @@ def test_faults(
     monkeypatch.setenv("TAILRACE_PASSWORD", "short")
     assert run(["user", *arguments, "--file", str(tmp_path / "users.toml")]) == code
     assert fault in capsys.readouterr().err
+
+
+def test_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = ["--file", str(tmp_path / "users.toml")]
+    limits = [f"--{each.name.replace('_', '-')}={number}" for number, each in enumerate(fields(UserLimits), start=1)]
+    assert run(["user", "add", "s", "--token", *limits, *file]) == 0
+    assert run(["user", "limit", "s", "--max-connections=0", "--max-streams=9", *file]) == 0
+    [user] = read_users(tmp_path / "users.toml")
+    assert user.limits == UserLimits(0, 9, *range(3, 1 + len(limits)))
+    capsys.readouterr()
+    assert run(["user", "ls", *file]) == 0
+    assert "\tmax_streams=9,max_handles=3" in capsys.readouterr().out
 
 
 def test_a_user_is_added_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
