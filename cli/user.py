@@ -28,6 +28,7 @@ TOKEN_BYTES: Final = 32
 LIMITS: Final = {
     "max_connections": "Connections of the user to the node",
     "max_streams": "Streams that it may create in an hour, at each worker",
+    "max_consumers": "Durable consumers that it may create in an hour, at each worker",
     "max_handles": "Handles of its binary connections, at each worker",
     "bytes_in_per_s": "Bytes that it may send in a second, to each worker",
 }

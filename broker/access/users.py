@@ -27,6 +27,7 @@ class UserLimits:
 
     max_connections: int = 0
     max_streams: int = 0
+    max_consumers: int = 0
     max_handles: int = 0
     bytes_in_per_s: int = 0
 

@@ -34,18 +34,19 @@ class AccountLimits(NamedTuple):
     holder: str
     connections: int
     streams_per_h: int
+    consumers_per_h: int
     handles: int
     bytes_in_per_s: int
     accepts_per_s: int = 0
 
 
 class Account:
-    """One address, or one user. `received`, `streams`, `accepts`: None if there is no bound.
+    """One address, or one user. `received`, `streams`, `consumers`, `accepts`: None if there is no bound.
 
     `alone`: the accounts of a connection that has no other one.
     """
 
-    __slots__ = ("accepts", "alone", "connections", "handles", "key", "limits", "received", "streams")
+    __slots__ = ("accepts", "alone", "connections", "consumers", "handles", "key", "limits", "received", "streams")
 
     def __init__(self, key: str, limits: AccountLimits, now_s: float) -> None:
         self.key = key
@@ -55,8 +56,8 @@ class Account:
         self.handles = 0
         self.accepts = _bucket(limits.accepts_per_s, now_s)
         self.received = _bucket(limits.bytes_in_per_s, now_s)
-        hourly = limits.streams_per_h
-        self.streams = TokenBucket(hourly / HOUR_S, hourly, now_s) if hourly else None
+        self.streams = _hourly(limits.streams_per_h, now_s)
+        self.consumers = _hourly(limits.consumers_per_h, now_s)
 
     def connections_refusal(self) -> str:
         limits = self.limits
@@ -71,13 +72,19 @@ class Account:
 
     def streams_refusal(self, now_s: float) -> str:
         """Why no stream may be made now; empty if one may."""
-        if self.streams is not None and self.streams.level(now_s) < 1:
-            limits = self.limits
-            return f"{self.key} has made {limits.streams_per_h} streams in an hour, the limit of one {limits.holder}"
-        return ""
+        return self._hourly_refusal(self.streams, "streams", now_s)
+
+    def consumers_refusal(self, now_s: float) -> str:
+        """Why no durable consumer may be made now; empty if one may."""
+        return self._hourly_refusal(self.consumers, "consumers", now_s)
+
+    def _hourly_refusal(self, bucket: TokenBucket | None, what: str, now_s: float) -> str:
+        if bucket is None or bucket.level(now_s) >= 1:
+            return ""
+        return f"{self.key} has made {bucket.burst:.0f} {what} in an hour, the limit of one {self.limits.holder}"
 
 
-UNBOUNDED: Final = AccountLimits("user", 0, 0, 0, 0)
+UNBOUNDED: Final = AccountLimits("user", 0, 0, 0, 0, 0)
 
 
 def _limits_of_addresses(settings: Settings) -> AccountLimits:
@@ -85,6 +92,7 @@ def _limits_of_addresses(settings: Settings) -> AccountLimits:
         "address",
         settings.max_address_connections,
         settings.max_address_streams,
+        settings.max_address_consumers,
         settings.max_address_handles,
         settings.max_address_rate_bytes,
         settings.max_address_accepts,
@@ -95,11 +103,22 @@ def _limits_of_user(user: User) -> AccountLimits:
     limits = user.limits
     if limits == NO_LIMITS:
         return UNBOUNDED
-    return AccountLimits("user", limits.max_connections, limits.max_streams, limits.max_handles, limits.bytes_in_per_s)
+    return AccountLimits(
+        "user",
+        limits.max_connections,
+        limits.max_streams,
+        limits.max_consumers,
+        limits.max_handles,
+        limits.bytes_in_per_s,
+    )
 
 
 def _bucket(rate: float, now_s: float) -> TokenBucket | None:
     return TokenBucket(rate, rate * BURST_S, now_s) if rate else None
+
+
+def _hourly(count: int, now_s: float) -> TokenBucket | None:
+    return TokenBucket(count / HOUR_S, count, now_s) if count else None
 
 
 class AccountBook:

@@ -78,6 +78,16 @@ class FairLimits:
         high=100_000_000,
         zero="no bound",
     )
+    max_address_consumers: int = setting(
+        "limits",
+        "max_address_consumers",
+        Kind.COUNT,
+        100_000,
+        "durable consumers that the connections of one address may create in an hour, at each worker",
+        low=1,
+        high=100_000_000,
+        zero="no bound",
+    )
     max_address_handles: int = setting(
         "limits",
         "max_address_handles",

@@ -78,7 +78,7 @@ def test_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert user.limits == UserLimits(0, 9, *range(3, 1 + len(limits)))
     capsys.readouterr()
     assert run(["user", "ls", *file]) == 0
-    assert "\tmax_streams=9,max_handles=3" in capsys.readouterr().out
+    assert "\tmax_streams=9,max_consumers=3" in capsys.readouterr().out
 
 
 def test_a_user_is_added_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

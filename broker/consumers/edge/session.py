@@ -91,6 +91,9 @@ class ConsumerSession:
         if wanted.do == "list" and self.is_full:
             answer(Refused(Code.OVERLOADED, "this connection does not read its answers; read them, ask again"))
             return
+        if wanted.do == "create" and (refusal := self._creation_refusal()):
+            answer(Refused(Code.OVERLOADED, refusal))
+            return
         member = wanted.stream, wanted.name, wanted.member
         asked = self._members.get(member)
         self._asked += 1
@@ -100,10 +103,31 @@ class ConsumerSession:
             self._asked -= 1
             if wanted.do == "leave" and self._members.get(member) == asked and not _failed(value):
                 self._members.pop(member, None)
+            if wanted.do == "create" and not (isinstance(value, dict) and value.get("created")):
+                self._count_created(-1)
             if not self.client.closed:
                 answer(value)
 
+        if wanted.do == "create":
+            self._count_created(1)
+
         self._call(wanted.stream, "consume", [wanted.stream, wanted], done)
+
+    def _creation_refusal(self) -> str:
+        """Why its address or its user creates no consumer now; empty if it may."""
+        client = self.client
+        now_s = client.services.now_s
+        return next(filter(None, (account.consumers_refusal(now_s) for account in client.accounts)), "")
+
+    def _count_created(self, count: int) -> None:
+        """Of creations under way, too, which may turn out to be none."""
+        for account in self.client.accounts:
+            if account.consumers is None:
+                continue
+            if count > 0:
+                account.consumers.take(1, self.client.services.now_s)
+            else:
+                account.consumers.put_back(1)
 
     def get(self, wanted: c.Get, answer: GetCallback) -> None:
         """`answer` hears what the member is given, or Refused; nothing once the connection is closed."""

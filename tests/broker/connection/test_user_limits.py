@@ -103,6 +103,26 @@ def test_bytes_of_a_user_beyond_its_rate_are_read_later(tmp_path: Path) -> None:
         assert node.workers[0].metrics.throttled == 1
 
 
+def test_consumers_that_a_user_creates(tmp_path: Path) -> None:
+    """Those that are there already count nothing, nor does what fails."""
+    with world(tmp_path, users=bounded(max_consumers=2), rules=(ALL,)) as node:
+        ann, bob = as_user(node, "ann"), as_user(node, "bob")
+        node.ask(bob, "pub s |x")
+        again = ["consume s one 0"] * 3
+        assert [line[:6] for line in node.ask(ann, "consume none c 0", *again)] == ["err un", *["ok con"] * 3]
+        found = node.ask(ann, "consume s two 0", "consume s three 0", "get s one")
+        assert [line.split()[0] for line in found] == ["ok", "err", "msg", "ok"]
+        assert found[1] == "err overloaded user ann has made 2 consumers in an hour, the limit of one user"
+        assert node.ask(bob, "consume s three 0") == ["ok consume s three 0"]
+
+
+def test_consumers_that_an_address_creates(tmp_path: Path) -> None:
+    with world(tmp_path, max_address_consumers=1) as node:
+        peer = node.connect()
+        found = node.ask(peer, "pub s |x", "consume s one 0", "consume s two 0")
+        assert [line.split()[:2] for line in found] == [["ok", "consume"], ["err", "overloaded"]]
+
+
 # --- producers --------------------------------------------------------------------------------------------------------
 
 
