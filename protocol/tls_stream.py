@@ -106,6 +106,11 @@ class TLSStream:
         return HALF_RECORD_BYTES if self._record_bytes else 0
 
     @property
+    def received_bytes(self) -> int:
+        """Since the last plaintext; during the handshake all that has come."""
+        return self._received_bytes
+
+    @property
     def ended(self) -> bool:
         """Whether the peer has said that it sends no more."""
         return self._engine.ended

@@ -111,6 +111,11 @@ class Connection(ABC):
         return self.progress_s
 
     @property
+    def held_bytes(self) -> int:
+        """Of something that has begun and not ended. They count in `services.partial_bytes`."""
+        return 0
+
+    @property
     def evictable(self) -> bool:
         """Whether it may be closed for others. Nodes and administrators stay."""
         return not self.bound and self.identity.proof is not Proof.SOCKET

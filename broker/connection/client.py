@@ -258,15 +258,7 @@ class ClientConnection(Connection):
         elif begun or self not in services.deadlines.request.peers:
             services.deadlines.request.start(self, services.now_s)
         if services.partial_bytes > services.settings.max_partial_bytes and pending_bytes:
-            self._free_unfinished()
-
-    def _free_unfinished(self) -> None:
-        """End some of the requests that are held here, down to FREED_SHARE below the bound: it is then done rarely."""
-        services = self.services
-        holders = [peer for peer in services.deadlines.request.peers if isinstance(peer, ClientConnection)]
-        bytes_max = int(services.settings.max_partial_bytes * (1 - FREED_SHARE))
-        for holder in holders_to_end(holders, services.partial_bytes - bytes_max):
-            holder.end_with(Code.OVERLOADED, "too many unfinished requests are held here; send this one again later")
+            free_unfinished(services)
 
     def pause_for(self, route: Route) -> None:
         route.feeders.add(self.resume_from_link)
@@ -486,3 +478,15 @@ class ClientConnection(Connection):
         if self.current is not None:
             self.services.fanout.make_runnable(self)
         self.services.note_answered(self)
+
+
+def free_unfinished(services: Services) -> None:
+    """End some of the requests and handshakes that are held here, down to FREED_SHARE below the bound: it is then done
+    rarely.
+    """
+    deadlines = services.deadlines
+    owing = (deadlines.request.peers, deadlines.handshake.peers, deadlines.first_byte.peers)
+    holders = [peer for peers in owing for peer in peers if isinstance(peer, Connection) and peer.held_bytes]
+    bytes_max = int(services.settings.max_partial_bytes * (1 - FREED_SHARE))
+    for holder in holders_to_end(holders, services.partial_bytes - bytes_max):
+        holder.end_with(Code.OVERLOADED, "too many unfinished requests are held here; send this one again later")

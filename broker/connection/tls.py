@@ -14,7 +14,7 @@ from collections import deque
 
 from tailrace.broker.access.identity import Identity, LoginFailure, Proof
 from tailrace.broker.connection.base import Pause
-from tailrace.broker.connection.client import READ_BYTES_MIN
+from tailrace.broker.connection.client import READ_BYTES_MIN, ClientConnection, free_unfinished
 from tailrace.broker.connection.deadlines import Awaited
 from tailrace.broker.connection.detect import BeginTLS, ProtocolFactories, UndetectedConnection
 from tailrace.broker.connection.transport import TLSTransport
@@ -33,7 +33,7 @@ COMPLAINT_S = 1.0  # between two log lines about handshakes that failed
 class TLSNewcomer(UndetectedConnection):
     """A connection under TLS whose protocol is not known yet."""
 
-    __slots__ = ("handshakes", "open", "secured")
+    __slots__ = ("_held_bytes", "handshakes", "open", "secured")
 
     secured: TLSTransport
 
@@ -51,6 +51,7 @@ class TLSNewcomer(UndetectedConnection):
         self.handshakes = handshakes
         self.secured = transport
         self.open = False  # the handshake is done
+        self._held_bytes = 0
 
     def readable(self) -> None:
         if self.lingering_since_s:
@@ -72,6 +73,9 @@ class TLSNewcomer(UndetectedConnection):
             return
         if self.secured.unsent_bytes:
             self.block()
+        self._hold(0 if self.open else self.secured.received_bytes)
+        if self.closed:
+            return
         if self.open:
             self.services.metrics.tls_handshakes += 1
             if self.secured.certificate is not None:
@@ -109,6 +113,7 @@ class TLSNewcomer(UndetectedConnection):
         try:
             count = self.secured.recv_into(services.receive_buffer, READ_BYTES_MIN)
         except BlockingIOError:
+            self._hold(self.secured.half_record_bytes)
             return
         except OSError:
             self.close("reset")
@@ -118,6 +123,31 @@ class TLSNewcomer(UndetectedConnection):
             return
         self.secured.put_back(bytes(services.receive_view[:count]))
         self._sniff(services.receive_buffer[0])
+
+    @property
+    def held_bytes(self) -> int:
+        return self._held_bytes
+
+    def _hold(self, nbytes: int) -> None:
+        """Account for what OpenSSL holds of a message of the handshake, or a record, that has not ended."""
+        services = self.services
+        services.partial_bytes += nbytes - self._held_bytes
+        self._held_bytes = nbytes
+        if nbytes and services.partial_bytes > services.settings.max_partial_bytes:
+            free_unfinished(services)
+
+    def _release(self) -> None:
+        super()._release()
+        self._hold(0)
+
+    def become(self, protocol: str) -> ClientConnection:
+        self._hold(0)
+        return super().become(protocol)
+
+    def end_with(self, code: Code, text: str, *, is_logged: bool = False) -> None:
+        super().end_with(code, text, is_logged=is_logged)
+        if not self.open:
+            self.close("refused")
 
     def tell(self, code: Code, text: str, *, fatal: bool = False) -> None:
         if self.open:  # before that nothing can be sent that the peer could read

@@ -247,3 +247,29 @@ def test_what_was_encrypted_and_not_sent_is_counted(node: World, authority: Auth
         node.settle()
         said += client.read()
     assert not held.blocked
+
+
+def test_unfinished_handshakes_and_first_records_give_way_too(authority: Authority, tmp_path: Path) -> None:
+    """OpenSSL holds a message of the handshake until its end, which the peer may never send."""
+    pair, part_bytes = authority.issue("server"), 16_000
+    settings = {"tls_certificate": str(pair.certificate), "tls_key": str(pair.key)}
+    with world(tmp_path, max_partial_bytes=4 * HALF_RECORD_BYTES, **settings) as node:
+        services = node.workers[0].services
+        client = SecretPeer(node, authority.client_context()).open()
+        client.engine.write(b"ping\r\n")
+        record = client.outgoing.read()
+        client.peer.send_raw(record[:-1])
+        node.settle()
+        assert services.partial_bytes == HALF_RECORD_BYTES
+        hello = b"\x01\x01\xff\x00" + bytes(part_bytes - 4)
+        silent = [node.connect(local=False) for _ in range(4)]
+        for peer in silent:
+            peer.send_raw(b"\x16\x03\x01" + part_bytes.to_bytes(2) + hello)
+            node.settle()
+        assert silent[0].ended and not silent[-1].ended
+        assert services.partial_bytes <= 4 * HALF_RECORD_BYTES
+        for peer in silent:
+            peer.close()
+        client.peer.send_raw(record[-1:])
+        node.settle()
+        assert client.read() == b"ok pong\r\n" and services.partial_bytes == 0
