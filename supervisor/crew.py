@@ -122,7 +122,7 @@ class Crew:
 
     def tell_all(self, kind: str, **fields: int | str | bytes) -> None:
         for child in self:
-            child.tell(kind, **fields)
+            child.tell(kind, (), **fields)
 
     def kill_all(self) -> None:
         for child in self:

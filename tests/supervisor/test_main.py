@@ -13,9 +13,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tailrace.broker.access.users import LOGIN_MARK_BYTES, User, login_mark
+from tailrace.broker.process.control import MESSAGE_MAX_BYTES
 from tailrace.broker.process.settings import Settings
 from tailrace.shard.errors import DirectoryError, ShardLocked
 from tailrace.supervisor import main
@@ -95,6 +98,34 @@ def test_what_waiting_does_not_help_is_told_at_once() -> None:
     assert time.monotonic() - began_s < main.BIND_PATIENCE_S
 
 
+class Crew:
+    """Keeps what all workers are told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, bytes]] = []
+
+    def tell_all(self, kind: str, **fields: bytes) -> None:
+        self.told.append((kind, fields["marks"]))
+
+
+CREW: Any = Crew()
+
+
+def test_a_reload_tells_the_workers_which_logins_are_gone(tmp_path: Path) -> None:
+    """A removed user, and a secret that is not valid any more; in messages that the control channel takes."""
+    ann, bob = (User(name, token_hashes=(bytes([number]) * 32, bytes(32))) for number, name in enumerate("ab", start=1))
+    crowd = tuple(User(f"u{number}", token_hashes=(bytes(32),)) for number in range(2 * main.REVOKED_A_MESSAGE - 2))
+    settings = settings_for(tmp_path)
+    node, crew = node_with(replace(settings, users=(ann, bob, *crowd))), Crew()
+    fresh = replace(settings, users=(replace(ann, token_hashes=ann.token_hashes[:1]),))
+    assert main._reload(node, lambda: fresh, crew)  # type: ignore[arg-type]
+    assert [kind for kind, _marks in crew.told] == ["revoke"] * 3
+    marks = b"".join(marks for _kind, marks in crew.told)
+    assert len(marks) == LOGIN_MARK_BYTES * (1 + 2 + len(crowd))
+    assert login_mark("a", bytes(8)) in marks and login_mark("a", b"\1" * 8) not in marks
+    assert max(len(marks) for _kind, marks in crew.told) < MESSAGE_MAX_BYTES - 64
+
+
 def node_with(settings: Settings) -> main.NodeState:
     return SimpleNamespace(settings=settings)  # type: ignore[return-value]
 
@@ -103,9 +134,9 @@ def test_a_reload_changes_what_can_change(tmp_path: Path, caplog: pytest.LogCapt
     caplog.set_level(logging.INFO)
     settings = settings_for(tmp_path)
     node = node_with(settings)
-    assert main._reload(node, None)
+    assert main._reload(node, None, CREW)
     assert node.settings is settings
-    assert main._reload(node, lambda: replace(settings, max_message_bytes=5, port=77, workers=9))
+    assert main._reload(node, lambda: replace(settings, max_message_bytes=5, port=77, workers=9), CREW)
     assert node.settings.max_message_bytes == 5
     assert "change only with a restart: workers, port" in caplog.text
 
@@ -117,7 +148,7 @@ def test_a_wrong_configuration_changes_nothing(tmp_path: Path, caplog: pytest.Lo
     def wrong() -> Settings:
         raise ConfigError([])
 
-    assert not main._reload(node, wrong)
+    assert not main._reload(node, wrong, CREW)
     assert node.settings is settings and "keeping the configuration as it was" in caplog.text
 
 

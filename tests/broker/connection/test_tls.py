@@ -252,8 +252,12 @@ def test_what_was_encrypted_and_not_sent_is_counted(node: World, authority: Auth
 def test_unfinished_handshakes_and_first_records_give_way_too(authority: Authority, tmp_path: Path) -> None:
     """OpenSSL holds a message of the handshake until its end, which the peer may never send."""
     pair, part_bytes = authority.issue("server"), 16_000
-    settings = {"tls_certificate": str(pair.certificate), "tls_key": str(pair.key)}
-    with world(tmp_path, max_partial_bytes=4 * HALF_RECORD_BYTES, **settings) as node:
+    with world(
+        tmp_path,
+        tls_certificate=str(pair.certificate),
+        tls_key=str(pair.key),
+        max_partial_bytes=4 * HALF_RECORD_BYTES,
+    ) as node:
         services = node.workers[0].services
         client = SecretPeer(node, authority.client_context()).open()
         client.engine.write(b"ping\r\n")
