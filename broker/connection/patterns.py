@@ -71,7 +71,7 @@ class NameSearch:
         slots = self._find.board.slots
         self._missing, self._page = slots, []
         for slot in range(slots):
-            self._find.calls.call_slot(slot, "list_names", [self._prefix, self._after], self._take)
+            self._find.calls.call_slot(slot, "list_names", [self._prefix, self._after, NAMES_MAX], self._take)
 
     def _take(self, value: Any) -> None:
         self._missing -= 1
