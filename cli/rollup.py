@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tailrace.cli.credentials import credentials, login_options
 from tailrace.cli.ending import IN_USE, NO_CONNECTION, NO_DIRECTORY, OK, REFUSED, USAGE, CommandError, require
 from tailrace.cli.java_noise import start_quietly
 from tailrace.cli.logs import LEVELS, set_up_logging
@@ -98,7 +99,8 @@ arguments, 3 another rollup writes to OUT, 4 no connection to the brokers, 5 DAT
 )
 @click.option("--no-report", is_flag=True, help="Write the tables only, no report.")
 @click.option("--brokers", is_flag=True, help="DATA is not a directory but HOST:PORT,… of brokers.")
-@click.option("--token", envvar="TAILRACE_TOKEN", help="The token that the brokers require.")
+@click.option("--token", help="The token that the brokers require, or with --user that of the user.")
+@login_options
 @click.option(
     "--engine",
     type=click.Choice(("local", "spark")),
@@ -155,7 +157,8 @@ def command(
     if verify and brokers:
         raise click.UsageError("--verify reads the files of a data directory; brokers verify what they send")
     days = parse_days(day, first, last, catch_up)
-    sources = [(name, parse_source(text, brokers, token)) for name, text in parse_nodes(listed)]
+    login = broker_login(token) if brokers else {}
+    sources = [(name, parse_source(text, brokers, login)) for name, text in parse_nodes(listed)]
     zips, settings = [path for path in py_files.split(",") if path], parse_settings(conf)
     if engine == "local" and (master or zips or settings):
         raise click.UsageError("--master, --py-files and --conf are for --engine spark")
@@ -319,10 +322,16 @@ def parse_nodes(texts: tuple[str, ...]) -> list[tuple[str, str]]:
     return nodes
 
 
-def parse_source(text: str, brokers: bool, token: str | None) -> dict[str, str]:
+def broker_login(token: str | None) -> dict[str, str | None]:
+    """The options of the data source for a login. Raises CommandError."""
+    found = credentials()
+    return {"token": token or found.token, "user": found.user, "password": None if token else found.password}
+
+
+def parse_source(text: str, brokers: bool, login: Mapping[str, str | None]) -> dict[str, str]:
     """The options of the data source. Raises click.UsageError."""
     if brokers:
-        return {"brokers": text, **({"token": token} if token else {})}
+        return {"brokers": text, **{key: value for key, value in login.items() if value}}
     if is_url(text):
         raise click.UsageError(
             f"DATA is {text!r}, a URL; give a folder: a mounted or copied data directory, or --brokers"

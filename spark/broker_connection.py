@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import socket
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Final, NamedTuple
 
 from tailrace.core.address import Address
+from tailrace.core.login import Login
+from tailrace.core.options import ClientOptions
 from tailrace.errors import BrokerFault, ConnectFailed, ConnectionLost, OperationTimeout, broker_error
+from tailrace.protocol import listing
 from tailrace.protocol import messages as m
 from tailrace.protocol.binary import ClientCodec
 from tailrace.protocol.errors import PeerError
@@ -37,23 +40,75 @@ class Chunk(NamedTuple):
     trimmed: bool
 
 
+class BrokerLogin(NamedTuple):
+    """What `connect(user=..., password=..., token=...)` takes. Picklable."""
+
+    token: str | None = None
+    user: str | None = None
+    password: str | None = None
+
+
+NO_LOGIN: Final = BrokerLogin()
+
+
+def find_login(options: Mapping[str, str]) -> BrokerLogin:
+    """The login in the options `token`, `user` and `password` of Spark, which hides the values of both secrets. Their
+    names are in small letters. Raises ValueError.
+    """
+    login = BrokerLogin(*(options.get(name) or None for name in BrokerLogin._fields))
+    if login.password and (login.token or not login.user):
+        raise ValueError("a password goes with the option user, and not with a token")
+    if login.user and not (login.password or login.token):
+        raise ValueError("the option user goes with a password or a token")
+    return login
+
+
 class BrokerConnection:
     """To the first of the addresses that answers. Use it as a context."""
 
-    def __init__(self, addresses: Sequence[Address], token: str | None, features: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, addresses: Sequence[Address], login: BrokerLogin = NO_LOGIN, features: tuple[str, ...] = ()
+    ) -> None:
         """Raises ConnectFailed; BrokerError when the broker does not want us."""
         self._sock, self.address = _dial(addresses)
-        self._codec = ClientCodec()
+        self._codec = ClientCodec(features=frozenset(features))
         self._held: deque[m.Response] = deque()
         self._last_id = 0
         try:
-            self._send(m.Hello(m.VERSION, features, CLIENT_NAME, token))
-            welcome = self._await(m.Welcome, "", 0)
-            assert isinstance(welcome, m.Welcome)
-            self.welcome = welcome
+            self.welcome = self._greet(login, features)
         except BaseException:
             self._sock.close()
             raise
+
+    def _greet(self, login: BrokerLogin, features: tuple[str, ...]) -> m.Welcome:
+        """Raises BrokerError if the login is denied, BrokerFault if the broker does not prove that it knows it."""
+        exchange = Login(options := ClientOptions(token=login.token, user=login.user, password=login.password))
+        self._send(exchange.hello(m.Hello(m.VERSION, features, CLIENT_NAME, login.token), options))
+        answer = self._await((m.Welcome, m.Challenge), "", 0)
+        if isinstance(answer, m.Challenge):
+            self._send(exchange.answer(answer.data))
+            answer = self._await(m.Welcome, "", 0)
+        assert isinstance(answer, m.Welcome)
+        exchange.check(answer.login)
+        return answer
+
+    def names(self) -> tuple[list[str], int]:
+        """The names of all streams that this login may read, and the number of the node's streams. Raises
+        TailraceError.
+        """
+        found: list[str] = []
+        after = b""
+        while True:
+            self._last_id += 1
+            self._send(listing.List(self._last_id, "names", after=after))
+            answer = self._await(listing.Listed, "", self._last_id)
+            assert isinstance(answer, listing.Listed)
+            found += answer.names
+            if not answer.next:
+                return found, answer.total
+            if answer.next.encode() <= after:
+                raise BrokerFault(f"{self.address} goes back in its list of streams")
+            after = answer.next.encode()
 
     def place(self, stream: str, start: From, end: m.WirePlace = ("now", 0)) -> m.Subscribed:
         """Returns the seq of `start` in a stream, the first seq that is kept, and the seq of `end`. No message is sent.
@@ -114,7 +169,7 @@ class BrokerConnection:
         self._send(m.Subscribe(self._last_id, stream.encode(), start, 0, end, credit, wait=True))
         return self._last_id
 
-    def _await(self, kind: type, stream: str, asked: int) -> m.Response:
+    def _await(self, kind: type | tuple[type, ...], stream: str, asked: int) -> m.Response:
         """The next answer of this kind to this request. Raises BrokerError for an error instead."""
         while True:
             response = self.next_response()

@@ -27,6 +27,7 @@ from tailrace.errors import (
     SeqFault,
     StreamBehind,
 )
+from tailrace.protocol import listing
 from tailrace.protocol.places import From
 from tailrace.shard.epochs import DEFAULT_HISTORY, History, find_epochs
 from tailrace.shard.frame import SEQ_OFFSET
@@ -66,9 +67,14 @@ class BrokerSource:
     def streams(self, patterns: Sequence[str]) -> list[StreamRef]:
         names = list(patterns)
         if needs_listing(patterns):
-            found = (name for name in list_streams(self._connected().address) if is_wanted(name, patterns))
+            found = (name for name in self._all_names() if is_wanted(name, patterns))
             names = sorted({*found, *filter(is_exact, patterns)})
         return list(map(self.ref, names))
+
+    def _all_names(self) -> list[str]:
+        """Lines tell them to administrators, and have no login here."""
+        connection = self._connected()
+        return connection.names()[0] if self._options.login.user else list_streams(connection.address)
 
     def scan(self, patterns: Sequence[str]) -> Scan:
         """The node says which streams have grown, as long as one connection to it lasts."""
@@ -93,6 +99,8 @@ class BrokerSource:
     def _ask_growth(self) -> GrowthReport:
         """Asks which streams have grown since the last report on this connection."""
         connection = self._connected()
+        if self._options.login.user:
+            return NO_GROWTH  # of any stream, for all that is known: only administrators are told
         found = list_grown(connection.address, self._growth.mark)
         if found.names is None:
             # Workers begin to note at this question, one after the other: only the next mark is behind all of them.
@@ -124,7 +132,8 @@ class BrokerSource:
 
     def _connected(self) -> BrokerConnection:
         if self._connection is None:
-            self._connection = BrokerConnection(self._options.brokers, self._options.token)
+            features = (listing.FEATURE,) if self._options.login.user else ()
+            self._connection = BrokerConnection(self._options.brokers, self._options.login, features)
             self._growth = NO_GROWTH
             # No machine goes down without the connection: each one may have come after a crash.
             self._boot = secrets.randbits(BOOT_BITS)
@@ -224,7 +233,7 @@ class BrokerSlice:
         attempts = 0
         while seq < end_seq:
             try:
-                with BrokerConnection(self._options.brokers, self._options.token) as connection:
+                with BrokerConnection(self._options.brokers, self._options.login) as connection:
                     for chunk in connection.chunks(self._slice.stream, seq, end_seq):
                         entries = take_apart(self._slice.stream, chunk, seq)
                         seq, attempts = entries.end_seq, 0

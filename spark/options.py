@@ -9,6 +9,7 @@ from typing import Final, Literal, TypeAlias, TypeVar, cast
 from tailrace.core.address import parse_addresses
 from tailrace.errors import InvalidArgument
 from tailrace.spark.avro import read_schema
+from tailrace.spark.broker_connection import BrokerLogin, find_login
 from tailrace.spark.patterns import split_patterns
 from tailrace.spark.places import EVERYTHING, Place, Range, parse_place
 from tailrace.spark.source import SourceOptions
@@ -72,6 +73,8 @@ KNOWN: Final = (
     "path",
     "brokers",
     "token",
+    "user",
+    "password",
     "streams",
     "from",
     "to",
@@ -102,7 +105,14 @@ def _source(found: Mapping[str, str]) -> SourceOptions:
     only_synced = _choice(found, "onlySynced", ("false", "true")) == "true"
     if only_synced and not path:
         raise InvalidOption("onlySynced is for a path: over a connection the synced seq is unknown")
-    return SourceOptions(path, addresses, found.get("token"), check_crc, only_synced)
+    return SourceOptions(path, addresses, checked_login(found), check_crc, only_synced)
+
+
+def checked_login(found: Mapping[str, str]) -> BrokerLogin:
+    try:
+        return find_login(found)
+    except ValueError as error:
+        raise InvalidOption(str(error)) from None
 
 
 def _avro_schema(found: Mapping[str, str]) -> str:

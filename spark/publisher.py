@@ -27,7 +27,7 @@ from tailrace.protocol.places import From
 from tailrace.shard.frame import pack_frame
 from tailrace.shard.leaves import load
 from tailrace.shard.numbering import write_numbering
-from tailrace.spark.broker_connection import BrokerConnection, Chunk
+from tailrace.spark.broker_connection import BrokerConnection, BrokerLogin, Chunk
 
 WINDOW_BYTES: Final = 8 << 20
 WINDOW_REQUESTS: Final = 256
@@ -68,8 +68,8 @@ PublishAnswer: TypeAlias = m.Published | m.Failed
 class PublishingConnection(BrokerConnection):
     """Also opens streams, and sends publishes without waiting for their answers."""
 
-    def __init__(self, addresses: Sequence[Address], token: str | None) -> None:
-        super().__init__(addresses, token, (m.PRODUCERS_FEATURE,))
+    def __init__(self, addresses: Sequence[Address], login: BrokerLogin) -> None:
+        super().__init__(addresses, login, (m.PRODUCERS_FEATURE,))
         self._handles: dict[str, int] = {}
         if m.PRODUCERS_FEATURE not in self.welcome.features:
             self.close()
@@ -100,11 +100,10 @@ class NumberedPublisher:
     """Use it as a context. All methods raise TailraceError."""
 
     def __init__(
-        self, addresses: Sequence[Address], token: str | None, producer: bytes, ack: m.Ack, replicas: int = 0
+        self, addresses: Sequence[Address], login: BrokerLogin, producer: bytes, ack: m.Ack, replicas: int = 0
     ) -> None:
-        self.producer = producer
         self._addresses = list(addresses)
-        self._token = token
+        self._login = login
         self._ack, self._replicas = ack, replicas
         self._retried = RETRIED_ELSEWHERE if len(self._addresses) > 1 else RETRIED
         self._waiting: dict[int, Waiting] = {}  # by request, the oldest first
@@ -113,7 +112,8 @@ class NumberedPublisher:
         self._requests = 0
         self._failing_since_s: float | None = None
         self._pause_s = PAUSE_S
-        self._connection = PublishingConnection(self._addresses, token)
+        self._connection = PublishingConnection(self._addresses, login)
+        self.producer = (self._connection.welcome.producer_prefix or b"") + producer
 
     @property
     def max_message_bytes(self) -> int:
@@ -146,7 +146,7 @@ class NumberedPublisher:
 
     def chunks(self, stream: str, first_seq: int) -> Iterator[Chunk]:
         """The present messages of a stream from `first_seq` on, over a connection of their own."""
-        with BrokerConnection(self._addresses, self._token) as connection:
+        with BrokerConnection(self._addresses, self._login) as connection:
             place = connection.place(stream, From("time", 0))
             end_seq = place.next_seq if place.end_seq is None else place.end_seq
             start = max(first_seq, place.first_seq)
@@ -183,7 +183,7 @@ class NumberedPublisher:
         if not self._connection.has_room(waiting.stream):
             self.flush()
             self._connection.close()
-            self._connection = PublishingConnection(self._addresses, self._token)
+            self._connection = PublishingConnection(self._addresses, self._login)
         self._requests += 1
         self._waiting[self._requests] = waiting
         self._waiting_bytes += nbytes
@@ -245,7 +245,7 @@ class NumberedPublisher:
             self._pause_s = min(self._pause_s * 2, PAUSE_MAX_S)
             self._addresses.append(self._addresses.pop(0))
             try:
-                self._connection = PublishingConnection(self._addresses, self._token)
+                self._connection = PublishingConnection(self._addresses, self._login)
                 for request in self._waiting:
                     self._send(request)
                 return

@@ -10,9 +10,10 @@ from tailrace.core.address import Address, parse_addresses
 from tailrace.core.arguments import REPLICAS_MAX, checked_stream
 from tailrace.errors import InvalidArgument, InvalidStreamName
 from tailrace.protocol.messages import Ack
-from tailrace.spark.options import InvalidOption
+from tailrace.spark.broker_connection import NO_LOGIN, BrokerLogin
+from tailrace.spark.options import InvalidOption, checked_login
 
-KNOWN: Final = ("brokers", "token", "stream", "ack", "replicas", "producer")
+KNOWN: Final = ("brokers", "token", "user", "password", "stream", "ack", "replicas", "producer")
 CHECKPOINT: Final = "checkpointLocation"
 """Spark's own, which it passes on."""
 _ACKS: Final = {"appended": Ack.APPENDED, "synced": Ack.SYNCED, "replicated": Ack.REPLICATED}
@@ -24,7 +25,7 @@ class SinkOptions:
     """`stream`: of all rows; empty if the column of that name says it. `producer`: see docs/spark.md. Picklable."""
 
     brokers: tuple[Address, ...]
-    token: str | None = None
+    login: BrokerLogin = NO_LOGIN
     stream: str = ""
     ack: Ack = Ack.SYNCED
     replicas: int = 0
@@ -44,7 +45,7 @@ def parse_sink_options(said: Mapping[str, str]) -> SinkOptions:
         raise InvalidOption(f"the option ack is {ack!r}; it is one of {', '.join(_ACKS)}")
     return SinkOptions(
         _brokers(found),
-        found.get("token"),
+        checked_login(found),
         _stream(found),
         _ACKS[ack],
         _replicas(found, ack),

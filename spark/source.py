@@ -11,6 +11,7 @@ from tailrace.errors import ConnectFailed, ConnectionLost, OperationTimeout, Tai
 from tailrace.shard.epochs import History
 from tailrace.shard.errors import StorageError
 from tailrace.shard.names import InvalidName
+from tailrace.spark.broker_connection import NO_LOGIN, BrokerLogin
 from tailrace.spark.entries import Entries
 from tailrace.spark.slices import Identity, Slice
 
@@ -27,7 +28,7 @@ class SourceOptions(NamedTuple):
 
     path: str = ""
     brokers: tuple[Address, ...] = ()
-    token: str | None = None
+    login: BrokerLogin = NO_LOGIN
     check_crc: bool = False
     only_synced: bool = False
 

@@ -41,7 +41,7 @@ def producer_id(*parts: str | int) -> bytes:
 
 
 def _write(options: SinkOptions, producer: bytes, batches: Iterator[pa.RecordBatch]) -> WrittenRows:
-    with NumberedPublisher(options.brokers, options.token, producer, options.ack, options.replicas) as publisher:
+    with NumberedPublisher(options.brokers, options.login, producer, options.ack, options.replicas) as publisher:
         return WrittenRows(write_rows(publisher, batches, options.stream))
 
 

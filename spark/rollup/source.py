@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from tailrace.core.address import Address
 from tailrace.shard.errors import StorageError
+from tailrace.spark.broker_connection import NO_LOGIN, BrokerLogin
 from tailrace.spark.rollup.day_plan import read_tasks
 from tailrace.spark.rollup.tasks import Work, write_task
 from tailrace.spark.rollup.units import Task
@@ -66,14 +67,15 @@ class RollupReader(DataSourceReader):
 
 def to_options(work: Work, plan: Path) -> dict[str, str]:
     """The data source's options, for a plan that has tasks. Spark hides the value of a name that contains `token`."""
-    said = work._replace(source=work.source._replace(token=None))
-    token = {} if work.source.token is None else {"token": work.source.token}
+    said = work._replace(source=work.source._replace(login=NO_LOGIN))
+    token = {} if work.source.login == NO_LOGIN else {"token": json.dumps(work.source.login)}
     return {"work": json.dumps(said), "plan": str(plan), **token}
 
 
 def _parse_work(text: str, token: str | None) -> Work:
     (path, brokers, _, *checks), *others = json.loads(text)
-    return Work(SourceOptions(path, tuple(Address(*each) for each in brokers), token, *checks), *others)
+    login = NO_LOGIN if token is None else BrokerLogin(*json.loads(token))
+    return Work(SourceOptions(path, tuple(Address(*each) for each in brokers), login, *checks), *others)
 
 
 settle()

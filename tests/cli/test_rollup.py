@@ -154,7 +154,7 @@ def test_a_file_of_nodes(tmp_path: Path, capsys: Captured) -> None:
 def test_nodes_by_name() -> None:
     assert parse_nodes(("north=/x=y", "s.2=b")) == [("north", "/x=y"), ("s.2", "b")]
     assert parse_nodes(("./x=y",)) == [("", "./x=y")]
-    assert parse_source("a:1,b:2", True, "t") == {"brokers": "a:1,b:2", "token": "t"}
+    assert parse_source("a:1,b:2", True, {"token": "t", "user": None}) == {"brokers": "a:1,b:2", "token": "t"}
 
 
 def test_a_pattern_that_means_no_stream(tmp_path: Path, capsys: Captured) -> None:

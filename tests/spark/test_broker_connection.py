@@ -12,7 +12,7 @@ from tailrace.protocol import messages as m
 from tailrace.protocol.places import From
 from tailrace.shard.frame import pack_frame
 from tailrace.spark import broker_connection
-from tailrace.spark.broker_connection import BrokerConnection, parse_listing
+from tailrace.spark.broker_connection import BrokerConnection, BrokerLogin, parse_listing
 from tests.protocol.plain_codec import PlainCodec
 
 FRAMES = pack_frame(b"one") + pack_frame(b"two")
@@ -70,7 +70,7 @@ def script(answers: Callable[[m.Subscribe], list[m.Response]]) -> Script:
 
 def test_a_place_costs_no_message(request: pytest.FixtureRequest) -> None:
     broker = serve(script(lambda asked: [m.Subscribed(asked.id, 7, 3, 9)]), request)
-    with BrokerConnection([broker.address], "secret") as connection:
+    with BrokerConnection([broker.address], BrokerLogin("secret")) as connection:
         assert connection.place("ü", From("time", 5)) == m.Subscribed(1, 7, 3, 9)
     broker.close()
     hello, subscribe, _ = broker.heard
@@ -81,7 +81,7 @@ def test_a_place_costs_no_message(request: pytest.FixtureRequest) -> None:
 
 def test_a_place_at_the_end_ends_by_itself(request: pytest.FixtureRequest) -> None:
     broker = serve(script(lambda asked: [m.Subscribed(asked.id, 9, 3, 9), m.Ended(asked.id, 9)]), request)
-    with BrokerConnection([broker.address], None) as connection:
+    with BrokerConnection([broker.address]) as connection:
         assert connection.place("a", From("time", 5)).next_seq == 9
         assert connection.place("a", From("time", 6)).next_seq == 9
     broker.close()
@@ -94,7 +94,7 @@ def test_chunks_of_a_range_are_granted_again(request: pytest.FixtureRequest) -> 
         return [m.Subscribed(asked.id, 5, 0, 9), chunk, m.Ping(), chunk, m.Ended(asked.id, 9)]
 
     broker = serve(script(answers), request)
-    with BrokerConnection([broker.address], None) as connection:
+    with BrokerConnection([broker.address]) as connection:
         chunks = list(connection.chunks("a", 5, 9))
     assert [(bytes(chunk.frames), chunk.trimmed) for chunk in chunks] == [(FRAMES, False)] * 2
     broker.close()
@@ -109,7 +109,7 @@ def test_what_was_trimmed_is_told_with_the_chunk_behind_it(request: pytest.Fixtu
         return [m.Subscribed(asked.id, 6, 6, 12), chunk, chunk, trimmed, chunk, m.Ended(asked.id, 12)]
 
     broker = serve(script(answers), request)
-    with BrokerConnection([broker.address], None) as connection:
+    with BrokerConnection([broker.address]) as connection:
         assert [chunk.trimmed for chunk in connection.chunks("a", 5, 12)] == [True, False, True]
 
 
@@ -125,14 +125,14 @@ def test_what_the_broker_refuses_is_raised(
     request: pytest.FixtureRequest, answer: Callable[[m.Subscribe], list[m.Response]]
 ) -> None:
     broker = serve(script(answer), request)
-    with BrokerConnection([broker.address], None) as connection, pytest.raises(BrokerError, match="damaged"):
+    with BrokerConnection([broker.address]) as connection, pytest.raises(BrokerError, match="damaged"):
         list(connection.chunks("a", 0, 9))
 
 
 def test_a_broker_that_does_not_want_us(request: pytest.FixtureRequest) -> None:
     broker = serve(lambda _request: [m.Failed("denied", "another token", True)], request)
     with pytest.raises(Denied, match="another token"):
-        BrokerConnection([broker.address], "wrong")
+        BrokerConnection([broker.address], BrokerLogin("wrong"))
 
 
 def test_a_broker_that_goes_away(request: pytest.FixtureRequest) -> None:
@@ -142,7 +142,7 @@ def test_a_broker_that_goes_away(request: pytest.FixtureRequest) -> None:
         return [m.Welcome(1, (), "test/1", "n", 0, {})]
 
     broker = serve(answer, request)
-    with BrokerConnection([broker.address], None) as connection:
+    with BrokerConnection([broker.address]) as connection:
         threading.excepthook = lambda _args: None
         try:
             with pytest.raises(ConnectionLost):
@@ -155,17 +155,17 @@ def test_a_broker_that_is_silent(request: pytest.FixtureRequest, monkeypatch: py
     monkeypatch.setattr(broker_connection, "ANSWER_TIMEOUT_S", 0.05)
     broker = serve(lambda _request: [], request)
     with pytest.raises(OperationTimeout, match="has sent nothing for"):
-        BrokerConnection([broker.address], None)
+        BrokerConnection([broker.address])
 
 
 def test_addresses_are_tried_in_turn(request: pytest.FixtureRequest) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         dead = Address("127.0.0.1", unused.getsockname()[1])
     broker = serve(script(lambda _asked: []), request)
-    with BrokerConnection([dead, broker.address], None) as connection:
+    with BrokerConnection([dead, broker.address]) as connection:
         assert connection.address == broker.address
     with pytest.raises(ConnectFailed, match="is the broker running there"):
-        BrokerConnection([dead], None)
+        BrokerConnection([dead])
 
 
 def test_bytes_that_no_broker_sends() -> None:
@@ -179,7 +179,7 @@ def test_bytes_that_no_broker_sends() -> None:
         thread = threading.Thread(target=talk)
         thread.start()
         with pytest.raises((BrokerFault, ConnectionLost)):
-            BrokerConnection([Address("127.0.0.1", listener.getsockname()[1])], None)
+            BrokerConnection([Address("127.0.0.1", listener.getsockname()[1])])
         thread.join()
 
 

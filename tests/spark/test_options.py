@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tailrace.core.address import Address
+from tailrace.spark.broker_connection import BrokerLogin
 from tailrace.spark.options import InvalidOption, Options, parse_options
 from tailrace.spark.places import EVERYTHING, Place, Range
 from tailrace.spark.source import SourceOptions
@@ -32,7 +33,8 @@ def test_all_of_them_whatever_their_case() -> None:
             "failOnDataLoss": "false",
         }
     )
-    assert options.source == SourceOptions("", (Address("a", 1), Address("b", 2)), "secret", True)
+    brokers = (Address("a", 1), Address("b", 2))
+    assert options.source == SourceOptions("", brokers, BrokerLogin("secret"), True)
     assert options.streams == ("orders.*", "news")
     assert options.range == Range(Place("seq", 5), Place("time", 1_795_219_200_000_000))
     assert options.skip_bad

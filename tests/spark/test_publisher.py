@@ -15,6 +15,7 @@ from tailrace.protocol import messages as m
 from tailrace.protocol.opcodes import Op
 from tailrace.shard.frame import pack_frame
 from tailrace.spark import publisher as module
+from tailrace.spark.broker_connection import NO_LOGIN
 from tailrace.spark.publisher import NumberedPublisher
 from tailrace.spark.sink import write_rows
 from tests.spark.test_broker_connection import FakeBroker, serve
@@ -24,7 +25,7 @@ WELCOME = m.Welcome(1, (m.PRODUCERS_FEATURE,), "test/1", "n", 0, {})
 
 
 def make(*addresses: Address, producer: bytes = b"p") -> NumberedPublisher:
-    return NumberedPublisher(addresses, None, producer, m.Ack.APPENDED)
+    return NumberedPublisher(addresses, NO_LOGIN, producer, m.Ack.APPENDED)
 
 
 def answering(request: pytest.FixtureRequest, answer: m.Response) -> FakeBroker:

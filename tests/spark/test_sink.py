@@ -13,6 +13,7 @@ from tailrace.core.address import Address
 from tailrace.errors import InvalidStreamName, MessageTooLarge
 from tailrace.protocol.messages import Ack
 from tailrace.spark import sink
+from tailrace.spark.broker_connection import NO_LOGIN
 from tailrace.spark.publisher import NumberedPublisher
 from tailrace.spark.sink import RowsChanged, WrongRows, check_columns, split, write_rows
 from tests.system.node import Node, running
@@ -65,7 +66,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 def publisher(node: Node, producer: bytes) -> NumberedPublisher:
-    return NumberedPublisher([Address("127.0.0.1", node.port)], None, producer, Ack.APPENDED)
+    return NumberedPublisher([Address("127.0.0.1", node.port)], NO_LOGIN, producer, Ack.APPENDED)
 
 
 def read(node: Node, stream: str) -> list[tailrace.Message]:

@@ -6,6 +6,7 @@ import pytest
 
 from tailrace.core.address import Address
 from tailrace.protocol.messages import Ack
+from tailrace.spark.broker_connection import BrokerLogin
 from tailrace.spark.options import InvalidOption
 from tailrace.spark.sink_options import SinkOptions, parse_sink_options
 
@@ -17,8 +18,10 @@ def test_what_is_said() -> None:
     found = parse_sink_options(
         {"Brokers": "a:1, b:2", "token": "t", "stream": "s", "ack": "Replicated", "replicas": "2", "producer": "p"}
     )
-    assert found == SinkOptions(BROKERS, "t", "s", Ack.REPLICATED, 2, "p")
+    assert found == SinkOptions(BROKERS, BrokerLogin("t"), "s", Ack.REPLICATED, 2, "p")
     assert parse_sink_options({"brokers": "a:1", "ack": "replicated"}).replicas == 1
+    found = parse_sink_options({"brokers": "a:1", "User": "ann", "password": "p"})
+    assert found.login == BrokerLogin(None, "ann", "p")
 
 
 @pytest.mark.parametrize(
@@ -29,6 +32,9 @@ def test_what_is_said() -> None:
         ({"brokers": "a:x"}, "the option brokers"),
         ({"brokers": "a:1", "streams": "s"}, "unknown option 'streams'"),
         ({"brokers": "a:1", "stream": "a b"}, "the option stream"),
+        ({"brokers": "a:1", "user": "ann"}, "the option user goes with"),
+        ({"brokers": "a:1", "password": "p"}, "a password goes with the option user"),
+        ({"brokers": "a:1", "user": "ann", "password": "p", "token": "t"}, "and not with a token"),
         ({"brokers": "a:1", "ack": "none"}, "appended, synced, replicated"),
         ({"brokers": "a:1", "replicas": "2"}, "goes with ack=replicated"),
         ({"brokers": "a:1", "ack": "replicated", "replicas": "0"}, "from 1 on"),

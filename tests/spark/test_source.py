@@ -4,6 +4,7 @@ import pickle
 from pathlib import Path
 
 from tailrace.core.address import Address
+from tailrace.spark.broker_connection import BrokerLogin
 from tailrace.spark.broker_source import BrokerSource
 from tailrace.spark.directory_source import DirectorySource
 from tailrace.spark.source import SourceOptions, open_source
@@ -17,5 +18,5 @@ def test_options_say_which_source(tmp_path: Path) -> None:
 
 
 def test_options_go_to_the_tasks() -> None:
-    options = SourceOptions("/data", (Address("a", 1),), "secret", True)
+    options = SourceOptions("/data", (Address("a", 1),), BrokerLogin("secret"), True)
     assert pickle.loads(pickle.dumps(options)) == options

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tailrace.core.address import Address
+from tailrace.spark.broker_connection import BrokerLogin
 from tailrace.spark.rollup.engine import ChooseEngine, EngineError
 from tailrace.spark.rollup.job import Job, run_job
 from tailrace.spark.rollup.source import RollupDataSource, to_options
@@ -45,7 +46,9 @@ def test_a_task_that_fails(tmp_path: Path, spark_engine: ChooseEngine) -> None:
 
 
 def test_options_are_the_same_on_the_other_side(tmp_path: Path) -> None:
-    work = Work(SourceOptions("", (Address("h", 1), Address("::1", 2)), "secret"), "out", "node", True)
+    work = Work(
+        SourceOptions("", (Address("h", 1), Address("::1", 2)), BrokerLogin("t", "ann", "secret")), "out", "node", True
+    )
     options = to_options(work, tmp_path)
     assert "secret" not in options["work"]
     reader = RollupDataSource(options).reader(None)
