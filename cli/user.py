@@ -135,7 +135,7 @@ def passwd(name: str, token: bool, password_file: Path | None, path: Path) -> in
 @limit_options
 @file_option
 def limit(name: str, path: Path, **limits: int | None) -> int:
-    """Bound the user NAME. What is not given stays as it is."""
+    """Bound the user NAME. Limits that are not given stay as they are."""
     if not any(value is not None for value in limits.values()):
         raise click.UsageError("which limit? Give one of the options")
     with _editing(path) as users:

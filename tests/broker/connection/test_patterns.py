@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tailrace.broker.connection import patterns
-from tailrace.broker.streams import listing
 from tailrace.broker.streams.refused import OnResult, Refused
 from tailrace.protocol.errors import Code
 from tests.broker.world import Peer, World, world
@@ -112,8 +111,7 @@ def test_bounds(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = f"err subscriptions this connection has subscriptions of {count} patterns, which is its limit"
     assert ask(node, peer, "sub more.* new")[0] == [refused]
     names_of(node, "many")
-    for module in (patterns, listing):
-        monkeypatch.setattr(module, "NAMES_MAX", 2)
+    monkeypatch.setattr(patterns, "NAMES_MAX", 2)
     assert ask(node, node.connect(), "sub many.* new")[0] == ["ok sub many.* 4"], "page after page"
     monkeypatch.setattr(patterns, "PAGES_MAX", 1)
     refused = "err overloaded more than 2 streams begin with 'many.': choose a longer beginning"
