@@ -65,6 +65,7 @@ class Connection(ABC):
         "encrypted",
         "eof",
         "fd",
+        "held_bytes",
         "identity",
         "lingering_since_s",
         "out",
@@ -92,6 +93,7 @@ class Connection(ABC):
         self.blocked = self.closed = self.eof = False
         self.paused = NOT_PAUSED
         self.lingering_since_s = 0.0
+        self.held_bytes = 0  # of something that has begun and not ended; they count in `services.partial_bytes`
         self.accepted_s = self.progress_s = services.now_s
         self._interest = _IN
         self._unsent_bytes = 0
@@ -109,11 +111,6 @@ class Connection(ABC):
     def used_s(self) -> float:
         """When it was last of use to its peer."""
         return self.progress_s
-
-    @property
-    def held_bytes(self) -> int:
-        """Of something that has begun and not ended. They count in `services.partial_bytes`."""
-        return 0
 
     @property
     def evictable(self) -> bool:

@@ -64,7 +64,6 @@ class ClientConnection(Connection):
         "current",
         "cursors",
         "delivery",
-        "held_bytes",
         "held_up",
         "is_free",
         "life_s",
@@ -93,7 +92,6 @@ class ClientConnection(Connection):
         self.moved_s = float("-inf")
         self.window_slot = -1  # the sibling most published to, see `broker.connection.migration`
         self.window_messages = self.window_away = 0
-        self.held_bytes = 0  # of a request that has begun and not ended
         self.read_bytes = READ_BYTES_MIN  # at most, of the next read
         self._commanded = False  # whether the last read asked for anything but publishes
         self._recv_into = sock.recv_into

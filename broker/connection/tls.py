@@ -33,7 +33,7 @@ COMPLAINT_S = 1.0  # between two log lines about handshakes that failed
 class TLSNewcomer(UndetectedConnection):
     """A connection under TLS whose protocol is not known yet."""
 
-    __slots__ = ("_held_bytes", "handshakes", "open", "secured")
+    __slots__ = ("handshakes", "open", "secured")
 
     secured: TLSTransport
 
@@ -51,7 +51,6 @@ class TLSNewcomer(UndetectedConnection):
         self.handshakes = handshakes
         self.secured = transport
         self.open = False  # the handshake is done
-        self._held_bytes = 0
 
     def readable(self) -> None:
         if self.lingering_since_s:
@@ -124,15 +123,11 @@ class TLSNewcomer(UndetectedConnection):
         self.secured.put_back(bytes(services.receive_view[:count]))
         self._sniff(services.receive_buffer[0])
 
-    @property
-    def held_bytes(self) -> int:
-        return self._held_bytes
-
     def _hold(self, nbytes: int) -> None:
         """Account for what OpenSSL holds of a message of the handshake, or a record, that has not ended."""
         services = self.services
-        services.partial_bytes += nbytes - self._held_bytes
-        self._held_bytes = nbytes
+        services.partial_bytes += nbytes - self.held_bytes
+        self.held_bytes = nbytes
         if nbytes and services.partial_bytes > services.settings.max_partial_bytes:
             free_unfinished(services)
 
