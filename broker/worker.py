@@ -269,7 +269,8 @@ class Worker:
         self.timers.every(SAVE_S, self._save_clock)
         self.timers.every(DROP_EVERY_S, self._drop_old_chunks)
         self._save_clock()
-        self.timers.every(self.settings.heartbeat_s / TICKS_AN_INTERVAL, self._beat_hearts)
+        tick_s = self.settings.heartbeat_s / TICKS_AN_INTERVAL
+        self.timers.every(tick_s, lambda: self.heartbeats.tick(self.services.now_s))
         self.control.send("ready")
         if own:
             self._own(asks=True)
@@ -556,9 +557,6 @@ class Worker:
 
     def _save_clock(self) -> None:
         self.syncer.request(self.aging, None)
-
-    def _beat_hearts(self) -> None:
-        self.heartbeats.tick(self.services.now_s)
 
     def _seldom(self) -> None:
         if self.owner.catalog.owning:

@@ -15,11 +15,10 @@ from typing import Any
 
 from tailrace.broker.access.identity import Identity, Proof
 from tailrace.broker.access.rules import Right
-from tailrace.broker.access.users import producer_prefix
 from tailrace.broker.connection import hello_login
 from tailrace.broker.connection.client import READ_BYTES_MAX
 from tailrace.broker.connection.heartbeat import Heartbeats
-from tailrace.broker.connection.hello_login import GreetedClient
+from tailrace.broker.connection.hello_login import ANOTHERS_TEXT, GreetedClient
 from tailrace.broker.connection.listing import Listings
 from tailrace.broker.connection.login import NO_LOGIN_TEXT, Logins
 from tailrace.broker.connection.singles import SINGLE_ACK_MAX, Singles
@@ -36,7 +35,6 @@ from tailrace.broker.replication.downstream.session import FollowerSession, Node
 from tailrace.broker.routing.batch import FramePublication, RunPublication
 from tailrace.broker.routing.route import Route
 from tailrace.broker.services import Services
-from tailrace.broker.streams.deduplication import is_by_producer
 from tailrace.broker.streams.owner import Refused
 from tailrace.protocol import consuming as c
 from tailrace.protocol import listing
@@ -54,7 +52,6 @@ NODE_PENDING_MAX = 1 << 16  # answers to another node that are not known yet; it
 CREDIT_MAX_BYTES = 1 << 62  # of one subscription; more is as good as none
 LEAVING_TEXT = "this worker is being replaced; send this to its successor"
 TOKEN_TEXT = "this broker wants its token in HELLO; this one is missing or wrong"
-ANOTHERS_TEXT = "the id of this producer does not begin as WELCOME says that this user's do; nothing of this was logged"
 UNKNOWN_HANDLE_TEXT = "handle {handle} stands for no stream; OPEN it first"
 
 _publish_cy = load("tailrace.protocol.publish_cy")
@@ -213,8 +210,7 @@ class BinaryClient(GreetedClient):
     def greet(self, message: m.Hello, proof: bytes | None = None) -> None:
         access = self.services.access
         if not access.admits(self.identity):
-            text = NO_LOGIN_TEXT if access.has_users else TOKEN_TEXT
-            self.end_with(Code.DENIED, text)
+            self.end_with(Code.DENIED, NO_LOGIN_TEXT if access.has_users else TOKEN_TEXT)
             return
         self.codec.features = features = FEATURES.intersection(message.features)
         if r.FEATURE in features:
@@ -273,13 +269,9 @@ class BinaryClient(GreetedClient):
             "max_handles": settings.max_handles,
             "max_subscriptions": settings.max_subscriptions,
         }
-        software = f"tailrace/{program_version()}"
-        node, slot, prefix = self.binary.node.node_id, self.binary.slot, self._producer_prefix() or None
-        return m.Welcome(m.VERSION, tuple(sorted(features)), software, node, slot, limits, proof, prefix)
-
-    def _producer_prefix(self) -> bytes:
-        """Empty if its producers may have any id: without users, and for nodes, which publish for their clients."""
-        return producer_prefix(self.identity.user) if self.services.access.has_users and not self.bound else b""
+        node, slot, software = self.binary.node.node_id, self.binary.slot, f"tailrace/{program_version()}"
+        spoken, prefix = tuple(sorted(features)), self.producer_prefix or None
+        return m.Welcome(m.VERSION, spoken, software, node, slot, limits, proof, prefix)
 
     def malformed(self, message: m.Malformed) -> None:
         self.services.metrics.refused.add(message.error.code)
@@ -330,7 +322,7 @@ class BinaryClient(GreetedClient):
                 self.refuse_request(Op.PUBLISH, message.request, refused.code, refused.text)
                 return
             names.append(name)
-        if self.services.access.has_users and not is_by_producer(message.frames, self._producer_prefix()):
+        if self.is_by_another(message.frames):
             self.refuse_request(Op.PUBLISH, message.request, Code.PRODUCER, ANOTHERS_TEXT)
             return
         frames = message.frames if message.owned and len(names) == 1 else bytearray(message.frames)

@@ -6,13 +6,17 @@ from abc import abstractmethod
 from typing import NamedTuple
 
 from tailrace.broker.access.identity import LoginFailure, Proof
-from tailrace.broker.access.users import MARK_BYTES
+from tailrace.broker.access.users import MARK_BYTES, producer_prefix
 from tailrace.broker.connection.client import ClientConnection
 from tailrace.broker.connection.login import Logins
+from tailrace.broker.routing.batch import StampableFrames
+from tailrace.broker.streams.deduplication import is_by_producer
 from tailrace.protocol import messages as m
 from tailrace.protocol.errors import Code
 from tailrace.protocol.messages import pack
 from tailrace.protocol.scram import MECHANISM, ScramError, ScramServer, ScramVerifier
+
+ANOTHERS_TEXT = "the id of this producer does not begin as WELCOME says that this user's do; nothing of this was logged"
 
 
 class ScramLogin(NamedTuple):
@@ -37,6 +41,15 @@ class GreetedClient(ClientConnection):
     @abstractmethod
     def greet(self, message: m.Hello, proof: bytes | None = None) -> None:
         """Answer a HELLO: it is known who the peer is. `proof`: the broker's own, after a login with SCRAM."""
+
+    @property
+    def producer_prefix(self) -> bytes:
+        """Empty if its producers may have any id: without users, and for nodes, which publish for their clients."""
+        return producer_prefix(self.identity.user) if self.services.access.has_users and not self.bound else b""
+
+    def is_by_another(self, frames: StampableFrames) -> bool:
+        """Whether any of these messages is numbered by a producer that cannot be this user's."""
+        return self.services.access.has_users and not is_by_producer(frames, self.producer_prefix)
 
     @abstractmethod
     def say(self, envelope: bytes) -> None: ...

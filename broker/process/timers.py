@@ -14,7 +14,7 @@ def now_us() -> int:
 class Periodic:
     __slots__ = ("due_s", "interval_s", "run")
 
-    def __init__(self, interval_s: float, run: Callable[[], None], now_s: float) -> None:
+    def __init__(self, interval_s: float, run: Callable[[], object], now_s: float) -> None:
         self.interval_s = interval_s
         self.run = run
         self.due_s = now_s + interval_s
@@ -30,7 +30,7 @@ class Timers:
         self._tasks: list[Periodic] = []
         self.next_due_s = float("inf")
 
-    def every(self, interval_s: float, run: Callable[[], None]) -> None:
+    def every(self, interval_s: float, run: Callable[[], object]) -> None:
         if interval_s <= 0:
             raise ValueError(f"a periodic task needs an interval over 0 s, not {interval_s}")
         self._tasks.append(Periodic(interval_s, run, self._clock()))
