@@ -66,18 +66,21 @@ def wheel(sources: Path) -> Path:
     return building.make_wheel(sources, TAILRACE_DISABLE_COMPILED="1")
 
 
-def make_guest(folder: Path, *further: str) -> Path:
-    """The Python of a fresh environment, which sees the dependencies of this one, `further` modules of it, and nothing
-    else of it.
-    """
+def make_guest(folder: Path) -> Path:
+    """The Python of a fresh environment, which sees the dependencies of this one and nothing else of it."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True, timeout=WAIT_S)
-    dependencies = folder / "dependencies"
-    dependencies.mkdir()
     (site,) = (folder / "venv").glob("lib/python*/site-packages")
-    (site / "dependencies.pth").write_text(f"{dependencies}\n")
-    for name in ("click", "google_crc32c", "msgpack", "rich", "markdown_it", "mdurl", "pygments", *further):
-        (dependencies / name).symlink_to(Path(click.__file__).parents[1] / name)
+    dependencies = ("click", "google_crc32c", "msgpack", "rich", "markdown_it", "mdurl", "pygments")
+    (site / "dependencies.pth").write_text(f"{link(folder / 'dependencies', *dependencies)}\n")
     return folder / "venv" / "bin" / "python"
+
+
+def link(folder: Path, *modules: str) -> Path:
+    """Makes a folder with these installed modules."""
+    folder.mkdir()
+    for name in modules:
+        (folder / name).symlink_to(Path(click.__file__).parents[1] / name)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +110,19 @@ def install_supervisor(python: Path) -> None:
             shutil.copy(str(distribution.locate_file(file)), target)
 
 
-def run(python: Path, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    cwd = cwd or python.parents[1]  # not this checkout, whose folders Python would take for packages
-    return subprocess.run([python, *arguments], cwd=cwd, capture_output=True, text=True, timeout=WAIT_S, check=False)
+def run(
+    python: Path, *arguments: str, cwd: Path | None = None, further: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs it, also with the modules in the folder `further`."""
+    return subprocess.run(
+        [python, *arguments],
+        cwd=cwd or python.parents[1],  # not this checkout, whose folders Python would take for packages
+        env={**os.environ, "PYTHONPATH": str(further)} if further else None,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
 
 
 def test_all_of_it_is_one_package(wheel: Path) -> None:
@@ -197,13 +210,12 @@ FOR_PYTEST = ("pytest", "_pytest", "py.py", "pluggy", "iniconfig", "packaging")
 
 
 @pytest.mark.slow
-def test_an_applications_tests_have_a_broker(tmp_path: Path, wheel: Path) -> None:
-    guest = make_guest(tmp_path, *SERVER_PACKAGES, *FOR_PYTEST)
-    install(guest, wheel)
+def test_an_applications_tests_have_a_broker(tmp_path: Path, guest: Path) -> None:
+    further = link(tmp_path / "further", *SERVER_PACKAGES, *FOR_PYTEST)
     application = tmp_path / "application"
     application.mkdir()
     (application / "test_orders.py").write_text(APPLICATIONS_TESTS)
-    done = run(guest, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=application)
+    done = run(guest, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=application, further=further)
     assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 

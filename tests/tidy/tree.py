@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import os
 from collections.abc import Iterator
 from functools import cache
@@ -70,7 +71,9 @@ def room_of(module: str) -> str:
 
 @cache
 def parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(), filename=str(path))
+    found = ast.parse(path.read_text(), filename=str(path))
+    gc.freeze()  # these nodes are kept, and the garbage collector would look at all of them again and again
+    return found
 
 
 @cache
