@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 PYTHON ?=
 EXTRAS ?= dev
 
+# What pyproject.toml says that the package is built with, a line each.
+BUILD_REQUIRES := import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires'], sep='\n')
 # The sources of the compiled leaves.
 LEAF_SOURCES := $(wildcard shard/*_cy.py protocol/*_cy.py broker/*/*_cy.py */*.pxd */*/*.pxd */*.h) shard/leaves.py \
 	setup.py
@@ -22,26 +24,31 @@ help:  ## list the targets
 setup: $(VENV)/.leaves  ## make .venv, install tailrace and its test dependencies, build the leaves
 
 leaves:  ## build the compiled leaves anew, such as after installing a compiler
-	@rm -f $(VENV)/.leaves
+	@rm -f $(VENV)/.built
 	@$(MAKE) --no-print-directory setup
 
 $(VENV)/.made: | scripts/find-python
 	@python="$(PYTHON)"; python="$${python:-$$(scripts/find-python)}" && [ -n "$$python" ] || exit 1; \
 	echo "making $(VENV) with $$python ($$("$$python" --version))"; \
 	"$$python" -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }
+	$(BIN)/python -c "$(BUILD_REQUIRES)" | $(BIN)/python -m pip install --quiet --disable-pip-version-check -r /dev/stdin
 	@touch $@
 
-# The leaves are built by their own rule, where the message about a missing compiler can be seen.
+# The leaves are built by their own rule, where the message about a missing compiler can be seen, and with `make test`
+# while this one installs the rest.
 # A folder called tailrace, which older checkouts had, would hide the package.
 $(VENV)/.installed: $(VENV)/.made pyproject.toml
 	@[ ! -d tailrace ] || find tailrace -depth \( -name '*.pyc' -o -name '*.so' -o -type d -empty \) -delete
 	env -u TAILRACE_REQUIRE_COMPILED TAILRACE_DISABLE_COMPILED=1 \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[$(EXTRAS)]'
 	@touch $@
 
-$(VENV)/.leaves: $(VENV)/.installed $(LEAF_SOURCES)
+$(VENV)/.built: $(VENV)/.made $(LEAF_SOURCES)
 	@rm -f shard/*_cy.*.so protocol/*_cy.*.so broker/*/*_cy.*.so
 	$(BIN)/python setup.py --quiet build_ext --inplace --parallel 2
+	@touch $@
+
+$(VENV)/.leaves: $(VENV)/.installed $(VENV)/.built
 	@$(BIN)/python -m tailrace.shard.leaves
 	@touch $@
 
