@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
@@ -22,7 +22,7 @@ from tailrace.spark.rollup import tasks
 from tailrace.spark.rollup.day_plan import plan_day
 from tailrace.spark.rollup.engine import EngineError
 from tailrace.spark.rollup.local import LocalEngine
-from tailrace.spark.rollup.store import Store
+from tailrace.spark.rollup.store import Store, StoreInUse
 from tailrace.spark.rollup.tasks import TaskResult, Work
 from tailrace.spark.rollup.units import Task, Unit
 from tailrace.spark.slices import Slice
@@ -111,6 +111,12 @@ def test_processes_end_with_the_one_that_is_killed(tmp_path: Path) -> None:
         wait_for(lambda: not any(worker.is_running() for worker in workers), "they are gone")
 
 
+def is_free(out: Path) -> bool:
+    with suppress(StoreInUse), Store(out).locked():
+        return True
+    return False
+
+
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     """The whole command, cold: the tables are as they were or as they should be, and a last run ends it."""
     if interpreted_wanted():
@@ -137,6 +143,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
                 run.wait(choice.uniform(took_s / 2, took_s))
             except subprocess.TimeoutExpired:
                 run.kill()
+        wait_for(lambda: is_free(tmp_path / "out"), "its processes are gone, too")
         with Store(tmp_path / "out").locked():
             assert read_tables(tmp_path / "out", DAY) in (before, after)
     subprocess.run(command, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
