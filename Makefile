@@ -9,8 +9,9 @@ BIN := $(VENV)/bin
 PYTHON ?=
 EXTRAS ?= dev
 
-# What pyproject.toml says that the package is built with, a line each.
-BUILD_REQUIRES := import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires'], sep='\n')
+# Prints what the package is built with, by pyproject.toml, one requirement a line.
+BUILD_REQUIRES := import tomllib; project = tomllib.load(open('pyproject.toml', 'rb')); \
+	print(*project['build-system']['requires'], sep='\n')
 # The sources of the compiled leaves.
 LEAF_SOURCES := $(wildcard shard/*_cy.py protocol/*_cy.py broker/*/*_cy.py */*.pxd */*/*.pxd */*.h) shard/leaves.py \
 	setup.py
