@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Its compiler takes what is quickly made, and one thread collects what is garbage."""
+QUICK = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+"""Its compiler takes what is quickly made; one thread collects garbage, and not because there are many classes; Spark's
+own jars are not verified."""
 
 
 def with_quick_java() -> dict[str, str]:

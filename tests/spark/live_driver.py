@@ -1,8 +1,10 @@
-"""A driver with two live queries on one node, one of its files and one over a connection; to be killed."""
+"""A driver with three live queries on one node, to be killed: one of its files, one over a connection, and one that
+copies what it reads to other streams of the node."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -37,11 +39,27 @@ def follow(session: Any, options: dict[str, str], folder: Path, *, to_the_end: b
     return (sink.trigger(availableNow=True) if to_the_end else sink.trigger(processingTime="0 seconds")).start()
 
 
+def copy(session: Any, data: str, broker: str, folder: Path, *, to_the_end: bool = False) -> Any:
+    """Starts the query, with its checkpoint in `folder`, that copies each stream `X` to `copy.X`."""
+    rows = session.readStream.format("tailrace").option("streams", STREAMS)
+    if not to_the_end:
+        rows = rows.option("maxRowsPerBatch", str(ROWS_PER_BATCH))
+    live = rows.schema("stream string, payload binary").load(data)
+    live = live.selectExpr("concat('copy.', stream) stream", "payload")
+    sink = live.writeStream.format("tailrace").option("brokers", broker)
+    sink = sink.option("checkpointLocation", str(folder / "checkpoint"))
+    return (sink.trigger(availableNow=True) if to_the_end else sink.trigger(processingTime="0 seconds")).start()
+
+
 if __name__ == "__main__":
     data, broker, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     session = local_session("live", cores="2", settings=SETTINGS)
-    sources = {"path": {"path": data}, "brokers": {"brokers": broker}}
-    queries = {name: follow(session, options, folder / name) for name, options in sources.items()}
+    starts: dict[str, Callable[[], Any]] = {
+        "path": lambda: follow(session, {"path": data}, folder / "path"),
+        "brokers": lambda: follow(session, {"brokers": broker}, folder / "brokers"),
+        "copy": lambda: copy(session, data, broker, folder / "copy"),
+    }
+    queries = {name: start() for name, start in starts.items()}
     while True:
         with suppress(StreamingQueryException):
             session.streams.awaitAnyTermination()
@@ -49,4 +67,4 @@ if __name__ == "__main__":
         for name, query in queries.items():
             if not query.isActive:
                 assert TOO_SLOW in str(query.exception()), query.exception()
-                queries[name] = follow(session, sources[name], folder / name)
+                queries[name] = starts[name]()

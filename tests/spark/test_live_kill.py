@@ -19,14 +19,17 @@ import pytest
 
 import tailrace
 from tailrace.shard.leaves import interpreted_wanted
-from tests.spark.live_driver import follow
+from tests.spark.live_driver import copy, follow
 from tests.system.node import Node, running, wait_for
 from tests.tidy import tree
 
-ROUNDS = int(os.environ.get("TAILRACE_KILL_ROUNDS", "1"))  # of both queries at once (docs/spark.md)
+ROUNDS = int(os.environ.get("TAILRACE_KILL_ROUNDS", "1"))  # of all queries at once (docs/spark.md)
 QUERIES = ("path", "brokers")
+COPY = "copy"
 MARKS = ("checkpoint/offsets", "rows/_spark_metadata", "checkpoint/commits")
-"""What a query writes in each batch, in this order."""
+"""What a query writes in each batch, in this order; the copy has no rows there."""
+COPIED_MIN = 2
+"""Batches of the copy before a kill."""
 BATCHES_MAX = 4
 EARLY_EVERY = 5
 """In each round of so many the kill may come before the first batch."""
@@ -46,7 +49,8 @@ class Point(NamedTuple):
 
 
 def choose(choice: random.Random, number: int) -> Point:
-    query, mark = choice.choice(QUERIES), choice.choice(MARKS)
+    query = choice.choice([*QUERIES, COPY])
+    mark = choice.choice([each for each in MARKS if query != COPY or each.startswith("checkpoint")])
     if number % EARLY_EVERY == EARLY_EVERY - 1:
         return Point(query, mark, 0, choice.uniform(0, 10))
     return Point(query, mark, choice.randint(2, BATCHES_MAX), choice.choice([0.0, choice.uniform(0, 0.5)]))
@@ -82,7 +86,7 @@ class Publisher:
 
 
 class Followed:
-    """Two queries, and how far they are."""
+    """The queries, and how far they are."""
 
     def __init__(self, node: Node, folder: Path) -> None:
         self.node, self.folder = node, folder
@@ -97,7 +101,7 @@ class Followed:
         )
 
     def committed(self) -> dict[str, int]:
-        return {query: self.count(query, "checkpoint/commits") for query in QUERIES}
+        return {query: self.count(query, "checkpoint/commits") for query in (*QUERIES, COPY)}
 
     def run_and_kill(self, point: Point) -> str:
         """Returns what was killed."""
@@ -105,20 +109,24 @@ class Followed:
         with log_file.open("wb") as log:
             driver = subprocess.Popen(self.command, cwd=tree.ROOT, stdout=log, stderr=log, start_new_session=True)
         try:
-            goal = self.count(point.query, point.mark) + point.batches
 
-            def is_there() -> bool:
-                assert driver.poll() is None, log_file.read_text()
-                return not point.batches or self.count(point.query, point.mark) >= goal
+            def wait(query: str, mark: str, goal: int) -> None:
+                def is_there() -> bool:
+                    assert driver.poll() is None, log_file.read_text()
+                    return self.count(query, mark) >= goal
 
-            wait_for(is_there, f"{point} ({log_file})", WAIT_S, 0.002)
+                wait_for(is_there, f"{point} ({log_file})", WAIT_S, 0.002)
+
+            if point.batches:
+                wait(COPY, "checkpoint/commits", before[COPY] + COPIED_MIN)
+                wait(point.query, point.mark, self.count(point.query, point.mark) + point.batches)
             time.sleep(point.then_s)
         finally:
             kill(driver)
         after = self.committed()
         return ", ".join(
             f"{query} {after[query] - before[query]} batches" + " and amid one" * self._is_amid(query)
-            for query in QUERIES
+            for query in (*QUERIES, COPY)
         )
 
     def _is_amid(self, query: str) -> bool:
@@ -129,6 +137,25 @@ class Followed:
         rest = follow(session, self.options[query], self.folder / query, to_the_end=True)
         assert rest.awaitTermination(WAIT_S)
         return session.read.parquet(str(self.folder / query / "rows")).toArrow()
+
+    def finish_copy(self, session: Any, sent: Counter[str]) -> None:
+        """Copies all the rest, and its last batch twice; each message of these counts is copied once, in its order."""
+        done, commits = self.count(COPY, "checkpoint/commits"), self.folder / COPY / "checkpoint" / "commits"
+        self._copy(session)
+        last = self.count(COPY, "checkpoint/commits") - 1
+        assert last >= done
+        for path in commits.glob(f"*{last}*"):  # as if the driver had died before it wrote this
+            path.unlink()
+        self._copy(session)
+        with tailrace.connect(f"127.0.0.1:{self.node.port}") as client:
+            for name, count in sent.items():
+                copied = [each.payload.decode() for each in client.subscribe(f"copy.{name}", end=tailrace.NOW)]
+                assert copied == [f"{name} {seq}" for seq in range(count)]
+
+    def _copy(self, session: Any) -> None:
+        data, broker = self.options["path"]["path"], self.options["brokers"]["brokers"]
+        rest = copy(session, data, broker, self.folder / COPY, to_the_end=True)
+        assert rest.awaitTermination(WAIT_S)
 
 
 def kill(driver: subprocess.Popen[bytes]) -> None:
@@ -168,9 +195,12 @@ def test_killed_at_random_points_every_message_comes_once(
             point = choose(choice, number)
             print(f"{time.strftime('%X')} {point}: {queries.run_and_kill(point)}", flush=True)
             publisher.streams = min(publisher.streams + 1, STREAMS_MAX)
+        before = publisher.sent.total()
+        wait_for(lambda: publisher.sent.total() > before, "there is more to copy")
     wanted = Counter(f"{name} {seq}" for name, count in publisher.sent.items() for seq in range(count))
     for query in QUERIES:
         found = queries.finish(session, query)
         assert Counter(payload.decode() for payload in found["payload"].to_pylist()) == wanted, query
         assert Counter(f"{row['stream']} {row['seq']}" for row in found.to_pylist()) == wanted, query
+    queries.finish_copy(session, publisher.sent)
     assert sum(wanted.values()) > ROUNDS

@@ -1,11 +1,8 @@
-"""`df.write` and `df.writeStream` with Spark itself: tasks that fail once, and drivers that are killed."""
+"""`df.write` with Spark itself: tasks that fail once. test_live_kill.py kills drivers with `df.writeStream`."""
 
 from __future__ import annotations
 
-import os
 import runpy
-import signal
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -15,9 +12,7 @@ from typing import Any
 import pytest
 
 import tailrace
-from tests.spark.data import DAY_US, START_US, make_directory, plain
-from tests.spark.sink_driver import ROWS_PER_BATCH, copy
-from tests.system.node import Node, running, wait_for
+from tests.system.node import Node, running
 from tests.tidy import tree
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -88,36 +83,6 @@ def test_what_cannot_be_written(session: Any, node: Node) -> None:
         writing = rows.write.format("tailrace").options(**options).option("brokers", f"127.0.0.1:{node.port}")
         with pytest.raises(Exception, match=text):
             writing.mode(mode).save()
-
-
-def test_a_driver_that_is_killed(session: Any, node: Node, tmp_path: Path) -> None:
-    """Once by SIGKILL in the midst of its batches, and once between the tasks of a batch and its commit."""
-    streams = {name: plain(600, START_US + DAY_US * place, text=name) for place, name in enumerate("ab")}
-    data = make_directory(tmp_path / "source", streams, 1)
-    checkpoint, broker = tmp_path / "checkpoint", f"127.0.0.1:{node.port}"
-    program = [sys.executable, "-m", "tests.spark.sink_driver", str(data.path), broker, str(checkpoint)]
-    with (tmp_path / "driver.log").open("wb") as log:
-        driver = subprocess.Popen(program, stdout=log, stderr=log, start_new_session=True)
-        try:
-            wait_for(lambda: len(list((checkpoint / "commits").glob("[0-9]*"))) >= 2, "two batches", 180)
-        finally:
-            os.killpg(driver.pid, signal.SIGKILL)
-            driver.wait()
-    done = len(list((checkpoint / "commits").glob("[0-9]*")))
-    assert done * ROWS_PER_BATCH < COUNT
-    run(session, data.path, broker, checkpoint)
-    last = max(int(path.name) for path in (checkpoint / "commits").glob("[0-9]*"))
-    assert last > done
-    for path in (checkpoint / "commits").glob(f"*{last}*"):  # as if the driver had died before it wrote this
-        path.unlink()
-    run(session, data.path, broker, checkpoint)
-    for name in "ab":
-        assert read(node, f"copy.{name}") == [f"{name} {number}" for number in range(600)]
-
-
-def run(session: Any, data: Path, broker: str, checkpoint: Path) -> None:
-    query: Any = copy(session, str(data), broker, str(checkpoint))
-    assert query.awaitTermination(180)
 
 
 @pytest.mark.usefixtures("session")
