@@ -87,7 +87,10 @@ suite:
 		TAILRACE_INTERPRETED=1 $(PYTEST); \
 	fi
 
-bench: setup packages $(VENV)/.bench  ## compare with NATS, JetStream, Redis and mosquitto on this machine
+build/kafka: bench/peers/kafka.xml
+	! command -v mvn >/dev/null || mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$@
+
+bench: setup packages $(VENV)/.bench build/kafka  ## compare with NATS, JetStream, Redis, mosquitto and Kafka
 	$(BIN)/python -m bench
 
 clean:  ## remove what make has made (not ./data)

@@ -47,8 +47,12 @@ def _cell(cell: Cell) -> dict[str, Any]:
     head: dict[str, Any] = {
         "row": cell.row.name,
         "title": cell.row.title,
+        "kind": cell.row.kind,
         "unit": cell.row.unit,
+        "lower_is_better": cell.row.lower_is_better,
         "peer": cell.peer.name,
+        "acknowledged": cell.peer.acked,
+        "batches": cell.peer.batch_max > 1,
     }
     if cell.rounds:
         names = dict.fromkeys(name for measured in cell.rounds for name in measured.extras)

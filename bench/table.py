@@ -116,11 +116,12 @@ def _with_unit(value: float, unit: str) -> str:
 
 
 def targets_table(outcomes: list[TargetResult]) -> Table:
+    """Those that were missed first, and those that were not measured last."""
     table = Table(title="targets", title_justify="left", title_style="bold")
     table.add_column("target")
     for heading in ("wanted", "measured", ""):
         table.add_column(heading, justify="right")
-    for outcome in outcomes:
+    for outcome in sorted(outcomes, key=lambda each: (each.met is None, each.met)):
         sign = "≥" if outcome.target.at_least else "≤"
         show = figures.ratio if outcome.target.against else figures.digits
         measured = "" if outcome.measured is None else show(outcome.measured)

@@ -11,6 +11,7 @@ from bench.rows.durability import FLUSHES_MS
 COMPILED, INTERPRETED = "compiled", "interpreted"
 _COMPILED, _BOTH = (COMPILED,), (COMPILED, INTERPRETED)
 _LINES, _BINARY, _BINARY_ACKS, _SLAVES = "tailrace", "tailrace-binary", "tailrace-binary-acks", "tailrace-slaves"
+_SINGLE_ACKS = "tailrace-single-acks"
 _CROWD, _RESIDENT = "connections-16000", "resident_bytes_per_connection"
 
 Figure = Callable[[Cell], float | None]
@@ -89,23 +90,49 @@ TARGETS = (
     _least(30.0, "fanout-100", _LINES, "mosquitto", "fan-out to 100: 30 times mosquitto"),
     _least(0.5, "replay-1", _LINES, "sendfile", "replay to 1: half of bare sendfile"),
     _least(0.5, "replay-10", _LINES, "sendfile", "replay to 10: half of bare sendfile"),
+    # One message a request, one message a connection, one message a stream.
+    *(
+        _least(bound, "ingest-1", _SINGLE_ACKS, against, f"one message a request: {text}")
+        for bound, against, text in ((1e6, "", "1 M/s"), (1.0, "redis", "Redis"), (1.0, "jetstream", "JetStream"))
+    ),
     _most(1.0, "turns-1", _LINES, "nats", "CPU a message, connections in turn, 1 stream: NATS", _cpu),
     _most(1.0, "turns-1000", _LINES, "nats", "CPU a message, connections in turn, a stream each: NATS", _cpu),
+    *(
+        _most(bound, row, ours + answers, "", f"CPU a message, {ours}, in turn, {text}: {bound:g} us", _cpu)
+        for row, answers, bound, text in (
+            ("turns-1", "", 3.5, "one stream, silent"),
+            ("turns-1000", "", 6.0, "a stream each, silent"),
+            ("turns-1000", "-acks", 12.0, "a stream each, acknowledged"),
+        )
+        for ours in (_LINES, _BINARY)
+    ),
     *(
         target
         for count in (10, 100)
         for ours in ("tailrace-acks", _BINARY_ACKS)
         for target in (
-            _least(1.0, f"turns-of-{count}", ours, "mosquitto-qos1", f"{count} connections, a message each: mosquitto"),
-            _most(15.0, f"turns-of-{count}", ours, "", f"CPU a message, {count} connections: 15 us", _cpu),
+            _least(1.0, f"turns-of-{count}", ours, "mosquitto-qos1", f"{count} connections, {ours}: mosquitto"),
+            _most(15.0, f"turns-of-{count}", ours, "", f"CPU a message, {count} connections, {ours}: 15 us", _cpu),
         )
     ),
-    _most(1.0, "latency-1000", _LINES, "nats", "median latency at 1,000 msg/s: NATS"),
+    _least(100e3, "streams", _LINES, "", "100,000 streams in turn: 100 k/s"),
+    Target("making streams: 20 k/s", "streams", _LINES, "", 20e3, True, _extra("created_per_s"), _COMPILED),
+    *(
+        _most(1.0, f"latency-{rate}", ours, against, f"latency at {rate:,} msg/s, {ours}, {quantile}: {text}", figure)
+        for rate in (1_000, 10_000)
+        for ours in (_LINES, _BINARY)
+        for against, text in (("nats", "NATS"), ("mosquitto", "mosquitto"))
+        for quantile, figure in (("median", _value), ("p99", _extra("p99_us")), ("p99.9", _extra("p99_9_us")))
+    ),
+    _most(120.0, "hop-1000", _SLAVES, "", "latency that a hop adds, median: 120 us"),
     # The brokers' own Python clients.
     _least(1.0, "client-wait", _BINARY_ACKS, "redis", "a Python client that waits: redis-py"),
     _least(1.0, "client-tasks", _BINARY_ACKS, "jetstream", "100 tasks of asyncio: nats-py with JetStream"),
-    _least(68e3, "client-tasks", _BINARY_ACKS, "", "100 tasks of asyncio: 68 k/s, as aiokafka with Kafka"),
+    _least(1.0, "client-tasks", _BINARY_ACKS, "kafka", "100 tasks of asyncio: aiokafka"),
     _least(400e3, "client-silent", _BINARY, "", "a Python client that waits for nothing: 400 k/s"),
+    # Kafka has batches, and its readers get stored bytes by sendfile.
+    _least(1.0, "ingest-1", _BINARY_ACKS, "kafka", "batches, acknowledged: Kafka"),
+    Target("replay of text to 1: Kafka", "replay-1", _LINES, "kafka", 1.0, True, _extra("messages_per_s"), _COMPILED),
     # Batches over the binary protocol; frames by sendfile; very many quiet subscribers; noisy neighbours.
     _least(10.0, "ingest-1", _BINARY_ACKS, "jetstream", "batches, acknowledged: 10 times JetStream"),
     _least(1.0, "ingest-1", _BINARY_ACKS, "nats", "batches, acknowledged: NATS core"),

@@ -72,6 +72,11 @@ async def _opened(peer: str, how: str, port: int) -> AsyncIterator[tuple[Callabl
             port=port, max_connections=TASKS
         )
         yield lambda name, payload: redis.xadd(name, {b"d": payload}), _nothing
+    elif peer == "kafka":
+        producer: Any = import_module("aiokafka").AIOKafkaProducer(bootstrap_servers=address, acks=1)
+        await producer.start()
+        yield producer.send_and_wait, producer.flush
+        await producer.stop()
     else:
         nats: Any = await import_module("nats").connect(address)
         yield nats.publish if how == "silent" else nats.jetstream().publish, nats.flush
@@ -79,4 +84,4 @@ async def _opened(peer: str, how: str, port: int) -> AsyncIterator[tuple[Callabl
 
 
 async def _nothing() -> None:
-    """What is answered needs no flush."""
+    """Answered publishes need no flush."""

@@ -4,6 +4,7 @@ and the moment it was sent.
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 
@@ -15,6 +16,7 @@ from tailrace.shard.frame import HEADER_BYTES, unpack_header
 
 STAMP_DIGITS = 19
 STAMP_BYTES = len(PAYLOAD_MARK) + STAMP_DIGITS
+_STAMP = re.compile(PAYLOAD_MARK + rb"(\d{%d})" % STAMP_DIGITS)
 
 
 class StampedPublisher:
@@ -23,31 +25,31 @@ class StampedPublisher:
     def __init__(self, peer: Contestant, name: str, payload: bytes, sock: socket.socket) -> None:
         before, _, after = peer.publish(name, payload).partition(payload)
         self._before, self._after = before + PAYLOAD_MARK, payload[STAMP_BYTES:] + after
+        self._sealed = peer.sealed
         self._sock = sock
 
     def send(self) -> None:
         """LoadError when the socket is full."""
         stamp = b"%0*d" % (STAMP_DIGITS, time.perf_counter_ns())
-        data = b"%s%s%s" % (self._before, stamp, self._after)
+        data = self._sealed(b"%s%s%s" % (self._before, stamp, self._after))
         if self._sock.send(data) != len(data):
             raise LoadError("the publisher's socket is full: the server does not take this rate")
 
 
 class MarkedStamps:
-    """The mark stands nowhere but at the beginning of payloads."""
+    """A mark and digits stand nowhere but at the beginning of payloads."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[int]:
         """Every stamp that is whole by now; one that is cut in two is finished by the next call."""
-        stamps = []
+        stamps, end = [], 0
         data = self._rest + data
-        position = data.find(PAYLOAD_MARK)
-        while 0 <= position <= len(data) - STAMP_BYTES:
-            stamps.append(int(data[position + 1 : position + STAMP_BYTES]))
-            position = data.find(PAYLOAD_MARK, position + STAMP_BYTES)
-        self._rest = data[position:] if position >= 0 else b""
+        for found in _STAMP.finditer(data):
+            stamps.append(int(found[1]))
+            end = found.end()
+        self._rest = data[max(end, len(data) - STAMP_BYTES + 1) :]
         return stamps
 
 

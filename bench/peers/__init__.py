@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bench.peers.base import Contestant
 from bench.peers.jetstream import JetStream, JetStreamCluster
+from bench.peers.kafka import Kafka
 from bench.peers.mosquitto import Mosquitto
 from bench.peers.nats import Nats
 from bench.peers.plain import BareSendfile, Plain
@@ -42,6 +43,7 @@ def make_peers(
         RedisPubSub(),
         Mosquitto(),
         Mosquitto(qos=1),
+        Kafka(),
         Plain(payload_bytes),
         Plain(payload_bytes, acked=True),
         *(BareSendfile(replay_messages * (HEADER_BYTES + payload_bytes), copied=copied) for copied in (False, True)),

@@ -15,6 +15,7 @@ from bench.load.publishing import ingest, turns
 from bench.load.reading import consume, replay
 from bench.peers.base import Contestant, Unavailable, make_feed, stream_names
 from bench.peers.jetstream import JetStream
+from bench.peers.kafka import Kafka
 from bench.peers.mosquitto import Mosquitto
 from bench.peers.nats import Nats
 from bench.peers.redis import Redis, RedisPubSub
@@ -31,7 +32,9 @@ OURS = [
     for kind in (Tailrace, TailraceBinary)
     for acked in (False, True)
 ]
-PEERS = [*OURS, Nats(), JetStream(), Redis(), Redis(acked=False), RedisPubSub(), Mosquitto(), Mosquitto(qos=1)]
+PEERS = [
+    *OURS, Nats(), JetStream(), Redis(), Redis(acked=False), RedisPubSub(), Mosquitto(), Mosquitto(qos=1), Kafka(),
+]  # fmt: skip
 NAME, *NAMES = stream_names(6)
 
 
