@@ -76,6 +76,7 @@ from tailrace.broker.routing.router import Router
 from tailrace.broker.routing.worker_links import PARTLY_S, WorkerLinks
 from tailrace.broker.services import Services
 from tailrace.broker.streams.aging import SAVE_S, AgingClock
+from tailrace.broker.streams.deletion import Deletions
 from tailrace.broker.streams.maintenance import Maintenance
 from tailrace.broker.streams.open_stream import OpenStream
 from tailrace.broker.streams.owner import Owner
@@ -211,6 +212,7 @@ class Worker:
         self.patrol = LagScanner(self.desk)
         clocks = time.monotonic, self.aging.now_us
         self.upkeep = Maintenance(self.owner, self.patrol, self.syncer, *clocks, spared_seq=self.patrol.spared_seq)
+        self.deletions = Deletions(self.owner, self.syncer, self._forget)
         self._build_replication(boot)
         self._build_connections(boot)
         self.timers = Timers(time.monotonic)
@@ -421,7 +423,10 @@ class Worker:
         """In the middle of something long: the worker is not hung."""
         self._beat.beat()
 
-    def _forget_chunks(self) -> None:
+    def _forget_chunks(self, name: bytes, seq: int) -> None:
+        """A stream was cut; one that was deleted is cut at 0."""
+        if not seq:
+            self.catalog.dropped(name)
         self.renderings.cache.clear()
         self.frame_chunks.cache.clear()
 
@@ -479,6 +484,7 @@ class Worker:
         self.acceptor.stop()
         self.router.flush()
         self.desk.retire()
+        self.deletions.stop()
         self._finish_roles()
         if self.owner.grown:
             self._announce()
@@ -538,8 +544,14 @@ class Worker:
 
     # --- timers -----------------------------------------------------------------------------------------------------
 
+    def _forget(self, name: bytes) -> None:
+        """The stream is about to be no more."""
+        self.desk.deleted(name)
+        self.upkeep.forget(name)
+
     def _often(self) -> None:
         self.upkeep.request_syncs()
+        self.deletions.tick()
         if self.owner.catalog.owning:  # a retired worker knows its streams still, and must not touch them
             self.upkeep.sweep()
         self.acceptor.tick()
@@ -584,6 +596,7 @@ class Worker:
         self._finish_roles()
         self.work.finish(self._pause)
         self.desk.retire()
+        self.deletions.stop()
         self.scouts.stop()
         self.uplinks.stop("this node stops")
         self.upkeep.finish_syncs(self._pause)
@@ -633,6 +646,13 @@ class OwnerWiring:
         worker.followers.role_changed(name)
         worker.desk.role_changed(name)
 
+    def on_deleted(self, name: bytes) -> None:
+        worker = self._worker
+        worker._beat.streams = len(worker.owner.catalog.names)
+        worker.siblings.announce_cut(name, 0)
+        worker.fanout.cut(name, 0)
+        worker.uplinks.deleted(name)
+
     def on_held(self, name: bytes) -> None:
         self._worker.uplinks.note_held(name)
 
@@ -668,6 +688,9 @@ class OwnerWiring:
 
     def consumer_lag(self, name: bytes) -> tuple[int, int]:
         return self._worker.patrol.consumer_lag(name)
+
+    def delete(self, name: bytes, done: Callable[[Any | Refused], None], *, copy: bool = False) -> None:
+        self._worker.deletions.begin(name, done, copy=copy)
 
     def send_up(self, batch: StreamBatch) -> None:
         self._worker.uplinks.send_up(batch)

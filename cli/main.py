@@ -26,6 +26,7 @@ COMMANDS = (
         "get",
         "consumers",
         "dead",
+        "delete",
         "streams",
         "stat",
         "top",

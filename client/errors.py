@@ -7,6 +7,7 @@
     │   ├── NotReplicated       it is logged, but too few nodes hold it
     │   ├── NumbersMissing      messages published before are not logged, these may or may not be
     │   ├── ProducerUnknown     the broker does not know whether it is logged
+    │   ├── StreamDeleted       the stream was deleted
     │   ├── StreamDiverged      messages that were read are not in the stream any more
     │   ├── NoSuchConsumer      the stream has no durable consumer of this name
     │   ├── StaleAck            acknowledged messages were no longer this member's
@@ -199,6 +200,12 @@ class Trimmed(BrokerError):
         super().__init__(text, stream, code)
         self.first_seq = first_seq
         self.last_seq = last_seq
+
+
+class StreamDeleted(BrokerError):
+    """The stream was deleted. A publish makes another one of that name, which begins at seq 0."""
+
+    code = "deleted"
 
 
 class StreamDiverged(BrokerError):

@@ -194,6 +194,13 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True)
+class Delete:
+    """A stream is deleted, with its consumers and dead letters."""
+
+    stream: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Trim:
     """Drop messages before `start` (a time or a seq); `spare`: except those that a durable consumer has not
     finished."""
@@ -293,6 +300,7 @@ Command: TypeAlias = (
 )
 
 ADMIN: frozenset[type] = frozenset(
-    {Master, Unmaster, Slave, Unslave, Promote, Fence, Trim, Streams, GrownStreams, Stat, Workers, Conns, Shutdown}
+    {Master, Unmaster, Slave, Unslave, Promote, Fence, Trim, Delete}
+    | {Streams, GrownStreams, Stat, Workers, Conns, Shutdown}
 )
 """The commands that only a peer on the same machine may give, on a connection that has sent only commands."""

@@ -61,7 +61,7 @@ REQUEST_VERBS: Final = frozenset({"consume", "get"})
 
 ACK_APPENDED, ACK_SYNCED, ACK_REPLICATED = 1, 2, 3  # `protocol.messages.Ack`, which is not imported for it
 
-Deed: TypeAlias = Literal["create", "reset", "delete", "leave", "list", "letters", "redrive", "purge"]
+Deed: TypeAlias = Literal["create", "reset", "delete", "leave", "list", "letters", "redrive", "purge", "drop"]
 MessageRange: TypeAlias = tuple[int, int]
 """first seq, last seq"""
 FinishedRow: TypeAlias = tuple[int, int, int]
@@ -88,8 +88,9 @@ assert (
 
 @dataclass(frozen=True, slots=True)
 class Consume:
-    """A change of a stream's consumers, or their list. `start`: "create" and "reset". `name`: none of "list",
-    "letters", "redrive" and "purge"; the last two have `first_seq` and `last_seq`, of dead letters.
+    """A change of a stream's consumers, or their list; "drop" deletes the stream with all of them. `start`: "create"
+    and "reset". `name`: none of "list", "letters", "redrive", "purge" and "drop". "redrive" and "purge" have
+    `first_seq` and `last_seq`, of dead letters.
 
     `ack_wait_s`, `deliveries_max`, `retry_s`, `retry_max_s`: "create", None for the broker's own. `ack`, `replicas`: as
     those of a Publish.

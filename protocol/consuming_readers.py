@@ -45,7 +45,7 @@ from tailrace.shard.epochs import EPOCH_MAX
 from tailrace.shard.frame import HEADER_BYTES
 
 REPLICAS_MAX = 255  # as in a PUBLISH
-NAMELESS: Final = ("list", "letters", "redrive", "purge")
+NAMELESS: Final = ("list", "letters", "redrive", "purge", "drop")
 """What a CONSUME does without a consumer."""
 
 

@@ -38,6 +38,7 @@ class Code(StrEnum):
     FULL = "full", "the disk is full; publish again when there is space"
     DAMAGED = "damaged", "the stream's files are damaged; `tailrace check` shows where"
     UNKNOWN = "unknown", "the stream does not exist"
+    DELETED = "deleted", "the stream was deleted; a publish makes another of that name, which begins at 0"
     SUBSCRIBED = "subscribed", "this connection has a subscription of this stream; `unsub` it first"
     UNSUBSCRIBED = "unsubscribed", "this connection has no subscription of this stream"
     CONNECTIONS = (

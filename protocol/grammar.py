@@ -347,6 +347,7 @@ _ROWS = (
         True,
         _trim,
     ),
+    Verb("delete STREAM", "the stream goes, with its consumers and dead letters", True, _stream_only(c.Delete)),
     Verb("streams [PREFIX]", "the node's streams", True, _streams),
     Verb("grown [MARK]", "the streams that have grown since MARK, which an earlier answer has", True, _grown),
     Verb("stat STREAM", "one stream in numbers", True, _stream_only(c.Stat, readable_name)),

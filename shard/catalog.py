@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from tailrace.shard.deletion import DELETED_SUFFIX, deleted_stems
 from tailrace.shard.directory import DataDirectory
 from tailrace.shard.diverged import DIVERGED_SUFFIX
 from tailrace.shard.errors import MetaDamaged
@@ -31,14 +32,19 @@ def list_shard(directory: Path) -> ShardListing:
     """The streams with a content or an index file in this directory. Raises OSError."""
     stems: set[str] = set()
     others: list[str] = []
-    for file in os.listdir(directory):
+    files = os.listdir(directory)
+    for file in files:
         if file.endswith(INDEX_SUFFIX):
             stems.add(file[: -len(INDEX_SUFFIX)])
         elif file.endswith(CONTENT_SUFFIX):
             stems.add(file[: -len(CONTENT_SUFFIX)])
         elif file != LOCK_NAME:
             others.append(file)
+    gone = deleted_stems(directory, files)
+    stems -= gone
     names: list[str] = []
+    remembered = {file.removesuffix(DELETED_SUFFIX) for file in others if file.endswith(DELETED_SUFFIX)}
+    others = [file for file in others if not _is_of_deleted(file, gone, remembered)]
     strays = [file for file in others if not _belongs_beside(file, stems)]
     for stem in stems:
         name = _hashed_name(directory, stem) if stem_is_hashed(stem) else name_of_stem(stem)
@@ -65,6 +71,12 @@ def all_streams(data: DataDirectory) -> Iterator[tuple[int, str]]:
 def count_streams(data: DataDirectory) -> int:
     """Counts the node's streams. Raises OSError."""
     return sum(len(stream_names(path)) for path in data.shard_paths())
+
+
+def _is_of_deleted(file: str, gone: set[str], remembered: set[str]) -> bool:
+    """Whether it is a file that is about to go, or what is remembered of a deleted stream."""
+    stem, _, suffix = file.rpartition(".")
+    return stem in gone or (stem in remembered and f".{suffix}" in (DELETED_SUFFIX, META_SUFFIX))
 
 
 def _belongs_beside(file: str, stems: set[str]) -> bool:

@@ -27,6 +27,7 @@ from tailrace.broker.streams.owner import Refused
 from tailrace.protocol import answers, names
 from tailrace.protocol import commands as c
 from tailrace.protocol.address import join_address
+from tailrace.protocol.consuming import Consume
 from tailrace.protocol.errors import Code
 from tailrace.protocol.places import FROM_THE_END
 from tailrace.shard.meta import Role
@@ -83,6 +84,7 @@ class Commands:
             c.Promote: self.promote,
             c.Fence: self.fence,
             c.Trim: self.trim,
+            c.Delete: self.delete,
             c.Streams: self.streams,
             c.GrownStreams: self.grown,
             c.Stat: self.stat,
@@ -311,6 +313,14 @@ class Commands:
             return answers.ok("trim", command.stream, value[0], value[1])
 
         self._ask(client, command.stream, "trim", [place, command.spare], render)
+
+    def delete(self, client: LineClient, command: c.Delete) -> None:
+        name, pending = command.stream, self._pend(client)
+
+        def done(value: Any) -> None:
+            pending.settle(self._refusal(value) if isinstance(value, Refused) else answers.ok("delete", name))
+
+        self._services.router.call(name, "consume", [name, Consume(0, "drop", name)], done, client)
 
     def stat(self, client: LineClient, command: c.Stat) -> None:
         def render(value: dict[str, Any]) -> bytes:

@@ -21,15 +21,19 @@ from tailrace.shard.errors import StorageError, StreamCut, StreamDamaged, Stream
 log = logging.getLogger(__name__)
 
 LOOKS_A_TICK = 256
+DELETED_TEXT = "the stream was deleted"
 
 
 class FanOut:
     """The feeds of a worker and the clients that have something to be sent."""
 
-    def __init__(self, readers: StreamReaders, *, on_count: Callable[[Feed], None], on_cut: Callable[[], None]) -> None:
+    def __init__(
+        self, readers: StreamReaders, *, on_count: Callable[[Feed], None], on_cut: Callable[[bytes, int], None]
+    ) -> None:
         """on_count: called with each feed whose number of cursors has changed; with none left the feed is gone.
 
-        on_cut: called when messages of a stream were cut; chunks made of them must not be sent any more.
+        on_cut: called with name and seq when messages of a stream from there on were cut; chunks made of them must not
+        be sent any more.
         """
         self.feeds: dict[bytes, Feed] = {}
         self.runnable: deque[Subscriber] = deque()
@@ -292,16 +296,29 @@ class FanOut:
         """
         self._readers.forget(name)
         self.fresh.pop(name, None)
-        self._on_cut()
+        self._on_cut(name, seq)
         feed = self.feeds.get(name)
         parked = dict.fromkeys(self.starved)
         if feed is not None:
             feed.end_seq, feed.end_offset_seq = min(feed.end_seq, seq), -1
             parked.update(feed.caught_up)
+        gone = feed is not None and self._is_deleted(name)
         for cursor in self._cursors_of(name, parked):
-            self._cut_cursor(cursor, seq)
+            if gone and (cursor.seq or cursor.skip) and not cursor.done:
+                self.give_up(cursor, Code.DELETED, DELETED_TEXT)
+            else:
+                self._cut_cursor(cursor, seq)
         if feed is not None:
             self.look(feed)
+
+    def _is_deleted(self, name: bytes) -> bool:
+        try:
+            self._readers.get(name)
+        except StreamMissing:
+            return True
+        except (StorageError, OSError):
+            return False  # it is met, and told, where the stream is read
+        return False
 
     def _cursors_of(self, name: bytes, parked: dict[Cursor, None]) -> list[Cursor]:
         """All that move; one that has not been started yet is seen to then. One that is done may be half out still."""

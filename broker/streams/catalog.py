@@ -21,8 +21,9 @@ from tailrace.broker.streams.open_stream import OpenStream
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tailrace.shard.catalog import stream_names
+from tailrace.shard.deletion import DELETED_SUFFIX, finish_deletion, forget_deleted, read_deleted
 from tailrace.shard.directory import DataDirectory
-from tailrace.shard.errors import StorageError, StorageFull, StreamDamaged
+from tailrace.shard.errors import MetaDamaged, StorageError, StorageFull, StreamDamaged
 from tailrace.shard.lock import ShardLock, lock_shard
 from tailrace.shard.log import StreamLog
 from tailrace.shard.names import base_of, shard_of
@@ -40,7 +41,9 @@ class StreamCatalog:
     """One per owner: the shards `slot`, `slot + slots`, ... of the data directory.
 
     open: open streams, the least recently used first.
-    incarnation: no other owner of these shards has the same while the node runs.
+    deleted: streams that were deleted, and the term in which one of that name begins. deleting: those whose files are
+    being removed, which takes a moment, and cannot be made again before that.
+    incarnation: no other owner of these shards has the same while the node runs; another one after a deletion.
     """
 
     def __init__(self, directory: DataDirectory, slot: int, slots: int, boot_id: str, metrics: WorkerMetrics) -> None:
@@ -53,6 +56,8 @@ class StreamCatalog:
         self._sorted: dict[int, list[bytes]] = {}  # the same by shard, which keeps the cost of a new name small
         self.companions = InternalStreams()
         self.damaged: dict[bytes, StreamDamaged] = {}
+        self.deleted: dict[bytes, int] = {}
+        self.deleting: set[bytes] = set()
         self.open: OrderedDict[bytes, OpenStream] = OrderedDict()
         self.full_disk = FullDiskLog(directory.path)
         self._metrics = metrics
@@ -64,10 +69,26 @@ class StreamCatalog:
         for shard in self.shards:
             path = self.directory.shard_path(shard)
             self._locks.append(lock_shard(path, deadline_s))
+            self._finish_deletions(path)
             self._sorted[shard] = sorted(name.encode() for name in stream_names(path))
             self.names.update(dict.fromkeys(self._sorted[shard]))
+        self.deleted = {name: epoch for name, epoch in self.deleted.items() if name not in self.names}
         self.companions.note(self.names)
         self.owning = True
+
+    def _finish_deletions(self, path: Path) -> None:
+        """A crash may have left a deletion in its middle. Raises OSError."""
+        for file in path.glob(f"*{DELETED_SUFFIX}"):
+            try:
+                deleted = read_deleted(file)
+            except MetaDamaged as damage:
+                log.error("what is known of a deleted stream: %s", damage)
+                continue
+            if deleted.stems:
+                log.warning("stream %r: finishing its deletion", deleted.name)
+                finish_deletion(path, deleted)
+            if deleted.epoch:
+                self.deleted[deleted.name.encode()] = deleted.epoch
 
     def unlock(self) -> None:
         """Release the locks; a successor may take them at once."""
@@ -85,6 +106,19 @@ class StreamCatalog:
             insort(self._sorted.setdefault(shard_of(name, self.directory.shards), []), name)
         self.names[name] = None
         self.companions.note([name])
+        if self.deleted.pop(name, None) is not None:
+            forget_deleted(self.shard_path(name), name.decode())
+
+    def drop(self, name: bytes) -> None:
+        """A stream and its companions are no more."""
+        for each in (*self.companions.of(name), name):
+            if each in self.names:
+                del self.names[each]
+                found = self._sorted[shard_of(each, self.directory.shards)]
+                del found[bisect_left(found, each)]
+            self.damaged.pop(each, None)
+        self.companions.drop(name)
+        self.incarnation = time.monotonic_ns()  # who has read the names up to some place reads them again
 
     def names_after(self, prefix: bytes, after: bytes) -> Iterator[bytes]:
         """The names that begin with `prefix` and come after `after`, in the order of their bytes.

@@ -42,6 +42,9 @@ class OwnerEvents(Protocol):
     def on_held(self, name: bytes, /) -> None:
         """This node, or one below it, holds or has synced more of a stream; or less."""
 
+    def on_deleted(self, name: bytes, /) -> None:
+        """A stream was deleted, or one of its companions."""
+
     def on_trim(self, stream: OpenStream, dropped: int, /) -> None:
         """The first `dropped` messages of a stream were dropped; their space is still taken."""
 
@@ -75,6 +78,9 @@ class OwnerContext(Protocol):
 
     def consumer_lag(self, name: bytes, /) -> tuple[int, int]:
         """The durable consumers of a stream, and the lag in messages of the one furthest behind. Raises Refused."""
+
+    def delete(self, name: bytes, done: Callable[[Any | Refused], None], *, copy: bool = False) -> None:
+        """Delete a stream of this owner; `done` gets {} or a Refused. `copy`: because its upstream has deleted it."""
 
     def send_up(self, batch: StreamBatch, /) -> None:
         """Send a publish to the master of a slaved stream. The batch is refused if there is no way to it."""

@@ -258,6 +258,10 @@ class Maintenance:
         self.owner.metrics.trimmed_messages += dropped
         self._punches.append((self._clock() + self.owner.settings.trim_grace_s, stream.name, stream.log.first_seq))
 
+    def forget(self, name: bytes) -> None:
+        """The stream is deleted: what was trimmed of it is not for one of its name that is made later."""
+        self._punches = deque(each for each in self._punches if each[1] != name)
+
     def punch_due(self) -> None:
         """Give back the space of what was trimmed a grace period ago: no reader is in the middle of it any more.
 

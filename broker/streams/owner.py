@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 
 REPLICAS_FULL_TEXT = "too many publishes to this stream wait for other nodes to hold them"
 UNWRITTEN_TEXT = "what this node is to the stream is being written down; nothing of this was logged, try again"
+DELETING_TEXT = "the stream is being deleted; nothing of this was logged, try again to make it anew"
 UNKNOWN_TEXT = "no such stream here; the first publish makes it"
 AHEAD_MAX_US = 3_600_000_000  # of this machine's clock, in what a master has stamped
 FRESH_BYTES_MAX = 64 << 10  # of what came from a master: more of it is read from the file by who waits for it
@@ -275,6 +276,8 @@ class Owner:
         """This node is not the stream's master, or not yet."""
         if batch.name in self.roles.unwritten:
             raise Refused(Code.UNAVAILABLE, UNWRITTEN_TEXT)
+        if base_of(batch.name) in self.catalog.deleting:
+            raise Refused(Code.UNAVAILABLE, DELETING_TEXT)
         if self.roles.role(batch.name) is not Role.SLAVE:
             raise Refused(Code.DISABLED, "this stream is disabled here; an administrator can make it a master")
         self.context.send_up(batch)
@@ -354,6 +357,8 @@ class Owner:
         Its name may be one that `require_new_name` refuses: another node has made it.
         """
         base = base_of(name)
+        if base in self.catalog.deleting:
+            raise Refused(Code.UNAVAILABLE, DELETING_TEXT)
         if base != name and base not in self.catalog.names:
             self.create(base, by_command=by_command)
         if not by_command and not self.settings.auto_master:
@@ -429,6 +434,20 @@ class Owner:
         if self.catalog.open.get(stream.name) is stream:
             del self.catalog.open[stream.name]
             self._close(stream)
+
+    def drop(self, name: bytes) -> None:
+        """A stream and its companions are deleted; their logs, if open, are idle. Their files may still be there."""
+        for each in (*self.catalog.companions.of(name), name):
+            stream = self.catalog.open.pop(each, None)
+            if stream is not None:
+                self.numbered.forget(stream)
+                self._close(stream)
+            self.syncs.unsynced.discard(each)
+            self.syncs.failed.mended(each)
+            self.grown.pop(each, None)
+            self.replicas.refuse(each, DELETING_TEXT)
+            self.roles.drop(each)
+        self.catalog.drop(name)
 
     def trim(self, stream: OpenStream, seq: int) -> None:
         """Drop the messages before `seq`. Raises Refused, StorageError, OSError."""

@@ -88,6 +88,12 @@ class StreamRoles:
             if not is_plain(meta):
                 self.metas[meta.name.encode()] = meta
 
+    def drop(self, name: bytes) -> None:
+        """A stream is deleted: nothing is written down of it any more."""
+        self.metas.pop(name, None)
+        self.confirmed.pop(name, None)
+        self.reborn.discard(name)
+
     def meta(self, name: bytes) -> StreamMeta:
         """What is written down of the stream, or else what the node's rules and the defaults say."""
         meta = self.metas.get(name)

@@ -12,7 +12,7 @@ from tailrace.core.consumer_state import ConsumerOptions
 from tailrace.core.options import ClientOptions
 from tailrace.core.places import StartPlace, start_of
 from tailrace.core.subscribe_options import OnTrimmed
-from tailrace.errors import InvalidArgument, NoSuchConsumer
+from tailrace.errors import InvalidArgument, NoSuchConsumer, UnknownStream
 from tailrace.protocol.consuming import (
     ACK_WAIT_MAX_S,
     DELIVERIES_MAX,
@@ -131,6 +131,20 @@ def delete_call(stream: str, name: str, ack: Ack, replicas: int, timeout_s: floa
     return _call("delete", stream, name, timeout_s, {}, ack, replicas)
 
 
+def drop_call(stream: str, timeout_s: float) -> PendingCall:
+    """Deletes the stream. Raises InvalidArgument, InvalidStreamName."""
+    return _call("drop", stream, None, timeout_s, {}, Ack.APPENDED, 0)
+
+
+def require_dropped(call: PendingCall) -> None:
+    """Raises the call's error. That the stream is unknown may be what its first, lost answer has done."""
+    try:
+        call.outcome()
+    except UnknownStream:
+        if not call.is_repeated:
+            raise
+
+
 def list_call(stream: str, timeout_s: float) -> PendingCall:
     """Raises InvalidArgument, InvalidStreamName."""
     return _call("list", stream, None, timeout_s, {}, Ack.APPENDED, 0)
@@ -186,9 +200,8 @@ def _call(
     def make(number: int) -> Consume:
         return Consume(number, do, where, encoded, ack=ack, replicas=replicas, **fields)
 
-    return PendingCall(
-        stream, f"{do} of its consumers" if name is None else f"{do} of {name}", make, timeout_s=timeout_s
-    )
+    whose = "its consumers" if name is None else name
+    return PendingCall(stream, f"{do} of {whose}", make, timeout_s=timeout_s)
 
 
 def checked_level(ack: Ack, replicas: int) -> tuple[Ack, int]:

@@ -535,6 +535,16 @@ class Client(ClientInfo):
 
         return self._ask_each(calls.purge_letters(stream, seqs, (ack, replicas), self._timeout(timeout_s)))
 
+    def delete_stream(self, stream: str, *, timeout_s: float | None = None) -> None:
+        """Deletes a stream with its messages, consumers and dead letters, here and on the nodes that follow it.
+
+        Its readers get StreamDeleted. A publish to its name makes another stream, which begins at seq 0. Raises
+        UnknownStream, Denied unless this client may administer it, StreamDisabled if another node is its master.
+        """
+        from tailrace.core import consumer_calls as calls
+
+        calls.require_dropped(self._ask(calls.drop_call(stream, self._timeout(timeout_s))))
+
     # --- the node ---------------------------------------------------------------------------------------------------
 
     def streams(self, prefix: str = "", *, timeout_s: float | None = None) -> list[StreamInfo]:

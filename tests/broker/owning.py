@@ -79,6 +79,7 @@ class Around:
         self.on_path: Callable[[bytes], None] = lambda _name: None
         self.on_cut: Callable[[bytes, int], None] = lambda _name, _seq: None
         self.on_held: Callable[[bytes], None] = lambda _name: None
+        self.on_deleted: Callable[[bytes], None] = lambda _name: None
         self.on_trim: Callable[[OpenStream, int], None] = lambda _stream, _dropped: None
         self.on_unwritten: Callable[[bytes], None] = lambda _name: None
         self.on_written: Callable[[bytes], None] = lambda _name: None
@@ -93,6 +94,9 @@ class Around:
         self.call_up: Callable[[bytes, str, list[Any], Callable[[Any | Refused], None]], None] = (
             lambda _name, _verb, _args, done: done(Refused(Code.UNAVAILABLE, "no way up"))
         )
+
+    def delete(self, name: bytes, done: Callable[[Any | Refused], None], *, copy: bool = False) -> None:
+        done(Refused(Code.UNSUPPORTED, f"{name.decode()} is not deleted here, copy: {copy}"))
 
 
 def around(owner: Owner) -> Around:

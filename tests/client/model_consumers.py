@@ -84,6 +84,7 @@ class Groups:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.groups: dict[tuple[bytes, bytes], Group] = {}
+        self.dropped: list[bytes] = []
         self.removed: dict[bytes, list[tuple[int, int]]] = {}
         self.waiting: list[tuple[ModelConnection, c.Get]] = []
         self.gets: list[c.Get] = []
@@ -121,6 +122,9 @@ class Groups:
         if message.do == "list":
             rows = [self._row(name, group, stream) for (of, name), group in self.groups.items() if of == message.stream]
             connection.say(c.Consumed(message.id, consumers=tuple(rows)))
+        elif message.do == "drop":
+            self.dropped.append(message.stream)
+            connection.say(c.Consumed(message.id))
         elif message.do in ("letters", "redrive", "purge"):
             self._consume_letters(connection, message)
         elif message.do == "create":

@@ -136,6 +136,13 @@ class Coordinator:
         for waiter in self.waiters.take_all(book.name):
             waiter.tell(refused)
 
+    def deleted(self, name: bytes) -> None:
+        """The stream, or its log of consumers, is about to be no more."""
+        book = self.books.get(name.removeprefix(CURSOR_PREFIX))
+        if book is not None:
+            self.discard(book, Refused(Code.UNKNOWN, "the stream is deleted"))
+        self._on_change(name.removeprefix(CURSOR_PREFIX))
+
     def answer_with(self, done: OnResult, value: Any) -> OutcomeSink:
         """For `stage`: answers with this value."""
         return LoggedAnswer(done, value)

@@ -47,6 +47,9 @@ def consume(desk: Coordinator, args: CallArgs, done: OnResult) -> None:
     try:
         with refusals("consume"):
             request = args[1]
+            if request.do == "drop":
+                desk.owner.context.delete(request.stream, done)
+                return
             if not _is_here(desk, request.stream, "consume", args, done):
                 return
             if isinstance(request, MemberNotice):

@@ -25,6 +25,9 @@ def consume(client: BinaryClient, message: c.Consume) -> None:
     if not client.is_free and (refused := _denied(client, message.stream)) is not None:
         answer(refused)
         return
+    if message.do == "drop" and not client.may(Right.ADMIN, message.stream):
+        answer(client.denial(Right.ADMIN))
+        return
     if message.do == "redrive" and not client.is_free and not client.may(Right.PUBLISH, message.stream):
         answer(client.denial(Right.PUBLISH))
         return

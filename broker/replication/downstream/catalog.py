@@ -87,6 +87,11 @@ class NameCatalog:
         self._watches[client, prefix] = NameWatch(client, number, prefix)
         self.tick()
 
+    def dropped(self, name: bytes) -> None:
+        """A stream was deleted; if one of its name is made later, that is a new one."""
+        self._known.discard(name)
+        self._heard.clear()
+
     def forget(self, client: Watcher) -> None:
         for key in [key for key in self._watches if key[0] is client]:
             del self._watches[key]

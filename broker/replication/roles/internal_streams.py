@@ -29,6 +29,10 @@ class InternalStreams:
             if is_companion(name):
                 self._of.setdefault(base_of(name), []).append(name)
 
+    def drop(self, name: bytes) -> None:
+        """A stream is no more, and its companions are not either."""
+        self._of.pop(name, None)
+
     def of(self, name: bytes) -> tuple[bytes, ...]:
         """The companions that a stream has; one of them has none."""
         return tuple(self._of.get(name, ()))

@@ -439,6 +439,7 @@ class ReplicaFetchers:
         if copy is not None:
             self._settle(copy)
             self._wait(copy, shown_text(message.text) or "the upstream ended it", now_s)
+            self._look_at_deletion(copy, message.code)
 
     def failed(self, message: Failed, now_s: float) -> None:
         """FOLLOW could not be done, or cannot go on without a gap."""
@@ -447,6 +448,18 @@ class ReplicaFetchers:
             if message.op == Op.FOLLOW:
                 self._settle(copy)
             self._wait(copy, shown_text(f"{message.code}: {message.text}"), now_s)
+            self._look_at_deletion(copy, message.code)
+
+    def _look_at_deletion(self, copy: ReplicaFetcher, code: str | None) -> None:
+        """The upstream has deleted the stream: so does this node. Its companions go with it."""
+        if code != Code.DELETED or is_companion(copy.name):
+            return
+
+        def done(value: object) -> None:
+            what = f"cannot be deleted: {value.text}" if isinstance(value, Refused) else "is deleted, as upstream"
+            log.warning("stream %r %s", copy.name.decode(), what)
+
+        self._owner.context.delete(copy.name, done, copy=True)
 
     def _set_path(self, copy: ReplicaFetcher, path: tuple[str, ...]) -> None:
         if copy.path != path:

@@ -229,6 +229,12 @@ class UpstreamManager:
         self._owner.uproutes.pop(name, None)
         self._owner.events.on_path(name)
 
+    def deleted(self, name: bytes) -> None:
+        """A stream is no more: one of its name that is made later is looked at then."""
+        present = self._of.get(name)
+        if present is not None:
+            self._leave(name, present)
+
     def copy_of(self, name: bytes) -> tuple[UpstreamConnection, ReplicaFetcher] | None:
         """How a stream follows; None for one that does not."""
         uplink = self._of.get(name)

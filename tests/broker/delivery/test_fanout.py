@@ -89,7 +89,7 @@ class World:
         self.fanout = FanOut(
             self.readers,
             on_count=lambda feed: self.counts.append((feed.name, feed.cursors)),
-            on_cut=lambda: self.renderings.cache.clear(),
+            on_cut=lambda _name, _seq: self.renderings.cache.clear(),
         )
         self.renderings = TextChunks(self.readers, CHUNK_BYTES, 8 * CHUNK_BYTES, self.fanout.fresh)
 
@@ -559,8 +559,8 @@ def test_what_was_made_of_the_old_messages_is_forgotten(world: World) -> None:
     world.publish("a", *many(10))
     world.subscribe(world.client(), "a")
     world.publish("a", b"in memory")
-    said: list[int] = []
-    world.fanout._on_cut = lambda: said.append(1)
+    said: list[tuple[bytes, int]] = []
+    world.fanout._on_cut = lambda name, seq: said.append((name, seq))
     reader = world.readers.get(b"a")
     cut_and_say(world, "a", 10)
     assert said and not world.fanout.fresh and world.readers.get(b"a") is not reader

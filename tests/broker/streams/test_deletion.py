@@ -1,0 +1,165 @@
+"""An owner lets go of a stream: what it waits for, what it refuses, and what is left if the files cannot go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace.broker.streams.deletion import Deletions
+from tailrace.broker.streams.owner import OpenStream
+from tailrace.broker.streams.refused import Refused
+from tailrace.protocol.errors import Code
+from tailrace.shard import deletion as files
+from tailrace.shard.meta import Role, StreamMeta
+from tailrace.shard.names import cursor_name, dead_name
+from tests.broker.consumers.desks import Office, S
+from tests.broker.owning import around
+
+ALL = [S, cursor_name(S)]
+
+
+class Place(Office):
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.forgotten: list[bytes] = []
+        self.gone: list[bytes] = []
+        around(self.owner).on_deleted = self.gone.append
+        self.deletions = Deletions(self.owner, self.syncer, self._forget)  # type: ignore[arg-type]
+
+    def _forget(self, name: bytes) -> None:
+        self.forgotten.append(name)
+        self.desk.deleted(name)
+        self.upkeep.forget(name)
+
+    def delete(self, name: bytes = S, *, copy: bool = False) -> list[Any]:
+        answers: list[Any] = []
+        self.deletions.begin(name, answers.append, copy=copy)
+        return answers
+
+    def finish(self) -> None:
+        self.syncer.work()
+        self.upkeep.take_outcomes()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    place = Place(tmp_path)
+    place.owner.create(S)
+    place.publish(b"old")
+    place.create()
+    place.sync()
+    yield place
+
+
+def stems(place: Place) -> set[str]:
+    return {file.suffix for file in place.owner.catalog.shard_path(S).iterdir() if file.suffix}
+
+
+def code(answers: list[Any]) -> Code:
+    (answer,) = answers
+    assert isinstance(answer, Refused), answer
+    return answer.code
+
+
+def test_nobody_finds_it_and_it_can_be_made_again(place: Place) -> None:
+    answers = place.delete()
+    assert not answers and place.forgotten == ALL and not place.owner.catalog.names
+    with pytest.raises(Refused) as caught:
+        place.owner.create(S)
+    assert caught.value.code is Code.UNAVAILABLE, "its files are still there"
+    place.finish()
+    assert answers == [{}] and place.gone == ALL and stems(place) == {".deleted", ".meta"}
+    place.owner.create(S)
+    place.publish(b"new")
+    stream = place.owner.stream(S)
+    assert (stream.log.next_seq, stream.log.last_epoch) == (1, 2)
+    assert stems(place) == {".content", ".indx", ".meta"}
+    assert place.rows() == {}
+
+
+def test_a_term_above_all_that_were(place: Place) -> None:
+    for expected in (2, 3, 4):
+        place.delete()
+        place.finish()
+        assert place.owner.roles.epoch(S) == expected
+        if expected == 3:
+            office = place.crash()
+            assert office.owner.catalog.deleted == {S: 3}
+            office.owner.release()
+            place = Place(place.path)
+        place.owner.create(S)
+        place.publish(b"again")
+
+
+def test_what_is_being_synced_is_waited_for(place: Place) -> None:
+    stream = place.owner.stream(S)
+    stream.syncing = True
+    answers = place.delete()
+    place.deletions.tick()
+    assert S in place.owner.catalog.names and stream.epoch == 0 and not place.forgotten
+    stream.syncing = False
+    place.deletions.tick()
+    place.finish()
+    assert answers == [{}]
+
+
+def test_a_worker_that_stops_has_not_begun(place: Place) -> None:
+    place.owner.stream(S).syncing = True
+    answers = place.delete()
+    place.deletions.stop()
+    assert code(answers) is Code.UNAVAILABLE and S in place.owner.catalog.names
+
+
+def test_a_disk_that_refuses_the_first_step(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "replace_file", full)
+    answers = place.delete()
+    place.finish()
+    assert code(answers) is Code.UNAVAILABLE and not place.gone
+    assert place.owner.stream(S).log.next_seq == 1 and place.owner.catalog.companions.of(S)
+    place.publish(b"more")
+    assert place.owner.stream(S).log.next_seq == 2
+
+
+def test_a_disk_that_refuses_a_later_step(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_args: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_tell_readers", broken)
+        answers = place.delete()
+        place.finish()
+    assert answers == [{}], "it is deleted"
+    with pytest.raises(Refused):
+        place.owner.create(S)
+    office = place.crash()
+    assert not office.owner.catalog.names and office.owner.catalog.deleted == {S: 2}
+    office.owner.create(S)
+
+
+def test_what_cannot_be_deleted(place: Place) -> None:
+    owner = place.owner
+    assert code(place.delete(b"unknown")) is Code.UNKNOWN
+    assert code(place.delete(dead_name(S))) is Code.USAGE
+    owner.stream(S).busy = True
+    assert code(place.delete()) is Code.UNAVAILABLE
+    owner.stream(S).busy = False
+    owner.roles.set_meta(StreamMeta(S.decode(), Role.SLAVE))
+    assert code(place.delete()) is Code.DISABLED
+    answers = place.delete(copy=True)
+    assert code(place.delete(copy=True)) is Code.UNAVAILABLE, "it is being done"
+    place.finish()
+    assert answers == [{}] and stems(place) == set() and not owner.catalog.deleted
+
+
+def test_nothing_is_published_meanwhile(place: Place) -> None:
+    stream: OpenStream = place.owner.stream(S)
+    stream.syncing = True
+    place.delete()
+    place.publish(b"too late")
+    assert stream.log.next_seq == 1

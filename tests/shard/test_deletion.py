@@ -1,0 +1,106 @@
+"""Deleting files: a process that is killed at any step leaves the stream, or a deletion that the next one finishes."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tailrace.shard import deletion
+from tailrace.shard.catalog import list_shard
+from tailrace.shard.deletion import DeletedStream, delete_stream, deleted_path, finish_deletion, read_deleted
+from tailrace.shard.errors import MetaDamaged, StreamCut, StreamMissing
+from tailrace.shard.frame import pack_frame
+from tailrace.shard.log import StreamLog
+from tailrace.shard.meta import read_meta
+from tailrace.shard.names import file_stem
+from tailrace.shard.reader import StreamReader
+
+NAMES = ("s", "$cursor/s", "s/$dead", "other")
+GONE = DeletedStream("s", 4, "node-1", tuple(map(file_stem, NAMES[:3])))
+
+
+def make(path: Path) -> None:
+    for name in NAMES:
+        with_messages = StreamLog.open(path, name, create=True, boot_id="boot")
+        with_messages.append(bytearray(pack_frame(b"x")), 1, 1, 1)
+        with_messages.close()
+    (path / f"{file_stem('s')}.producers").write_bytes(b"whatever")
+
+
+def stays(path: Path) -> list[str]:
+    listing = list_shard(path)
+    assert listing.strays == []
+    return sorted(listing.names)
+
+
+def killed_at(path: Path, step: int) -> bool:
+    """Deletes in another process, which is killed after so many steps; whether it was."""
+    child = os.fork()
+    if not child:
+        left = itertools.count(step, -1)
+        deletion.step = lambda: None if next(left) else os.kill(os.getpid(), signal.SIGKILL)
+        delete_stream(path, GONE)
+        os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def test_a_kill_at_any_step_leaves_the_stream_or_nothing(tmp_path: Path) -> None:
+    for step in itertools.count():
+        path = tmp_path / str(step)
+        path.mkdir()
+        make(path)
+        killed = killed_at(path, step)
+        assert stays(path) == ["other"], "from the first step on"
+        found = read_deleted(deleted_path(path, "s"))
+        if found.stems:
+            finish_deletion(path, found)
+        assert stays(path) == ["other"]
+        assert {file.name for file in path.iterdir()} == {"other.content", "other.indx", "s.deleted", "s.meta"}
+        assert read_deleted(deleted_path(path, "s")) == GONE._replace(stems=())
+        assert (read_meta(path, "s").epoch, read_meta(path, "s").history) == (4, ((4, 0, "node-1"),))
+        if not killed:
+            assert step > 15
+            return
+
+
+def test_one_that_cannot_begin_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path)
+
+    def full(*_args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(deletion, "replace_file", full)
+    with pytest.raises(OSError, match="No space"):
+        delete_stream(tmp_path, GONE)
+    assert stays(tmp_path) == sorted(NAMES)
+
+
+def test_readers_find_that_it_is_gone(tmp_path: Path) -> None:
+    make(tmp_path)
+    with StreamReader.open(tmp_path, "s", boot_id="boot") as reader:
+        assert reader.next_seq() == 1
+        delete_stream(tmp_path, GONE)
+        assert not reader.is_current
+        with pytest.raises(StreamCut):
+            reader.next_seq()
+    with pytest.raises(StreamMissing):
+        StreamReader.open(tmp_path, "s", boot_id="boot")
+
+
+def test_of_a_copy_nothing_is_remembered(tmp_path: Path) -> None:
+    make(tmp_path)
+    delete_stream(tmp_path, GONE._replace(epoch=0, master=""))
+    assert {file.name for file in tmp_path.iterdir()} == {"other.content", "other.indx"}
+
+
+@pytest.mark.parametrize("data", [b"", b"x" * 40])
+def test_what_is_damaged_deletes_nothing(tmp_path: Path, data: bytes) -> None:
+    make(tmp_path)
+    deleted_path(tmp_path, "s").write_bytes(data)
+    with pytest.raises(MetaDamaged):
+        read_deleted(deleted_path(tmp_path, "s"))
+    assert stays(tmp_path) == sorted(NAMES)

@@ -1,0 +1,155 @@
+"""Deleting a stream at every door: readers, consumers, producers, slaves, and a name that is used again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tailrace
+from tailrace.shard.names import shard_of
+from tests.system.node import PATIENCE_S, LineClient, Node, running, wait_for
+from tests.system.processes import worker_pid
+from tests.system.test_dead_letters import bury, command
+
+pytestmark = pytest.mark.system
+
+WORKERS = 2
+KILLS = 6
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with running(tmp_path_factory.mktemp("delete") / "data", workers=WORKERS) as node:
+        yield node
+
+
+@pytest.fixture
+def client(node: Node) -> Iterator[tailrace.Client]:
+    with tailrace.connect(f"127.0.0.1:{node.port}") as client:
+        yield client
+
+
+@pytest.fixture
+def peer(node: Node) -> Iterator[LineClient]:
+    with LineClient(node.port) as peer:
+        yield peer
+
+
+def files_of(node: Node, stem: str) -> set[str]:
+    return {file.suffix for file in node.data.glob(f"shard-*/*{stem}*")}
+
+
+def payloads(client: tailrace.Client, stream: str) -> list[bytes]:
+    return [message.payload for message in client.subscribe(stream, end=tailrace.NOW)]
+
+
+def test_readers_are_told_and_nothing_is_left(node: Node, client: tailrace.Client, peer: LineClient) -> None:
+    bury(client, "orders", [b"x" * 10_000] * 20)
+    with LineClient(node.port) as reader:
+        assert reader.ask("sub orders 0") == "ok sub orders 0"
+        reader.read_messages(20)
+        subscription = client.subscribe("orders", tailrace.Last(1))
+        assert next(subscription).seq == 19
+        assert peer.ask("delete orders") == "ok delete orders"
+        reader.read_answers(2)
+        assert reader.answers[1].startswith("err deleted orders: ")
+        with pytest.raises(tailrace.StreamDeleted):
+            next(subscription)
+    assert peer.ask("delete orders").startswith("err unknown ")
+    assert client.streams("orders") == [] and client.streams("$") == []
+    assert files_of(node, "orders") == {".deleted", ".meta"}
+    with pytest.raises(tailrace.UnknownStream):
+        client.consumers("orders")
+
+
+def test_the_name_is_that_of_another_stream_then(node: Node, client: tailrace.Client) -> None:
+    client.publish_many("again", [b"old"] * 5)
+    client.create_consumer("again", "billing")
+    with tailrace.connect(f"127.0.0.1:{node.port}") as other, other.consumer("again", "billing") as member:
+        message = next(member)
+        client.delete_stream("again")
+        receipt = client.publish("again", b"new")
+        client.create_consumer("again", "billing")
+        assert receipt.seq == 0
+        message.ack()
+        with pytest.raises(tailrace.BrokerError):
+            member.flush()
+            for _ in member:
+                pass
+    [info] = client.consumers("again")
+    assert info.lag_messages == 1, "an acknowledgement of the former message is none of this one"
+    [new] = client.subscribe("again", end=tailrace.NOW)
+    assert (new.payload, new.epoch) == (b"new", message.epoch + 1)
+
+
+def test_a_numbered_publish_goes_on_in_the_new_stream(client: tailrace.Client) -> None:
+    for round_number in range(3):
+        assert client.publish("numbered", b"%d" % round_number).seq == 0
+        assert payloads(client, "numbered") == [b"%d" % round_number]
+        client.delete_stream("numbered")
+
+
+def test_asyncio_and_the_command(node: Node, client: tailrace.Client) -> None:
+    async def work() -> None:
+        async with tailrace.connect_async(f"127.0.0.1:{node.port}") as other:
+            await other.delete_stream("one")
+            with pytest.raises(tailrace.UnknownStream):
+                await other.delete_stream("one")
+
+    client.publish("one", b"x")
+    client.publish("two", b"x")
+    asyncio.run(asyncio.wait_for(work(), PATIENCE_S))
+    assert command(node, "delete", "two", "--yes") == (0, b"two is deleted\n", b"")
+    assert command(node, "delete", "two", "--yes")[0] == 1
+
+
+def test_what_cannot_be_deleted(client: tailrace.Client, peer: LineClient) -> None:
+    client.publish("kept", b"x")
+    assert peer.ask("delete $cursor/kept").startswith("err reserved ")
+    assert peer.ask("delete kept/$dead").startswith("err usage ")
+    assert payloads(client, "kept") == [b"x"]
+
+
+def test_under_load_with_the_owner_killed_it_is_there_or_not(node: Node, client: tailrace.Client) -> None:
+    """After each kill the stream is whole, or gone and can be made again."""
+    slot = shard_of(b"killed") % WORKERS
+    dice = random.Random(7)
+    for number in range(KILLS):
+        client.publish_many("killed", [b"%d" % number] * 50, ack=tailrace.Ack.SYNCED)
+        with LineClient(node.port) as peer:
+            peer.send("delete killed")
+            time.sleep(dice.random() / 100)  # at any step of it
+            os.kill(worker_pid(node, slot), signal.SIGKILL)
+        wait_for(lambda: client.publish("probe", b"x"), "the node works")
+        found = [stream for stream in client.streams("killed") if stream.name == "killed"]
+        if found:
+            assert payloads(client, "killed")[-50:] == [b"%d" % number] * 50
+            client.delete_stream("killed")
+        assert not client.streams("killed")
+
+
+def test_slaves_follow(tmp_path: Path) -> None:
+    with (
+        running(tmp_path / "master", workers=1) as master,
+        running(tmp_path / "slave", workers=1) as slave,
+        LineClient(slave.port) as peer,
+        tailrace.connect(f"127.0.0.1:{master.port}") as client,
+        tailrace.connect(f"127.0.0.1:{slave.port}") as reader,
+    ):
+        assert peer.ask(f"slave 127.0.0.1 {master.port} * 0").startswith("ok slave")
+        client.publish_many("tree", [b"old"] * 3)
+        client.create_consumer("tree", "billing")
+        wait_for(lambda: [each.next_seq for each in reader.streams("tree")] == [3], "it is copied")
+        assert peer.ask("delete tree").startswith("err disabled ")
+        client.delete_stream("tree")
+        wait_for(lambda: not reader.streams("tree"), "the copy is deleted")
+        client.publish("tree", b"new")
+        wait_for(lambda: [each.next_seq for each in reader.streams("tree")] == [1], "the new one is copied")
+        assert payloads(reader, "tree") == [b"new"]
