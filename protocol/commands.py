@@ -288,6 +288,7 @@ Command: TypeAlias = (
     | Promote
     | Fence
     | Trim
+    | Delete
     | Streams
     | GrownStreams
     | Stat

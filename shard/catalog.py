@@ -49,8 +49,8 @@ def list_shard(directory: Path) -> ShardListing:
     for stem in stems:
         name = _hashed_name(directory, stem) if stem_is_hashed(stem) else name_of_stem(stem)
         if name is None:
-            files = (stem + CONTENT_SUFFIX, stem + INDEX_SUFFIX)
-            strays += [file for file in files if (directory / file).exists()]
+            pair = (stem + CONTENT_SUFFIX, stem + INDEX_SUFFIX)
+            strays += [file for file in pair if (directory / file).exists()]
         else:
             names.append(name)
     return ShardListing(names, strays)

@@ -157,4 +157,3 @@ def _cuts(word: int) -> int:
         return untagged(word) if word else 0
     except ValueError:  # a damaged stream can be deleted too
         return 0
-

@@ -1,8 +1,8 @@
 """Deleting streams: an owner lets go of a stream, its companions and all that is known of them, then of their files.
 
-    asked for      the stream takes no more messages; what is being synced is waited for
-    let go         nobody finds it here any more; a helper thread removes the files (`shard.deletion`)
-    deleted        its readers are told, on all workers and on slaves, and who asked is answered
+asked for      the stream takes no more messages; what is being synced is waited for
+let go         nobody finds it here any more; a helper thread removes the files (`shard.deletion`)
+deleted        its readers are told, on all workers and on slaves, and who asked is answered
 """
 
 from __future__ import annotations
@@ -151,9 +151,7 @@ class Deletions:
                 log.warning("stream %r: its last term cannot be read, and is deleted: %s", each.decode(), error)
         return min(max(known) + 1, EPOCH_MAX)
 
-    def _removed(
-        self, deletion: Deletion, names: tuple[bytes, ...], deleted: DeletedStream, job: DeletionJob
-    ) -> None:
+    def _removed(self, deletion: Deletion, names: tuple[bytes, ...], deleted: DeletedStream, job: DeletionJob) -> None:
         owner, name = self._owner, deletion.name
         if job.failure is not None and not job.has_begun:
             for each in names:

@@ -27,7 +27,7 @@ class Place(Office):
         self.forgotten: list[bytes] = []
         self.gone: list[bytes] = []
         around(self.owner).on_deleted = self.gone.append
-        self.deletions = Deletions(self.owner, self.syncer, self._forget)  # type: ignore[arg-type]
+        self.deletions = Deletions(self.owner, self.syncer, self._forget)
 
     def _forget(self, name: bytes) -> None:
         self.forgotten.append(name)
