@@ -302,7 +302,7 @@ class FanOut:
         if feed is not None:
             feed.end_seq, feed.end_offset_seq = min(feed.end_seq, seq), -1
             parked.update(feed.caught_up)
-        gone = feed is not None and self._is_deleted(name)
+        gone = feed is not None and self._readers.is_gone(name)
         for cursor in self._cursors_of(name, parked):
             if gone and (cursor.seq or cursor.skip) and not cursor.done:
                 self.give_up(cursor, Code.DELETED, DELETED_TEXT)
@@ -310,15 +310,6 @@ class FanOut:
                 self._cut_cursor(cursor, seq)
         if feed is not None:
             self.look(feed)
-
-    def _is_deleted(self, name: bytes) -> bool:
-        try:
-            self._readers.get(name)
-        except StreamMissing:
-            return True
-        except (StorageError, OSError):
-            return False  # it is met, and told, where the stream is read
-        return False
 
     def _cursors_of(self, name: bytes, parked: dict[Cursor, None]) -> list[Cursor]:
         """All that move; one that has not been started yet is seen to then. One that is done may be half out still."""

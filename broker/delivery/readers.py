@@ -5,12 +5,14 @@ Nobody keeps a reader beyond the turn of the loop: ask again, it is a dictionary
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from pathlib import Path
 
 from tailrace.shard.directory import DataDirectory
 from tailrace.shard.names import shard_of
 from tailrace.shard.reader import StreamReader
+from tailrace.shard.stream_files import stream_paths
 
 
 class StreamReaders:
@@ -38,6 +40,10 @@ class StreamReaders:
     def path(self, name: bytes) -> Path:
         """The folder of the stream's shard."""
         return self._directory.shard_path(shard_of(name, self._directory.shards))
+
+    def is_gone(self, name: bytes) -> bool:
+        """Whether there is no such stream any more, not even one whose end is being set aside."""
+        return not os.path.exists(stream_paths(self.path(name), name.decode()).content_file)
 
     def forget(self, name: bytes) -> None:
         reader = self._open.pop(name, None)

@@ -39,9 +39,9 @@ def test_administration_is_for_this_machine_alone(node: World) -> None:
     admin = [verb.form.split()[0] for verb in VERBS.values() if verb.admin]
     alone = ("streams", "grown", "workers", "conns", "shutdown")
     typed = [lines.get(word, word if word in alone else f"{word} x") for word in admin]
-    assert len(typed) == len(c.ADMIN) == 13
+    assert len(typed) == len(c.ADMIN) == 14
     stranger = node.connect(local=False)
-    assert words(node.ask(stranger, *typed)) == ["err denied"] * 13
+    assert words(node.ask(stranger, *typed)) == ["err denied"] * 14
     assert not any(line.startswith("master") for line in node.ask(stranger, "help"))
     assert words(node.ask(stranger, "pub x |y", "sub x 0 wait", "ping")) == ["ok sub", "ok pong"]
     assert node.workers[0].metrics.refused.counts == {"denied": 13}
