@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import setproctitle
@@ -61,15 +61,12 @@ from tailrace.broker.replication.downstream.session import NodeServices
 from tailrace.broker.replication.roles.apply_rules import obey
 from tailrace.broker.replication.roles.promotion_check import PromotionChecks
 from tailrace.broker.replication.roles.role_writer import RoleWriter
-from tailrace.broker.replication.roles.stream_roles import begin_after_boot
 from tailrace.broker.replication.status import links
 from tailrace.broker.replication.status.answer import NodeStatus
-from tailrace.broker.replication.status.lag import stat_of_upstream
 from tailrace.broker.replication.status.metrics import ReplicationMetrics
 from tailrace.broker.replication.upstream.inquiry import InquiryServices
 from tailrace.broker.replication.upstream.login import NodeLogins
 from tailrace.broker.replication.upstream.manager import UpstreamManager
-from tailrace.broker.routing.batch import StreamBatch
 from tailrace.broker.routing.calls import WorkerCalls
 from tailrace.broker.routing.link_table import LinkTable
 from tailrace.broker.routing.router import Router
@@ -78,11 +75,10 @@ from tailrace.broker.services import Services
 from tailrace.broker.streams.aging import SAVE_S, AgingClock
 from tailrace.broker.streams.deletion import Deletions
 from tailrace.broker.streams.maintenance import Maintenance
-from tailrace.broker.streams.open_stream import OpenStream
 from tailrace.broker.streams.owner import Owner
-from tailrace.broker.streams.refused import Refused
 from tailrace.broker.streams.stream_metrics import StreamMetrics
 from tailrace.broker.streams.syncer import THREADS_MAX, Syncer
+from tailrace.broker.wiring import OwnerWiring
 from tailrace.shard.directory import DataDirectory
 from tailrace.shard.errors import DirectoryError, ShardLocked
 from tailrace.shard.files import FileSystem
@@ -138,6 +134,10 @@ class WorkerPhase(Enum):
 
 
 class Worker:
+    patrol: LagScanner  # these are looked up by callbacks that are made before them
+    movers: Migrations
+    siblings: WorkerLinks
+
     def __init__(self, boot: WorkerBoot) -> None:
         self.settings = boot.settings
         self.node_id = boot.directory.node_id
@@ -305,11 +305,11 @@ class Worker:
         services.answered_bytes = 0
         router.flush()
         if self.owner.grown:
-            self._announce()
+            self.announce()
         if self.desk.pending:
             self.desk.work()
             if self.owner.grown:
-                self._announce()
+                self.announce()
         if self.owner.syncs.urgent:
             self.upkeep.sync_urgent()
         if self.owner.syncs.due_s <= services.now_s:
@@ -399,7 +399,7 @@ class Worker:
             events = self.poller.poll(0)
             self._handle(events)
 
-    def _announce(self) -> None:
+    def announce(self) -> None:
         grown = self.owner.take_grown()
         if self.owner.replicas.streams:
             for name, growth in grown.items():
@@ -419,9 +419,13 @@ class Worker:
         for client in answered:
             client.after_turn()
 
-    def _pause(self) -> None:
+    def pause(self) -> None:
         """In the middle of something long: the worker is not hung."""
         self._beat.beat()
+
+    def count_streams(self) -> None:
+        """At once, since the other workers count streams too before they make one."""
+        self._beat.streams = len(self.owner.catalog.names)
 
     def _forget_chunks(self, name: bytes, seq: int) -> None:
         """A stream was cut; one that was deleted is cut at 0."""
@@ -466,7 +470,7 @@ class Worker:
         self.owner.take()
         self.uplinks.start(asks=asks)
         self._set_cells(self._slot)
-        self._beat.streams = len(self.owner.catalog.names)
+        self.count_streams()
         self._beat.connections = len(self.services.clients)
         gc.collect()
         gc.freeze()  # what is here now stays: no collection need look at it again
@@ -487,12 +491,12 @@ class Worker:
         self.deletions.stop()
         self._finish_roles()
         if self.owner.grown:
-            self._announce()
+            self.announce()
         self.phase = WorkerPhase.RETIRED
         self.drain_began_s = time.monotonic()
         self.uplinks.stop("its worker is being replaced")
         self.drain_deadline_s = time.monotonic() + self.settings.drain_timeout_s
-        self.upkeep.finish_syncs(self._pause)
+        self.upkeep.finish_syncs(self.pause)
         ask_successor = ack_handover.hand_over(self.owner, self.router.call)
         self.owner.release()
         self._set_cells(Board(1).slot(0))
@@ -592,111 +596,20 @@ class Worker:
         for client in list(self.services.clients.values()):
             client.close("stopped")
         self.router.flush()
-        self.work.finish(self._pause)
+        self.work.finish(self.pause)
         self._finish_roles()
-        self.work.finish(self._pause)
+        self.work.finish(self.pause)
         self.desk.retire()
         self.deletions.stop()
         self.scouts.stop()
         self.uplinks.stop("this node stops")
-        self.upkeep.finish_syncs(self._pause)
-        self.upkeep.close_clean(self._pause)
+        self.upkeep.finish_syncs(self.pause)
+        self.upkeep.close_clean(self.pause)
         self.syncer.close()
         self.siblings.close()
         self.readers.close()
         self._metric_row.store(self.metrics)
         self.poller.close()
-
-
-class OwnerWiring:
-    """Connects an owner with the rest of its worker: implements `OwnerEvents` and `OwnerContext`.
-
-    Most of that rest is built after the owner, and looked up in each call. A part that is missing is an AttributeError.
-    """
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-
-    def on_create(self) -> None:
-        """At once, since the other workers count streams too before they make one."""
-        self._worker._beat.streams = len(self._worker.owner.catalog.names)
-
-    def on_open(self, stream: OpenStream) -> None:
-        begin_after_boot(self._worker.owner, stream)
-
-    def on_role(self, name: bytes) -> None:
-        self._worker.uplinks.look_at(name)
-        self._worker.followers.role_changed(name)
-        self._worker.desk.role_changed(name)
-
-    def on_rules(self) -> None:
-        self._worker.uplinks.watch()
-
-    def on_path(self, name: bytes) -> None:
-        self._worker.followers.role_changed(name)
-
-    def on_cut(self, name: bytes, seq: int) -> None:
-        """What the stream grew by earlier in this turn is announced before the cut."""
-        worker = self._worker
-        if worker.owner.grown:
-            worker._announce()
-        worker.owner.note_cut(name)
-        worker.siblings.announce_cut(name, seq)
-        worker.fanout.cut(name, seq)
-        worker.followers.role_changed(name)
-        worker.desk.role_changed(name)
-
-    def on_deleted(self, name: bytes) -> None:
-        worker = self._worker
-        worker._beat.streams = len(worker.owner.catalog.names)
-        worker.siblings.announce_cut(name, 0)
-        worker.fanout.cut(name, 0)
-        worker.uplinks.deleted(name)
-
-    def on_held(self, name: bytes) -> None:
-        self._worker.uplinks.note_held(name)
-
-    def on_trim(self, stream: OpenStream, dropped: int) -> None:
-        self._worker.upkeep.on_trim(stream, dropped)
-
-    def on_unwritten(self, name: bytes) -> None:
-        self._worker.work.block(name)
-
-    def on_written(self, name: bytes) -> None:
-        self._worker.work.unblock(name)
-
-    def on_pause(self) -> None:
-        self._worker._pause()
-
-    @cached_property
-    def subscribers(self) -> Callable[[bytes], int]:
-        """Looked up once, since every batch that is answered needs it."""
-        return self._worker.siblings.subscribers
-
-    def spared_seq(self, name: bytes) -> int | None:
-        return self._worker.patrol.spared_seq(name)
-
-    def asks_first(self, name: bytes) -> bool:
-        return self._worker.uplinks.asks_first(name)
-
-    def path_above(self, name: bytes) -> tuple[str, ...]:
-        return self._worker.uplinks.path_above(name)
-
-    def stat_upstream(self, stream: OpenStream) -> dict[str, int | str]:
-        worker = self._worker
-        return stat_of_upstream(worker.uplinks.copy_of(stream.name), worker.owner, stream, now_us())
-
-    def consumer_lag(self, name: bytes) -> tuple[int, int]:
-        return self._worker.patrol.consumer_lag(name)
-
-    def delete(self, name: bytes, done: Callable[[Any | Refused], None], *, copy: bool = False) -> None:
-        self._worker.deletions.begin(name, done, copy=copy)
-
-    def send_up(self, batch: StreamBatch) -> None:
-        self._worker.uplinks.send_up(batch)
-
-    def call_up(self, name: bytes, verb: str, args: list[Any], done: Callable[[Any | Refused], None]) -> None:
-        self._worker.uplinks.call_up(name, verb, args, done)
 
 
 def run_worker(boot: WorkerBoot) -> int:

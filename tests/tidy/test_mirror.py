@@ -11,6 +11,7 @@ SMALL_LINES = 30  # a module this small needs no test of its own
 ELSEWHERE: dict[str, str] = {
     "broker/connection/hello_login.py": "tests/broker/connection/test_login.py",
     "broker/delivery/cursor.py": "tests/broker/delivery/test_fanout.py",
+    "broker/wiring.py": "tests/broker/test_worker.py",
     "client/aio/merged_consumer.py": "tests/system/test_everyday.py",
     "client/core/merged_consumer_state.py": "tests/system/test_everyday.py",
     "client/core/stream_watch.py": "tests/client/sync/test_merged_subscription.py",

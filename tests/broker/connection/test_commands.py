@@ -44,7 +44,7 @@ def test_administration_is_for_this_machine_alone(node: World) -> None:
     assert words(node.ask(stranger, *typed)) == ["err denied"] * 14
     assert not any(line.startswith("master") for line in node.ask(stranger, "help"))
     assert words(node.ask(stranger, "pub x |y", "sub x 0 wait", "ping")) == ["ok sub", "ok pong"]
-    assert node.workers[0].metrics.refused.counts == {"denied": 13}
+    assert node.workers[0].metrics.refused.counts == {"denied": 14}
     assert node.controls[0].receive() is not None, "only that it is ready"
 
 

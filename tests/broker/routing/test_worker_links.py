@@ -72,7 +72,7 @@ def test_what_grew_while_the_interest_was_on_its_way_is_not_missed(node: World) 
     batch = StreamBatch(name.encode(), 2)
     batch.add_quiet(node.client_of(reader), 1, bytearray(pack_frame(b"1")))
     owner.owner.append(batch, owner.services.now_s)
-    owner._announce()  # nobody is interested yet
+    owner.announce()  # nobody is interested yet
     node.settle()
     assert reader.messages() == [(name, 0, "0"), (name, 1, "1")]
 
