@@ -488,7 +488,6 @@ class Worker:
         self.acceptor.stop()
         self.router.flush()
         self.desk.retire()
-        self.deletions.stop()
         self._finish_roles()
         if self.owner.grown:
             self.announce()
@@ -508,8 +507,9 @@ class Worker:
         self.control.send("released")
 
     def _finish_roles(self) -> None:
-        """Let the helper thread write down what it has to of roles, before the shards are given up."""
-        while self.role_writer.pending:
+        """Let the helper threads write down roles and remove deleted files, before the shards are given up."""
+        self.deletions.stop()
+        while self.role_writer.pending or self.deletions.removing:
             self.role_writer.flush()
             select.select([self.syncer.fileno()], [], [], IDLE_S)
             self.upkeep.take_outcomes()
@@ -600,7 +600,6 @@ class Worker:
         self._finish_roles()
         self.work.finish(self.pause)
         self.desk.retire()
-        self.deletions.stop()
         self.scouts.stop()
         self.uplinks.stop("this node stops")
         self.upkeep.finish_syncs(self.pause)

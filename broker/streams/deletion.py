@@ -75,6 +75,9 @@ class Deletions:
         self._syncer = syncer
         self._forget = forget
         self._waiting: list[Deletion] = []
+        self._stopped = False
+        self.removing = 0
+        """Streams whose files are being removed: before that has ended, the shards cannot be given to another."""
 
     def begin(self, name: bytes, done: OnResult, *, copy: bool = False) -> None:
         """Delete the stream; `done` gets {} or Refused. `copy`: because its upstream has deleted it."""
@@ -99,7 +102,8 @@ class Deletions:
                 self._remove(deletion)
 
     def stop(self) -> None:
-        """This worker gives its streams up: what has not begun is refused."""
+        """This worker gives its streams up: what has not begun is refused. Wait then until `removing` is 0."""
+        self._stopped = True
         waiting, self._waiting = self._waiting, []
         for deletion in waiting:
             self._owner.catalog.deleting.discard(deletion.name)
@@ -110,7 +114,7 @@ class Deletions:
         catalog, roles = self._owner.catalog, self._owner.roles
         if base_of(name) != name:
             raise Refused(Code.USAGE, "a stream of the broker's own goes with its stream; delete that")
-        if name in catalog.deleting:
+        if name in catalog.deleting or self._stopped:
             raise Refused(Code.UNAVAILABLE, BUSY_TEXT)
         if name not in catalog.names:
             raise Refused(Code.UNKNOWN, "no such stream here")
@@ -134,11 +138,13 @@ class Deletions:
         epoch = self._next_epoch(names) if leads else 0
         master = owner.catalog.directory.node_id if epoch else ""
         deleted = DeletedStream(name.decode(), epoch, master, tuple(file_stem(each.decode()) for each in names))
+        metas = {each: owner.roles.metas[each] for each in names if each in owner.roles.metas}
         for each in names:
             self._forget(each)
         owner.drop(name)
         job = DeletionJob(owner, deleted)
-        self._syncer.request(job, SyncJob(lambda: self._removed(deletion, names, deleted, job)))
+        self.removing += 1
+        self._syncer.request(job, SyncJob(lambda: self._removed(deletion, names, metas, deleted, job)))
 
     def _next_epoch(self, names: tuple[bytes, ...]) -> int:
         """A term above those of all messages that were in the stream and its companions."""
@@ -151,9 +157,18 @@ class Deletions:
                 log.warning("stream %r: its last term cannot be read, and is deleted: %s", each.decode(), error)
         return min(max(known) + 1, EPOCH_MAX)
 
-    def _removed(self, deletion: Deletion, names: tuple[bytes, ...], deleted: DeletedStream, job: DeletionJob) -> None:
+    def _removed(
+        self,
+        deletion: Deletion,
+        names: tuple[bytes, ...],
+        metas: dict[bytes, StreamMeta],
+        deleted: DeletedStream,
+        job: DeletionJob,
+    ) -> None:
         owner, name = self._owner, deletion.name
+        self.removing -= 1
         if job.failure is not None and not job.has_begun:
+            owner.roles.metas.update(metas)
             for each in names:
                 owner.catalog.add(each)
             owner.catalog.deleting.discard(name)

@@ -295,6 +295,8 @@ class Maintenance:
             self._has_looked |= self._looks_at_what_was_left
 
     def _visit(self, name: bytes) -> None:
+        if name not in self._catalog.names:  # deleted since the sweep began
+            return
         text = name.decode()
         paths = stream_paths(self._catalog.shard_path(name), text)
         if self._looks_at_what_was_left:

@@ -111,16 +111,27 @@ def test_a_worker_that_stops_has_not_begun(place: Place) -> None:
     answers = place.delete()
     place.deletions.stop()
     assert code(answers) is Code.UNAVAILABLE and S in place.owner.catalog.names
+    assert code(place.delete()) is Code.UNAVAILABLE and not place.deletions.removing
+
+
+def test_the_shards_are_kept_until_the_files_are_gone(place: Place) -> None:
+    place.delete()
+    place.deletions.stop()
+    assert place.deletions.removing == 1
+    place.finish()
+    assert not place.deletions.removing
 
 
 def test_a_disk_that_refuses_the_first_step(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_args: object) -> None:
         raise OSError(28, "No space left on device")
 
+    place.owner.roles.metas[S] = StreamMeta(S.decode(), epoch=3)
     monkeypatch.setattr(files, "replace_file", full)
     answers = place.delete()
     place.finish()
     assert code(answers) is Code.UNAVAILABLE and not place.gone
+    assert place.owner.roles.epoch(S) == 3
     assert place.owner.stream(S).log.next_seq == 1 and place.owner.catalog.companions.of(S)
     place.publish(b"more")
     assert place.owner.stream(S).log.next_seq == 2
