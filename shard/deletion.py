@@ -103,7 +103,7 @@ def read_deleted(path: Path) -> DeletedStream:
         data = file.read(DELETED_BYTES_MAX)
     body = data[_HEAD.size :]
     if len(data) < _HEAD.size or _HEAD.unpack_from(data) != (DELETED_MAGIC, crc32c(body)):
-        raise MetaDamaged(path.stem, path, 0, "it is not what is known of a deleted stream")
+        raise MetaDamaged(path.stem, path, 0, "it is no record of a deleted stream")
     try:
         fields = msgpack.unpackb(body)
         name, epoch, stems = validate_name(fields["name"]), fields["epoch"], tuple(map(str, fields["stems"]))

@@ -82,7 +82,7 @@ class StreamCatalog:
             try:
                 deleted = read_deleted(file)
             except MetaDamaged as damage:
-                log.error("what is known of a deleted stream: %s", damage)
+                log.error("the record of a deleted stream is damaged: %s", damage)
                 continue
             if deleted.stems:
                 log.warning("stream %r: finishing its deletion", deleted.name)

@@ -1,6 +1,6 @@
 """Deleting streams: an owner lets go of a stream, its companions and all that is known of them, then of their files.
 
-asked for      the stream takes no more messages; what is being synced is waited for
+asked for      the stream takes no more messages; syncs that are under way end
 let go         nobody finds it here any more; a helper thread removes the files (`shard.deletion`)
 deleted        its readers are told, on all workers and on slaves, and who asked is answered
 """
@@ -102,7 +102,7 @@ class Deletions:
                 self._remove(deletion)
 
     def stop(self) -> None:
-        """This worker gives its streams up: what has not begun is refused. Wait then until `removing` is 0."""
+        """This worker gives its streams up: deletions that have not begun are refused. Wait then until `removing` is 0."""
         self._stopped = True
         waiting, self._waiting = self._waiting, []
         for deletion in waiting:
