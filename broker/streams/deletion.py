@@ -102,7 +102,7 @@ class Deletions:
                 self._remove(deletion)
 
     def stop(self) -> None:
-        """This worker gives its streams up: deletions that have not begun are refused. Wait then until `removing` is 0."""
+        """Refuse the deletions that have not begun. Wait for `removing` to be 0 before the shards are given up."""
         self._stopped = True
         waiting, self._waiting = self._waiting, []
         for deletion in waiting:
