@@ -1,4 +1,4 @@
-"""A binary peer of a `World`: messages out, messages in, and what its subscriptions have got."""
+"""A binary peer of a `World`: it sends messages, receives answers, and collects the frames of its subscriptions."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class BinaryPeer:
         return self.take()
 
     def take(self) -> list[Response]:
-        """What has come and is no chunk; chunks are taken apart into `got`."""
+        """Take the messages received, except chunks, which are taken apart into `got`."""
         data = bytes(self.peer.received)
         self.peer.received.clear()
         answers: list[Response] = []

@@ -19,8 +19,8 @@ def _owners_give_back() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_step_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn does all that there is to do, however slow the machine is, unless a test says otherwise; then it does no
-    more than that, however little else there is to do.
+    """Unless a test sets it otherwise, a turn does all pending work, however slow the machine is, and then no more than
+    that, however little else there is to do.
     """
     monkeypatch.setattr("tailrace.broker.process.work.TURN_WORK_S", float("inf"))
     monkeypatch.setattr("tailrace.broker.process.work.TURN_WORK_MAX_S", 0.0)

@@ -24,14 +24,14 @@ _made: list[Owner] = []
 
 
 class Sink:
-    """Remembers what became of each part of a publish."""
+    """Remembers the outcome of each part of a publish."""
 
     asker: Asker = NOBODY
 
     def __init__(self, may_create: bool = True) -> None:
         self.published_at: dict[int, int] = {}
         self.refusals: dict[int, tuple[Code, str]] = {}
-        self.logged_at: dict[int, int] = {}  # first seqs of what was refused as unreplicated
+        self.logged_at: dict[int, int] = {}  # first seqs of the parts refused as unreplicated
         self.created = 0
         self._may_create = may_create
 
@@ -56,7 +56,7 @@ class Sink:
 
 
 class Clock:
-    """Monotonic seconds and wall-clock microseconds that move only when told."""
+    """Monotonic seconds and wall-clock microseconds that move only when a test moves them."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
@@ -109,7 +109,7 @@ def around(owner: Owner) -> Around:
 def make_owner(
     path: Path, clock: Clock | None = None, *, slot: int = 0, slots: int = 1, total: int = 0, **settings: object
 ) -> Owner:
-    """The owner of a slot's shards, which it has taken; the data directory is made when there is none."""
+    """The owner of a slot's shards, which it has taken; the data directory is made if it does not exist."""
     surroundings = Around()
     directory = open_data_dir(path) if data_dir_exists(path) else make_data_dir(path, SHARDS)
     owner = Owner(

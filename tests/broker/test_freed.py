@@ -1,5 +1,5 @@
-"""What is done with is freed at once, not by a search for cycles: a worker makes few objects that stay, so such a
-search comes hours later.
+"""Objects no longer needed are freed at once, not by a search for cycles: a worker makes few objects that stay, so such
+a search comes hours later.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def administer(node: World, slot: int) -> None:
 
 
 def speak_to_the_port(node: World, slot: int) -> None:
-    """What is no client: HTTP, and a binary connection that begins wrongly."""
+    """Peers that are not clients: HTTP, and a binary connection that begins wrongly."""
     for words in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"no such command\r\n", b"\0\0\0\7garbage"):
         peer = node.connect(slot)
         peer.send_raw(words)
@@ -140,7 +140,7 @@ def speak_to_the_port(node: World, slot: int) -> None:
 def test_what_a_connection_needed_is_freed_with_it(node: World, work: Callable[[World, int], None], slot: int) -> None:
     for number in (0, 1):
         node.fill(node.name(number), [b"x" * 1_000] * 100)
-    work(node, slot)  # what is made once is there
+    work(node, slot)  # objects that are made only once exist now
     assert in_cycles(lambda: work(node, slot)) == {}
 
 

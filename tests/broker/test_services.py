@@ -1,4 +1,4 @@
-"""What the connections of one worker share: which there are, and what is owed to them."""
+"""The state that the connections of one worker share: the list of them, and the work that is due for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker turned by hand in this process: its phases, and what it may touch in each."""
+"""A worker turned by hand in this process: its phases, and the actions allowed in each."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class World:
             self.worker.turn()
 
     def told(self) -> list[str]:
-        """What the worker has said to its supervisor since the last call."""
+        """The messages the worker has sent to its supervisor since the last call."""
         kinds = []
         while (message := self.supervisor.receive()) is not None:
             kinds.append(message.kind)
@@ -182,7 +182,7 @@ def test_a_retired_worker_touches_neither_streams_nor_board(make: Callable[..., 
 def test_a_turn_of_publishes_to_many_streams_reads_on(
     make: Callable[..., World], monkeypatch: pytest.MonkeyPatch, bytes_max: int, turns: int
 ) -> None:
-    """One append a stream, not one for each read; up to a bound."""
+    """One append per stream, not one per read; up to a bound."""
     monkeypatch.setattr("tailrace.broker.worker.GATHERED_MAX_BYTES", bytes_max)
     monkeypatch.setattr("tailrace.broker.routing.router.NEW_STREAMS", 100)
     world = make()
@@ -318,7 +318,9 @@ def test_signals_to_the_group_are_the_supervisors() -> None:
 
 @pytest.mark.parametrize("slot", [0, 1])
 def test_whoever_has_got_some_of_what_was_set_aside_hears_it_in_every_worker(tmp_path: Path, slot: int) -> None:
-    """In both protocols, at the owner and at its sibling; who has got none of it gets what comes in its stead."""
+    """In both protocols, at the owner and at its sibling; a reader that got none of the cut messages gets their
+    successors.
+    """
     with nodes.world(tmp_path, workers=2, affinity=False) as node:
         name = node.name(slot)
         node.fill(name, [b"x"] * 5)
@@ -391,7 +393,7 @@ def test_publishes_that_wait_for_replicas_of_what_was_set_aside_are_told(tmp_pat
 
 
 def quiet_for(worker: Worker, seconds: float) -> float:
-    """How long it would wait for events, after nothing came for so long."""
+    """How long the worker would wait for events, `seconds` after the last one."""
     worker.stirred_s = worker.services.now_s - seconds
     return worker._wait_s()
 

@@ -4,9 +4,9 @@
     python -m tests.broker.walk get --tree   the calls of one walk, indented by depth
 
 A worker runs in this process, with real sockets and files. Each request is made several times before, so that nothing
-is opened or created in the one that is traced. What a turn calls without any request is left out once: a walk shows
-what its request adds to a turn. Work that is due at intervals is not done meanwhile. The thread of the disk may end
-something in a traced turn: of several walks the shortest counts.
+is opened or created in the one that is traced. What a turn calls without any request is left out once: a walk shows the
+calls that its request adds to a turn. Work that is due at intervals is not done meanwhile. The thread of the disk may
+end something in a traced turn: of several walks the shortest counts.
 """
 
 from __future__ import annotations

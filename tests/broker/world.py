@@ -1,7 +1,7 @@
 """The workers of a node in one process: real sockets, real files, no thread of their own, no waiting.
 
-`World` makes workers that own their shards and are linked to each other, as the supervisor would. A test says what the
-peers send and whose turn it is; `settle` gives everybody turns until nothing moves any more.
+`World` makes workers that own their shards and are linked to each other, as the supervisor would. A test decides what
+the peers send and whose turn it is; `settle` gives everybody turns until nothing moves any more.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PATIENCE_S = 60.0
 
 
 class Peer:
-    """The other end of a connection. What it has received is in `received`; `lines` are its answers."""
+    """The other end of a connection. Bytes received are in `received`; `lines` are its answers."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -58,7 +58,7 @@ class Peer:
         self.sock.sendall(data)
 
     def read(self) -> bool:
-        """Take what is there; whether there was anything."""
+        """Take the bytes available; returns whether there were any."""
         before = len(self.received), self.ended
         while not self.deaf and not self.ended:
             try:
@@ -97,7 +97,7 @@ class Peer:
 
 
 class _LastRequest:
-    """A request to the thread for the disk that ends when the test says so."""
+    """A request to the thread for the disk that ends when the test ends it."""
 
     name = "the last request"
 
@@ -169,14 +169,14 @@ class World:
         return peer
 
     def connection_of(self, peer: Peer) -> Connection:
-        """The broker's side of a connection, in whatever worker it is now."""
+        """The broker's side of a connection, in any worker."""
         name = f"peer:{self.peers.index(peer) + 1}"
         return next(
             client for worker in self.workers for client in worker.services.clients.values() if client.peer == name
         )
 
     def speaker_of(self, peer: Peer) -> ClientConnection:
-        """The same of a peer that has shown what it speaks, whatever that is."""
+        """The same for a peer whose protocol has been detected."""
         client = self.connection_of(peer)
         assert isinstance(client, ClientConnection)
         return client
@@ -234,7 +234,7 @@ class World:
             last, done = _LastRequest(), list[bool]()
             worker.syncer.request(last, SyncJob(lambda done=done: done.append(True)))  # type: ignore[misc]
             assert last.reached.wait(PATIENCE_S)
-            worker.turn()  # what was done before it
+            worker.turn()  # work due before this request
             last.ends.set()
             assert select.select([worker.syncer.fileno()], [], [], PATIENCE_S)[0]
             worker.turn()

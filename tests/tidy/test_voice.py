@@ -29,13 +29,13 @@ CEILINGS: dict[str, dict[str, float]] = {
         "opening": 1.4,
     },
     "tests": {
-        "what-noun": 7.1,
-        "tell-say": 4.7,
-        "where-if": 1.7,
-        "is-no": 0.7,
-        "hear": 1.0,
-        "whoever": 2.4,
-        "opening": 0.7,
+        "what-noun": 4.0,
+        "tell-say": 2.1,
+        "where-if": 1.0,
+        "is-no": 0.4,
+        "hear": 0.2,
+        "whoever": 1.2,
+        "opening": 0.4,
     },
 }
 

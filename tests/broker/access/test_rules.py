@@ -35,7 +35,7 @@ def test_the_first_rule_that_fits_decides_and_none_means_no() -> None:
         ("in/{user}/*", ANN, "in/ann/1", True),
         ("in/{user}/*", ANN, "in/bob/1", False),
         ("in/{user}", ODD, "in/a*b", True),
-        ("in/{user}", ODD, "in/axb", False),  # what is special in a name is not special in the pattern
+        ("in/{user}", ODD, "in/axb", False),  # special characters of a name are literal in the pattern
         ("[ab]?", ANN, "a1", True),
         ("[ab]?", ANN, "A1", False),
         ("*", ANN, "", True),  # what concerns no stream

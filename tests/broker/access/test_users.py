@@ -1,4 +1,4 @@
-"""Users: their names, and what they can log in with."""
+"""Users: their names and credentials."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The table of doors: how each door and transport logs in, asks for a right, and answers. Later doors add a row.
 
-A row makes a connection to one worker of a `World` with users, logs in, and says in the protocol's own words whether
-something may be done: "ok", or the code of the refusal.
+A row makes a connection to one worker of a `World` with users, logs in, and asks in the protocol's own terms whether an
+action is allowed: "ok", or the code of the refusal.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def rules_for(right: Right) -> tuple[AccessRule, ...]:
 
 
 class Certificates:
-    """Of the node, and what its clients show under mTLS, by login; None: no certificate."""
+    """Certificates of the node and, by login, of its clients under mTLS; None: no certificate."""
 
     def __init__(self, folder: Path) -> None:
         known, unknown = Authority(folder / "ca"), Authority(folder / "other")
@@ -65,7 +65,9 @@ class Certificates:
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """`log_in` returns what was answered; `ask` whether what needs the right is done. `local`: from this machine."""
+    """`log_in` returns the answer to a login; `ask` the outcome of an action that needs the right. `local`: from this
+    machine.
+    """
 
     log_in: Callable[[World, Peer, str], str]
     ask: Callable[[World, Peer, Right], str]

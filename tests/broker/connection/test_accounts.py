@@ -1,4 +1,6 @@
-"""Accounts of addresses: who shares one, what is counted over all workers, what is kept after the last connection."""
+"""Accounts of addresses: connections that share one, counts over all workers, and the part kept after the last
+connection.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The unix socket of administration: its peers are known by uid, may administer, and are told apart from others."""
+"""The unix socket of administration: its peers are known by uid, may administer, and are distinguished from others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room for new connections: by address, at whose cost when there is none, at what rate, and in what time."""
+"""Room for new connections: by address, at whose cost when it is used up, at what rate, and in what time."""
 
 from __future__ import annotations
 

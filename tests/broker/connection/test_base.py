@@ -1,4 +1,4 @@
-"""What every connection does, whether or not it has said anything: reasons to pause, ends, what is not taken."""
+"""Behaviour of every connection, also before its first byte: reasons to pause, ends, input that is not taken."""
 
 from __future__ import annotations
 

@@ -293,7 +293,7 @@ def test_several_subscriptions_of_one_stream_and_their_ids(node: World) -> None:
 def test_a_subscription_to_what_is_new_begins_between_two_publishes(
     node: World, where: int, turn_work_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where this turn has no time left for opening streams, and the owner is another worker."""
+    """Also if this turn has no time left for opening streams, and the owner is another worker."""
     monkeypatch.setattr("tailrace.broker.process.work.TURN_WORK_S", turn_work_s)
     peer = BinaryPeer(node, 0)
     name = node.name(where)
@@ -552,7 +552,7 @@ def test_answers_to_pings_are_gathered_until_anything_else_comes(node: World, mo
     peers = [BinaryPeer(node) for _ in range(2)]
     pauses: list[float] = []
 
-    others = {5: m.Ping()}  # after so many pauses
+    others = {5: m.Ping()}  # by the number of pauses before them
 
     def say(peer: BinaryPeer, message: m.AnyMessage) -> None:
         """It is there when this returns: on a busy machine it may take a moment."""
@@ -585,7 +585,7 @@ def test_a_chunk_that_is_gone_before_anybody_looked_ends_the_connection(tmp_path
         peer.peer.deaf = True
         peer.subscribe(1, "a")
         worker = node.workers[0]
-        node.stop_timers()  # a worker that goes on keeps what is cut for those who are in the middle of it
+        node.stop_timers()  # a running worker keeps cut data for readers in the middle of it
         node.ask(node.connect(), "trim a #590")
         worker.owner.stream(b"a").log.punch(590)
         peer.peer.deaf = False
@@ -670,7 +670,7 @@ def test_numbered_publishes_here_and_at_a_sibling(node: World, slot: int) -> Non
 
 
 def test_a_numbered_publish_to_several_streams(node: World) -> None:
-    """Where one of them has it already, the other one gets it."""
+    """If one of them has the message already, the other one still gets it."""
     names = [node.name(0), node.name(1)]
     client = BinaryPeer(node)
     client.open(*names)

@@ -25,7 +25,7 @@ def alone(tmp_path: Path) -> Iterator[World]:
 
 
 def half_out(node: World, messages: int = 600) -> tuple[BinaryPeer, BinaryClient]:
-    """A subscriber in the middle of a chunk of so many messages, of which it has got a part."""
+    """A subscriber in the middle of a chunk of `messages` messages, of which it has got a part."""
     node.fill("a", [b"x" * 1_000] * messages)
     peer = BinaryPeer(node, small=True)
     peer.peer.deaf = True

@@ -1,4 +1,4 @@
-"""What every client does, whatever it speaks: unfinished requests, full sockets, subscriptions, its end."""
+"""Behaviour of every client in either protocol: unfinished requests, full sockets, subscriptions, its end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def speak(node: World, kind: str, *, small: bool = False) -> tuple[Peer, ClientC
 
 
 def codes(kind: str, peer: Peer) -> list[str]:
-    """Of the errors it has heard."""
+    """The codes of the errors it has received."""
     if kind == "line":
         return [line.split()[1] for line in peer.lines]
     return [each.code for each in ClientCodec().feed(bytes(peer.received)) if isinstance(each, Failed)]

@@ -27,7 +27,7 @@ def node(tmp_path: Path) -> Iterator[World]:
 
 
 def words(lines: list[str]) -> list[str]:
-    """Of each answer the first two words; messages are left out."""
+    """The first two words of each answer; messages are left out."""
     return [" ".join(line.split(" ")[:2]) for line in lines if not line.startswith("msg ")]
 
 
@@ -59,7 +59,7 @@ def test_every_command_is_known_to_its_table(node: World) -> None:
 
 @pytest.mark.parametrize("where", [0, 1])
 def test_subscriptions_are_decided_in_order(node: World, where: int) -> None:
-    """While the owner is asked, the others wait their turn; none is decided on what is not so any more."""
+    """While the owner is asked, the others wait their turn; none is decided on an outdated state."""
     name = node.name(where)
     peer = node.connect(0)
     peer.send(
@@ -85,7 +85,7 @@ def test_subscriptions_are_decided_in_order(node: World, where: int) -> None:
 def test_a_subscription_begins_behind_what_was_published_before_it(
     node: World, where: int, turn_work_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And before what is published after it, also where this turn has no time for opening streams."""
+    """And before later publishes, also if this turn has no time for opening streams."""
     monkeypatch.setattr("tailrace.broker.process.work.TURN_WORK_S", turn_work_s)
     there = node.name(where)
     peer = node.connect(0)
@@ -276,7 +276,7 @@ NOWHERE = "127.0.0.1 1"  # nobody listens there
 
 
 def role_of(node: World, name: str) -> tuple[str, str]:
-    """(role, epoch) of a stream, as `stat` says."""
+    """(role, epoch) of a stream, as `stat` shows."""
     peer = node.connect(0)
     stat = dict(line.split() for line in node.ask(peer, f"stat {name}")[1:-1])
     peer.close()
@@ -319,7 +319,7 @@ def test_many_streams_at_once(node: World) -> None:
 
 
 def test_many_masters_are_ended_at_once(node: World) -> None:
-    """Only what is here: no rule says anything of streams that are made later."""
+    """Only existing streams: no rule is made for streams created later."""
     logs = [node.name(0, "log."), node.name(1, "log.")]
     other, later, slaved = node.name(1, "other"), node.name(1, "log.later"), node.name(0, "log.slaved")
     for name in (*logs, other, slaved):

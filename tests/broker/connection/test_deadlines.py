@@ -1,4 +1,4 @@
-"""Deadlines: the oldest first, once, and anew where this side did not read."""
+"""Deadlines: the oldest first, once, and anew if this side did not read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections that have not said anything yet."""
+"""Connections that have not sent anything yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A connection that goes from one worker to another: the peer notices nothing, whatever it was in the middle of."""
+"""A connection that goes from one worker to another: the peer notices nothing, at any point of its requests."""
 
 from __future__ import annotations
 

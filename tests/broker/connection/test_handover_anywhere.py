@@ -1,7 +1,7 @@
-"""A connection handed over anywhere in the middle of what its peer sends: nothing is lost, doubled or reordered.
+"""A connection handed over anywhere in the middle of its peer's requests: nothing is lost, doubled or reordered.
 
 The same session is played again and again, cut after one byte or another of it, with a handover at the cut; then long
-ones, with handovers at random places. What the peer gets is compared with what it gets when it stays where it is.
+ones, with handovers at random places. The results are compared with those of a session that is not moved.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def is_of(node: World, client: object, peer: Peer) -> bool:
 
 @dataclass
 class Heard:
-    """What a peer got: what was said to it, and the payloads of each subscription."""
+    """What a peer got: its answers, and the payloads of each subscription."""
 
     answers: list[object] = field(default_factory=list)
     messages: dict[object, list[tuple[int, bytes]]] = field(default_factory=dict)
@@ -147,7 +147,7 @@ def binary_heard(peer: Peer) -> Heard:
             heard.messages.setdefault(message.id, []).extend((each[0], each[5]) for each in found)
         else:
             answers.append(message)
-    # Which worker says WELCOME, and how many subscribers there are when, is not of the session.
+    # The worker that sends WELCOME, and the count of subscribers, are not part of the session.
     heard.answers += sorted(_plain(answer) for answer in answers)
     return heard
 
@@ -170,7 +170,7 @@ def renamed(node: World, number: int) -> tuple[str, str]:
 
 
 def with_names(heard: Heard, here: str, there: str) -> tuple[list[str], dict[str, list[tuple[int, bytes]]]]:
-    """What was heard, with the names of the streams taken out."""
+    """The answers and messages of a peer, with the names of the streams replaced."""
 
     def plain(text: object) -> str:
         return str(text).replace(here, "HERE").replace(there, "THERE")
@@ -216,7 +216,7 @@ def line_stream(names: list[str], count: int) -> bytes:
 
 
 def line_fates(peer: Peer, names: list[str], count: int) -> list[tuple[str, int]]:
-    """Where each message went, in the order of sending."""
+    """The stream and seq of each message, in the order of sending."""
     assert peer.lines[0] == "ok ack on" and len(peer.lines) == count + 1
     fates = []
     for line in peer.lines[1:]:
@@ -266,7 +266,9 @@ def test_handovers_at_random_places_of_a_stream_of_publishes(node: World, protoc
 
 
 def send_in_pieces(node: World, peer: Peer, data: bytes, chance: random.Random) -> None:
-    """Of random sizes, with random turns of the workers between them; answers are read now and then."""
+    """Send `data` in pieces of random sizes, with random turns of the workers between them; answers are read now and
+    then.
+    """
     start = 0
     while start < len(data):
         size = min(chance.choice((1, 7, 100, 5_000, 100_000)), len(data) - start)
@@ -280,7 +282,7 @@ def send_in_pieces(node: World, peer: Peer, data: bytes, chance: random.Random) 
 
 
 def check_logs(node: World, names: list[str], fates: list[tuple[str, int]]) -> None:
-    """Each message is once in the log it was for, where it was told to be, in the order of sending."""
+    """Each message is once in its log, at the acknowledged seq, in the order of sending."""
     for index, name in enumerate(names):
         numbers = range(index, len(fates), len(names))
         assert [seq for each, seq in fates if each == name] == list(range(len(numbers)))
@@ -291,7 +293,7 @@ def check_logs(node: World, names: list[str], fates: list[tuple[str, int]]) -> N
         reader.close()
 
 
-# --- in the middle of what it gets ------------------------------------------------------------------------------------
+# --- in the middle of its messages ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("nbytes", [200, 30_000])

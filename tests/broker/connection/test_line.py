@@ -68,7 +68,7 @@ def test_reads_are_as_small_as_what_they_ask_for_is_expensive(tmp_path: Path, mo
 
 
 def test_who_makes_streams_is_read_in_small_pieces(tmp_path: Path) -> None:
-    """However many publishes there are: a turn would be long that only takes down what is to be made."""
+    """However many publishes there are: the turn that only notes the streams to be made would be long."""
     with world(tmp_path) as node:
         peer = node.connect()
         client = node.client_of(peer)
@@ -110,7 +110,7 @@ def test_lines_that_have_begun_are_counted_and_forgotten(tmp_path: Path) -> None
 
 
 def test_the_oldest_unfinished_line_gives_way_and_not_the_newcomers(tmp_path: Path) -> None:
-    """Else whoever holds the most for ever would lock everybody else out."""
+    """Otherwise the peer with the most unfinished input would lock everybody else out for ever."""
     with world(tmp_path, max_partial_bytes=1_000) as node:
         one, two = node.connect(), node.connect()
         one.send_raw(b"pub a |" + b"x" * 600)
@@ -264,7 +264,7 @@ def test_close_in_the_middle_of_a_chunk_lets_it_end(tmp_path: Path) -> None:
         peer.deaf = True
         peer.send("sub a 0 wait", "close")
         node.settle()
-        # The subscription was given up before its first chunk; only what has begun is finished.
+        # The subscription was given up before its first chunk; only a chunk already begun is finished.
         peer.deaf = False
         node.settle()
         assert peer.lines == ["ok sub a 0", "ok close"] and peer.ended

@@ -239,7 +239,7 @@ def test_a_handle_that_is_denied_after_a_move_counts_no_more(tmp_path: Path) -> 
 
 
 def test_a_login_that_a_move_interrupts_goes_on(tmp_path: Path) -> None:
-    """The new worker completes it, or tells the client to try again if it lacks the state of the exchange."""
+    """The new worker completes it, or asks the client to try again if it lacks the state of the exchange."""
     with world(tmp_path, workers=2, users=(ANN,), rules=(ALL,)) as node:
         lines = node.connect(0)
         node.client_of(lines)

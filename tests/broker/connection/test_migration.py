@@ -1,4 +1,4 @@
-"""Connections move to where their streams live, unless something speaks for staying."""
+"""Connections move to the worker that owns their streams, unless there is a reason to stay."""
 
 from __future__ import annotations
 

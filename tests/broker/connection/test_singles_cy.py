@@ -1,5 +1,5 @@
-"""The leaf that reads single publishes from many sockets and answers them: what it takes, where it stops, that its two
-bodies do the same.
+"""The leaf that reads single publishes from many sockets and answers them: the input it takes, the input it stops at,
+and that its two bodies do the same.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def test_no_socket_gives_more_than_its_limit_or_the_buffer(leaf: ModuleType, pai
 
 
 def test_both_bodies_do_the_same(pairs: Pairs) -> None:
-    """Whatever comes, also with single bits wrong."""
+    """For any input, also with single bits wrong."""
     chance = random.Random(15)
     for _ in range(60):
         sent = [_anything(chance) for _ in range(20)]

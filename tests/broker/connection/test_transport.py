@@ -25,7 +25,9 @@ def test_a_file_is_sent_into_a_plain_socket(tmp_path: Path) -> None:
 
 
 def test_a_tls_transport_has_no_descriptor_that_sendfile_would_take() -> None:
-    """`os.sendfile` takes a number or what has `fileno`; `send_file`, its only caller in the broker, asks for that."""
+    """`os.sendfile` takes a number or an object with `fileno`; `send_file`, its only caller in the broker, asks for
+    that.
+    """
     assert not hasattr(TLSTransport, "fileno") and not hasattr(TLSTransport, "send_file")
     transport = TLSTransport.__new__(TLSTransport)
     with pytest.raises(AttributeError, match="fileno"):

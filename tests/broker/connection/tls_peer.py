@@ -1,4 +1,4 @@
-"""A peer in a test's world that encrypts what it sends; `received` holds the decrypted bytes."""
+"""A peer in a test's world that encrypts its output; `received` holds the decrypted bytes."""
 
 from __future__ import annotations
 

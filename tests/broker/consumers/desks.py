@@ -1,4 +1,6 @@
-"""An owner of real files with its desk for consumers, a clock that moves when told, and a disk that syncs when told."""
+"""An owner of real files with its coordinator of consumers; the test moves the clock and completes the syncs of the
+disk.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ class Office:
         )
         around(self.owner).on_trim = self.upkeep.on_trim
 
-    # --- what is asked ----------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------------------------
 
     def get(self, member: bytes = b"m", *, name: bytes = S, consumer: bytes = C, **wanted: Any) -> list[Any]:
         """Ask; the list has the answer as soon as there is one. All messages are of epoch 1."""
@@ -125,7 +127,7 @@ class Office:
         raise AssertionError("the desk does not come to rest")
 
     def sync(self) -> None:
-        """The disk does what it was asked for."""
+        """The disk completes the requested syncs."""
         self.upkeep.sync_urgent()
         self.upkeep.request_syncs()
         self.syncer.work()

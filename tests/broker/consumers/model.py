@@ -10,7 +10,7 @@ from tests.broker.consumers.stream import Stream
 
 @dataclass
 class Entry:
-    """A message that is not finished. `member`: at whom it is, b"" for nobody; `due_us`: when it may be delivered."""
+    """A message that is not finished. `member`: its holder, b"" for nobody; `due_us`: when it may be delivered."""
 
     deliveries: int = 0
     member: bytes = b""
@@ -131,7 +131,7 @@ class Model:
             self.entries[seq].due_us = 0
 
     def late(self, now_us: int, left: Iterable[bytes]) -> dict[bytes, set[int]]:
-        """What is to be returned, by member."""
+        """The messages to be returned, by member."""
         found: dict[bytes, set[int]] = {}
         for seq, entry in self.entries.items():
             if entry.member and (entry.deadline_us <= now_us or entry.member in left):

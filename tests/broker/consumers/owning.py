@@ -1,4 +1,4 @@
-"""A world whose owners of consumers are played by the test: it sees what they are asked, and answers when it likes."""
+"""A world whose owners of consumers are played by the test: it sees their requests, and answers when it likes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GIVEN_NOTHING: dict[str, Any] = {"runs": [], "stale": [], "trimmed": 0}
 
 
 def given(*runs: list[int], stale: tuple[list[int], ...] = (), trimmed: int = 0) -> dict[str, Any]:
-    """An owner's answer to a get, of messages of epoch 1 unless a run says another."""
+    """An owner's answer to a get, of messages of epoch 1 unless a run names another."""
     return {"runs": [run if len(run) > 3 else [*run, 1] for run in runs], "stale": list(stale), "trimmed": trimmed}
 
 

@@ -26,7 +26,7 @@ def asking(
 
 
 class Message(NamedTuple):
-    """`id`: no other message ever has it, whatever its seq."""
+    """`id`: unique, also among messages that had the same seq."""
 
     id: int
     key: bytes | None

@@ -1,4 +1,4 @@
-"""What is kept of chunks: by place, the oldest dropped, never more than the bound."""
+"""Cached chunks: by place, the oldest dropped, never more than the bound."""
 
 from __future__ import annotations
 

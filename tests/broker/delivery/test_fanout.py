@@ -1,4 +1,4 @@
-"""Fan-out: cursors that move through a file, one chunk at a time, and where they wait."""
+"""Fan-out: cursors that move through a file, one chunk at a time, and the places at which they wait."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def many(count: int, nbytes: int = 100) -> list[bytes]:
 
 
 def stuck(world: World, count: int, room: int) -> tuple[FakeClient, Cursor]:
-    """A subscriber of `a`, which has so many messages; its socket has taken `room` bytes, and takes no more."""
+    """A subscriber of `a`, which has `count` messages; its socket has taken `room` bytes, and takes no more."""
     world.append("a", *many(count))
     client = world.client(room=room)
     cursor = world.subscribe(client, "a")
@@ -270,7 +270,7 @@ def test_a_socket_may_take_any_part_of_a_chunk(world: World, step_bytes: int) ->
     world.subscribe(client, "a")
     world.subscribe(client, "b")
     world.run()
-    world.renderings.cache.clear()  # what is dropped meanwhile is made again
+    world.renderings.cache.clear()  # chunks dropped meanwhile are made again
     world.drain(client, step_bytes)
     assert client.seqs("a") == list(range(100)) and client.seqs("b") == list(range(11))
 
@@ -323,7 +323,7 @@ def test_a_subscription_that_ends_within_a_chunk_finishes_it(world: World) -> No
     assert client.got.endswith(b"\r\n")
 
 
-# --- what is not there any more ---------------------------------------------------------------------------------------
+# --- trimmed messages -------------------------------------------------------------------------------------------------
 
 
 def trim(world: World, name: str, seq: int) -> None:
@@ -408,7 +408,7 @@ def test_damage_ends_the_subscription_and_no_other(world: World) -> None:
     assert b"ended a damaged" in client.got and list(world.fanout.feeds) == [b"b"]
 
 
-# --- what was set aside -----------------------------------------------------------------------------------------------
+# --- tails that were set aside ----------------------------------------------------------------------------------------
 
 
 def cut(world: World, name: str, seq: int) -> None:
@@ -426,7 +426,7 @@ def test_who_has_got_none_of_what_was_set_aside_goes_on(world: World) -> None:
     client = world.client()
     cursor = world.subscribe(client, "a")
     world.run()
-    world.append("a", b"not the master's")  # nobody was told of it yet
+    world.append("a", b"not the master's")  # nobody was notified of it yet
     cut_and_say(world, "a", 10)
     assert cursor.park() is Park.CAUGHT_UP and not client.ended
     world.publish("a", b"the master's")
@@ -457,7 +457,7 @@ def test_who_lags_is_sent_what_comes_in_its_stead(world: World) -> None:
 
 
 def test_who_lags_finds_its_place_in_new_files(world: World) -> None:
-    """Where nothing before it was kept the stream begins anew, and messages lie elsewhere."""
+    """If nothing before it was kept, the stream begins anew, and messages lie elsewhere."""
     world.append("a", *many(100))
     client = world.client(room=0)
     cursor = world.subscribe(client, "a", 40)
@@ -546,7 +546,7 @@ def test_what_was_unsubscribed_is_not_ended_again(world: World) -> None:
 
 
 def test_an_unsubscribed_chunk_that_cannot_be_finished_ends_its_connection(world: World) -> None:
-    """Also where nobody else is subscribed to the stream any more."""
+    """Also if nobody else is subscribed to the stream any more."""
     client, cursor = stuck(world, 300, 50)
     world.fanout.blocked[client] = None
     world.fanout.end(cursor)
@@ -567,7 +567,7 @@ def test_what_was_made_of_the_old_messages_is_forgotten(world: World) -> None:
 
 
 def test_a_reader_that_was_opened_after_the_cut_tells_of_it_too(world: World) -> None:
-    """It gives no StreamCut; but the stream ends before what was known."""
+    """It gives no StreamCut; but the stream ends before its known end."""
     world.append("a", *many(10))
     client, other = world.client(), world.client()
     cursor, behind = world.subscribe(client, "a", remote=True), world.subscribe(other, "a", 9, remote=True)
@@ -589,7 +589,7 @@ def test_one_that_is_served_by_a_reader_that_was_opened_after_the_cut(world: Wor
     assert client.ended == [cursor] and not client.seqs("a")
 
 
-# The owner's word may come later than what it is about.
+# The owner's message may come later than the cut that it reports.
 
 
 def test_a_look_finds_the_cut_before_the_owners_word(world: World) -> None:
@@ -633,7 +633,7 @@ def test_one_that_is_served_finds_the_cut_itself(world: World, seq: int, goes_on
 
 @pytest.mark.parametrize("room", [30, 2_000])
 def test_one_that_is_served_in_the_middle_of_a_chunk_finds_the_cut_itself(world: World, room: int) -> None:
-    """No byte of another message may follow what is half out."""
+    """No byte of another message may follow the part of the chunk that is already sent."""
     client, cursor = stuck(world, 1_000, room)
     world.renderings.cache.clear()
     cut(world, "a", 1)

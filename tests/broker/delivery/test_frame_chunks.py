@@ -1,4 +1,4 @@
-"""Chunks of frames: where they are cut, what is kept of them, and what goes out of memory or of the file."""
+"""Chunks of frames: their bounds, their cache, and whether they are sent from memory or from the file."""
 
 from __future__ import annotations
 

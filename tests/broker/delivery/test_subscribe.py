@@ -1,4 +1,4 @@
-"""Making a subscription: the stream is there, its place is found, or it is said why not."""
+"""Making a subscription: the stream exists and its place is found, or the answer gives the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done to all connections of a worker at once: watching them, and leaving."""
+"""Operations on all connections of a worker at once: watching them, and leaving."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_who_waits_for_credit_or_for_its_turn_is_counted_as_that(node: World) ->
 
 
 class Untouched(dict[int, Connection]):
-    """The connections of a worker, for whom may not walk over them."""
+    """The connections of a worker, for callers that may not walk over them."""
 
     def __iter__(self) -> Iterator[int]:
         raise AssertionError("the quiet connections are looked at")
@@ -273,7 +273,7 @@ def test_a_retired_worker_hands_on_whom_it_can_and_reads_the_others_no_more(node
 
 
 def replicating(node: World) -> tuple[BinaryPeer, BinaryPeer]:
-    """A client that waits until another node holds what it published, and that node, which publishes too."""
+    """A client that waits until another node holds its messages, and that node, which publishes too."""
     follower, client = BinaryPeer(node, node_id="node-b"), BinaryPeer(node)
     name = node.name(0)
     follower.ask(r.Follow(1, name.encode(), 0, 1, "", None, FROM_START), m.Open(1, name.encode()))

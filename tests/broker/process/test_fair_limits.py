@@ -1,4 +1,4 @@
-"""Every bound has a name, a default that is on or says why not, and a sentence for operators."""
+"""Every bound has a name, a default that is on (or the reason why not), and a sentence for operators."""
 
 from __future__ import annotations
 

@@ -278,7 +278,7 @@ def test_publishes_of_the_binary_protocol_wait_too(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("one_a_turn")
 def test_another_node_is_read_on_for_longer(tmp_path: Path) -> None:
-    """What it says that it holds is what others wait for."""
+    """Others wait for its reports of the messages it holds."""
     with world(tmp_path) as node:
         client = node.binary_client_of(BinaryPeer(node, node_id="node-b").peer)
         for number in range(NODE_HELD_UP_MAX + 1):

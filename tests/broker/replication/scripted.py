@@ -1,4 +1,4 @@
-"""An uplink over real sockets, and the upstream at its other end, which says what the test wants."""
+"""An uplink over real sockets, and the upstream at its other end, which follows the test's script."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HISTORY = (EpochStart(1, 0, UP),)
 
 
 class Far:
-    """The upstream: listens, hears, says what the test wants."""
+    """The upstream: listens, receives, sends the test's messages."""
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -101,7 +101,7 @@ class Far:
 
 
 class Near:
-    """An uplink over real files and sockets, with a clock that moves when told."""
+    """An uplink over real files and sockets, with a clock that the test moves."""
 
     def __init__(self, path: Path, host: str = "127.0.0.1", **settings: object) -> None:
         self.far = Far()
@@ -165,7 +165,7 @@ class Near:
             self.turn()
 
     def settle(self) -> None:
-        """Until all that was said has been heard: the answer to a PING comes behind everything."""
+        """Until all messages sent have been received: the answer to a PING comes behind everything."""
         self.far.say(m.Ping())
         self.until(lambda: m.Pong() in self.far.heard)
         self.far.heard.remove(m.Pong())
@@ -207,7 +207,7 @@ class Near:
         return sink
 
     def fails(self, *messages: Any) -> str:
-        """The upstream says this, which ends the connection; why."""
+        """The upstream sends these messages, which end the connection; returns the reason."""
         self.far.say(*messages)
         self.until(lambda: self.at(UpstreamPhase.DOWN))
         self.until(lambda: self.far.ended)

@@ -24,7 +24,7 @@ NOW_S = 1_000.0
 
 
 class Slave:
-    """The copies under test, over an owner of real files; what they say to the upstream; what is to be set aside."""
+    """The copies under test, over an owner of real files; their messages to the upstream; the tails to be set aside."""
 
     def __init__(self, path: Path, **settings: object) -> None:
         self.owner = make_owner(path / "data", **settings)  # type: ignore[arg-type]
@@ -74,7 +74,7 @@ class Slave:
         done(wrong)
 
     def heard(self) -> list[Any]:
-        """What the upstream has heard since the last time."""
+        """The messages the upstream has received since the last time."""
         data = bytes(self._out)
         self._out.clear()
         return list(self._ears.hear(data))
@@ -87,7 +87,7 @@ class Slave:
         return self.copies.add(name)
 
     def up(self) -> list[Any]:
-        """The uplink is up; what is asked then."""
+        """The uplink comes up; returns the requests sent then."""
         self.copies.went_up()
         self.copies.tick(self.now_s)
         return self.heard()

@@ -1,4 +1,6 @@
-"""What an upstream is to the copies of its streams: frames that its log would have sent, and ears for what comes up."""
+"""The upstream as the copies of its streams see it: frames that its log would have sent, and a reader of their
+messages.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ MESSAGE_MAX_BYTES = 1 << 20
 
 
 class Ears:
-    """Takes a slave's bytes; gives what they mean."""
+    """Takes a slave's bytes; returns the messages in them."""
 
     def __init__(self) -> None:
         self._codec = PlainCodec(64 << 20, MESSAGE_MAX_BYTES)

@@ -17,7 +17,7 @@ def frames(*payloads: bytes) -> bytearray:
 
 @dataclass
 class FakePublisher(Nobody):
-    """Both kinds of publisher: one that hears nothing, and one that hears how each part went."""
+    """Both kinds of publisher: one that gets no outcomes, and one that gets the outcome of each part."""
 
     asker: Asker = NOBODY
 
@@ -105,7 +105,7 @@ def test_whoever_may_still_create_is_the_creator() -> None:
 
 
 def publication(order: list[int], *groups: tuple[bytes, int]) -> tuple[LinePublication, list[bytes]]:
-    """One over these streams, and what it was settled with."""
+    """A publication over these streams, and the answers it was settled with."""
     settled: list[bytes] = []
     made: LinePublication
 

@@ -1,4 +1,4 @@
-"""Calls by slot: what every worker answers itself, and what its streams' owner answers."""
+"""Calls by slot: those that every worker answers itself, and those that the owner of its streams answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sibling link: envelopes in order whatever the socket takes, and descriptors beside them."""
+"""A sibling link: envelopes in order however little the socket takes, and descriptors beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The links of one worker: who owns a slot, what is queued, and when it is sent."""
+"""The links of one worker: who owns a slot, which messages are queued, and when they are sent."""
 
 from __future__ import annotations
 

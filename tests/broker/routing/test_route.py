@@ -1,4 +1,4 @@
-"""Routes: what waits, what is in flight, and what becomes of it when the owner goes or is replaced."""
+"""Routes: waiting and in-flight messages, and their fate when the owner goes or is replaced."""
 
 from __future__ import annotations
 

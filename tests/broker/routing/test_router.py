@@ -55,7 +55,7 @@ class FakePublisher(Nobody):
         self.left -= 1
 
     def answers(self) -> list[str]:
-        """What its publications were settled with; one that was not yet is missing."""
+        """The answers that its publications were settled with; those not settled yet are missing."""
         return [line for each in self.row if each.text is not None for line in each.text.decode().splitlines()]
 
 
@@ -261,7 +261,7 @@ def test_who_publishes_mostly_to_one_sibling_is_named(node: World, router: Route
 
 
 class FrameSink(Nobody):
-    """A binary client: what became of each of its requests."""
+    """A binary client: the outcome of each of its requests."""
 
     def __init__(self) -> None:
         self.traffic = Traffic()
@@ -347,7 +347,7 @@ def test_a_batch_for_this_node_or_a_sibling_is_one(
 
 
 def test_whoever_publishes_to_another_nodes_stream_hears_of_it_and_waits_for_room(node: World, router: Router) -> None:
-    """A client without `ack on` too: its order may not be mixed with what has failed."""
+    """A client without `ack on` too: its messages may not be reordered with failed ones."""
     here, owner = node.name(0), node.workers[0].owner
     sent: list[StreamBatch] = []
     route = owner.uproutes[here.encode()] = Route(-1, 1, lambda: 0.0, lambda _link: None, on_switch=lambda _link: None)

@@ -1,4 +1,4 @@
-"""Workers of one node among themselves: publishes and calls passed on, growth told, ends survived."""
+"""Workers of one node among themselves: publishes and calls passed on, growth announced, ends survived."""
 
 from __future__ import annotations
 
@@ -119,14 +119,14 @@ def test_what_waits_for_an_owner_goes_to_the_next_one(node: World) -> None:
     node.workers[0].siblings.add(1, 9, left.detach())
     node.workers[1].siblings.add(0, 1, right.detach())
     node.workers[0].siblings.owner_is(1, 9)
-    node.workers[0].siblings.owner_is(1, 77)  # of whom there is no link: no harm
+    node.workers[0].siblings.owner_is(1, 77)  # a process without a link: ignored
     node.settle()
     assert peer.lines == ["ok ack on", f"ok pub {name} 0", f"ok pub {name} 1"]
     assert reader.messages() == [(name, 0, "x"), (name, 1, "y")], "the new one was told of the interest"
 
 
 def test_a_worker_that_owns_nothing_any_more_says_so(node: World) -> None:
-    """Its siblings keep what it did not do, for its successor, in order."""
+    """Its siblings keep the requests it did not do, for its successor, in order."""
     name = node.name(1)
     node.fill(name, [b"before"])
     peer = node.connect(0)

@@ -31,7 +31,8 @@ class World:
         self.clock = AgingClock(self.path, slot, boot_id, WAIT_S, wall_us, lambda: int(self.boot_s * 1e6))
 
     def later(self, seconds: float, *, jump_s: float = 0.0, step_s: float = 10.0) -> float:
-        """Time passes, with a look every `step_s`, and the clock jumps at first. What is believed in the end."""
+        """Time passes, with a look every `step_s`, and the clock jumps at first. Returns the time believed in the end.
+        """
         self.wall_s += jump_s
         believed_us = self.clock.now_us()
         while seconds > 0:
@@ -48,7 +49,7 @@ class World:
 
 
 def test_the_clock_is_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Also where it is corrected by little, forth, and back by however much."""
+    """Also after small corrections, forth, and back by any amount."""
     world = World(tmp_path)
     assert world.later(100_000.0) == world.wall_s
     assert world.later(100.0, jump_s=JUMP_S) == world.wall_s

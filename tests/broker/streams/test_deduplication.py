@@ -1,4 +1,4 @@
-"""Publishes with numbers at the owner: appended once, whatever comes again, and whatever was lost."""
+"""Numbered publishes at the owner: appended once, after any repetition and any loss."""
 
 from __future__ import annotations
 

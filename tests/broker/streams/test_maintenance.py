@@ -1,4 +1,4 @@
-"""Housekeeping with real files, a clock that moves when told, and a helper thread that is none."""
+"""Maintenance with real files, a clock that the test moves, and a stand-in for the helper thread."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WHOLE = "all that are closed"
 
 
 class HandSyncer:
-    """Syncs when told to, here and now."""
+    """Syncs when the test asks, synchronously."""
 
     def __init__(self) -> None:
         self.asked: deque[tuple[Syncable, object]] = deque()
@@ -81,7 +81,7 @@ class World:
         around(self.owner).on_trim = self.upkeep.on_trim
 
     def tick(self, seconds: float = 0.0) -> list[str]:
-        """Time passes; what is to be synced by now."""
+        """Time passes; returns the streams to be synced by now."""
         self.clock.now_s += seconds
         self.upkeep.request_syncs()
         return [target.name for target, _token in self.syncer.asked]

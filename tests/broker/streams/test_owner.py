@@ -168,7 +168,7 @@ def test_frames_of_the_master_are_appended_as_they_are(tmp_path: Path, original:
 
 
 def test_only_a_small_run_is_kept_for_who_waits_for_it(tmp_path: Path, original: Original) -> None:
-    """Nobody's place is within what is announced: whoever waits reads the file."""
+    """No subscriber's place is within the announced run, which is empty: waiting subscribers read the file."""
     owner = make_owner(tmp_path / "data")
     follow(owner)
     assert len(original.frames(0, 200)) > FRESH_BYTES_MAX

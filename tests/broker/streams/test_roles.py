@@ -1,4 +1,4 @@
-"""What is written down of streams, and when it counts."""
+"""The metadata written for streams, and when it takes effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams that are measured one by one: which they are, how many, and what is shown of each."""
+"""Streams that are measured one by one: which they are, how many, and the figures of each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def office(path: Path, *patterns: str, **settings: Any) -> Office:
 
 
 def measure(world: Office) -> None:
-    """Ticks until a whole round has been made with what is so now."""
+    """Ticks until a whole round has been made with the present state."""
     stream_metrics = StreamMetrics(world.desk)
     for _ in range(2):
         stream_metrics.tick()

@@ -1,4 +1,4 @@
-"""When what is due, without an owner or a disk."""
+"""When each sync is due, without an owner or a disk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def stream(durability: Durability = Durability.INTERVAL, name: bytes = b"s") -> 
     [(Durability.ASYNC, 30.0, 130.0), (Durability.INTERVAL, 0.5, 100.5), (Durability.ALWAYS, 0.0, NEVER_S)],
 )
 def test_a_stream_is_due_by_its_durability(durability: Durability, delay_s: float, next_s: float) -> None:
-    """What is due at once is not waited for: the end of the turn sees to it."""
+    """A sync that is due at once is not waited for: the end of the turn does it."""
     schedule, made = SyncSchedule(30.0), stream(durability)
     schedule.add(made, NOW_S)
     assert (made.sync_due_s, schedule.due_s) == (NOW_S + delay_s, next_s)

@@ -23,7 +23,7 @@ PATIENCE_S = 20.0
 
 
 class FakeLog:
-    """Something to sync; waits at its gate, fails if it is told to."""
+    """Something to sync; waits at its gate, fails if the test wants it to."""
 
     def __init__(self, name: str = "log", error: OSError | None = None) -> None:
         self.name = name
@@ -41,7 +41,7 @@ class FakeLog:
 
 
 def outcomes(syncer: Syncer, count: int) -> list[SyncOutcome]:
-    """Wait for so many, as the loop would: for the descriptor to be readable."""
+    """Wait for `count` outcomes, as the loop would: for the descriptor to be readable."""
     found: list[SyncOutcome] = []
     while len(found) < count:
         assert select.select([syncer.fileno()], [], [], PATIENCE_S)[0], "no outcome came"

@@ -87,7 +87,7 @@ def test_an_answer_waits_for_other_nodes_where_that_was_asked(office: Office) ->
 
 
 def test_a_restart_at_any_point_is_going_on(tmp_path: Path) -> None:
-    """Two nodes hear the same; one of them is killed and started again after each call."""
+    """Two nodes get the same requests; one of them is killed and started again after each call."""
     steady, shaken = Office(tmp_path / "steady"), Office(tmp_path / "shaken")
     calls: list[dict[str, Any]] = [
         {"member": b"a", "most": 3},
@@ -477,7 +477,9 @@ def test_nothing_is_kept_of_streams_that_nobody_consumes(tmp_path: Path) -> None
 def test_going_on_after_crashes_is_as_if_there_had_been_none(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two nodes are asked the same; one is killed now and then, also with what is appended and not answered yet."""
+    """Two nodes get the same requests; one is killed now and then, also with appended requests that are not answered
+    yet.
+    """
     monkeypatch.setattr(cursor_log, "COMPACT_BYTES", 500)
     dice = random.Random(seed)
     steady, shaken = Office(tmp_path / "steady"), Office(tmp_path / "shaken")
@@ -511,7 +513,7 @@ def test_going_on_after_crashes_is_as_if_there_had_been_none(
             for office in (steady, shaken):
                 office.consume("reset", name=name, start=("seq", first))
                 office.turn()
-    unlogged = {"members": 0, "idle_us": 0}  # who has asked for something and when, where that has changed nothing
+    unlogged = {"members": 0, "idle_us": 0}  # who asked for something and when, if nothing changed by it
     rows = [{name: {**row, **unlogged} for name, row in office.rows().items()} for office in (steady, shaken)]
     assert rows[0] == rows[1] and sum(row["dead"] for row in rows[0].values()) > 0, f"seed {seed}"
     letters = [sorted(office.messages(dead_name(S))) for office in (steady, shaken)]

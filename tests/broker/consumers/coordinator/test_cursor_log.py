@@ -107,7 +107,7 @@ def test_what_is_before_a_checkpoint_stays_until_that_is_on_the_disk(
 
 
 def test_a_checkpoint_says_all(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is on the way: in flight, come back, dead and not buried."""
+    """All states on the way: in flight, come back, dead and not buried."""
     monkeypatch.setattr(cursor_log_module, "COMPACT_BYTES", 1)
     monkeypatch.setattr(cursor_log_module, "COMPACT_FACTOR", 0)
     monkeypatch.setattr(cursor_log_module, "PART_BYTES", 100)

@@ -72,7 +72,7 @@ def test_an_abandoned_consumer_spares_nothing_and_is_told_of_before(tmp_path: Pa
     assert metrics.consumer_lag_s_max == pytest.approx(1.6 * DAY_S, rel=0.01)
     assert sweep(world, 0.5 * DAY_S) > 5
     assert (metrics.consumers_soon_abandoned, metrics.consumers_abandoned) == (0, 1)
-    world.runs(most=1)  # it comes back: what is kept now is kept for it
+    world.runs(most=1)  # it comes back: messages kept now are kept for it
     first_seq = sweep(world)
     world.publish(*[b"x" * 1000] * 10)
     assert sweep(world) == first_seq
@@ -116,7 +116,7 @@ def crowd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Office:
 
 
 def rounds(world: Office, count: int = 1) -> int:
-    """So many logs are read in so many rounds of the walk."""
+    """The number of logs that `count` rounds of the walk read."""
     patrol = world.upkeep._patrol
     before = patrol.read
     for _ in range(count):
@@ -153,7 +153,7 @@ def test_what_somebody_asks_for_is_read_again_and_right(crowd: Office) -> None:
 
 
 def test_what_is_due_is_done_also_where_nobody_asks(crowd: Office) -> None:
-    """A deadline passes of what is not in memory."""
+    """A deadline passes for a stream that is not in memory."""
     crowd.consume("create", stream=STREAMS[0], name=b"once", start=("seq", 0), deliveries_max=1)
     crowd.turn()
     crowd.runs(name=STREAMS[0], consumer=b"once", most=1)

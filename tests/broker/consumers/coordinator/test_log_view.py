@@ -14,7 +14,7 @@ from tailrace.shard.log import StreamLog
 
 
 def made(tmp_path: Path, sizes: list[int], keys: list[bytes | None] | None = None) -> LogView:
-    """A stream with messages of so many bytes of payload."""
+    """A stream of messages with payloads of these sizes, in bytes."""
     log = StreamLog.open(tmp_path, "s", create=True, boot_id="boot")
     for number, size in enumerate(sizes):
         key = None if keys is None else keys[number]

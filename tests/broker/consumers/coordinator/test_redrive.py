@@ -41,7 +41,7 @@ def asked(office: Office, do: str, first: int = 0, last: int = 99, stream: bytes
 
 
 def again(office: Office) -> list[bytes]:
-    """What has come to the stream behind the messages that failed."""
+    """The payloads published to the stream after the messages that failed."""
     return [payload for _metadata, payload in office.messages(S)[LETTERS:]]
 
 

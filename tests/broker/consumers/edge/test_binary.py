@@ -1,4 +1,4 @@
-"""CONSUME and GET on a binary connection: what the owner is asked, and what the client hears."""
+"""CONSUME and GET on a binary connection: the requests to the owner, and the answers to the client."""
 
 from __future__ import annotations
 

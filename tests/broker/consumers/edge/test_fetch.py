@@ -96,7 +96,9 @@ def test_another_line_of_messages_is_never_given(stream: tuple[StreamLog, Stream
 
 
 def test_other_messages_under_these_seqs_are_never_given(tmp_path: Path) -> None:
-    """A copy that has parted from its master's, and has not heard of it; or has its term, and not yet the end of it."""
+    """A copy that diverged from its master's without having learned of it; or one that has the term, but not yet its
+    end.
+    """
     log = open_log(tmp_path, "s")
     for epoch in (1, 1, 3, 3):
         append(log, b"x", epoch=epoch)

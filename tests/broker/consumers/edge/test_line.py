@@ -173,7 +173,9 @@ def test_what_is_finished_and_what_has_failed(
 
 
 def test_a_seq_means_the_message_that_was_shown(node: World) -> None:
-    """What was not is left out, and told; that there is such a consumer at all the owner says."""
+    """Messages that were not shown are left out, and the answer names them; whether the consumer exists is the owner's
+    answer.
+    """
     owners, peer, name = Owners(node), node.connect(), node.name(0)
     node.fill(name, [b"x"] * 10)
     show(node, owners, peer, name, [2, 2, 0], [6, 1, 0])

@@ -103,7 +103,7 @@ def test_messages_that_this_node_does_not_have_yet_are_waited_for(node: World) -
 
 
 def test_but_no_longer_than_it_may(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then what there is, and in the end nothing: the owner has it in flight, and gives it again."""
+    """Then the messages available, and in the end nothing: the owner has them in flight, and gives them again."""
     owners, peer, name = Owners(node), Member(node), node.name(1)
     node.fill(name, [b"a"])
     peer.ask(get(1, name), get(2, "absent"))
@@ -120,7 +120,7 @@ def test_but_no_longer_than_it_may(node: World, monkeypatch: pytest.MonkeyPatch)
 
 
 def _let_time_pass(node: World) -> None:
-    """As if the time of what is held were over."""
+    """As if the time of the held gets were over."""
     for worker in node.workers:
         for each in worker.services.held_gets:
             assert isinstance(each, session.ConsumerSession)
@@ -145,7 +145,7 @@ def test_a_tail_that_was_set_aside_is_never_given(node: World) -> None:
 
 
 def test_a_copy_that_has_other_messages_does_not_give_them(node: World) -> None:
-    """It has not heard of the promotion that lost them; when it has, it has the right ones."""
+    """It has not learned of the promotion that lost them; once it has, it has the right ones."""
     owners, peer, name = Owners(node), Member(node), node.name(0)
     node.fill(name, [b"a", b"lost"])
     peer.ask(get(1, name), get(2, name))

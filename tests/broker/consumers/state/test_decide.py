@@ -1,4 +1,4 @@
-"""What is done to whole consumers, deadlines and dead letters."""
+"""Operations on whole consumers, deadlines and dead letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A get: what is finished, what is stale, what is given again, what is logged."""
+"""A get: messages that are finished, stale, given again, logged."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def histories(draw: st.DrawFn) -> History:
 
 
 def epochs_of(history: History) -> list[int]:
-    """Of messages 0 to END - 1; 0 before all that is known."""
+    """The epochs of messages 0 to END - 1; 0 before the beginning of the history."""
     return [max((start.epoch for start in history if start.first_seq <= seq), default=0) for seq in range(END)]
 
 

@@ -1,4 +1,4 @@
-"""A survey says, as long as it holds, what one that is made later would say."""
+"""A survey that still holds gives the same result as one made later."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_US = 1_000_000_000
 
 
 def made(stream: Stream, *ages_us: int) -> ConsumerTable:
-    """Consumers that were made so long ago; every second one has finished all, every third has some in flight."""
+    """Consumers of these ages; every second one has finished all, every third has some in flight."""
     consumers = ConsumerTable()
     for number, age_us in enumerate(ages_us):
         name, at_us = b"c%d" % number, NOW_US - age_us

@@ -25,7 +25,7 @@ DRAINS_MAX = 200
 
 
 class Worker:
-    """A member, whatever connection it has now. `has`: what it was given and has not said to be finished."""
+    """A member, on any connection. `has`: messages it was given and has not reported as finished."""
 
     def __init__(self, party: Party, name: bytes) -> None:
         self.party = party
@@ -39,7 +39,7 @@ class Worker:
         self.peer = Member(self.party.node, self.party.chance.randrange(2))
 
     def get(self, count: int, *, fresh: bool = False, wait_ms: int = 0, share: float = 0.6) -> None:
-        """Finish some of what it has, fail some, ask for more."""
+        """Finish some of its messages, fail some, ask for more."""
         chance, number = self.party.chance, self.party.number()
         done = {seq for seq in self.has if chance.random() < share}
         failed = {seq for seq in self.has - done if chance.random() < 0.2}
@@ -52,7 +52,7 @@ class Worker:
     def hear(self) -> None:
         for answer in self.peer.take():
             if isinstance(answer, c.Consumed):
-                self.has.clear()  # what it was given before it had left
+                self.has.clear()  # messages given to it before it had left
                 continue
             assert isinstance(answer, c.Got), answer
             assert answer.stale == (), "nobody is so late here that another has it"
@@ -60,10 +60,10 @@ class Worker:
             self.failing.pop(answer.id, None)
             given = {seq for first, count, _deliveries, _epoch in answer.runs for seq in range(first, first + count)}
             assert not given & self.party.finished, "given after it was finished"
-            self.has |= given.difference(*self.finishing.values(), *self.failing.values())  # said since then
+            self.has |= given.difference(*self.finishing.values(), *self.failing.values())  # reported since then
 
     def reconnect(self) -> None:
-        """Its connection ends in the middle: what it said may have been heard or not, so it says it again."""
+        """Its connection ends in the middle: its reports may have been received or not, so it repeats them."""
         self.peer.peer.close()
         self.party.node.settle()
         unsure = set().union(*self.finishing.values()) if self.finishing else set()
@@ -77,7 +77,7 @@ class Worker:
         self.peer.say(c.Get(number, self.party.stream, b"n", self.name, ranges, (), 1_000))
 
     def leave(self) -> None:
-        """What it has not finished is the others' at once; it may come back."""
+        """The others get its unfinished messages at once; it may come back."""
         self.has.clear()
         self.peer.say(c.Consume(self.party.number(), "leave", self.party.stream, b"n", member=self.name))
 

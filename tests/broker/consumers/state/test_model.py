@@ -1,7 +1,8 @@
-"""What is decided, held against a model that knows each message, through restarts, lost ends and new masters.
+"""Decisions about consumers, checked against a model that knows each message, through restarts, lost ends and new
+masters.
 
-Held besides: nothing is lost, a message is at one member at a time, those of a key come in order, a repeated get gives
-the same, the log gives the state, and so do a checkpoint and what comes after it.
+Also checked: nothing is lost, a message is at one member at a time, those of a key come in order, a repeated get gives
+the same, the log gives the state, and so do a checkpoint and the records after it.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ def unflat(numbers: tuple[int, ...]) -> set[int]:
 
 
 def messages_of(given: GetResult) -> list[tuple[int, int]]:
-    """Each with its deliveries: how they are put together in runs is not said."""
+    """Each seq with its deliveries; how runs group them does not matter."""
     return [(seq, times) for first, count, times, _ in given.runs for seq in range(first, first + count)]
 
 
 class Machine(RuleBasedStateMachine):
-    """`hands`: what each member was given and has said nothing of. `done`: who has finished which message.
+    """`hands`: messages that each member was given and has not reported on. `done`: who has finished which message.
 
     `ghosts`: seq and epoch of messages that a member was given and that were lost with a master. `sessions`: which
     program each member is. `given`: messages, by their id, that anybody was ever given, or that a reset passed over.
@@ -148,7 +149,8 @@ class Machine(RuleBasedStateMachine):
         fails: int,
         other: tuple[int, int, int] | None,
     ) -> None:
-        """It finishes the first ones of what it has in hand, fails the next, and perhaps says that of others."""
+        """The member finishes the first messages that it holds, fails the next, and perhaps reports others as finished.
+        """
         hand = self.hands.setdefault((name, member), {})
         held = sorted(hand)
         count = round(len(held) * share)
@@ -159,9 +161,9 @@ class Machine(RuleBasedStateMachine):
         self.ask(asking(name, member, finished, failed, most, nbytes, fresh))
 
     def knows(self, name: bytes, member: bytes, other: tuple[int, int, int]) -> bool:
-        """Whether none of these would be finished by it, or it has them in hand.
+        """Whether the member would finish none of these messages, or holds them.
 
-        What it never had a member can finish in bad faith, and then the loss is its own.
+        A member can finish a message that it never had in bad faith, and then the loss is its own.
         """
         model = self.models[name]
         open_seqs = {*model.waiting(self.stream), *model.at(member)} - set(self.hands[name, member])
@@ -205,7 +207,7 @@ class Machine(RuleBasedStateMachine):
         return (messages[seq].epoch if seq < len(messages) else self.stream.history[-1].epoch) != epoch
 
     def check_waits(self, name: bytes, failed: set[int]) -> None:
-        """Note when these, which have just failed, may be delivered again: as the consumer's settings say."""
+        """Note when these, which have just failed, may be delivered again: by the consumer's settings."""
         consumer, model, retry_us = self.consumers.by_name[name], self.models[name], RETRY_US[name]
         for seq in failed:
             entry = model.entries[seq]
@@ -222,7 +224,7 @@ class Machine(RuleBasedStateMachine):
         expected = model.followers(member, again, self.stream)
         if min(again | set(model.at(member)), default=self.stream.next_seq) >= self.stream.first_seq:
             assert back == expected
-        assert back <= expected  # the keys of what is trimmed may be known or not
+        assert back <= expected  # the keys of trimmed messages may be known or not
         model.back(back)
 
     def check_given(self, ask: Get, given: GetResult, model: Model) -> None:
@@ -264,7 +266,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(name=names, member=members, most=st.integers(1, 6))
     def begin_anew(self, name: bytes, member: bytes, most: int) -> None:
-        """Its program has ended, and another one asks under its name: what it had has been delivered in vain."""
+        """Its program has ended, and another one asks under its name: the messages it held were delivered in vain."""
         self.sessions[name, member] = self.sessions.get((name, member), 1) + 1
         self.ask(asking(name, member, max_messages=most))
 
@@ -285,7 +287,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(name=names, member=members, forgets=st.booleans())
     def leave_in_order(self, name: bytes, member: bytes, forgets: bool) -> None:
-        """It gives back what it has; perhaps it finishes some of it too late."""
+        """It gives back the messages it holds; perhaps it finishes some of them too late."""
         has = self.models[name].at(member)
         decision = decide.leave(self.consumers, name, member)
         returned = [each for each in decision.records if isinstance(each, FlightReturned)]
@@ -335,7 +337,7 @@ class Machine(RuleBasedStateMachine):
     @rule(name=names, share=st.floats(0, 1))
     def reset(self, name: bytes, share: float) -> None:
         stream = self.stream
-        self.now_us += 1  # a reset is told from another one by its time
+        self.now_us += 1  # the time distinguishes a reset from another one
         seq = stream.first_seq + int((stream.next_seq - stream.first_seq) * share)
         decision = decide.reset(self.consumers, name, seq, stream, self.now_us)
         assert decision.value.next_seq == seq
@@ -368,7 +370,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(crashed=st.booleans())
     def bury(self, crashed: bool = False) -> None:
-        """Publish what is to be published: where that is known by its producer already, nothing comes of it."""
+        """Publish the pending dead letters; one whose producer number is known already has no effect."""
         for letter in self.consumers.unburied():
             known = self.letters.setdefault(letter.producer_id(b"x"), letter)
             assert (known.seq, known.consumer) == (letter.seq, letter.consumer)
@@ -392,7 +394,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def compact_in_place(self) -> None:
-        """What is before a checkpoint is still there; and one before it was cut short."""
+        """The records before a checkpoint are still there; and one checkpoint before it was cut short."""
         parts = [pack(record) for record in self.consumers.checkpoint(200)]
         self.log += [*parts[:-1], *parts]
         self.shadow = self.read(self.log)
@@ -439,7 +441,7 @@ class Machine(RuleBasedStateMachine):
         self.append(decision.records)
 
     def finish_what_is_lost(self, seq: int) -> None:
-        """A member that had messages which are others now says that it has finished them."""
+        """A member reports messages as finished whose seqs are other messages now."""
         for (name, member), hand in self.hands.items():
             ghosts = [each for each in hand if each >= seq]
             if ghosts:
@@ -490,7 +492,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_finished_that_was_not_given(self) -> None:
-        """Whatever was said, of whatever had its seq before."""
+        """For any report, and for any message that had the same seq before."""
         for name, consumer in self.consumers.by_name.items():
             kept = range(self.stream.first_seq, min(consumer.next_seq, self.stream.next_seq))
             open_seqs = {seq for run in (*consumer.waiting, *consumer.flight) for seq in range(run.first, run.last + 1)}

@@ -1,4 +1,4 @@
-"""Records as bytes, and bytes that are none."""
+"""Records as bytes, and bytes that are not records."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_terms_and_rows_are_what_they_were() -> None:
     ],
 )
 def test_records_from_before_failed_messages_waited(fields: object, expected: Record) -> None:
-    """Their consumers have no wait, and what had failed may be delivered at once."""
+    """Their consumers have no wait, and failed messages may be delivered at once."""
     assert unpack(msgpack.packb(fields)) == expected
 
 

@@ -1,4 +1,4 @@
-"""What can be asked, and what is refused before anything happens."""
+"""Valid requests, and requests that are refused before anything happens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All consumers of a stream: records that do not fit, alarms, what is spared."""
+"""All consumers of a stream: records that do not fit, alarms, messages spared from trimming."""
 
 from __future__ import annotations
 

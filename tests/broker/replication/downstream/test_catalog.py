@@ -22,7 +22,7 @@ def node(tmp_path: Path) -> Iterator[World]:
 
 
 def told(node: World, peer: BinaryPeer, ticks: int = 4) -> list[bytes]:
-    """All names that the peer hears of in so many ticks."""
+    """All names that the peer is notified of in `ticks` ticks."""
     found = []
     for _ in range(ticks):
         node.workers[0].catalog.tick()

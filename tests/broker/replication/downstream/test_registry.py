@@ -1,4 +1,4 @@
-"""Between the connections of followers and the owners of what they follow, on two workers."""
+"""Between the connections of followers and the owners of the streams they follow, on two workers."""
 
 from __future__ import annotations
 

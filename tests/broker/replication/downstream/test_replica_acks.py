@@ -10,7 +10,7 @@ A, B = (0, 1, 1), (1, 2, 1)
 
 
 def told(**nodes: int) -> ReplicaAcks:
-    """Holders to which each node has said its next seq, all by one way."""
+    """Acknowledgements with the next seq reported by each node, all by one way."""
     made = ReplicaAcks(1)
     for node, next_seq in nodes.items():
         assert made.tell(node, ReplicaPosition(next_seq, 0, A))
@@ -25,7 +25,7 @@ def ends(waits: list[ReplicaWait]) -> list[int]:
     return [each.end_seq for each in waits]
 
 
-# --- what nodes say ---------------------------------------------------------------------------------------------------
+# --- reports of nodes -------------------------------------------------------------------------------------------------
 
 
 def test_a_message_is_held_by_those_whose_next_seq_is_behind_it() -> None:

@@ -1,4 +1,4 @@
-"""What an owner says of a stream to those who serve its followers."""
+"""The state of a stream that an owner reports to the sessions of its followers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_master_gives_in_to_a_later_term_before_it_answers(tmp_path: Path) -> 
 
 
 def test_a_follower_of_the_same_epoch_ends_no_master(tmp_path: Path) -> None:
-    """It may be a former master, or have another stream of that name: it was told to follow this one."""
+    """It may be a former master, or have another stream of that name: a command made it follow this one."""
     owner = make_owner(tmp_path)
     publish(owner, S)
     assert replica_state.unpack(call(owner, "follow", [S, 1, "~ after every node id"])).role == "master"

@@ -11,7 +11,7 @@ S, T = b"s", b"t"
 
 
 class Account:
-    """Replicas on a clock that moves when told; `changed` are the streams of which there was news."""
+    """Replicas on a clock that the test moves; `changed` are the streams whose replicas changed."""
 
     def __init__(self) -> None:
         self.clock = Clock()

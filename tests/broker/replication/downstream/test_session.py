@@ -1,4 +1,6 @@
-"""A node that follows streams of this one: how its copy is judged, what it is sent, what it says is held."""
+"""A node that follows streams of this one: the verdict on its copy, the frames sent to it, the messages it reports to
+hold.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,7 @@ HISTORY: History = (EpochStart(1, 0, "a"), EpochStart(2, 4, "b"))
         (6, (2, 105), ("following", 6)),
         (5, (2, 999), ("following", 5)),  # message 4 is trimmed here: its term is all that is known
         (5, (1, 104), ("parted", 0)),
-        (2, (1, 5), ("following", 5)),  # what comes next is trimmed
+        (2, (1, 5), ("following", 5)),  # the next message is trimmed
         (2, (2, 5), ("parted", 0)),
     ],
 )
@@ -128,7 +130,7 @@ def test_a_copy_goes_on_where_its_last_message_is_the_one_here(
     [(("seq", 0), 5), (("seq", 7), 7), (("seq", 99), 10), (("time", 8_000), 8), (("new", 0), 12)],
 )
 def test_an_empty_copy_begins_where_it_asks(start: Any, seq: int) -> None:
-    """`new` is the end that the owner told, which may be further than what is seen here."""
+    """`new` is the end that the owner reported, which may be further than the end seen here."""
     follow = r.Follow(1, b"s", 0, 0, "", None, From(*start))
     assert compare(follow, Stream(5, 10), HISTORY, 12) == ("following", seq)
 
@@ -267,7 +269,7 @@ def test_who_is_behind_hears_how_far(node: World, name: str) -> None:
     peer.peer.deaf = True
     peer.say(new(1, name))
     node.settle()
-    node.stop_timers()  # they tell it as well
+    node.stop_timers()  # they send it as well
     followers = node.workers[0].followers
     followers.tell_ends()
     followers.tell_ends()
@@ -296,7 +298,7 @@ def test_that_others_follow_is_written_down(node: World) -> None:
     assert node.workers[0].owner.roles.was_followed
 
 
-# --- what is held below -----------------------------------------------------------------------------------------------
+# --- messages held below ----------------------------------------------------------------------------------------------
 
 
 def publisher(node: World, name: str, slot: int) -> BinaryPeer:
@@ -371,7 +373,7 @@ def test_what_is_gone_counts_no_more(node: World, name: str) -> None:
 
 
 def test_what_is_held_is_heard_however_many_publishes_wait_for_that(tmp_path: Path) -> None:
-    """A node forwards publishes that wait for what it says itself, on one connection."""
+    """A node forwards publishes that wait for its own reports, on one connection."""
     with world(tmp_path, workers=2) as node:
         name = node.name(0)
         peer = follower(node)
@@ -415,7 +417,7 @@ def test_a_node_stays_in_its_worker(tmp_path: Path) -> None:
         assert client in node.workers[0].services.clients.values()
 
 
-# --- what else nodes say ----------------------------------------------------------------------------------------------
+# --- other messages of nodes ------------------------------------------------------------------------------------------
 
 
 def test_a_claim_is_answered_and_obeyed(node: World, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Which peers may do what nodes do, and whom a claim may lead to."""
+"""Which peers may act as nodes, and to which addresses a claim may lead."""
 
 from __future__ import annotations
 

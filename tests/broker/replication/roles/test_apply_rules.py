@@ -96,7 +96,7 @@ def test_a_command_counts_before_the_configuration(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("verb", "role"), [("unslave", "disabled"), ("promote", "master")])
 def test_a_damaged_stream_keeps_no_other_from_it(tmp_path: Path, verb: str, role: str) -> None:
-    """It is told; and it does not become a master when the rule that made it a slave is gone."""
+    """The answer names it; and it does not become a master when the rule that made it a slave is gone."""
     owner = make_owner(tmp_path)
     say(owner, "slave", b"*", UP)
     for name in (b"a", b"bad", b"c"):
@@ -153,7 +153,7 @@ def test_outcomes_together() -> None:
 
 
 def test_a_section_that_is_gone_makes_no_master_of_what_followed_by_it(tmp_path: Path) -> None:
-    """Nobody promoted it: it follows nobody, takes no messages, and a command says what it is to be."""
+    """Nobody promoted it: it follows nobody and takes no messages until a command decides its role."""
     names = (b"a", b"b", b"c", b"d")
     owner = make_owner(tmp_path, slaves=(SlaveRule("d", ""), SlaveRule("*", "10.0.0.1:5050")))
     for name in names:
@@ -219,7 +219,9 @@ def test_what_is_made_between_the_two_rounds_is_seen_to_in_the_second(owner: Own
 
 
 def test_streams_that_slaves_make_during_the_command_follow_too(owner: Owner) -> None:
-    """The slaves of a node that was set up anew come back, with their terms, while it is told whom to follow."""
+    """The slaves of a node that was set up anew come back, with their terms, during the command that makes it follow
+    another.
+    """
     publish(owner, b"s")
     work, outcomes = WorkQueue(lambda: 0.0), list[Any]()
     call(owner, "rule", [b"*", *UP])

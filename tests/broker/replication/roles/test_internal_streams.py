@@ -111,7 +111,7 @@ def test_a_promotion_begins_a_term_of_each(owner: Owner) -> None:
 
 
 def test_a_companion_of_a_later_term_begins_one_behind_it(owner: Owner) -> None:
-    """As one that has been heard of by another node: whatever it is, it is told apart."""
+    """Like a stream that another node already knows: the two remain distinguishable."""
     stream_roles.slave(owner, [S, *UPSTREAM])
     stream_roles.learn(owner, owner.stream(CURSOR), (EpochStart(1, 0, "a"), EpochStart(6, 0, "b")))
     assert epochs(owner) == [1, 6, 1, 1]
@@ -186,7 +186,7 @@ def test_a_pattern_that_only_a_companion_begins_with_is_for_none(owner: Owner) -
 
 
 def test_a_claim_of_a_stream_is_one_of_its_companions(owner: Owner) -> None:
-    """Of those too that the claimant has not got."""
+    """A claim covers also the internal streams that the claimant does not have."""
     for name in FAMILY:
         publish(owner, name, b"x")
     assert (

@@ -1,4 +1,4 @@
-"""DATA/replication.json: what is written is read again, and what is damaged is told."""
+"""DATA/replication.json: the rules written are read again, and damage is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of machines whose nodes are believed: what it may say, and which addresses it admits."""
+"""The list of machines whose nodes are believed: its syntax, and which addresses it admits."""
 
 from __future__ import annotations
 

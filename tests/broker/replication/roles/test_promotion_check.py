@@ -117,7 +117,7 @@ class Cluster:
             copy.log.append((copy.known, next(self.numbers)))
 
     def copy(self, node: int, count: int) -> None:
-        """A slave takes up to `count` messages from its upstream, and reports what it holds."""
+        """A slave takes up to `count` messages from its upstream, and reports the messages it holds."""
         slave, upstream = self.nodes[node], self.nodes[self.nodes[node].upstream]
         if slave.is_master or slave is upstream:
             return
@@ -168,7 +168,9 @@ steps = st.tuples(st.sampled_from(("publish", "copy", "copy", "fail_over")), st.
 @settings(max_examples=examples(150))
 @given(st.lists(steps, min_size=8, max_size=40))
 def test_no_failover_loses_what_was_acknowledged_as_replicated(done: list[tuple[str, int]]) -> None:
-    """Publishes go to any master, also to one that was replaced out of its sight; slaves copy what they can reach."""
+    """Publishes go to any master, also to one that was replaced out of its sight; slaves copy from any node they can
+    reach.
+    """
     cluster = Cluster()
     for verb, choice in done:
         masters = [number for number, node in enumerate(cluster.nodes) if node.is_master]
@@ -188,7 +190,7 @@ def test_no_failover_loses_what_was_acknowledged_as_replicated(done: list[tuple[
 
 
 def check(node: World, *streams: bytes) -> list[Findings | Refused]:
-    """Of one stream, or of several as `promote` of a pattern does."""
+    """The findings on one stream, or on several as `promote` of a pattern checks them."""
     found: list[Findings | Refused] = []
     stream, more = (streams[0], ()) if len(streams) == 1 else (None, streams)
     node.workers[0].scouts.check(stream, more, found.append)

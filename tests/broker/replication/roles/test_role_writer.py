@@ -1,4 +1,4 @@
-"""Roles on their way to the disk: the loop goes on meanwhile, and nobody is told of them before they are there."""
+"""Roles on their way to the disk: the loop goes on meanwhile, and nobody is notified of them before they are there."""
 
 from __future__ import annotations
 

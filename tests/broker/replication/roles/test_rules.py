@@ -1,4 +1,4 @@
-"""Rules: which one holds for a stream, and what is left of them when commands come and go."""
+"""Rules: which one holds for a stream, and which remain when commands come and go."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_new_rule_takes_the_place_of_narrower_ones() -> None:
 def test_a_narrower_rule_stands_before_a_wider_one() -> None:
     rules = Rules().with_rule(Rule(b"*", UP)).with_rule(Rule(b"log.*", None)).with_rule(Rule(b"log.a*", OTHER))
     assert [upstream(rules, name) for name in (b"log.ab", b"log.b", b"b")] == [OTHER, None, UP]
-    # One that says "none" may be needed although "none" is said already, but only where something else lies beneath.
+    # A rule with None may be needed although another None covers it, but only if a rule with an upstream lies beneath.
     assert rules.with_rule(Rule(b"log.a*", None)).commands == (Rule(b"log.*", None), Rule(b"*", UP))
     assert rules.with_rule(Rule(b"lo*", None)).commands == (Rule(b"lo*", None), Rule(b"*", UP))
 
@@ -91,7 +91,7 @@ RULES = st.lists(st.builds(Rule, PATTERNS, st.sampled_from([None, UP, OTHER])), 
 
 @given(RULES, RULES)
 def test_the_last_word_on_a_stream_holds(said: list[Rule], config: list[Rule]) -> None:
-    """Against the plain model: all that was ever said, the latest first, then the configuration."""
+    """Against the plain model: all rules ever set, the latest first, then the configuration."""
     rules = Rules(configured=tuple(config))
     for rule in said:
         rules = rules.with_rule(rule)

@@ -1,4 +1,4 @@
-"""A node that starts as a master asks others first: what waits for that, and for how long."""
+"""A node that starts as a master asks others first: which requests wait for that, and for how long."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Node:
 
 
 class Scene:
-    """An owner that has been opened anew, and what it asks."""
+    """An owner that has been opened anew, and the questions it sends."""
 
     def __init__(self, path: Path) -> None:
         first = make_owner(path)

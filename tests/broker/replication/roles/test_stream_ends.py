@@ -1,4 +1,4 @@
-"""Where a node's copies end, as it reports to those who are to choose the next master."""
+"""The ends of a node's copies, as it reports them to those who are to choose the next master."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_term_counts_from_its_beginning_on(tmp_path: Path) -> None:
 
 
 def test_a_slave_is_in_a_term_when_it_has_all_that_is_before(tmp_path: Path) -> None:
-    """Its upstream has told that term 4 begins at seq 3."""
+    """Its upstream has reported that term 4 begins at seq 3."""
     owner = make_owner(tmp_path / "data")
     publish(owner, S, b"a", b"b")
     owner.roles.set_meta(StreamMeta("s", Role.SLAVE, 4, None, (EpochStart(1, 0, "n1"), EpochStart(4, 3, "n2"))))

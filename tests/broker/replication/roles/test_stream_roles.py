@@ -26,7 +26,7 @@ UPSTREAM = Upstream("10.0.0.1", 5050, "time", 7)
 
 
 class Node:
-    """An owner, with what it tells of changed roles."""
+    """An owner, with the changes of roles that it reports."""
 
     def __init__(self, path: Path, **settings: object) -> None:
         self.owner = make_owner(path, **settings)  # type: ignore[arg-type]
@@ -75,7 +75,7 @@ def refusal(function: Any, owner: Owner, *args: Any) -> Code:
     return refused.value.code
 
 
-# --- what an operator says --------------------------------------------------------------------------------------------
+# --- commands of operators --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_term_that_no_other_can_follow(node: Node) -> None:
 
 
 def test_what_was_once_a_master_says_so_when_it_follows(node: Node) -> None:
-    """Its messages are this node's, of the first term: so that a copy of another node's first term is told apart."""
+    """Its messages are this node's, of the first term: so they differ from a copy of another node's first term."""
     node.publish(b"a")
     stream_roles.slave(node.owner, [S, *PLACE])
     assert node.written.history == (EpochStart(1, 0, node.id),)
@@ -189,7 +189,7 @@ def test_roles_outlive_the_worker(tmp_path: Path) -> None:
     assert again.owner.stream(S).log.entry(2).epoch == 2
 
 
-# --- what other nodes say ---------------------------------------------------------------------------------------------
+# --- messages of other nodes ------------------------------------------------------------------------------------------
 
 
 def claim(node: Node, epoch: int, master: str) -> list[Any]:
@@ -259,7 +259,7 @@ def test_who_was_deposed_follows_who_claims(node: Node) -> None:
 
 
 def test_a_slave_turns_to_the_master_of_a_later_epoch_and_passes_it_on(node: Node) -> None:
-    """To its old upstream, which is told until it confirms."""
+    """To its old upstream, which gets claims until it confirms."""
     node.be(Role.SLAVE, 3, UPSTREAM, (3, 0, HIGH))
     assert claim(node, 5, LOW) == ["slave", 5, LOW, True]
     claimant = Upstream("claimer", 6060, "seq", 0)
@@ -293,7 +293,7 @@ def test_a_claim_from_a_peer_that_has_another_stream_of_the_name_changes_nothing
 
 
 def test_contacts_outlive_commands_and_restarts(tmp_path: Path) -> None:
-    """A slave that is told to follow another node, before its former upstream is back: that one must learn still."""
+    """A slave gets a command to follow another node, before its former upstream is back: that one must learn still."""
     node = Node(tmp_path)
     node.be(Role.SLAVE, 1, UPSTREAM, (1, 0, HIGH))
     stream_roles.slave(node.owner, [S, "10.0.0.3", 5050, "seq", 0])
@@ -484,7 +484,7 @@ def test_a_claim_is_settled_by_the_master_that_made_it(node: Node, role: Role) -
     assert (node.meta.upstream is None) is (role is Role.MASTER) is bool(node.changed)
 
 
-# --- what an upstream tells of terms ----------------------------------------------------------------------------------
+# --- terms reported by an upstream ------------------------------------------------------------------------------------
 
 
 def learn(node: Node, *starts: tuple[int, int, str]) -> None:

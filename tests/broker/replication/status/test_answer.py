@@ -1,4 +1,4 @@
-"""The answer to ASK: what all workers of a node say of replication, put together."""
+"""The answer to ASK: the replication status of all workers of a node, put together."""
 
 from __future__ import annotations
 

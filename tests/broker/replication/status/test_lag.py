@@ -1,4 +1,4 @@
-"""How far copies are behind, and how `stat` says it."""
+"""How far copies are behind, and how `stat` shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How replication stands: the workers' links put together, and what a worker says of its own."""
+"""How replication stands: the workers' links put together, and the report of each worker on its own."""
 
 from __future__ import annotations
 

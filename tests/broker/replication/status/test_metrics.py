@@ -1,4 +1,4 @@
-"""What /metrics says of replication, gathered a slice a tick."""
+"""The figures on replication in /metrics, gathered a slice a tick."""
 
 from __future__ import annotations
 

@@ -377,7 +377,7 @@ def test_a_refusal_is_the_publishers(near: Near) -> None:
 
 
 def test_an_upstream_that_leaves_in_good_order_loses_no_publish(near: Near) -> None:
-    """What it gives back, and what it has not answered when it says `closing`, goes to who comes next, in order."""
+    """Publishes that it gives back, and those not answered when it sends `closing`, go to its successor, in order."""
     near.up()
     sinks = [near.publish(payload) for payload in (b"a", b"b", b"c", b"d")]
     near.until(lambda: len(near.far.heard) == 5)

@@ -1,4 +1,4 @@
-"""Whom a node tells of a stream's term, and that all of them end with one master, whatever happened before."""
+"""Which nodes a node notifies of a stream's term, and that all of them end with one master after any history."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_there_is_a_bound_and_upstreams_count_before_peers() -> None:
         ([(1, "a")], [(1, "b"), (2, "b")], False),
         ([(1, "")], [(1, "b"), (2, "b")], True),
         ([(1, "a"), (2, "c")], [(1, "a"), (2, "b")], True),
-        ([(5, "a")], [(2, "b")], True),  # nobody can tell
+        ([(5, "a")], [(2, "b")], True),  # unknown
         ([], [(2, "b")], True),
     ],
 )
@@ -139,7 +139,7 @@ class Model:
         stream_roles.promote(self.nodes[number], [S])
 
     def slave(self, number: int, other: int) -> None:
-        """The master is left alone: whoever takes it away has to promote another one."""
+        """The master is left alone: a test that takes it away has to promote another one."""
         if self.role(number) is Role.SLAVE:
             self._slave(number, other)
 
@@ -194,7 +194,7 @@ class Model:
         return [number for number in range(NODES) if self.role(number) is Role.MASTER]
 
     def settle(self) -> int:
-        """All links are well. The rounds that it takes until nobody has anything to tell."""
+        """All links are well. Returns the rounds until no node has anything to report."""
         self.cut.clear()
         for number in range(ROUNDS_MAX):
             before = [node.roles.meta(S) for node in self.nodes]

@@ -33,7 +33,7 @@ THREE = history((1, 0, A), (3, 15, C))
 
 
 def mine(terms: History, next_seq: int, first_seq: int = 0) -> LocalCopy:
-    """A copy whose last message has the term that its history says."""
+    """A copy whose last message has the term in its history."""
     return LocalCopy(terms, first_seq, next_seq, epoch_at(terms, next_seq - 1) if next_seq else 0)
 
 
@@ -52,7 +52,7 @@ def answer(state: str, theirs: History) -> UpstreamCopy:
         (5, 20, 20, 9, FollowStep(FollowDecision.GO_ON, 20)),
         (20, 20, 20, 20, FollowStep(FollowDecision.GO_ON, 20)),
         (0, 0, 7, 0, FollowStep(FollowDecision.BEGIN_AT, 7)),
-        (0, 20, 21, 21, FollowStep(FollowDecision.BEGIN_AT, 21)),  # what comes next is trimmed upstream
+        (0, 20, 21, 21, FollowStep(FollowDecision.BEGIN_AT, 21)),  # the next message is trimmed upstream
         (20, 20, 30, 30, FollowStep(FollowDecision.BEGIN_AT, 30)),
         (20, 20, 3, 0, FollowStep(FollowDecision.BEGIN_AT, 3)),  # nothing is kept here, so it may go back
         (20, 20, VALUE_MAX, 0, FollowStep(FollowDecision.BEGIN_AT, VALUE_MAX)),
@@ -101,7 +101,7 @@ def test_an_answer_that_cannot_be(first_seq: int, start_seq: int, their_first_se
         (BEHIND, mine(ONE, 20), ONE, FollowDecision.WAIT, 0),
         (BEHIND, mine(TWO, 20), TWO, FollowDecision.WAIT, 0),
         (BEHIND, mine(ONE, 12), THREE, FollowDecision.WAIT, 0),
-        # They have not heard of the term of what is here: never cut for that.
+        # They do not know the term of these messages: never cut for that.
         (PARTED, mine(TWO, 20), ONE, FollowDecision.WAIT, 0),
         (BEHIND, mine(TWO, 20), ONE, FollowDecision.WAIT, 0),
         (PARTED, mine(THREE, 20), TWO, FollowDecision.WAIT, 0),
@@ -114,7 +114,7 @@ def test_an_answer_that_cannot_be(first_seq: int, start_seq: int, their_first_se
         (PARTED, mine(TWO, 10), TWO, FollowDecision.SET_ASIDE, 0),
         (PARTED, mine(ONE, 20), ONE, FollowDecision.SET_ASIDE, 0),
         (PARTED, LocalCopy((), 0, 20, 0), ONE, FollowDecision.SET_ASIDE, 0),
-        # A term without messages that begins where the copy ends is none of it.
+        # A term without messages that begins at the copy's end is not the copy's.
         (PARTED, mine(history((1, 0, A), (2, 20, B)), 20), history((1, 0, A), (2, 20, B)), FollowDecision.SET_ASIDE, 0),
     ],
 )
@@ -135,7 +135,7 @@ def test_a_copy_without_messages_cannot_have_parted(state: str, seq: int) -> Non
 
 @pytest.mark.parametrize("seed", range(20))
 def test_asking_again_and_again_comes_to_an_end(seed: int) -> None:
-    """Whatever the upstream says, a copy is cut ever shorter; and never where its term is unknown there."""
+    """For any answers of the upstream, a copy is cut ever shorter; and never if its term is unknown there."""
     chance = random.Random(seed)
     for _ in range(100):
         mine_now, theirs = _some_history(chance), _some_history(chance)

@@ -1,4 +1,4 @@
-"""The copies of one uplink: what they ask, and what they do about each answer, in each state."""
+"""The copies of one uplink: their requests, and their reaction to each answer, in each state."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_who_cannot_follow_asks_ever_less_often(slave: Slave) -> None:
 
 LATER: History = (EpochStart(1, 0, A), EpochStart(2, 5, A))
 
-# What is said, where the copy has ten messages, and then: the state before -> the state after, and what is said of it.
+# Messages to a copy that has ten messages, and then: the state before -> the state after, and the messages it sends.
 Act = Callable[[Slave], None]
 SAID: dict[str, Act] = {
     "following": lambda slave: slave.followed("following", 10, number=1),
@@ -159,7 +159,7 @@ AFTER: dict[tuple[FetchState, str], tuple[FetchState | str, list[Any]]] = {
     (FetchState.ASKED, "FOLLOW failed"): (FetchState.WAITING, []),
     (FetchState.ASKED, "trimmed"): (FetchState.WAITING, UNSUBSCRIBES),
     (FetchState.ASKED, "not wanted any more"): (FetchState.DOWN, UNSUBSCRIBES),
-    # The answer has come: what else says how the two stand is taken for news.
+    # The answer has come: later verdicts on the copy are taken for news.
     (FetchState.FOLLOWING, "following"): (FetchState.FOLLOWING, []),
     (FetchState.FOLLOWING, "following, trimmed"): (FetchState.FOLLOWING, []),
     (FetchState.FOLLOWING, "following, before"): (FetchState.FOLLOWING, []),
@@ -176,7 +176,7 @@ AFTER: dict[tuple[FetchState, str], tuple[FetchState | str, list[Any]]] = {
     (FetchState.FOLLOWING, "FOLLOW failed"): (FetchState.WAITING, []),
     (FetchState.FOLLOWING, "trimmed"): (FetchState.WAITING, UNSUBSCRIBES),
     (FetchState.FOLLOWING, "not wanted any more"): (FetchState.DOWN, UNSUBSCRIBES),
-    # A cut goes on whatever becomes of the uplink.
+    # A cut goes on when the uplink fails.
     (FetchState.CUTTING, "the uplink is down"): (FetchState.CUTTING, []),
     (FetchState.CUTTING, "not wanted any more"): (FetchState.DOWN, []),
     **{

@@ -1,4 +1,6 @@
-"""Claims: what an upstream is to hear of masters, with an owner of real files. The answers' ways are in test_uplink."""
+"""Claims: notifying an upstream of masters, with an owner of real files. The ways of the answers are in
+test_connection.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ NODE = UPSTREAM[:2]
 
 
 class Said:
-    """What the other end has heard, read as a broker reads it."""
+    """The claims received by the other end, parsed as a broker parses them."""
 
     def __init__(self) -> None:
         self._codec = PlainCodec(1 << 20, 1 << 20)

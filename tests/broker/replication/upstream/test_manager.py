@@ -252,7 +252,7 @@ def test_streams_follow_as_they_are_made_upstream(tree: Tree, workers: int) -> N
 
 
 def test_a_stream_is_made_where_its_own_rule_has_it_followed(tree: Tree) -> None:
-    """Names that are heard of at one upstream may be those of streams that a narrower rule has follow another."""
+    """Names reported by one upstream may be those of streams that a narrower rule has follow another."""
     one, all_else, down = tree.node(), tree.node(), tree.node()
     all_else.fill(b"x", name="log.only-here")
     all_else.fill(b"x", name="s")
@@ -308,7 +308,7 @@ def test_a_fenced_slave_passes_nothing_to_its_upstream(tree: Tree, pair: tuple[N
     assert down.uplinks[0].copies.by_name[b"s"].fenced
     assert down.say("pub s |x").startswith("err disabled s: this node has learned of a later term")
     assert up.next_seq() == before
-    tree.until(lambda: up.role() == "slave")  # it has heard of the term from who follows it
+    tree.until(lambda: up.role() == "slave")  # it has learned of the term from its follower
     assert up.say("promote s force") == "ok promote s 6"
     tree.until(lambda: down.copy_state() is FetchState.FOLLOWING)
     down.peer.send("pub s |y")

@@ -1,4 +1,4 @@
-"""Of which streams a worker hears at each upstream."""
+"""Which streams a worker watches at each upstream."""
 
 from __future__ import annotations
 

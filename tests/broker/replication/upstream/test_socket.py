@@ -55,7 +55,7 @@ class Pair:
         self.far.setblocking(False)
 
     def hear(self, count: int) -> bytes:
-        """What has come to the other end, so many bytes."""
+        """The next `count` bytes received by the other end."""
         heard = bytearray()
         while len(heard) < count:
             self.wire.flush()
@@ -106,7 +106,7 @@ def test_nobody_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
     with pytest.raises(UpstreamClosed, match="refused"):
-        wire = UpstreamSocket((socket.AF_INET, address))  # may say so at once
+        wire = UpstreamSocket((socket.AF_INET, address))  # may be refused at once
         wait_for(wire, select.POLLOUT)
         try:
             wire.connected()
@@ -252,7 +252,9 @@ def test_a_long_chunk_byte_by_byte(pair: Pair) -> None:
 
 
 def test_frames_of_long_chunks_lie_as_in_the_file(pair: Pair) -> None:
-    """Where in a page they lie is where they will lie in the file's; one where the one before lay, which is through."""
+    """Each chunk lies at the same offset in a page as it will in the file, and reuses the buffer of the one before,
+    which is taken.
+    """
     place, sizes = 123_456_789, [300_000, 299_999, 300_132] * 12
     data = b"".join(chunk(1, bytes([number]) * size) for number, size in enumerate(sizes))
     base, got, alike = address(pair.wire._buffer), bytearray(), 0
@@ -358,7 +360,7 @@ def test_what_came_before_something_wrong_is_given_first() -> None:
 
 
 def test_a_flood_of_small_messages_is_read_in_small_parts(pair: Pair) -> None:
-    """So that a turn takes no longer for it; what is large is read in large parts again."""
+    """So that a turn takes no longer for it; large messages are read in large parts again."""
     ping, wire = pack(m.Ping()), pair.wire
     pings, sizes, sent = memoryview(ping * 50_000), list[int](), 0
 

@@ -23,7 +23,7 @@ DELETE = Consume(0, "delete", S, b"n")
 
 
 class Line:
-    """The calls of an uplink that is up, what the other end hears, and what comes of them here."""
+    """The calls of an uplink that is up, the messages at its other end, and the outcomes here."""
 
     def __init__(self) -> None:
         self._ears = Ears()

@@ -1,4 +1,4 @@
-"""A turn's publishes on their way up: what is said, and what each answer means to who published."""
+"""A turn's publishes on their way up: the messages sent, and the meaning of each answer to the publisher."""
 
 from __future__ import annotations
 
