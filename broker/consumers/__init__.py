@@ -1,1 +1,1 @@
-"""Durable consumers and groups of a stream: what was given to whom, and what is finished."""
+"""Durable consumers and groups of a stream: which member each message was given to, and which are finished."""

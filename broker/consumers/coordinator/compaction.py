@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class ScannedLog(NamedTuple):
-    """What is known of a log up to `next_seq`, in this line of it."""
+    """The checkpoints found in a log up to `next_seq`; valid for this `generation` of the log."""
 
     generation: int
     next_seq: int
@@ -30,14 +30,14 @@ class ScannedLog(NamedTuple):
 
 
 class Compactor:
-    """One an owner. A log is read once, and from then on what it has grown by, when it has become long enough."""
+    """One per owner. Reads each log once, then only its new records, and only while it is over COMPACT_BYTES."""
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
         self._read: dict[bytes, ScannedLog] = {}
 
     def visit(self, name: bytes, nbytes: int) -> None:
-        """Trim a log of consumers, whose files take so much, to its last checkpoint that is on the disk."""
+        """Trim a log of consumers, whose files take `nbytes`, to its last checkpoint that is on the disk."""
         if nbytes <= COMPACT_BYTES or name in self._owner.catalog.damaged:
             return
         try:
@@ -59,5 +59,5 @@ class Compactor:
         return read.finder.found
 
     def _follows(self, read: ScannedLog, stream: OpenStream) -> bool:
-        """Whether what is not read yet comes right after what was."""
+        """Whether the unread records come right after those read."""
         return stream.log.first_seq <= read.next_seq <= stream.log.next_seq

@@ -1,8 +1,8 @@
-"""The owner's desk for durable consumers: what is asked is decided, written down, and answered when that is logged.
+"""The coordinator of durable consumers at the owner: decides each request, logs the decision, then answers.
 
-What a turn decides about a stream is appended at its end with one write, and answered as a publish is: when it is
-appended, on the disk, or on so many other nodes. Where it cannot be appended, whoever waits for it hears why, and what
-was decided is forgotten: the log is read anew. One a worker; nothing here costs anything while nobody consumes.
+The decisions of a turn about a stream are appended at the end of the turn with one write, and answered like a publish:
+once they are appended, on the disk, or on N other nodes. If they cannot be appended, everybody who waits for them gets
+the reason, the decisions are dropped and the log is read anew. One per worker; it costs nothing while nobody consumes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ DISABLED_TEXT: Final = "this stream is disabled here; an administrator can make 
 
 
 class LoggedAnswer:
-    """Hears how far a decision is logged, and answers with its value."""
+    """Is notified how far a decision is logged, and answers with its value."""
 
     __slots__ = ("_done", "_value")
 
@@ -111,7 +111,7 @@ class Coordinator:
         return book
 
     def _count_members(self) -> None:
-        """Of the streams that were asked for last, as those with members are."""
+        """Count the members per stream, for the COUNTED_MAX streams that were asked for last."""
         now_us = self.owner.clock_us()
         self.members.clear()
         for name, book in islice(reversed(self.books.items()), COUNTED_MAX):
@@ -127,7 +127,7 @@ class Coordinator:
         return book
 
     def discard(self, book: StreamConsumers, refused: Refused) -> None:
-        """What was decided is forgotten, but for what is logged; all who wait hear why."""
+        """Drop the decisions that are not logged yet; all who wait get the reason."""
         if self.books.get(book.name) is not book:
             return
         del self.books[book.name]
@@ -156,7 +156,7 @@ class Coordinator:
     # --- decisions --------------------------------------------------------------------------------------------------
 
     def decided(self, book: StreamConsumers, decision: Callable[[], Decision[T]]) -> Decision[T]:
-        """Raises Refused, and forgets what was decided where the stream cannot be read."""
+        """Make the decision. Raises Refused, and drops the unlogged decisions, if the stream cannot be read."""
         try:
             return decision()
         except (StorageError, OSError, ValueError) as error:
@@ -216,13 +216,13 @@ class Coordinator:
                     self._hungry[name, consumer] = None
 
     def work(self) -> None:
-        """Serve those that wait, write down what was decided, send dead letters."""
+        """Serve the waiting gets, log the decisions, send dead letters."""
         self._serve()
         self.flush()
         self.post.send()
 
     def flush(self) -> None:
-        """Append what was decided: one write a stream."""
+        """Append the decisions: one write per stream."""
         staged, self._staged = self._staged, {}
         now_s = self.clock()
         for book in staged.values():
@@ -242,7 +242,7 @@ class Coordinator:
             left -= self._serve_consumer(name, consumer)
 
     def _serve_consumer(self, name: bytes, consumer: bytes) -> int:
-        """Give those that wait what there is; how many were looked at."""
+        """Give the available messages to waiting gets; returns how many gets were looked at."""
         looked_at = 1
         nothing_for_idle = False
         for waiter in self.waiters.of(name, consumer):
@@ -251,7 +251,7 @@ class Coordinator:
                 break
             idle = not book.in_flight(consumer, waiter.wanted.member)
             if idle and nothing_for_idle:
-                continue  # what is left belongs with what others have: no member without any can have it
+                continue  # the rest goes by its keys to members that have messages in flight: an idle member gets none
             try:
                 if not book.has_some(consumer):
                     break
@@ -326,10 +326,10 @@ class Coordinator:
             book.scheduled_us = due_us
             heapq.heappush(self._deadlines, (due_us, book.name))
 
-    # --- when the stream, or the worker, is no more what it was -------------------------------------------------------
+    # --- changes of the stream, or of the worker ----------------------------------------------------------------------
 
     def role_changed(self, name: bytes) -> None:
-        """Of a stream, or of its log of consumers: its role, its term, or where it ends."""
+        """The role, the term or the end of a stream, or of its log of consumers, has changed."""
         if name.endswith(DEAD_SUFFIX):
             self.role_changed(name.removesuffix(DEAD_SUFFIX))
         self._on_change(name.removeprefix(CURSOR_PREFIX))
@@ -357,7 +357,7 @@ class Coordinator:
             self.answer_empty(waiter)
 
     def retire(self) -> None:
-        """Give the streams up. What is asked from here on is a successor's to answer."""
+        """Give the streams up. A successor answers all requests from here on."""
         self.end_waits()
         self.flush()
         self.books.clear()

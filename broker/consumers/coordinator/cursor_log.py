@@ -1,7 +1,7 @@
-"""`$cursor/X`, the log of what happens to the consumers of stream X: read, appended to, and kept short.
+"""`$cursor/X`, the log of all changes of the consumers of stream X: read, appended to, and kept short.
 
-What a turn appends is one write, whoever waits for what of it (`stage`, `flush`). From time to time that ends with a
-checkpoint; what is before it is trimmed as soon as it is on the disk.
+All records of a turn are one write, for all that wait for any of them (`stage`, `flush`). From time to time that ends
+with a checkpoint; the records before it are trimmed as soon as it is on the disk.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _parse = load("tailrace.shard.frame_cy").parse
 
 
 class CheckpointRange(NamedTuple):
-    """Messages `first_seq` to `end_seq - 1` of the log: they say what all before them say."""
+    """Messages `first_seq` to `end_seq - 1` of the log: they hold the outcome of all records before them."""
 
     first_seq: int
     end_seq: int
@@ -67,7 +67,7 @@ def read_records(stream_log: StreamLog, seq: int) -> Iterator[tuple[int, Record]
 
 
 def log_name(name: bytes) -> bytes:
-    """Of the stream's consumers. Raises Refused."""
+    """The name of the log of the stream's consumers. Raises Refused."""
     try:
         return cursor_name(name)
     except InvalidName as error:
@@ -75,7 +75,7 @@ def log_name(name: bytes) -> bytes:
 
 
 class CursorLog(Nobody):
-    """That of one stream, at its owner. `failure`: why something that was staged was not appended."""
+    """The log of one stream's consumers, at its owner. `failure`: why staged records were not appended."""
 
     __slots__ = ("_checkpoint_bytes", "_compacted_offset", "_owner", "_row", "checkpoint", "failure", "name")
 
@@ -84,7 +84,7 @@ class CursorLog(Nobody):
         self._owner = owner
         self.name = log_name(name)
         self._row: list[StreamBatch] = []
-        self.checkpoint: CheckpointRange | None = None  # the last one; what is before it may go when it is on the disk
+        self.checkpoint: CheckpointRange | None = None  # the last one; records before it may go when it is on the disk
         self._checkpoint_bytes = 0
         self._compacted_offset = 0  # of the log's content, where the last checkpoint ends
         self.failure: Refused | None = None
@@ -94,7 +94,7 @@ class CursorLog(Nobody):
         return bool(self._row)
 
     def load(self) -> ConsumerTable:
-        """The consumers as the log tells them; none where there is no log. Raises Refused, StreamDamaged, OSError."""
+        """Read the consumers from the log; none without a log. Raises Refused, StreamDamaged, OSError."""
         consumers, finder = ConsumerTable(), CheckpointFinder()
         if self.name not in self._owner.catalog.names:
             return consumers
@@ -118,9 +118,9 @@ class CursorLog(Nobody):
     def stage(
         self, records: Iterable[Record], sink: OutcomeSink | None, *, sync: bool = False, replicas: int = 0
     ) -> None:
-        """Append the records in this turn, and tell the sink when all that is staged until now is logged as asked.
+        """Append the records in this turn, and notify the sink when all that is staged until now is logged as asked.
 
-        Raises Refused where there is no log yet, and none can be made.
+        Raises Refused if the log does not exist yet and cannot be created.
         """
         frames = [pack_frame(pack(record)) for record in records]
         if not frames and sink is None:
@@ -138,7 +138,7 @@ class CursorLog(Nobody):
             batch.parts.append((sink, 0, batch.count))
 
     def flush(self, consumers: ConsumerTable, now_s: float) -> None:
-        """Append what is staged, of which the consumers are the outcome."""
+        """Append the staged records; `consumers` is the state after them."""
         if self.name not in self._owner.catalog.names:  # nothing has ever happened to them: these wait for nothing
             row, self._row = self._row, []
             for batch in row:
@@ -150,13 +150,13 @@ class CursorLog(Nobody):
             self._compact(consumers, now_s)
 
     def refuse(self, refused: Refused) -> None:
-        """Tell everybody that nothing of what is staged is appended."""
+        """Refuse all staged records: none of them is appended."""
         row, self._row = self._row, []
         for batch in row:
             batch.refused(refused.code, refused.text)
 
     def trim(self) -> None:
-        """Drop what is before the last checkpoint, once that is on the disk. Raises Refused, StorageError, OSError."""
+        """Drop records before the last checkpoint, once it is on the disk. Raises Refused, StorageError, OSError."""
         if self.checkpoint is not None and trim_before(self._owner, self._owner.stream(self.name), self.checkpoint):
             self.checkpoint = None
 
@@ -201,11 +201,11 @@ class CursorLog(Nobody):
             self.checkpoint = CheckpointRange(first_seq, stream.log.next_seq)
             self._compacted_offset = stream.log.end_offset
             self._checkpoint_bytes = stream.log.end_offset - start_offset
-            stream.sync_due_s = min(stream.sync_due_s, now_s)  # what is before it can go then
+            stream.sync_due_s = min(stream.sync_due_s, now_s)  # the records before it can go then
 
 
 def trim_before(owner: Owner, stream: OpenStream, checkpoint: CheckpointRange) -> bool:
-    """Drop what is before the checkpoint if that is on the disk; whether it was. Raises Refused, StorageError."""
+    """Drop records before the checkpoint if it is on the disk; returns whether it is. Raises Refused, StorageError."""
     if stream.log.synced_seq < checkpoint.end_seq:
         return False
     if stream.log.first_seq < checkpoint.first_seq:

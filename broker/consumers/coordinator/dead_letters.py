@@ -1,7 +1,7 @@
 """Dead letters on their way to `X/$dead`.
 
-A letter is published with `sync`, and what its consumer had is finished when that is done: a message is in one of the
-two streams, whatever happens in between. The producer's number of each letter keeps it from being there twice.
+A letter is published with `sync`, and the consumer's message is finished only after that: a message is in one of the
+two streams, even after a failure in between. The producer's number of each letter keeps it from being there twice.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LETTERS_A_TURN: Final = 64
 
 
 class LetterPublish:
-    """Hears how the publish of a letter went."""
+    """Is notified of the outcome of a letter's publish."""
 
     __slots__ = ("_book", "_letter", "_post")
 
@@ -61,7 +61,7 @@ class LetterPublish:
 
 
 class DeadLetters:
-    """One a desk. `waiting`: streams with letters that are to be sent in this turn."""
+    """One per coordinator. `waiting`: streams with letters that are to be sent in this turn."""
 
     def __init__(self, desk: Coordinator) -> None:
         self._desk = desk
@@ -79,7 +79,7 @@ class DeadLetters:
         self.waiting.update(failed)
 
     def send(self) -> None:
-        """Publish letters of which the log says already that they are to be."""
+        """Publish the letters whose death is logged already."""
         waiting, self.waiting = self.waiting, {}
         for name in waiting:
             book = self._desk.known(name)
@@ -101,7 +101,7 @@ class DeadLetters:
         book.posted.discard(_key(letter))
         desk = self._desk
         if desk.known(book.name) is not book:
-            return  # whoever reads the log sends it again, which is nothing new to that stream
+            return  # the next reader of the log sends it again, and that stream drops the duplicate
         try:
             desk.stage(book, desk.decided(book, lambda: decide.bury(book.consumers, letter)))
         except Refused as refused:
@@ -117,7 +117,7 @@ class DeadLetters:
             self._failed[name] = None
 
     def _send_some(self, book: StreamConsumers, letters: list[DeadLetter]) -> None:
-        """Raises Refused, StorageError, OSError, ValueError where a letter would be too long."""
+        """Raises Refused, StorageError, OSError, and ValueError if a letter would be too long."""
         owner, look, name = self._desk.owner, book.current(), dead_name(book.name)
         row = []
         for letter in letters:

@@ -1,7 +1,7 @@
-"""What an owner's walk over its streams does about consumers: it keeps their logs short, and takes their measure.
+"""An owner's walk over its streams, for consumers: keeps their logs short, and measures their lag.
 
-It also says what a trim of their stream is to spare. Consumers that are in memory are looked at there; of others it
-remembers how they stand, and reads their log when that may have changed.
+It also returns which messages a trim of their stream is to spare. Consumers that are in memory are measured there; of
+others it caches a snapshot, and reads their log when that may have changed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SURVEYS_MAX: Final = 262_144
 
 
 class LagTotals(NamedTuple):
-    """Of some consumers: how many they are, how far the one furthest behind is, and what retention thinks of them.
+    """Totals of some consumers: how many they are, the lag of the one furthest behind, and how many are abandoned.
 
     `soon`: how many have messages kept for them, and are about to be abandoned; `abandoned`: have been.
     """
@@ -56,14 +56,14 @@ class LagTotals(NamedTuple):
 
 
 def measure(found: LagSnapshot, stream_log: StreamLog, now_us: int) -> LagTotals:
-    """Of all consumers of one stream, as it is now. Raises StreamDamaged, OSError."""
+    """The totals of all consumers of one stream, as the stream is now. Raises StreamDamaged, OSError."""
     next_seq, oldest = stream_log.next_seq, max(found.floor_seq, stream_log.first_seq)
     lag_us = now_us - stream_log.entry(oldest).timestamp_us if found.consumers and oldest < next_seq else 0
     return LagTotals(found.consumers, found.lag_at(next_seq), max(lag_us, 0), *found.idle_at(next_seq))
 
 
 class CachedSnapshot(NamedTuple):
-    """A survey, and what it is of where that is a copy: the log's generation and where it ended."""
+    """A survey; `place`: on a copy of the stream, generation and end of the consumers' log that it was made from."""
 
     place: tuple[int, int] | None
     survey: LagSnapshot
@@ -94,7 +94,7 @@ class LagScanner:
             log.warning("the consumers of stream %s cannot be measured: %s", stream.decode(), refused.text)
 
     def finish(self, metrics: WorkerMetrics) -> None:
-        """It has been round: tell, and begin anew."""
+        """The walk is complete: report the totals, and begin anew."""
         found, self._found = self._found, LagTotals()
         metrics.consumers = found.consumers
         metrics.consumer_lag_messages_max = found.lag_messages
@@ -105,7 +105,7 @@ class LagScanner:
     def spared_seq(self, name: bytes) -> int | None:
         """The first message that consumers of the stream still need, None if they need none. Raises Refused.
 
-        On a slave as on its master: whoever is promoted serves the same consumers.
+        On a slave as on its master: a promoted slave serves the same consumers.
         """
         if name.startswith(CURSOR_PREFIX) or log_name(name) not in self._owner.catalog.names:
             return None
@@ -121,7 +121,7 @@ class LagScanner:
             return found.consumers, found.lag_at(self._owner.stream(name).log.next_seq)
 
     def _survey(self, name: bytes, now_us: int) -> LagSnapshot:
-        """Of the stream's consumers: from memory where that holds. Raises Refused, StorageError, OSError."""
+        """Their snapshot: from memory or the cache while that is valid. Raises Refused, StorageError, OSError."""
         owner, book = self._owner, self._desk.known(name)
         rules = LagPolicy.of(owner.settings.policy(name.decode()))
         if book is not None:
@@ -144,7 +144,7 @@ class LagScanner:
             self._memory.popitem(last=False)
 
     def forget(self, name: bytes) -> None:
-        """The stream's consumers are in memory from now on, where they may change; or the stream is another now."""
+        """Drop the snapshot: the stream's consumers are in memory and may change, or the stream is another now."""
         self._memory.pop(name, None)
 
     def _read(self, name: bytes, rules: LagPolicy, now_us: int) -> LagSnapshot:

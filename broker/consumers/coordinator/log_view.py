@@ -20,7 +20,7 @@ _KEY_BYTES = KEY_HEADER.encode()
 
 
 class LogView:
-    """Of one stream, for as long as its history is this one. `log` is to be its open log whenever something is asked.
+    """A view of one stream's log, valid while its history is this one. `log` must be its open log at each call.
 
     Methods raise StreamDamaged, OSError.
     """
@@ -59,7 +59,7 @@ class LogView:
         return low, nbytes
 
     def keys(self, first_seq: int, last_seq: int) -> Sequence[bytes | None]:
-        """The key of each of these messages; None where it has none, or is not kept."""
+        """The key of each of these messages; None for a message without a key, or that is not kept."""
         lost = min(max(self.first_seq - first_seq, 0), last_seq + 1 - first_seq)
         first_seq += lost
         if first_seq > last_seq:
@@ -87,12 +87,12 @@ class LogView:
         for metadata in self.log.metadata(first_seq, messages):
             found += 1
             yield key_of(metadata)
-        for _ in range(messages - found):  # what is there is no frame, which whoever reads it will say
+        for _ in range(messages - found):  # the bytes there are not a frame; reading the message will raise
             yield None
 
 
 def key_of(metadata: bytes) -> bytes | None:
-    """The key of a message with this metadata; None where it has none."""
+    """The key of a message with this metadata; None if it has none."""
     if _KEY_BYTES not in metadata:
         return None
     try:

@@ -129,7 +129,7 @@ def _remove(
     value: dict[str, int],
     done: OnResult,
 ) -> None:
-    """Write down that these are removed, answer when that is logged, and drop what is removed at the beginning.
+    """Log that these are removed, answer when that is logged, and drop the removed letters at the beginning of X/$dead.
 
     Raises Refused.
     """

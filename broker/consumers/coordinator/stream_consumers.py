@@ -1,4 +1,4 @@
-"""The consumers of one stream at its owner: what is so, and the log that it is written down in."""
+"""The consumers of one stream at its owner: their state, and the log that it is written to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tailrace.shard.names import dead_name
 
 
 class StreamConsumers:
-    """Of stream `name`. One whose log has failed is worth nothing: the stream gets another, read from the log.
+    """The consumers of stream `name`. Once the log has failed they are discarded: the stream gets new ones, read anew.
 
     `posted`: dead letters whose publish has no outcome yet; `scheduled_us`: when somebody looks at the deadlines.
     """
@@ -31,7 +31,7 @@ class StreamConsumers:
         self.rewind()
 
     def rewind(self) -> None:
-        """Let the consumers hear of the stream as it is, now that it may have other messages.
+        """Bring the consumers in line with the stream, which may have other messages now.
 
         Raises Refused, StorageError, OSError, ValueError.
         """

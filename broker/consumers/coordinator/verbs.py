@@ -84,7 +84,7 @@ def _get(desk: Coordinator, args: CallArgs, done: OnResult) -> None:
 
 
 def _is_here(desk: Coordinator, name: bytes, verb: str, args: CallArgs, done: OnResult) -> bool:
-    """Whether this node decides; where its master does, that is asked. Raises Refused."""
+    """Whether this node decides; if its master does, the request is sent there. Raises Refused."""
     owner = desk.owner
     stream = owner.catalog.open.get(name)
     if stream is not None and stream.epoch and not is_reserved(name):
@@ -133,7 +133,7 @@ def _delete(desk: Coordinator, deed: Consume, done: OnResult) -> None:
 
 
 def _leave(desk: Coordinator, deed: Consume, done: OnResult) -> None:
-    """The member has ended in order; others may have what it had."""
+    """The member has ended in order; others may have its messages."""
     _end_wait(desk, deed)
     book = desk.book(deed.stream)
     decision = desk.decided(book, lambda: decide.leave(book.consumers, deed.name, deed.member))
@@ -172,7 +172,7 @@ def _row(listed: ConsumerStatus, stream_log: StreamLog, now_us: int) -> dict[str
 
 
 def _away(desk: Coordinator, notice: MemberNotice, done: OnResult) -> None:
-    """The member's connection is gone, unless it has come back over another one before this was heard."""
+    """The member's connection is gone, unless it has come back over another one before this arrived."""
     book = desk.known(notice.stream)
     consumer = book.consumers.by_name.get(notice.name) if book is not None else None
     member = consumer.members.get(notice.member) if consumer is not None else None

@@ -71,21 +71,21 @@ class WaitingGets:
         return list(self._of.get(name, {}).get(consumer, {}).values())
 
     def add(self, waiter: WaitingGet) -> None:
-        """There is none of this member."""
+        """Add a get. The caller knows that no get of this member waits."""
         by_member = self._of.setdefault(waiter.name, {}).setdefault(waiter.wanted.name, {})
         by_member[waiter.wanted.member] = waiter
         self._due.setdefault(_tick(waiter), {})[waiter] = None
         self.count += 1
 
     def take(self, name: bytes, consumer: bytes, member: bytes) -> WaitingGet | None:
-        """The member's, which waits no more."""
+        """Remove and return the member's get, if it waits."""
         waiter = self._of.get(name, {}).get(consumer, {}).get(member)
         if waiter is not None:
             self.remove(waiter)
         return waiter
 
     def remove(self, waiter: WaitingGet) -> None:
-        """It waits no more. Nothing, where it did not."""
+        """Remove it; nothing happens if it does not wait."""
         if self._of.get(waiter.name, {}).get(waiter.wanted.name, {}).get(waiter.wanted.member) is not waiter:
             return
         by_consumer = self._of[waiter.name]

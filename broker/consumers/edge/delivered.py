@@ -1,7 +1,7 @@
-"""Which messages one connection was given, so that a seq alone says which message is meant. Pure.
+"""Which messages one connection was given, so that a seq alone identifies a message. Pure.
 
-A promotion may lose messages, and others get their seqs: what a person at a terminal acknowledges is the one that was
-shown. It is remembered as runs with one epoch each, so that what is given in order takes next to nothing.
+A promotion may lose messages, and others get their seqs: a person at a terminal acknowledges the message that was
+shown. It is remembered as runs with one epoch each, so that messages given in order take next to no memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class DeliveredMessages:
         self._count = 0
 
     def note(self, key: ConsumerKey, first: int, last: int, epoch: int) -> None:
-        """These messages were shown; whatever had their seqs before is not meant any more."""
+        """These messages were shown; their seqs now mean them, not messages shown before under the same seqs."""
         runs = self._of.setdefault(key, DeliveryRuns())
         self._of.move_to_end(key)
         self._count -= len(runs)

@@ -1,8 +1,7 @@
 """The messages of a get, from the files of their stream: frames as they are, whole, as many as may go.
 
-Which messages they are is the owner's decision. Where they are read, on another node perhaps, some may be trimmed
-already, or not be there yet; or there are others under their seqs, as long as that node has not heard of a promotion
-that lost them.
+The owner decides which messages they are. They may be read on another node: there some may be trimmed already, or not
+be there yet; or there are others under their seqs, as long as that node does not know of a promotion that lost them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from tailrace.shard.reader import StreamReader
 
 
 class OtherMessages(Exception):
-    """This copy has other messages under the seqs that were given; the text says which."""
+    """This copy has other messages under the seqs that were given; the text names them."""
 
 
 class Fetched(NamedTuple):
@@ -34,7 +33,7 @@ def end_of(runs: Iterable[Sequence[int]]) -> int:
 
 
 def before(runs: Iterable[Sequence[int]], next_seq: int) -> list[c.DeliveredRun]:
-    """What of the runs comes before `next_seq`."""
+    """The part of the runs before `next_seq`."""
     return [
         (first, min(count, next_seq - first), deliveries, epoch)
         for first, count, deliveries, epoch in runs
@@ -43,9 +42,9 @@ def before(runs: Iterable[Sequence[int]], next_seq: int) -> list[c.DeliveredRun]
 
 
 def fetch(reader: StreamReader, runs: Iterable[Sequence[int]], max_bytes: int) -> Fetched:
-    """Read so many messages, in the order of the runs, that their frames take at most `max_bytes`, but one at least.
+    """Read messages, in the order of the runs, whose frames take at most `max_bytes` together, but one at least.
 
-    Raises Trimmed where messages go in this very moment, OtherMessages, StreamCut, StreamDamaged, OSError, and
+    Raises Trimmed if messages are trimmed in this very moment, OtherMessages, StreamCut, StreamDamaged, OSError, and
     ValueError for a message that has not come yet.
     """
     fetched: list[c.DeliveredRun] = []

@@ -208,7 +208,7 @@ def _nack(serving: LineConsumerSession, pending: Pending, command: lines.Nack) -
 def _say(
     serving: LineConsumerSession, pending: Pending, wanted: c.Get, unknown: list[c.MessageRange], done: bytes
 ) -> None:
-    """A get that asks for nothing. `unknown`: what it was to say besides, of messages that were not given here."""
+    """A get that asks for no messages. `unknown`: messages to finish or fail that were not given to this connection."""
 
     def answer(outcome: FetchedGet | Refused) -> None:
         if isinstance(outcome, FetchedGet) and (outcome.stale or unknown):

@@ -1,10 +1,11 @@
-"""What one connection asks of durable consumers, in either protocol. What is done is decided by the stream's owner.
+"""One connection's requests to durable consumers, in either protocol. The stream's owner decides about them.
 
-The owner of a stream says which messages a get is given; the frames come from the stream's files, which every worker
-reads. On a slave they may not be there yet, or others in their place: such a get is held, and looked at again each
-turn. So is one whose connection has not read what it was answered before.
+The owner of a stream chooses the messages that a get is given; the frames come from the stream's files, which every
+worker reads. On a slave they may not be there yet, or others in their place: such a get is held, and looked at again
+each turn. So is one whose connection has not read its earlier answers.
 
-A connection remembers its members but for those that have left: when it ends, their owners hear that they are away.
+A connection remembers its members but for those that have left: when it ends, it notifies their owners that they are
+away.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ MemberKey = tuple[bytes, bytes, bytes]
 
 
 class LastRequest(NamedTuple):
-    """When a member last asked for something, and the session that it said."""
+    """When a member last asked for something, and the session that it sent."""
 
     at_s: float
     session: int
@@ -71,7 +72,7 @@ class PendingGet:
 
 
 class ConsumerSession:
-    """One a connection that has asked for any of this."""
+    """One per connection that has asked for any of this."""
 
     def __init__(self, client: ClientConnection) -> None:
         self.client = client
@@ -84,7 +85,7 @@ class ConsumerSession:
         """Answers that are not known yet."""
         return len(self._gets) + self._asked
 
-    # --- what is asked ----------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------------------------
 
     def consume(self, wanted: c.Consume, answer: Callable[[Any], None]) -> None:
         """`answer` gets the owner's value, or Refused."""
@@ -120,7 +121,7 @@ class ConsumerSession:
         return next(filter(None, (account.consumers_refusal(now_s) for account in client.accounts)), "")
 
     def _count_created(self, count: int) -> None:
-        """Of creations under way, too, which may turn out to be none."""
+        """Count creations against the limits, also those under way; one that creates nothing is counted back (-1)."""
         for account in self.client.accounts:
             if account.consumers is None:
                 continue
@@ -130,7 +131,7 @@ class ConsumerSession:
                 account.consumers.put_back(1)
 
     def get(self, wanted: c.Get, answer: GetCallback) -> None:
-        """`answer` hears what the member is given, or Refused; nothing once the connection is closed."""
+        """`answer` gets the member's messages, or Refused; it is not called once the connection is closed."""
         member = wanted.stream, wanted.name, wanted.member
         if len(self._gets) >= GETS_MAX:
             answer(Refused(Code.OVERLOADED, f"this connection has {GETS_MAX} gets without an answer, its limit"))
@@ -163,10 +164,10 @@ class ConsumerSession:
         if not self._answer(getting):
             services.held_gets[self] = None
 
-    # --- what is given ----------------------------------------------------------------------------------------------
+    # --- answers ----------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """See whether what was held can be answered now."""
+        """Answer the held gets that can be answered now."""
         for getting in [each for each in self._gets if each.given is not None]:
             self._answer(getting)
 
@@ -181,7 +182,7 @@ class ConsumerSession:
         return len(self.client.out) > OUT_HIGH_BYTES
 
     def _answer(self, getting: PendingGet, *, at_once: bool = False) -> bool:
-        """Answer a get with what it was given, as soon as that can be read; `at_once` with what of it can be."""
+        """Answer a get with its messages, as soon as they can be read; `at_once`: with those that can be read now."""
         given, late = getting.given, at_once or self.client.services.now_s > getting.until_s
         assert given is not None
         if self.is_full and not at_once and given["runs"]:
@@ -198,7 +199,7 @@ class ConsumerSession:
         return True
 
     def _fetched(self, wanted: c.Get, runs: list[list[int]], *, late: bool) -> fetch.Fetched | None:
-        """The messages; None where they are not here yet, and it is not too `late` to wait. Raises Refused."""
+        """The messages; None if they are not here yet, and it is not too `late` to wait. Raises Refused."""
         nothing = fetch.Fetched([], [], 0)
         if not runs:
             return nothing
@@ -211,7 +212,7 @@ class ConsumerSession:
                     return fetch.fetch(reader, fetch.before(runs, next_seq), wanted.max_bytes)
             except StreamCut:
                 readers.forget(name)
-            except fetch.OtherMessages as error:  # until this copy has heard of the promotion that lost them
+            except fetch.OtherMessages as error:  # until this copy learns of the promotion that lost them
                 if late:
                     text = f"this node's copy has parted from its master's: {error}; ask again, or another node"
                     raise Refused(Code.UNAVAILABLE, text) from error
@@ -265,5 +266,5 @@ class ConsumerSession:
 
 
 def _failed(value: Any) -> bool:
-    """Whether this is no answer to a member that leaves: where there is no such consumer, nor is there a member."""
+    """Whether a member's leave has failed; without such a consumer there cannot be such a member, so it has not."""
     return isinstance(value, Refused) and value.code not in _NO_SUCH

@@ -44,7 +44,7 @@ def parts_of(
 
 
 class CheckpointReader:
-    """A checkpoint that is being read. Its records come one after the other; whatever else comes ends it."""
+    """A checkpoint that is being read. Its records come one after the other; any other record ends it."""
 
     def __init__(self, begun: CheckpointBegun) -> None:
         self.history = begun.history
@@ -75,7 +75,7 @@ class CheckpointReader:
 
 
 def _batches(rows: Iterable[T], room_bytes: int) -> Iterator[tuple[T, ...]]:
-    """The rows in order, as many at once as fit into so many bytes, one at least."""
+    """The rows in order, as many at once as fit into `room_bytes`, one at least."""
     batch: list[T] = []
     used = 0
     for row in rows:

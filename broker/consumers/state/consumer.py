@@ -1,8 +1,8 @@
-"""One durable consumer: what of its stream it has not finished, and who has that. Pure.
+"""One durable consumer: the messages of its stream that it has not finished, and which members have them. Pure.
 
 Of the messages before `next_seq` those that are not finished wait (`waiting`: they were returned, or passed over), are
 in flight at a member (`flight`), or have failed and wait for their time (`delayed`). All others are finished; from
-`next_seq` on none is. So what is finished costs nothing, and a consumer whose members finish what they get, in whatever
+`next_seq` on none is. So finished messages cost nothing, and a consumer whose members finish their messages, in any
 order, is a few runs.
 """
 
@@ -58,7 +58,7 @@ class Member:
     """`in_flight`: messages. The rest is not logged; `leaving_us` is when its flight is returned, 0 for never.
 
     `asked_us`: when its last get came; `seen_us`: when it was last decided about, which is later for one that waited.
-    `session`: which program of this name it is, 0 where that is not known.
+    `session`: which program of this name it is, 0 if that is not known.
     """
 
     __slots__ = ("asked_us", "in_flight", "leaving_us", "seen_us", "session")
@@ -159,7 +159,7 @@ class DurableConsumer:
     # --- what happens to messages -------------------------------------------------------------------------------------
 
     def finish(self, ranges: Iterable[SeqRange]) -> None:
-        """What of these is in flight or waits is finished, and what comes from `next_seq` on."""
+        """Finish those of these messages that are in flight or wait, and all from `next_seq` on."""
         for first, last in ranges:
             if last >= self.next_seq:
                 if first > self.next_seq:
@@ -170,7 +170,7 @@ class DurableConsumer:
                 self._drop_waiting(first, last)
 
     def fail(self, ranges: Iterable[SeqRange], reason: str, history: History, time_us: int = 0, delay: int = 0) -> int:
-        """What of these is in flight has failed once more. Returns the earliest time of a next delivery, 0 for now.
+        """Those of these in flight have failed once more. Returns the earliest time of a next delivery, 0 for now.
 
         `time_us`: when, 0 if it does not wait; `delay`: as in `Progress.failed`.
         """
@@ -187,7 +187,7 @@ class DurableConsumer:
         return earliest_us
 
     def _due_us(self, run: DeliveryRun, time_us: int, delay: int) -> int:
-        """When messages that fail now may be delivered again. Depends on what is logged only, its jitter included."""
+        """When messages that fail now may be delivered again. Depends only on logged facts, its jitter included."""
         if delay:
             wait_us = delay - 1
         else:
@@ -196,25 +196,25 @@ class DurableConsumer:
         return time_us + wait_us if wait_us else 0
 
     def wake(self, now_us: int) -> None:
-        """What has failed and has waited long enough may be delivered again."""
+        """Messages that have failed and have waited long enough may be delivered again."""
         for run in self.delayed.take_due(now_us):
             self.waiting.add(run)  # with its time, as a state that is read from the log has it
 
     def back(self, ranges: Iterable[SeqRange]) -> None:
-        """What of these is in flight waits again, as if it had not been delivered."""
+        """Those of these in flight wait again, as if they had not been delivered."""
         for first, last in ranges:
             for run in self._land(self.flight.cut(first, last)):
                 self.waiting.add(DeliveryRun(run.first, run.last, run.deliveries))
 
     def keep(self, kept_seq: int) -> None:
-        """What waits and was never given is finished before this seq: it is not there any more."""
+        """Messages before this seq that wait and were never given are finished: they are not there any more."""
         self._drop_waiting(0, kept_seq - 1)
         if kept_seq > self.next_seq:
             self.next_seq = kept_seq
-            self.keys = None  # it may know keys of what was passed over
+            self.keys = None  # it may know keys of messages that were passed over
 
     def give(self, member: bytes, ranges: Iterable[SeqRange], deadline_us: int) -> None:
-        """These are in flight at the member. Raises BadRecord where one of them does not wait and is not new."""
+        """These are in flight at the member. Raises BadRecord if one of them does not wait and is not new."""
         for first, last in ranges:
             old_last = min(last, self.next_seq - 1)
             found = self._take_up(first, old_last) if first <= old_last else []
@@ -252,7 +252,7 @@ class DurableConsumer:
         return True
 
     def doomed(self, run: DeliveryRun) -> int:
-        """How many of these messages, from the first on, die where one delivery more has failed."""
+        """How many of these messages, from the first on, die if one delivery more has failed."""
         if not 0 < self.deliveries_max <= run.deliveries + 1:
             return 0
         return max(0, min(len(run), DYING_MAX - len(self.dying)))
@@ -260,7 +260,7 @@ class DurableConsumer:
     def restore(
         self, waiting: Iterable[DeliveryRun], flight: Iterable[DeliveryRun], dying: Iterable[DeadLetter]
     ) -> None:
-        """A part of what a checkpoint says of it."""
+        """Restore a part of it from a checkpoint."""
         for run in waiting:
             self._lay(run)
         for run in flight:
@@ -276,7 +276,7 @@ class DurableConsumer:
             self.waiting.add(run)
 
     def _take_up(self, first: int, last: int) -> list[DeliveryRun]:
-        """Take out what of these messages waits, for its time or not."""
+        """Take out those of these messages that wait, for their time or not."""
         found = self.waiting.cut(first, last) if self.waiting.count else []
         return [*found, *self.delayed.runs.cut(first, last)] if self.delayed.runs.count else found
 

@@ -17,10 +17,10 @@ TOLD_HEADERS: Final = frozenset(("dead-stream", "dead-seq", "dead-consumer", "de
 
 
 def make_frame(stream: bytes, letter: DeadLetter, frame: bytes | bytearray | memoryview) -> bytearray:
-    """The letter as an unstamped frame, made of the stream's stamped one: its payload, its headers, and what became of
-    it. Where the message's own headers leave no room for that they are left out.
+    """The letter as an unstamped frame, made of the stream's stamped one: its payload, its headers, and headers about
+    its death. The message's own headers are left out if they leave no room for those.
 
-    A run of one message of a producer of its own: a letter that is sent again, whenever that is, is known by it.
+    A run of one message of a producer of its own, so that a letter that is sent again at any time is recognized.
     """
     header = unpack_header(frame)
     payload_start = HEADER_BYTES + header.metadata_bytes
@@ -53,7 +53,7 @@ def make_redriven(metadata: bytes, payload: bytes, producer_id: bytes) -> bytear
 
 
 def _fields(metadata: bytes) -> dict[Any, Any]:
-    """What stands in a message's metadata; nothing where that cannot be read."""
+    """The fields of a message's metadata; none if it cannot be read."""
     try:
         fields = msgpack.unpackb(metadata) if metadata else {}
     except (ValueError, TypeError, msgpack.UnpackException):

@@ -1,9 +1,9 @@
-"""What the owner does about each request of a consumer. Pure: the time and the stream come in, records go out.
+"""The owner's decision about each request of a consumer. Pure: the time and the stream come in, records go out.
 
-Each function applies the records that it gives, so `Decision.value` may be taken at once for what is so. The caller
+Each function applies the records that it returns, so `Decision.value` is the present state at once. The caller
 
-1. appends `records`, in their order, to `$cursor/X` (there are none where nothing has changed), and answers when they
-   are logged as was asked for;
+1. appends `records`, in their order, to `$cursor/X` (it is empty if nothing has changed), and answers when they are
+   logged as was asked for;
 2. publishes each letter of `dead` to X/$dead (`DeadLetter.producer_id`, number 0), after the records are appended, and
    then calls `bury`; `ConsumerTable.unburied` has those that are left, also after a load. A letter that cannot be
    published now may be tried again at any time; one whose message is not kept any more is buried without;
@@ -87,10 +87,9 @@ def create(
 ) -> Decision[ConsumeResult]:
     """Make a consumer whose first message is `seq`, or the nearest there is or will be.
 
-    Where it is there with these settings (None: any), that is fine. A new one has the broker's defaults for None.
+    If it exists with these settings (None: any), that is fine. A new one has the broker's defaults for None.
 
-    Raises Refused: USAGE for a name or settings that
-    cannot be, or where it has others; OVERLOADED at CONSUMERS_MAX.
+    Raises Refused: USAGE for an invalid name or settings, or if it exists with others; OVERLOADED at CONSUMERS_MAX.
     """
     require_name(name, "consumer")
     require_seq(seq)
@@ -114,7 +113,7 @@ def create(
 def reset(
     consumers: ConsumerTable, name: bytes, seq: int, look: ConsumedStream, now_us: int
 ) -> Decision[ConsumeResult]:
-    """Go on at `seq`, or the nearest there is; what is in flight is nobody's. Raises Refused: CONSUMER, USAGE."""
+    """Go on at `seq`, or the nearest there is; messages in flight become nobody's. Raises Refused: CONSUMER, USAGE."""
     require_seq(seq)
     find(consumers, name)
     parted = on_line(consumers, look) if look.history != consumers.history else ()
@@ -135,10 +134,10 @@ def listing(consumers: ConsumerTable, look: ConsumedStream, now_us: int) -> list
 
 
 def away(consumers: ConsumerTable, name: bytes, member: bytes, now_us: int) -> None:
-    """The member's connection is gone. What it has in flight is returned after GRACE_US unless it comes back.
+    """The member's connection is gone. Its messages in flight are returned after GRACE_US unless it comes back.
 
-    This is no record: `expire` makes one of it. `next_deadline_us` may be earlier now. Nothing for unknown ones. Where
-    the member has a newer connection already, the caller does not say that it is away.
+    Makes no record: `expire` makes one later. `next_deadline_us` may be earlier now. Does nothing for unknown ones.
+    The caller does not call this if the member has a newer connection already.
     """
     consumer = consumers.by_name.get(name)
     left = consumer.members.get(member) if consumer is not None else None
@@ -152,9 +151,9 @@ def away(consumers: ConsumerTable, name: bytes, member: bytes, now_us: int) -> N
 
 
 def leave(consumers: ConsumerTable, name: bytes, member: bytes) -> Decision[None]:
-    """The member has ended in order: what it has in flight waits again at once, as if it had not been delivered.
+    """The member has ended in order: its messages in flight wait again at once, as if they had not been delivered.
 
-    No records where it has none, or is none. Raises Refused: CONSUMER, USAGE.
+    No records if it has none in flight, or is unknown. Raises Refused: CONSUMER, USAGE.
     """
     consumer = find(consumers, name)
     require_name(member, "member")
@@ -165,7 +164,7 @@ def leave(consumers: ConsumerTable, name: bytes, member: bytes) -> Decision[None
 
 
 def expire(consumers: ConsumerTable, look: ConsumedStream, now_us: int) -> Decision[frozenset[bytes]]:
-    """Return what was in flight for too long, or whose member is gone.
+    """Return the messages that were in flight for too long, or whose member is gone.
 
     The value: the consumers that have something again, those included whose failed messages have waited long enough.
 
@@ -198,7 +197,7 @@ def next_deadline_us(consumers: ConsumerTable) -> int | None:
 
 
 def bury(consumers: ConsumerTable, letter: DeadLetter) -> Decision[None]:
-    """The letter is in X/$dead. No records where that was known."""
+    """The letter is in X/$dead. No records if that was known."""
     consumer = consumers.by_name.get(letter.consumer)
     if consumer is None or consumer.dying.get(letter.number) != letter:
         return Decision((), None)
@@ -244,7 +243,7 @@ def _listed(consumer: DurableConsumer, look: ConsumedStream, now_us: int) -> Con
 
 
 def _late(consumer: DurableConsumer, left: set[bytes], now_us: int) -> dict[bytes, list[SeqRange]]:
-    """What is to be returned, of each member."""
+    """The messages to be returned, of each member."""
     late: dict[bytes, list[SeqRange]] = {}
     for run in consumer.flight:
         if run.deadline_us <= now_us or run.member in left:

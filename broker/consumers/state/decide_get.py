@@ -1,4 +1,4 @@
-"""One get: what its member has finished, what has failed, and what it is given. Pure."""
+"""One get: the messages that its member has finished, that have failed, and that it is given. Pure."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ FailedRecord: TypeAlias = tuple[int, int, str, int]
 def get(
     consumers: ConsumerTable, wanted: Get, look: ConsumedStream, now_us: int, asked_us: int = 0
 ) -> Decision[GetResult]:
-    """Finish and fail what the member says, then give it messages.
+    """Finish and fail the messages that the member names, then give it messages.
 
-    Where it has some in flight and does not ask for fresh ones, it gets those again and no others. Where it is another
-    program than had them, under the same name, that one has failed with all of them. Nothing to give is an answer
-    without runs: to wait is the caller's, who asks again, without `finished` and `failed`, when messages were
+    If it has some in flight and does not ask for fresh ones, it gets those again and no others. If it is another
+    program than had them, under the same name, that one has failed with all of them. With nothing to give, the answer
+    has no runs: waiting is the caller's task, who asks again, without `finished` and `failed`, when messages were
     appended, or when a decision about the same consumer had records. `asked_us`: when `wanted` came, 0 for now.
 
     Raises Refused: CONSUMER no such consumer; OVERLOADED at MEMBERS_MAX.
@@ -104,7 +104,7 @@ def on_line(consumers: ConsumerTable, look: ConsumedStream) -> tuple[HistoryChan
 
 
 def present(consumer: DurableConsumer, now_us: int) -> int:
-    """How many members it has; those that are gone are dropped, but for what was in flight a moment ago."""
+    """How many members it has; those that are gone are dropped, unless they had messages in flight a moment ago."""
     members = consumer.members
     while members:
         name, oldest = next(iter(members.items()))
@@ -142,10 +142,10 @@ def _done(
     look: ConsumedStream,
     stale: list[SeqRange],
 ) -> Iterator[SeqRange]:
-    """What of these ranges is finished by this: of this line, and in flight at the member, or at nobody.
+    """The part of these ranges that this finishes: of this line, and in flight at the member, or at nobody.
 
     Of messages that nobody was given, as far as is known, those are taken that an owner of an earlier term may have
-    given; of the others this cannot be said, unless it is of messages that this line has lost.
+    given; the others can only be meant as messages that this line has lost.
     """
     end_seq = _end_of_given(consumer, look)
     for first, last, epoch in finished:
@@ -190,7 +190,7 @@ def _failed(
     look: ConsumedStream,
     stale: list[SeqRange],
 ) -> list[FailedRecord]:
-    """What of these is in flight at the member, in rows with one reason and one delay each."""
+    """Those of these that are in flight at the member, in rows with one reason and one delay each."""
     delays = {(seq, epoch): 1_000 * delay_ms + 1 for seq, epoch, delay_ms in wanted.delays}
     rows: list[FailedRecord] = []
     end_seq = _end_of_given(consumer, look)
@@ -217,7 +217,7 @@ def _fail(
     anew: bool,
     look: ConsumedStream,
 ) -> Progress:
-    """These have failed at the member, and all that it has besides where it has begun `anew`."""
+    """These have failed at the member, and all that it has besides if it has begun `anew`."""
     failed = _with_failed(progress, rows)
     consumers.fail(consumer, failed)
     if anew:
@@ -238,7 +238,7 @@ def _with_failed(progress: Progress, rows: list[FailedRecord]) -> Progress:
 def _kept(consumer: DurableConsumer, progress: Progress, fresh: bool, look: ConsumedStream) -> tuple[Progress, int]:
     """Move on to what the stream still has; how many messages the member does not get for that.
 
-    What others have in flight is theirs to finish. What this member has is lost to it where it asks for it again.
+    What others have in flight is theirs to finish. This member's messages are lost to it if it asks for them again.
     """
     kept_seq, trimmed = look.first_seq, 0
     if consumer.floor_seq >= kept_seq:
@@ -260,7 +260,7 @@ def _kept(consumer: DurableConsumer, progress: Progress, fresh: bool, look: Cons
 def _given(
     consumer: DurableConsumer, progress: Progress, wanted: Get, look: ConsumedStream, now_us: int
 ) -> tuple[Progress, list[Candidate]]:
-    max_bytes = max(wanted.max_bytes, 1)  # the first message comes whatever its size
+    max_bytes = max(wanted.max_bytes, 1)  # the first message comes even if it is larger
     if not wanted.fresh:
         pieces = again(consumer, wanted.member, look, wanted.max_messages, max_bytes)
         if pieces:

@@ -76,5 +76,5 @@ class Delayed:
                 self._entries += 1
 
     def _still(self, due_us: int, first: int, last: int) -> list[SeqRange]:
-        """What of these messages is here, and due then."""
+        """Those of these messages that are here, and due then."""
         return [(run.first, run.last) for run in self.runs.overlap(first, last) if run.deadline_us == due_us]

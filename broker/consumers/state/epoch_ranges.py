@@ -1,7 +1,7 @@
 """Which message of a seq is meant: epochs of given messages against the terms of the stream's present line. Pure.
 
-A promotion may lose messages, and others get their seqs. Within a line (epoch, seq) names one message, so whoever says
-that it has finished one says the epoch of its frame, and what is not of this line is told from what is.
+A promotion may lose messages, and others get their seqs. Within a line (epoch, seq) names one message, so a member that
+finishes a message sends the epoch of its frame, and messages of another line are distinguished from those of this one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _first_seq = attrgetter("first_seq")
 def seqs_of_epoch(history: History, epoch: int) -> SeqRange:
     """The first and the last seq that messages of this epoch have or may get; the last is before the first for none.
 
-    Of messages before all terms that are known only that can be said: none of them is of a later epoch than the first.
+    Of messages before all known terms only this is certain: none of them is of a later epoch than the first.
     """
     if len(history) == 1 and history[0].epoch == epoch:  # as nearly always
         return 0, NEVER_SEQ

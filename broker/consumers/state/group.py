@@ -1,7 +1,7 @@
 """Who gets what: which messages of a consumer a member may have now. Pure; nothing is changed here but `keys`.
 
-One member gets what waits, then what comes next in the stream: two looks, however many messages. Where there are
-several, a message whose key is in flight at another member is passed over, and with it, as it stays there, all later
+One member gets the waiting messages, then the next ones of the stream: two looks, however many messages. With several
+members, a message whose key is in flight at another member is passed over, and with it, as it stays there, all later
 ones of that key. So the messages of a key come in their order: those in flight are at one member, and none of them
 comes after one that waits.
 """
@@ -42,9 +42,9 @@ class ConsumedStream(Protocol):
         """
 
     def keys(self, first_seq: int, last_seq: int) -> Sequence[bytes | None]:
-        """The key of each of these messages; None where it has none, or is not kept any more.
+        """The key of each of these messages; None for a message without a key, or that is not kept any more.
 
-        Asked where a consumer has several members, and of what was given together with messages that have failed.
+        Called if a consumer has several members, and for messages given together with messages that have failed.
         """
 
 
@@ -57,7 +57,7 @@ class Candidate(NamedTuple):
 
 
 class _Room:
-    """What of an answer is left: messages and bytes. One message has room in any."""
+    """The room left in an answer: messages and bytes. One message has room in any."""
 
     def __init__(self, look: ConsumedStream, messages: int, nbytes: int) -> None:
         self._look = look
@@ -98,7 +98,7 @@ def own(consumer: DurableConsumer, member: bytes) -> Iterator[DeliveryRun]:
 def choose(
     consumer: DurableConsumer, member: bytes, look: ConsumedStream, max_messages: int, max_bytes: int
 ) -> list[Candidate]:
-    """What the member, which is one of the consumer's, is given now of what waits and of what is new.
+    """The waiting and new messages that the member, which is one of the consumer's, is given now.
 
     Failed messages whose time has not come hold up the later ones of their keys, and no others.
     """
@@ -118,9 +118,9 @@ def choose(
 def followers(
     consumer: DurableConsumer, member: bytes, failed: Iterable[SeqRange], look: ConsumedStream
 ) -> list[SeqRange]:
-    """What the member has in flight of the same keys as these, in order, which have failed, and behind them.
+    """Messages in flight at the member that must wait again, as an earlier one of the same key has failed; in order.
 
-    Behind those only that wait now; what is dead holds up nothing.
+    Only failed messages that wait now hold up others; dead ones do not.
     """
     again_due = [run for first, last in failed for run in consumer.unheld(first, last)]
     if not again_due:
@@ -157,7 +157,7 @@ def _piece(run: DeliveryRun) -> Candidate:
 
 
 def _candidates(consumer: DurableConsumer, look: ConsumedStream) -> Iterator[Candidate]:
-    """What is at nobody and may be delivered, in order."""
+    """The messages that no member has and that may be delivered, in order."""
     yield from map(_piece, consumer.waiting)
     next_seq = look.next_seq
     if consumer.next_seq < next_seq and consumer.delayed.runs.count < DELAYED_MAX:
@@ -167,7 +167,7 @@ def _candidates(consumer: DurableConsumer, look: ConsumedStream) -> Iterator[Can
 def _free(
     consumer: DurableConsumer, keys: Keys, member: bytes, look: ConsumedStream, messages: int
 ) -> Iterator[Candidate]:
-    """The candidates that the member may have, about so many, among the first WINDOW ones."""
+    """The candidates that the member may have, about `messages` of them, among the first WINDOW ones."""
     left, window = messages, WINDOW
     blocks = consumer.delayed.blocks if consumer.delayed.runs.count else None
     for piece in _candidates(consumer, look):
@@ -185,7 +185,7 @@ def _free(
 
 
 def _share(consumer: DurableConsumer, member: bytes, look: ConsumedStream) -> int:
-    """What a member may have more: as much as the others of all there is, or of what is left; at least one message."""
+    """How many more messages a member may have: its even share of all, or of those left; at least one."""
     members = len(consumer.members)
     left = consumer.waiting.count + max(0, look.next_seq - consumer.next_seq)
     even = -(-(left + consumer.flight.count) // members) - consumer.members[member].in_flight

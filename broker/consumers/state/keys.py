@@ -1,6 +1,6 @@
 """Which keys a consumer's messages have, and at which member each of them is in flight. Pure.
 
-Known while a consumer has several members. Nothing of it is logged: it follows from the stream and from what is in
+Known while a consumer has several members. Nothing of it is logged: it follows from the stream and from the messages in
 flight.
 """
 
@@ -17,7 +17,7 @@ KeyBlocker: TypeAlias = Callable[[bytes, int], bool]
 
 class KeySource(Protocol):
     def keys(self, first_seq: int, last_seq: int) -> Sequence[bytes | None]:
-        """The key of each of these messages; None where it has none, or is not kept any more."""
+        """The key of each of these messages; None for a message without a key, or that is not kept any more."""
 
 
 class Keys:

@@ -1,7 +1,7 @@
 """How the consumers of one stream stand, in a few numbers that stay true for some time. Pure.
 
-What is so of consumers changes when somebody asks for them, when the stream grows, and as time passes. So that their
-log need not be read to be measured, a survey says how it goes on by itself, and until when.
+The state of consumers changes when somebody asks for them, when the stream grows, and as time passes. So that their log
+need not be read for each measurement, a survey holds how the numbers go on by themselves, and until when.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SOON: Final = 0.75
 
 
 class LagPolicy(NamedTuple):
-    """What of a policy it depends on. `max_us`: 0 where nobody is ever abandoned."""
+    """The parts of a policy that a survey depends on. `max_us`: 0 if no consumer is ever abandoned."""
 
     spares: bool
     max_us: int
@@ -38,11 +38,11 @@ class IdleCounts(NamedTuple):
 
 
 class LagSnapshot(NamedTuple):
-    """Of a stream that ended before `next_seq`; true until `until_us`, as long as nobody asks for its consumers.
+    """A survey of a stream that ended before `next_seq`; true until `until_us`, while nobody asks for its consumers.
 
     `lag_messages`: of the one furthest behind; `floor_seq`: the first message that is not finished by all; `behind`: of
     those with messages that they have not finished; `everyone`: of all. `spared_seq`: the first message that a consumer
-    needs which is not abandoned, None where none needs any.
+    needs which is not abandoned, None if no consumer needs any.
     """
 
     rules: LagPolicy
@@ -63,7 +63,7 @@ class LagSnapshot(NamedTuple):
         return self.lag_messages + max(0, next_seq - self.next_seq) if self.consumers else 0
 
     def idle_at(self, next_seq: int) -> IdleCounts:
-        """Of those that are behind then: all, once there are messages that nobody was given."""
+        """Counts of the consumers that are behind then: all, once there are messages that nobody was given."""
         return self.everyone if next_seq > self.next_seq else self.behind
 
 
@@ -73,7 +73,7 @@ def seen_us(consumer: DurableConsumer) -> int:
 
 
 def survey(consumers: ConsumerTable, next_seq: int, rules: LagPolicy, now_us: int) -> LagSnapshot:
-    """Of all consumers of one stream, which ends before `next_seq`."""
+    """Measure all consumers of one stream, which ends before `next_seq`."""
     each = list(consumers.by_name.values())
     lags = [consumer.lag_messages(next_seq) for consumer in each]
     seen = [seen_us(consumer) for consumer in each]
@@ -92,7 +92,7 @@ def survey(consumers: ConsumerTable, next_seq: int, rules: LagPolicy, now_us: in
 
 
 def _turns(seen: Iterable[int], rules: LagPolicy, now_us: int) -> list[int]:
-    """When each that is not abandoned is next told of, or abandoned."""
+    """When each that is not abandoned is next reported as soon abandoned, or abandoned."""
     waits = (int(SOON * rules.max_us), rules.max_us) if rules.max_us else ()
     return [at_us + wait + 1 for at_us in seen for wait in waits if at_us + wait >= now_us]
 

@@ -1,7 +1,7 @@
 """Runs of messages, in the order of their seqs, apart from each other. Pure.
 
-What a consumer has not finished is kept as runs: as few as there are places where something changes, so that a
-thousand messages that were given together cost what one does.
+A consumer's unfinished messages are kept as runs: one run for all neighbours in the same state, so that a thousand
+messages that were given together cost as much as one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DeliveryRun:
         return f"Run({self.first}, {self.last}, {self.deliveries}, {self.member!r}, {self.deadline_us})"
 
     def part(self, first: int, last: int) -> DeliveryRun:
-        """What of it lies between these two; the caller knows that there is some."""
+        """The part of it between these two; the caller knows that there is some."""
         return DeliveryRun(max(first, self.first), min(last, self.last), self.deliveries, self.member, self.deadline_us)
 
     def goes_on_as(self, other: DeliveryRun) -> bool:
@@ -66,7 +66,7 @@ class DeliveryRuns:
         return self._firsts[0] if self._firsts else default
 
     def add(self, run: DeliveryRun) -> None:
-        """None of its messages is here. Where it goes on as a neighbour does, the two become one, and it may grow."""
+        """None of its messages is here. If it continues a neighbour, the two become one, and it may grow."""
         firsts, runs = self._firsts, self._runs
         self.count += run.last - run.first + 1
         place = len(firsts)
@@ -83,7 +83,7 @@ class DeliveryRuns:
             del firsts[place + 1], runs[place + 1]
 
     def cut(self, first: int, last: int) -> list[DeliveryRun]:
-        """Take out what there is of these messages."""
+        """Take out those of these messages that are here."""
         low, high = self._between(first, last)
         if low == high:
             return []
@@ -98,7 +98,7 @@ class DeliveryRuns:
         return taken
 
     def overlap(self, first: int, last: int) -> list[DeliveryRun]:
-        """What there is of these messages."""
+        """Those of these messages that are here."""
         low, high = self._between(first, last)
         found = self._runs[low:high]
         _clip(found, first, last)

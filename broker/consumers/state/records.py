@@ -1,4 +1,4 @@
-"""The messages of `$cursor/X`: what has happened to the consumers of stream X, and their bytes.
+"""The messages of `$cursor/X`, which are the changes of the consumers of stream X, and their bytes.
 
 A record holds the outcome of a decision, not the request: `broker.consumers.state.stream_state` applies it without
 deciding anything. Runs of messages are flat rows of numbers: first seq, messages, first seq, messages, … rising,
@@ -20,7 +20,7 @@ Flat: TypeAlias = tuple[int, ...]
 
 
 class BadRecord(ValueError):
-    """These bytes are no record, or it does not fit what was applied before it; the text says why."""
+    """These bytes are not a record, or it does not fit the records applied before it; the text gives the reason."""
 
 
 class ConsumerCreated(NamedTuple):
@@ -48,11 +48,11 @@ class ConsumerDeleted(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What came of one get. `kept_seq`: messages before it are not kept any more (0: all are that are wanted).
+    """The outcome of one get. `kept_seq`: messages before it are not kept any more (0: all are that are wanted).
 
     `failed`: rows of first seq, messages, reason. `delays`: of each of these rows, 0 for that of the consumer's
-    settings, else microseconds and one; () if all are 0. `back`: what was returned for the keys of those, and counts no
-    delivery. `given`: to this member, now.
+    settings, else microseconds and one; () if all are 0. `back`: messages returned for the keys of those, which counts
+    no delivery. `given`: to this member, now.
     """
 
     name: bytes
@@ -90,7 +90,7 @@ class LetterPublished(NamedTuple):
 class HistoryChanged(NamedTuple):
     """Stream X is this line of messages from here on, and ends before `end_seq`.
 
-    What was done with messages that are not in it is undone.
+    All that was done with messages that are not in it is undone.
     """
 
     history: History
@@ -104,7 +104,7 @@ class CheckpointBegun(NamedTuple):
 
 
 class ConsumerRow(NamedTuple):
-    """One consumer of a checkpoint, all but what is not finished."""
+    """One consumer of a checkpoint, all but its unfinished messages."""
 
     name: bytes
     created_us: int
@@ -140,7 +140,7 @@ class UnfinishedRows(NamedTuple):
 
 
 class LettersRemoved(NamedTuple):
-    """These messages of X/$dead are no dead letters any more: they were published to X again, or purged."""
+    """These messages of X/$dead are not dead letters any more: they were published to X again, or purged."""
 
     ranges: Flat
 
@@ -152,13 +152,13 @@ class LettersCut(NamedTuple):
 
 
 class RemovedRows(NamedTuple):
-    """Of a checkpoint: removed dead letters."""
+    """Removed dead letters, as a part of a checkpoint."""
 
     ranges: Flat
 
 
 class CheckpointEnded(NamedTuple):
-    """The checkpoint has so many parts between `CheckpointBegun` and this."""
+    """The checkpoint has `parts` parts between `CheckpointBegun` and this."""
 
     parts: int
 

@@ -1,4 +1,4 @@
-"""What is asked of a stream's consumers and what comes of it; whether it can be asked at all. Pure."""
+"""Requests to a stream's consumers and their results; whether a request is valid at all. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ConsumeResult(NamedTuple):
 
 
 class GetResult(NamedTuple):
-    """`runs`: first seq, messages, how often they were delivered before, epoch (0 where it is not known any more).
+    """`runs`: first seq, messages, how often they were delivered before, epoch (0 if it is not known any more).
 
     `stale`: first seq, last seq. `trimmed`: how many messages it lost since they are not kept any more.
     """

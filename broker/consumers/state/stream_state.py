@@ -1,8 +1,7 @@
-"""The durable consumers of one stream, as the records of `$cursor/X` tell it. Pure: no clock, no file.
+"""The durable consumers of one stream, built from the records of `$cursor/X`. Pure: no clock, no file.
 
-Whatever is applied gives the same state wherever it is applied, and what the owner decides
-(`broker.consumers.state.decide`) is done by the same methods as the record that says it. So a state that was read from
-the log is the one that was lost.
+The same records give the same state on every node, and the owner's decisions (`broker.consumers.state.decide`) are
+applied by the same methods as their records. So a state that is read from the log is the one that was lost.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class ConsumerTable:
         self._building: CheckpointReader | None = None
 
     def apply(self, record: Record) -> None:
-        """Raises BadRecord where it contradicts what was applied before; this state is worth nothing then.
+        """Raises BadRecord if it contradicts the records applied before; this state is invalid then.
 
         A checkpoint takes effect with its last record, `CheckpointEnded`. One that was cut short does nothing.
         """
@@ -67,7 +66,7 @@ class ConsumerTable:
         return [letter for consumer in self.by_name.values() for letter in consumer.dying.values()]
 
     def spare_seq(self, idle_since_us: int) -> int | None:
-        """The first message that a consumer still needs which was not idle since then; None where there is none."""
+        """The first message that a consumer still needs which was not idle since then; None if they need none."""
         seqs = (each.spare_seq for each in self.by_name.values() if each.last_us >= idle_since_us)
         return min(seqs, default=None)
 
@@ -90,7 +89,7 @@ class ConsumerTable:
         return None
 
     def take_alarm(self, now_us: int) -> DurableConsumer | None:
-        """A consumer whose time has come; nothing of it is due then any more, unless it is said again."""
+        """A consumer whose time has come; nothing of it is due then any more, until `alarm` is called again."""
         time_us = self.next_alarm_us()
         if time_us is None or time_us > now_us:
             return None
@@ -131,7 +130,7 @@ class ConsumerTable:
             self.give(consumer, record)
 
     def fail(self, consumer: DurableConsumer, record: Progress) -> None:
-        """What the record says has failed, and nothing else of it."""
+        """Apply the failures of the record, and nothing else of it."""
         delays = record.delays or (0,) * len(record.failed)
         for (first, count, reason), delay in zip(record.failed, delays, strict=True):
             due_us = consumer.fail([(first, first + count - 1)], reason, self.history, record.time_us, delay)
@@ -155,7 +154,7 @@ class ConsumerTable:
         self._consumer(record.name).dying.pop(record.number, None)
 
     def _line(self, record: HistoryChanged) -> None:
-        """`unsure_seq` of those that are behind: what came before this term its last owner may have given out."""
+        """`unsure_seq` of those that are behind: the last owner may have given out messages from before this term."""
         old = self.history
         cut_seq = min(record.end_seq, parting_seq(old, record.history) if old else NEVER_SEQ)
         begin_seq = record.history[-1].first_seq if old and record.history != old else 0
