@@ -257,7 +257,9 @@ class BinaryPeer:
         return [message.payload for message in self.messages.get(number, [])]
 
     def close(self) -> None:
-        """With a reset: an end alone would look like that of one who only says no more, and keep the subscriptions."""
+        """With a reset: an end alone would look like that of a peer that only stops sending, and keep the
+        subscriptions.
+        """
         with contextlib.suppress(OSError):  # closed already
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.sock.close()

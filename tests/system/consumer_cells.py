@@ -61,8 +61,8 @@ ON_NODE = (Victim.WORKER, Victim.NODE, Victim.MASTER)
 
 
 class Cell(NamedTuple):
-    """`delay_s`: the fall comes so much later than the point. `part`: of what is held at the point, so much goes on
-    before the fall.
+    """`delay_s`: time from the point to the fall. `part`: the share of the bytes held at the point that goes on before
+    the fall.
     """
 
     victim: Victim

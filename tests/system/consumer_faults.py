@@ -1,4 +1,5 @@
-"""What comes over the members of a consumer, and when: a seed says it all. See consumer_members for who does it."""
+"""Which faults come over the members of a consumer, and when: a seed decides it all. consumer_members carries them out.
+"""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Ground:
             return 0
 
     def pause(self, victim: Victim) -> None:
-        """What comes from now on is not looked at before the fall."""
+        """Requests that arrive from now on are not looked at before the fall."""
         if victim is Victim.WORKER:
             os.kill(worker_pid(self.master, OWNER), signal.SIGSTOP)
         else:

@@ -81,10 +81,10 @@ def faults(log: Log, effects: Sequence[Effect], *, first_seq: int = 0) -> list[s
 
 
 def group_faults(log: Log, effects: Sequence[Effect], key_of: Callable[[str], str]) -> list[str]:
-    """What must not be of a group, whose members may do again what another did and could not tell.
+    """Violations by a group, whose members may repeat work that another did without being able to report it.
 
-    Nothing is missing. What is done again is a later delivery. `key_of` gives a message's key, "" for none: the first
-    times that the messages of one key are done are in order.
+    Nothing may be missing. Repeated work must be a later delivery. `key_of` gives a message's key, "" without one: the
+    first times that the messages of one key are done are in order.
     """
     return [
         *_missing(log, [effect.seq for effect in effects], 0),

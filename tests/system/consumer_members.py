@@ -37,7 +37,7 @@ class Members:
             self.kill(name)
 
     def begin(self, name: str) -> None:
-        """Starts it, and waits until it is connected; it resumes where it was."""
+        """Starts it, and waits until it is connected; it resumes at its last position."""
         process = self._processes[name] = Process(self._run, self._specs[name])
         expect(process, READY)
 
@@ -72,8 +72,8 @@ class Members:
             self.leave(name)
 
     def play(self, plan: Sequence[Shift]) -> None:
-        """All of it at its times, or as soon as what comes before is done to the same member. They wait for each other:
-        one that is paused may hold what another one needs to leave.
+        """All of it at its times, or as soon as the earlier shifts of the same member are done. They wait for each
+        other: one that is paused may hold what another one needs to leave.
         """
         began_s = time.monotonic()
         plans = [[shift for shift in plan if shift.member == name] for name in self._specs]

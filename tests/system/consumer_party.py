@@ -38,7 +38,7 @@ class Died(Exception):
 
 
 class Told(NamedTuple):
-    """How a call ended. `error`: the text of what it raised, "" for nothing."""
+    """How a call ended. `error`: the text of the exception, "" without one."""
 
     call: str
     seconds: float
@@ -48,7 +48,7 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True)
 class Spec:
-    """What a program is given. `consumer`: what its consumer is asked for with, `work_s`: how long a message takes."""
+    """The parameters of a program. `consumer`: the settings of its consumer, `work_s`: how long a message takes."""
 
     addresses: tuple[str, ...]
     stream: str
@@ -82,7 +82,7 @@ class Process:
         return self._process.exitcode
 
     def kill(self) -> None:
-        """SIGKILL, and until it is gone. What it had said before can still be read."""
+        """SIGKILL, and until it is gone. Its earlier output can still be read."""
         self.resume()
         self._process.kill()
         self._process.join(END_S)
@@ -191,7 +191,7 @@ class Program:
         return message.seq
 
     def effect(self, consumer: str) -> None:
-        """Do what is to be done for the message that is held. The next `ack`, `get` or `drain` tells the broker."""
+        """Do the work for the message that is held. The next `ack`, `get` or `drain` reports it to the broker."""
         self._do(self._held.pop(consumer))
 
     def ack(self, consumer: str) -> None:

@@ -13,7 +13,9 @@ from tests.system.consumer_scene import Scene
 
 
 def play(ground: Ground, cells: Sequence[Cell], folder: Path, *, at_random: bool = False) -> list[Scene]:
-    """What became of them, in their order. `at_random`: requests that are sent may be looked at before the fall."""
+    """Play these cells; returns their scenes, in order. `at_random`: requests that are sent may be looked at before the
+    fall.
+    """
     (victim,) = {cell.victim for cell in cells}
     streams = ground.streams(f"{folder.name}-", len(cells))
     with CrashProxy() as proxy, ThreadPoolExecutor(len(cells)) as pool:
@@ -36,7 +38,7 @@ def play(ground: Ground, cells: Sequence[Cell], folder: Path, *, at_random: bool
 
 
 def _each(pool: ThreadPoolExecutor, scenes: Sequence[Scene], step: Callable[[Scene], None]) -> None:
-    """All at once. One that fails says so in its faults, and the others go on without it."""
+    """Run a step for all scenes at once. A failure goes to the faults of its scene; the others go on without it."""
     under_way = {pool.submit(step, scene): scene for scene in scenes if not scene.failed}
     for future, scene in under_way.items():
         failure = future.exception()

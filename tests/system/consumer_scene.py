@@ -70,12 +70,12 @@ class Scene:
     def _lead_up(self) -> None:
         """What must have been for the call to be made."""
         subscriber = self._parties[Victim.SUBSCRIBER]
-        if self.cell.call in (Call.GET, Call.ACK):  # a get says, too, what is finished
+        if self.cell.call in (Call.GET, Call.ACK):  # a get also reports finished messages
             subscriber.do("get", BILLING)
             subscriber.do("effect", BILLING)
         elif self.cell.call is Call.PUT:
             subscriber.do("drain", BILLING, FIRST - 1)
-            self._ask(Victim.SUBSCRIBER, "get", BILLING)  # it waits for what is put
+            self._ask(Victim.SUBSCRIBER, "get", BILLING)  # it waits for the next put
 
     def _reach(self) -> None:
         cell, before = self.cell, self._logged()
@@ -112,7 +112,7 @@ class Scene:
         self._asked.append(who)
 
     def _hear(self, who: Victim) -> None:
-        """How the call has ended that was asked for. Who was killed may not have said it."""
+        """Take the outcome of the call that was asked for. A killed party may not have sent one."""
         self._asked.remove(who)
         try:
             told = self._parties[who].hear(CALL_S + 2 * SLACK_S)
@@ -129,7 +129,7 @@ class Scene:
     # --- the fall ---------------------------------------------------------------------------------------------------
 
     def fall(self) -> None:
-        """What the cell says of it: the rest of the way to the moment, and its victim, if that is its own."""
+        """Carry out the cell's fall: the rest of the way to the moment, and its victim, if that is its own."""
         cell = self.cell
         if cell.victim in ON_NODE:
             time.sleep(DELAY_MOST_S - cell.delay_s)  # it falls for all cells at once, when all of them are through
@@ -158,7 +158,7 @@ class Scene:
     # --- afterwards -------------------------------------------------------------------------------------------------
 
     def go_on(self) -> None:
-        """Whoever lives calls, while what fell may still lie there."""
+        """The living parties call, while the fallen one may still be down."""
         if self._trap is not None:
             if self.cell.victim in ON_NODE and self.cell.point is Point.LOGGED:
                 self._cut()  # the answer was never sent
@@ -184,7 +184,7 @@ class Scene:
             party.close()
 
     def _bring_back(self) -> None:
-        """Start again who was killed, after what it has still said."""
+        """Start the killed party again, after reading its last output."""
         victim = self.cell.victim
         if victim not in self._parties:
             return
@@ -197,7 +197,7 @@ class Scene:
     def _again(self) -> None:
         """What a program does that does not know whether it had done it."""
         if self.cell.call is Call.ACK:
-            return  # it asks for what is next, and sees
+            return  # it asks for the next message, and sees
         self._call()
         self._hear(self.cell.call.caller)
 

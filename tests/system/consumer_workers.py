@@ -30,7 +30,7 @@ def keep_books(pipe: Connection, spec: Spec) -> None:
 
 
 def work(pipe: Connection, spec: Spec) -> None:
-    """One member of several: what comes again is done again."""
+    """One member of several: a message that comes again is done again."""
     _told(pipe, spec, _work)
 
 

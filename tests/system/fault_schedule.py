@@ -1,7 +1,7 @@
-"""Which faults come over a tree of nodes, and when: a seed says it all, and nothing is asked of clocks or processes.
+"""Which faults come over a tree of nodes, and when: a seed decides it all, and nothing is asked of clocks or processes.
 
 Faults of different nodes may overlap; those of one node do not, and leave it time to come back in between. All are over
-when the time is. Where there is time for it, each kind comes at least once.
+when the time is. If there is time for it, each kind comes at least once.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def chosen_length_s(default_s: float = LENGTH_S) -> float:
 
 
 def schedule(seed: int, nodes: Sequence[str], top: str, length_s: float) -> list[Fault]:
-    """The faults, in the order they begin. The top is never rebuilt: nobody has what it has."""
+    """The faults, in the order they begin. The top is never rebuilt: nobody else has its messages."""
     dice = random.Random(seed)
     possible = [kind for kind in Kind if kind is not Kind.REBUILD or len(nodes) > 1]
     kinds = dice.sample(possible, len(possible))
@@ -113,7 +113,7 @@ def _free(faults: Sequence[Fault], nodes: Sequence[str], top: str, kind: Kind, a
 
 
 def _fault(dice: random.Random, kind: Kind, at_s: float, length_s: float, nodes: list[str]) -> Fault | None:
-    """A fault of this kind over one of the nodes; None when there is none, or no time left for it."""
+    """A fault of this kind over one of the nodes; None if no node allows it or no time is left for it."""
     shortest_s, longest_s = LASTS_S[kind]
     longest_s = min(longest_s, length_s - at_s)
     if not nodes or longest_s < shortest_s:

@@ -3,7 +3,7 @@
     sudo .venv/bin/python -m tests.system.full_volume ext4
 
 The words of a header page are stored through a mapping. A file system that writes such a page to another place on the
-disk needs space for that, and has no way to say that there is none but SIGBUS.
+disk needs space for that, and can report the lack of it only by SIGBUS.
 """
 
 from __future__ import annotations

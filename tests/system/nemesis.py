@@ -15,7 +15,7 @@ phase everything is healed. Then, as the documents promise:
 
 - within 5 s each stream has one master, and every other node is its slave, also one that is made then;
 - publishes go on;
-- every message that was acknowledged as replicated is in the log where its publisher was told, no message is there
+- every message that was acknowledged as replicated is in the log at the seq in its acknowledgement, no message is there
   twice, none that was refused is there, and those of a connection are in their order;
 - all copies are equal, byte for byte, and `tailrace check` finds nothing;
 - every node stops cleanly, and its log has no traceback.
@@ -127,7 +127,7 @@ class Round:
         self.place.heal()
 
     def _begin(self, event: Event) -> str:
-        """Do it; what is to be said of it besides."""
+        """Begin an event; returns its outcome, for the log."""
         if event.kind is Kind.RELOAD:
             return "" if self.place.reload(event.nodes[0]) else ": it does not run"
         if event.kind not in (Kind.PROMOTE, Kind.REPARENT):
@@ -177,8 +177,8 @@ class Round:
     def _make_stream(self, stream: str) -> None:
         """Publish to a new stream at every node: it has one master like the others.
 
-        If streams were promoted one by one, nobody has said where new ones belong. The same if failovers on both sides
-        of a cut have left masters on several nodes: what follows another one for all streams gives up its own.
+        If streams were promoted one by one, no rule places new ones. The same if failovers on both sides of a cut have
+        left masters on several nodes: a master that follows another node for all streams gives up its own.
         """
         if self.operator.is_split or len(self._masters()) > 1:
             return
@@ -222,13 +222,13 @@ def check_logs(plan: Plan, place: Ground, sent: Sequence[Sent]) -> None:
 
 
 def as_promised(message: Sent) -> Sent:
-    """What was only appended may be lost with its master: that acknowledgement promises nothing here."""
+    """A message that was only appended may be lost with its master: that acknowledgement promises nothing here."""
     is_appended = message.fate is Fate.ACKNOWLEDGED and message.publisher.endswith(LINES)
     return message._replace(fate=Fate.UNKNOWN, seq=-1) if is_appended else message
 
 
 def play_round(plan: Plan, folder: Path, say: Say) -> Outcome:
-    """Play a plan in an empty folder. Raises Broken, and CannotMount or pytest's Skipped where it cannot be played."""
+    """Play a plan in an empty folder. Raises Broken, and CannotMount or pytest's Skipped if it cannot be played."""
     with ground(folder, plan) as place:
         played = Round(plan, place, folder, say)
         try:
@@ -297,7 +297,7 @@ def parse_words(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that all child processes are ended
     words = parse_words()
     folder = words.folder or Path(tempfile.mkdtemp(prefix="tailrace-nemesis-"))
     folder.mkdir(parents=True, exist_ok=True)

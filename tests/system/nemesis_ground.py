@@ -29,7 +29,7 @@ peers = [{peers}]
 
 
 class Ground:
-    """Faults are begun and ended on it. What it knows is what it has done; it asks no node."""
+    """Faults are begun and ended on it. It knows only its own actions; it asks no node."""
 
     def __init__(self, tree: Tree, disks: dict[str, Path]) -> None:
         self.tree = tree
@@ -132,7 +132,7 @@ _END: dict[Kind, Action] = {
 
 @contextlib.contextmanager
 def ground(folder: Path, plan: Plan) -> Iterator[Ground]:
-    """A running tree for the length of a block. Raises CannotMount, or skips the test, where it may not be made."""
+    """A running tree for the length of a block. Raises CannotMount, or skips the test, if it may not be made."""
     with contextlib.ExitStack() as stack:
         net = stack.enter_context(network(*plan.parents))
         disks = {

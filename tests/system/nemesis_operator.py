@@ -55,10 +55,10 @@ class Operator:
         return len(reached) >= self._needed
 
     def fail_over(self, reached: Sequence[str]) -> str:
-        """Promote the best of these nodes for each stream, and let the others follow it; gives what was done.
+        """Promote the best of these nodes for each stream, and let the others follow it; returns a description.
 
-        Raises Failed when too few of them answer, or a command fails. Where `unfinished` is true then, it has to be
-        done again: a node that was fenced acknowledges nothing until it hears of a new master.
+        Raises Failed when too few of them answer, or a command fails. If `unfinished` is true then, it has to be done
+        again: a node that was fenced acknowledges nothing until it learns of a new master.
         """
         answering = [name for name in reached if self.answers(name)]
         if not self.sees_enough(answering):

@@ -1,4 +1,5 @@
-"""What a nemesis does to a tree of nodes, and when: a seed says it all, and a plan can be written down and read again.
+"""What a nemesis does to a tree of nodes, and when: a seed decides it all, and a plan can be written down and read
+again.
 
 A plan is for one round: a tree, and phases of faults and of an operator's commands. At the end of each phase everything
 is healed.
@@ -28,7 +29,7 @@ class Kind(Enum):
     FULL = "full disk"
     RELOAD = "reload"  # SIGHUP
     PROMOTE = "promote"  # an operator who reaches the first of `nodes` fails over
-    REPARENT = "re-parent"  # the first of `nodes` is told to follow the second
+    REPARENT = "re-parent"  # the first of `nodes` is made to follow the second
 
 
 LASTS_S = {
@@ -70,7 +71,9 @@ class Event(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """`parents`: who follows whom at first, from the top on. `replicas`: how many each replicated publish asks for."""
+    """`parents`: the upstream of each node at first, from the top on. `replicas`: how many each replicated publish asks
+    for.
+    """
 
     seed: int
     parents: dict[str, str | None]
@@ -101,7 +104,9 @@ def read_plan(text: str) -> Plan:
 
 
 def make_plan(seed: int, phases: int, phase_s: float, nodes: tuple[int, int] = NODES) -> Plan:
-    """A tree of so many nodes, and what comes over it. A majority of the nodes holds what is replicated."""
+    """A tree of `nodes` nodes (fewest, most), and the faults that come over it. A majority of the nodes holds
+    replicated messages.
+    """
     dice = random.Random(seed)
     names = [f"n{number}" for number in range(1, dice.randint(*nodes) + 1)]
     parents: dict[str, str | None] = {names[0]: None}

@@ -22,7 +22,7 @@ from tests.system.nursery import Forked, nursery
 
 Found = TypeVar("Found")
 
-PATIENCE_S = 60.0  # for what takes a moment where nothing else runs, and many times as long beside the whole suite
+PATIENCE_S = 60.0  # for steps that take a moment on an idle machine, and many times as long beside the whole suite
 STEP_MOST_S = 0.05
 RECEIVE_BYTES = 1 << 18
 

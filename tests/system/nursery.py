@@ -67,7 +67,7 @@ class Nursery:
         atexit.register(self.close)
 
     def close(self) -> None:
-        """End it. What it started goes on."""
+        """End it. Processes that it started go on."""
         if self.owner == os.getpid():
             self._socket.shutdown(socket.SHUT_RDWR)
             self._process.wait()
@@ -112,7 +112,7 @@ class Nursery:
 
 
 class Forked:
-    """A process that the nursery started, with what is used here of `subprocess.Popen`."""
+    """A process that the nursery started, with the part of `subprocess.Popen` that is used here."""
 
     def __init__(self, nursery: Nursery, pid: int) -> None:
         self._nursery = nursery

@@ -15,7 +15,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Ports:
-    """Leaving it closes them, and ends whatever serves their connections."""
+    """Leaving it closes them, and ends the tasks that serve their connections."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -53,9 +53,9 @@ class Ports:
         async def stop() -> None:
             for sock in [sock for server in self._servers for sock in server.sockets]:
                 self.loop.remove_reader(sock.fileno())
-            for _ in range(10):  # what was accepted just now must begin, to close what it holds when it is cancelled
+            for _ in range(10):  # tasks accepted just now must begin, to close their sockets when cancelled
                 await asyncio.sleep(0)
-            for server in self._servers:  # closed before that, it would let what it has accepted lie
+            for server in self._servers:  # closed before that, it would leave accepted connections open
                 server.close()
             for task in self._tasks:
                 task.cancel()

@@ -70,7 +70,7 @@ class Machine:
         self._node.log_path = volume.path.parent / "node.log"
 
     def round(self, what: str) -> None:
-        """Starts the node, checks what it kept, loads it, and takes its power away."""
+        """Starts the node, checks the messages it kept, loads it, and takes its power away."""
         self.start(what)
         try:
             self._load(what)

@@ -75,7 +75,7 @@ def messages_of(node: Node, stream: str) -> list[Logged]:
 
 
 def serves_others(node: Node, workers: int) -> None:
-    """Each worker takes and gives what it is itself the master of."""
+    """Each worker takes and gives messages of the streams it is itself the master of."""
     for slot in range(workers):
         name = name_of(slot, workers, "others")
         with node.client() as client:
@@ -123,7 +123,7 @@ class Upstream:
 
     @contextlib.contextmanager
     def pouring(self, data: bytes, nbytes: int) -> Iterator[None]:
-        """While the block runs, and until so many bytes are gone, say the same again and again, and hear nothing."""
+        """While the block runs, and until `nbytes` are sent, send the same again and again, and read nothing."""
         done = threading.Event()
         poured = 0
 

@@ -6,7 +6,7 @@ Publishers write to 50 streams. Subscribers and members of durable consumers com
 that are cut half-way, and others drop their connections in the middle of a line. In the first half of the time the node
 is reloaded every `--reload-every` seconds, in the second half never. The streams keep `--keep` bytes each.
 
-It prints what it found, writes it and the samples of memory to a folder, and exits with 1 if a promise was broken.
+It prints its findings, writes them and the samples of memory to a folder, and exits with 1 if a promise was broken.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PUBLISHERS = 2
 READERS = ("auditor", "visitors", "consumers", "droppers")
 CUT_MEAN_BYTES = 1 << 20
-END_S = 180.0  # for each process to read what is left
+END_S = 180.0  # for each process to read the rest
 STOP_S = 30.0
 GROWTH_MAX_PERCENT = 1.0
 LEVELS = re.compile(r" (WARNING|ERROR|CRITICAL) +\[\d+\] ")
@@ -187,7 +187,7 @@ class Soak:
         )
 
     def finish(self) -> None:
-        """End the publishers, then the readers where the streams end, and hold what they saw against each other."""
+        """End the publishers, then the readers at the ends of the streams, and compare their records."""
         publishers = [client for name, client in self.clients.items() if name.startswith("publisher")]
         self._end(publishers, {})
         published = {client.name: client.report.get("published", {}) for client in publishers}
@@ -258,7 +258,7 @@ def check_files(data: Path) -> Iterator[str]:
 
 
 def soak(options: Options) -> dict[str, Any]:
-    """Run it; what was counted and found. `faults` is empty when every promise was kept."""
+    """Run it; returns counts and findings. `faults` is empty when every promise was kept."""
     data = options.folder / "data"
     config = CONFIG.format(keep_bytes=options.keep_bytes)
     node = Node(data, workers=options.workers, config=config).start()
@@ -327,7 +327,7 @@ def parse_options(words: list[str] | None = None) -> Options:
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that all child processes are ended
     options = parse_options()
     print(f"results and data: {options.folder}, --seed {options.seed}", flush=True)
     found = soak(options)

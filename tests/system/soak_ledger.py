@@ -42,7 +42,7 @@ class Continuity:
         self._faults = faults
 
     def begin_again(self) -> None:
-        """Whatever comes next is the first message."""
+        """Any message may be the next one: it counts as the first."""
         self.next_seq = -1
         self.next_numbers.clear()
 

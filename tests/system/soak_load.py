@@ -1,7 +1,7 @@
 """The clients of a soak: one process for each role, with as many connections as its role needs.
 
-A process prints what it has counted as a line of JSON each second. It ends when a line comes on its standard input:
-where each stream ends, as JSON. Readers read up to there first.
+A process prints its counts as a line of JSON each second. It ends when a line comes on its standard input: the ends of
+the streams, as JSON. Readers read up to there first.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Role:
         self.ends: dict[str, int] = {}
 
     async def run(self) -> None:
-        """Until `ending`, and then what is left to be done."""
+        """Until `ending`, and then the rest of the work."""
         raise NotImplementedError
 
     def report(self) -> dict[str, Any]:
@@ -170,7 +170,7 @@ class Visitors(Role):
                 for message in client.messages:
                     self._take(reading, message.seq, message.payload, False)
                 client.messages.clear()
-            if self.dice.random() < 0.5:  # in the middle of what is under way
+            if self.dice.random() < 0.5:  # in the middle of requests under way
                 set_reset_on_close(client.sock)
 
     def _take(self, reading: Continuity, seq: int, payload: bytes, may_skip: bool) -> None:
@@ -225,7 +225,7 @@ class Consumers(Role):
 
 
 class Droppers(Role):
-    """Connections that are dropped in the middle of a line, of an envelope or of what they are sent."""
+    """Connections that are dropped in the middle of a line, of an envelope or of the data sent to them."""
 
     async def run(self) -> None:
         while not self.ending.is_set():
@@ -255,7 +255,7 @@ class Receiver(Protocol[Received]):
 
 
 async def received(receiver: Receiver[Received], timeout_s: float) -> list[Received]:
-    """The messages that have come; [] if there is none in time."""
+    """The messages that have come; [] if none comes in time."""
     try:
         return await receiver.receive_batch(timeout_s)
     except tailrace.OperationTimeout:
@@ -278,7 +278,7 @@ async def report_each_second(role: Role) -> None:
 
 
 async def wait_for_ends(role: Role) -> None:
-    """A line with the ends of the streams. End of input without one: whoever started this is gone."""
+    """A line with the ends of the streams. End of input without one: the parent process is gone."""
     line = await asyncio.to_thread(sys.stdin.readline)
     if not line:
         os._exit(1)

@@ -17,7 +17,7 @@ FIELDS = ("Rss", "Anonymous")
 
 class Sample(NamedTuple):
     """`at_s` from the start of the soak. `anonymous_bytes` leaves out mapped files, which the kernel can drop, and
-    `own_bytes` also what is shared with the supervisor since the fork: it is the worker's alone.
+    `own_bytes` also the memory shared with the supervisor since the fork: it is the worker's alone.
     """
 
     at_s: float
@@ -90,7 +90,7 @@ class Growth(NamedTuple):
 
 
 def growths(samples: Sequence[Sample], last_s: float) -> list[Growth]:
-    """Of each worker that lived through the last `last_s` seconds; none where there are fewer than three samples."""
+    """The growth of each worker that lived through the last `last_s` seconds and has at least three samples."""
     end_s = max((sample.at_s for sample in samples), default=0.0)
     begin_s = end_s - last_s
     before_window = {sample.pid for sample in samples if sample.at_s <= begin_s}

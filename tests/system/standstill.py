@@ -1,7 +1,7 @@
 """How long the machine itself stood still: for promises in seconds, on machines that others load.
 
 A thread does every few milliseconds what a broker needs to go on: a processor, and a file made, written and removed.
-What that takes beyond the usual is the machine's.
+Time beyond the usual is the machine's.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def assert_within(took_s: float, limit_s: float) -> None:
 
 
 class Standstill:
-    """`folder`: where its file is made; on the disk that the promise is about."""
+    """`folder`: the place of its file; on the disk that the promise is about."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "standstill"

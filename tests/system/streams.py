@@ -17,7 +17,7 @@ from tests.system.node import Node
 
 SHARDS = 64
 TEXT_LINES = 25_000  # many times what sockets and pipes hold
-# Texts that Debian installs, some of them with letters beyond ASCII; python's own sources make up what is missing.
+# Texts that Debian installs, some of them with letters beyond ASCII; python's own sources make up the rest.
 TEXT_FILES = (
     ("/usr/share/zoneinfo", "*.tab"),
     ("/usr/share/common-licenses", "*"),

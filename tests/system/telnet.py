@@ -35,7 +35,7 @@ class Telnet:
         self.type(line + b"\r")
 
     def wait_for(self, text: bytes) -> None:
-        """Until `text` is on the screen, after what was waited for before. What the user types is on it too."""
+        """Until `text` is on the screen, after the text waited for before. The user's input is on it too."""
         deadline_s = time.monotonic() + PATIENCE_S
         while text not in self.shown:
             left_s = deadline_s - time.monotonic()
@@ -47,7 +47,7 @@ class Telnet:
     def _read(self) -> None:
         try:
             received = os.read(self._fd, 65_536)
-        except OSError:  # how a terminal says that the other side is closed
+        except OSError:  # a terminal reports in this way that the other side is closed
             received = b""
         if not received:
             raise AssertionError(f"telnet has ended; on the screen: {self.shown!r}")

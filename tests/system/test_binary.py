@@ -111,7 +111,7 @@ def test_everything_may_be_said_before_anything_is_heard(node: Node, piece_bytes
         client.read_to_end()
         kinds = {type(answer) for answer in client.answers}
         assert kinds - {Ended} == {Welcome, Opened, Published, Subscribed, Pong}
-        # Whether the subscription comes to its own end before CLOSE ends it, of which nothing is said, is a matter of
+        # Whether the subscription comes to its own end before CLOSE ends it, which is not answered, is a matter of
         # time. Its end is `now`: behind both messages, which have come then.
         ended = [answer for answer in client.answers if isinstance(answer, Ended)]
         seqs = [message.seq for message in client.messages.get(9, [])]

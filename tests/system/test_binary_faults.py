@@ -124,7 +124,7 @@ def frame(length: int, flags: int = 0, metadata_bytes: int = 0, rest: bytes = b"
 
 GOOD = pack_frame(b"payload")
 TOO_LONG = pack_frame(b"x" * (MAX_MESSAGE_BYTES + 1))
-# What is said after HELLO and OPEN 1 and SUBSCRIBE 1, and (code, op, id) of the error. The connection lives on.
+# The bytes sent after HELLO and OPEN 1 and SUBSCRIBE 1, and (code, op, id) of the error. The connection lives on.
 SURVIVED: dict[str, tuple[bytes, tuple[str, int, int]]] = {
     "opcode 0": (pack_envelope(0), ("protocol", 0, 0)),
     "opcode 200": (pack_envelope(200, b"whatever"), ("protocol", 200, 0)),
@@ -379,7 +379,7 @@ def stays_flat(node: Node, play: Callable[[int], None], rounds: int = 2) -> None
 
 
 def throw(node: Node, data: bytes, pieces: random.Random) -> None:
-    """Send all, in random pieces, read what comes for a moment, and reset."""
+    """Send all, in random pieces, read the answers for a moment, and reset."""
     with (
         socket.create_connection(("127.0.0.1", node.port), timeout=PATIENCE_S) as sock,
         contextlib.suppress(ConnectionError),
@@ -452,7 +452,7 @@ def test_requests_that_are_cut_off(node: Node) -> None:
 
 @pytest.mark.slow
 def test_lengths_that_promise_more_than_comes(node: Node) -> None:
-    """What is held is what came, not what was promised."""
+    """Memory is held for the bytes received, not for the length promised."""
 
     def play(_number: int) -> None:
         with contextlib.ExitStack() as held:

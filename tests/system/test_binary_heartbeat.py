@@ -1,4 +1,4 @@
-"""The lazy heartbeat on a real node, with a short interval: who is pinged, who is dropped, and what is left of it."""
+"""The lazy heartbeat on a real node, with a short interval: who is pinged, who is dropped, and what remains of it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Binary peers whose worker changes under them: workers replaced, connections moved to their streams. Nobody notices.
 
-A publisher never waits for an answer before it sends the next request, so whatever happens, happens in the middle.
+A publisher never waits for an answer before it sends the next request, so every change happens in the middle.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def test_nobody_notices_that_all_workers_are_replaced(tmp_path: Path) -> None:
 
 
 def test_quiet_subscribers_and_half_requests_move_along(tmp_path: Path) -> None:
-    """Handles, subscriptions and what has come of a request; also of a connection that has not said a byte."""
+    """Handles, subscriptions and the received part of a request; also of a connection that has not sent a byte."""
     publish = pack_publish(5, Ack.APPENDED, [3], frame := pack_frame(b"half")) + frame
     with running(tmp_path / "data", workers=WORKERS) as node:
         clients = [peer(node) for _ in range(40)]
@@ -256,7 +256,7 @@ def cut_up(data: bytes, chance: random.Random) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("protocol", ["line", "binary"])
 def test_publishers_that_never_wait_move_to_their_streams(tmp_path: Path, protocol: str, chance: random.Random) -> None:
-    """In the middle of what they send, in pieces that end anywhere; every publish is answered, in its order."""
+    """In the middle of their requests, in pieces that end anywhere; every publish is answered, in its order."""
     with running(tmp_path / "data", workers=WORKERS) as node:
         movers = 0
         for number in range(SESSIONS):

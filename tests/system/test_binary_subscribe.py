@@ -276,7 +276,7 @@ def taken_bytes(client: BinaryPeer, number: int) -> int:
 @pytest.mark.parametrize("slot", range(WORKERS))
 @pytest.mark.parametrize("nbytes", [10, 900, 70_000])
 def test_no_more_comes_than_was_granted_but_the_rest_of_a_message(node: Node, slot: int, nbytes: int) -> None:
-    """Over a backlog and into what is new, with grants smaller than a message, than a chunk, and larger."""
+    """Over a backlog and into new messages, with grants smaller than a message, than a chunk, and larger."""
     name = name_of(0, WORKERS, f"credit{nbytes}-{slot}-")
     frame_bytes = nbytes + HEADER_BYTES
     count = 60
@@ -299,7 +299,7 @@ def test_no_more_comes_than_was_granted_but_the_rest_of_a_message(node: Node, sl
 
 
 def wait_for_all_of(client: BinaryPeer, granted: int, frame_bytes: int, count: int) -> None:
-    """As many messages as begin within what was granted, and no fewer."""
+    """As many messages as begin within the grant, and no fewer."""
     client.read_messages(1, min(-(-granted // frame_bytes), count))
 
 
@@ -435,8 +435,8 @@ def test_an_end_that_was_trimmed(node: Node, client: BinaryPeer) -> None:
 
 
 def test_what_a_slow_reader_was_sent_stays_as_it_was(tmp_path: Path) -> None:
-    """What waits in its socket are pieces of the kernel's cache, large ones where the file was read from the disk.
-    A hole that ended within one of them would turn a part of it to zeros, there too.
+    """The data waiting in its socket are pieces of the kernel's cache, large ones if the file was read from the disk. A
+    hole that ended within one of them would turn a part of it to zeros, there too.
     """
     count, kept_from = 12_000, 2_303
     with running(tmp_path / "data", workers=1, config="[timing]\ntrim_grace_s = 2") as node:

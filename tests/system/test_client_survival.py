@@ -35,7 +35,7 @@ WORKERS = 2
 SEED_VARIABLE = "TAILRACE_TEST_SEED"
 AT_ONCE = 24  # sessions; most of their time they wait before they connect again
 FEW = 10  # messages of a short session
-CUTS = 120  # places where a session is cut
+CUTS = 120  # places at which a session is cut
 
 
 def seed() -> int:
@@ -63,7 +63,7 @@ def proxy(node: Node) -> Iterator[Proxy]:
 
 
 def read_short(route: Route) -> list[tuple[int, bytes]]:
-    """What a subscriber sees: the first messages, from where they stand to a seq that has its own end."""
+    """What a subscriber sees: the first messages, from their position to a seq that has its own end."""
     with tailrace.connect(f"127.0.0.1:{route.port}") as client:
         return [(message.seq, message.payload) for message in client.subscribe("short", START, Seq(FEW), wait=True)]
 
@@ -217,7 +217,7 @@ class Publisher(Party):
             self.acknowledged += [(receipt.stream, receipt.seq, payload) for receipt in receipts]
 
     def _publish_to_two(self, client: tailrace.Client, payload: bytes) -> list[tailrace.Receipt]:
-        """What some of several streams have not taken is told, and this publishes it again to those."""
+        """The exception names the streams that did not take the message; this publishes it again to those."""
         streams = self.streams[:2]
         try:
             return client.publish_to(streams, payload)

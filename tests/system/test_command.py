@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 WORKERS = 2
 STREAMS = 3
-# Where connections stay, tails of one stream are on several workers; where they move, they come together.
+# If connections stay, tails of one stream are on several workers; if they move, they come together.
 AFFINITIES = ("affinity = false", "affinity = true")
 
 

@@ -112,7 +112,7 @@ def is_through(spec: Spec, log: Mapping[int, str]) -> bool:
 def test_the_books_agree_when_a_master_is_lost_with_what_only_it_had(tmp_path: Path, *, alone: bool) -> None:
     """Acknowledged as appended, read and done, but on no other node: other messages take their places, and are done.
 
-    Where it was followed, its slave may have the end of a stream without that of its consumers, or the other way round.
+    If it was followed, its slave may have the end of a stream without that of its consumers, or the other way round.
     """
     with growing(tmp_path, PAIR, config=CONFIG, workers=2) as tree:
         follow_all(tree)
@@ -161,7 +161,7 @@ def tell(node: MachineNode, command: str) -> None:
 
 
 def check_survivors(spec: Spec, log: Mapping[int, str], lost: set[str]) -> None:
-    """Everything that is there was done once; what else was done is what was lost."""
+    """Every surviving message was done once; the other messages done are the lost ones."""
     effects = read(spec.books, spec.stream, spec.name)
     there = [effect for effect in effects if log.get(effect.seq) == effect.name]
     assert faults_of_consumer(log, there) == [], spec.member

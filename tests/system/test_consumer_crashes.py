@@ -139,8 +139,8 @@ def case(stage: Stage, request: pytest.FixtureRequest, tmp_path: Path) -> Iterat
 
 
 def test_client_crashes_after_sending_and_before_the_reply(case: Case) -> None:
-    """The message is there once. The reply to a get that nobody heard is lost with nothing; that the message was given
-    to a program which has ended counts as a delivery, whether it heard of it or not.
+    """The message is there once. The reply to a get that nobody received is lost without harm; giving the message to a
+    program that has ended counts as a delivery, whether it received it or not.
     """
     for call, words, request in (("put", (b"one|",), Op.PUBLISH), ("get", (BILLING,), Op.GET)):
         trap = case.line.arm(request, Way.TO_CLIENT)
@@ -170,7 +170,7 @@ def test_client_crashes_while_blocked_in_get_and_is_restarted_before_any_put(cas
 
 
 def test_server_crashes_before_the_client_sends_a_request(case: Case) -> None:
-    """A put and a get that are made while there is no server are done when there is one, and are not done twice."""
+    """A put and a get that are made while the server is down are done when it is up, and are not done twice."""
     node = case.ground.master
     for name in ("one", "two"):
         node.kill()
@@ -234,7 +234,9 @@ def test_no_call_hangs_past_its_time_out(case: Case, how: str) -> None:
 
 
 def test_one_that_was_taken_for_dead_comes_back(case: Case) -> None:
-    """It has what its successor of the same name was given as well, and has done: it finds that in its books."""
+    """It holds a message that its successor of the same name was given as well, and has done: it finds that in its
+    books.
+    """
     case.put("one")
     case.put("two")
     taken_for_dead = case.client

@@ -1,4 +1,4 @@
-"""Durable consumers after a promotion that lost messages, whose seqs others have: what is acknowledged late is stale.
+"""Durable consumers after a promotion that lost messages, whose seqs others have: late acknowledgements are stale.
 
 Messages 0 to 2 are on both nodes, 3 and 4 only on the one that was the master. The other one is promoted, and gives 3
 and 4 to new messages.
@@ -106,7 +106,9 @@ def say_it_late(pair: Pair, below: Asking) -> None:
 
 
 def test_in_lines(pair: Pair) -> None:
-    """The connection stays at the former master, which follows the new one: what it shows has other words now."""
+    """The connection stays at the former master, which follows the new one: the messages it shows have other payloads
+    now.
+    """
     pair.lose()
     with pair.top.client() as client:
         assert client.ask("get orders n 0 10") == "ok get orders n 5"
@@ -129,7 +131,7 @@ def test_in_lines(pair: Pair) -> None:
 
 
 def take_and_give_back(node: Node, count: int) -> None:
-    """Another member is given so many, which wait again when it has left."""
+    """Another member is given `count` messages, which wait again when it has left."""
     with (
         tailrace.connect(address(node), timeout_s=PATIENCE_S) as client,
         client.consumer("orders", "n", member="other") as consumer,

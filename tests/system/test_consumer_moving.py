@@ -31,7 +31,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 class Member(BinaryPeer):
-    """One of a consumer, which has agreed on them."""
+    """A member of a consumer, on a connection that has agreed on the feature."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(node.port, hello=None)
@@ -102,7 +102,7 @@ def test_a_get_that_waits_is_answered_by_a_node_that_stops(tmp_path: Path) -> No
 
 
 def test_a_member_that_publishes_elsewhere_moves_there(node: Node) -> None:
-    """To move it is answered early, and it is the same member where it goes on."""
+    """It is answered early in order to move, and stays the same member at the new worker."""
     member = Member(node)
     here, there = (name_of(slot, WORKERS, "s") for slot in (member.slot, 1 - member.slot))
     with node.client() as admin:

@@ -17,7 +17,7 @@ from tests.system.test_client_failover import address
 pytestmark = pytest.mark.system
 
 DELIVERIES_MAX = 5
-POISON = 120  # behind so many others, so that it comes in the middle of a batch
+POISON = 120  # number of messages before it, so that it comes in the middle of a batch
 PROGRAM = """
 import os, signal, sys
 import tailrace

@@ -229,7 +229,7 @@ def test_damage_far_from_the_end_shows_when_a_reader_gets_there(tmp_path: Path) 
 
 
 def test_damage_under_a_running_node(tmp_path: Path) -> None:
-    """The owner has these streams open. Whoever comes to read meets it; the others are served."""
+    """The owner has these streams open. Readers of a damaged stream meet it; the others are served."""
     hurt = ("content-first-frame", "content-length", "content-cut-in-frame", "content-cut-in-header", "index-cut")
     with running(tmp_path / "data") as node:
         for stream in (*hurt, *SOUND):

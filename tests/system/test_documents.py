@@ -85,7 +85,7 @@ def client(node: Node) -> Iterator[Client]:
 
 
 def run(node: Node, block: str, **names: Any) -> Shown:
-    """Executes a block; what it has shown. Blocks without an end are ended when they have shown each thing once."""
+    """Executes a block; returns its output. Blocks without an end are ended when they have shown each thing once."""
     shown = Shown(max(block.count("print(") + block.count("handle("), 1))
     names = {"tailrace": tailrace, "print": shown, **names}
     names.setdefault("handle", shown)
@@ -132,7 +132,7 @@ def test_a_request_and_its_reply(node: Node, client: Client) -> None:
     [request], [reply] = ([block for block in BLOCKS.values() if word in block] for word in (REQUEST, REPLY))
 
     class Requests:
-        """The consumer of the block, without messages that are no requests and without going on for ever."""
+        """The consumer of the block, without messages that are not requests and without going on for ever."""
 
         def consumer(self, stream: str, name: str) -> Any:
             return Limited(other.consumer(stream, name, start=tailrace.NEW), 1)

@@ -29,7 +29,7 @@ class NarrowNode(Node):
 
 
 def test_nothing_on_the_disk_is_open_to_other_users(tmp_path: Path) -> None:
-    """Whatever the umask of the shell that starts it; systemd's was right before."""
+    """Under any umask of the shell that starts it; systemd's was right before."""
     with running(tmp_path / "data") as node:
         with node.client() as client:
             assert client.ask("ack on") == "ok ack on"
@@ -40,7 +40,7 @@ def test_nothing_on_the_disk_is_open_to_other_users(tmp_path: Path) -> None:
 
 
 def test_the_socket_of_administration(tmp_path: Path) -> None:
-    """Lines from this machine may be a tunnel's or a proxy's. The socket's mode says who administers."""
+    """Lines from this machine may be a tunnel's or a proxy's. The socket's mode decides who administers."""
     with running(tmp_path / "data", "--admin", "unix", workers=2) as node:
         path = node.data / "admin.sock"
         assert path.stat().st_mode & 0o777 == 0o660

@@ -30,7 +30,7 @@ max_open_streams = 8
 pattern = "*"
 durability = "always"
 """
-SHUTDOWN, WITHOUT_LOG_FLUSH = 0x8004587D, 2  # of ext4 and XFS: what is not on the disk by now is lost
+SHUTDOWN, WITHOUT_LOG_FLUSH = 0x8004587D, 2  # of ext4 and XFS: data not on the disk by now are lost
 
 
 def payload(number: int) -> bytes:
@@ -121,7 +121,7 @@ def reload(node: Node) -> None:
 
 
 def use_others(node: Node) -> None:
-    """So many other streams that this one is closed."""
+    """Use enough other streams that this one is closed."""
     with node.client() as client:
         client.ask("ack on")
         for number in range(20):
@@ -153,7 +153,7 @@ def test_nothing_that_is_acknowledged_after_a_failed_sync_is_lost(tmp_path: Path
 
 
 def after_failure(node: Node, disk: FaultyDisk, then: Callable[[Node], None]) -> dict[int, bytes]:
-    """What is acknowledged in a stream after a failed sync and whatever comes then."""
+    """The acknowledged messages of a stream after a failed sync and the event `then`."""
     stream = then.__name__
     fail_some(node, disk, stream)
     then(node)

@@ -41,7 +41,8 @@ def wait_until_served(node: Node, workers: int = WORKERS) -> None:
 
 
 class Outage:
-    """Of a node, in seconds, from when it is made; what the machine itself stands still meanwhile is not the node's."""
+    """An outage of a node, in seconds, from when it is made; time that the machine itself stands still is not counted.
+    """
 
     def __init__(self, machine: Standstill) -> None:
         self._machine = machine
@@ -61,7 +62,7 @@ def takes_publish(node: Node, stream: str) -> bool:
 
 
 def test_the_machine_goes_down(tmp_path: Path) -> None:
-    """What was not synced but is whole is there for readers at once, before anybody publishes again."""
+    """Messages that were not synced but are whole are there for readers at once, before anybody publishes again."""
     with running(tmp_path / "data") as node:
         with node.client() as client:
             client.send("ack on", *(f"pub {stream} |{number}" for stream in STREAMS for number in range(10)))

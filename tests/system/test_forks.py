@@ -82,7 +82,7 @@ def test_whatever_a_child_does_with_it_not_a_byte_goes_out(node: Node) -> None:
             given = consumer.receive(PATIENCE_S)
             assert next(subscription).seq == 0 and given is not None
             batcher = client.batcher("used", linger_s=0.001)
-            client.publish("used", b"3")  # whatever was to be sent at that time has been
+            client.publish("used", b"3")  # everything due by then has been sent
             before = dict(route.passed)
             uses: list[Callable[[], object]] = [
                 lambda: client.publish("used", b"x"),
@@ -120,7 +120,7 @@ def ended(client: tailrace.Client, subscription: tailrace.Subscription) -> str:
 
 
 def test_a_fork_in_the_middle_of_other_threads_calls(node: Node) -> None:
-    """The child finds every lock free, whatever the threads that it has not were doing."""
+    """The child finds every lock free, even if threads that it does not have were holding them."""
     ending = threading.Event()
     with tailrace.connect(f"127.0.0.1:{node.port}") as client:
 
@@ -195,7 +195,7 @@ async def publish_anew(port: int) -> int:
 
 
 def run_to_the_end(coroutine: object) -> object:
-    """Of a coroutine that waits for nothing: the loop it was made for is the parent's."""
+    """Run a coroutine that waits for nothing, without a loop: the loop it was made for is the parent's."""
     try:
         coroutine.send(None)  # type: ignore[attr-defined]
     except StopIteration as end:

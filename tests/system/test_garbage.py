@@ -2,7 +2,7 @@
 
 Each kind of misbehaviour is played in rounds. What the first round leaves in memory is warm-up (buffers, caches, the
 allocator's own stock); after the second the workers may hold no more than a stated margin above it. How many of the
-peers a worker meets at once is chance, so a later round may be the one that needs the most: where a round leaves more,
+peers a worker meets at once is chance, so a later round may be the one that needs the most: if one round leaves more,
 another must not. What leaks does so each time.
 """
 
@@ -169,7 +169,7 @@ def test_every_first_byte(node: Node) -> None:
 
 
 def test_half_lines(node: Node) -> None:
-    """Every place where a command may be cut off, by an end or by a reset."""
+    """Every place at which a command may be cut off, by an end or by a reset."""
 
     def play(_number: int) -> None:
         for command in COMMANDS:

@@ -117,7 +117,7 @@ def test_a_stop_answers_what_was_sent_and_leaves_nothing_to_check(tmp_path: Path
     clients = [node.client() for _ in range(4)]
     for client in clients:
         client.ask("ack on")
-    # Stopped, so that what is sent lies unread when the stop comes; who asks for it by a command needs them awake.
+    # Stopped, so that the publishes lie unread when the stop comes; a stop by a command needs the workers awake.
     with frozen(node) if stop is not stop_by_shutdown else contextlib.nullcontext():
         for number, client in enumerate(clients):
             client.send_raw(b"".join(b"pub s%d |%d/%d\r\n" % (i % 7, number, i) for i in range(count)))

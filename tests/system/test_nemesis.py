@@ -1,4 +1,4 @@
-"""The nemesis for some rounds, and that it can fail: what it plans, does and checks with, by itself."""
+"""The nemesis for some rounds, and that it can fail: its plans, actions and checks, by themselves."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def both(folder: Path) -> Iterator[tuple[Node, Node]]:
 
 
 def look(node: Node) -> dict[str, object]:
-    """What the system says about a node's supervisor, without what is a node's own."""
+    """The system's view of a node's supervisor, without the values that differ between nodes."""
     assert node.process is not None
     process = psutil.Process(node.process.pid)
     own = Path(f"/proc/{process.pid}")

@@ -49,7 +49,7 @@ class Trio:
         return answer
 
     def rank(self, name: str) -> tuple[int, int]:
-        """The facts that decide whom to promote."""
+        """The facts that decide which node to promote."""
         with self.nodes[name].client() as client:
             found = dict(line.split(maxsplit=1) for line in client.ask_table("stat s")[1:-1])
         return int(found["last_epoch"]), int(found["next_seq"])

@@ -380,7 +380,7 @@ def test_who_says_nothing_is_given_up(scenes: Scenes) -> None:
 
 
 def test_a_circle_is_not_followed(scenes: Scenes) -> None:
-    """What comes of it all the same is passed over, and the connection serves other streams."""
+    """Frames that come all the same are passed over, and the connection serves other streams."""
     (scene,) = scenes.make("circle")
     before, own = scene.copy(), id_of(scene.slave)
     with scene.gate.play() as upstream:
@@ -393,7 +393,7 @@ def test_a_circle_is_not_followed(scenes: Scenes) -> None:
 
 
 def test_frames_of_another_stream_are_refused(scenes: Scenes) -> None:
-    """Two streams of one connection, one of which is longer: frames of either are none of the other."""
+    """Two streams of one connection, one of which is longer: frames of either are not accepted for the other."""
     first, second = names_of(0, WORKERS, 2, "swapped")
     (scene,) = scenes.make(first)
     with scene.master.client() as client:
@@ -420,7 +420,9 @@ def test_frames_of_another_stream_are_refused(scenes: Scenes) -> None:
 
 
 def test_a_line_that_was_made_up_is_set_aside(scenes: Scenes) -> None:
-    """Frames that are right in themselves cannot be told from good ones; once a good upstream is there, they can."""
+    """Frames that are right in themselves cannot be distinguished from good ones; once a good upstream is there, they
+    can.
+    """
     (scene,) = scenes.make("madeup")
     before = scene.copy()
     with scene.gate.play() as upstream:
@@ -433,7 +435,7 @@ def test_a_line_that_was_made_up_is_set_aside(scenes: Scenes) -> None:
 
 
 def test_what_an_upstream_says_of_a_publish_is_one_line(scenes: Scenes) -> None:
-    """Whatever it answers, and to whatever request; if it leaves, the publisher hears that nobody knows."""
+    """For any answer, and to any request; if the upstream leaves, the publisher learns that the outcome is unknown."""
     (scene,) = scenes.make("upward")
     with scene.gate.play() as upstream, scene.slave.client() as client:
         upstream.follow()
@@ -492,7 +494,7 @@ def test_floods(scenes: Scenes, what: str) -> None:
 
 
 def test_a_great_frame_that_never_ends_is_given_back(scenes: Scenes) -> None:
-    """What it may promise is bounded, and what came of it goes with the connection."""
+    """The length it may promise is bounded, and the part received goes with the connection."""
     (scene,) = scenes.make("great")
     pids, content = scene.slave.worker_pids(), bytes(60 * MIB)
     head_bytes, rest = len(chunk(0, b"")), content[: 50 * MIB]  # made before the slave waits for it
@@ -505,7 +507,7 @@ def test_a_great_frame_that_never_ends_is_given_back(scenes: Scenes) -> None:
             serves_others(scene.slave, WORKERS)
         scene.gate.next().close()  # the slave has seen the end of it
         held_bytes.append(rss_bytes(pids))
-    # Another worker may still be about to give back what it held for the others' messages.
+    # Another worker may still be about to free memory that it held for the others' messages.
     wait_for(lambda: rss_bytes(pids) - held_bytes[0] < MARGIN_BYTES, f"it is given back: {held_bytes}")
 
 

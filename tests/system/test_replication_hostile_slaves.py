@@ -1,5 +1,5 @@
-"""What slaves do wrong, on a real master: who says what cannot be is refused or cut off, with the reason; no log is
-harmed, memory stays, and others are served.
+"""What slaves do wrong, on a real master: a slave that claims the impossible is refused or cut off, with the reason; no
+log is harmed, memory stays, and others are served.
 
 The slave that misbehaves is played by the test (`tests.system.scripted`).
 """
@@ -97,7 +97,7 @@ class Original:
 
 
 Rows = Callable[[Original], tuple[int, str, int, int]]
-# A row of HELD, and what the log says of it. `Original.next_seq` messages were sent.
+# A row of HELD, and the line about it in the log. `Original.next_seq` messages were sent.
 WRONG_ROWS: dict[str, tuple[Rows, str]] = {
     "more than was sent": (lambda o: (1, EVIL, o.next_seq + 1, 0), "those before {next_seq} were sent"),
     "all there will ever be": (lambda _: (1, EVIL, (1 << 63) - 1, 0), "those before {next_seq} were sent"),
@@ -134,20 +134,20 @@ def test_rows_of_what_is_not_followed_are_passed_over(original: Original) -> Non
 
 
 def follow_body(**fields: object) -> bytes:
-    """A FOLLOW with whatever in it."""
+    """A FOLLOW with any fields."""
     body = {"id": 9, "stream": S, "next_seq": 0, "term": 0, "term_master": "", "from": ["seq", 0]}
     left = {key: value for key, value in {**body, **fields}.items() if value is not None}
     return pack_envelope(Op.FOLLOW, msgpack.packb(left))
 
 
 def call_body(**fields: object) -> bytes:
-    """A CALL with whatever in it."""
+    """A CALL with any fields."""
     body = {"id": 9, "stream": S, "verb": "get", "args": b"\x90"}
     left = {key: value for key, value in {**body, **fields}.items() if value is not None}
     return pack_envelope(Op.CALL, msgpack.packb(left))
 
 
-# What is said, and code, op and id of the error; the connection lives on.
+# The request, and code, op and id of the error; the connection lives on.
 REFUSED_REQUESTS: dict[str, tuple[bytes, tuple[str, int, int]]] = {
     "FOLLOW of an id in use": (follow_body(id=1), ("usage", Op.FOLLOW, 1)),
     "FOLLOW of no name": (follow_body(stream="a b"), ("name", Op.FOLLOW, 9)),
@@ -278,7 +278,7 @@ def test_copies_that_cannot_be_get_nothing(original: Original) -> None:
 
 @pytest.mark.parametrize(("node", "code"), [(None, "usage"), ("", "cycle")])
 def test_who_may_not_follow(original: Original, node: str | None, code: str) -> None:
-    """A program that does not say which node it is, and the master's own other self."""
+    """A program that does not name its node, and one that has the master's own id."""
     with Slave(original.master.port, id_of(original.master) if node == "" else node) as slave:
         error = slave.ask(Follow(1, S.encode(), 0, 0, "", None, From("seq", 0)), Failed)
         assert (error.code, error.fatal) == (code, False)
@@ -355,12 +355,12 @@ FLOODS: dict[str, Callable[[int], bytes]] = {
 # How many answers a round has: a PING may overtake those that another worker gives, and rounds would pile up.
 ANSWERS = {"FOLLOW of the same": 500, "ASK": 100, "CLAIM": 500, "CALL": 500, "CALL that waits": 500}
 WAITING = {"CALL that waits": MEMBERS_MAX}  # of all of them: these have none while the test lasts
-# What calls of a flood are refused with, where they are: before they are understood, there would be nothing to hold.
+# The refusals of calls of a flood, if they are refused: refused earlier, before being parsed, they would hold nothing.
 CALLS_REFUSED = {"CALL": {"consumer"}, "CALL that waits": {"overloaded"}}
 
 
 def take_answers(slave: Slave, count: int) -> list[object]:
-    """So many or more, and not the PONG among them."""
+    """At least `count` answers, without the PONG among them."""
     slave.read_until(lambda: len(slave.answers) > count)
     answers: list[object] = [each for each in slave.answers if not isinstance(each, Pong)]
     slave.answers.clear()
@@ -369,7 +369,7 @@ def take_answers(slave: Slave, count: int) -> list[object]:
 
 @pytest.mark.parametrize("what", FLOODS)
 def test_slaves_that_flood(original: Original, what: str) -> None:
-    """Whatever it is, of which more and more comes: memory stays, and others are served meanwhile."""
+    """For each request that can be repeated without end: memory stays, and others are served meanwhile."""
     pids, held_bytes = original.master.worker_pids(), []
     with Slave(original.master.port) as slave:
         slave.follow(1, S)

@@ -58,7 +58,7 @@ def stat(node: Node, stream: str) -> dict[str, str]:
 
 
 def payloads(node: Node, stream: str, count: int, start: str = "0") -> list[tuple[int, bytes]]:
-    """(seq, payload) of so many messages."""
+    """(seq, payload) of `count` messages."""
     with node.client() as client:
         client.send(f"sub {stream} {start} wait")
         return [(message.seq, message.payload) for message in client.read_messages(count)]
@@ -90,7 +90,7 @@ def test_the_table_of_two_servers(pair: tuple[Node, Node], telnets: tuple[Telnet
 
 @whichever_id_is_higher
 def test_a_stream_that_was_used_before_it_is_slaved(pair: tuple[Node, Node], telnets: tuple[Telnet, Telnet]) -> None:
-    """A sub alone makes a stream; told to follow, it follows."""
+    """A sub alone makes a stream; after `slave` it follows."""
     first, second = telnets
     for each in telnets:
         each.enter(b"sub 0 0 wait")

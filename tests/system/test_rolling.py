@@ -37,7 +37,7 @@ def replace_all(node: Node, patience_s: float = 20.0) -> None:
 
 
 def begin_to_replace(node: Node) -> set[int]:
-    """SIGHUP; the pids of the first successors: one, or more where this process was slow to look."""
+    """SIGHUP; the pids of the first successors: one, or more if this process was slow to look."""
     before = all_workers(node)
     node.signal(signal.SIGHUP)
     return wait_for(lambda: all_workers(node) - before, "a successor is there", step_s=0.001)
@@ -186,7 +186,7 @@ def test_a_stop_in_the_middle_of_a_replacement(tmp_path: Path, after_s: float) -
     with running(tmp_path / "data", workers=WORKERS) as node, node.client() as client:
         client.ask("ack on")
         node.signal(signal.SIGHUP)
-        time.sleep(after_s)  # whatever it is in the middle of then
+        time.sleep(after_s)  # in the middle of any step
         client.send(*(f"pub s{number % 9} |{number}" for number in range(100)))
         client.read_until(lambda: len(client.answers) == 101)
         node.signal(signal.SIGTERM)

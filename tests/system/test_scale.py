@@ -1,4 +1,4 @@
-"""Very many streams on one node: what they cost at rest, at a start and in turn.
+"""Very many streams on one node: their cost at rest, at a start and in turn.
 
 The suite has 8,000, thirty times as many as may be open. TAILRACE_STREAMS=100000 sets another number.
 """
@@ -33,7 +33,7 @@ START_US = 40  # processor time for each stream, beyond that of an empty node; i
 
 @pytest.fixture
 def roomy(tmp_path: Path) -> Iterator[Path]:
-    """A folder that can be emptied at once, where there is memory for one: removing 200,000 files from a disk takes as
+    """A folder that can be emptied at once, if memory suffices for one: removing 200,000 files from a disk takes as
     long as all else here.
     """
     with contextlib.ExitStack() as stack:
@@ -113,7 +113,7 @@ def node_at(data: Path, log: Path, environment: dict[str, str] | None = None) ->
 
 
 def assert_bounded(now: Costs, empty: Costs) -> None:
-    """The settings bound what is open, for the owner's side and the readers' each, whatever number there is."""
+    """The settings bound the open files, for the owner's side and the readers' each, for any number of streams."""
     assert now.descriptors < empty.descriptors + MAX_OPEN * OPEN_DESCRIPTORS + SLACK
     assert now.mappings < empty.mappings + MAX_OPEN * OPEN_MAPPINGS + SLACK
 

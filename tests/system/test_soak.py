@@ -1,4 +1,4 @@
-"""A short soak, and that a soak can fail: what it counts with notices what must not be."""
+"""A short soak, and that a soak can fail: its ledgers notice violations."""
 
 from __future__ import annotations
 

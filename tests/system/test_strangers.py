@@ -1,4 +1,4 @@
-"""Peers that are no clients administer nothing: a web page in a browser, HTTP and proxies on the broker's port."""
+"""Peers that are not clients administer nothing: a web page in a browser, HTTP and proxies on the broker's port."""
 
 from __future__ import annotations
 

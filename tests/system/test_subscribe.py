@@ -1,4 +1,4 @@
-"""Reading: from every place of the past, on to what is new, slowly, in great pieces, and while the past is dropped."""
+"""Reading: from every place of the past, on to new messages, slowly, in great pieces, and while the past is dropped."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def client(node: Node) -> Iterator[LineClient]:
 
 
 def fill(node: Node, name: str, count: int, nbytes: int = 1_000) -> list[bytes]:
-    """Publish `count` messages of about so many bytes, each different; what was published."""
+    """Publish `count` messages of about `nbytes` bytes, each different; returns their payloads."""
     payloads = [b"%d " % number + b"x" * nbytes for number in range(count)]
     with node.client() as client:
         client.send(*(b"pub %s |%s" % (name.encode(), payload) for payload in payloads), "ping")
@@ -121,7 +121,7 @@ def test_from_a_seq(node: Node, timed: list[tuple[int, int]]) -> None:
 
 @pytest.mark.parametrize("start", ["new", "#1000000", "9223372036854775807"])
 def test_from_the_end_or_beyond_comes_what_is_new(node: Node, start: str) -> None:
-    """A seq or a time that is not there yet means the end: what comes next has the next seq, whatever was asked for."""
+    """A seq or a time that is not there yet means the end: the next message has the next seq, for any such start."""
     name = f"beyond-{start.strip('#')}"
     fill(node, name, 3)
     with node.client() as reader, node.client() as publisher:
@@ -185,7 +185,7 @@ def test_a_connection_subscribes_to_many_streams(node: Node, client: LineClient)
 
 @pytest.mark.parametrize("owner", range(WORKERS))
 def test_a_stream_can_be_subscribed_to_once_a_connection(node: Node, owner: int) -> None:
-    """All at once, while the stream's owner, here another worker, is still asked where it ends."""
+    """All at once, while the stream's owner, here another worker, is still asked for its end."""
     name = name_of(owner, WORKERS, "once")
     lines = ["sub {} new wait", "sub {} 0 wait", "sub {} new wait", "unsub {}", "unsub {}", "sub {} new wait", "ping"]
     with node.client_of(0) as client:

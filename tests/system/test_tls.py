@@ -267,7 +267,7 @@ def test_garbage_before_and_in_the_middle_of_tls(unharmed: Site) -> None:
         damaged[place] ^= 1 + dice.randrange(255)
         with socket.create_connection(("127.0.0.1", unharmed.node.port), PATIENCE_S) as sock:
             sock.sendall(damaged)
-            with contextlib.suppress(OSError):  # whatever it answers, also a reset
+            with contextlib.suppress(OSError):  # any answer is allowed, also a reset
                 sock.shutdown(socket.SHUT_WR)
                 while sock.recv(1 << 16):
                     pass
@@ -293,7 +293,7 @@ def test_empty_records_and_key_updates_are_bounded(unharmed: Site) -> None:
 
 
 def test_inputs_mutated_inside_tls_end_no_worker(unharmed: Site) -> None:
-    """A few thousand; `python -m tests.system.tls_fuzz PORT CA` does as many as it is told to."""
+    """A few thousand; `python -m tests.system.tls_fuzz PORT CA` does as many as its options demand."""
     from tests.system.tls_fuzz import fuzz
 
     assert fuzz(unharmed.node.port, unharmed.context, 2_000, seed=11) >= 2_000

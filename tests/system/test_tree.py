@@ -21,7 +21,7 @@ STREAMS = [f"s{number}" for number in range(6)]
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
-    """1 + 2 + 4 nodes, each told to follow its parent in everything. In the end their files are compared once more."""
+    """1 + 2 + 4 nodes, each made to follow its parent in everything. In the end their files are compared once more."""
     with growing(tmp_path_factory.mktemp("tree"), THREE_LEVELS) as tree:
         for name in tree.slaves():
             tree.follow(name)

@@ -1,4 +1,4 @@
-"""The master is lost, a slave is promoted, and the old master comes back: what was replicated is never lost."""
+"""The master is lost, a slave is promoted, and the old master comes back: replicated messages are never lost."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def follow_all(tree: Tree) -> None:
 
 
 def let_follow(node: MachineNode, upstream: MachineNode) -> None:
-    """Asked again, as the answer says, while the end of a stream is being set aside."""
+    """Asked again, as the answer demands, while the end of a stream is being set aside."""
 
     def answered() -> str:
         answer = node.ask(f"slave {upstream.host} {PORT} * 0")
@@ -66,9 +66,10 @@ def roles(node: MachineNode) -> set[str]:
 
 
 def check(tree: Tree, sent: list[Sent], *, repeated: bool = False) -> None:
-    """All have what the new master has; it has all that was acknowledged, and what was set aside was not.
+    """All nodes equal the new master; it has every acknowledged message, and none was set aside.
 
-    `repeated`: publishers repeat what was not answered, so the new master may have it too, and acknowledge that.
+    `repeated`: publishers repeat messages that were not answered, so the new master may have them too, and acknowledge
+    those.
     """
     wait_equal(tree.data(), "heir", starts=False)
     held = names_in(tree.nodes["heir"].data)
@@ -112,7 +113,9 @@ def test_the_master_is_killed_and_comes_back(tmp_path: Path) -> None:
 
 
 def test_two_masters_at_once(tmp_path: Path) -> None:
-    """A partition: the publishers still reach both. The one of the lower epoch gives in as soon as it hears."""
+    """A partition: the publishers still reach both. The one of the lower epoch gives in as soon as it learns of the
+    other.
+    """
 
     def lose(tree: Tree) -> None:
         tree.net.partition(["old"], ["heir", "leaf"])

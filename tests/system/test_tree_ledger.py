@@ -33,7 +33,7 @@ def test_what_kept_its_promises_has_no_fault() -> None:
 
 
 def test_a_message_of_an_old_connection_may_come_late() -> None:
-    """Its publisher was not told; what it sent on another connection does not wait for it."""
+    """Its publisher got no answer; messages it sent on another connection do not wait for it."""
     late = {"s": {0: "p/1/0", 1: "q/1/0", 2: "p/1/1", 4: "p/2/5", 5: "p/1/2"}, "t": {0: "q/1/1"}}
     assert faults(SENT, late) == []
 

@@ -1,6 +1,6 @@
 """The publishers, nodes and faults of the tests of replication, on nodes that do not know each other.
 
-Each node has publishers of its own, so that every promise of a single node is held against what they were told.
+Each node has publishers of its own, so that every promise of a single node is held against the answers they got.
 """
 
 from __future__ import annotations

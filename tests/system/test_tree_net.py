@@ -1,4 +1,4 @@
-"""The machines and links that the tests of replication stand on: what they promise, with plain sockets."""
+"""The machines and links that the tests of replication stand on: their promises, tested with plain sockets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.system.tree_net import CannotBuild, Net, batch, has_netem, network
 pytestmark = pytest.mark.system
 
 PORT = 7000
-SILENT_S = 0.3  # without an answer, where one takes a thousandth of that
+SILENT_S = 0.3  # without an answer, which usually takes a thousandth of that
 DELAY_MS = 30
 
 
@@ -148,7 +148,7 @@ def test_a_slow_link(net: Net) -> None:
 
 
 def test_a_link_that_loses_much(net: Net) -> None:
-    """What is sent comes through all the same, whole and in order: TCP sends again."""
+    """Data sent comes through all the same, whole and in order: TCP sends again."""
     net.impair("a", 1, 100.0)
     assert not reaches(net, "a", patience_s=SILENT_S)
     net.impair("a", 1, 5.0)

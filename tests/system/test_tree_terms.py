@@ -1,4 +1,4 @@
-"""A master that was away while another node was promoted learns of it, whoever of the others lives: on real nodes."""
+"""A master that was away while another node was promoted learns of it, whichever of the others lives: on real nodes."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_master_that_returns_gives_in(nodes: tuple[Node, Node, Node]) -> None:
         wait_copied(node, "told", "turned", "both", "later")
 
     one.kill()
-    # Its slave is told of the new master at once, so that nobody follows the one that is away any more.
+    # Its slave gets the new master by a command at once, so that nobody follows the absent one any more.
     tell(three, "promote told")
     slave(two, three, "told")
     # Or it turns by itself, and is replaced before it could pass that on.
@@ -122,7 +122,8 @@ def test_a_master_that_returns_gives_in(nodes: tuple[Node, Node, Node]) -> None:
     assert stat(one, "later")["role"] == "slave" and stat(three, "later")["next_seq"] == "2"
     assert not list(one.data.rglob("later.diverged*"))
 
-    # New streams are still its own, which is told by name; after the command it names they follow as well.
+    # New streams are still its own, which the answer points out by name; after the command it names they follow as
+    # well.
     command = [sys.executable, "-m", "tailrace.cli.main", "tree", f"127.0.0.1:{one.port}"]
     drawn = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     assert "new streams made here are not replicated: make it follow 127.0.0.1:" in drawn, drawn

@@ -1,8 +1,8 @@
 """A master whose machine vanishes without a word: no end of a connection, no reset, packets that nobody answers.
 
-Every client has the addresses of both nodes, and the settings that it has where nobody says anything else. The outage
-is what a program sees: from when the network is cut, right before the other node is promoted, to the next answer or
-message. What the test's own machine stands still for is not counted.
+Every client has the addresses of both nodes, and the settings that it has by default. The outage is what a program
+sees: from when the network is cut, right before the other node is promoted, to the next answer or message. Time that
+the test's own machine stands still is not counted.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Party:
 
 
 class Play:
-    """Publishers that publish while `going` is set, readers and consumers that take what there is until `LAST`."""
+    """Publishers that publish while `going` is set, readers and consumers that take all messages until `LAST`."""
 
     LAST = b"last"
 

@@ -151,7 +151,7 @@ def test_connections_are_spread_and_a_crowded_worker_passes_new_ones_on(node: No
 
 
 def connect_many(node: Node, held: contextlib.ExitStack, how_many: int) -> list[LineClient]:
-    """So many connections, each of which has had an answer."""
+    """`how_many` connections, each of which has had an answer."""
     clients = [held.enter_context(node.client()) for _ in range(how_many)]
     for client in clients:
         assert client.ask("ping") == "ok pong"

@@ -1,6 +1,6 @@
 """Whether nodes hold the same streams, seen from outside: their files are compared frame for frame.
 
-Brokers may run meanwhile. Only what is committed is looked at; what is not there yet is told as missing.
+Brokers may run meanwhile. Only committed messages are looked at; those not there yet are reported as missing.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def streams_of(data: Path) -> dict[str, Extent]:
 
 
 def differences(nodes: Nodes, master: str, *, ends: bool = True, starts: bool = True) -> list[str]:
-    """What is not in a node as it is in the master, a line for each stream and node; none when all are equal.
+    """Differences between nodes and the master, a line for each stream and node; none when all are equal.
 
     Messages that both have must be the same, byte for byte. With `ends` both must end with the same one, with `starts`
     both must begin with the same one.
@@ -110,7 +110,7 @@ def wait_equal(nodes: Nodes, master: str, patience_s: float = PATIENCE_S, *, sta
 
 
 def assert_sound(nodes: Nodes) -> None:
-    """Every file of every node is right: what `tailrace check` says."""
+    """Every file of every node passes `tailrace check`."""
     found = [
         f"{node}: {report.name}: {fault}"
         for node, data in nodes.items()
@@ -192,7 +192,7 @@ def _difference(nodes: Nodes, name: str, node: str, master: str, ends: bool, sta
             return f"{absent} does not have it, and {present} has {_extent(nodes[present], name)}"
         except (StreamDamaged, DirectoryError) as error:
             return f"{node} against {master}: {error}"
-        # The copy first: whatever it has then, the master must have already.
+        # The copy first: the master must already have any message that it has then.
         here, there = (Extent(each.first_seq(), each.next_seq()) for each in (ours, theirs))
         if here.next_seq > there.next_seq or (ends and here.next_seq != there.next_seq):
             return f"{node} has messages {here}, {master} has {there}"
@@ -208,7 +208,7 @@ def _first_difference(ours: StreamReader, theirs: StreamReader, first: int, end:
     for run in _walk(theirs, first, end, master):
         frames = bytearray(len(run.frames))
         ours.read_into(memoryview(frames), run.offset + shift)
-        theirs.next_seq()  # what was read is still what is there
+        theirs.next_seq()  # the bytes read were not replaced meanwhile
         if frames != run.frames:
             return _describe(frames, run, node, master)
     return ""
@@ -226,7 +226,7 @@ def _walk(reader: StreamReader, first: int, end: int, whose: str) -> Iterator[Fr
 
 
 def _describe(frames: bytearray, run: FrameRun, node: str, master: str) -> str:
-    """The first message of a run that another copy has as other bytes, and what is other in it."""
+    """The first message of a run whose bytes differ in another copy, and the difference."""
     offset = 0
     for seq in range(run.seq, run.seq + run.messages):
         length = unpack_header(run.frames, offset).length

@@ -1,4 +1,4 @@
-"""Does to the nodes of a tree what a schedule of faults says."""
+"""Carries out a schedule of faults on the nodes of a tree."""
 
 from __future__ import annotations
 

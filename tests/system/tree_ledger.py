@@ -1,8 +1,8 @@
-"""What publishers were told of their messages, held against what is in the log.
+"""The answers that publishers got for their messages, compared with the log.
 
-A publisher numbers its messages and sends each number once. A message that was not acknowledged is not sent again:
-what follows has a new number. So each number is in the log exactly once when it was acknowledged, at the seq that was
-told; not at all when it was refused; and at most once when nobody knows.
+A publisher numbers its messages and sends each number once. A message that was not acknowledged is not sent again: what
+follows has a new number. So each number is in the log exactly once when it was acknowledged, at the acknowledged seq;
+not at all when it was refused; and at most once when nobody knows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Fate(Enum):
 
 
 class Sent(NamedTuple):
-    """What became of one message. `seq` is -1 where none was told."""
+    """The fate of one message. `seq` is -1 if the answer named none."""
 
     publisher: str
     connection: int
@@ -80,7 +80,7 @@ def _of_known_fate(sent: Sequence[Sent], logs: Names) -> Names:
 
 
 def _wrong_places(sent: Sequence[Sent], logs: Names) -> Iterable[str]:
-    """Acknowledged messages that are not at the seq that was told."""
+    """Acknowledged messages that are not at the acknowledged seq."""
     for message in sent:
         if message.fate is Fate.ACKNOWLEDGED:
             found = logs.get(message.stream, {}).get(message.seq)
@@ -116,7 +116,7 @@ def _wrong_order(logs: Names) -> Iterable[str]:
         for seq in sorted(log):
             connection, _slash, number = log[seq].rpartition("/")
             if not number.isdigit():
-                continue  # told by _wrong_copies
+                continue  # reported by _wrong_copies
             before, seq_before = latest.get(connection, (-1, -1))
             if int(number) < before:
                 yield f"stream {stream}: {log[seq]} is {seq}, behind {connection}/{before}, which is {seq_before}"

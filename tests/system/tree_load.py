@@ -1,7 +1,7 @@
-"""Publishers in processes of their own, entering at every node of a tree, that write down what they were told.
+"""Publishers in processes of their own, entering at every node of a tree, that write down the answers they got.
 
-A publisher sends each message once. What was not acknowledged is not sent again: it goes on with new numbers, on
-another connection if need be. See tree_ledger for what that allows to say of the log.
+A publisher sends each message once. A message that was not acknowledged is not sent again: it goes on with new numbers,
+on another connection if need be. See tree_ledger for the conclusions on the log that this allows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.system.nursery import PUBLISHER, Forked, nursery
 from tests.system.tree_ledger import MARK, Fate, Sent, read_sent
 
 ROOT = Path(__file__).resolve().parents[2]
-KINDS = ("lines", "binary")  # in turn, unless a test says others of PUBLISHERS
+KINDS = ("lines", "binary")  # in turn, unless a test chooses others of PUBLISHERS
 ACKNOWLEDGED = f" {Fate.ACKNOWLEDGED.value} ".encode()
 NOTHING_LOGGED = "nothing of"
 MAY_BE_LOGGED = "may or may not be logged"
@@ -33,13 +33,13 @@ BURST_MOST = 12
 PADDING_MOST_BYTES = 300
 PAUSE_S = 0.02
 RETRY_S = 0.1
-ANSWER_S = 10.0  # a publisher gives a connection up that answers nothing for so long
+ANSWER_S = 10.0  # a publisher gives up a connection that answers nothing for this time
 REPEAT_S = 10.0
 END_S = 60.0
 
 
 class Publisher:
-    """Publishes bursts to one stream after the other until told to end. `connect` uses one connection."""
+    """Publishes bursts to one stream after the other until its end is requested. `connect` uses one connection."""
 
     def __init__(self, spec: Mapping[str, Any], record: TextIO) -> None:
         """`spec`: name, addresses, streams, pause_s, options, answer_s."""
@@ -66,7 +66,7 @@ class Publisher:
         self._record.close()
 
     def connect(self) -> None:
-        """Until told to end. Raises OSError, TailraceError when the connection should be given up."""
+        """Until its end is requested. Raises OSError, TailraceError when the connection should be given up."""
         raise NotImplementedError
 
     def burst(self) -> list[Sent]:
@@ -80,7 +80,7 @@ class Publisher:
         return message.name.encode() + MARK + b"x" * self._dice.randrange(PADDING_MOST_BYTES)
 
     def settle(self, messages: Sequence[Sent]) -> None:
-        """Write down what became of them."""
+        """Write down the fates of these messages."""
         self._record.write("".join(message.line() for message in messages))
         self._record.flush()
 
@@ -119,7 +119,7 @@ class LinePublisher(Publisher):
             raise TimeoutError(str(late)) from None
 
     def _fates(self, messages: list[Sent], answers: list[str]) -> Iterator[Sent]:
-        """What the answers say, in their order; messages that have none stay as they are."""
+        """The fates by these answers, in their order; messages without an answer stay as they are."""
         told = iter([answer for answer in answers if not answer.startswith("err closing")])  # of the connection
         for message in messages:
             answer = next(told, "")
@@ -181,8 +181,8 @@ PUBLISHERS: dict[str, type[Publisher]] = {
 class Load:
     """For the length of a block there is a publisher for each of these names, kinds in turn; `finish` ends them all.
 
-    Each name has the addresses that its publisher knows. `folder`, which is made, keeps what they write down, and what
-    they say of errors.
+    Each name has the addresses that its publisher knows. `folder`, which is made, keeps their records, and their output
+    on errors.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class Load:
         return dict(self._counted)
 
     def wait_for_progress(self, messages: int = 20, patience_s: float = END_S) -> None:
-        """Until so many more messages of each publisher are acknowledged."""
+        """Until `messages` more messages of each publisher are acknowledged."""
         before = self.acknowledged()
 
         def progressed() -> bool:
@@ -250,7 +250,7 @@ class Load:
         wait_for(progressed, f"each of {list(before)} has {messages} more acknowledged", patience_s, step_s=0.1)
 
     def finish(self) -> list[Sent]:
-        """End the publishers when they have their answers; gives what became of all their messages."""
+        """End the publishers when they have their answers; returns the fates of all their messages."""
         for given in self._inputs.values():
             given.close()
         for name, process in self._processes.items():
@@ -293,7 +293,7 @@ def wait_for_end_of_input(publisher: Publisher) -> None:
 
 
 def main() -> None:
-    """One publisher, as the JSON object in the argument says, until standard input ends."""
+    """One publisher, configured by the JSON object in the argument, until standard input ends."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("spec", type=json.loads)
     spec = parser.parse_args().spec

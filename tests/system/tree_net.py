@@ -1,9 +1,10 @@
-"""Several machines on one: networks of their own, joined by a bridge, and links between them that fail when told to.
+"""Several machines on one: networks of their own, joined by a bridge, and links between them that fail on demand.
 
 Each machine is a network namespace with an address, all of them on one bridge, which is in a namespace too. The test
 itself has an address on that bridge, so it reaches every machine. A namespace is held by a thread that lives in it:
-what the thread starts is in it too, and so is every socket that it opens, whoever uses that afterwards. Nothing has a
-name in the file system: when the threads and what they started have ended, the kernel removes all of it.
+processes started by the thread are in it too, and so is every socket that it opens, also when another thread uses it
+afterwards. Nothing has a name in the file system: when the threads and their processes have ended, the kernel removes
+all of it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Value = TypeVar("Value")
 
 
 class CannotBuild(Exception):
-    """Not root, a command is missing, or the kernel said no; the text says which."""
+    """Not root, a command is missing, or the kernel refused; the text names the reason."""
 
 
 class Namespace:
@@ -58,7 +59,7 @@ class Namespace:
         return self._thread.submit(function).result(PATIENCE_S)
 
     def ip(self, *lines: str) -> None:
-        """`ip` with each of these lines. Raises CannotBuild, also where a line is no good."""
+        """`ip` with each of these lines. Raises CannotBuild, also for a bad line."""
         self.within(lambda: batch("ip", *lines))
 
     def close(self) -> None:
@@ -128,7 +129,7 @@ class Net:
     # --- faults -----------------------------------------------------------------------------------------------------
 
     def cut(self, name: str) -> None:
-        """Nothing goes to the machine or comes from it any more; its connections hear nothing."""
+        """Nothing goes to the machine or comes from it any more; its connections receive nothing."""
         self._hub.ip(f"link set {self.machines[name].port} down")
 
     def restore(self, name: str) -> None:
@@ -140,7 +141,9 @@ class Net:
         self.block([pair for a, b in product(left, right) for pair in ((a, b), (b, a))])
 
     def block(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Nothing goes from the first machine of a pair to the second. Ends what was blocked. Raises CannotBuild."""
+        """Nothing goes from the first machine of a pair to the second. Replaces the pairs blocked before. Raises
+        CannotBuild.
+        """
         if shutil.which("nft") is None:
             raise CannotBuild("needs nft (nftables)")
         nft = [
@@ -155,13 +158,13 @@ class Net:
         self._hub.within(lambda: batch("nft", *nft))
 
     def heal(self) -> None:
-        """End the partition, and whatever is blocked."""
+        """End the partition, and all blocking."""
         self._hub.within(lambda: batch("nft", f"add table {PARTITION_TABLE}", f"delete table {PARTITION_TABLE}"))
 
     def impair(self, name: str, delay_ms: int, loss_percent: float) -> None:
-        """Each way, everything takes so much longer, and so much of it is lost.
+        """Each way, every packet takes `delay_ms` longer, and `loss_percent` of them are lost.
 
-        By netem where the kernel has it, and by a relay in between where it has not.
+        By netem if the kernel has it, and otherwise by a relay in between.
         """
         machine = self.machines[name]
         if has_netem():
@@ -178,7 +181,7 @@ class Net:
         if not has_netem():
             self._take_relay(machine)
             return
-        with contextlib.suppress(CannotBuild):  # there was none
+        with contextlib.suppress(CannotBuild):  # not impaired
             self._hub.within(lambda: batch("tc", f"qdisc del dev {machine.port} root"))
             machine.within(lambda: batch("tc", "qdisc del dev eth0 root"))
 
@@ -208,7 +211,7 @@ class Net:
 
 @contextlib.contextmanager
 def network(*names: str) -> Iterator[Net]:
-    """Machines with these names for the length of a block; skips the test where they may not be made."""
+    """Machines with these names for the length of a block; skips the test if they may not be made."""
     if shutil.which("ip") is None:
         pytest.skip("needs ip (iproute2)")
     try:

@@ -16,7 +16,7 @@ from tests.system.tree_net import Machine, Net, network
 
 PORT = 5050
 METRICS_PORT = 5051
-ANSWER_S = 1.0  # a node that answers nothing for so long does not serve
+ANSWER_S = 1.0  # a node that answers nothing for this time does not serve
 LOG_LINES = 60  # of each node, shown when a test fails
 
 PEERS_SECTION = """
@@ -99,9 +99,9 @@ class MachineNode(Node):
 
 
 class Tree:
-    """Nodes by their names, each on a machine of the same name, and who follows whom.
+    """Nodes by their names, each on a machine of the same name, and the upstream of each.
 
-    They follow when `follow` tells them, or of themselves with `configured`: then it is in their configuration.
+    They follow on the command of `follow`, or of themselves with `configured`: then it is in their configuration.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Tree:
         return [name for name, parent in self.parents.items() if parent is not None]
 
     def follow(self, name: str) -> None:
-        """Tell a node to follow its parent, in all streams and from their beginning, if it does not by itself."""
+        """Make a node follow its parent, in all streams and from their beginning, if it does not by itself."""
         if self.configured:
             return
         parent = self.parents[name]
@@ -186,7 +186,9 @@ def growing(
     configured: bool = False,
     kind: type[Tree] = Tree,
 ) -> Iterator[Tree]:
-    """A tree of running nodes for the length of a block. Those that were not configured to follow are told later."""
+    """A tree of running nodes for the length of a block. Those that were not configured to follow get the command
+    later.
+    """
     with network(*parents) as net:
         tree = kind(net, folder, parents, config=config, workers=workers, configured=configured)
         try:

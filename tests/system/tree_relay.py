@@ -20,8 +20,8 @@ ETH_P_ALL = 3
 SOL_PACKET = 263
 PACKET_VNET_HDR = 15
 PACKET_IGNORE_OUTGOING = 23
-FRAME_BYTES_MAX = 1 << 17  # the kernel gives what it has not cut into packets yet
-QUEUE_MAX = 10_000  # frames on their way; what comes on top of them is lost
+FRAME_BYTES_MAX = 1 << 17  # the kernel gives data not yet cut into packets
+QUEUE_MAX = 10_000  # frames on their way; those beyond are lost
 
 
 def tap(interface: str) -> socket.socket:

@@ -1,4 +1,4 @@
-"""A file system in a loop device that can lose its power: what it had not written by then is gone.
+"""A file system in a loop device that can lose its power: data not written by then are gone.
 
 For a process of root in a mount namespace of its own (`with_own_mounts`).
 """
