@@ -1,1 +1,1 @@
-"""This node as an upstream: the nodes that follow it, and what they hold."""
+"""This node as an upstream: the nodes that follow it, and how far they hold its streams."""

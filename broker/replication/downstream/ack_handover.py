@@ -23,7 +23,7 @@ LOST_TEXT: Final = "logged, but the worker that waited for other nodes to hold i
 
 
 def hand_over(owner: Owner, call: Callable[[bytes, str, CallArgs, OnResult], None]) -> Callable[[], None]:
-    """Take the waits from an owner that still has its logs; what it gives back asks its successor, by `call`."""
+    """Take the waits from an owner that still has its logs; the returned function asks its successor, by `call`."""
     waits = [(wait, owner.roles.epoch(wait.batch.name)) for wait in owner.replicas.take_waits()]
 
     def ask() -> None:
@@ -47,8 +47,8 @@ def _answer(wait: ReplicaWait) -> OnResult:
 
 
 def wait_on(owner: Owner, args: CallArgs, done: OnResult) -> None:
-    """[stream, first seq, messages, epoch, nodes]: `done` hears how many subscribers there are once so many nodes hold
-    the messages that the predecessor logged, or Refused.
+    """[stream, first seq, messages, epoch, nodes]: `done` gets the number of subscribers once N nodes hold the
+    messages that the predecessor logged, or Refused.
     """
     name, first_seq, count, epoch, replicas = args
     try:
@@ -68,7 +68,7 @@ def wait_on(owner: Owner, args: CallArgs, done: OnResult) -> None:
 
 
 class _HandedOverWait:
-    """Hears for the predecessor how its batch went."""
+    """Receives the outcome of a batch for the predecessor."""
 
     __slots__ = ("_done",)
 

@@ -1,6 +1,6 @@
-"""What a node may ask of the owner of a stream at another node, and what it believes of the answers.
+"""The requests that a node may send to the owner of a stream at another node, and the checks of the answers.
 
-A request is checked here, as a client's is where it enters (`protocol.consuming_readers`). A value goes to one of this
+A request is checked here, as a client's is on entry (`protocol.consuming_readers`). A value goes to one of this
 node's own clients, so it is checked here too.
 """
 
@@ -147,7 +147,7 @@ def _given(request: c.Get) -> ResultShape:
 
 
 def _expected(request: MemberRequest) -> ResultShape:
-    """What this request can return."""
+    """The shape of this request's result."""
     return _given(request) if isinstance(request, c.Get) else _DEEDS.get(request.do, _NOTHING)
 
 
@@ -164,7 +164,7 @@ def pack_request(request: MemberRequest) -> bytes:
 
 
 def read_request(stream: bytes, verb: str, packed: bytes) -> MemberRequest:
-    """Raises Refused if this is no request about this stream."""
+    """Raises Refused if this is not a request about this stream."""
     if verb not in c.REQUEST_VERBS:
         raise Refused(Code.UNSUPPORTED, f"another node may ask for one of {', '.join(sorted(c.REQUEST_VERBS))}")
     try:
@@ -177,7 +177,7 @@ def read_request(stream: bytes, verb: str, packed: bytes) -> MemberRequest:
 
 
 def pack_value(request: MemberRequest, value: Any) -> bytes:
-    """Raises Refused (`size`) for what is more than the asker takes."""
+    """Raises Refused (`size`) if the value is more than the asker takes."""
     packed: bytes = msgpack.packb(value)
     limit = _expected(request).bytes_max
     if len(packed) > limit:
@@ -186,7 +186,7 @@ def pack_value(request: MemberRequest, value: Any) -> bytes:
 
 
 def read_value(request: MemberRequest, packed: bytes) -> Any:
-    """The value of this request. Raises ValueError for what it cannot return."""
+    """The value of this request. Raises ValueError for a value that it cannot return."""
     expected = _expected(request)
     value = None if len(packed) > expected.bytes_max else _unpacked(packed, expected.elements_max, MAP_ELEMENTS_MAX)
     if not expected.fits(value):
@@ -195,7 +195,7 @@ def read_value(request: MemberRequest, packed: bytes) -> Any:
 
 
 def _unpacked(packed: bytes, array_max: int, map_max: int) -> Any:
-    """None for what cannot be unpacked. `array_max`, `map_max`: the most elements of one."""
+    """The value; None if it cannot be unpacked. `array_max`, `map_max`: the most elements of one."""
     try:
         return msgpack.unpackb(packed, raw=False, strict_map_key=True, max_array_len=array_max, max_map_len=map_max)
     except (ValueError, TypeError, msgpack.UnpackException):

@@ -1,7 +1,7 @@
-"""The names of all streams of the node, for other nodes that follow whatever begins with a prefix.
+"""The names of all streams of the node, for other nodes that follow all names with a prefix.
 
-Each owner is asked for what its worker has not heard yet, as soon as the board shows that it has more. Names come in
-the order in which the owner learnt them, so "not heard yet" is a place in that order; it counts for one owner only.
+Each owner is asked for the names that this worker does not know yet, as soon as the board shows that it has more. Names
+come in the order in which the owner learnt them, so "not known yet" is a place in that order, for one owner only.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class NameCatalog:
 
     @property
     def watched(self) -> bool:
-        """Whether anybody wants to hear of new streams, and so whether `tick` has anything to look for."""
+        """Whether any node watches for new streams, and so whether `tick` has anything to look for."""
         return bool(self._watches)
 
     def tick(self) -> None:
@@ -142,7 +142,7 @@ class NameCatalog:
                 self._names.append(name)
 
     def _serve(self, watch: NameWatch) -> bool:
-        """Look at some names; whether there are more that can be told now."""
+        """Look at some names; whether there are more that can be sent now."""
         client = watch.client
         if client.closed or len(client.out) >= UNSENT_MAX_BYTES:
             return False

@@ -1,7 +1,7 @@
 """All nodes that follow streams through this worker: between their connections and the streams' owners.
 
-What they hold goes to the owners once a turn, the latest of each; how a stream stands comes from its owner when that
-changes. An owner that is new is told everything again, and asked.
+Their positions go to the owners once a turn, the latest of each; the state of a stream comes from its owner when it
+changes. A new owner is sent all positions again, and asked for the states.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class FollowerRegistry:
         self._connections = count(1)
         self._noted: set[tuple[()] | tuple[str, int]] = set()  # where followers are that were written down
         self._of: dict[bytes, dict[ReplicaFeed, None]] = {}
-        self._held: dict[tuple[bytes, int, str], ReplicaFeed] = {}  # to be told to the owners in this turn
-        self._changed: dict[bytes, None] = {}  # streams of this worker, of which there is news to be told
+        self._held: dict[tuple[bytes, int, str], ReplicaFeed] = {}  # to be sent to the owners in this turn
+        self._changed: dict[bytes, None] = {}  # streams of this worker, of which there is news to be sent
         self._wanted: deque[tuple[WorkerLink, bytes]] = deque()  # subscribers to changes: sibling, stream here
 
     def admit(self, follower: FollowerSession) -> int:
@@ -130,7 +130,7 @@ class FollowerRegistry:
         self._send(slot, sibling.pack_gone(connection, rows))
 
     def flush(self) -> None:
-        """At the end of a turn: tell the owners what is held, and the other workers what has changed."""
+        """At the end of a turn: send the positions to the owners, and changed states to the other workers."""
         if self._held:
             self._flush_held()
         if self._changed:
@@ -140,7 +140,7 @@ class FollowerRegistry:
 
     @property
     def busy(self) -> bool:
-        """Whether there is more to be told than one turn tells."""
+        """Whether there is more to be sent than one turn sends."""
         return bool(self._changed or self._wanted)
 
     def _flush_held(self) -> None:
@@ -157,7 +157,7 @@ class FollowerRegistry:
                 self._send(slot, sibling.pack_held(rows[start : start + HELD_ROWS_MAX]))
 
     def _send(self, slot: int, envelope: bytes) -> None:
-        """While the slot has no owner nothing is said: its next one is told everything."""
+        """While the slot has no owner nothing is sent: its next one is sent everything."""
         link = self._links.link_to(slot)
         if link is not None:
             link.queue(envelope)
@@ -171,8 +171,8 @@ class FollowerRegistry:
     def owner_is(self, link: WorkerLink) -> None:
         """The slot at the other end has a new owner, which knows nothing of the followers here.
 
-        It is asked past the route to it, where what its predecessor has not answered comes first: that may be waiting
-        for what is told here.
+        It is asked past the route to it, in which the requests that its predecessor has not answered come first: those
+        may be waiting for the positions sent here.
         """
         names = [name for name in self._of if self._slot_of(name) == link.slot]
         for start in range(0, len(names), LINEAGES_MAX):
@@ -193,7 +193,7 @@ class FollowerRegistry:
         following.follower.hear_news(following, found)
         if other_line and following in self._of.get(
             following.name, ()
-        ):  # what was told before counts for nothing there; what is still followed is as it was
+        ):  # the owner has dropped earlier positions; streams still followed are unchanged
             for node in following.rows:
                 self.tell_held(following, node)
 
@@ -211,7 +211,7 @@ class FollowerRegistry:
             self._changed[name] = None
 
     def _flush_news(self) -> None:
-        """Of a part of them, where they are many: a stream may have to be opened for this."""
+        """Send a part of the news if there is much: a stream may have to be opened for this."""
         if not self._owner.catalog.owning:
             self._changed.clear()
             return
@@ -224,8 +224,8 @@ class FollowerRegistry:
                 self._links.touch(link)
 
     def want(self, link: WorkerLink, names: list[bytes]) -> None:
-        """Nodes follow these streams of this worker through a sibling, which is to hear of them: at once of those that
-        are open, and so in use.
+        """Nodes follow these streams of this worker through a sibling, which is to get their states: at once for
+        those that are open, and so in use.
         """
         found = self._owner.catalog.open
         self._tell_wanted(link, [name for name in names if name in found])
@@ -245,5 +245,5 @@ class FollowerRegistry:
 
 
 def _some(row: Sized, take: Callable[[], _Item]) -> list[_Item]:
-    """What is taken from a row until it is empty, or a slice of it is."""
+    """Take items from a row until it is empty, or SLICE_STREAMS are taken."""
     return [take() for _ in range(min(len(row), SLICE_STREAMS))]

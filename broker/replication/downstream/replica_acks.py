@@ -1,8 +1,8 @@
-"""Who holds how much of a stream below this node, as its owner has been told, and the publishes that wait for that.
+"""How far each node below this one holds a stream, as reported to its owner, and the publishes that wait for that.
 
-Pure: no clock, no socket. A row is one node's word, which came down one way (`Via`: the worker that serves the
-follower, and the number of the follower's connection there) and is withdrawn with it. A node that comes back another
-way counts once, with what it said last.
+Pure: no clock, no socket. A row is one node's report, which came one way (`Via`: the worker that serves the follower,
+and the number of the follower's connection there) and is withdrawn with it. A node that comes back another way counts
+once, with its last report.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ReplicaPosition(NamedTuple):
 
 
 class ReplicaWait(NamedTuple):
-    """A batch whose messages end before `end_seq`, logged here, to be told when enough nodes hold it."""
+    """A batch whose messages end before `end_seq`, logged here, to be notified when enough nodes hold it."""
 
     end_seq: int
     first_seq: int
@@ -40,9 +40,10 @@ class ReplicaWait(NamedTuple):
 
 
 class ReplicaAcks:
-    """Of one stream. `line` tells what was said before its end was last set aside from what was said since.
+    """The positions of one stream's copies. `line` separates reports from before its end was last set aside from later
+    ones.
 
-    end_seq: where the stream ends here, as far as known without opening it.
+    end_seq: the end of the stream here, as far as known without opening it.
     """
 
     __slots__ = ("_waits", "end_seq", "line", "nodes")
@@ -53,10 +54,10 @@ class ReplicaAcks:
         self.nodes: dict[str, ReplicaPosition] = {}
         self._waits: dict[int, deque[ReplicaWait]] = {}  # by the number of nodes, each in the order of the log
 
-    # --- what nodes say ---------------------------------------------------------------------------------------------
+    # --- reports of nodes ---------------------------------------------------------------------------------------------
 
     def tell(self, node: str, held: ReplicaPosition) -> bool:
-        """Take a node's word; whether it is news."""
+        """Store a node's report; whether it is news."""
         known = self.nodes.get(node)
         if known == held or (known is None and len(self.nodes) >= NODES_MAX):
             return False
@@ -64,14 +65,14 @@ class ReplicaAcks:
         return True
 
     def withdraw(self, node: str, via: tuple[int, ...]) -> list[str]:
-        """Forget what came by `via`, or by a way that begins so, of one node or of all (""); which nodes they were."""
+        """Drop reports that came by `via`, or a way that begins so, of one node or of all (""); returns the nodes."""
         lost = [each for each, held in self.nodes.items() if node in ("", each) and held.via[: len(via)] == via]
         for each in lost:
             del self.nodes[each]
         return lost
 
     def cut(self, line: int) -> None:
-        """The stream's end was set aside: nobody is known to hold anything of what it will be."""
+        """The stream's end was set aside: no node is known to hold anything of its new line."""
         self.line = line
         self.nodes.clear()
 
@@ -80,7 +81,7 @@ class ReplicaAcks:
         return sum(1 for held in self.nodes.values() if held.next_seq >= end_seq)
 
     def held_seq(self, replicas: int) -> int:
-        """Messages before this are held by so many nodes."""
+        """Messages before this are held by `replicas` nodes."""
         if len(self.nodes) < replicas:
             return 0
         return sorted((held.next_seq for held in self.nodes.values()), reverse=True)[replicas - 1]

@@ -1,4 +1,4 @@
-"""What a stream's owner says of it to the workers that serve its followers.
+"""The state of a stream that its owner sends to the workers that serve its followers.
 
 `follow` is a verb of `broker.streams.owner_calls`.
 """
@@ -26,9 +26,9 @@ LINEAGES_MAX = 256
 
 
 class ReplicaState(NamedTuple):
-    """A node's copy of a stream: its role, its terms, the node ids from this one up to the master, what it keeps.
+    """A node's copy of a stream: its role, its terms, the node ids from this one up to the master, its kept seqs.
 
-    line: goes with what is said of who holds the stream, see `broker.replication.downstream.replica_acks`.
+    line: goes with the reports of nodes that hold the stream, see `broker.replication.downstream.replica_acks`.
     """
 
     role: str
@@ -40,7 +40,7 @@ class ReplicaState(NamedTuple):
     contacts: tuple[str, ...] = ()  # addresses of former upstreams that do not know of the latest term yet
 
     def told(self) -> tuple[str, History, tuple[str, ...], tuple[str, ...]]:
-        """What followers hear when it changes."""
+        """The parts whose changes are sent to followers."""
         return self.role, self.history, self.path, self.contacts
 
 
@@ -67,8 +67,8 @@ def of(owner: Owner, name: bytes) -> ReplicaState:
 def follow(owner: Owner, args: CallArgs) -> list[Any]:
     """[stream, the follower's highest term: epoch, master] -> lineage. The stream is made when it is not there.
 
-    A master of an earlier epoch than the follower knows gives in before it answers. Of the same epoch it stays: whoever
-    follows has been told to, be it a former master or one with a copy of another stream of that name; two masters of
+    A master of an earlier epoch than the follower knows gives in before it answers. Of the same epoch it stays: the
+    follower acts on a command, be it a former master or one with a copy of another stream of that name; two masters of
     one epoch settle it when one claims the stream.
     """
     name, epoch, _master = args
@@ -81,7 +81,7 @@ def follow(owner: Owner, args: CallArgs) -> list[Any]:
 
 
 def lineages(owner: Owner, names: Sequence[bytes]) -> list[tuple[bytes, list[Any]]]:
-    """Of those of the streams that can be told, as `sibling.pack_news` takes them."""
+    """The states of those of the streams that can be read, as `sibling.pack_news` takes them."""
     found: list[tuple[bytes, list[Any]]] = []
     for name in names:
         try:

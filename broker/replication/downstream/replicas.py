@@ -1,7 +1,7 @@
-"""An owner's account of the nodes below this one: what they hold of its streams, and who waits for that.
+"""An owner's account of the nodes below this one: how far they hold its streams, and who waits for that.
 
-Rows come from this worker's own followers and, as HELD and GONE, from those of its siblings. A row says in which line
-of the stream it was true, so that what was under way while the end of the stream was set aside counts for nothing.
+Rows come from this worker's own followers and, as HELD and GONE, from those of its siblings. A row carries the line of
+the stream in which it was true, so that rows under way while the end of the stream was set aside are ignored.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ class Replicas:
         self._on_held = on_held
         self._clock = clock
         self._waiting: dict[bytes, ReplicaAcks] = {}
-        self._lines = count(time.monotonic_ns())  # never the same twice, whatever process owns the stream next
+        self._lines = count(time.monotonic_ns())  # never the same twice, even if another process owns the stream next
 
     def holders(self, name: bytes) -> ReplicaAcks:
-        """Of a stream; from here on an account is kept of it."""
+        """The account of a stream; kept from here on."""
         holders = self.streams.get(name)
         if holders is None:
             holders = self.streams[name] = ReplicaAcks(next(self._lines))
         return holders
 
     def held_below(self, name: bytes) -> list[tuple[str, int, int]]:
-        """Rows of (node, next seq, synced seq): what the nodes below this one hold of a stream."""
+        """Rows of (node, next seq, synced seq): how far the nodes below this one hold a stream."""
         holders = self.streams.get(name)
         return [(node, *held[:2]) for node, held in holders.nodes.items()] if holders else []
 
-    # --- what nodes say ---------------------------------------------------------------------------------------------
+    # --- reports of nodes ---------------------------------------------------------------------------------------------
 
     def held(self, slot: int, generation: int, rows: Iterable[HeldRow]) -> None:
-        """The worker `generation` of `slot` passes on what its followers say."""
+        """The worker `generation` of `slot` passes on the reports of its followers."""
         for name, line, connection, node, next_seq, synced_seq in rows:
             holders = self.streams.get(name)
             if holders is None or holders.line != line:
@@ -65,7 +65,7 @@ class Replicas:
                 self._on_held(name)
 
     def gone(self, slot: int, generation: int, connection: int, rows: Iterable[tuple[bytes, str]]) -> None:
-        """These nodes, of which a connection had told, are not below it any more. No rows: the connection is closed."""
+        """These nodes, reported by a connection before, are not below it any more. No rows: it is closed."""
         via = (slot, generation, connection)
         told = list(rows)
         for name, node in told:
@@ -86,7 +86,7 @@ class Replicas:
             self._on_held(name)
 
     def _withdraw(self, name: bytes, node: str, via: tuple[int, ...]) -> None:
-        """Of one node, or of all ("")."""
+        """Drop the reports of one node, or of all ("")."""
         holders = self.streams.get(name)
         if holders is not None and holders.withdraw(node, via):
             self._on_held(name)
@@ -104,14 +104,14 @@ class Replicas:
         return sum(holders.waiting for holders in self._waiting.values())
 
     def full(self, name: bytes) -> bool:
-        """Whether so many publishes to a stream wait that no more may be logged to wait too."""
+        """Whether the bound on waiting publishes to a stream is reached, so that no more may be logged to wait too."""
         holders = self._waiting.get(name)
         return holders is not None and holders.full
 
     def wait(self, batch: StreamBatch, first_seq: int, timeout_s: float | None = None, *, begin_seq: int = 0) -> None:
-        """The batch is logged here from `first_seq` on: tell it when `batch.replicas` nodes hold it, or in time.
+        """The batch is logged here from `first_seq` on: notify it when `batch.replicas` nodes hold it, or in time.
 
-        `begin_seq`: where the present term begins. A repeat from an earlier one is held by nodes that have got so far.
+        `begin_seq`: where the present term begins. A repeat from an earlier one is held by nodes that have reached it.
         """
         holders = self._waiting[batch.name] = self.holders(batch.name)
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
@@ -121,7 +121,7 @@ class Replicas:
         self._answer_due(batch.name, holders)
 
     def expire(self) -> None:
-        """From the timer: tell those that have waited too long."""
+        """From the timer: answer those that have waited too long."""
         now_s = self._clock()
         for name, holders in list(self._waiting.items()):
             for wait in holders.take_expired(now_s):
@@ -134,13 +134,13 @@ class Replicas:
             self._note_waiting(name, holders)
 
     def refuse(self, name: bytes, text: str) -> None:
-        """Whoever waits for nodes to hold this stream need wait no more."""
+        """Answer all that wait for nodes to hold this stream: they need not wait any more."""
         holders = self._waiting.pop(name, None)
         for wait in holders.take_all() if holders is not None else ():
             wait.batch.unreplicated(wait.first_seq, text)
 
     def take_waits(self) -> list[ReplicaWait]:
-        """All that wait, who are somebody else's to tell from now on."""
+        """Remove and return all waits; the caller must answer them from now on."""
         waiting, self._waiting = self._waiting, {}
         return [wait for holders in waiting.values() for wait in holders.take_all()]
 

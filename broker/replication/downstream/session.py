@@ -1,8 +1,8 @@
 """A node that follows streams of this one, as the worker sees it that serves its connection.
 
-FOLLOW is a subscription whose subscriber says what its copy ends with. Where that is what is here too, frames follow;
-else the follower hears how the two stand and sees to it. What it and the nodes below it hold goes on to the streams'
-owners.
+FOLLOW is a subscription whose subscriber sends the end of its copy. If that agrees with the stream here, frames follow;
+else the follower is sent how the two stand and mends its copy. Reports of the messages that it and the nodes below it
+hold go on to the streams' owners.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class NodeServices:
 
 
 class StreamSource(Protocol):
-    """What is looked at of the stream here: a `shard.reader.StreamReader`."""
+    """The part used of the reader of the stream here, a `shard.reader.StreamReader`."""
 
     def first_seq(self) -> int: ...
 
@@ -81,7 +81,7 @@ class StreamSource(Protocol):
 
 
 class ReplicaFeed:
-    """A stream that is followed. rows: by node, what it was last said to hold (next seq, synced seq)."""
+    """A stream that is followed. rows: by node, its last report of the messages it holds (next seq, synced seq)."""
 
     __slots__ = ("cursor", "follower", "lineage", "name", "number", "rows")
 
@@ -97,7 +97,7 @@ class ReplicaFeed:
 
 
 class FollowerSession:
-    """`node` and `address` as its HELLO said; `connection` tells it from others of this worker. here: this node."""
+    """`node` and `address` as in its HELLO; `connection`: its number, unique in this worker. here: this node."""
 
     __slots__ = (
         "_called",
@@ -116,7 +116,7 @@ class FollowerSession:
     def __init__(self, client: BinaryClient, here: NodeServices, node: str, address: str) -> None:
         """`address` may be without a host, which is then where the connection comes from.
 
-        `trusted`: the connection has proven that it is another node's. Nothing else that it says is believed.
+        `trusted`: the connection has proven that it is another node's. Without that none of its reports is believed.
         """
         self.client = client
         self.here = here
@@ -150,7 +150,7 @@ class FollowerSession:
 
     @property
     def claimed_address(self) -> tuple[()] | tuple[str, int]:
-        """Where the node listens, if it says so and may be followed there."""
+        """The address of the node, if it sent one and may be followed there."""
         return split_address(self.address) if self.address and self._may_be_followed() else ()
 
     def _may_be_followed(self) -> bool:
@@ -179,16 +179,16 @@ class FollowerSession:
         services, name = client.services, message.stream
 
         def ask() -> None:
-            with suppress(StorageError, OSError):  # it may have to be made first, and says itself what is wrong
+            with suppress(StorageError, OSError):  # it may have to be made first; the call below reports errors
                 services.readers.get(name)
-            # What the owner says is taken at once: news of what changes later come to those that follow.
+            # The owner's answer is taken at once: news of later changes come to those that follow.
             services.router.call(name, "follow", args, lambda value: self._answered(message, value), client)
 
         self.here.subscribing.after_opening(client, name, ask)
         client.note_awaited()
 
     def _answered(self, message: r.Follow, value: Any) -> None:
-        """The owner has said how the stream stands, or why it cannot be followed."""
+        """The owner has answered with the state of the stream, or why it cannot be followed."""
         client, number = self.client, message.id
         if client.closed or client.asked.get(number) is not message:
             return  # closed, or unsubscribed, meanwhile
@@ -204,7 +204,7 @@ class FollowerSession:
             client.refuse_request(Op.FOLLOW, number, refused.code, refused.text)
 
     def _place(self, message: r.Follow, found: ReplicaState) -> None:
-        """Answer, and let frames follow where they can. Raises Refused."""
+        """Answer, and let frames follow if they can. Raises Refused."""
         client, services, name = self.client, self.client.services, message.stream
         if client.lingering_since_s:
             raise Refused(Code.CLOSING, "CLOSE has come before this was answered")
@@ -237,7 +237,7 @@ class FollowerSession:
         self._say(following.number, "news", 0, found)
 
     def tell_ends(self) -> None:
-        """Where the streams end that are still to be sent, some of them. Who does not read hears nothing for now."""
+        """Send the ends of some streams that are still behind. A node that does not read gets nothing for now."""
         client = self.client
         if client.out:
             return
@@ -250,7 +250,7 @@ class FollowerSession:
         role, history, path, first_seq, next_seq, _line, contacts = found
         self.client.say(pack(r.Followed(number, state, start_seq, first_seq, next_seq, role, history, path, contacts)))
 
-    # --- what is held below -----------------------------------------------------------------------------------------
+    # --- reports from below -----------------------------------------------------------------------------------------
 
     def hear_held(self, message: r.Held) -> None:
         """Rows of streams that are followed no more were on their way when that ended."""
@@ -276,7 +276,7 @@ class FollowerSession:
                 followers.tell_held(following, node)
 
     def _wrong_row(self, following: ReplicaFeed, node: str, next_seq: int, synced_seq: int) -> str:
-        """What cannot be true of a HELD; "" for one that can."""
+        """Why a HELD cannot be true; "" if it can."""
         name, sent_seq = following.name.decode(), following.cursor.seq
         if next_seq > sent_seq or synced_seq > next_seq:
             what = f"{node} held messages before {next_seq} and had those before {synced_seq} on its disk"
@@ -285,7 +285,7 @@ class FollowerSession:
             return f"HELD: {name}: it says that {node}, which is this node, follows it"
         return ""
 
-    # --- what else nodes say ----------------------------------------------------------------------------------------
+    # --- other messages of nodes --------------------------------------------------------------------------------------
 
     def watch(self, message: r.Watch) -> None:
         if not self.trusted:
@@ -299,8 +299,8 @@ class FollowerSession:
         self.here.catalog.watch(self.client, message.id, message.prefix)
 
     def claim(self, message: r.Claim) -> None:
-        """The peer is the master of a stream now, or follows who is; whoever has been that gives in, and follows the
-        peer where it listens.
+        """The peer is the master of a stream now, or follows the master; the former master gives in, and follows
+        the peer at its address.
         """
         client, number = self.client, message.id
         if not self._admits(Op.CLAIM, number, message.stream):
@@ -363,7 +363,7 @@ class FollowerSession:
         return all(may(Right.ADMIN, name) or (self.trusted and may(Right.NODE, name)) for name in names)
 
     def call(self, message: r.Call) -> None:
-        """What the stream's owner says is answered when it says it; until then the connection may end all the same."""
+        """The owner's answer is sent when it comes; until then the connection may end all the same."""
         number = message.id
         try:
             if not (self.trusted and self.client.may(Right.NODE, message.stream)):
@@ -403,13 +403,13 @@ class FollowerSession:
         self.client.say(pack(r.Returned(number, None, refused.code, refused.text)))
 
     def end_calls(self) -> None:
-        """The connection is to end: who called asks whoever comes next, which may be told the same."""
+        """The connection is to end: the callers ask the next worker, which may be sent the same request."""
         called, self._called = self._called, {}
         for number in called:
             self._return_refusal(number, Refused(Code.UNAVAILABLE, LEAVING_TEXT))
 
     def _awaiting(self, answer: Callable[[Any], None]) -> Callable[[Any], None]:
-        """`answer`, for as long as somebody is there to hear it."""
+        """`answer`, while the connection is open to take it."""
         self.awaited += 1
         self.client.note_awaited()
 
@@ -423,7 +423,7 @@ class FollowerSession:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def end(self, following: ReplicaFeed, code: Code, text: str) -> None:
-        """This stream cannot be followed any more; its follower is told why."""
+        """This stream cannot be followed any more; its follower gets the reason."""
         client, cursor = self.client, following.cursor
         client.cursors.pop(following.number, None)
         client.services.fanout.end(cursor)
@@ -455,9 +455,9 @@ def _host_of(address: str) -> str:
 
 
 def compare(copy: r.Follow, original: StreamSource, history: History, end_seq: int) -> tuple[r.FollowState, int]:
-    """How a copy stands to the stream here, and the seq from which it goes on, 0 where it does not.
+    """How a copy stands to the stream here, and the seq from which it goes on, 0 if it does not.
 
-    `history`, `end_seq`: as the owner told. Raises what the original raises.
+    `history`, `end_seq`: from the owner. Raises what the original raises.
     """
     first_seq, next_seq = original.first_seq(), original.next_seq()
     if copy.last is None:
@@ -467,13 +467,13 @@ def compare(copy: r.Follow, original: StreamSource, history: History, end_seq: i
     last_seq = copy.next_seq - 1
     if last_seq >= first_seq:
         same = (original.entry(last_seq).epoch, original.frame_crc(last_seq)) == copy.last
-    else:  # that message is not kept here: what is known is the term it had
+    else:  # that message is not kept here: only its term is known
         same = epoch_at(history, last_seq) in (0, copy.last[0])
     return ("following", max(copy.next_seq, first_seq)) if same else ("parted", 0)
 
 
 def _start_seq(start: From, original: StreamSource, end_seq: int) -> int:
-    """Where a copy without a message begins."""
+    """The seq at which a copy without a message begins."""
     if start.kind == "new":
         return max(end_seq, original.first_seq())
     if start.kind == "seq":

@@ -1,1 +1,1 @@
-"""What this node is to each stream: master or slave, in which term, by which rule."""
+"""The role of this node for each stream: master or slave, in which term, by which rule."""

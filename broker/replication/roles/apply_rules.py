@@ -59,7 +59,7 @@ def followed(owner: Owner, args: CallArgs) -> None:
 
 
 class RuleOutcome(NamedTuple):
-    """What became of a command for many streams. `code` and `text`: why the first of those that failed did."""
+    """The outcome of a command for many streams. `code` and `text`: why the first of those that failed did."""
 
     changed: int
     failed: int = 0
@@ -144,7 +144,7 @@ class RuleApplication:
         self._told_s = time.monotonic()
 
     def hold_up(self) -> None:
-        """Whoever gave the command waits for its answer anyway."""
+        """Nothing to do: the sender of the command waits for its answer anyway."""
 
     def go_on(self) -> None:
         """As `hold_up`."""

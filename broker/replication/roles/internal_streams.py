@@ -1,8 +1,8 @@
-"""The companions of a stream X, `$cursor/X` and `X/$dead`: what a node is to them it is because of what it is to X.
+"""The companions of a stream X, `$cursor/X` and `X/$dead`: a node's role for them follows from its role for X.
 
-A companion has terms of its own, and its .meta says them and nothing else. Its role and its upstream are X's, at every
+A companion has terms of its own, and its .meta holds them and nothing else. Its role and its upstream are X's, at every
 moment: so no command and no crash leaves a node that hands out the messages of a stream whose consumers it does not
-know, and a claim of X is one of its companions too. A term of X is no later than the companion's, so that one that
+know, and a claim of X is one of its companions too. A term of X is never later than the companion's, so that one that
 is made on a new master is not taken for one of an earlier master.
 """
 
@@ -24,13 +24,13 @@ class InternalStreams:
         self._of: dict[bytes, list[bytes]] = {}
 
     def note(self, names: Iterable[bytes]) -> None:
-        """These streams are there now; those that are no companions are passed over."""
+        """These streams are there now; those that are not companions are passed over."""
         for name in names:
             if is_companion(name):
                 self._of.setdefault(base_of(name), []).append(name)
 
     def drop(self, name: bytes) -> None:
-        """A stream is no more, and its companions are not either."""
+        """A stream is gone, and so are its companions."""
         self._of.pop(name, None)
 
     def of(self, name: bytes) -> tuple[bytes, ...]:
@@ -54,5 +54,5 @@ def with_role_of(base: StreamMeta, own: StreamMeta) -> StreamMeta:
 
 
 def own_part(meta: StreamMeta) -> StreamMeta:
-    """What is written down of a companion."""
+    """The part of a companion's metadata that is written to the disk."""
     return replace(meta, role=Role.MASTER, upstream=None, contacts=(), term_master="")

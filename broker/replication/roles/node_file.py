@@ -1,4 +1,4 @@
-"""DATA/replication.json: what commands said of many streams at once, and whether other nodes have copies.
+"""DATA/replication.json: the commands about many streams at once, and whether other nodes have copies.
 
 A node without the file has no rules and never had a slave. The file is replaced whole and is on the disk before a
 command is answered. The worker of slot 0 alone writes it; each worker reads it.
@@ -46,7 +46,7 @@ class NodeFile:
 
 
 def read_node_file(directory: Path) -> NodeFile:
-    """What the data directory's file says; nothing where there is none. Raises DirectoryError when it is damaged."""
+    """Read the data directory's file; empty without a file. Raises DirectoryError if it is damaged."""
     try:
         with open(directory / NODE_FILE, "rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)

@@ -57,7 +57,7 @@ def shown_end(end: CopyEnd, *, with_master: bool) -> str:
 
 @dataclass(slots=True)
 class Findings:
-    """What the nodes of the tree have said.
+    """The answers of the nodes of the tree, summed up.
 
     ahead: of each stream the node with the most, if that is more than here; `known`: the highest term of each stream
     that any of them knows, `begun`: that one of them is the master in.
@@ -68,7 +68,7 @@ class Findings:
     begun: dict[str, int] = field(default_factory=dict)
 
     def compare(self, mine: Sequence[CopyEnd], told: Told, address: str) -> None:
-        """Take the ends that a node has told. `mine`: those of the same streams here."""
+        """Take the ends that a node has sent. `mine`: those of the same streams here."""
         here = {end.stream: end for end in mine}
         for theirs in told.ends:
             name = theirs.stream
@@ -133,7 +133,7 @@ class PromotionCheck:
         self._go_on()
 
     def _find(self, named: Iterable[NodeAddress]) -> None:
-        """Ask those of these nodes that have not been asked yet. One that refuses at once is heard of within this."""
+        """Ask those of these nodes that have not been asked yet. One that refuses at once calls back within this."""
         self._busy = True
         for where in named:
             if where not in self._asked and len(self._asked) < NODES_MAX:
@@ -207,9 +207,9 @@ class PromotionCheck:
 
 
 def named_by(links: Iterable[NodeLink], asked_host: str) -> list[NodeAddress]:
-    """Where the nodes at the other ends of these links listen, as far as the links say.
+    """The addresses of the nodes at the other ends of these links, as far as the links carry them.
 
-    What a node at another host calls its loopback is on that host.
+    A loopback address from a node at another host means that host.
     """
     found = []
     for link in links:

@@ -1,7 +1,7 @@
-"""What is written down of streams on its way to the disk: the helper thread writes it, never the loop.
+"""Streams' metadata on its way to the disk: the helper thread writes it, never the loop.
 
-All that is written down in one turn, and while the files before it are under way, goes to the disk together. Whoever
-waits for it is told in the loop.
+All metadata set in one turn, and while the files before it are under way, goes to the disk together. Those that wait
+for it are called in the loop.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class RoleWriter:
             done(None)
 
     def flush(self) -> None:
-        """Hand what was gathered to the helper thread, unless it is at work for this already."""
+        """Hand the gathered files to the helper thread, unless it is at work for this already."""
         if self._under_way is None and self._gathered.files:
             group, self._gathered = self._gathered, FileGroup()
             self._under_way = group

@@ -1,8 +1,8 @@
 """Which streams this node follows at another one, by name: the rules of `slave *`, `slave log.*` and of [[slave]].
 
 A pattern is `*`, a prefix and `*`, or one stream's name. Of two patterns one covers the other or no stream has both:
-so the rules of commands, each put in front of what it does not replace, stand with the narrower first. What a command
-said counts before what the configuration says, and what a stream's own .meta says before both.
+so the rules of commands, each put in front of those that it does not replace, stand with the narrower first. A command
+counts before the configuration, and a stream's own .meta before both.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ RULES_MAX: Final = 1_000
 
 
 class Rule(NamedTuple):
-    """Streams that match follow `upstream`, or none where it is None: those are this node's own."""
+    """Streams that match follow `upstream`, or none if it is None: those are this node's own."""
 
     pattern: bytes
     upstream: Upstream | None
 
 
 class TooManyRules(Exception):
-    """The node has RULES_MAX rules, and this would be another one; the text says what to do."""
+    """The node has RULES_MAX rules, and this would be another one; the text gives the cure."""
 
 
 def is_pattern(name: bytes) -> bool:
@@ -56,8 +56,8 @@ def configured(sections: Iterable[SlaveRule]) -> tuple[Rule, ...]:
 class Rules:
     """Those of commands, which are kept in the data directory, and those of the configuration.
 
-    `former`: patterns of sections that the configuration had once. Their streams follow nobody now, and are no masters
-    by that either: someone else is, and only a command can tell that this has changed.
+    `former`: patterns of sections that the configuration had once. Their streams follow nobody now, but do not
+    become masters by that: another node is, and only a command can change that.
     """
 
     commands: tuple[Rule, ...] = ()
@@ -65,7 +65,7 @@ class Rules:
     former: tuple[bytes, ...] = ()
 
     def match(self, name: bytes) -> Rule | None:
-        """The rule for the stream `name`; None when there is none. The broker's own streams have none."""
+        """The rule for the stream `name`, or None. The broker's own streams have none."""
         if is_reserved(name):
             return None
         for rule in self.commands:
@@ -83,7 +83,7 @@ class Rules:
     def with_rule(self, rule: Rule) -> Rules:
         """These with one more, in front; those that it covers are gone. Raises TooManyRules.
 
-        One that says "none" is itself left out where nothing says otherwise: a rule that is taken back leaves no trace.
+        One without an upstream is left out if no other rule gives one: a rule that is taken back leaves no trace.
         """
         kept = tuple(each for each in self.commands if not covers(rule.pattern, each.pattern))
         if rule.upstream is not None or self._says_otherwise(kept, rule.pattern):
@@ -94,7 +94,7 @@ class Rules:
         return replace(self, commands=kept, former=former)
 
     def _says_otherwise(self, kept: tuple[Rule, ...], pattern: bytes) -> bool:
-        """Whether some stream of `pattern` would follow another node by what is left."""
+        """Whether some stream of `pattern` would follow another node by the remaining rules."""
         for rule in (*kept, *self.configured):
             if covers(rule.pattern, pattern):
                 return rule.upstream is not None

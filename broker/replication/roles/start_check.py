@@ -1,9 +1,9 @@
-"""What a node that starts as a master asks before it takes messages: whether a later term has begun elsewhere.
+"""The question of a node that starts as a master, asked before it takes messages: has a later term begun elsewhere?
 
 It may have been away while another node was promoted. So it claims its streams from the nodes that followed it last
 and from its peers, as it would after a promotion (`broker.replication.upstream.leadership_claims`); one that knows of a
-later term answers with that, and this node follows. Streams take no messages meanwhile: what is published waits. That
-has a bound, and a node that cannot be reached at all is not waited for; then the node serves, and says whom it could
+later term answers with that, and this node follows. Streams take no messages meanwhile: publishes wait. That has a
+bound, and a node that cannot be reached at all is not waited for; then the node serves, and logs which nodes it could
 not ask.
 """
 

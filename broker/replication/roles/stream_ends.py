@@ -1,4 +1,4 @@
-"""Where this node's copies of streams end: what an owner reports of them for ASK, and for the check before a promotion.
+"""The ends of this node's copies of streams, as an owner reports them for ASK and for the check before a promotion.
 
 `ends` is a verb of `broker.streams.owner_calls`.
 """
@@ -42,8 +42,8 @@ def last_term(owner: Owner, stream: OpenStream) -> EpochStart:
     """The latest term whose beginning the copy has reached: that of its last message, or a later one of its line that
     begins right behind that. NO_TERM if it never had a message.
 
-    With all that is before its beginning a copy has what was acknowledged in earlier terms. So it ranks above copies in
-    those from there on, and not only from the term's first message on, which may never come.
+    With all messages before its beginning a copy has all that were acknowledged in earlier terms. So it ranks above
+    copies in those from there on, and not only from the term's first message on, which may never come.
     """
     next_seq = stream.log.next_seq
     return (term_at(stream_roles.history_of(owner, stream), next_seq) if next_seq else None) or NO_TERM

@@ -1,4 +1,4 @@
-"""What this node is to a stream, and in whose term: what an owner does when that is to change.
+"""The role of this node for a stream, and its term: how an owner changes them.
 
 The functions without an underscore that take (owner, arguments) are verbs of `broker.streams.owner_calls`. A term is an
 epoch and the node that is its master; of two terms the one with the larger epoch is the later, and with equal epochs,
@@ -50,7 +50,7 @@ BUSY_TEXT = "the end of this stream is being set aside; try again in a moment"
 
 
 def history_of(owner: Owner, stream: OpenStream) -> History:
-    """The terms of a stream's messages and of the one to come: what is written down, as far as the messages agree."""
+    """The terms of a stream's messages and of the one to come: as stored in .meta, as far as the messages agree."""
     meta = owner.roles.meta(stream.name)
     stored = meta.history
     if not {stream.name, base_of(stream.name)} & owner.roles.metas.keys() and meta.role is Role.MASTER:
@@ -73,7 +73,7 @@ def term(meta: StreamMeta, history: History) -> Term:
 
 
 def _heard_of(owner: Owner, meta: StreamMeta, known: Term) -> Term:
-    """A term as others are told of it: who is the master no more does not know the master, if it was the last."""
+    """A term as sent to others: without a master if that was this node, which is not the master any more."""
     own = meta.role is not Role.MASTER and known[1] == owner.catalog.directory.node_id
     return (known[0], "") if own else known
 
@@ -91,7 +91,7 @@ def written_history(owner: Owner, name: bytes) -> History:
     return (*before[-(EPOCHS_MAX - 1) :], EpochStart(epoch, history[-1].first_seq, master))
 
 
-# --- what an operator says ------------------------------------------------------------------------------------------
+# --- commands of an operator ------------------------------------------------------------------------------------------
 
 
 def master(owner: Owner, args: CallArgs) -> int:
@@ -136,8 +136,8 @@ def promote(owner: Owner, args: CallArgs) -> int:
 def fence(owner: Owner, args: CallArgs) -> list[Any]:
     """[stream, epoch] -> [role, latest term known]. From now on this node takes no messages in an earlier term.
 
-    A master of an earlier term gives up; a slave leaves an upstream that is not in this term, and tells it nothing of
-    what it holds, until that has heard of the term too (`broker.replication.upstream.fetchers`).
+    A master of an earlier term gives up; a slave leaves an upstream that is not in this term, and reports nothing to it
+    until that knows of the term too (`broker.replication.upstream.fetchers`).
     """
     name, epoch = args
     stream = _changeable(owner, name)
@@ -173,7 +173,7 @@ def slave(owner: Owner, args: CallArgs) -> str:
         owner.create(name, by_command=True)
     stream = _changeable(owner, name)
     follow(owner, stream, upstream, term_of(owner, name)[0], fence=owner.roles.meta(name).fence)
-    if owner.roles.meta(name).term_master:  # which node that was, the new upstream says
+    if owner.roles.meta(name).term_master:  # the new upstream will send which node that was
         owner.roles.set_meta(replace(owner.roles.meta(name), term_master=""))
     return str(upstream)
 
@@ -181,7 +181,7 @@ def slave(owner: Owner, args: CallArgs) -> str:
 def unslave(owner: Owner, args: CallArgs) -> int:
     """[stream] -> epoch. The stream follows nobody; it stays readable and takes no more messages.
 
-    The copy leaves its tree: if it is promoted later, the nodes of the tree are not told.
+    The copy leaves its tree: if it is promoted later, the nodes of the tree are not notified.
     """
     name = args[0]
     stream = _changeable(owner, name)
@@ -195,7 +195,7 @@ def unslave(owner: Owner, args: CallArgs) -> int:
 def follow(
     owner: Owner, stream: OpenStream, upstream: Upstream | None, epoch: int, master: str = "", *, fence: int = 0
 ) -> None:
-    """Be a slave; of nobody, until somebody claims the stream, when there is no upstream.
+    """Be a slave; without an upstream a slave of nobody, until somebody claims the stream.
 
     `master`: of term `epoch`, if that is known. `fence`: a term that the upstream may not be in. The former upstream
     stays a contact.
@@ -218,7 +218,7 @@ def _in_term(meta: StreamMeta, history: History, epoch: int, master: str) -> Str
     return replace(meta, epoch=epoch, term_master="" if told else master)
 
 
-# --- what other nodes say -------------------------------------------------------------------------------------------
+# --- messages of other nodes ------------------------------------------------------------------------------------------
 
 
 def claimed(owner: Owner, args: CallArgs) -> list[Any]:
@@ -307,7 +307,7 @@ def hear_of(owner: Owner, name: bytes, epoch: int, master_id: str) -> None:
     mine = term(meta, history_of(owner, stream))
     _require_near(mine, epoch)
     if mine < (epoch, master_id) and is_companion(name):
-        _begin_term(owner, stream, meta, epoch + 1)  # who the master is, the terms of its stream say
+        _begin_term(owner, stream, meta, epoch + 1)  # the terms of its stream name the master
     elif mine < (epoch, master_id):
         log.warning("stream %r: a later term, %d, has begun elsewhere; this node takes no more messages", name, epoch)
         follow(owner, stream, meta.upstream, epoch)
@@ -334,7 +334,7 @@ def require_possible(owner: Owner, stream: OpenStream, theirs: History) -> None:
 
 
 def settle_claim(owner: Owner, name: bytes, nodes: Iterable[tuple[str, int]] | None = None, epoch: int = 0) -> None:
-    """These nodes, or the former upstream, know of the term: they need not be told again."""
+    """These nodes, or the former upstream, know of the term: they need not be notified again."""
     meta = owner.roles.meta(name)
     if nodes is None:
         nodes = () if meta.upstream is None else [meta.upstream[:2]]
@@ -354,14 +354,14 @@ def to_be_told(owner: Owner, name: bytes) -> list[Contact]:
         return []
     meta = owner.roles.meta(name)
     if meta.fence or (meta.upstream is None and not meta.contacts):
-        return []  # of the term of a fence nobody has said who the master is
+        return []  # nobody has sent the master of a fence's term
     now = claimable(owner, name)
     known, told = owner.roles.confirmed.get(name, (now, set()))
     return [contact for contact in outstanding(meta, now[0]) if known != now or contact[:2] not in told]
 
 
 def note_confirmed(owner: Owner, name: bytes, node: tuple[str, int]) -> None:
-    """A node knows of the stream's term. It is written down when all do: to tell them twice does no harm."""
+    """A node knows of the stream's term. It is written down when all do: to notify them twice does no harm."""
     now = claimable(owner, name)
     known, told = owner.roles.confirmed.get(name, (now, set()))
     nodes = {*told, node} if known == now else {node}
@@ -372,10 +372,10 @@ def note_confirmed(owner: Owner, name: bytes, node: tuple[str, int]) -> None:
 
 
 def learn(owner: Owner, stream: OpenStream, theirs: History, contacts: Iterable[Contact] = ()) -> None:
-    """Write down the terms that a slave's upstream has sent, where they say more than is known here.
+    """Write down the terms that a slave's upstream has sent, if they hold more than is known here.
 
-    `contacts`: nodes that the upstream still has to tell of its term. They are written down too, so that this node
-    tells them if the upstream is lost. Raises Refused for terms that cannot be.
+    `contacts`: nodes that the upstream still has to notify of its term. They are written down too, so that this node
+    notifies them if the upstream is lost. Raises Refused for impossible terms.
     """
     meta = owner.roles.meta(stream.name)
     require_possible(owner, stream, theirs)
@@ -402,7 +402,7 @@ def _says_nothing(theirs: History) -> bool:
 
 def begin_after_boot(owner: Owner, stream: OpenStream) -> None:
     """A master that the machine took down may have lost messages that its slaves have, or that its consumers are done
-    with: what it gives out from now on is told apart by a term of its own. Raises Refused, StorageError, OSError: it
+    with: a term of its own marks the messages that it gives out from now on. Raises Refused, StorageError, OSError: it
     takes no messages before that.
     """
     if stream.name not in owner.roles.reborn:
@@ -434,7 +434,7 @@ def _begin_with_its_stream(owner: Owner, name: bytes) -> None:
 
 
 def _begin_terms_of_companions(owner: Owner, base: bytes, epoch: int) -> None:
-    """Their messages have the term of their stream from now on; that it is written down tells where it began."""
+    """Their messages have the term of their stream from now on; its beginning is known once it is written down."""
     for name in owner.catalog.companions.of(base):
         try:
             stream = owner.stream(name)

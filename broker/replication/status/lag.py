@@ -1,6 +1,6 @@
-"""How far copies are behind, for `stat`: the nodes below this one, as they have said; this node, as its upstream has.
+"""How far copies are behind, for `stat`: nodes below this one, by their reports; this node, by its upstream's.
 
-A lag in time is the age of the first message that is missing: the copy is as the stream was so long ago.
+A lag in time is the age of the first message that is missing: the copy is as the stream was that long ago.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Field = int | str
 
 
 class Lag(NamedTuple):
-    """Of a copy: messages, bytes of whole frames, and microseconds. Nothing where it has all there is."""
+    """The lag of a copy: messages, bytes of whole frames, and microseconds. Zeros if it has all messages."""
 
     messages: int
     nbytes: int
@@ -31,8 +31,10 @@ NO_LAG = Lag(0, 0, 0)
 
 
 def lag_of(log: StreamLog, held_seq: int, now_us: int) -> Lag:
-    """Of a copy that has the messages before `held_seq`. What is kept no more does not count. Raises OSError,
-    StreamDamaged."""
+    """The lag of a copy that has the messages before `held_seq`. Messages not kept any more do not count.
+
+    Raises OSError, StreamDamaged.
+    """
     seq = max(held_seq, log.first_seq)
     if seq >= log.next_seq:
         return NO_LAG

@@ -107,7 +107,7 @@ def _shown(names: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def state_up(copies: Sequence[ReplicaFetcher]) -> str:
-    """Of a connection that is up: what keeps its streams from following, where something does."""
+    """The state of a connection that is up: the reason why streams on it do not follow, if there is one."""
     waiting = [copy for copy in copies if copy.why]
     if not waiting:
         return UP
@@ -134,13 +134,13 @@ def _down(followers: Iterable[FollowerSession], readers: StreamReaders, name: by
 
 
 def held_seq(following: ReplicaFeed) -> int:
-    """Up to where the follower itself has said that it has the stream; before it has, what it was sent."""
+    """The end of the stream at the follower, by its own report; before its first report, the end of the frames sent."""
     row = following.rows.get(following.follower.node)
     return following.cursor.seq if row is None else row[0]
 
 
 def _measured(readers: StreamReaders, following: ReplicaFeed) -> tuple[int, int]:
-    """Bytes that the follower lacks, and the age in ms of the first message that it lacks; 0 where nobody can tell."""
+    """Bytes that the follower lacks, and the age in ms of the first message that it lacks; 0 if that is not known."""
     try:
         reader = readers.get(following.name)
         seq = max(held_seq(following), reader.first_seq())

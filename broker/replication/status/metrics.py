@@ -1,4 +1,4 @@
-"""What `/metrics` says of replication: every stream that follows or is followed is looked at, a slice a tick.
+"""The figures of replication for `/metrics`: every stream that follows or is followed is looked at, a slice a tick.
 
 With 100,000 streams a round takes some seconds, during which the numbers of the last one stand. They are kept by node,
 not by stream: the streams are too many.
@@ -25,7 +25,7 @@ SLICE_S = 0.005  # of a tick
 
 @dataclass(slots=True)
 class _Round:
-    """What was counted so far."""
+    """The counts so far."""
 
     slaves: dict[str, SlaveMeasures]
     states: Counter[str]
@@ -57,7 +57,7 @@ class ReplicationMetrics:
         self._measure_links()
 
     def _walk(self) -> Iterator[None]:
-        """One stream a step, and the round's sums at its end."""
+        """Each step looks at one stream; the last one adds up the round."""
         found = _Round({}, Counter())
         for name, holders in list(self._owner.replicas.streams.items()):
             self._look_at_slaves(name, holders, found.slaves)
@@ -94,7 +94,7 @@ class ReplicationMetrics:
             if stream is not None:
                 return lag_of(stream.log, held_seq, now_us())
         except (StorageError, OSError):
-            pass  # whoever publishes or reads meets it, and it is told there
+            pass  # a publish or read meets the same error, and reports it
         return Lag(end_seq - held_seq, 0, 0)
 
     def _measure_links(self) -> None:

@@ -1,1 +1,1 @@
-"""This node as a slave: the connections to its upstreams, and what it fetches from them."""
+"""This node as a slave: the connections to its upstreams, and the streams that it fetches from them."""

@@ -4,7 +4,7 @@
     any  --an error, the end, silence--> DOWN, and after a jittered pause again
 
 Publishes to the streams that are followed wait in a `Route`, as those for a sibling do: while the node is down for a
-bounded time, in bounded space. What the other end must not say ends the connection, with the reason in the log.
+bounded time, in bounded space. An invalid message of the other end ends the connection, with the reason in the log.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from tailrace.shard.names import base_of
 log = logging.getLogger(__name__)
 
 DIAL_S, DIAL_MAX_S = 0.1, 5.0  # between two attempts, from the first to later ones; half of it is chance
-STEADY_S = 5.0  # up for so long: the next pause is a short one again
+STEADY_S = 5.0  # once it was up for this long, the next pause is a short one again
 PINGS_A_TIMEOUT = 3  # sent to a silent upstream before it is given up
 REQUESTS_MAX = (1 << 32) - 1
-COMPLAINT_S = 1.0  # between two log lines about what the upstream refuses
-PONGS_UNSENT_MAX_BYTES = 64 << 10  # an upstream that has so much to read needs no other sign of life
+COMPLAINT_S = 1.0  # between two log lines about refusals of the upstream
+PONGS_UNSENT_MAX_BYTES = 64 << 10  # an upstream with this much unread needs no other sign of life
 UP_SLOT = -1  # of a route that leads to no sibling
 
 
@@ -65,7 +65,7 @@ class UpstreamPhase(StrEnum):
 
 
 class Resolver(Protocol):
-    """Looks a host up in another thread; then calls with its address, or with what was wrong."""
+    """Looks a host up in another thread; then calls with its address, or with an error text."""
 
     def __call__(self, host: str, port: int, done: Callable[[ResolvedAddress | None, str], None]) -> None: ...
 
@@ -77,7 +77,7 @@ class UpstreamContext:
     owner: Owner
     poller: Poller
     settings: Settings
-    address: str  # where this node listens, as HELLO says it
+    address: str  # at which this node listens, as in its HELLO
     tls: ssl.SSLContext | None  # for connections to other nodes; None: they are plain
     logins: NodeLogins
     clock: Callable[[], float]
@@ -125,10 +125,10 @@ class UpstreamConnection:
     # --- the connection ---------------------------------------------------------------------------------------------
 
     def tick(self, now_s: float) -> None:
-        """Dial when it is time, give up who says nothing, ask again for what waits."""
+        """Dial when it is time, give up a silent upstream, ask again for the copies that wait."""
         timeout_s = self._around.settings.upstream_timeout_s
         if now_s - self._ticked_s > timeout_s / PINGS_A_TIMEOUT:
-            self._heard_s = now_s  # this worker was busy, or stopped: what the other end said has not been read yet
+            self._heard_s = now_s  # this worker was busy, or stopped: there may be unread messages of the other end
         self._ticked_s = now_s
         self.route.expire(now_s - self._around.settings.unavailable_timeout_s)
         if self.phase is UpstreamPhase.DOWN:
@@ -226,7 +226,7 @@ class UpstreamConnection:
                 return
 
     def flush(self) -> None:
-        """Send what this turn has queued, and what is to be said of what is held. Dial at once for the first time."""
+        """Send the queue of this turn, and reports of the messages held here. Dial at once for the first time."""
         if self.phase is UpstreamPhase.DOWN and not self._dial_s and self.needed:
             self.tick(self._around.clock())
         wire = self._wire
@@ -245,7 +245,7 @@ class UpstreamConnection:
             self._around.poller.modify(wire.fileno(), self._mask)
 
     def fail(self, why: str) -> None:
-        """The connection is no more: what was under way has an unknown end, what waits waits on."""
+        """The connection has ended: requests under way have an unknown outcome, waiting ones go on waiting."""
         now_s, self.tried = self._around.clock(), True
         if self.phase is UpstreamPhase.UP and now_s - self.changed_s > STEADY_S:
             self._pauses = 0
@@ -293,7 +293,7 @@ class UpstreamConnection:
         self.route.submit(UpstreamPublish(self._requests, batch))
 
     def keep_back(self, name: bytes) -> None:
-        """What waits to go up to a stream that does not follow any more is to be sent again, to whoever has it now."""
+        """Fail waiting publishes to a stream that follows no more: clients must send them to its new master."""
         text = "this stream has another master now; nothing of this was logged, send it again"
         self.route.give_up(lambda request: isinstance(request, UpstreamPublish) and request.name == name, text)
 
@@ -307,7 +307,7 @@ class UpstreamConnection:
         return handle
 
     def watch(self, prefixes: set[bytes]) -> None:
-        """Hear of all streams that begin so, and of no others."""
+        """Watch the streams with these prefixes, and no others."""
         new, self.prefixes = prefixes - self.prefixes, prefixes
         if self.phase is UpstreamPhase.UP:
             self._watch(new)
@@ -320,7 +320,7 @@ class UpstreamConnection:
     def _wake(self, _link: object) -> None:
         self._around.touch(self)
 
-    # --- what comes down --------------------------------------------------------------------------------------------
+    # --- messages of the upstream -------------------------------------------------------------------------------------
 
     def hear_challenge(self, message: m.Challenge, _now_s: float) -> None:
         wire = self._wire
@@ -370,7 +370,7 @@ class UpstreamConnection:
 
     def hear_failed(self, message: m.Failed, now_s: float) -> None:
         if message.fatal:
-            if message.code == Code.CLOSING:  # what it had taken it has answered
+            if message.code == Code.CLOSING:  # it has answered all that it had taken
                 self.route.take_back()
             elif message.code == Code.DENIED:
                 self._owner.metrics.upstream_denied += 1
@@ -384,7 +384,7 @@ class UpstreamConnection:
         elif message.op in (Op.FOLLOW, Op.SUBSCRIBE):
             self.copies.failed(message, now_s)
         else:
-            if message.op == Op.OPEN:  # to be tried again with the next publish; what came with this one is refused
+            if message.op == Op.OPEN:  # tried again with the next publish; messages sent with this one are refused
                 self._handles = {name: handle for name, handle in self._handles.items() if handle != message.id}
             elif message.op == Op.CLAIM:
                 self.claims.failed(message.id, now_s)
@@ -415,7 +415,7 @@ class UpstreamConnection:
             self.queue(pack(m.Pong()))
 
     def pass_over(self, _message: Any, _now_s: float) -> None:
-        """An answer that says nothing that is not known."""
+        """An answer without news."""
 
 
 class HostLookup:

@@ -1,6 +1,6 @@
 """The nodes that must learn of a stream's latest term: former upstreams, and the peers in the configuration. Pure.
 
-They stay in the stream's .meta together with the latest term that each has confirmed, whatever becomes of the stream
+They stay in the stream's .meta together with the latest term that each has confirmed, in every later role of the stream
 here. A node claims the stream from each of them until it confirms; if a later term begins, from all of them again.
 """
 

@@ -1,8 +1,8 @@
-"""What a slave does about its upstream's answer to FOLLOW. Pure.
+"""How a slave reacts to its upstream's answer to FOLLOW. Pure.
 
 A copy that ends within its upstream's line goes on from its end. One that has other messages than its upstream from
-some place on sets those aside and asks again; which place that is, the two histories tell (`shard.epochs`). A copy is
-never cut for an upstream that has not heard of the copy's own term yet: it waits, since that upstream is behind, or is
+some place on sets those aside and asks again; that place follows from the two histories (`shard.epochs`). A copy is
+never cut for an upstream that does not know of the copy's own term yet: it waits, since that upstream is behind, or is
 a master that is about to give in.
 """
 
@@ -34,7 +34,7 @@ class FollowStep(NamedTuple):
 
 
 class UpstreamCopy(NamedTuple):
-    """The upstream's answer to FOLLOW: its state, where frames start, what is kept there, its terms."""
+    """The upstream's answer to FOLLOW: its state, where frames start, the messages kept there, its terms."""
 
     state: str
     start_seq: int
@@ -44,7 +44,7 @@ class UpstreamCopy(NamedTuple):
 
 
 class LocalCopy(NamedTuple):
-    """The copy: its terms, what it keeps (first_seq to next_seq), and the highest epoch of its messages.
+    """The copy: its terms, its kept messages (first_seq to next_seq), and the highest epoch of its messages.
 
     fenced: the latest term that this node has learned of; nothing of an earlier one is copied.
     """
@@ -69,8 +69,8 @@ def after_followed(mine: LocalCopy, theirs: UpstreamCopy) -> FollowStep:
     if last_epoch(theirs.history) < mine.epoch:
         return FollowStep(FollowDecision.WAIT, why=f"the upstream has not heard of term {mine.epoch} yet")
     if seq >= mine.next_seq:
-        # The histories see no difference and yet there is one: they do not reach back far enough, or say less than they
-        # should. The upstream is right; a term is set aside at a time.
+        # The histories see no difference and yet there is one: they do not reach back far enough, or are incomplete.
+        # The upstream is right; a term is set aside at a time.
         seq = max((start.first_seq for start in mine.history if start.first_seq < mine.next_seq), default=0)
     return FollowStep(FollowDecision.SET_ASIDE, min(seq, mine.next_seq))
 
@@ -84,7 +84,7 @@ def _after_start(mine: LocalCopy, theirs: UpstreamCopy) -> FollowStep:
     start_seq = theirs.start_seq
     if start_seq == mine.next_seq:
         return FollowStep(FollowDecision.GO_ON, start_seq)
-    # What is here is given up only where the upstream keeps none of what comes next, and says so throughout.
+    # Messages here are given up only if the upstream keeps none of the next ones, and all its numbers agree in that.
     trimmed = mine.next_seq < start_seq == theirs.first_seq <= theirs.next_seq
     if start_seq <= VALUE_MAX and (trimmed or mine.first_seq == mine.next_seq):
         return FollowStep(FollowDecision.BEGIN_AT, start_seq)

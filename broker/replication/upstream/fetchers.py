@@ -7,8 +7,8 @@
     WAITING   --the time has come-->     QUEUED
     any       --the uplink is down-->    DOWN
 
-Whatever has happened, a copy goes on by asking again from where it ends. Frames are appended as they come, and what is
-held is reported once a turn, or seldomer while a copy is behind.
+In all cases a copy goes on by asking again from its own end. Frames are appended as they come, and the messages held
+are reported once a turn, or seldomer while a copy is behind.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class FetchState(StrEnum):
 
 
 class ReplicaFetcher:
-    """A slaved stream. `path`: the ids of the nodes above this one, up to the master; `why`: what it waits for;
-    `end_seq`: where the stream ended upstream when that was told last; `taken_bytes`: since the last report;
-    `upstream_epoch`: the term that the upstream is in, 0 before it has said; `fenced`: that is an earlier one than this
-    node has learned of.
+    """A slaved stream. `path`: the ids of the nodes above this one, up to the master; `why`: the reason why it
+    waits; `end_seq`: the end of the stream upstream, by its latest news; `taken_bytes`: since the last report;
+    `upstream_epoch`: the term that the upstream is in, 0 before its first answer; `fenced`: that is an earlier one than
+    this node has learned of.
     """
 
     __slots__ = (
@@ -264,10 +264,10 @@ class ReplicaFetchers:
         copy.id = 0  # the next connection counts from the beginning again: this may be another's then
         copy.reported = frozenset()
 
-    # --- what the upstream says -------------------------------------------------------------------------------------
+    # --- messages of the upstream -------------------------------------------------------------------------------------
 
     def followed(self, message: Followed, now_s: float) -> None:
-        """Raises WireClosed for what cannot be an answer."""
+        """Raises UpstreamClosed for an invalid answer."""
         copy = self._by_id.get(message.id)
         if copy is None:
             return
@@ -302,7 +302,7 @@ class ReplicaFetchers:
 
     def _require_role(self, copy: ReplicaFetcher) -> None:
         """Raises Refused while another role is being written down: `remove` is called when that is on the disk. Until
-        then this upstream may say what it likes of its own term, which must not be taken for this node's.
+        then messages of this upstream about its own term must not change this node's.
         """
         meta = self._owner.roles.meta(copy.name)
         if meta.role is not Role.SLAVE or meta.upstream is None or meta.upstream[:2] != self._upstream:
@@ -397,7 +397,7 @@ class ReplicaFetchers:
     def chunks(self, number: int, pieces: Sequence[memoryview], now_s: float) -> None:
         """The frames of CHUNKs of one FOLLOW that have come one behind the other.
 
-        Raises WireClosed for frames that cannot come next, and for a stream that nobody asked for.
+        Raises UpstreamClosed for frames that cannot come next, and for a stream that nobody asked for.
         """
         copy = self._by_id.get(number)
         if copy is None:
@@ -429,7 +429,7 @@ class ReplicaFetchers:
         (self._later if behind else self._changed)[copy] = None
 
     def place_of(self, number: int) -> int:
-        """Where in its file the next frames of a FOLLOW are to go; 0 where that is not known."""
+        """The offset in its file at which the next frames of a FOLLOW will be written; 0 if that is not known."""
         copy = self._by_id.get(number)
         stream = None if copy is None else self._owner.catalog.open.get(copy.name)
         return 0 if stream is None else stream.log.end_offset
@@ -466,7 +466,7 @@ class ReplicaFetchers:
             copy.path = path
             self._owner.events.on_path(copy.name)
 
-    # --- what is held here ------------------------------------------------------------------------------------------
+    # --- messages held here ------------------------------------------------------------------------------------------
 
     def note_held(self, name: bytes) -> None:
         """More of the stream is held, or is on the disk, here or below."""
@@ -482,11 +482,11 @@ class ReplicaFetchers:
 
     @property
     def unreported(self) -> bool:
-        """Whether `reports` has anything to say."""
+        """Whether `reports` would return anything."""
         return bool(self._changed)
 
     def reports(self) -> Iterator[bytes]:
-        """What the upstream is to hear of what is held, since the last time."""
+        """The reports for the upstream on the messages held, since the last time."""
         if not self._changed:
             return
         changed, self._changed = self._changed, {}

@@ -1,4 +1,4 @@
-"""A short conversation with another node: connect, say HELLO, ask how replication stands, one question at a time."""
+"""A short conversation with another node: connect, send HELLO, ask how replication stands, one question at a time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class InquiryServices:
 
 
 class Inquiry:
-    """`heard` is called with each answer, and once with the reason if there is none; then this is closed.
+    """`heard` is called with each answer, and once with the reason if none comes; then this is closed.
 
     node: the id of the node at the other end, "" until it has answered.
     """
@@ -77,7 +77,7 @@ class Inquiry:
         self._outside.resolve(self.host, self.port, looked_up)
 
     def fail(self, why: str) -> None:
-        """There is no answer, for this reason."""
+        """No answer will come, for this reason."""
         if not self.closed:
             self.close()
             self._heard(self, why)

@@ -1,8 +1,8 @@
-"""What the node at the other end of an uplink must learn of the masters of streams, until it has answered.
+"""Claims of streams' masters that the node at the other end of an uplink must learn of, until it has answered.
 
 A node claims each stream whose latest term it knows, as its master or as a slave on the way to the master, from every
 contact of the stream that has not confirmed that term (`broker.replication.upstream.contacts`). So a new term reaches
-every node that was ever above, and each of them turns round. What is still to be claimed follows from the .meta files.
+every node that was ever above, and each of them turns round. The claims still to be made follow from the .meta files.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _NOTHING: Final[tuple[bytes, stream_roles.Term]] = (b"", (0, ""))
 
 
 class LeadershipClaims:
-    """Of one uplink, to the node at (host, port). `say` queues bytes for it. Each stream has one claim at most, on each
-    connection.
+    """The claims of one uplink, to the node at (host, port). `say` queues bytes for it. Each stream has one claim at
+    most, on each connection.
     """
 
     def __init__(self, owner: Owner, say: Callable[[bytes], None], node: tuple[str, int]) -> None:

@@ -27,7 +27,7 @@ Derive = Callable[[str, bytes, int], ScramKeys]
 
 
 class NodeLoginFailed(Exception):
-    """The other node cannot be logged in to; the text says why."""
+    """The other node cannot be logged in to; the text gives the reason."""
 
 
 class ChallengeAnswer:

@@ -1,7 +1,7 @@
 """The uplinks of a worker: which of its streams follow which node, and the one connection to each of those.
 
-Whatever changes a stream's role (a command, a claim, a start) ends in `look_at`, which makes what is so what ought to
-be so. Nothing here is kept on the disk: it follows from the streams' .meta files and the node's rules.
+Every change of a stream's role (a command, a claim, a start) ends in `look_at`, which brings the stream's upstream in
+line with its metadata. Nothing here is kept on the disk: it follows from the streams' .meta files and the node's rules.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DEPOSED_TEXT = (
 )
 
 
-LOOKS_A_TICK = 64  # at streams for whose upstream there was no room
+LOOKS_A_TICK = 64  # at streams whose upstream had to wait for room
 
 FENCED_TEXT = (
     "this node has learned of a later term of the stream than the node that it follows is in, so nothing goes there;"
@@ -133,7 +133,7 @@ class UpstreamManager:
             self._asking = StartCheck(owner, asked, self._services.now_s)
 
     def watch(self) -> None:
-        """Hear of the streams that the rules are for, as they are made."""
+        """Watch at the upstreams for streams that the rules are for, as they are made."""
         watched = self._watched
         watched.obey((*self._owner.roles.rules.commands, *self._owner.roles.rules.configured))
         for name, uplink in self._of.items():
@@ -144,7 +144,7 @@ class UpstreamManager:
         self._watch_anew()
 
     def _watch_anew(self) -> None:
-        """Ask those upstreams at which other streams are to be heard of now."""
+        """Renew the watches at those upstreams whose prefixes have changed."""
         stale, self._watched.stale = self._watched.stale, set()
         for where in stale & self._uplinks.keys():
             self._uplinks[where].watch(self._watched.prefixes(where))
@@ -182,7 +182,7 @@ class UpstreamManager:
         self.flush()
 
     def flush(self) -> None:
-        """Send what this turn has queued for other nodes."""
+        """Send this turn's queues to other nodes."""
         while self._touched:
             uplink, _ = self._touched.popitem()
             uplink.flush()
@@ -212,7 +212,7 @@ class UpstreamManager:
         self._claim(name)
 
     def _claim(self, name: bytes) -> None:
-        """Tell the nodes that must know of the stream's term, and no others."""
+        """Claim the stream at the nodes that must know of its term, and at no others."""
         told = {contact[:2] for contact in stream_roles.to_be_told(self._owner, name)} - self._selves
         for node in told:
             if self._has_room(name, *node):
@@ -241,7 +241,7 @@ class UpstreamManager:
         return None if uplink is None else (uplink, uplink.copies.by_name[name])
 
     def path_above(self, name: bytes) -> tuple[str, ...]:
-        """The ids of the nodes above this one for a stream; () where it is the master, or does not reach it."""
+        """The ids of the nodes above this one for a stream; () if it is the master, or does not reach it."""
         uplink = self._of.get(name)
         return () if uplink is None else uplink.copies.by_name[name].path
 
@@ -276,7 +276,7 @@ class UpstreamManager:
             uplink.calls.call(verb, args[1], done, self._services.now_s)
 
     def _would_follow(self, name: bytes) -> UpstreamConnection | None:
-        """Where a stream comes from that the rules are for, and of which nothing is here."""
+        """The upstream of a stream that the rules are for, and of which nothing is here."""
         upstream = None if name in self._owner.catalog.names else self._owner.roles.meta(name).upstream
         return None if upstream is None else self._uplinks.get((upstream.host, upstream.port))
 
@@ -300,7 +300,7 @@ class UpstreamManager:
         return False
 
     def _look_at_crowded_out(self) -> None:
-        """Some of the streams for whose upstream there was no room."""
+        """Look at some of the streams whose upstream had to wait for room."""
         for _ in range(LOOKS_A_TICK):
             if not self._crowded_out or len(self._uplinks) >= self._owner.settings.max_upstreams:
                 return
@@ -341,7 +341,7 @@ class UpstreamManager:
     # --- what another thread does -----------------------------------------------------------------------------------
 
     def resolve(self, host: str, port: int, done: Callable[[ResolvedAddress | None, str], None]) -> None:
-        """In a thread of its own: a name server may be long in answering, and whoever publishes waits for the disk."""
+        """In a thread of its own: a name server may be slow, and publishes wait for the thread of the disk."""
         if self._lookups is None:
             self._lookups = lookups = Syncer()
             self._services.poller.register(lookups.fileno(), select.EPOLLIN, lambda _mask: _take_outcomes(lookups))

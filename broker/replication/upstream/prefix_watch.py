@@ -1,7 +1,7 @@
-"""Of which streams this worker is to hear at each node that it follows, as they are made there. Pure.
+"""The prefixes of stream names that this worker watches at each node that it follows, for new streams there. Pure.
 
 The streams that a rule is for begin with its prefix. A stream that follows by itself may get companions: a node that is
-asked for a prefix tells companions by the names of their streams, so its name is a prefix too.
+asked for a prefix matches companions by the names of their streams, so its name is a prefix too.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class PrefixWatches:
             self.stale.add(where)
 
     def prefixes(self, where: NodeAddress) -> set[bytes]:
-        """With which the names begin that are to be heard of."""
+        """The prefixes of the stream names that are watched at this node."""
         alone = self._alone.get(where, set())
         return {*self._ruled.get(where, ()), *(alone if len(alone) <= ALONE_MAX else (b"",))}
 

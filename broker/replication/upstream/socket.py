@@ -1,7 +1,7 @@
 """The connection of an uplink: one TCP socket to another node's port, on which this worker is the client.
 
-The thin shell: queue out, bytes in. What is said is `broker.replication.upstream.connection`'s business. The queue out
-has bounds where it is filled: the window of publishes, one report per stream, `FOLLOWS_AT_ONCE` questions.
+The thin shell: queue out, bytes in. `broker.replication.upstream.connection` handles the messages. The queue out is
+bounded by those that fill it: the window of publishes, one report per stream, `FOLLOWS_AT_ONCE` questions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RECEIVE_BYTES, RECEIVE_MIN_BYTES = 1 << 20, 16 << 10
 TURN_BYTES = 4 << 20  # of long chunks: then everybody else of this worker has a turn
 LEFT_MAX_BYTES = 2 << 20  # a longer envelope, which is a message of that size, is put together elsewhere
 CHUNKS_AT_ONCE = 64  # are taken together, when they come together
-LONG_MIN_BYTES = 64 << 10  # of frames in a chunk: the rest of a shorter one is read with what comes behind it
+LONG_MIN_BYTES = 64 << 10  # of frames in a chunk: the rest of a shorter one is read with the bytes behind it
 PAGE_BYTES = 4_096
 BUFFER_BYTES = PAGE_BYTES + LEFT_MAX_BYTES + RECEIVE_BYTES
 MESSAGES_A_READ = 2_048  # more of them would keep everybody else of this worker waiting
@@ -39,7 +39,7 @@ ResolvedAddress: TypeAlias = tuple[socket.AddressFamily, Any]
 
 
 class UpstreamClosed(Exception):
-    """The connection is no more, or of no use; the text says why."""
+    """The connection has ended, or is of no use; the text gives the reason."""
 
 
 def numeric_address(host: str, port: int) -> ResolvedAddress | None:
@@ -70,7 +70,7 @@ class ChunkRun(NamedTuple):
 def gather(messages: Iterable[Response]) -> Iterator[Response | ChunkRun]:
     """The same, with Chunks instead of each Chunk. Raises what `messages` raises, behind all that came before.
 
-    A long chunk is given before the next is asked for, which may come to where this one lies.
+    A long chunk is yielded before the next is asked for, which may overwrite it.
     """
     number, pieces = 0, list[memoryview]()
     try:
@@ -118,12 +118,14 @@ def long_chunk(head: OutgoingBuffer) -> tuple[int, int] | None:
 
 
 class UpstreamSocket:
-    """Of a long chunk what is missing is read by itself, with the head of what comes next, so that its frames lie where
-    in a page they will lie in the file: what is copied between places that are alike in that is copied a quarter
-    faster. Nothing of them is moved afterwards. Each lies where the one before lay, which the processor has at hand.
+    """The socket of an uplink, with its codec and buffers.
 
-    One at a time is also written at a time. Of several megabytes the kernel would make pieces of the page cache as
-    large as it has them, and in a virtual machine these are often such as the host has taken back since.
+    The rest of a long chunk is read by itself, together with the head of the next message, so that its frames lie at
+    the same offset within a page as in the file: a copy between places of equal offsets is a quarter faster. The frames
+    are not moved afterwards. Each chunk lies at the place of the one before, which is in the processor's cache.
+
+    One chunk at a time is also written at a time. For several megabytes the kernel would make pieces of the page cache
+    as large as it has them, and in a virtual machine the host has often taken these back since.
     """
 
     __slots__ = (
@@ -154,9 +156,9 @@ class UpstreamSocket:
         self.received_bytes = 0
         self._codec = ClientCodec(features=frozenset({REPLICATION}))
         self._read_bytes = RECEIVE_BYTES
-        # A mapping, which is memory only where it was written to: most upstreams never send that much at once.
+        # A mapping, whose pages become memory only when written to: most upstreams never send that much at once.
         self._buffer = memoryview(mmap.mmap(-1, BUFFER_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
-        self._fed_end = 0  # of what the codec got last; what it has left there is at its end
+        self._fed_end = 0  # the end of the codec's last input; the bytes that the codec left are at the end of it
         self._long: LongChunk | None = None
         self._head = bytearray(CHUNK_HEAD.size)
         self._out = Outgoing()
@@ -230,8 +232,9 @@ class UpstreamSocket:
     def receive(self, place_of: Callable[[int], int] = lambda _number: 0) -> Iterator[Response | ChunkRun]:
         """Read once, or a few times while long chunks come; the messages that are whole.
 
-        The frames of Chunks are valid until the next message is asked for. `place_of`: where in a file the next frames
-        of a subscription are to go. Raises UpstreamClosed at the end of the input, and for bytes that no broker sends.
+        The frames of Chunks are valid until the next message is asked for. `place_of`: the offset in a file at which
+        the next frames of a subscription will be written. Raises UpstreamClosed at the end of the input, and for bytes
+        that no broker sends.
         """
         messages = 0
         try:
@@ -311,7 +314,7 @@ class UpstreamSocket:
         self._fed_end = 0
 
     def _pace(self, messages: int) -> None:
-        """Read less at once when so many messages came with one read, and more when they were few."""
+        """Read less at once when one read brought many messages (MESSAGES_A_READ), and more when it brought few."""
         if messages > MESSAGES_A_READ:
             self._read_bytes = max(self._read_bytes // 2, RECEIVE_MIN_BYTES)
         elif messages < MESSAGES_A_READ // 4:

@@ -1,7 +1,7 @@
-"""What was asked of the masters of streams over one uplink and has no answer yet.
+"""The calls to the masters of streams over one uplink that have no answer yet.
 
-Each call ends once: with its value, with what the master's owner says against it, or with `unavailable` when the link
-is no more or the answer is far too late. It may have been done all the same: who asks again asks the same.
+Each call ends once: with its value, with the refusal of the master's owner, or with `unavailable` when the link is gone
+or the answer is far too late. It may have been done all the same: a repeated request must be the same.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _PendingCall(NamedTuple):
 
 
 class UpstreamCalls:
-    """Of one uplink. `say` queues bytes for the other end."""
+    """The calls of one uplink. `say` queues bytes for the other end."""
 
     def __init__(self, say: Callable[[bytes], None]) -> None:
         self._say = say
@@ -77,7 +77,7 @@ class UpstreamCalls:
         self._say(pack(Call(self._last_id, request.stream, verb, packed)))
 
     def returned(self, message: Returned) -> None:
-        """Raises WireClosed for what cannot be an answer. One that is late is passed over."""
+        """Raises UpstreamClosed for an invalid answer. A late one is passed over."""
         asked = self._asked.get(message.id)
         if asked is None:
             if message.id > self._last_id:

@@ -18,7 +18,7 @@ class PublishLink(Protocol):
 
 
 class UpstreamPublish:
-    """A batch as one PUBLISH. It is always answered, whatever its publishers want to hear: the window needs that."""
+    """A batch as one PUBLISH. It is always answered, even if its publishers want no answer: the window needs that."""
 
     __slots__ = ("_batch", "_frames", "nbytes", "request_id", "since_s")
 
