@@ -83,12 +83,15 @@ class TailraceConsumers(Puller):
 def _read_head(data: bytes, start: int) -> tuple[int, list[DeliveredRun], int, int] | None:
     """Return (number, runs, position of the frames, bytes of frames) of the GOT at `start`; None if it is incomplete.
 
-    Raises ValueError if the broker sends anything else.
+    Its requests show the broker that a consumer is there, so that a PING needs no answer. Raises ValueError if the
+    broker sends anything else.
     """
     if len(data) - start < HEAD_BYTES:
         return None
     opcode, length = HEAD.unpack_from(data, start)
     start, end = start + HEAD_BYTES, start + HEAD_BYTES + length
+    if opcode == Op.PING:
+        return _read_head(data, end) if end <= len(data) else None
     if opcode != Op.GOT:
         if opcode == Op.ERROR and end > len(data):
             return None

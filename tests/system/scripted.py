@@ -121,6 +121,11 @@ class Upstream:
         self.sock.settimeout(PATIENCE_S)
         self.sock.sendall(data)
 
+    def send_until_cut(self, data: bytes | bytearray) -> None:
+        """All of it, or as much as the other side reads before it closes the connection."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.send(data)
+
     @contextlib.contextmanager
     def pouring(self, data: bytes, nbytes: int) -> Iterator[None]:
         """While the block runs, and until `nbytes` are sent, send the same again and again, and read nothing."""

@@ -229,7 +229,7 @@ WRONG_CHUNKS: dict[str, tuple[Sending, str]] = {
 
 def test_who_sends_what_cannot_be_is_cut_off(scenes: Scenes) -> None:
     def play(upstream: Upstream, said: Sending) -> None:
-        upstream.send(said(upstream.follow()))
+        upstream.send_until_cut(said(upstream.follow()))
 
     all_cut_off(scenes, "sent", WRONG_CHUNKS, play)
 
@@ -312,7 +312,7 @@ def test_who_gives_what_was_not_asked_is_cut_off(scenes: Scenes) -> None:
         stream = upstream.follow().stream.decode()
         with scenes.slave.client() as client:
             client.send(f"consumers {stream}")
-            upstream.send(said(upstream.next(Call)))
+            upstream.send_until_cut(said(upstream.next(Call)))
             assert client.read_answers(1)[0].startswith("err unavailable")
 
     all_cut_off(scenes, "called", WRONG_VALUES, play)

@@ -8,7 +8,7 @@ from bench.peers.consuming import AHEAD, BATCH, TailraceConsumers
 from bench.peers.jetstream import JetStreamConsumer
 from bench.peers.redis import RedisConsumer
 from tailrace.protocol.consuming import FEATURE, Get, Got
-from tailrace.protocol.messages import Failed, Hello, pack
+from tailrace.protocol.messages import Failed, Hello, Ping, pack
 from tailrace.shard.frame import pack_frame
 from tests.protocol.plain_codec import PlainCodec
 
@@ -35,7 +35,7 @@ class _Broker:
             done.update(range(start, end + 1))
         self.next_seqs[get.name] = first + get.max_messages
         runs = ((first, get.max_messages, 0, 1),) if get.max_messages else ()
-        return pack(Got(get.id, runs, (), 0, memoryview(FRAME * get.max_messages)))
+        return pack(Ping()) + pack(Got(get.id, runs, (), 0, memoryview(FRAME * get.max_messages)))
 
 
 @pytest.mark.parametrize("piece", [7, 1_000, 1 << 20])

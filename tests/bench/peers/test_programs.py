@@ -28,7 +28,7 @@ def test_a_server_that_says_nothing_has_no_version() -> None:
         program_version("true")
 
 
-FLUSH_MS = 30
+FLUSH_MS = 100  # starting a hundred threads takes a good part of a second on a busy machine
 _TIMED = """
 import mmap, os, sys, threading, time
 from pathlib import Path

@@ -34,7 +34,7 @@ B, C = "node-b", "node-c"
 @pytest.fixture(params=[1, 2])
 def node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
     """Followers are served by worker 0; the stream they follow is that of the last worker."""
-    with world(tmp_path, workers=request.param, replication_timeout_s=0.2) as node:
+    with world(tmp_path, workers=request.param) as node:
         yield node
 
 
