@@ -3,7 +3,7 @@
     NAME.deleted is written, with the stems of all its files    from here on the stream is deleted
     readers that have its files open are told to look again
     the files go
-    NAME.meta is written: a stream of this name begins in a later term than the deleted one was in
+    NAME.meta is written at the master: a stream of this name begins in a later term than the deleted one was in
     NAME.deleted is written again, without stems                 nothing is left to be done
 
 The last one stays, with the .meta, as what is known of a deleted stream, until a stream of its name is made again. A
@@ -45,8 +45,8 @@ crc32c = load("tailrace.shard.frame_cy").crc32c
 class DeletedStream(NamedTuple):
     """`stems`: of the files that are to go; () once they are gone.
 
-    `epoch`, `master`: the term in which a stream of this name begins; 0 and "" where another node decides that, and
-    nothing is remembered here.
+    `epoch`: all terms of the deleted stream came before this one; 0 to remember nothing. `master`: the node that begins
+    the stream of this name in that term; "" if another node may make it.
     """
 
     name: str
@@ -81,9 +81,10 @@ def finish_deletion(directory: Path, deleted: DeletedStream) -> None:
         forget_deleted(directory, deleted.name)
         sync_directory(directory)
         return
-    history = (EpochStart(deleted.epoch, 0, deleted.master),)
-    write_meta(directory, StreamMeta(deleted.name, epoch=deleted.epoch, history=history))
-    step()
+    if deleted.master:
+        history = (EpochStart(deleted.epoch, 0, deleted.master),)
+        write_meta(directory, StreamMeta(deleted.name, epoch=deleted.epoch, history=history))
+        step()
     _write(directory, deleted._replace(stems=()))
     step()
 

@@ -91,7 +91,7 @@ class Listings:
             if isinstance(rows, Refused):
                 done(rows)
             else:
-                done(replace(page, streams=tuple(sorted([StreamRow(*row) for row in rows], key=_name_of))))
+                done(replace(page, streams=tuple(sorted([StreamRow(*row) for row in rows if row], key=_name_of))))
 
         gathered = GatheredCalls(len(names), described)
         for name in names:

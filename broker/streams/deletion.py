@@ -135,8 +135,8 @@ class Deletions:
         owner, name = self._owner, deletion.name
         names = (name, *owner.catalog.companions.of(name))
         leads = not deletion.copy and owner.roles.role(name) is Role.MASTER
-        epoch = self._next_epoch(names) if leads else 0
-        master = owner.catalog.directory.node_id if epoch else ""
+        epoch = self._next_epoch(names) if leads or deletion.copy else 0
+        master = owner.catalog.directory.node_id if leads else ""
         deleted = DeletedStream(name.decode(), epoch, master, tuple(file_stem(each.decode()) for each in names))
         metas = {each: owner.roles.metas[each] for each in names if each in owner.roles.metas}
         for each in names:
@@ -176,6 +176,7 @@ class Deletions:
             return
         if deleted.epoch:
             owner.catalog.deleted[name] = deleted.epoch
+        if deleted.master:
             history = (EpochStart(deleted.epoch, 0, deleted.master),)
             owner.roles.metas[name] = StreamMeta(deleted.name, epoch=deleted.epoch, history=history)
         for each in names:

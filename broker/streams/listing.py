@@ -31,7 +31,9 @@ def list_names(owner: Owner, args: CallArgs) -> list[bytes]:
 
 
 def list_stream(owner: Owner, args: CallArgs) -> list[Any]:
-    """[stream] -> the fields of its `StreamRow`. Opens the stream."""
+    """[stream] -> the fields of its `StreamRow`; none if it was deleted. Opens the stream."""
+    if args[0] not in owner.catalog.names:
+        return []
     return list(astuple(describe(owner, args[0])))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ from tailrace.broker.streams.sync_schedule import SyncSchedule
 from tailrace.protocol.errors import Code
 from tailrace.shard.admission import StampBounds
 from tailrace.shard.directory import DataDirectory
-from tailrace.shard.epochs import EPOCH_LEAP_MAX
+from tailrace.shard.epochs import EPOCH_LEAP_MAX, EpochStart
 from tailrace.shard.errors import StorageError, StorageFull
 from tailrace.shard.meta import Role
 from tailrace.shard.names import base_of, new_name_fault
@@ -366,9 +367,18 @@ class Owner:
         if self._total_streams() >= self.settings.max_streams:
             raise Refused(Code.NODESTREAMS, f"this node has {self.settings.max_streams} streams, which is its limit")
         self._open(name)
+        deleted_epoch = self.catalog.deleted.get(name, 0)
         self.catalog.add(name)
+        self._begin_after(name, deleted_epoch)
         self.events.on_create()
         self.events.on_role(name)
+
+    def _begin_after(self, name: bytes, deleted_epoch: int) -> None:
+        """A copy of this name was deleted here: if this node makes the stream now, its term is later. Raises Refused."""
+        meta = self.roles.meta(name)
+        if deleted_epoch > meta.epoch and meta.role is not Role.SLAVE:
+            history = (EpochStart(deleted_epoch, 0, self.catalog.directory.node_id),)
+            self.roles.set_meta(replace(meta, epoch=deleted_epoch, history=history))
 
     def stream(self, name: bytes) -> OpenStream:
         """The open stream, opened if need be. Raises Refused (`unknown`, `damaged`, `full`, `unavailable`)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -22,7 +23,7 @@ from tests.system.test_dead_letters import bury, command
 pytestmark = pytest.mark.system
 
 WORKERS = 2
-KILLS = 6
+KILLS = 3
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +139,54 @@ def test_under_load_with_the_owner_killed_it_is_there_or_not(node: Node, client:
         assert not client.streams("killed")
 
 
+KILLER = """
+import os, signal, pathlib
+from tailrace.shard import deletion
+left = pathlib.Path(os.environ["KILL_AFTER_STEPS"])
+def step():
+    count = int(left.read_text())
+    left.write_text(str(count - 1))
+    if count == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+deletion.step = step
+"""
+
+
+def test_a_kill_at_any_step(tmp_path: Path) -> None:
+    """The owner is killed after every third step in turn; the next one ends the deletion, and the name can be used
+    again. `tests/shard/test_deletion.py` takes every step."""
+    (tmp_path / "sitecustomize.py").write_text(KILLER)
+    left = tmp_path / "left"
+    left.write_text("-1")
+    environment = {"PYTHONPATH": str(tmp_path), "KILL_AFTER_STEPS": str(left)}
+    node = Node(tmp_path / "data", workers=1, environment=environment)
+    node.by_exec = True
+    node.start()
+    try:
+        with tailrace.connect(f"127.0.0.1:{node.port}") as client:
+            kills = delete_with_kills(node, client, left)
+        assert kills > 5
+        assert node.stop() == 0, node.log()
+    finally:
+        node.kill()
+
+
+def delete_with_kills(node: Node, client: tailrace.Client, left: Path) -> int:
+    """How many times the owner was killed before a deletion came to its end."""
+    for kills in itertools.count():
+        assert client.publish("killed", b"%d" % kills).seq == 0
+        client.create_consumer("killed", "billing")
+        [message] = client.subscribe("killed", end=tailrace.NOW)
+        assert (message.payload, message.epoch) == (b"%d" % kills, kills + 1)
+        left.write_text(str(3 * kills))
+        client.delete_stream("killed")
+        assert not client.streams("killed") and not client.streams("$cursor/killed")
+        assert files_of(node, "killed") == {".deleted", ".meta"}
+        if int(left.read_text()) >= 0:
+            return kills
+    raise AssertionError
+
+
 def test_slaves_follow(tmp_path: Path) -> None:
     with (
         running(tmp_path / "master", workers=1) as master,
@@ -156,3 +205,40 @@ def test_slaves_follow(tmp_path: Path) -> None:
         client.publish("tree", b"new")
         wait_for(lambda: [each.next_seq for each in reader.streams("tree")] == [1], "the new one is copied")
         assert payloads(reader, "tree") == [b"new"]
+
+
+def test_a_node_two_levels_below_that_was_away_deletes_its_copies(tmp_path: Path) -> None:
+    """One of the streams is made again meanwhile, without consumers."""
+    with (
+        running(tmp_path / "root", workers=1) as root,
+        running(tmp_path / "middle", workers=1) as middle,
+        running(tmp_path / "leaf", workers=1) as leaf,
+        tailrace.connect(f"127.0.0.1:{root.port}") as client,
+        tailrace.connect(f"127.0.0.1:{middle.port}") as between,
+    ):
+        for upstream, node in ((root, middle), (middle, leaf)):
+            with LineClient(node.port) as peer:
+                assert peer.ask(f"slave 127.0.0.1 {upstream.port} * 0").startswith("ok slave")
+        for name in ("gone", "again"):
+            client.publish_many(name, [b"old"] * 3)
+            client.create_consumer(name, "billing")
+        with tailrace.connect(f"127.0.0.1:{leaf.port}") as reader:
+            wait_for(lambda: ends(reader) == {"again": (1, 3), "gone": (1, 3)}, "all is copied")
+            wait_for(lambda: reader.streams("$cursor/again")[0].next_seq, "and the consumers")
+        leaf.kill()
+        client.delete_stream("gone")
+        client.delete_stream("again")
+        client.publish("again", b"new")
+        wait_for(lambda: ends(between) == {"again": (2, 1)}, "the middle follows")
+        leaf.start()
+        with tailrace.connect(f"127.0.0.1:{leaf.port}") as reader:
+            wait_for(lambda: ends(reader) == {"again": (2, 1)}, "the leaf deletes its copy")
+            assert payloads(reader, "again") == [b"new"]
+            wait_for(
+                lambda: not reader.streams("$cursor/again")[0].next_seq, "no consumer of the former stream is left"
+            )
+        wait_for(lambda: ends(client) == ends(between) == {"again": (2, 1)}, "and nobody makes it again")
+
+
+def ends(client: tailrace.Client) -> dict[str, tuple[int, int]]:
+    return {stream.name: (stream.epoch, stream.next_seq) for stream in client.streams()}

@@ -7,6 +7,7 @@ come in the order in which the owner learnt them, so "not known yet" is a place 
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
@@ -25,6 +26,8 @@ TURN_S = 0.001
 """Of one turn, for looking at names; the watches take turns."""
 SCANNED_AT_ONCE = 512
 """Names that are looked at for one watch before the next one has its turn."""
+DROPPED_MAX = 1_024
+"""Names of deleted streams that are kept, beside as many as there are streams, before all are removed at once."""
 UNSENT_MAX_BYTES = 256 << 10
 """A connection with more unsent than this gets no names for now."""
 
@@ -79,6 +82,7 @@ class NameCatalog:
         self._known: set[bytes] = set()
         self._heard: dict[int, tuple[int, int]] = {}  # by slot: of which owner, how many
         self._asking: set[int] = set()
+        self._drops = 0
         self._watches: dict[tuple[Watcher, bytes], NameWatch] = {}
         self._due: deque[NameWatch] = deque()  # those that there are names for, since the last tick
 
@@ -91,6 +95,17 @@ class NameCatalog:
         """A stream was deleted; if one of its name is made later, that is a new one."""
         self._known.discard(name)
         self._heard.clear()
+        self._drops += 1
+        if len(self._names) > 2 * len(self._known) + DROPPED_MAX:
+            self._forget_dropped()
+
+    def _forget_dropped(self) -> None:
+        """Keep each name that exists once, and each watch at its place."""
+        last = {name: place for place, name in enumerate(self._names) if name in self._known}
+        places = sorted(last.values())
+        for watch in self._watches.values():
+            watch.place = bisect_left(places, watch.place)
+        self._names = [self._names[place] for place in places]
 
     def forget(self, client: Watcher) -> None:
         for key in [key for key in self._watches if key[0] is client]:
@@ -127,12 +142,12 @@ class NameCatalog:
 
     def _ask(self, slot: int) -> None:
         self._asking.add(slot)
-        owner, count = self._heard.get(slot, (0, 0))
-        self._calls.call_slot(slot, "names", [owner, count], lambda value: self._answered(slot, value))
+        (owner, count), drops = self._heard.get(slot, (0, 0)), self._drops
+        self._calls.call_slot(slot, "names", [owner, count], lambda value: self._answered(slot, value, drops))
 
-    def _answered(self, slot: int, value: Any) -> None:
+    def _answered(self, slot: int, value: Any, drops: int) -> None:
         self._asking.discard(slot)
-        if isinstance(value, Refused):
+        if isinstance(value, Refused) or drops != self._drops:  # it may have a stream that was deleted since
             return  # asked again at the next tick
         owner, start, found = value
         self._heard[slot] = owner, start + len(found)
@@ -149,7 +164,7 @@ class NameCatalog:
         found: list[bytes] = []
         for name in islice(self._names, watch.place, watch.place + SCANNED_AT_ONCE):
             watch.place += 1
-            if base_of(name).startswith(watch.prefix) and client.may(Right.NODE, name):
+            if name in self._known and base_of(name).startswith(watch.prefix) and client.may(Right.NODE, name):
                 found.append(name)
                 if len(found) >= NAMES_MAX:
                     break

@@ -53,9 +53,16 @@ def history_of(owner: Owner, stream: OpenStream) -> History:
     """The terms of a stream's messages and of the one to come: as stored in .meta, as far as the messages agree."""
     meta = owner.roles.meta(stream.name)
     stored = meta.history
+    if stored == DEFAULT_HISTORY and meta.role is Role.MASTER and is_companion(stream.name):
+        stored = _without_former(stored, owner.roles.meta(base_of(stream.name)).history[:1])
     if not {stream.name, base_of(stream.name)} & owner.roles.metas.keys() and meta.role is Role.MASTER:
         stored = claim(stored, owner.catalog.directory.node_id)  # nobody else was ever the master of it
     return reconcile(stored, stream.log.epochs(), stream.log.next_seq)
+
+
+def _without_former(stored: History, begin: History) -> History:
+    """If the stream was made again after a deletion, its companions too begin in its first term."""
+    return begin if begin and begin[0].first_seq == 0 and begin[0].epoch > 1 else stored
 
 
 def term_of(owner: Owner, name: bytes) -> Term:

@@ -28,6 +28,7 @@ from tailrace.broker.streams.syncer import Syncer, SyncJob
 from tailrace.protocol.errors import Code
 from tailrace.shard.errors import StorageError
 from tailrace.shard.meta import Role
+from tailrace.shard.names import base_of
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +98,7 @@ class UpstreamManager:
         self._complained_s = 0.0
         self._lookups: Syncer | None = None
         self._selves: set[tuple[str, int]] = set()  # addresses at which this very node has answered
+        self._remade: dict[bytes, UpstreamConnection] = {}  # made again upstream, while they are still deleted here
         self._to_make: dict[bytes, UpstreamConnection] = {}  # streams that there are upstream, bounded by `max_streams`
         self._crowded_out: dict[bytes, None] = {}  # streams of this worker
         self._making = False  # one of them waits for its turn
@@ -157,6 +159,7 @@ class UpstreamManager:
         self._owner.uproutes.clear()
         self._touched.clear()
         self._to_make.clear()
+        self._remade.clear()
         self._crowded_out.clear()
         self._making = False
         self._watched = PrefixWatches()
@@ -234,6 +237,8 @@ class UpstreamManager:
         present = self._of.get(name)
         if present is not None:
             self._leave(name, present)
+        for each in [each for each in self._remade if base_of(each) == name]:
+            self._to_make[each] = self._remade.pop(each)
 
     def copy_of(self, name: bytes) -> tuple[UpstreamConnection, ReplicaFetcher] | None:
         """How a stream follows; None for one that does not."""
@@ -315,7 +320,9 @@ class UpstreamManager:
         for name in names:
             if len(self._to_make) >= owner.settings.max_streams:
                 return
-            if name not in owner.catalog.names and not services.is_remote(name):
+            if base_of(name) in owner.catalog.deleting:
+                self._remade[name] = uplink
+            elif name not in owner.catalog.names and not services.is_remote(name):
                 self._to_make[name] = uplink
 
     def _make_next(self) -> None:

@@ -117,11 +117,7 @@ class Model:
             first.setdefault(stream.messages[seq].key, seq)
         first.pop(None, None)
         waiting = (seq for seq in self.waiting(stream) if seq not in late)
-        return [
-            seq
-            for seq in waiting
-            if (key := stream.messages[seq].key) not in held and first.get(key, seq) >= seq
-        ]
+        return [seq for seq in waiting if (key := stream.messages[seq].key) not in held and first.get(key, seq) >= seq]
 
     def give(self, member: bytes, seqs: Iterable[int], now_us: int) -> None:
         for seq in seqs:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tailrace.broker.replication.downstream.replica_state import follow
+from tailrace.broker.replication.roles.stream_roles import history_of
 from tailrace.broker.streams.deletion import Deletions
 from tailrace.broker.streams.owner import OpenStream
 from tailrace.broker.streams.refused import Refused
@@ -165,7 +167,30 @@ def test_what_cannot_be_deleted(place: Place) -> None:
     answers = place.delete(copy=True)
     assert code(place.delete(copy=True)) is Code.UNAVAILABLE, "it is being done"
     place.finish()
-    assert answers == [{}] and stems(place) == set() and not owner.catalog.deleted
+    assert answers == [{}] and stems(place) == {".deleted"} and owner.catalog.deleted == {S: 2}
+
+
+def test_a_name_whose_copy_was_deleted_begins_in_a_later_term_too(place: Place) -> None:
+    place.delete(copy=True)
+    place.finish()
+    place.owner.create(S)
+    place.publish(b"new")
+    assert (place.owner.roles.epoch(S), place.owner.stream(S).log.last_epoch) == (2, 2)
+    place.create()
+    log = place.owner.stream(cursor_name(S))
+    assert history_of(place.owner, log)[0].epoch == 2, "and its consumers"
+    office = place.crash()
+    assert office.owner.roles.epoch(S) == 2
+    office.owner.release()
+
+
+def test_a_follower_that_was_away_is_told(place: Place) -> None:
+    place.delete(copy=True)
+    place.finish()
+    with pytest.raises(Refused) as caught:
+        follow(place.owner, [S, 1, ""])
+    assert caught.value.code is Code.DELETED
+    assert follow(place.owner, [S, 2, ""]), "a later stream of this name"
 
 
 def test_nothing_is_published_meanwhile(place: Place) -> None:

@@ -134,3 +134,32 @@ def test_who_does_not_read_gets_no_more(node: World, monkeypatch: pytest.MonkeyP
     assert told(node, peer) == []
     monkeypatch.setattr(catalog_module, "UNSENT_MAX_BYTES", 1)
     assert told(node, peer) == [b"a"]
+
+
+def test_deleted_streams_are_not_told_and_do_not_add_up(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog_module, "DROPPED_MAX", 3)
+    make(node, "a", "b")
+    first, second = BinaryPeer(node, node_id="node-b"), BinaryPeer(node, node_id="node-c")
+    first.say(r.Watch(1, b""))
+    assert sorted(told(node, first)) == [b"a", b"b"]
+    catalog = node.workers[0].catalog
+    for _ in range(20):
+        catalog.dropped(b"a")
+        assert told(node, first) == [b"a"], "made again"
+    assert len(catalog._names) <= 2 * 2 + 3 + 1
+    catalog._known.discard(b"a")
+    second.say(r.Watch(1, b""))
+    node.settle()
+    found = [each for answer in second.take() if isinstance(answer, r.Names) for each in answer.names]
+    assert found == [b"b"]
+
+
+def test_an_answer_from_before_a_deletion_does_not_count(node: World) -> None:
+    make(node, "a")
+    peer = BinaryPeer(node, node_id="node-b")
+    peer.say(r.Watch(1, b""))
+    assert told(node, peer) == [b"a"]
+    catalog = node.workers[0].catalog
+    catalog.dropped(b"a")
+    catalog._answered(0, [1, 0, [b"a"]], catalog._drops - 1)
+    assert not catalog._known
