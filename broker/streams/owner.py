@@ -374,7 +374,7 @@ class Owner:
         self.events.on_role(name)
 
     def _begin_after(self, name: bytes, deleted_epoch: int) -> None:
-        """A copy of this name was deleted here: if this node makes the stream now, its term is later. Raises Refused."""
+        """A copy of this name was deleted here: if this node makes the stream, its term is later. Raises Refused."""
         meta = self.roles.meta(name)
         if deleted_epoch > meta.epoch and meta.role is not Role.SLAVE:
             history = (EpochStart(deleted_epoch, 0, self.catalog.directory.node_id),)

@@ -19,6 +19,7 @@ from tailrace.shard.names import shard_of
 from tests.system.node import PATIENCE_S, LineClient, Node, running, wait_for
 from tests.system.processes import worker_pid
 from tests.system.test_dead_letters import bury, command
+from tests.system.users import logged_in, token_of, with_users
 
 pytestmark = pytest.mark.system
 
@@ -242,3 +243,18 @@ def test_a_node_two_levels_below_that_was_away_deletes_its_copies(tmp_path: Path
 
 def ends(client: tailrace.Client) -> dict[str, tuple[int, int]]:
     return {stream.name: (stream.epoch, stream.next_seq) for stream in client.streams()}
+
+
+def test_only_an_administrator_of_the_stream_deletes_it(tmp_path: Path) -> None:
+    """At every door: a user who may publish and consume may not delete."""
+    rules = '[[rule]]\nallow = "ann"\nrights = ["publish", "subscribe", "consume", "create"]\n'
+    with (
+        running(tmp_path / "data", workers=1, config=with_users(tmp_path / "users", "ann", rules=rules)) as node,
+        tailrace.connect(f"127.0.0.1:{node.port}", user="ann", token=token_of("ann")) as client,
+        logged_in(node, "ann") as line,
+    ):
+        client.publish("kept", b"x")
+        with pytest.raises(tailrace.Denied):
+            client.delete_stream("kept")
+        assert line.ask("delete kept").startswith("err denied ")
+        assert payloads(client, "kept") == [b"x"]
