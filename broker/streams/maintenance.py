@@ -111,6 +111,7 @@ class Maintenance:
         self._patient: list[SyncRequest] = []
         self._punches: deque[tuple[float, bytes, int]] = deque()  # due, stream, first seq; at most one a trim
         self._sweep: Iterator[bytes] = iter(())
+        self._sweeping = False  # a round has begun and not ended
         self._swept_bytes = self._swept_tails = 0
         self._next_sweep_s = self._sliced_s = clock()
         self._has_looked = self._looks_at_what_was_left = False  # in the first sweep as the owner
@@ -285,12 +286,15 @@ class Maintenance:
             self._visit(name)
             if self._clock() > end_s:
                 return
-        self.owner.metrics.disk_bytes, self.owner.metrics.diverged_tails = self._swept_bytes, self._swept_tails
-        self._patrol.finish(self.owner.metrics)
+        if self._sweeping:
+            self._sweeping = False
+            self.owner.metrics.disk_bytes, self.owner.metrics.diverged_tails = self._swept_bytes, self._swept_tails
+            self._patrol.finish(self.owner.metrics)
         if self._clock() >= self._next_sweep_s:
             self._next_sweep_s = self._clock() + self.owner.settings.retention_interval_s
             self._swept_bytes = self._swept_tails = 0
             self._sweep = iter(list(self._catalog.names))
+            self._sweeping = True
             self._looks_at_what_was_left = self._catalog.owning and not self._has_looked
             self._has_looked |= self._looks_at_what_was_left
 

@@ -203,3 +203,18 @@ def test_a_slave_reads_its_copy_when_that_has_grown(tmp_path: Path) -> None:
 
 def test_measures_add_up() -> None:
     assert LagTotals(1, 5, 10, 0, 1).plus(LagTotals(2, 4, 20, 1, 0)) == LagTotals(3, 5, 20, 1, 1)
+
+
+def test_the_figures_of_a_round_stand_until_the_next_one_has_ended(tmp_path: Path) -> None:
+    """The timer calls many times between two rounds."""
+    world = office(tmp_path, **SPARING)
+    world.create()
+    sweep(world)
+    metrics = world.owner.metrics
+    shown = []
+    for _ in range(30):
+        world.clock.now_s += world.owner.settings.retention_interval_s / 9
+        world.upkeep.sweep()
+        world.turn()
+        shown.append((metrics.consumers, metrics.consumer_lag_messages_max))
+    assert set(shown) == {(1, 10)}
