@@ -16,7 +16,8 @@ BUILD_REQUIRES := import tomllib; project = tomllib.load(open('pyproject.toml', 
 LEAF_SOURCES := $(wildcard shard/*_cy.py protocol/*_cy.py broker/*/*_cy.py */*.pxd */*/*.pxd */*.h) shard/leaves.py \
 	setup.py
 PACKAGES := protocol shard client broker supervisor spark cli
-BESIDE := bench examples tests setup.py scripts/link-package scripts/rollup-report-picture pyspark_tailrace.py
+BESIDE := bench examples tests setup.py pyspark_tailrace.py scripts/link-package scripts/rollup-report-picture \
+	scripts/top-picture scripts/first-week
 PYTEST ?= $(BIN)/python -m pytest
 
 help:  ## list the targets

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "install-system-packages"
-COMMANDS = ("chromium", "ip", "mosquitto", "nft", "openssl", "promtool", "redis-server", "systemd-analyze", "telnet")
+COMMANDS = [
+    *("chromium", "ip", "mosquitto", "nft", "openssl", "promtool", "redis-server", "systemd-analyze", "telnet"),
+    "tmux",
+]
 
 
 class Machine:
@@ -63,7 +66,7 @@ def test_nothing_missing(machine: Machine) -> None:
     for name in COMMANDS:
         machine.command(name)
     machine.command("apt-get")
-    assert machine.run() == ["system packages: all 9 are here"]
+    assert machine.run() == ["system packages: all 10 are here"]
     assert machine.called("apt-get") == []
 
 
@@ -76,11 +79,11 @@ def test_only_the_missing_are_installed_and_started_by_nobody(machine: Machine) 
     )
     machine.command("systemctl")
     assert machine.run() == [
-        "system packages: installing chromium iproute2 mosquitto openssl redis-server systemd telnet",
+        "system packages: installing chromium iproute2 mosquitto openssl redis-server systemd telnet tmux",
         "system packages: installed",
     ]
     assert machine.called("apt-get")[0].endswith(
-        "install --yes --no-install-recommends chromium iproute2 mosquitto openssl redis-server systemd telnet"
+        "install --yes --no-install-recommends chromium iproute2 mosquitto openssl redis-server systemd telnet tmux"
     )
     assert not machine.policy.exists()
     assert machine.called("systemctl") == [
@@ -100,8 +103,8 @@ def test_a_failure_is_told_after_a_second_try(machine: Machine) -> None:
     for name in COMMANDS[:-1]:
         machine.command(name)
     machine.command("apt-get", "exit 100")
-    assert machine.run()[-1] == "system packages: could not install telnet; their tests are skipped"
-    assert [line.split()[-1] for line in machine.called("apt-get")] == ["telnet", "update"]
+    assert machine.run()[-1] == "system packages: could not install tmux; their tests are skipped"
+    assert [line.split()[-1] for line in machine.called("apt-get")] == ["tmux", "update"]
 
 
 def test_without_root_nothing_is_tried(machine: Machine) -> None:

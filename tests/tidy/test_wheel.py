@@ -21,6 +21,9 @@ from tailrace.shard import leaves
 from tests.tidy import building, tree
 
 WAIT_S = 120
+FIRST_WEEK_TIMEOUT_S = 600
+COMPILED = ("google-crc32c", "msgpack", "psutil", "setproctitle")
+PYTHONS = ("3.13", "3.12")  # beside the one that runs the tests
 # An application has modules of these names, and prints which of them it gets.
 OWN = ("broker", "shard", "spark", "supervisor", "client", "protocol", "cli", "deploy")
 PROGRAM = """
@@ -81,6 +84,43 @@ def link(folder: Path, *modules: str) -> Path:
     for name in modules:
         (folder / name).symlink_to(Path(click.__file__).parents[1] / name)
     return folder
+
+
+def make_server_guest(folder: Path, wheel: Path, version: str) -> Path | None:
+    """As `make_guest`, of another Python, with all that a server needs and the wheel.
+
+    Compiled modules for it come from the registry. None if there is no such Python, or none of these.
+    """
+    python = find_python(version)
+    if python is None or not download_compiled(folder / "compiled", version):
+        return None
+    subprocess.run([python, "-m", "venv", "--without-pip", folder / "venv"], check=True, timeout=WAIT_S)
+    guest = folder / "venv" / "bin" / "python"
+    plain = link(folder / "plain", "click", "rich", "markdown_it", "mdurl", "pygments", "h11", "prometheus_client")
+    (site_of(guest) / "dependencies.pth").write_text(f"{folder / 'compiled'}\n{plain}\n")
+    install(guest, wheel)
+    return guest
+
+
+def download_compiled(folder: Path, version: str) -> bool:
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--no-compile"]
+    command = [*pip, f"--python-version={version}", f"--target={folder}", *COMPILED]
+    try:
+        return subprocess.run(command, capture_output=True, timeout=WAIT_S, check=False).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def find_python(version: str) -> str | None:
+    """A Python of that version that can make environments: on the PATH, or among those of pyenv."""
+    for path in (f"python{version}", *map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))):
+        if shutil.which(path):
+            done = subprocess.run(
+                [path, "-c", "import ensurepip, venv"], capture_output=True, timeout=WAIT_S, check=False
+            )
+            if done.returncode == 0:
+                return path
+    return None
 
 
 @pytest.fixture(scope="module")
@@ -217,6 +257,41 @@ def test_an_applications_tests_have_a_broker(tmp_path: Path, guest: Path) -> Non
     (application / "test_orders.py").write_text(APPLICATIONS_TESTS)
     done = run(guest, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=application, further=further)
     assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
+CONSUMES = """
+import sys, tailrace
+from tailrace.testing import Server
+with Server(workers=2) as server, server.connect() as client:
+    client.publish_many("orders", [b"one", b"two"], key="k")
+    with client.consumer("orders", "billing") as consumer:
+        for expected in (b"one", b"two"):
+            message = consumer.receive(60)
+            assert (message.payload, message.key) == (expected, "k")
+            message.ack()
+    assert [message.payload for message in client.subscribe("orders", end=tailrace.NOW)] == [b"one", b"two"]
+print(".".join(map(str, sys.version_info[:2])))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", PYTHONS[1:])
+def test_another_python(tmp_path: Path, wheel: Path, version: str) -> None:
+    guest = make_server_guest(tmp_path, wheel, version)
+    if guest is None:
+        pytest.skip(f"no Python {version} on this machine, or no modules for it")
+    done = run(guest, "-c", CONSUMES)
+    assert done.stdout == f"{version}\n", done.stderr
+
+
+@pytest.mark.slow
+def test_a_first_week(tmp_path: Path, wheel: Path) -> None:
+    """By the text of the documents, with the newest Python that is here; without another one, from this checkout."""
+    guest = make_server_guest(tmp_path, wheel, PYTHONS[0])
+    programs = guest.parent if guest is not None else Path(sys.executable).parent
+    command = [str(tree.ROOT / "scripts" / "first-week"), "--bin", str(programs)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=FIRST_WEEK_TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.slow
