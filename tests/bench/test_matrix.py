@@ -51,7 +51,7 @@ def test_what_is_lost_comes_first_and_batches_stand_apart(make_results: MakeResu
     assert rows["`ingest-1`, batches, acknowledged: msg/s"][0] == "4.00"
     assert rows["`ingest-1`, acknowledged: msg/s"][0] == "8.00"  # the one of 200 k has the same load, in another way
     assert rows["`ingest-1`, acknowledged: msg/s"][1] == "4.00 M (0.250)"
-    # A process that is no broker is nobody's rival, but may be the limit.
+    # A process other than a broker is nobody's rival, but may be the limit.
     assert rows["`ingest-1`, silent: msg/s"][:2] == ["", "9.00 M * (1.00)"]
 
 

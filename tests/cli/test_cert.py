@@ -1,4 +1,4 @@
-"""`tailrace cert`: what it writes is what `serve` and a client take."""
+"""`tailrace cert`: `serve` and a client accept its output."""
 
 from __future__ import annotations
 

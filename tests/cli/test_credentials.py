@@ -30,7 +30,7 @@ def command() -> None:
 
 
 def run(*arguments: str, **environment: str) -> str:
-    """What it found, or why it did not."""
+    """The credentials found, or the reason for the failure."""
     done = CliRunner(env=environment).invoke(command, arguments, catch_exceptions=True)
     if isinstance(done.exception, CommandError):
         assert done.exception.exit_code == USAGE

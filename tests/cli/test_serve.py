@@ -28,7 +28,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Settings, Rel
         return 5
 
     monkeypatch.setattr(supervisor_main, "serve", fake_serve)
-    monkeypatch.setattr(serve, "hold_reloads", lambda: None)  # this process is no supervisor
+    monkeypatch.setattr(serve, "hold_reloads", lambda: None)  # this process is not a supervisor
     monkeypatch.setattr(serve, "set_up_logging", lambda _level: None)
     yield calls
 

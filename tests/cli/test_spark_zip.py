@@ -1,4 +1,4 @@
-"""`tailrace spark-zip`; tests/spark/test_package_zip.py has what is in the zip."""
+"""`tailrace spark-zip`; tests/spark/test_package_zip.py tests the contents of the zip."""
 
 from __future__ import annotations
 

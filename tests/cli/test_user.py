@@ -1,4 +1,4 @@
-"""`tailrace user`: what it writes is what a node takes, and secrets come from no argument."""
+"""`tailrace user`: a node accepts its output, and secrets come from no argument."""
 
 from __future__ import annotations
 

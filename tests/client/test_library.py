@@ -1,4 +1,4 @@
-"""The library as a whole: its names, and what it loads."""
+"""The library as a whole: its names, and the modules it loads."""
 
 from __future__ import annotations
 

@@ -57,7 +57,9 @@ def without_another_profile() -> None:
 
 
 def least(count: Callable[[], int]) -> int:
-    """Of several times: an answer may come in two pieces, and work that is due at intervals may fall in between."""
+    """The least of several counts: an answer may come in two pieces, and work that is due at intervals may fall in
+    between.
+    """
     return min(count() for _ in range(5))
 
 

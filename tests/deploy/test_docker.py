@@ -1,4 +1,4 @@
-"""The container's files: what they copy is there, and they run what the unit of systemd runs."""
+"""The container's files: the files they copy exist, and they run the same command as the unit of systemd."""
 
 from __future__ import annotations
 

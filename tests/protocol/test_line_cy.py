@@ -1,4 +1,4 @@
-"""The staging leaf: the lines it accepts, where it stops, and that its two bodies are equal to the byte."""
+"""The staging leaf: the lines it accepts, the lines it stops at, and that its two bodies are equal to the byte."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def leaf(request: pytest.FixtureRequest) -> ModuleType:
 
 
 def stage(leaf: ModuleType, data: bytes, max_message_bytes: int = MAX) -> tuple[int, list[tuple[bytes, bytes]]]:
-    """(the offset where it stopped, the messages in the order sent)."""
+    """(the offset at which it stopped, the messages in the order sent)."""
     stop, groups, order = leaf.stage(data, 0, len(data), max_message_bytes, True)
     return stop, messages(Staged(groups, order))
 

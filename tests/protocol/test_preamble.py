@@ -47,7 +47,7 @@ FAULTY = [
 
 
 def read(data: bytes, piece_bytes: int) -> tuple[str, bytes]:
-    """The client, and what is left for the protocol behind it."""
+    """The client, and the bytes left for the protocol behind it."""
     reader, at = PreambleReader(), 0
     while True:
         size = min(reader.wanted_bytes, piece_bytes)

@@ -1,5 +1,5 @@
-"""The leaf that stages runs of PUBLISH: what it takes, where it stops, that its two bodies are equal to the byte, and
-that a codec which uses it gives what one without it gives.
+"""The leaf that stages runs of PUBLISH: the input it takes, the input it stops at, that its two bodies are equal to the
+byte, and that a codec which uses it gives the same as one without it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def test_an_offset(leaf: ModuleType) -> None:
 
 @pytest.mark.parametrize("streams", [1, 2, 8, 9, 32, 33, 1_000])
 def test_many_streams_in_turn(leaf: ModuleType, streams: int) -> None:
-    """In an order that is no pattern, with the requests of each stream together and in their order."""
+    """In an order without a pattern, with the requests of each stream together and in their order."""
     order = [number % streams for number in range(3 * streams)]
     random.Random(streams).shuffle(order)
     sent = [publish(number, (handle * 7_919,), pack_frame(b"%d" % number)) for number, handle in enumerate(order)]
@@ -208,7 +208,7 @@ def expanded(run: PublishRun) -> list[object]:
 
 
 def fed(pieces: Sequence[bytes], *, stage_runs: bool) -> tuple[list[object], int]:
-    """What comes out, with the requests of each stream in their order, and how much of it in runs."""
+    """The messages that come out, with the requests of each stream in their order, and the number of them in runs."""
     codec = (ServerCodec if stage_runs else PlainCodec)(MAX_ENVELOPE_BYTES, MAX_MESSAGE_BYTES)
     found: list[object] = []
     in_runs = 0

@@ -1,4 +1,4 @@
-"""SCRAM-SHA-256: the example of RFC 7677, both ends against each other, and what is refused."""
+"""SCRAM-SHA-256: the example of RFC 7677, both ends against each other, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS over a non-blocking socket: what is held for a peer that does not read, and for one that sends no data."""
+"""TLS over a non-blocking socket: the bytes held for a peer that does not read, and for one that sends no data."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Ends:
                 side.flush()
 
     def read(self, side: TLSStream) -> bytes:
-        """What is there for one side, while the other sends the rest of what it has encrypted."""
+        """The bytes available to one side, while the other sends the rest of its encrypted bytes."""
         found, room = b"", bytearray(300_000)
         other = self.client if side is self.server else self.server
         while True:

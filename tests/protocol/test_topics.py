@@ -1,4 +1,4 @@
-"""Which topic names and topic filters are valid, and what is said of the others."""
+"""Which topic names and topic filters are valid, and the errors of the others."""
 
 from __future__ import annotations
 

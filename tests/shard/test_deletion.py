@@ -38,7 +38,7 @@ def stays(path: Path) -> list[str]:
 
 
 def killed_at(path: Path, step: int) -> bool:
-    """Deletes in another process, which is killed after so many steps; whether it was."""
+    """Deletes in another process, which is killed after `step` steps; returns whether it was."""
     child = os.fork()
     if not child:
         left = itertools.count(step, -1)

@@ -1,4 +1,5 @@
-"""Histories, and where two of them diverge: against lists of every message's term, and a little cluster."""
+"""Histories, and the point at which two of them diverge: against lists of every message's term, and a little cluster.
+"""
 
 from __future__ import annotations
 

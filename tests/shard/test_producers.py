@@ -1,4 +1,4 @@
-"""The state of producers: the verdict on a publish, what it remembers, and what it forgets."""
+"""The state of producers: the verdict on a publish, the numbers it remembers, and those it forgets."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ NOW_US = 100_000_000
 
 
 def log_of(directory: Path, count: int = 20) -> StreamLog:
-    """One message a second, the last one now; each has 132 bytes."""
+    """Messages one second apart, the last one now; each has 132 bytes."""
     log = open_log(directory)
     for i in range(count):
         append(log, b"x" * 100, at=NOW_US - 1_000_000 * (count - 1 - i))

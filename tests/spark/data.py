@@ -76,7 +76,7 @@ class Row(NamedTuple):
 
 
 def rows_of(data: DataDirectory, name: str) -> list[Row]:
-    """What is kept of a stream: its content file read frame by frame, without the index."""
+    """The rows kept of a stream: its content file read frame by frame, without the index."""
     content = Path(stream_paths(data.stream_directory(name), name).content_file).read_bytes()
     words = parse_content(content[:HEADER_PAGE_BYTES])[1]
     offset, found = words.first_offset, []

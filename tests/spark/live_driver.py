@@ -1,5 +1,6 @@
 """A driver with three live queries on one node, to be killed: one of its files, one over a connection, and one that
-copies what it reads to other streams of the node."""
+copies its rows to other streams of the node.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ TOO_SLOW: Final = "Python worker failed to connect back"
 
 
 def follow(session: Any, options: dict[str, str], folder: Path, *, to_the_end: bool = False) -> Any:
-    """Starts the query of which `folder` has the checkpoint and the rows: of what there is, or for ever."""
+    """Starts the query of which `folder` has the checkpoint and the rows: of the present messages, or for ever."""
     rows = session.readStream.format("tailrace").option("streams", STREAMS).options(**options)
     if not to_the_end:
         rows = rows.option("maxRowsPerBatch", str(ROWS_PER_BATCH))

@@ -1,4 +1,4 @@
-"""Payloads in Avro: the types of their schemas, and what is set apart."""
+"""Payloads in Avro: the types of their schemas, and the payloads that are set apart."""
 
 from __future__ import annotations
 

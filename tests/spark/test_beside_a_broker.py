@@ -35,10 +35,10 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 
 class Publisher:
-    """Publishes to all streams until it is told to stop. Each payload begins with the number of the message."""
+    """Publishes to all streams until it is stopped. Each payload begins with the number of the message."""
 
     def __init__(self, node: Node, chunk: int = 1_000) -> None:
-        self.sent = dict.fromkeys(NAMES, 0)  # so many are in the stream
+        self.sent = dict.fromkeys(NAMES, 0)  # the number of messages in each stream
         self.failure: BaseException | None = None
         self._address, self._chunk = f"127.0.0.1:{node.port}", chunk
         self._stop = threading.Event()
@@ -91,7 +91,7 @@ def query(source: Source, sent: dict[str, int]) -> int:
 
 
 def check(rows: pa.Table, first_seq: int, kept_seq: int, end_seq: int) -> None:
-    """Each message once, in order, with its own payload; missing are none but those that were trimmed meanwhile."""
+    """Each message once, in order, with its own payload; none is missing but those that were trimmed meanwhile."""
     seqs = rows["seq"].to_pylist()
     assert seqs == sorted(set(seqs))
     assert not seqs or seqs[0] >= first_seq
@@ -108,7 +108,7 @@ def trim_all(node: Node, sent: dict[str, int]) -> None:
 
 @contextmanager
 def trimming(node: Node, publisher: Publisher) -> Iterator[list[int]]:
-    """Trims all the time, beside what is done meanwhile. Gives how often it did."""
+    """Trims all the time, beside the block. Gives how often it did."""
     stop, done = threading.Event(), [0]
 
     def run() -> None:
@@ -137,7 +137,7 @@ def begins_with_hole(path: Path) -> bool:
 
 
 def look_beside_trims(node: Node, publisher: Publisher, rounds: int, look: Callable[[dict[str, int]], int]) -> None:
-    """Until so many looks have found messages, with holes before them. `look` is given what was sent before.
+    """Until `rounds` looks have found messages, with holes before them. `look` is given the counts sent before.
 
     One that finds nothing does not count: over connections all that it has planned may be trimmed meanwhile.
     """

@@ -21,7 +21,7 @@ Script = Callable[[m.Request], list[m.Response]]
 
 
 class FakeBroker:
-    """Answers one connection as a script says; keeps what it was told."""
+    """Answers one connection by a script; keeps the requests it received."""
 
     def __init__(self, script: Script) -> None:
         self.heard: list[m.Request] = []

@@ -198,7 +198,7 @@ def test_an_empty_slice_asks_nobody() -> None:
         assert list(reader.blocks(frames=True)) == []
 
 
-# --- what came --------------------------------------------------------------------------------------------------------
+# --- received rows ----------------------------------------------------------------------------------------------------
 
 
 def chunk(first_seq: int, *, trimmed: bool = False, flip: int = -1) -> Chunk:

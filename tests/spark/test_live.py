@@ -29,7 +29,7 @@ Seen = list[tuple[str, int | None]]
 
 
 class Query:
-    """Spark's part: what it calls in which order, and a checkpoint that is JSON."""
+    """Spark's part: its calls in their order, and a checkpoint that is JSON."""
 
     def __init__(self, data: DataDirectory, schema: StructType = SCHEMA, **options: str) -> None:
         self._schema = schema
@@ -42,7 +42,7 @@ class Query:
         self.reader = TailraceStreamReader(parse_options(self._said), self._schema)
 
     def plan(self, rows: int | None = None) -> bool:
-        """The next batch, written down; False when there is none."""
+        """The next batch, written down; False without one."""
         start = self.done if self.done is not None else json.dumps(self.reader.initialOffset())
         limit = self.reader.getDefaultReadLimit() if rows is None else ReadMaxRows(rows)
         end = json.dumps(self.reader.latestOffset(json.loads(start), limit))
@@ -156,7 +156,7 @@ def test_it_reports_how_far_there_is_to_go(data: DataDirectory) -> None:
     assert query.reader.reportLatestOffset()["a"]["seq"] == 10
 
 
-# --- what is lost ---------------------------------------------------------------------------------------------------
+# --- losses ---------------------------------------------------------------------------------------------------------
 
 
 def test_messages_that_were_trimmed_before_they_were_read_are_a_loss(data: DataDirectory) -> None:
@@ -176,7 +176,7 @@ def test_what_was_trimmed_before_the_query_began_is_none(data: DataDirectory) ->
 
 
 def part_ways(data: DataDirectory) -> None:
-    """The end of the stream is set aside, and it grows beyond where it was with other messages."""
+    """The end of the stream is set aside, and it grows beyond its former end with other messages."""
     log = open_log(data, "a")
     log.set_aside(7)
     append(log, plain(9, START_US + 20_000_000, text="another"))
@@ -198,8 +198,9 @@ def test_a_stream_with_another_end_is_not_taken_for_the_same(data: DataDirectory
 
 @pytest.fixture
 def crash(data: DataDirectory, tmp_path: Path) -> Iterator[Callable[[int], None]]:
-    """Takes back all of stream `a` but its ten first messages, as a crash of the machine does with what was not synced;
-    then others are published in their place."""
+    """Takes back all of stream `a` but its ten first messages, as a crash of the machine does with messages not synced;
+    then others are published in their place.
+    """
     shutil.copytree(data.path, tmp_path / "synced")
 
     def lose(count: int) -> None:
@@ -218,7 +219,7 @@ def crash(data: DataDirectory, tmp_path: Path) -> Iterator[Callable[[int], None]
 def test_seqs_that_were_given_again_are_a_loss(
     data: DataDirectory, crash: Callable[[int], None], count: int, rows: int | None, is_restarted: bool
 ) -> None:
-    """The query had read four messages beyond what was synced. In one case as many others have their seqs now."""
+    """The query had read four messages beyond the synced ones. In one case as many others have their seqs now."""
     grow(data, "a", 4)
     query, lenient = Query(data), Query(data, failOnDataLoss="false")
     while query.batch(rows):
@@ -227,7 +228,7 @@ def test_seqs_that_were_given_again_are_a_loss(
     grown = 0
     if is_restarted:
         query.restart()
-    elif count == 4:  # it ends just where it did, and no machine was down: nothing is looked at yet
+    elif count == 4:  # its end is the same as before, and no machine was down: nothing is looked at yet
         assert query.batch() == []
         grow_late(data)
         grown = 1
@@ -259,7 +260,7 @@ def test_a_machine_that_came_up_again_and_lost_nothing_is_no_loss(data: DataDire
 
 
 def test_nothing_is_lost_before_the_broker_has_looked(data: DataDirectory) -> None:
-    """The machine has come up again, and the broker has not opened the stream yet: only what was synced is shown."""
+    """The machine has come up again, and the broker has not opened the stream yet: only synced messages are shown."""
     query = Query(data)
     query.batch()
     open_log(data, "a", boot_id="another boot").close()
@@ -277,7 +278,7 @@ def test_only_what_is_synced(data: DataDirectory) -> None:
     query, all_of_it = Query(data, onlySynced="true", streams="a"), Query(data, streams="a")
     assert query.batch() == seqs("a", 0, 10)
     assert all_of_it.batch() == seqs("a", 0, 13)
-    all_of_it._said["onlySynced"] = "true"  # it has read more than it may now: that is no loss
+    all_of_it._said["onlySynced"] = "true"  # it has read more than it may now: that is not a loss
     all_of_it.restart()
     assert all_of_it.batch() == []
     log.sync()
@@ -351,7 +352,7 @@ def test_a_stream_that_vanishes_is_a_row_of_its_batch(data: DataDirectory) -> No
 
 @pytest.mark.parametrize("ours", [True, False])
 def test_a_checkpoint_from_the_other_way_of_reading_goes_on(data: DataDirectory, ours: bool) -> None:
-    """From a path to brokers or back: over a connection nobody says which files these are."""
+    """From a path to brokers or back: a connection does not identify the files."""
     query = Query(data)
     query.batch()
     assert query.done is not None

@@ -40,7 +40,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 
 class Point(NamedTuple):
-    """Where a driver is killed: `then_s` after a query has begun as many batches, or come to another mark in them."""
+    """The moment when a driver is killed: `then_s` after a query has begun `batches` batches, or come to another mark
+    in them.
+    """
 
     query: str
     mark: str
@@ -104,7 +106,7 @@ class Followed:
         return {query: self.count(query, "checkpoint/commits") for query in (*QUERIES, COPY)}
 
     def run_and_kill(self, point: Point) -> str:
-        """Returns what was killed."""
+        """Returns a description of the kill."""
         log_file, before = self.folder / "driver.log", self.committed()
         with log_file.open("wb") as log:
             driver = subprocess.Popen(self.command, cwd=tree.ROOT, stdout=log, stderr=log, start_new_session=True)

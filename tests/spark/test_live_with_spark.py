@@ -29,7 +29,7 @@ class SlowStart(Exception):
 
 
 class Query:
-    """Reads what there is, ends, and goes on from its checkpoint when it is asked again."""
+    """Reads the present messages, ends, and goes on from its checkpoint when it is asked again."""
 
     def __init__(self, session: Any, folder: Path) -> None:
         self._session, self._checkpoint = session, folder / "checkpoint"
@@ -75,7 +75,7 @@ def grow(data: DataDirectory, name: str, count: int, start_us: int, text: str = 
 
 
 def lose(data: DataDirectory, synced: Path) -> None:
-    """As a crash of the machine does with what was not synced; others get the same seqs, and just as many."""
+    """As a crash of the machine does with messages not synced; others get the same seqs, and just as many."""
     for path in synced.glob("shard-*/a.*"):
         shutil.copy(path, data.path / path.relative_to(synced))
     grow(data, "a", 4, START_US + 30_000_000, "another")

@@ -1,4 +1,4 @@
-"""Why the data source has no `pushFilters`: what was pushed by one query stays for the next one on the same DataFrame.
+"""Why the data source has no `pushFilters`: filters pushed by one query stay for the next one on the same DataFrame.
 
 Once this passes, a release of Spark has mended it, and filters may be pushed.
 """

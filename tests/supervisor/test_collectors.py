@@ -144,7 +144,7 @@ def test_who_is_not_ready_and_why() -> None:
 
 
 def test_a_stream_that_is_no_longer_measured_vanishes() -> None:
-    """It has moved to another worker, or was deleted. What is read from files does not add up over workers."""
+    """It has moved to another worker, or was deleted. Figures read from files do not add up over workers."""
     board = Board(1)
     old, metrics = worker_of(board, 1)
     metrics.measured_streams = {"orders": StreamMeasures(messages=7), "gone": StreamMeasures(messages=5)}

@@ -1,4 +1,4 @@
-"""Relations between settings, and where a broken one is reported."""
+"""Relations between settings, and the place at which a broken one is reported."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_what_waiting_does_not_help_is_told_at_once() -> None:
 
 
 class Crew:
-    """Keeps what all workers are told."""
+    """Keeps the messages sent to all workers."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, bytes]] = []

@@ -1,4 +1,4 @@
-"""The file of users: what it may say, who may open it, how it is edited."""
+"""The file of users: its syntax, who may open it, how it is edited."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def make_wheel(root: Path, **variables: str) -> Path:
 
 
 def make_sdist(root: Path) -> Path:
-    """What has been compiled is not in it."""
+    """Build the sdist, without compiled files in it."""
     return build_distribution(root, "sdist", {"TAILRACE_DISABLE_COMPILED": "1"})
 
 

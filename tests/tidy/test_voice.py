@@ -28,15 +28,6 @@ CEILINGS: dict[str, dict[str, float]] = {
         "whoever": 1.0,
         "opening": 0.2,
     },
-    "tests": {
-        "what-noun": 4.0,
-        "tell-say": 2.1,
-        "where-if": 1.0,
-        "is-no": 0.4,
-        "hear": 0.2,
-        "whoever": 1.2,
-        "opening": 0.4,
-    },
 }
 
 

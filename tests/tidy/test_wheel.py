@@ -89,7 +89,7 @@ def link(folder: Path, *modules: str) -> Path:
 def make_server_guest(folder: Path, wheel: Path, version: str) -> Path | None:
     """As `make_guest`, of another Python, with all that a server needs and the wheel.
 
-    Compiled modules for it come from the registry. None if there is no such Python, or none of these.
+    Compiled modules for it come from the registry. None without such a Python, or without these.
     """
     python = find_python(version)
     if python is None or not download_compiled(folder / "compiled", version):
@@ -211,7 +211,7 @@ def test_the_command_without_what_a_server_needs(guest: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="needs dpkg-deb")
 def test_a_debian_package_is_made_of_it(tmp_path: Path, wheel: Path) -> None:
-    """Of the wheel alone: its dependencies are those of this environment."""
+    """From the wheel alone: its dependencies are those of this environment."""
     environment = {**os.environ, "PYTHON": sys.executable, "PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1"}
     build = [str(tree.ROOT / "scripts" / "build-deb"), str(wheel), str(tmp_path)]
     subprocess.run(build, env=environment, check=True, timeout=WAIT_S, capture_output=True)

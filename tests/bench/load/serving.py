@@ -1,4 +1,4 @@
-"""A server that does what a test tells it to do."""
+"""A server with the behaviour that a test gives it."""
 
 from __future__ import annotations
 

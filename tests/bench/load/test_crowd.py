@@ -41,7 +41,7 @@ def test_everybody_joins_and_hears_everything(silent_server: PeerServer, silent:
 
 
 class _Promising(Plain):
-    """Says that each message is delivered with one byte more, or less, than it is."""
+    """Claims that each message is delivered with one byte more, or less, than it is."""
 
     def __init__(self, error_bytes: int) -> None:
         super().__init__(100)
@@ -80,7 +80,7 @@ class _Chatting(Plain):
 
 @contextmanager
 def _crowd_of_one(peer: Contestant, say: Callable[[socket.socket], None]) -> Iterator[tuple[Crowd, socket.socket]]:
-    """A crowd of one, to whom the server says that once it has joined; and a publisher whom nobody listens to."""
+    """A crowd of one, to which the server sends that once it has joined; and a publisher to which nobody listens."""
     joined = threading.Event()
 
     def behave(sock: socket.socket) -> None:

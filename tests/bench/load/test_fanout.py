@@ -19,7 +19,7 @@ def test_everything_reaches_everyone(silent_server: PeerServer, silent: Plain) -
 
 
 class _Promising(Plain):
-    """Says that each message is delivered with one byte more, or less, than it is."""
+    """Claims that each message is delivered with one byte more, or less, than it is."""
 
     def __init__(self, error_bytes: int) -> None:
         super().__init__(100)

@@ -34,7 +34,7 @@ def test_what_is_sent_before_is_not_timed(plain_server: PeerServer, plain: Plain
 
 
 def _after_the_first_byte(text: bytes) -> Callable[[socket.socket], None]:
-    """Takes the opening step, then says `text` and reads until the end."""
+    """Takes the opening step, then sends `text` and reads until the end."""
 
     def behave(sock: socket.socket) -> None:
         opening = sock.recv(64)

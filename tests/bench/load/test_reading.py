@@ -17,7 +17,7 @@ from tests.bench.load.conftest import PATIENCE_S, StuckAt, load_on
 
 
 class _Promising(BareSendfile):
-    """Says that other than what its file holds comes."""
+    """Promises another number of bytes than its file holds."""
 
     def __init__(self, file_bytes: int, promised_bytes: int) -> None:
         super().__init__(file_bytes)

@@ -1,4 +1,4 @@
-"""Whatever the chunks and however they arrive, every byte of every frame is counted; and nothing else passes."""
+"""For any chunks, however they arrive, every byte of every frame is counted; and nothing else passes."""
 
 from __future__ import annotations
 

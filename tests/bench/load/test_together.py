@@ -35,7 +35,7 @@ def together(path: Path, *commands: list[str], program: Sequence[str] = PROGRAM)
 
 
 def test_all_end_when_told_to(tmp_path: Path) -> None:
-    """What they hold open, such as their standard output, is given back: none is left."""
+    """Their open files, such as their standard output, are closed: none is left."""
     with together(tmp_path, SLEEP, SLEEP) as process:
         assert process.stdout is not None
         assert [process.stdout.readline(), process.stdout.readline()] == ["up\n", "up\n"]

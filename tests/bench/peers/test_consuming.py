@@ -16,7 +16,7 @@ FRAME = pack_frame(make_payload(100))
 
 
 class _Broker:
-    """Gives every GET what it asks for, and notes what is said to be finished."""
+    """Gives every GET the messages it asks for, and notes those reported as finished."""
 
     def __init__(self) -> None:
         self.codec = PlainCodec(1 << 24, 1 << 20)

@@ -20,7 +20,7 @@ def batch_of(request: bytes) -> bytes:
 
 
 def fetched(*batches: bytes, last: int = 1 << 30) -> bytes:
-    """An answer to a fetch; the last batch is cut after so many bytes."""
+    """An answer to a fetch; the last batch is cut after `last` bytes."""
     offset, content = 0, []
     for batch in batches:
         content.append(struct.pack(">q", offset) + batch[8:])

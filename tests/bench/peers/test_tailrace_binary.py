@@ -109,7 +109,7 @@ def test_a_connection_to_many_streams_has_a_barrier_for_each_worker() -> None:
 
 @pytest.mark.system
 def test_a_barrier_waits_for_an_owner_that_stands_still(tmp_path: Path) -> None:
-    """Where a PING is answered at once, though what was published before it is not in the log."""
+    """A PING is answered at once, though messages published before it are not in the log."""
     described = TailraceBinary()
     owner = shard_of(NAME.encode()) % described.workers
     barrier = described.barrier(NAME)
@@ -133,7 +133,7 @@ def test_deliveries_are_frames() -> None:
 
 
 def test_who_takes_part_in_what() -> None:
-    """What is acknowledged is numbered and consumed, and beside a rollup nothing of it may be lost."""
+    """Acknowledged messages are numbered and consumed, and beside a rollup none of them may be lost."""
     acked, plain = TailraceBinary(acked=True).kinds, TailraceBinary().kinds
     answered = {"client-wait", "client-tasks"}
     assert acked - plain == answered | {"idempotence", "consume", "consumers", "beside-rollup", "spark-live"}

@@ -14,7 +14,7 @@ from bench.server import PeerServer, fresh_site
 
 
 class _Telling(Plain):
-    """Its stored messages are whatever is told here."""
+    """Its stored messages are those set here."""
 
     def stored(self, name: str, messages: int) -> RequestStep:
         return RequestStep(b"P", b"p" if messages == 3 else b"other")

@@ -156,7 +156,7 @@ Finish = Callable[[Path], Lived]
 
 
 class FakeQuery:
-    """Ends as it is told to. What Spark does is tried in tests/spark/test_datasource.py."""
+    """Ends as the test demands. Spark's behaviour is tried in tests/spark/test_datasource.py."""
 
     finishes: Finish
 

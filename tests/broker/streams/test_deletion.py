@@ -1,4 +1,5 @@
-"""An owner lets go of a stream: what it waits for, what it refuses, and what is left if the files cannot go."""
+"""An owner lets go of a stream: the work it waits for, the requests it refuses, and the remains if the files cannot go.
+"""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_a_turn_sends_what_it_held(server: ModelServer) -> None:
 
 
 def test_a_full_buffer_makes_publishing_wait(server: ModelServer) -> None:
-    """The broker reads nothing: what is held is bounded, and all that was taken arrives when it reads again."""
+    """The broker reads nothing: the messages held are bounded, and all that were taken arrive when it reads again."""
     taken = 0
 
     async def work(client: AsyncClient) -> None:

@@ -15,7 +15,7 @@ LEVEL = (Ack.APPENDED, 0)
 
 
 def run(calls: Any, answers: list[Consumed]) -> tuple[list[tuple[Any, ...]], int]:
-    """What was asked, and the result."""
+    """The requests made, and the result."""
     asked = []
     call = next(calls)
     while True:

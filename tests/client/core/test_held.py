@@ -168,7 +168,7 @@ def test_a_run_without_an_answer_goes_again_message_by_message() -> None:
 
 
 def lose(pair: Pair, message: m.Publish) -> m.AnyMessage | None:
-    """Of the first publish the first message is logged, then another's; the connection breaks."""
+    """The first message of the first publish is logged, then another's; the connection breaks."""
     stream, frames = pair.model.stream(b"s"), bytes(message.frames)
     if not stream.frames:
         length = FRAME_LENGTH.unpack_from(frames)[0]

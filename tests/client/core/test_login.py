@@ -1,4 +1,4 @@
-"""What a client's HELLO says of a login, and whether it believes the broker."""
+"""The login in a client's HELLO, and whether it believes the broker."""
 
 from __future__ import annotations
 

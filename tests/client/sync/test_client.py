@@ -156,7 +156,7 @@ def test_flushing(server: ModelServer) -> None:
 
 
 def test_a_full_buffer_makes_publishing_wait(server: ModelServer) -> None:
-    """The broker reads nothing: what is held is bounded, and all that was taken arrives when it reads again."""
+    """The broker reads nothing: the messages held are bounded, and all that were taken arrive when it reads again."""
     taken = 0
     with connect(server, max_in_flight_bytes=1 << 17) as client:
         client.publish("s", bytes(1_000))
@@ -317,7 +317,7 @@ def test_closing_does_not_wait_for_ever(server: ModelServer) -> None:
     assert "may or may not be logged" in str(failed[0])
 
 
-# --- what is no broker ------------------------------------------------------------------------------------------------
+# --- peers that are not brokers ---------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -38,7 +38,7 @@ BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Wrong(Exception):
-    """The files are not as the document says."""
+    """The files do not follow the document."""
 
 
 class Page(NamedTuple):
@@ -70,7 +70,7 @@ class Stream(NamedTuple):
 
 
 class Directory(NamedTuple):
-    """`unreadable`: the streams of which some file is not as the document says, with the cause."""
+    """`unreadable`: the streams of which some file does not follow the document, with the cause."""
 
     node_id: str
     streams: list[Stream]
@@ -78,7 +78,7 @@ class Directory(NamedTuple):
 
 
 def read_directory(path: Path) -> Directory:
-    """All streams, the broker's own too. Raises Wrong if the directory itself is not as the document says."""
+    """All streams, the broker's own too. Raises Wrong if the directory itself does not follow the document."""
     node = json.loads((path / "node.json").read_text())
     if node["format"] != 1:
         raise Wrong(f"format {node['format']}")
@@ -95,7 +95,7 @@ def read_directory(path: Path) -> Directory:
 
 
 def list_stems(shard: Path) -> list[str]:
-    """Of the streams that have a file of messages or of entries. What ends in `.new` is worth nothing."""
+    """The stems of streams that have a file of messages or of entries. Files that end in `.new` are worth nothing."""
     return sorted({file.stem for file in shard.iterdir() if file.suffix in (".content", ".indx")})
 
 
@@ -157,7 +157,7 @@ def read_messages(path: Path, page: Page, first_seq: int, end_seq: int) -> Messa
     """Walks the frames from the oldest one. Raises Wrong if they do not lead to `end_seq`."""
     found = np.empty(0, MESSAGE)
     if first_seq < end_seq:
-        # A map: what was trimmed is a hole, which is not read.
+        # A map: trimmed messages are a hole, which is not read.
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content:
             found = np.fromiter(walk(content, page.words, end_seq), MESSAGE)
     if (np.diff(found["timestamp_us"]) < 0).any() or (np.diff(found["epoch"]) < 0).any():
@@ -198,5 +198,5 @@ def base_of(name: str) -> str:
 
 
 def boot_word() -> int:
-    """Of this boot of the machine."""
+    """The identifier of this boot of the machine."""
     return int.from_bytes(hashlib.blake2b(BOOT_ID.read_text().strip().encode(), digest_size=6).digest(), "little")

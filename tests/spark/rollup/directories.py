@@ -19,7 +19,7 @@ HOUR_US = 60 * MINUTE_US
 
 
 class Made(NamedTuple):
-    """A stream: what is published to it, and which messages of it are trimmed then."""
+    """A stream: the messages published to it, and which of them are trimmed then."""
 
     messages: list[Sent]
     trimmed: int

@@ -94,7 +94,7 @@ def make_torn(data: DataDirectory) -> None:
 
 
 def make_contradictory(data: DataDirectory) -> None:
-    """Indexes that are wrong, a frame that is, and what is left of streams that never were."""
+    """Indexes that are wrong, a frame that is, and remains of streams that never were."""
     for name, does in (("entry", damage_entry), ("frame", damage_frame), ("frame.midnight", damage_frame)):
         # Message 70 is the damaged one: in the day, or the last one before it.
         first_us = DAY_START_US - 71_000_000 * (name == "frame.midnight")

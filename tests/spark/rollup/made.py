@@ -17,7 +17,7 @@ NAMES = ("messages", "bytes", "size_p99", "gap_p50_us", "gap_p99_us", "gap_max_u
 
 
 def row(stream: str, minute: int = 0, **numbers: Any) -> dict[str, Any]:
-    """A row with ones where nothing else is said, `minute` minutes after midnight."""
+    """A row with ones unless `numbers` sets others, `minute` minutes after midnight."""
     start = datetime(DAY.year, DAY.month, DAY.day, tzinfo=UTC) + timedelta(minutes=minute)
     ones = dict.fromkeys(NAMES, 1) | {"size_avg": 1.0, "missing": 0, "damaged": 0}
     return {"stream": stream, "start": start, **ones, **numbers}

@@ -1,7 +1,7 @@
 """The rollup of a day once more, from the frames alone and by the definitions in docs/spark.md: what every number is
 held against. Imports nothing of the product.
 
-Percentiles are by the definition: the smallest value that at least so many percent of the values are not above.
+Percentiles are by the definition: the smallest value that at least that percentage of the values are not above.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def rows_of_stream(stream: Stream, start_us: int, verify: bool) -> Iterator[tupl
 
 
 def roll_up(data: Path, start_us: int, *, verify: bool = False, unreadable: Collection[str] = ()) -> dict[Key, Row]:
-    """Every row of the day that begins at start_us. `unreadable`: the streams that are not as the document says."""
+    """Every row of the day that begins at start_us. `unreadable`: the streams that do not follow the document."""
     directory = read_directory(data)
     assert directory.unreadable.keys() == set(unreadable), directory.unreadable
     rows: dict[Key, Row] = {}

@@ -1,5 +1,6 @@
 """`tailrace rollup` over streams of which each has something else wrong: the night's tables are made, of all that can
-be read, and what is wrong is told."""
+be read, and the faults are reported.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +106,7 @@ def rename(before: Path, after: Path) -> None:
 
 
 def days(out: Path) -> dict[str, tuple[int, int, int]]:
-    """Of each stream of the day: messages, missing, damaged."""
+    """By stream of the day: messages, missing, damaged."""
     rows = read_tables(out, DAY)
     return {
         stream: (row["messages"], row["missing"], row["damaged"])
@@ -341,6 +342,6 @@ def test_a_night_of_several_nodes_of_which_one_is_missing_and_comes_later(
 
 
 def states(out: Path) -> dict[str, tuple[str | None, str, int]]:
-    """Of each node: its id, whether it was read whole, and its streams."""
+    """By node: its id, whether it was read whole, and its streams."""
     rows = read_nodes(Store(out).partition("nodes", DAY))
     return {row.name: (row.node, row.state, row.streams) for row in rows}

@@ -1,4 +1,4 @@
-"""Rolling up while a broker appends as fast as it can, and trims: what comes out is a prefix, and nothing is zeros."""
+"""Rolling up while a broker appends as fast as it can, and trims: the result is a prefix, and nothing is zeros."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Rows = list[dict[str, Any]]
 
 
 class Rolled(NamedTuple):
-    """The rows of today and of yesterday, as midnight may pass meanwhile; what was planned of each stream; and how many
+    """The rows of today and of yesterday, as midnight may pass meanwhile; the plan for each stream; and how many
     messages of each were trimmed before they were read.
     """
 

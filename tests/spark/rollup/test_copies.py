@@ -1,4 +1,4 @@
-"""Rows of one stream on several nodes, told apart from rows of streams that only share a name."""
+"""Rows of one stream on several nodes, distinguished from rows of streams that only share a name."""
 
 from __future__ import annotations
 

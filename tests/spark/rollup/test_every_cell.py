@@ -73,7 +73,7 @@ def test_of_a_hard_night(night: DataDirectory, tmp_path: Path, engine: ChooseEng
 
 
 def terms_of(streams: list[Stream]) -> dict[str, list[list[Any]]]:
-    """Of streams with several terms: each epoch, its first seq, and the master, which these streams do not know."""
+    """The terms of streams with several: each epoch, its first seq, and the master, which these streams do not know."""
     found = {}
     for stream in streams:
         epochs, places = np.unique(stream.messages.epoch, return_index=True)
@@ -135,7 +135,7 @@ def test_of_messages_that_were_trimmed_since(tmp_path: Path, engine: ChooseEngin
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Rows]:
-    """Tables, and what they should be."""
+    """The tables made, and the expected rows."""
     folder = tmp_path_factory.mktemp("made")
     data = make_directory(folder / "data", {"a": spread(100), "b": spread(9)})
     run_job(Job({"path": str(data.path)}, folder / "out", DAY), lambda _messages: LocalEngine(1), show)

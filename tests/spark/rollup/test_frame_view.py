@@ -1,4 +1,4 @@
-"""Planning where the index says wrong times."""
+"""Planning when the index has wrong times."""
 
 from __future__ import annotations
 

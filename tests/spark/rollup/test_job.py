@@ -179,7 +179,7 @@ def test_a_day_that_was_trimmed_whole_is_kept(tmp_path: Path, roll_up: Run) -> N
 
 
 def test_a_day_whose_messages_never_were_is_cleared(tmp_path: Path, roll_up: Run) -> None:
-    """The stream was made anew, and who rolls up has said that this may be taken from the tables."""
+    """The stream was made anew, and the caller of the rollup has allowed that this is taken from the tables."""
     data = make_directory(tmp_path / "data", {"a": spread(100)})
     roll_up()
     for path in stream_paths(data.stream_directory("a"), "a")[3:]:

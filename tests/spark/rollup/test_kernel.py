@@ -91,7 +91,7 @@ def test_minutes_are_the_same_whether_each_message_is_looked_at_or_not(streams: 
 
 
 def test_a_day_that_is_large_enough_for_every_shortcut() -> None:
-    """Its minutes are searched, its groups are sorted one by one, and its sketches are made of what is in order."""
+    """Its minutes are searched, its groups are sorted one by one, and its sketches are made of sorted values."""
     random = np.random.default_rng(7)
     times_us = np.sort(random.integers(NOON_US, NOON_US + 3 * MINUTE_US, 3 * SEARCHED_ROWS_MIN))
     sizes = random.integers(0, 5_000, len(times_us))

@@ -71,7 +71,7 @@ def end(run: subprocess.Popen[bytes], *, all_at_once: bool) -> None:
         except psutil.NoSuchProcess:
             continue
     run.wait(WAIT_S)
-    # What is left of the family leaves by itself.
+    # The rest of the family leaves by itself.
     gone, alive = psutil.wait_procs(family[1:], WAIT_S)
     assert not alive, f"still there: {alive}, gone: {len(gone)}"
 

@@ -1,4 +1,4 @@
-"""The processes of the local engine: what they raise, how they die, and that they end with the command."""
+"""The processes of the local engine: the errors they raise, how they die, and that they end with the command."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run(path: Path, monkeypatch: pytest.MonkeyPatch, does: object = None) -> lis
 
 
 def children() -> set[int]:
-    """Of this process: also the Java of other tests, where they ran before."""
+    """The children of this process: also the Java of other tests, if they ran before."""
     return {child.pid for child in psutil.Process().children()}
 
 
@@ -70,7 +70,7 @@ def test_a_process_that_is_killed_is_an_error(tmp_path: Path, monkeypatch: pytes
 
 
 def test_what_a_task_raises_is_raised(tmp_path: Path) -> None:
-    """Of all its kind it must survive the way from one process to the other."""
+    """Errors of all kinds must survive the way from one process to the other."""
     engine = LocalEngine(1, background=True)
     work = Work(SourceOptions("", (Address("127.0.0.1", 1),)), str(tmp_path), "node")
     with pytest.raises(ConnectFailed, match=r"127\.0\.0\.1:1"):

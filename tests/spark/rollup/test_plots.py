@@ -1,4 +1,4 @@
-"""The plots are pieces of SVG with what they should show."""
+"""The plots are pieces of SVG with the expected content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page: self-contained, safe whatever the streams are called, and whole in a browser."""
+"""The page: self-contained, safe for any names of streams, and whole in a browser."""
 
 from __future__ import annotations
 

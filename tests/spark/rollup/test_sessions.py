@@ -190,7 +190,7 @@ def test_a_cluster_rolls_up_with_the_zip_and_names_the_paths_that_a_worker_lacks
     assert read_tables(tmp_path / "out", DAY) == expected
     cells = reference.roll_up(tmp_path / "hard", DAY_START_US, unreadable=UNREADABLE)
     assert not differences(read_tables(tmp_path / "cells", DAY), cells)
-    # Nobody says over a connection which folder and files a stream is in.
+    # A connection does not show which folder and files a stream is in.
     unknown = {"shard": -1, "stream_id": None}
     assert read_tables(tmp_path / "over", DAY) == {key: {**row, **unknown} for key, row in expected.items()}
     assert f"{tmp_path}/lacking: is not a tailrace data directory" in lacking

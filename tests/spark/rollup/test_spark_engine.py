@@ -1,4 +1,4 @@
-"""How the engine fails when Spark does; tests/spark/rollup/test_engine.py has what it writes."""
+"""How the engine fails when Spark does; tests/spark/rollup/test_engine.py tests its output."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_options_are_the_same_on_the_other_side(tmp_path: Path) -> None:
 
 
 def test_tasks_put_their_files_at_a_url(tmp_path: Path, rollup_session: Any) -> None:
-    """As on a cluster without a common folder: what they put there comes here, and nothing is left."""
+    """As on a cluster without a common folder: files that they put there come here, and nothing is left."""
     make_directory(tmp_path / "data", {"a": spread(50), "b": spread(3)})
     job = Job({"path": str(tmp_path / "data")}, tmp_path / "out", DAY)
     shared = tmp_path / "shared"

@@ -176,7 +176,7 @@ def test_former_states_are_bounded(store: Store) -> None:
     with store.locked():
         assert len(list((store.path / "states").iterdir())) == STATES_KEPT_MAX + 1
     assert len(store.days()) == STATES_KEPT_MAX + 3
-    # The files of a day are there once, whatever the states that have it.
+    # The files of a day are there once, however many states have it.
     assert (store.partition("days", DAY) / "part.parquet").stat().st_nlink == STATES_KEPT_MAX + 1
 
 

@@ -1,4 +1,4 @@
-"""What the report is told of the tables."""
+"""The facts of the tables that the report is given."""
 
 from __future__ import annotations
 

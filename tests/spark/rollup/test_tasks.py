@@ -1,4 +1,4 @@
-"""The files that a task writes, and what it returns."""
+"""The files that a task writes, and its result."""
 
 from __future__ import annotations
 

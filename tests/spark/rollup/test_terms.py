@@ -110,7 +110,7 @@ def test_a_tail_on_a_day_of_which_the_new_master_has_nothing(tmp_path: Path, ord
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_what_the_new_master_has_trimmed_comes_from_the_former_one(tmp_path: Path, order: Sequence[str]) -> None:
-    """Up to where their histories part."""
+    """Up to the point at which their histories part."""
     pair = make_pair(tmp_path)
     wanted = reference.roll_up(tmp_path / "south", DAY_START_US)
     trim(pair.south.path, "a", 60)

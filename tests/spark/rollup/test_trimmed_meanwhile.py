@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 @contextmanager
 def trimming_slowly(node: Node) -> Iterator[None]:
-    """Trims some messages of each stream all the time, and never so many that nothing is left to read."""
+    """Trims some messages of each stream all the time, but always leaves some to read."""
     stop = threading.Event()
 
     def run() -> None:
@@ -47,7 +47,7 @@ def trimming_slowly(node: Node) -> Iterator[None]:
 
 
 def test_a_broker_that_trims_all_the_time(tmp_path: Path) -> None:
-    """The command as a program of its own: while it starts Spark, what it has planned to read is trimmed."""
+    """The command as a program of its own: while it starts Spark, messages it has planned to read are trimmed."""
     if interpreted_wanted():
         pytest.skip("nothing here depends on which build is loaded; the other run has it")
     with running(tmp_path / "data") as node, Publisher(node) as publisher:
