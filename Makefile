@@ -41,7 +41,7 @@ $(VENV)/.made: | scripts/find-python
 # A folder called tailrace, which older checkouts had, would hide the package.
 $(VENV)/.installed: $(VENV)/.made pyproject.toml
 	@[ ! -d tailrace ] || find tailrace -depth \( -name '*.pyc' -o -name '*.so' -o -type d -empty \) -delete
-	env -u TAILRACE_REQUIRE_COMPILED TAILRACE_DISABLE_COMPILED=1 \
+	env -u TAILRACE_REQUIRE_COMPILED TAILRACE_DISABLE_COMPILED=1 DIST_EXTRA_CONFIG=$(CURDIR)/scripts/quick-wheels.cfg \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[$(EXTRAS)]'
 	@touch $@
 
