@@ -1,4 +1,4 @@
-"""From the edge to the log: what one turn publishes to one stream, and who wants to hear how it went.
+"""From the edge to the log: the publishes of one turn to one stream, and the receivers of their outcome.
 
 A `StreamBatch` gathers, for one stream and one turn of the loop, the staged frames of every connection (and of every
 sibling) that published to it, in the order they came. It is appended, or forwarded, as one. The parts of a batch that
@@ -43,7 +43,7 @@ class OutcomeSink(Protocol):
 
 
 class QuietPublisher(Asker, Protocol):
-    """A publisher that hears nothing unless its publish fails."""
+    """A publisher that gets no answer unless its publish fails."""
 
     def publish_refused(self, name: bytes, count: int, code: Code, text: str) -> None: ...
 
@@ -58,9 +58,9 @@ class StreamBatch:
     """The publishes of one turn to one stream. `frames` are whole unstamped frames, of buffers that are the batch's.
 
     route: the way to who appends it, a sibling or the stream's master; None when it is appended here.
-    sync: somebody waits until it is on the disk, so all are told then.
+    sync: somebody waits until it is on the disk, so all are answered then.
     numbered: each part is a publish of a producer that numbers its messages, with one of `frames`, in the same order.
-    replicas: all of its publishers wait until so many nodes below this one hold it; waiting: that is all they wait for.
+    replicas: all of its publishers wait until this many nodes below hold it; waiting: that is all they wait for.
     """
 
     __slots__ = (
@@ -170,7 +170,7 @@ class StreamBatch:
 
 
 class Pending:
-    """A place in a connection's row of answers that is filled later; what comes after it waits."""
+    """A place in a connection's row of answers that is filled later; the answers after it wait."""
 
     __slots__ = ("_ready", "after", "text")
 
@@ -187,7 +187,7 @@ class Pending:
 
 
 class FramePublisher(Asker, Protocol):
-    """A publisher that hears how each request of its went."""
+    """A publisher that is notified of the outcome of each of its requests."""
 
     def publish_done(self, publication: FramePublication) -> None: ...
 
@@ -201,8 +201,8 @@ class FramePublisher(Asker, Protocol):
 class FramePublication:
     """One PUBLISH of the binary protocol: `count` messages to each of the streams `names`.
 
-    When all of them have an outcome its client is told: `results` (first seq, messages, subscribers of the stream) in
-    the order of the names, and `refusals` by place among them. What is refused as unreplicated has a result too.
+    When all of them have an outcome its client is notified: `results` (first seq, messages, subscribers of the stream)
+    in the order of the names, and `refusals` by place among them. A publish refused as unreplicated has a result too.
     """
 
     __slots__ = ("_client", "_waiting", "count", "names", "refusals", "request", "results", "wants_answer")
@@ -321,7 +321,7 @@ class LinePublication(Pending):
     """What one read of one connection published: settled when every stream of it has an outcome.
 
     With `order` (the stream's index of each message, `ack on`) it becomes one answer a message, in the order they were
-    sent; without, only the failures are told.
+    sent; without, only failures are answered.
     """
 
     __slots__ = ("_counts", "_creator", "_first_seqs", "_names", "_order", "_refusals", "_waiting")
@@ -378,7 +378,7 @@ class LinePublication(Pending):
         return b"".join(self._one_by_one())
 
     def _one_by_one(self) -> list[bytes]:
-        """An answer a message where some were refused, so that a client can pair answers with what it sent."""
+        """One answer per message, if some were refused, so that a client can pair answers with its messages."""
         lines = []
         next_seqs = list(self._first_seqs)
         for key in self._order:

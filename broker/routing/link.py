@@ -1,8 +1,8 @@
 """A sibling link: one unix stream socket between two workers of a node, carrying envelopes and now and then a
 descriptor.
 
-The thin shell: queue out, bytes in. What the envelopes mean is `broker.routing.worker_links`' business. The queue out
-has bounds where it is filled: the link window of publishes, one notice per stream and turn, one handover a connection.
+The thin shell: queue out, bytes in. `broker.routing.worker_links` handles the envelopes. The queue out is bounded by
+those that fill it: the link window of publishes, one notice per stream and turn, one handover a connection.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class WorkerLink:
             self._out.sent(sent)
 
     def drop_queue(self) -> None:
-        """Forget what was to go out: there is nobody to take it."""
+        """Drop the outgoing queue: there is nobody to take it."""
         for _place, fd in self._fds_out:
             os.close(fd)
         self._fds_out.clear()

@@ -27,14 +27,14 @@ class LinkTable:
         self._touched: dict[WorkerLink, None] = {}
 
     def follow_successor(self, own: int) -> None:
-        """This worker is retired: what is for its own slot goes to the slot's next owner."""
+        """This worker is retired: requests for its own slot go to the slot's next owner."""
         self.routes[own] = self._route(own)
 
     def _route(self, slot: int) -> Route:
         return Route(slot, self._window_bytes, self._clock, self.touch, on_switch=self._send_switched)
 
     def _send_switched(self, owner: WorkerLink) -> None:
-        """Tell the former owners of the slot that they may leave."""
+        """Notify the former owners of the slot that they may leave."""
         for link in self.open.values():
             if link.slot == owner.slot and link.generation < owner.generation:
                 link.queue(sibling.pack_switched())
@@ -45,7 +45,7 @@ class LinkTable:
         self._touched[link] = None
 
     def send(self) -> None:
-        """Send now what is queued."""
+        """Send the queues now."""
         while self._touched:
             link, _ = self._touched.popitem()
             if link.closed:
@@ -53,7 +53,7 @@ class LinkTable:
             try:
                 link.flush()
             except LinkClosed:
-                link.drop_queue()  # what came over it before the end is still read, and then the end
+                link.drop_queue()  # bytes that came over it before the end are still read, and then the end
             self.poller.modify(link.fileno(), select.EPOLLIN | (select.EPOLLOUT if link.wants_write else 0))
 
     def link_to(self, slot: int) -> WorkerLink | None:
@@ -62,7 +62,7 @@ class LinkTable:
         return None if route is None else route.successor or route.link
 
     def queued_bytes(self) -> int:
-        """What waits for the other workers, on links and on routes."""
+        """The bytes that wait for the other workers, on links and on routes."""
         links = sum(link.queued_bytes for link in self.open.values())
         return links + sum(route.bytes_held for route in self.routes.values())
 

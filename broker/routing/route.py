@@ -1,4 +1,4 @@
-"""The way to the owner of a slot's shards: what waits, what is under way, and what becomes of it when the owner goes.
+"""The way to the owner of a slot's shards: requests that wait or are in flight, and their fate when the owner goes.
 
 A `Route` exists for every slot of the node but one's own. Requests go out in order over the link to the slot's present
 owner and are kept until they are answered:
@@ -6,8 +6,8 @@ owner and are kept until they are answered:
     waiting   not sent: the owner is down, being replaced, or the successor's link is not open yet
     inflight  sent and not answered
 
-If the owner dies, what was in flight fails with `unavailable` (it may have been logged: only its publisher can tell)
-and what waits goes to the next owner, or fails when `unavailable_timeout_s` has passed. If the owner is replaced in
+If the owner dies, requests in flight fail with `unavailable` (they may have been logged: only the publisher can find
+out) and waiting ones go to the next owner, or fail when `unavailable_timeout_s` has passed. If the owner is replaced in
 good order it answers MOVED to all it did not do; those requests go back to the head of the row, still in order, and the
 successor gets nothing before the last answer of its predecessor is in, so that a publisher's order holds.
 """
@@ -144,7 +144,7 @@ class Route:
         self._maybe_switch()
 
     def take_back(self) -> None:
-        """Keep all that is not answered for whoever comes next: the other end has done nothing of it."""
+        """Keep all unanswered requests for the next owner: the other end has done nothing of them."""
         for request_id in sorted(self.inflight, reverse=True):
             self.moved(request_id)
 
@@ -154,7 +154,7 @@ class Route:
         self._maybe_switch()
 
     def link_closed(self, link: RequestLink) -> None:
-        """The owner is gone: what was under way has an unknown end."""
+        """The owner is gone: the requests in flight have an unknown outcome."""
         if link is self.successor:
             self.successor = None
         if link is not self.link:
@@ -167,7 +167,7 @@ class Route:
         self._maybe_switch()
 
     def expire(self, older_than_s: float) -> None:
-        """Fail what has waited since before `older_than_s`."""
+        """Fail the requests that have waited since before `older_than_s`."""
         while self.waiting and self.waiting[0].since_s < older_than_s:
             request = self.waiting.popleft()
             self._release(request)

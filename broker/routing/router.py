@@ -1,4 +1,4 @@
-"""Where a publish or a call goes: into the logs of this worker, or to the sibling that owns the stream.
+"""Routes each publish or call: into the logs of this worker, or to the sibling that owns the stream.
 
 Publishes are staged per stream through a turn of the loop and go on as one batch each, in `flush`.
 """
@@ -37,18 +37,18 @@ from tailrace.protocol.commands import Staged
 from tailrace.protocol.errors import Code
 from tailrace.shard.names import shard_of
 
-WINDOW_MESSAGES = 64  # of one client, over which it is seen where its streams live
+WINDOW_MESSAGES = 64  # of one client, over which the owners of its streams are counted
 UP_BATCH_BYTES = 4 << 20  # a batch for another node's stream grows no further: it is one PUBLISH there
 SCATTERED_STREAMS, SCATTERED_BYTES = 64, 16 << 10  # more streams than this, less than that for each
-SEND_FIRST_STREAMS = 16  # to be appended here: before that, what is forwarded is sent
+SEND_FIRST_STREAMS = 16  # to be appended here: before that, forwarded batches are sent
 SLOTS_KEPT = 4_096  # streams whose owners need not be computed again
-NEW_STREAMS = 32  # of a turn: with more of them it makes streams, which is no quicker for being done with many
+NEW_STREAMS = 32  # of a turn: with more of them it makes streams, which takes as long for each when done with many
 AWAY_SHARE = 0.75  # of a window, to one sibling: the client belongs there
 FORWARD_BYTES = 512 << 10  # about, of one request: the owner appends its first streams while the others are on the way
 BATCHES_A_BEAT = 256  # a turn may make tens of thousands of streams, which takes longer than a silent worker may live
 CALL_BYTES = 256  # what a call counts for in its route's window
 # Calls that concern one stream, their first argument, and may have to open it; and those of them that are long even
-# where it is open, since they read its history or change its role. A page of names is as long, and its first argument
+# if it is open, since they read its history or change its role. A page of names is as long, and its first argument
 # is a prefix.
 OF_A_STREAM = frozenset(
     {
@@ -105,9 +105,7 @@ class ForwardedBatches(RoutedRequest):
         self.request_id = request_id
         self.since_s = 0.0
         self.nbytes = sum(batch.nbytes for batch in batches)
-        self._batches: dict[int, StreamBatch] = dict(
-            enumerate(batches)
-        )  # not answered, by their place in what was sent
+        self._batches: dict[int, StreamBatch] = dict(enumerate(batches))  # not answered, by their place in the request
         self._held_up: dict[StreamBatch, tuple[Asker, ...]] | None = None  # once some are known to wait
 
     def send(self, link: WorkerLink) -> None:
@@ -184,7 +182,7 @@ class OwnerCall(RoutedRequest):
         link.queue(sibling.pack_call(self.request_id, self._verb, self._args))
 
     def taken(self) -> int:
-        """The owner has it in hand, and may be long about it: whoever else goes this way need not wait for that."""
+        """The owner has it in hand, and may take long: other requests on this route need not wait for that."""
         return 0
 
     def partly(self, _rows: list[tuple[int, sibling.ForwardResult]]) -> int:
@@ -222,7 +220,7 @@ class Router:
         answered_later: Mapping[str, LateAnswer],
         on_away: Callable[[Any, int], None],
     ) -> None:
-        """`send_forwards` sends at once what is queued for the siblings.
+        """`send_forwards` sends at once the queues for the siblings.
 
         answered_later: by verb, the calls whose answers are not known at once. on_away: called with a client that
         publishes mostly to one other worker, and the slot of that worker.
@@ -243,7 +241,7 @@ class Router:
 
     @property
     def scattered(self) -> bool:
-        """Whether what is staged is for many streams, a few messages each, and more messages would find them here."""
+        """Whether the staged messages go to many streams, a few each, and more messages would find them here."""
         batches = len(self._staged)
         few_each = batches > SCATTERED_STREAMS and self.staged_bytes < batches * SCATTERED_BYTES
         return few_each and not self.makes_streams
@@ -251,15 +249,15 @@ class Router:
     @property
     def makes_streams(self) -> bool:
         """Whether many streams are new. They are made in later turns (`broker.process.work`), and taking them down
-        makes this one long. Also, the memory of a turn with very many batches of one message is never free again: what
-        stays of each stream lies between them.
+        makes this one long. Also, the memory of a turn with very many batches of one message is never free again: the
+        lasting objects of each stream lie between them.
         """
         return self._new_streams > NEW_STREAMS
 
     # --- publishing -------------------------------------------------------------------------------------------------
 
     def batch(self, name: bytes, replicas: int = 0, *, numbered: bool = False) -> StreamBatch:
-        """This turn's batch of a stream, for publishes that wait for so many replicas."""
+        """This turn's batch of a stream, for publishes that wait for `replicas` nodes."""
         batch = self._staged.get(name)
         if batch is not None:
             if batch.replicas == replicas and batch.numbered is numbered and not self._is_full(batch):
@@ -270,7 +268,7 @@ class Router:
         return batch
 
     def batch_for(self, name: bytes, frames: StampableFrames, replicas: int = 0) -> StreamBatch:
-        """The batch that these frames go into: with numbered ones only where they are numbered."""
+        """The batch that these frames go into: with numbered ones only if they are numbered."""
         return self.batch(name, replicas, numbered=is_numbered(frames))
 
     def alone(self, batch: StreamBatch) -> None:
@@ -398,7 +396,7 @@ class Router:
             client.pause_for(route)
 
     def _count(self, client: PublishingClient, messages: int) -> None:
-        """Where a window of a client's messages is full: does it belong elsewhere?"""
+        """Count; once a window of a client's messages is full: does the client belong elsewhere?"""
         client.traffic.messages_in += messages
         client.window_messages += messages
         if client.window_messages < WINDOW_MESSAGES:
@@ -408,7 +406,7 @@ class Router:
         client.window_messages = client.window_away = 0
 
     def flush(self) -> None:
-        """Forward what is staged for the siblings' streams, append the rest. Nothing stays staged."""
+        """Forward the batches staged for the siblings' streams, append the rest. Nothing stays staged."""
         if not self._staged and not self._full:
             return
         alone = not self._full
@@ -425,7 +423,7 @@ class Router:
         for place, batch in enumerate(here, start=1):
             if not place % BATCHES_A_BEAT:
                 self.owner.events.on_pause()
-            if batch.name in self.owner.uproutes:  # now, whatever it was when this was staged
+            if batch.name in self.owner.uproutes:  # now, even if not when this was staged
                 for each in batch.apart() if batch.numbered else (batch,):
                     self.owner.context.send_up(each)
             elif (batch.name in opened and not (waiting and batch.name in waiting)) or self._opened_for(batch):
@@ -445,7 +443,7 @@ class Router:
             self._metrics.append.observe(time.monotonic() - now_s)
 
     def _forward_all(self, staged: list[StreamBatch]) -> list[StreamBatch]:
-        """Forward what siblings own; gives the others. Where they are many, the siblings append meanwhile."""
+        """Forward the batches of siblings; returns the others. If these are many, the siblings append meanwhile."""
         remote: dict[int, list[StreamBatch]] = {}
         here: list[StreamBatch] = []
         for batch in staged:
@@ -479,7 +477,7 @@ class Router:
         )
 
     def _submit(self, batch: StreamBatch) -> None:
-        """Append or pass on a batch that waited, to whom it belongs now."""
+        """Append a batch that waited, or pass it on to the present owner of its stream."""
         if batch.slot in self.routes:
             self._forward(batch.slot, batch.apart() if batch.numbered else [batch])
         elif batch.name in self.owner.uproutes:
@@ -510,7 +508,7 @@ class Router:
 
     def call(self, name: bytes, verb: str, args: list[Any], done: OnResult, asker: Asker = NOBODY) -> None:
         """Ask the owner of the stream `name`; `done` gets the value or a `Refused`, at once when the stream is here
-        and open and the call is none of `answered_later`. `asker` is held up while the owner has no time for it.
+        and open and the call is not one of `answered_later`. `asker` is held up while the owner has no time for it.
         """
         self.call_slot(self.slot_of(name), verb, args, done, asker)
 
@@ -541,7 +539,7 @@ class Router:
         """A call that concerns one stream. If the stream begins a term when it is opened, the call waits for that."""
         name = args[0]
         if verb not in LONG and name in self.owner.catalog.names and name not in self.owner.catalog.open:
-            with suppress(Refused):  # the call itself will say it
+            with suppress(Refused):  # the call itself will report it
                 self.owner.stream(name)
             if name in self.owner.roles.unwritten:
                 step = partial(self._call_here, verb, args, done)
@@ -562,7 +560,7 @@ class Router:
             return
         if self.owner.roles.writes == roles_set:
             done(value)
-        elif verb == "follow":  # its answer is to be the latest: whoever follows is told of what changes after that
+        elif verb == "follow":  # its answer must be the latest: later changes are sent to the follower
             self.owner.roles.when_written(
                 lambda error: done(_full(error)) if error is not None else self._call_here(verb, args, done)
             )

@@ -1,6 +1,6 @@
-"""The other workers of the node: a link to each, what is said over it, and who of them wants to hear of which stream.
+"""The other workers of the node: a link to each, the messages on it, and which of them wants news of which stream.
 
-The supervisor hands the links out (a fresh pair whenever either side is new) and says who owns which slot; see
+The supervisor hands the links out (a fresh pair whenever either side is new) and sends who owns which slot; see
 `broker.process.control`. The verbs of a link are in `protocol.sibling`.
 """
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BODY_OVERHEAD_BYTES = 4 << 20  # of an envelope, beyond one read of publishes or one largest message
-# While streams of a forwarded publish wait, those that have an outcome are answered so often at most, unless they are
+# While streams of a forwarded publish wait, those that have an outcome are answered at this interval, unless they are
 # many: each answer wakes the other worker.
 PARTLY_S, PARTLY_ROWS = 0.01, 64
-LOOK = 0  # in GREW: not told how far, look yourself
+LOOK = 0  # in GREW: the new end is not given, look yourself
 
 
 class ForwardedStream:
@@ -90,8 +90,8 @@ class ForwardedPublish:
     """A forwarded publish, answered when each of its streams has an outcome.
 
     While some of them wait to be opened, those that have an outcome are answered now and then (`tell_some`); at the end
-    of the turn in which the first of them has to wait at once. The parts know this, and this knows none of them that is
-    answered: what is done with is freed at once.
+    of the turn in which the first of them has to wait at once. The parts refer to this, and this refers to none of them
+    that is answered: a finished part is freed at once.
     """
 
     __slots__ = ("_due_s", "_held_up", "_moved", "_news", "_parts", "_siblings", "_waiting", "link", "request_id")
@@ -102,7 +102,7 @@ class ForwardedPublish:
         self._siblings = siblings
         self._waiting = 0
         self._held_up = self._moved = False
-        self._due_s = 0.0  # when what has an outcome is answered
+        self._due_s = 0.0  # when the parts with an outcome are answered
         self._news: list[ForwardedStream] = []  # that have an outcome and are not answered
         self._parts = 0
 
@@ -127,25 +127,25 @@ class ForwardedPublish:
         if self._held_up and self._waiting:
             self._siblings.note_partly(self)
         elif not self._waiting:
-            # What was not answered yet, in the order of the streams.
+            # The parts that are not answered yet, in the order of the streams.
             results = [each.result for each in sorted(self._news, key=lambda part: part.place)]
             self._news.clear()
             self.link.queue(sibling.pack_forwarded(self.request_id, results))
             self._siblings.links.touch(self.link)
 
     def is_due(self, now_s: float) -> bool:
-        """Whether the other end is to be told something now."""
+        """Whether the other end is to get some results now."""
         return now_s >= self._due_s or len(self._news) >= PARTLY_ROWS or not self._waiting or self.link.closed
 
     def tell_some(self, now_s: float) -> None:
-        """Answer what has an outcome, if others have none."""
+        """Answer the parts that have an outcome, if others have none."""
         if self._waiting and not self._moved and not self.link.closed:
             news, self._news, self._due_s = self._news, [], now_s + PARTLY_S
             self.link.queue(sibling.pack_partly(self.request_id, [(part.place, part.result) for part in news]))
             self._siblings.links.touch(self.link)
 
     def move(self) -> None:
-        """What has no outcome goes to the successor of this worker."""
+        """The parts without an outcome go to the successor of this worker."""
         if not self._moved and not self.link.closed:
             self.tell_some(0.0)
             self._moved = True
@@ -166,7 +166,7 @@ class DelayedBatch(StreamBatch):
 
 
 class SiblingCall:
-    """A call of a sibling: the other end is told that it waits, so that it holds up whoever asked."""
+    """A call of a sibling: the other end is notified that it waits, so that it holds up the asker."""
 
     __slots__ = ("_link", "_request_id", "_siblings")
 
@@ -258,7 +258,7 @@ class WorkerLinks:
         return link
 
     def owner_is(self, slot: int, generation: int) -> None:
-        """The supervisor says who owns a slot now: send it what waits, tell it what is of interest here."""
+        """The supervisor has named a slot's owner: send it the waiting requests, and this worker's interest."""
         route = self.links.routes.get(slot)
         link = self.links.open.get((slot, generation))
         if route is None or link is None:
@@ -280,7 +280,7 @@ class WorkerLinks:
         )
 
     def flush(self) -> None:
-        """Send what this turn queued for the siblings."""
+        """Send the siblings the queues of this turn."""
         self._followers.flush()
         if self._partly:
             self._tell_some()
@@ -292,7 +292,7 @@ class WorkerLinks:
 
     @property
     def owes_news(self) -> bool:
-        """Whether other workers are to be told soon how publishes of theirs went."""
+        """Whether other workers are soon to get the outcome of publishes of theirs."""
         return bool(self._partly)
 
     def _tell_some(self) -> None:
@@ -361,8 +361,8 @@ class WorkerLinks:
         router.staged_bytes += start
 
     def _tell_taken(self) -> None:
-        """Let siblings count no more on what may take long: what is logged here and waits for other nodes only, and
-        calls whose answers are not known in the turn they came in.
+        """Let siblings take requests that may take long out of their windows: publishes that are logged here and wait
+        for other nodes only, and calls whose answers are not known in the turn they came in.
         """
         replicated, self._replicated = self._replicated, []
         called, self._called = self._called, {}
@@ -405,7 +405,7 @@ class WorkerLinks:
         if not self._calls.answers(verb) and not self._owner.catalog.owning:
             self.say_moved(link, request_id)
             return
-        self._router.flush()  # what came over this link before it comes first
+        self._router.flush()  # publishes that came over this link before it come first
         called = link, request_id
         self._called[called] = None
 
@@ -443,7 +443,7 @@ class WorkerLinks:
     # --- growth -----------------------------------------------------------------------------------------------------
 
     def announce(self, grown: Grown) -> None:
-        """Tell the siblings that want to know how far this turn's streams have grown: one note a sibling."""
+        """Send the interested siblings how far this turn's streams have grown: one note per sibling."""
         notes: dict[WorkerLink, list[tuple[bytes, int, int]]] = {}
         for name, growth in grown.items():
             for link in self.interest.get(name, ()):
@@ -453,17 +453,17 @@ class WorkerLinks:
             self.links.touch(link)
 
     def announce_cut(self, name: bytes, seq: int) -> None:
-        """Tell every worker of the node: any may have the stream open."""
+        """Notify every worker of the node: any may have the stream open."""
         for link in self.links.open.values():
             link.queue(sibling.pack_cut(name, seq))
             self.links.touch(link)
 
     def recount(self, feed: Feed) -> None:
-        """A stream that lives elsewhere has more or fewer subscribers here now: its owner is told in this turn."""
+        """A stream that lives elsewhere has more or fewer subscribers here now: its owner is notified in this turn."""
         self._recounted[feed.name] = feed.cursors
 
     def subscribers(self, name: bytes) -> int:
-        """Of a stream that lives here, on the whole node, as far as known here; members of its consumers included."""
+        """Subscribers on the whole node of a stream that lives here, as far as known; members of consumers included."""
         feed = self._fanout.feeds.get(name)
         links = self.interest.get(name)
         members = self._members.get(name, 0)
@@ -474,7 +474,7 @@ class WorkerLinks:
         notes: dict[WorkerLink, list[tuple[bytes, int]]] = {}
         for name, count in recounted.items():
             link = self.links.link_to(self._slot_of(name))
-            if link is not None:  # when there is one again, it is told of every feed
+            if link is not None:  # the next link is sent every feed
                 notes.setdefault(link, []).append((name, count))
         for link, counts in notes.items():
             link.queue(sibling.pack_interest(counts))
@@ -490,7 +490,7 @@ class WorkerLinks:
             if link not in links:
                 fresh.append((name, LOOK, 0))
             links[link] = count
-        if fresh:  # what was appended before this note arrived was announced to nobody: have the sibling look
+        if fresh:  # appends from before this note were not announced: have the sibling look
             link.queue(sibling.pack_grew(fresh))
             self.links.touch(link)
 
