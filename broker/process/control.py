@@ -72,7 +72,7 @@ class ControlChannel:
             raise ControlClosed(f"cannot send {kind!r}: the other process is gone") from error
 
     def receive(self) -> ControlMessage | None:
-        """The next message, None when there is none now. Raises ControlClosed at end-of-file."""
+        """The next message, or None if none has arrived. Raises ControlClosed at end-of-file."""
         # Not socket.recv_fds: before Python 3.12 it drops its flags, and waits.
         room = socket.CMSG_SPACE(FDS_MAX * _FD_BYTES)
         try:

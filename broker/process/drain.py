@@ -1,4 +1,4 @@
-"""What is done to all connections of a worker at once, from the coarse timer or when the worker is to leave."""
+"""Operations on all connections of a worker at once, from the coarse timer or when the worker is to leave."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tailrace.protocol.errors import Code
 log = logging.getLogger(__name__)
 
 HANDOVERS_A_TICK = 512
-DRAIN_READ_S = 1.0  # how long a worker that is to end still reads what its clients go on sending
+DRAIN_READ_S = 1.0  # how long a worker that is to end still reads while its clients go on sending
 REVOKED_S = 2.0
 STOPPING_TEXT = "this node is stopping; nothing after this is taken, connect again later"
-NODES_STAY_S = PATIENCE_S + 1.0  # how long other nodes stay at most where publishes wait for what they hold
+NODES_STAY_S = PATIENCE_S + 1.0  # how long other nodes stay at most if publishes wait for their acknowledgements
 REPLACED_TEXT = "this worker is being replaced; connect again"
 DRAIN_LINGER_S = 0.5  # how long it then waits for them to see the end and close
 
@@ -93,7 +93,7 @@ def revoke(services: Services, marks: bytes) -> None:
 
 
 def measure(services: Services, owner: Owner, links: LinkTable, work: WorkQueue) -> None:
-    """Write down what is so now: gauges of the metrics, cells of the board. Only who is behind is looked at."""
+    """Store the present figures: gauges of the metrics, cells of the board. Only clients behind are looked at."""
     metrics, fanout = services.metrics, services.fanout
     subscriptions = caught_up = in_socket = lag_bytes_max = 0
     for feed in fanout.feeds.values():
@@ -144,7 +144,7 @@ def connections(services: Services, slot: int) -> list[list[Any]]:
 
 
 def drained(services: Services, routes: Mapping[int, Route], began_s: float) -> bool:
-    """Whether every client has what it is owed: what it had sent is read and answered, and it has been told the end."""
+    """Whether each client has all it is owed: its input is read and answered, and the end has been sent to it."""
     read_on = services.now_s < began_s + DRAIN_READ_S
     for client in list(services.clients.values()):
         if not client.bound and not client.lingering_since_s and not (read_on and client.has_unread()):
@@ -182,14 +182,14 @@ def hand_all_over(services: Services, links: LinkTable, slot: int, began_s: floa
 
 
 def _end_when_answered(client: Connection, *, read_on: bool) -> None:
-    """End a TLS connection, which cannot be handed over, once what it has sent is read and answered."""
+    """End a TLS connection, which cannot be handed over, once its input is read and answered."""
     if not client.lingering_since_s and not client.awaited and not (read_on and client.has_unread()):
         client.end_with(Code.CLOSING, REPLACED_TEXT)
 
 
 def let_nodes_go(services: Services, text: str, began_s: float) -> None:
-    """Other nodes go last: what they say they hold is what publishes wait for. From now on they have their own
-    publishes back, to be sent to whoever comes next; `closing` says to them that all the others are answered.
+    """Other nodes go last: publishes wait for their acknowledgements. From now on they get their own publishes back, to
+    be sent to the next worker; `closing` means to them that all the others are answered.
     """
     waiting = any(not each.bound and (each.awaited or not each.lingering_since_s) for each in services.clients.values())
     late = services.now_s > began_s + NODES_STAY_S

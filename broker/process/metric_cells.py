@@ -5,11 +5,11 @@ of a row has the generation of its worker, 0 while the row is free; the supervis
 forks, and frees it when it has reaped the worker. Then come the values of all families of the table, then the texts of
 those label values that the table does not know.
 
-- Counters of dead workers stay in their rows. The next worker of a row adds to what it finds there, so the sum over all
-  rows never falls.
+- Counters of dead workers stay in their rows. The next worker of a row adds to the values it finds there, so the sum
+  over all rows never falls.
 - Other families count only while their row is taken. They are cleared when it is taken again.
 - A label value is written text first, then its value, then the number of texts. It keeps its cell for the life of the
-  worker; its gauge goes to zero when the value is no longer measured, or to ABSENT if the family says that it vanishes.
+  worker; its gauge goes to zero when the value is no longer measured, or to ABSENT if the family `vanishes`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PAGE_BYTES = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Where a family lies in each row: cells, and the number of its first text among all texts."""
+    """The place of a family in each row: cells, and the number of its first text among all texts."""
 
     first_known: int
     texts: int  # the cell with the number of its texts; the cells of their values come next

@@ -26,7 +26,7 @@ class Poller:
         self.handlers[fd] = handler
 
     def modify(self, fd: int, mask: int) -> None:
-        """Change what is of interest; free when nothing changes."""
+        """Change the events of interest; free when nothing changes."""
         if self._masks[fd] != mask:
             self._epoll.modify(fd, mask)
             self._masks[fd] = mask

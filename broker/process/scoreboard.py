@@ -54,7 +54,7 @@ class SlotView:
     subscriptions = _cell(7)
 
     def beat(self) -> None:
-        """Say that the work loop moves (CLOCK_MONOTONIC, the same clock in every process of the machine)."""
+        """Record that the work loop moves (CLOCK_MONOTONIC, the same clock in every process of the machine)."""
         self._cells[3] = time.monotonic_ns()
 
     def beat_age_s(self) -> float:

@@ -5,7 +5,7 @@ file, the flags of `tailrace serve` and the documented example are made from is 
 setting is described in one place. Loading and validating is the supervisor's (`supervisor.config`); a `Settings` made
 directly, as tests do, is taken as it is.
 
-Units stand at the end of each name: `_bytes`, `_s`, `_ms`. Zero means "off" or "choose for me" only where it says so.
+Units stand at the end of each name: `_bytes`, `_s`, `_ms`. Zero means "off" or "choose for me" only if documented so.
 """
 
 # ruff: noqa: RUF009 - `setting` is dataclasses.field with a description
@@ -574,9 +574,9 @@ class Settings(FairLimits):
 
     streams: tuple[StreamPolicy, ...] = ()
     slaves: tuple[SlaveRule, ...] = ()
-    users: tuple[User, ...] | None = None  # None: there is no file of users
+    users: tuple[User, ...] | None = None  # None: without a file of users
     rules: tuple[AccessRule, ...] = ()
-    replication_password: str = field(default="", repr=False)  # what is in the file
+    replication_password: str = field(default="", repr=False)  # the content of the file
 
     def policy(self, name: str) -> StreamPolicy:
         """The policy of the stream `name`: the first [[stream]] section that matches, else the defaults.

@@ -27,7 +27,7 @@ _VERIFY = {
 
 
 class CertificateError(Exception):
-    """A certificate, its key or a CA cannot be used; the text says which, and why."""
+    """A certificate, its key or a CA cannot be used; the text names it, and why."""
 
 
 @dataclass(frozen=True, slots=True)

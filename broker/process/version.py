@@ -8,7 +8,7 @@ from functools import cache
 
 @cache
 def program_version() -> str:
-    """As installed; "unknown" where it runs without being installed."""
+    """As installed; "unknown" if it runs without being installed."""
     try:
         return importlib.metadata.version("tailrace")
     except importlib.metadata.PackageNotFoundError:

@@ -102,7 +102,7 @@ class WorkQueue:
         step: Callable[[], object],
         give_back: Callable[[], object] | None = None,
     ) -> None:
-        """Do the step now if it may begin, else when its turn comes. `give_back` is the step itself where not given."""
+        """Do the step now if it may begin, else when its turn comes. `give_back` is the step itself by default."""
         if self.may_begin(name):
             self.timed(step)
         else:
