@@ -118,9 +118,9 @@ def choose(
 def followers(
     consumer: DurableConsumer, member: bytes, failed: Iterable[SeqRange], look: ConsumedStream
 ) -> list[SeqRange]:
-    """Messages in flight at the member that must wait again, as an earlier one of the same key has failed; in order.
+    """Messages in flight at the member that must wait again: an earlier one of their key is in `failed`.
 
-    Only failed messages that wait now hold up others; dead ones do not.
+    `failed` is in order. Only failed messages that wait now hold up others; dead ones do not.
     """
     again_due = [run for first, last in failed for run in consumer.unheld(first, last)]
     if not again_due:

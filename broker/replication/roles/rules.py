@@ -57,7 +57,7 @@ class Rules:
     """Those of commands, which are kept in the data directory, and those of the configuration.
 
     `former`: patterns of sections that the configuration had once. Their streams follow nobody now, but do not
-    become masters by that: another node is, and only a command can change that.
+    become masters by that: another node is, and only a command can declare that this has changed.
     """
 
     commands: tuple[Rule, ...] = ()
