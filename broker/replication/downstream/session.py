@@ -116,7 +116,7 @@ class FollowerSession:
     def __init__(self, client: BinaryClient, here: NodeServices, node: str, address: str) -> None:
         """`address` may be without a host, which is then where the connection comes from.
 
-        `trusted`: the connection has proven that it is another node's. Without that none of its reports is believed.
+        `trusted`: the connection has proven that it is another node's. No other statement of it is believed.
         """
         self.client = client
         self.here = here
