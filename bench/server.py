@@ -116,12 +116,12 @@ class PeerServer:
         if not prepare:
             return
         try:
-            take_steps(self.site.port, prepare, Deadline(START_TIMEOUT_S))
+            take_steps(self.site.port, prepare, Deadline(START_TIMEOUT_S), self._peer.tls)
         except LoadError as error:
             raise LoadError(f"{self._peer.name} could not be prepared: {error}\n{self.log_tail()}") from error
 
     def _await_ready(self, end: float) -> None:
-        while not steps_succeed(self.site.port, self._peer.ready(), 1.0):
+        while not steps_succeed(self.site.port, self._peer.ready(), 1.0, self._peer.tls):
             exit_code = self._running().poll()
             if exit_code is not None:
                 raise LoadError(f"{self._peer.name} ended with code {exit_code} at start:\n{self.log_tail()}")

@@ -63,8 +63,10 @@ def _raised_ms(cell: Cell) -> float | None:
     return None if raised_us is None else raised_us / 1e3
 
 
-def _least(bound: float, row: str, ours: str, against: str, text: str, builds: Builds = _COMPILED) -> Target:
-    return Target(text, row, ours, against, bound, True, _value, builds)
+def _least(
+    bound: float, row: str, ours: str, against: str, text: str, figure: Figure = _value, builds: Builds = _COMPILED
+) -> Target:
+    return Target(text, row, ours, against, bound, True, figure, builds)
 
 
 def _most(
@@ -81,7 +83,9 @@ def _p99_times_alone(cell: Cell) -> float | None:
 TARGETS = (
     # Silent publishes and acknowledged ones, against peers that store and answer.
     *(
-        _least(bound, "ingest-1", ours, against, f"ingest, 1 connection, {how}: {bound:g} times {title}", (build,))
+        _least(
+            bound, "ingest-1", ours, against, f"ingest, 1 connection, {how}: {bound:g} times {title}", builds=(build,)
+        )
         for ours, how in ((_LINES, "silent"), ("tailrace-acks", "acknowledged"))
         for against, title in (("jetstream", "JetStream with acknowledgements"), ("redis", "Redis Streams"))
         for bound, build in ((4.0, COMPILED), (1.0, INTERPRETED))
@@ -138,6 +142,11 @@ TARGETS = (
     _least(1.0, "ingest-1", _BINARY_ACKS, "nats", "batches, acknowledged: NATS core"),
     _least(12.0, "fanout-100", _BINARY, "nats", "binary fan-out to 100: 12 times NATS core"),
     _least(0.85, "replay-1", _BINARY, "sendfile", "binary replay to 1: 0.85 of bare sendfile"),
+    # Users and rights; TLS, with one cipher for all.
+    _least(0.97, "ingest-1", "tailrace-rights-acks", _BINARY_ACKS, "batches of a user with rights: 3 % slower"),
+    _least(1.0, "ingest-1", "tailrace-tls-acks", "nats-tls", "batches over TLS, acknowledged: NATS core with TLS"),
+    _least(1.0, "replay-1", "tailrace-tls", "jetstream-tls", "replay over TLS: JetStream with TLS"),
+    _least(50.0, "replay-1", "tailrace-tls", "", "replay over TLS: 50 % of the cipher alone", _extra("cipher_percent")),
     _most(1.0, _CROWD, _BINARY, "nats", "16,000 subscribers have a message: NATS core"),
     _most(6e3, _CROWD, _BINARY, "", "16,000 subscribers: 6,000 resident bytes each", _extra(_RESIDENT)),
     _most(2.0, "beside-connecting", _LINES, "", "connecting beside 1,000 connects/s: twice the p99", _p99_times_alone),
@@ -165,12 +174,12 @@ TARGETS = (
         for bare, reader in (("sendfile-read", "reads"), ("sendfile", "throws away"))
     ),
     # Spark over the log, with 40 million messages.
-    _least(500.0, "spark-scan", "spark", "", "Spark reads a day with payloads: 500 MB/s", _BOTH),
+    _least(500.0, "spark-scan", "spark", "", "Spark reads a day with payloads: 500 MB/s", builds=_BOTH),
     _most(0.5, "spark-scan", "spark", "", "Spark counts an hour of a day: 0.5 s", _extra("hour_s"), _BOTH),
-    _least(12e6, "rollup-8", "spark", "", "a day in 8 streams is rolled up at 12 M msg/s", _BOTH),
+    _least(12e6, "rollup-8", "spark", "", "a day in 8 streams is rolled up at 12 M msg/s", builds=_BOTH),
     _most(1.0, "spark-live", _BINARY_ACKS, "", "Spark follows 50,000 msg/s: 1 s a batch", builds=_BOTH),
     _most(15.0, "beside-rollup", _BINARY_ACKS, "", "ingest beside a rollup: 15 % slower", builds=_BOTH),
-    _least(4e6, "rollup-10000", "spark", "", "a day in 10,000 streams is rolled up at 4 M msg/s", _BOTH),
+    _least(4e6, "rollup-10000", "spark", "", "a day in 10,000 streams is rolled up at 4 M msg/s", builds=_BOTH),
     # Many streams share the syncs of one, on the real disk and on emulated ones.
     *(
         _most(3.0, row, _LINES, "", text, _extra("times_one_stream"), _BOTH)

@@ -50,7 +50,7 @@ class Load:
 
     def connected(self, *scripts: Sequence[RequestStep]) -> AbstractContextManager[list[socket]]:
         """One connection to the server per script, as `dialled` makes them."""
-        return dialled(self.target.port, scripts, self.deadline)
+        return dialled(self.target.port, scripts, self.deadline, self.peer.tls)
 
     def meter(self) -> Meter:
         return Meter(self.target.pid)

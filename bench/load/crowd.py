@@ -15,6 +15,7 @@ from bench.load.base import Load
 from bench.load.limits import LoadError, PeerClosed
 from bench.load.meter import ProcessTree, Spent
 from bench.load.sockets import DIAL_AT_ONCE, OpeningSteps, SocketPoller
+from bench.load.tls import secured
 from tailrace.protocol.messages import CHUNK_HEAD
 
 CONNECTIONS_PER_SOURCE = 4_000  # connections from each of 127.0.0.1, 127.0.0.2, ...: each has ports of its own
@@ -137,6 +138,7 @@ class Crowd:
             sock.setsockopt(socket.IPPROTO_IP, _BIND_ADDRESS_NO_PORT, 1)
             sock.bind((f"127.0.0.{1 + client // CONNECTIONS_PER_SOURCE}", 0))
             sock.connect(("127.0.0.1", self._load.target.port))
+            sock = secured(sock, self._peer.tls)
         except OSError as error:
             sock.close()
             raise LoadError(f"connection {client + 1}: {error}") from error

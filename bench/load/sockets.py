@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import select
 import socket
+import ssl
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from bench.load.limits import Deadline, LoadError, PeerClosed
+from bench.load.tls import secured
 from bench.peers.base import RequestStep
 
 DRAIN_BYTES = 32 * 1024 * 1024  # more than any receive buffer holds
@@ -133,7 +135,9 @@ class OpeningSteps:
 
 
 @contextmanager
-def dialled(port: int, scripts: Sequence[Sequence[RequestStep]], deadline: Deadline) -> Iterator[list[socket.socket]]:
+def dialled(
+    port: int, scripts: Sequence[Sequence[RequestStep]], deadline: Deadline, tls: ssl.SSLContext | None = None
+) -> Iterator[list[socket.socket]]:
     """One non-blocking connection per script, all steps done; closed at the end. Raises LoadError if one fails."""
     socks: list[socket.socket] = []
     waiting: dict[int, OpeningSteps] = {}
@@ -141,7 +145,7 @@ def dialled(port: int, scripts: Sequence[Sequence[RequestStep]], deadline: Deadl
         with SocketPoller(deadline) as poller:
             # A step may wait for seconds without holding up the rest: only the opening is limited in number.
             for script in scripts:
-                socks.append(_connect(port, len(socks) + 1))
+                socks.append(_connect(port, len(socks) + 1, tls))
                 call = OpeningSteps(socks[-1], script)
                 if not call.advance():
                     waiting[call.sock.fileno()] = call
@@ -156,9 +160,9 @@ def dialled(port: int, scripts: Sequence[Sequence[RequestStep]], deadline: Deadl
             sock.close()
 
 
-def _connect(port: int, number: int) -> socket.socket:
+def _connect(port: int, number: int, tls: ssl.SSLContext | None) -> socket.socket:
     try:
-        sock = socket.create_connection(("127.0.0.1", port), timeout=_CONNECT_TIMEOUT_S)
+        sock = secured(socket.create_connection(("127.0.0.1", port), timeout=_CONNECT_TIMEOUT_S), tls)
     except OSError as error:
         raise LoadError(f"connection {number} to port {port}: {error}") from error
     sock.setblocking(False)
@@ -174,15 +178,15 @@ def _advance(waiting: dict[int, OpeningSteps], poller: SocketPoller, wait_s: flo
             del waiting[fd]
 
 
-def take_steps(port: int, steps: Sequence[RequestStep], deadline: Deadline) -> None:
+def take_steps(port: int, steps: Sequence[RequestStep], deadline: Deadline, tls: ssl.SSLContext | None = None) -> None:
     """Take `steps` on a new connection. Raises LoadError if that fails."""
-    with dialled(port, [steps], deadline):
+    with dialled(port, [steps], deadline, tls):
         pass
 
 
-def steps_succeed(port: int, steps: Sequence[RequestStep], timeout_s: float) -> bool:
+def steps_succeed(port: int, steps: Sequence[RequestStep], timeout_s: float, tls: ssl.SSLContext | None = None) -> bool:
     """Return whether a new connection gets through `steps` now."""
     with suppress(LoadError):
-        take_steps(port, steps, Deadline(timeout_s))
+        take_steps(port, steps, Deadline(timeout_s), tls)
         return True
     return False

@@ -9,6 +9,7 @@ from bench.peers.mosquitto import Mosquitto
 from bench.peers.nats import Nats
 from bench.peers.plain import BareSendfile, Plain
 from bench.peers.redis import Redis, RedisPubSub
+from bench.peers.secure import secure_peers
 from bench.peers.spark import SparkSession
 from bench.peers.tailrace import Tailrace
 from bench.peers.tailrace_binary import TailraceBinary
@@ -35,6 +36,7 @@ def make_peers(
             for acked in (False, True)
         ),
         *(TailraceNodes(replicas=replicas, interpreted=interpreted, workers=workers) for replicas in (0, 1)),
+        *secure_peers(interpreted=interpreted, workers=workers),
         Nats(),
         JetStream(),
         JetStreamCluster(),

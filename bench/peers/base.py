@@ -6,6 +6,7 @@ unread (MSG_TRUNC) and still know when everything has come.
 
 from __future__ import annotations
 
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -88,6 +89,8 @@ class Contestant(ABC):
     copied: bool = False
     # What an idle connection may receive at any time, and the answers to it.
     chatter: Mapping[bytes, bytes] = MappingProxyType({})
+    # Of the connections to it, if they are under TLS.
+    tls: ssl.SSLContext | None = None
     # One byte that every answer to a publish contains exactly once, if their lengths cannot be known beforehand.
     answer_mark: bytes = b""
     # How many requests may wait for their answers at one time; 0 for as many as fit the sockets. For acknowledged

@@ -38,7 +38,6 @@ _LATER = ("time", 1 << 62)
 _NOT_YET = Failed(
     Code.FROM, "the time at which this subscription is to end has not come yet", False, Op.SUBSCRIBE, SUBSCRIPTION
 )
-_HELLO = pack(Hello(VERSION, (), "bench"))
 _PRODUCER = b"sixteen bytes id"
 _mark_run = load("tailrace.shard.run_cy").mark_run
 _PUBLISHED_BYTES = len(pack(Published(0, ((0, 0, 0),))))
@@ -54,6 +53,7 @@ class TailraceBinary(Tailrace):
     batch_max = 1_000
     framed = True
     chatter = MappingProxyType({pack(Ping()): pack(Pong())})
+    hello = pack(Hello(VERSION, (), "bench"))
 
     def __init__(
         self, *, acked: bool = False, interpreted: bool = False, workers: int = 2, single: bool = False
@@ -67,7 +67,7 @@ class TailraceBinary(Tailrace):
             self.kinds, self.batch_max = _OF_SINGLES, 1
 
     def ready(self) -> list[RequestStep]:
-        return [RequestStep(_HELLO + pack(Ping()), pack(Pong()))]
+        return [RequestStep(self.hello + pack(Ping()), pack(Pong()))]
 
     def publisher(self, client: int, names: Sequence[str] = ()) -> list[RequestStep]:
         """Handles for all names; the answers come in order."""
@@ -101,7 +101,7 @@ class TailraceBinary(Tailrace):
         return requests * _PUBLISHED_BYTES
 
     def stored(self, name: str, messages: int) -> RequestStep:
-        return RequestStep(_HELLO + _subscribe(name, FROM_NEW), pack(Subscribed(SUBSCRIPTION, messages, 0)))
+        return RequestStep(self.hello + _subscribe(name, FROM_NEW), pack(Subscribed(SUBSCRIPTION, messages, 0)))
 
     def subscriber(self, name: str, client: int) -> list[RequestStep]:
         return [self.stored(name, 0)]

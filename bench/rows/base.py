@@ -84,7 +84,7 @@ class RowRun:
         if step is None:
             return
         try:
-            take_steps(self.server.site.port, [step], Deadline(timeout_s))
+            take_steps(self.server.site.port, [step], Deadline(timeout_s), self.peer.tls)
         except LoadError as error:
             text = f"{self.peer.name} does not hold the {messages} messages published to {name}: {error}"
             raise LoadError(text) from error

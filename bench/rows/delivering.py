@@ -10,6 +10,7 @@ from bench.load.crowd import gather, quiet_after_s, settled_share
 from bench.load.fanout import fan_out
 from bench.load.limits import LoadError
 from bench.load.reading import consume, consume_many, replay
+from bench.load.tls import cipher_bytes_per_s
 from bench.peers.consuming import BATCH
 from bench.peers.plain import BareSendfile
 from bench.peers.tailrace_binary import TailraceBinary
@@ -43,6 +44,8 @@ def _measure_replay(run: RowRun, readers: int) -> Measurement:
         run.fill(STREAM, messages)
     done = run.generate(replay, STREAM, messages, readers)
     extras = {"messages_per_s": done.messages / done.spent.wall_s}
+    if run.peer.tls is not None:
+        extras["cipher_percent"] = 100 * done.wire_bytes / done.spent.cpu_s / cipher_bytes_per_s()
     return run.measured(done.wire_bytes / done.spent.wall_s / 1e6, done.spent, done.messages, extras)
 
 
