@@ -19,8 +19,8 @@ RECORD_BYTES: Final = 16 << 10
 """The most plaintext in one record."""
 RECORD_HEAD_BYTES: Final = 5
 """Type, version, and the length of what follows in two bytes."""
-READ_SLACK_BYTES: Final = RECORD_BYTES
-"""More plaintext than received bytes that one call may give: the rest of a record that had begun before."""
+READ_SLACK_BYTES: Final = RECORD_BYTES + (1 << 10)
+"""More plaintext than the bytes asked for that one call may give: the rest of a record that had begun before."""
 ALPN: Final = "tailrace"
 """What both sides offer: the protocols of a broker's port, distinguished by their first byte."""
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"

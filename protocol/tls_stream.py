@@ -22,7 +22,9 @@ from tailrace.protocol.tls import (
 HEAD_MAX_BYTES: Final = 64
 """A first buffer of `sendmsg` that is shorter is sent together with the next one."""
 TLS_READ_MAX_BYTES: Final = 256 << 10
-"""Received and decrypted at once."""
+"""Received and decrypted at once, and what RECORD_SHARE adds."""
+RECORD_SHARE: Final = 9
+"""A read of 2 ** 9 bytes receives one more, for what TLS adds to records: a full one comes with a read of its length."""
 ENCRYPT_BYTES: Final = 64 << 10
 """Encrypted at once at first, and again after the socket was full."""
 ENCRYPT_MAX_BYTES: Final = 256 << 10
@@ -55,7 +57,7 @@ class TLSWorkspace:
 
     def __init__(self) -> None:
         self.buffers = TLSBuffers.make()
-        self.received = memoryview(bytearray(TLS_READ_MAX_BYTES))
+        self.received = memoryview(bytearray(TLS_READ_MAX_BYTES + (TLS_READ_MAX_BYTES >> RECORD_SHARE)))
 
 
 class TLSStream:
@@ -150,7 +152,8 @@ class TLSStream:
         if self._engine.left:
             self._follow_records(self._engine.left)
         else:
-            count = self._sock.recv_into(received, min(nbytes, TLS_READ_MAX_BYTES))
+            nbytes = min(nbytes, TLS_READ_MAX_BYTES)
+            count = self._sock.recv_into(received, nbytes + (nbytes >> RECORD_SHARE))
             if not count or self._ending:
                 return count
             self._follow_records(received[:count])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.protocol.tls import TLSEngine, TLSFailed, harden
+from tailrace.protocol.tls import READ_SLACK_BYTES, RECORD_BYTES, TLSEngine, TLSFailed, harden
 from tailrace.protocol.tls_stream import (
     ENCRYPT_BYTES,
     ENCRYPT_MAX_BYTES,
@@ -95,6 +95,20 @@ def test_several_buffers_in_their_order(ends: Ends) -> None:
     assert ends.read(ends.client) == b"onetwothree"
     taken = ends.server.sendmsg([b"head", b"x" * 30_000])
     assert ends.read(ends.client) == (b"head" + b"x" * 30_000)[:taken]
+
+
+@pytest.mark.parametrize("records", [1, 4, 16])
+def test_full_records_come_with_one_read_of_their_length(ends: Ends, records: int) -> None:
+    """Else the rest of each waits for another turn of the loop, and reads never become longer."""
+    for sock in (ends.far, ends.near):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    count = records * RECORD_BYTES
+    room = bytearray(count + READ_SLACK_BYTES)
+    for data in (b"a" * count, b"b" * count):
+        assert ends.client.send(data) == count
+        ends.client.flush()
+        assert ends.server.recv_into(room, count) == count
+        assert room[:count] == data
 
 
 def test_a_peer_that_sends_no_data_is_given_up(ends: Ends) -> None:
