@@ -19,6 +19,7 @@ from bench.peers.kafka import Kafka
 from bench.peers.mosquitto import Mosquitto
 from bench.peers.nats import Nats
 from bench.peers.redis import Redis, RedisPubSub
+from bench.peers.secure import secure_peers
 from bench.peers.tailrace import Tailrace
 from bench.peers.tailrace_binary import TailraceBinary
 from bench.rows.base import RowRun
@@ -33,7 +34,8 @@ OURS = [
     for acked in (False, True)
 ]
 PEERS = [
-    *OURS, Nats(), JetStream(), Redis(), Redis(acked=False), RedisPubSub(), Mosquitto(), Mosquitto(qos=1), Kafka(),
+    *OURS, *secure_peers(interpreted=interpreted_wanted(), workers=2),
+    Nats(), JetStream(), Redis(), Redis(acked=False), RedisPubSub(), Mosquitto(), Mosquitto(qos=1), Kafka(),
 ]  # fmt: skip
 NAME, *NAMES = stream_names(6)
 
