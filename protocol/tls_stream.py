@@ -24,7 +24,7 @@ HEAD_MAX_BYTES: Final = 64
 TLS_READ_MAX_BYTES: Final = 256 << 10
 """Received and decrypted at once, and what RECORD_SHARE adds."""
 RECORD_SHARE: Final = 9
-"""A read of 2 ** 9 bytes receives one more, for what TLS adds to records: a full one comes with a read of its length."""
+"""A read of 2 ** 9 bytes receives one more, for what TLS adds: a full record comes with a read of its length."""
 ENCRYPT_BYTES: Final = 64 << 10
 """Encrypted at once at first, and again after the socket was full."""
 ENCRYPT_MAX_BYTES: Final = 256 << 10
