@@ -144,7 +144,7 @@ TARGETS = (
     _least(0.85, "replay-1", _BINARY, "sendfile", "binary replay to 1: 0.85 of bare sendfile"),
     # Users and rights; TLS, with one cipher for all.
     _least(0.97, "ingest-1", "tailrace-rights-acks", _BINARY_ACKS, "batches of a user with rights: 3 % slower"),
-    _least(1.0, "ingest-1", "tailrace-tls-acks", "nats-tls", "batches over TLS, acknowledged: NATS core with TLS"),
+    _least(1.0, "ingest-1", "tailrace-tls-acks", "nats-tls", "ingest over TLS, acknowledged: NATS with TLS"),
     _least(1.0, "replay-1", "tailrace-tls", "jetstream-tls", "replay over TLS: JetStream with TLS"),
     _least(50.0, "replay-1", "tailrace-tls", "", "replay over TLS: 50 % of the cipher alone", _extra("cipher_percent")),
     _most(1.0, _CROWD, _BINARY, "nats", "16,000 subscribers have a message: NATS core"),

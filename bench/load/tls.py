@@ -59,7 +59,7 @@ def secured(sock: socket.socket, context: ssl.SSLContext | None) -> socket.socke
 
 
 def cipher_bytes_per_s() -> float:
-    """What `openssl speed` reaches on one core, in records of RECORD_BYTES. Raises LoadError."""
+    """The rate of `openssl speed` on one core, in records of RECORD_BYTES. Raises LoadError."""
     command = ["openssl", "speed", "-mr", "-seconds", str(_SPEED_S), "-evp", "aes-256-gcm", "-bytes", str(RECORD_BYTES)]
     try:
         output = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -55,7 +55,7 @@ class TailraceTLS(TailraceBinary):
 
 
 class TailraceRights(TailraceBinary):
-    """Publishes as a user, whom a rule allows it."""
+    """Publishes as a user; a rule allows it."""
 
     hello = pack(Hello(VERSION, (), "bench", mechanism=BEARER, user="bench", login=_TOKEN.encode()))
 

@@ -36,7 +36,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[socket.socket, ssl.SSLSocket]]:
         yield near, far
 
 
-def test_what_is_thrown_away_may_be_many_records(pair: tuple[socket.socket, ssl.SSLSocket]) -> None:
+def test_many_records_are_thrown_away_at_once(pair: tuple[socket.socket, ssl.SSLSocket]) -> None:
     near, far = pair
     assert far.cipher() == ("ECDHE-ECDSA-AES256-GCM-SHA384", "TLSv1.2", 256)
     with pytest.raises(BlockingIOError):
@@ -70,7 +70,7 @@ def test_a_send_that_does_not_fit_goes_on(pair: tuple[socket.socket, ssl.SSLSock
     assert sent == len(data) and found == data
 
 
-def test_a_socket_without_tls_stays_what_it_is() -> None:
+def test_a_socket_without_tls_is_not_changed() -> None:
     with socket.socket() as sock:
         assert tls.secured(sock, None) is sock
 

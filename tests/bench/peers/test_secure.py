@@ -1,4 +1,4 @@
-"""What the contestants under TLS and with rights are started with; `test_servers` runs them."""
+"""How the contestants under TLS and with rights are started; `test_servers` runs them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_ours_has_a_certificate(tmp_path: Path) -> None:
     assert tomllib.loads((tmp_path / "tailrace.toml").read_text())["tls"]["key"] == str(tmp_path / "tls" / "key.pem")
 
 
-def test_ours_has_a_user_whom_the_last_rule_allows(tmp_path: Path) -> None:
+def test_the_last_rule_allows_the_user_of_ours(tmp_path: Path) -> None:
     TailraceRights().command(Site(tmp_path, 5050, 0))
     users = tmp_path / "users.toml"
     assert [user.name for user in read_users(users)] == ["bench"] and not stat.S_IMODE(users.stat().st_mode) & 0o077
