@@ -17,7 +17,7 @@ LEAF_SOURCES := $(wildcard shard/*_cy.py protocol/*_cy.py broker/*/*_cy.py */*.p
 	setup.py
 PACKAGES := protocol shard client broker supervisor spark cli
 BESIDE := bench examples tests setup.py pyspark_tailrace.py scripts/link-package scripts/rollup-report-picture \
-	scripts/top-picture scripts/first-week
+	scripts/top-picture scripts/dashboard-picture scripts/first-week
 PYTEST ?= $(BIN)/python -m pytest
 
 help:  ## list the targets
