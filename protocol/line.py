@@ -12,6 +12,7 @@ A connection whose first line is not a command is closed, so that no other proto
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Any, Final
@@ -35,6 +36,7 @@ _find_lf = _line_cy.find_lf
 assert _line_cy.HEAD_BYTES_MAX + 2 <= LINE_OVERHEAD_BYTES
 
 _IAC = b"\xff"
+_PIECES = re.compile(rb"[^\n]*\n|[^\n]+")
 _BEGINNING_BYTES = 64  # of a line that is too long: enough to see its first word
 
 
@@ -154,7 +156,14 @@ class LineCodec:
         if self._telnet is None:
             yield from self._continue(buffer, count)
             return
-        data, replies = self._telnet.feed(bytes(memoryview(buffer)[:count]))
+        for piece in _PIECES.findall(memoryview(buffer)[:count]):
+            yield from self._filtered(self._telnet, piece)
+
+    def _filtered(self, telnet: TelnetFilter, piece: bytes) -> Iterator[Command]:
+        """Takes a line, or a part of one, from telnet. Nothing after a line that ends the session is answered."""
+        if self._phase is LinePhase.OVER:
+            return
+        data, replies = telnet.feed(piece)
         if replies:
             yield Reply(replies)
         yield from self._continue(data, len(data))

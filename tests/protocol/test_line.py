@@ -7,7 +7,7 @@ import tracemalloc
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tailrace.protocol import commands as c
@@ -515,6 +515,8 @@ def test_garbage_gives_commands_or_clean_errors_and_holds_little(data: bytes, pl
 
 
 @given(garbage.filter(lambda data: len(data) < MAX_LINE_BYTES), cuts)
+@example(b"\xff\0 no command\n\xff\xfb\0", [14])  # the first line ends the session: no option after it is answered
+@example(b"\xff\xfb\0no command\n", [3])
 def test_garbage_means_the_same_however_it_is_cut(data: bytes, places: list[int]) -> None:
     whole, pieces = codec(ack=True), codec(ack=True)
     expected, found = feed(whole, [data]), feed(pieces, cut(data, places))
