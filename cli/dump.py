@@ -27,6 +27,7 @@ from tailrace.shard.leaves import load
 from tailrace.shard.names import InvalidName, file_stem, name_of_stem, validate_name
 from tailrace.shard.reader import StreamReader
 from tailrace.shard.stream_files import stream_paths
+from tailrace.shard.topics import topic_in
 from tailrace.shard.torn import TORN_SUFFIX
 from tailrace.shard.walk import FrameRun
 
@@ -43,7 +44,7 @@ it has committed is there. Every checksum is verified.
 
 \b
 lines   each payload byte for byte, with a line feed after it
-json    an object a line: stream, seq, timestamp_us, time, epoch, headers if there are, and payload, or
+json    an object a line: stream, seq, timestamp_us, time, epoch, topic and headers if there are, and payload, or
         payload_base64 where it is not UTF-8; metadata_base64 holds all metadata as it is
 frames  the very bytes of the log (docs/file-format.md)
 
@@ -233,6 +234,8 @@ def to_json(stream: str, row: Row) -> str:
     if flags:
         shown["flags"] = flags
     if metadata:
+        if topic := topic_in(metadata):
+            shown["topic"] = topic.decode(errors="replace")
         headers = unpack_headers(metadata)
         if headers:
             shown["headers"] = {str(key): _text(value) for key, value in headers.items()}

@@ -11,16 +11,24 @@ from json.encoder import encode_basestring
 from tailrace import Message
 from tailrace.cli.ending import CommandError
 from tailrace.cli.start import to_iso
+from tailrace.protocol.topics import escaped
+from tailrace.shard.topics import topic_in
 
 
-def render_plain(messages: list[Message], *, with_headers: bool = False, with_name: bool = False) -> bytes:
-    """The payloads byte for byte, a line feed after each; the stream's name and the headers before them, with a tab
-    behind each.
+def render_plain(
+    messages: list[Message], *, with_headers: bool = False, with_topic: bool = False, with_name: bool = False
+) -> bytes:
+    """The payloads byte for byte, a line feed after each; the stream's name, the topic and the headers before them,
+    with a tab behind each.
     """
     if with_headers:
         lines = [b"%s\t%s" % (_headers(message).encode(), message.payload) for message in messages]
     else:
         lines = [message[3] for message in messages]
+    if with_topic:
+        lines = [
+            b"%s\t%s" % (escaped(message.topic.encode()), line) for message, line in zip(messages, lines, strict=True)
+        ]
     if with_name:
         lines = [b"%s\t%s" % (message[0].encode(), line) for message, line in zip(messages, lines, strict=True)]
     lines.append(b"")
@@ -28,17 +36,21 @@ def render_plain(messages: list[Message], *, with_headers: bool = False, with_na
 
 
 def render_json(messages: list[Message], *, with_headers: bool = False) -> bytes:
-    """One object in a line: stream, seq, timestamp_us, time, and payload (text) or payload_base64 (not UTF-8)."""
+    """One object in a line: stream, seq, timestamp_us, time, topic if it has one, and payload (text) or payload_base64
+    (not UTF-8).
+    """
     lines = []
     second, second_text = -1, ""
     for message in messages:
-        stream, seq, timestamp_us, payload, _metadata, _epoch = message
+        stream, seq, timestamp_us, payload, metadata, _epoch = message
         if timestamp_us // 1_000_000 != second:  # most messages share theirs with the one before
             second = timestamp_us // 1_000_000
             second_text = to_iso(second * 1_000_000).partition(".")[0]
             head = f'{{"stream": {encode_basestring(stream)}, "seq": '
         time = f"{second_text}.{timestamp_us % 1_000_000:06}Z" if second_text else ""
         headers = f'"headers": {_headers(message)}, ' if with_headers else ""
+        if metadata and (topic := topic_in(metadata)):
+            headers = f'"topic": {encode_basestring(topic.decode(errors="replace"))}, {headers}'
         times = f'"timestamp_us": {timestamp_us}, "time": "{time}"'
         lines.append(f"{head}{seq}, {times}, {headers}{_payload(payload)}}}\n")
     return "".join(lines).encode()

@@ -18,6 +18,7 @@ from tailrace.cli.tables import show_json
 from tailrace.cli.template import BadTemplate, parse_template
 from tailrace.core.arguments import REPLICAS_MAX
 from tailrace.core.headers import KEY_HEADER, pack_headers
+from tailrace.core.values import PublishOptions
 
 EPILOG = """\b
 Examples:
@@ -26,6 +27,7 @@ Examples:
   tailrace pub access-log < access.log
   tail -F /var/log/syslog | tailrace pub syslog --quiet
   zcat old.gz | tailrace pub old --server broker.example:5050
+  tailrace pub sensors --topic sensors/7/temp 21.5
   tailrace pub --stream 'access.{1}' --headers source=web1 < access.log
   tailrace pub orders -K : < orders.txt
 
@@ -65,10 +67,19 @@ def _parse_headers(_ctx: click.Context, _parameter: click.Parameter, values: tup
     return headers
 
 
+def _check_topic(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    try:
+        pack_headers(None, topic=value)
+    except InvalidArgument as error:
+        raise click.BadParameter(str(error)) from None
+    return value
+
+
 @click.command("pub", epilog=EPILOG)
 @click.argument("stream", required=False, callback=check_stream)
 @click.argument("text", required=False)
 @click.option("--key", "-k", help="The key of every message.")
+@click.option("--topic", "-t", callback=_check_topic, help="The topic of every message.")
 @click.option("-K", "separator", metavar="SEP", help="Each line begins with the key of its message and SEP.")
 @click.option("--stream", "template", metavar="TEMPLATE", help="The stream of each line, made from the line.")
 @click.option(
@@ -92,6 +103,7 @@ def command(
     stream: str | None,
     text: str | None,
     key: str | None,
+    topic: str | None,
     separator: str | None,
     template: str | None,
     ack: str,
@@ -113,7 +125,8 @@ def command(
     headers = _with_key(headers, key)
     if text is not None and stream is not None:
         with broker_errors(chosen), connect(chosen, reconnect_s) as client:
-            receipt = client.publish(stream, os.fsencode(text), headers=headers, ack=level, replicas=replicas or 0)
+            options: PublishOptions = {"headers": headers, "topic": topic, "ack": level, "replicas": replicas or 0}
+            receipt = client.publish(stream, os.fsencode(text), **options)
         if as_json:
             show_json([{"stream": stream, "seq": receipt.seq, "subscribers": receipt.subscribers}])
         elif not quiet:
@@ -129,6 +142,7 @@ def command(
             ack=level,
             replicas=replicas or 0,
             headers=headers,
+            topic=topic,
             separator=None if separator is None else os.fsencode(separator),
             tick=lambda so_far: bar.show(so_far.input_bytes, f"{so_far.lines:,} lines"),
         )

@@ -69,6 +69,7 @@ class Lane:
         self.batcher: Batcher = publisher.client.batcher(
             stream,
             headers=publisher.headers,
+            topic=publisher.topic,
             ack=publisher.ack,
             replicas=publisher.replicas,
             on_result=self._hear,
@@ -125,6 +126,7 @@ class Publisher:
         ack: Ack = Ack.APPENDED,
         replicas: int = 0,
         headers: dict[str, str | bytes] | None = None,
+        topic: str | None = None,
         separator: bytes | None = None,
         tick: Callable[[PublishOutcome], None] = lambda _outcome: None,
     ) -> None:
@@ -135,12 +137,13 @@ class Publisher:
         self.ack = ack
         self.replicas = replicas
         self.headers = headers or {}
+        self.topic = topic
         self.separator = separator
         self._server = server
         self._input_fd = input_fd
         self._stream = stream
         self._tick = tick
-        self._max_bytes = client.limits["max_message_bytes"] - len(pack_headers(headers))
+        self._max_bytes = client.limits["max_message_bytes"] - len(pack_headers(headers, topic=topic))
         self._lanes: dict[str, Lane] = {}
         self._lost: TailraceError | None = None
         self._lost_from = 0  # the first line that may be missing

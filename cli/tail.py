@@ -35,14 +35,19 @@ Examples:
   tailrace tail access-log --from "10m ago" --count 100
   tailrace tail access-log --from 2024-05-31T12:00:00Z --no-follow > noon.log
   tailrace tail access-log --from '#1000' --json | jq .payload
+  tailrace tail sensors -n 1000 --topics 'sensors/+/temp'
 
 Without -n and --from it begins with the last 10 messages, and goes on with new ones. STREAMS are names and patterns, in
 which * stands for any characters; streams of a pattern that are made later are shown from their first message on. With
 several streams each line begins with the name of the stream and a tab.
 
 Each message is written byte for byte with a line feed after it. With --json each is an object on a line of its own:
-stream, seq, timestamp_us, time, and payload, or payload_base64 where the message is not UTF-8. --headers puts the user
-headers before each message, as a JSON object and a tab, or into its object as the member headers.
+stream, seq, timestamp_us, time, topic if it has one, and payload, or payload_base64 if the message is not UTF-8.
+--headers puts the user headers before each message, as a JSON object and a tab, or into its object as the member
+headers.
+
+With --topics only messages whose topic matches are shown, each behind its topic and a tab. In the filter + stands for
+any one level, and # at the end for any further ones. -n counts the other messages too.
 
 A lost connection is made again, and reading continues after the last message.
 
@@ -77,6 +82,7 @@ def _check_streams(ctx: click.Context, parameter: click.Parameter, values: tuple
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after N messages.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each message.")
 @click.option("--headers", "with_headers", is_flag=True, help="Show user headers too.")
+@click.option("--topics", default="", metavar="FILTER", help="Only messages whose topic matches; show it too.")
 @click.option("--follow/--no-follow", default=True, help="Continue with new messages, or stop at the current end.")
 @click.option("--wait", is_flag=True, help="Wait for a stream that does not exist yet.")
 @reconnect_option
@@ -88,6 +94,7 @@ def command(
     count: int | None,
     as_json: bool,
     with_headers: bool,
+    topics: str,
     follow: bool,
     wait: bool,
     reconnect_s: float,
@@ -103,10 +110,11 @@ def command(
         if as_json:
             write_all(STDOUT, render_json(messages, with_headers=with_headers))
         else:
-            write_all(STDOUT, render_plain(messages, with_headers=with_headers, with_name=not is_one(streams)))
+            shown = {"with_headers": with_headers, "with_topic": bool(topics), "with_name": not is_one(streams)}
+            write_all(STDOUT, render_plain(messages, **shown))
 
     with connect(chosen, reconnect_s) as client:
-        tail = Tail(client, chosen, streams)
+        tail = Tail(client, chosen, streams, topics)
         tail.run(start, follow=follow, count=count, wait=wait, deliver=deliver)
     return OK
 
@@ -114,9 +122,10 @@ def command(
 class Tail:
     """One run of `tailrace tail`: yields messages in batches and turns the client's errors into the command's."""
 
-    def __init__(self, client: Client, server: Address, streams: Sequence[str]) -> None:
+    def __init__(self, client: Client, server: Address, streams: Sequence[str], topics: str = "") -> None:
         self._client = client
         self._server = server
+        self._topics = topics
         self._streams = streams[0] if is_one(streams) else streams
         self._next_seq = -1  # of the next message, of one stream
 
@@ -132,7 +141,9 @@ class Tail:
         """Until `count` messages, the end as it is now, or for ever. Raises CommandError, BrokenPipeError."""
         left = math.inf if count is None else count
         try:
-            subscription = self._client.subscribe(self._streams, start, None if follow else NOW, wait=wait)
+            subscription = self._client.subscribe(
+                self._streams, start, None if follow else NOW, wait=wait, topics=self._topics
+            )
             while left > 0 and (messages := self._next_batch(subscription)):
                 del messages[int(min(left, len(messages))) :]
                 left -= len(messages)

@@ -79,6 +79,12 @@ class InvalidStreamName(BrokerError):
     code = "name"
 
 
+class InvalidTopic(BrokerError):
+    """Not a topic, or not a topic filter."""
+
+    code = "topic"
+
+
 class ReservedName(BrokerError):
     """Names that begin with `$` are the broker's own."""
 

@@ -29,12 +29,13 @@ class Staged:
 @dataclass(frozen=True, slots=True)
 class Subscribe:
     """`skip`: messages at exactly the time `start` that are left out (only with a time). `wait`: the stream may be
-    made later."""
+    made later. `topics`: the filter for the topics of its messages; empty for all messages."""
 
     stream: bytes
     start: From
     skip: int = 0
     wait: bool = False
+    topics: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ class Code(StrEnum):
     COMMAND = "command", "no such command; `help` lists them"
     USAGE = "usage", "an argument is missing, superfluous or malformed; the text names it"
     NAME = "name", "not a stream name: 1 to 200 bytes of UTF-8 without white space, control characters or `|`"
+    TOPIC = "topic", "not a topic, or not a topic filter; the text gives the rule"
     RESERVED = "reserved", "names that begin with `$` belong to the broker; choose another"
     FROM = "from", "not a position in a stream: a time in microseconds, a seq or `new`"
     LINE = "line", "the line is longer than `max_line_bytes`; it was discarded"

@@ -13,14 +13,24 @@ from tailrace.protocol import commands as c
 from tailrace.protocol.address import PORT_MAX, host_valid
 from tailrace.protocol.consuming import DELAY_MAX_MS, MESSAGES_MAX, OWN_DELAY_MS, REASON_BYTES_MAX, WAIT_MAX_MS
 from tailrace.protocol.errors import Code, PeerError
-from tailrace.protocol.names import consumer_name, readable_name, shown, stream_name, stream_pattern, writable_name
+from tailrace.protocol.names import (
+    consumer_name,
+    is_pattern,
+    readable_name,
+    shown,
+    stream_name,
+    stream_pattern,
+    writable_name,
+)
 from tailrace.protocol.places import NUMBER_MAX as NUMBER_MAX
+from tailrace.protocol.topics import topic_filter, topic_metadata, topic_of_word, unescaped
 from tailrace.shard.epochs import EPOCH_MAX
 from tailrace.shard.frame import pack_frame
 from tailrace.shard.names import name_bytes_valid
 
 _FINISH_FORM = "ack STREAM NAME SEQ [LAST]"
 _MARK_BYTES_MAX = 64
+_HEAD_BYTES_MAX = 4_096
 _NUMBER_DIGITS_MAX = len(str(NUMBER_MAX))
 _BLANKS = b" \t"
 _WORD = re.compile(rb"[ \t]*([^ \t|]*)[ \t]*")
@@ -108,16 +118,20 @@ def _shutdown(verb: Verb, rest: bytes, _max: int) -> c.Command:
 
 def _pub(verb: Verb, rest: bytes, max_message_bytes: int) -> c.Command:
     head, bar, payload = rest.partition(b"|")
-    name = head.rstrip(_BLANKS)
-    if not name or not bar:
+    words = [word for word in head[:_HEAD_BYTES_MAX].replace(b"\t", b" ").split(b" ") if word]
+    if not words or not bar:
         raise verb.usage()
-    if b" " in name or b"\t" in name:
-        raise PeerError(Code.NAME, f"{shown(name)} is not a stream name: it has white space before the |")
+    name, *clause = words
+    if len(head) > _HEAD_BYTES_MAX or (clause and (len(clause) != 2 or clause[0].lower() != b"topic")):
+        text = f"{shown(head.rstrip(_BLANKS))} is not a stream name: it has white space before the |"
+        raise PeerError(Code.NAME, f"{text}; with a topic write: {verb.form}")
     name = writable_name(name)
-    if len(payload) > max_message_bytes:
-        text = f"the message to {shown(name)} has {len(payload)} bytes; at most {max_message_bytes} are allowed"
+    metadata = topic_metadata(topic_of_word(clause[1])) if clause else b""
+    if len(payload) + len(metadata) > max_message_bytes:
+        size = len(payload) + len(metadata)
+        text = f"the message to {shown(name)} has {size} bytes; at most {max_message_bytes} are allowed"
         raise PeerError(Code.SIZE, text)
-    return c.Staged([(name, 1, bytearray(pack_frame(payload)))], [0])
+    return c.Staged([(name, 1, bytearray(pack_frame(payload, metadata=metadata)))], [0])
 
 
 def _auth(verb: Verb, rest: bytes, _max: int) -> c.Command:
@@ -130,17 +144,23 @@ def _auth(verb: Verb, rest: bytes, _max: int) -> c.Command:
 
 
 def _sub(verb: Verb, rest: bytes, _max: int) -> c.Command:
-    args = _args(verb, rest, 2, 4)
+    args = _args(verb, rest, 2, 6)
+    topics = b""
+    if len(args) > 3 and args[-2].lower() == b"topics":
+        topics = topic_filter(unescaped(args.pop()))
+        del args[-1]
     wait = args[-1].lower() == b"wait" and len(args) > 2
     if len(args) - wait > 3:
         raise verb.usage()
     name, start = readable_name(args[0]), reading_place(args[1])
+    if topics and is_pattern(name):
+        raise PeerError(Code.USAGE, "a filter of topics is for one stream, not for a pattern of streams")
     if len(args) - wait == 2:
-        return c.Subscribe(name, start, wait=wait)
+        return c.Subscribe(name, start, wait=wait, topics=topics)
     if start.kind != "time":
         raise PeerError(Code.USAGE, f"SKIP counts messages at a time, so FROM must be one; write: {verb.form}")
     skip = _number(args[2], Code.USAGE, f"SKIP is a number; write: {verb.form}")
-    return c.Subscribe(name, start, skip, wait)
+    return c.Subscribe(name, start, skip, wait, topics)
 
 
 def _ack(verb: Verb, rest: bytes, _max: int) -> c.Command:
@@ -308,12 +328,14 @@ def _bare(command: c.Command) -> Callable[[Verb, bytes, int], c.Command]:
 
 
 _ROWS = (
-    Verb("pub STREAM |payload", "publish everything after the bar; no answer unless it fails", False, _pub),
+    Verb(
+        "pub STREAM [topic TOPIC] |payload", "publish everything after the bar; no answer unless it fails", False, _pub
+    ),
     Verb("ack on|off", "whether each pub is answered: ok pub STREAM SEQ", False, _ack),
     Verb(
-        "sub STREAM FROM [SKIP] [wait]",
+        "sub STREAM FROM [SKIP] [wait] [topics FILTER]",
         "messages from FROM on: 0 (all), a time in us, #SEQ, -COUNT or new; wait: also if the stream is made later; "
-        "STREAM may be a pattern, such as PREFIX*",
+        "topics: only those whose topic matches; STREAM may be a pattern, such as PREFIX*",
         False,
         _sub,
     ),
@@ -360,6 +382,8 @@ WORDS: Final[Mapping[str, str]] = {
     "STREAM": "the name of a stream: 1 to 200 bytes of UTF-8 without white space, control characters or |",
     "FROM": "0 (all), a time in microseconds since 1970, #SEQ, -COUNT (the last ones) or new",
     "SKIP": "number of messages at exactly the time FROM that are left out",
+    "TOPIC": "the topic of the message: a name with levels, such as sensors/7/temp",
+    "FILTER": "a topic in which a level may be +, for any one level, and the last #, for any further ones",
     "NAME": "the name of a durable consumer",
     "SEQ": "the number of a message in its stream",
     "LAST": "the seq of the last of several messages",

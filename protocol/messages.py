@@ -34,6 +34,7 @@ BEARER: Final = "bearer"
 EXTERNAL: Final = "external"
 """The mechanism of a login with the certificate that the connection has shown."""
 PRODUCERS_FEATURE: Final = "producers"
+TOPICS_FEATURE: Final = "topics"
 """That a publish may be numbered by its producer, and is then logged once however often it is sent."""
 PUBLISH_STREAMS_MAX: Final = 1_024
 """The most streams that one PUBLISH may name."""
@@ -138,7 +139,7 @@ class PublishRun:
 class Subscribe:
     """`skip`: messages at exactly the time `start` that are left out (only with a time). `credit`: None is unlimited.
 
-    `wait`: the stream may be made later.
+    `wait`: the stream may be made later. `topics`: the filter for the topics of its messages; empty for all messages.
     """
 
     id: int
@@ -148,6 +149,7 @@ class Subscribe:
     end: WirePlace | None = None
     credit: int | None = None
     wait: bool = False
+    topics: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +359,7 @@ def _subscribe(message: Subscribe) -> bytes:
         "end": message.end,
         "credit": message.credit,
         "wait": message.wait or None,
+        "topics": message.topics.decode() or None,
     }
     return pack_map(Op.SUBSCRIBE, body)
 

@@ -32,6 +32,7 @@ from tailrace.protocol.messages import (
     WirePlace,
 )
 from tailrace.protocol.names import node_address, node_id
+from tailrace.protocol.topics import topic_filter
 from tailrace.shard.frame import (
     FAULT_FLAGS,
     FAULT_LENGTH,
@@ -166,7 +167,8 @@ def _subscribe(fields: Fields) -> Subscribe:
     end: WirePlace | None = fields.place("end", ("seq", "time", "now")) if "end" in fields else None
     credit = fields.number("credit") if "credit" in fields else None
     wait = "wait" in fields and fields.flag("wait")
-    return Subscribe(number, fields.readable_stream("stream"), start, skip, end, credit, wait)
+    topics = topic_filter(fields.text("topics").encode()) if "topics" in fields else b""
+    return Subscribe(number, fields.readable_stream("stream"), start, skip, end, credit, wait, topics)
 
 
 def _unsubscribe(fields: Fields) -> Unsubscribe:

@@ -6,7 +6,7 @@ from libc.stdint cimport uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from tailrace.shard.frame_cy cimport crc32c_extend, tr_load16, tr_load32, tr_load64
+from tailrace.shard.frame_cy cimport crc32c_extend, tr_load16, tr_load32, tr_load64, tr_topic
 
 cdef extern from *:
     """
@@ -43,7 +43,29 @@ cdef extern from *:
         memcpy(out, digits->text + 20 - digits->length, (size_t)digits->length);
         return out + digits->length;
     }
+
+    /* Bytes that no word of a line may have are written as %XX. */
+    static inline int tr_is_escaped(uint8_t byte) {
+        return byte <= 32 || byte == 127 || byte == '|' || byte == '%';
+    }
+
+    static inline size_t tr_word_bytes(const uint8_t *p, size_t size) {
+        size_t count = size;
+        for (size_t i = 0; i < size; i++) count += tr_is_escaped(p[i]) ? 2 : 0;
+        return count;
+    }
+
+    static inline uint8_t *tr_put_word(uint8_t *out, const uint8_t *p, size_t size) {
+        for (size_t i = 0; i < size; i++) {
+            if (tr_is_escaped(p[i])) {
+                *out++ = '%'; *out++ = "0123456789ABCDEF"[p[i] >> 4]; *out++ = "0123456789ABCDEF"[p[i] & 15];
+            } else *out++ = p[i];
+        }
+        return out;
+    }
     """
+    size_t tr_word_bytes(const uint8_t *p, size_t size) noexcept nogil
+    uint8_t *tr_put_word(uint8_t *out, const uint8_t *p, size_t size) noexcept nogil
     int tr_digit_count(uint64_t value) noexcept nogil
     ctypedef struct Digits "tr_Digits":
         pass
@@ -59,3 +81,4 @@ cdef struct Walk:
     Py_ssize_t position
     Py_ssize_t text_bytes
     Py_ssize_t prefix_bytes
+    bint gaps

@@ -15,6 +15,7 @@ except ModuleNotFoundError:
     from tailrace.shard import _cython_shim as cython
 
 from tailrace.shard.frame import FAULT_CRC, FAULT_LENGTH, FAULT_SEQ, MAX_FRAME_BYTES
+from tailrace.shard.topics import topic_in
 
 if TYPE_CHECKING:
     # From text_cy.pxd; they exist in the compiled module only.
@@ -37,7 +38,10 @@ if TYPE_CHECKING:
     tr_load64: Any
     tr_make_digits: Any
     tr_put_digits: Any
+    tr_put_word: Any
     tr_set_digits: Any
+    tr_topic: Any
+    tr_word_bytes: Any
 
 _FRAME_MAX = cython.declare(cython.uint, MAX_FRAME_BYTES)
 
@@ -56,18 +60,21 @@ def render(
     prefix: bytes,
     check_crc: bool,
     limit_bytes: int,
+    gaps: bool = False,
 ) -> tuple[bytes, int, int, str]:
     """Render the stamped frames of content[start:end] as `msg NAME SEQ TIMESTAMP LENGTH |payload` and CRLF.
 
-    `prefix` is `msg NAME ` with its blank. Frames must be next_seq, next_seq+1, …; the walk ends before `limit_seq`, at
-    a frame that is not whole, before the frame that would pass `limit_bytes` of content (but never before the first),
-    or at a fault. Metadata is passed over; LENGTH is the payload's. Gives (text, frames, content bytes, fault): fault
-    is "" or one of FAULT_LENGTH, FAULT_CRC, FAULT_SEQ of `shard.frame`. ValueError if start:end is not in the buffer.
+    `prefix` is `msg NAME ` with its blank. Frames must be next_seq, next_seq+1, …, or with `gaps` have rising seqs; the
+    walk ends before `limit_seq`, at a frame that is not whole, before the frame that would pass `limit_bytes` of
+    content (but never before the first), or at a fault. LENGTH is the payload's. A message with a topic has it behind
+    LENGTH, with %XX for bytes that a word cannot have; other metadata is passed over. Gives (text, frames, content
+    bytes, fault): fault is "" or one of FAULT_LENGTH, FAULT_CRC, FAULT_SEQ of `shard.frame`. ValueError if start:end is
+    not in the buffer.
     """
     if cython.compiled:
-        return _render_pointers(content, start, end, next_seq, limit_seq, prefix, check_crc, limit_bytes)
+        return _render_pointers(content, start, end, next_seq, limit_seq, prefix, check_crc, limit_bytes, gaps)
     else:
-        return _render_slices(content, start, end, next_seq, limit_seq, prefix, check_crc, limit_bytes)
+        return _render_slices(content, start, end, next_seq, limit_seq, prefix, check_crc, limit_bytes, gaps)
 
 
 def acknowledge(names: list[bytes], order: list[int], first_seqs: list[int]) -> bytes:
@@ -85,11 +92,16 @@ def _outside(start: int, end: int, size: int) -> ValueError:
 # Interpreted bodies.
 
 if not cython.compiled:
+    import re
     import struct
 
     from google_crc32c import value as _crc32c_value
 
     _HEADER_AT = struct.Struct("<IIQQIHH").unpack_from
+    _NOT_IN_WORDS = re.compile(rb"[\x00- \x7f|%]")
+
+    def _word(topic: bytes) -> bytes:
+        return _NOT_IN_WORDS.sub(lambda found: b"%%%02X" % found[0][0], topic)
 
     def _render_slices(
         content: bytes | bytearray | memoryview,
@@ -100,12 +112,13 @@ if not cython.compiled:
         prefix: bytes,
         check_crc: bool,
         limit_bytes: int,
+        gaps: bool,
     ) -> tuple[bytes, int, int, str]:
         view = memoryview(content)
         if not 0 <= start <= end <= len(view):
             raise _outside(start, end, len(view))
         source = bytes(view[start:end])
-        position, size, seq, fault = 0, len(source), next_seq, ""
+        position, size, seq, fault, count = 0, len(source), next_seq, "", 0
         header_at, crc_of, lines = _HEADER_AT, _crc32c_value, []
         while seq < limit_seq and size - position >= 32:
             length, crc, number, timestamp_us, _, _, metadata_bytes = header_at(source, position)
@@ -118,14 +131,21 @@ if not cython.compiled:
             if check_crc and crc_of(source[position + 8 : stop]) != crc:
                 fault = FAULT_CRC
                 break
-            if number != seq:
+            if number < seq if gaps else number != seq:
                 fault = FAULT_SEQ
                 break
+            seq = number
             payload = source[position + 32 + metadata_bytes : stop]
-            lines.append(b"%b%d %d %d |%b\r\n" % (prefix, seq, timestamp_us, len(payload), payload))
+            topic = topic_in(source[position + 32 : position + 32 + metadata_bytes]) if metadata_bytes else b""
+            if topic:
+                head = (prefix, seq, timestamp_us, len(payload), _word(topic))
+                lines.append(b"%b%d %d %d %b |%b\r\n" % (*head, payload))
+            else:
+                lines.append(b"%b%d %d %d |%b\r\n" % (prefix, seq, timestamp_us, len(payload), payload))
             position = stop
             seq += 1
-        return b"".join(lines), seq - next_seq, position, fault
+            count += 1
+        return b"".join(lines), count, position, fault
 
     def _acknowledge_slices(names: list[bytes], order: list[int], first_seqs: list[int]) -> bytes:
         prefixes = [b"ok pub " + name for name in names]
@@ -153,6 +173,7 @@ def _render_pointers(
     prefix: bytes,
     check_crc: cython.bint,
     limit_bytes: cython.Py_ssize_t,
+    gaps: cython.bint,
 ) -> tuple:
     view: Py_buffer
     walk: Walk
@@ -164,6 +185,7 @@ def _render_pointers(
         walk.next_seq = next_seq
         walk.limit_seq = limit_seq
         walk.prefix_bytes = len(prefix)
+        walk.gaps = gaps
         fault: str = _walk_frames(cython.address(walk), first, end - start, limit_bytes, check_crc)
         text: bytes = PyBytes_FromStringAndSize(cython.NULL, walk.text_bytes)
         _write_text(
@@ -193,6 +215,10 @@ def _walk_frames(
     length: cython.uint
     metadata_bytes: cython.uint
     payload_bytes: cython.uint
+    number: cython.ulonglong
+    topic: cython.p_const_uchar
+    topic_bytes: cython.size_t = 0
+    count: cython.ulonglong = 0
     fault: str = ""
     while seq < walk.limit_seq and size - position >= 32:
         frame = first + position
@@ -206,16 +232,23 @@ def _walk_frames(
         if check_crc and crc32c_extend(0, frame + 8, length - 8) != tr_load32(frame + 4):
             fault = FAULT_CRC
             break
-        if tr_load64(frame + 8) != seq:
+        number = tr_load64(frame + 8)
+        if number != seq and (number < seq or not walk.gaps):
             fault = FAULT_SEQ
             break
+        seq = number
         payload_bytes = length - 32 - metadata_bytes
         # Two blanks, blank and bar, CR and LF.
         text_bytes += walk.prefix_bytes + tr_digit_count(seq) + tr_digit_count(tr_load64(frame + 16)) + 6
         text_bytes += tr_digit_count(payload_bytes) + payload_bytes
+        if metadata_bytes > 0:
+            topic = tr_topic(frame + 32, metadata_bytes, cython.address(topic_bytes))
+            if topic != cython.NULL:
+                text_bytes += 1 + tr_word_bytes(topic, topic_bytes)
         position += length
         seq += 1
-    walk.count = seq - walk.next_seq
+        count += 1
+    walk.count = count
     walk.position = position
     walk.text_bytes = text_bytes
     return fault
@@ -232,6 +265,8 @@ def _write_text(
     frame_bytes: cython.uint
     metadata_bytes: cython.uint
     payload_bytes: cython.uint
+    topic: cython.p_const_uchar
+    topic_bytes: cython.size_t = 0
     left: cython.ulonglong = walk.count
     tr_make_digits(cython.address(seq), walk.next_seq)
     tr_make_digits(cython.address(timestamp), 0)
@@ -243,6 +278,8 @@ def _write_text(
         # Times and lengths repeat more often than not, and a seq is the one before and one.
         tr_set_digits(cython.address(timestamp), tr_load64(frame + 16))
         tr_set_digits(cython.address(length), payload_bytes)
+        if walk.gaps:
+            tr_set_digits(cython.address(seq), tr_load64(frame + 8))
         memcpy(out, prefix, walk.prefix_bytes)
         out += walk.prefix_bytes
         out = tr_put_digits(out, cython.address(seq))
@@ -250,6 +287,11 @@ def _write_text(
         out = tr_put_digits(out + 1, cython.address(timestamp))
         out[0] = 32
         out = tr_put_digits(out + 1, cython.address(length))
+        if metadata_bytes > 0:
+            topic = tr_topic(frame + 32, metadata_bytes, cython.address(topic_bytes))
+            if topic != cython.NULL:
+                out[0] = 32
+                out = tr_put_word(out + 1, topic, topic_bytes)
         out[0] = 32
         out[1] = 124
         memcpy(out + 2, frame + 32 + metadata_bytes, payload_bytes)

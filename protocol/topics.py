@@ -8,18 +8,25 @@ begins with `$`. These are the rules of MQTT 5 (section 4.7).
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
-from tailrace.protocol.names import shown
+import msgpack
 
-TOPIC_BYTES_MAX: Final = 1_024
-"""Of a topic or a filter, in UTF-8. Topics stand in the metadata of frames, which has 65,535 bytes for all its keys."""
+from tailrace.protocol.errors import Code, PeerError
+from tailrace.protocol.names import shown
+from tailrace.shard.topics import TOPIC_BYTES_MAX as TOPIC_BYTES_MAX
+from tailrace.shard.topics import TOPIC_KEY
+
 LEVELS_MAX: Final = 128
 """Of a topic or a filter: bounds the work of matching one topic with one filter."""
 
 SEPARATOR: Final = b"/"
 ONE_LEVEL: Final = b"+"
 ANY_LEVELS: Final = b"#"
+
+_NOT_IN_WORDS = re.compile(rb"[\x00- \x7f|%]")
+_ESCAPED = re.compile(rb"%([0-9A-Fa-f]{2})")
 
 
 def topic_fault(topic: bytes) -> str:
@@ -42,6 +49,39 @@ def filter_fault(topic_filter: bytes) -> str:
     if ANY_LEVELS in levels[:-1]:
         return f"# must be the last level of a topic filter: {shown(topic_filter)}"
     return ""
+
+
+def topic_filter(data: bytes) -> bytes:
+    """The filter itself. Raises PeerError with `topic`."""
+    fault = filter_fault(data)
+    if fault:
+        raise PeerError(Code.TOPIC, fault)
+    return data
+
+
+def topic_of_word(word: bytes) -> bytes:
+    """The topic that a word of a line stands for. Raises PeerError with `topic`."""
+    topic = unescaped(word)
+    fault = topic_fault(topic)
+    if fault:
+        raise PeerError(Code.TOPIC, fault)
+    return topic
+
+
+def unescaped(word: bytes) -> bytes:
+    """A word of a line with its bytes %XX as they are; any other % stands for itself."""
+    return _ESCAPED.sub(lambda found: bytes.fromhex(found[1].decode()), word)
+
+
+def escaped(topic: bytes) -> bytes:
+    """A topic as a word of a line: with %XX for white space, control characters, | and %."""
+    return _NOT_IN_WORDS.sub(lambda found: b"%%%02X" % found[0][0], topic)
+
+
+def topic_metadata(topic: bytes) -> bytes:
+    """The metadata of a frame that has a valid topic and nothing else."""
+    metadata: bytes = msgpack.packb({TOPIC_KEY: topic.decode()})
+    return metadata
 
 
 def has_wildcards(topic_filter: bytes) -> bool:

@@ -155,6 +155,26 @@ cdef extern from *:
         return tr_three_hardware(at[0], length[0], at[1], length[1], at[2], length[2]) ? 3 : 0;
     }
 
+    /* The topic in a frame's metadata, which shard/topics.py describes; NULL without one. */
+    static inline const uint8_t *tr_topic(const uint8_t *p, size_t size, size_t *topic_bytes) {
+        const uint8_t *end = p + size;
+        if (size < 4 || p[0] < 0x81 || p[0] > 0x8F) return 0;
+        p += 1;
+        if (end - p > 3 && p[0] == 0xA1 && p[1] == 'p' && p[2] == 0xC4 && end - p > 4 + p[3]) p += 4 + p[3];
+        if (end - p > 3 && p[0] == 0xA1 && p[1] == 'n') {
+            ptrdiff_t width = p[2] >= 0xCC && p[2] <= 0xCF ? 1 << (p[2] - 0xCC) : 0;
+            if ((width || p[2] < 0x80) && end - p > 3 + width) p += 3 + width;
+        }
+        if (end - p < 4 || p[0] != 0xA1 || p[1] != 't') return 0;
+        if ((p[2] & 0xE0) == 0xA0) { size = p[2] & 0x1F; p += 3; }
+        else if (p[2] == 0xD9) { size = p[3]; p += 4; }
+        else if (p[2] == 0xDA && end - p > 4) { size = (size_t)p[3] << 8 | p[4]; p += 5; }
+        else return 0;
+        if (size == 0 || size > 1024 || (ptrdiff_t)size > end - p) return 0;
+        *topic_bytes = size;
+        return p;
+    }
+
     static const char *crc32c_name(void) {
         return (tr_crc_choice ? tr_crc_choice : tr_crc_choose()) == 1 ? TAILRACE_CRC_NAME : "tables";
     }
@@ -169,4 +189,5 @@ cdef extern from *:
     uint32_t crc32c_extend(uint32_t crc, const uint8_t *p, size_t length) noexcept nogil
     int tr_sound_ahead(const uint8_t *frame, size_t left, uint32_t longest) noexcept nogil
     uint32_t crc32c_by_tables(uint32_t crc, const uint8_t *p, size_t length) noexcept nogil
+    const uint8_t *tr_topic(const uint8_t *p, size_t size, size_t *topic_bytes) noexcept nogil
     const char *crc32c_name() noexcept nogil

@@ -165,17 +165,17 @@ def measure(frames: bytes | bytearray | memoryview, start: int, end: int, max_me
 
 
 def parse(
-    frames: bytes | bytearray | memoryview, start: int, end: int, check_crc: bool
+    frames: bytes | bytearray | memoryview, start: int, end: int, check_crc: bool, gaps: bool = False
 ) -> list[tuple[int, int, int, int, bytes, bytes]]:
     """Take the whole stamped frames in frames[start:end] apart: (seq, timestamp_us, epoch, flags, metadata, payload).
 
     ValueError names the first frame that is not whole, has a wrong checksum (looked at only with `check_crc`) or is not
-    the next after the one before it; and as for `check`.
+    the next after the one before it, or with `gaps` a later one; and as for `check`.
     """
     if cython.compiled:
-        return _parse_pointers(frames, start, end, check_crc)
+        return _parse_pointers(frames, start, end, check_crc, gaps)
     else:
-        return _parse_slices(frames, start, end, check_crc)
+        return _parse_slices(frames, start, end, check_crc, gaps)
 
 
 def pack_frames(payloads: list[bytes], metadata: bytes) -> bytearray:
@@ -326,7 +326,7 @@ if not cython.compiled:
         return count, ""
 
     def _parse_slices(
-        frames: bytes | bytearray | memoryview, start: int, end: int, check_crc: bool
+        frames: bytes | bytearray | memoryview, start: int, end: int, check_crc: bool, gaps: bool
     ) -> list[tuple[int, int, int, int, bytes, bytes]]:
         if not 0 <= start <= end <= len(frames):
             raise ValueError(f"bytes {start} to {end} of a buffer of {len(frames)}")
@@ -344,7 +344,7 @@ if not cython.compiled:
                 raise _unfit(position, size, FAULT_SHORT)
             if check_crc and crc_of(source[position + 8 : after]) != crc:
                 raise _unfit(position, size, FAULT_CRC)
-            if position and seq != expected:
+            if position and (seq < expected if gaps else seq != expected):
                 raise _unfit(position, size, FAULT_SEQ)
             payload = position + 32 + metadata_bytes
             found.append((seq, timestamp_us, epoch, flags, source[position + 32 : payload], source[payload:after]))
@@ -642,7 +642,9 @@ def _measure_pointers(
 
 
 @cython.cfunc
-def _parse_pointers(frames: object, start: cython.Py_ssize_t, end: cython.Py_ssize_t, check_crc: cython.bint) -> list:
+def _parse_pointers(
+    frames: object, start: cython.Py_ssize_t, end: cython.Py_ssize_t, check_crc: cython.bint, gaps: cython.bint
+) -> list:
     view: Py_buffer
     PyObject_GetBuffer(frames, cython.address(view), PyBUF_SIMPLE)
     frame: cython.p_uchar = cython.cast(cython.p_uchar, view.buf) + start
@@ -671,7 +673,7 @@ def _parse_pointers(frames: object, start: cython.Py_ssize_t, end: cython.Py_ssi
                 fault = FAULT_CRC
                 break
             seq = tr_load64(frame + 8)
-            if position and seq != expected:
+            if position and seq != expected and (seq < expected or not gaps):
                 fault = FAULT_SEQ
                 break
             found.append(_parted(frame, seq, length))

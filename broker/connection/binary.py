@@ -47,7 +47,7 @@ from tailrace.protocol.messages import CHUNK_HEAD, Ack, Op, pack
 from tailrace.protocol.places import FROM_THE_END
 from tailrace.shard.leaves import load
 
-FEATURES = frozenset({c.FEATURE, listing.FEATURE, r.FEATURE, m.PRODUCERS_FEATURE})  # spoken here beyond version 1
+FEATURES = frozenset({c.FEATURE, listing.FEATURE, r.FEATURE, m.PRODUCERS_FEATURE, m.TOPICS_FEATURE})  # of this broker
 NODE_PENDING_MAX = 1 << 16  # answers to another node that are not known yet; it is read no more above it
 CREDIT_MAX_BYTES = 1 << 62  # of one subscription; more is as good as none
 LEAVING_TEXT = "this worker is being replaced; send this to its successor"

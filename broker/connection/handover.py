@@ -57,6 +57,7 @@ def _cursor_state(client: ClientConnection, cursor: Cursor) -> dict[str, Any]:
         "cut": cursor.cut,
         "until_seq": cursor.until_seq,
         "credit_bytes": cursor.credit_bytes,
+        "topics": cursor.topics,
         "current": cursor is client.current,
         "done": cursor.done,
     }
@@ -88,6 +89,7 @@ def _restore_cursor(client: ClientConnection, state: dict[str, Any]) -> None:
     cursor.offset, cursor.skip = state["offset"], state["skip"]
     cursor.cut = None if state["cut"] is None else tuple(state["cut"])
     cursor.until_seq, cursor.credit_bytes = state["until_seq"], state["credit_bytes"]
+    cursor.topics = state.get("topics", b"")  # a worker of an earlier release does not send it
     if not state["done"]:
         client.cursors[key] = cursor
     if state["current"]:

@@ -22,7 +22,14 @@ class Park(StrEnum):
 
 
 class DeliveryChunk(Protocol):
-    """Messages from a cursor's place up to `next_seq`, whose frame is at `next_offset`; `nbytes` are to be sent."""
+    """Messages from a cursor's place up to `next_seq`, whose frame is at `next_offset`; `nbytes` are to be sent.
+
+    That of a cursor with a topic filter has some of these messages, or none: `picked` counts them and the bytes of
+    their frames.
+    """
+
+    @property
+    def picked(self) -> tuple[int, int]: ...
 
     @property
     def next_seq(self) -> int: ...
@@ -43,8 +50,9 @@ class Delivery(Protocol):
         Raises Trimmed when the place is gone, StreamDamaged when it cannot be right, StorageError, OSError.
         """
 
-    def rest(self, cursor: Cursor, chunk: Any) -> tuple[bytes, int]:
-        """What must still go out before anything else can, and how many messages the peer then has of the chunk.
+    def rest(self, cursor: Cursor, chunk: Any) -> tuple[bytes, int, int]:
+        """What must still go out before anything else can, how many messages the peer then has of the chunk, and the
+        seq to continue at.
 
         Raises StorageError, OSError where it cannot be had any more.
         """
@@ -111,10 +119,11 @@ class Cursor:
     """A subscription's place: the seq of the next message, its frame's offset, and how much of its chunk was sent.
 
     key: what the client knows the subscription by; until_seq: its end; credit_bytes: what may still be sent of it, or
-    None; cut: where the chunk ends that is half out, for a delivery that could not tell it again.
+    None; cut: where the chunk ends that is half out, for a delivery that could not tell it again; topics: the filter
+    for the topics of its messages, empty without one.
     """
 
-    __slots__ = ("client", "credit_bytes", "cut", "done", "feed", "key", "offset", "seq", "skip", "until_seq")
+    __slots__ = ("client", "credit_bytes", "cut", "done", "feed", "key", "offset", "seq", "skip", "topics", "until_seq")
 
     def __init__(self, client: Subscriber, feed: Feed, seq: int, key: Any) -> None:
         self.client = client
@@ -126,6 +135,7 @@ class Cursor:
         self.cut: tuple[int, int] | None = None
         self.until_seq = NEVER_SEQ
         self.credit_bytes: int | None = None
+        self.topics = b""
         self.done = False
 
     def park(self) -> Park:

@@ -15,6 +15,7 @@ from typing import Any
 from tailrace.broker.delivery.cursor import Cursor, DeliveryChunk, Feed, Subscriber
 from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.streams.owner import Growth
+from tailrace.broker.topics.picking import SCAN_WORK
 from tailrace.protocol.errors import Code
 from tailrace.shard.errors import StorageError, StreamCut, StreamDamaged, StreamMissing, Trimmed
 
@@ -215,6 +216,8 @@ class FanOut:
         if chunk is None:
             return 0
         nbytes = chunk.nbytes
+        if not nbytes:  # a piece of the log without a message that the filter matches
+            return self._pass_over(cursor, chunk)
         if cursor.skip > nbytes:
             self._skip_whole(cursor, chunk)
             return 0
@@ -224,8 +227,17 @@ class FanOut:
         if cursor.skip + sent < nbytes:
             self._interrupt(cursor, chunk, sent)
             return sent
+        work = sent if not cursor.topics else sent + SCAN_WORK * (chunk.next_offset - cursor.offset)
         self._advance(cursor, chunk)
-        return sent
+        return work
+
+    def _pass_over(self, cursor: Cursor, chunk: DeliveryChunk) -> int:
+        """Nothing of the chunk is to be sent. Returns the work that it was to find that out."""
+        work = SCAN_WORK * (chunk.next_offset - cursor.offset)
+        cursor.client.current = None
+        cursor.seq, cursor.offset = chunk.next_seq, chunk.next_offset
+        self._place(cursor)
+        return work
 
     def _interrupt(self, cursor: Cursor, chunk: DeliveryChunk, sent: int) -> None:
         """The socket took only a part."""
@@ -248,13 +260,13 @@ class FanOut:
         client = cursor.client
         client.current = None
         traffic = client.traffic
-        traffic.messages_out += chunk.next_seq - cursor.seq
+        traffic.messages_out += chunk.picked[0] if cursor.topics else chunk.next_seq - cursor.seq
         traffic.bytes_out += chunk.nbytes
         cursor.seq = chunk.next_seq
         cursor.skip = 0
         cursor.cut = None
         if cursor.credit_bytes is not None:
-            cursor.credit_bytes -= chunk.next_offset - cursor.offset
+            cursor.credit_bytes -= frame_bytes(cursor, chunk)
         cursor.offset = chunk.next_offset
         if cursor.done:
             client.chunk_ended()
@@ -371,7 +383,7 @@ class FanOut:
             self._skip_whole(cursor, chunk)
             return
         try:
-            rest, messages = client.delivery.rest(cursor, chunk)
+            rest, messages, next_seq = client.delivery.rest(cursor, chunk)
         except (StorageError, OSError) as error:  # the space was given back before anybody looked
             self.give_up(cursor, Code.TRIMMED, str(error))
             return
@@ -380,8 +392,8 @@ class FanOut:
         client.traffic.messages_out += messages
         client.traffic.bytes_out += cursor.skip + len(rest)
         if cursor.credit_bytes is not None:
-            cursor.credit_bytes -= chunk.next_offset - cursor.offset
-        cursor.seq += messages
+            cursor.credit_bytes -= frame_bytes(cursor, chunk)
+        cursor.seq = next_seq
         cursor.offset, cursor.skip, cursor.cut = -1, 0, None
         if not cursor.done:
             self._place(cursor)
@@ -401,6 +413,11 @@ class FanOut:
             cursor.client.current = None
         self.end(cursor)
         cursor.client.subscription_ended(cursor, code, text)
+
+
+def frame_bytes(cursor: Cursor, chunk: DeliveryChunk) -> int:
+    """The bytes of the frames that a chunk has."""
+    return chunk.picked[1] if cursor.topics else chunk.next_offset - cursor.offset
 
 
 def diverged_text(seq: int) -> str:

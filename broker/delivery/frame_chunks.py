@@ -18,6 +18,7 @@ from tailrace.broker.delivery.chunk_cache import ChunkCache
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.streams.owner import Growth
+from tailrace.broker.topics.picking import NO_LIMIT, Picker, cache_name
 from tailrace.protocol.messages import CHUNK_HEAD, HANDLE_BYTES, Op
 from tailrace.shard.errors import Trimmed
 from tailrace.shard.files import read_all
@@ -48,6 +49,7 @@ class FrameChunk(NamedTuple):
     offset: int
     size: int
     frames: ChunkFrames | None
+    picked: tuple[int, int] = (0, 0)
 
     @property
     def held_bytes(self) -> int:
@@ -61,6 +63,7 @@ class FrameChunks:
         self, readers: StreamReaders, chunk_bytes: int, cache_bytes: int, fresh: Mapping[bytes, Growth] | None = None
     ) -> None:
         self._readers = readers
+        self._picker = Picker(readers)
         self._chunk_bytes = CHUNKS_AT_ONCE * chunk_bytes
         self._fresh = {} if fresh is None else fresh
         self.cache: ChunkCache[FrameChunk] = ChunkCache(cache_bytes)
@@ -71,6 +74,8 @@ class FrameChunks:
         Raises Trimmed when the place is gone, StreamDamaged, OSError.
         """
         feed = cursor.feed
+        if cursor.topics:
+            return self._pick(cursor)
         if cursor.cut is not None:
             kept = self.cache.get((feed.name, cursor.seq))
             if kept is not None and kept.next_seq == cursor.cut[0]:
@@ -87,18 +92,41 @@ class FrameChunks:
             self.cache.keep(key, chunk)
         return chunk
 
-    def rest(self, cursor: Cursor, chunk: FrameChunk) -> tuple[bytes, int]:
-        """The rest of the chunk of which a cursor has sent a part, and how many messages the chunk has.
+    def rest(self, cursor: Cursor, chunk: FrameChunk) -> tuple[bytes, int, int]:
+        """The rest of the chunk of which a cursor has sent a part, how many messages the chunk has, and the seq after
+        them.
 
         Raises StreamDamaged when the file has not got it any more, OSError.
         """
+        if cursor.topics and chunk.frames is not None:
+            whole = CHUNK_HEAD.pack(*head_fields(cursor, chunk)) + chunk.frames
+            return whole[cursor.skip :], chunk.picked[0], chunk.next_seq
         messages = chunk.next_seq - cursor.seq
         reader = self._readers.get(cursor.feed.name)
         frames = _read(reader, chunk, cursor.seq)
         found, _nbytes, fault = _check(frames, 0, len(frames), cursor.seq)
         if found != messages:
             raise reader.damaged(chunk.offset, f"the frames from seq {cursor.seq} are not there any more: {fault}")
-        return (CHUNK_HEAD.pack(*head_fields(cursor, chunk)) + frames)[cursor.skip :], messages
+        return (CHUNK_HEAD.pack(*head_fields(cursor, chunk)) + frames)[cursor.skip :], messages, chunk.next_seq
+
+    def _pick(self, cursor: Cursor) -> FrameChunk:
+        """What matches the cursor's topic filter in the next piece of the log, no more than its credit allows."""
+        key = cache_name(cursor), cursor.seq
+        kept = self.cache.get(key)
+        credit_bytes = cursor.credit_bytes
+        if kept is not None and (
+            kept.next_seq == cursor.cut[0]
+            if cursor.cut is not None
+            else kept.next_seq <= cursor.until_seq and (credit_bytes is None or kept.size <= credit_bytes)
+        ):
+            return kept
+        nbytes = NO_LIMIT if credit_bytes is None else credit_bytes
+        frames, messages, next_seq, next_offset = self._picker.pick(cursor, nbytes)
+        size = len(frames)
+        sent = CHUNK_HEAD.size + size if size else 0
+        chunk = FrameChunk(next_seq, next_offset, sent, cursor.offset, size, frames, (messages, size))
+        self.cache.keep(key, chunk)
+        return chunk
 
     def _own(self, cursor: Cursor) -> FrameChunk:
         """For a cursor that has an end or credit: no more than those allow."""

@@ -39,6 +39,9 @@ class SubscribeRequest(Protocol):
     @property
     def wait(self) -> bool: ...
 
+    @property
+    def topics(self) -> bytes: ...
+
 
 class Subscriptions:
     """One per worker. `on_started` is called with each client and its new subscription's feed."""
@@ -96,7 +99,9 @@ class Subscriptions:
         with storage_refusals(name):
             seq = 0 if end_seq == ABSENT else first_seq_of(services.readers.get(name), wanted, end_seq)
             remote, may_wait = services.is_remote(name), end_seq == ABSENT
-            return services.fanout.subscribe(client, name, seq, remote=remote, key=key, may_wait=may_wait)
+            cursor = services.fanout.subscribe(client, name, seq, remote=remote, key=key, may_wait=may_wait)
+        cursor.topics = wanted.topics
+        return cursor
 
     def start(self, client: ClientConnection, cursor: Cursor) -> None:
         """The client has been told: let the cursor move."""

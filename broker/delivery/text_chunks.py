@@ -15,6 +15,7 @@ from tailrace.broker.delivery.chunk_cache import ChunkCache
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.streams.owner import Growth
+from tailrace.broker.topics.picking import Picker, cache_name
 from tailrace.shard.errors import Trimmed
 from tailrace.shard.frame import HEADER_BYTES
 from tailrace.shard.leaves import load
@@ -33,6 +34,7 @@ class TextChunk(NamedTuple):
     next_seq: int
     next_offset: int
     nbytes: int
+    picked: tuple[int, int] = (0, 0)
 
     @property
     def held_bytes(self) -> int:
@@ -45,7 +47,7 @@ def message_ends(text: bytes) -> list[int]:
     end = 0
     while end < len(text):
         bar = text.index(b"|", end)
-        end = bar + 1 + int(text[end:bar].split()[-1]) + len(b"\r\n")
+        end = bar + 1 + int(text[end:bar].split(b" ", 5)[4]) + len(b"\r\n")
         ends.append(end)
     return ends
 
@@ -60,6 +62,7 @@ class TextChunks:
         self, readers: StreamReaders, chunk_bytes: int, cache_bytes: int, fresh: Mapping[bytes, Growth] | None = None
     ) -> None:
         self._readers = readers
+        self._picker = Picker(readers)
         self._fresh = {} if fresh is None else fresh
         self._chunk_bytes = chunk_bytes
         self.cache: ChunkCache[TextChunk] = ChunkCache(cache_bytes)
@@ -71,6 +74,8 @@ class TextChunks:
         Raises Trimmed when the place is gone, StreamDamaged when its frame is not whole and right, OSError.
         """
         feed = cursor.feed
+        if cursor.topics:
+            return self._pick(cursor)
         kept = self.cache.get((feed.name, cursor.seq))
         if kept is not None:
             return kept
@@ -85,11 +90,28 @@ class TextChunks:
             self.cache.keep(key, rendering)
         return rendering
 
-    def rest(self, cursor: Cursor, chunk: TextChunk) -> tuple[bytes, int]:
-        """The rest of the message of which a cursor has sent a part, and how many messages have then been sent."""
+    def rest(self, cursor: Cursor, chunk: TextChunk) -> tuple[bytes, int, int]:
+        """The rest of the message of which a cursor has sent a part, how many messages have then been sent, and the seq
+        after them.
+        """
         ends = message_ends(chunk.text)
         last = bisect_left(ends, cursor.skip)
-        return chunk.text[cursor.skip : ends[last]], last + 1
+        seq = int(chunk.text[ends[last - 1] if last else 0 :].split(b" ", 3)[2])
+        return chunk.text[cursor.skip : ends[last]], last + 1, seq + 1
+
+    def _pick(self, cursor: Cursor) -> TextChunk:
+        """What matches the cursor's topic filter in the next piece of the log."""
+        name, key = cursor.feed.name, (cache_name(cursor), cursor.seq)
+        kept = self.cache.get(key)
+        if kept is not None and (cursor.cut is None or kept.next_seq == cursor.cut[0]):
+            return kept
+        frames, messages, next_seq, next_offset = self._picker.pick(cursor)
+        text, _count, _used, _fault = _text.render(
+            frames, 0, len(frames), cursor.seq, next_seq, b"msg " + name + b" ", False, len(frames), True
+        )
+        chunk = TextChunk(text, next_seq, next_offset, len(text), (messages, len(frames)))
+        self.cache.keep(key, chunk)
+        return chunk
 
     def _make(self, name: bytes, seq: int, offset: int, end_seq: int, end_offset: int) -> TextChunk:
         growth = self._fresh.get(name)

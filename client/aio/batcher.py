@@ -23,9 +23,10 @@ class AsyncBatcher(BatcherInput):
         driver: AsyncDriver,
         batch: Batches,
         headers: Mapping[str, str | bytes] | None,
+        topic: str | None,
         on_result: Callable[[BatchResult], None] | None,
     ) -> None:
-        super().__init__(driver.session, batch, headers, on_result)
+        super().__init__(driver.session, batch, headers, topic, on_result)
         self._driver = driver
         self._timer: asyncio.TimerHandle | None = None
 
@@ -35,9 +36,12 @@ class AsyncBatcher(BatcherInput):
         headers: Mapping[str, str | bytes] | None = None,
         *,
         key: str | bytes | None = None,
+        topic: str | None = None,
     ) -> None:
-        """Add a message, with these headers or those of the batcher, and `key`. Waits when too much is under way."""
-        data, metadata = self._checked(payload, headers, key)
+        """Add a message, with these headers and this topic or those of the batcher, and `key`. Waits when too much is
+        under way.
+        """
+        data, metadata = self._checked(payload, headers, key, topic)
         batch, driver = self._batches, self._driver
         batch.add_one(data, metadata, driver.now_s)
         await self._after_adding(was_empty=batch.count == 1)

@@ -145,6 +145,7 @@ class AsyncClient(ClientInfo):
         *,
         headers: Mapping[str, str | bytes] | None = None,
         key: str | bytes | None = None,
+        topic: str | None = None,
         ack: Ack = Ack.APPENDED,
         replicas: int = 0,
         timeout_s: float | None = None,
@@ -152,7 +153,7 @@ class AsyncClient(ClientInfo):
     ) -> Receipt:
         """Publish one message and wait until what `ack` asks for is true. See `Client.publish`."""
         stream, data = checked_stream(stream), payload if type(payload) is bytes else checked_payload(payload)
-        metadata = b"" if headers is None and key is None else pack_headers(headers, key)
+        metadata = b"" if headers is None and key is None and topic is None else pack_headers(headers, key, topic)
         if ack is _NONE and not replicas:
             receipt = self._driver.hold(stream, data, metadata)
             if receipt is not None:
@@ -204,6 +205,7 @@ class AsyncClient(ClientInfo):
         *,
         headers: Mapping[str, str | bytes] | None = None,
         key: str | bytes | None = None,
+        topic: str | None = None,
         ack: Ack = Ack.APPENDED,
         replicas: int = 0,
         timeout_s: float | None = None,
@@ -213,7 +215,7 @@ class AsyncClient(ClientInfo):
         streams = (checked_stream(stream),)
         return (
             await self._publish(
-                streams, checked_payloads(payloads), pack_headers(headers, key), ack, replicas, timeout_s, retry
+                streams, checked_payloads(payloads), pack_headers(headers, key, topic), ack, replicas, timeout_s, retry
             )
         )[0]
 
@@ -224,6 +226,7 @@ class AsyncClient(ClientInfo):
         *,
         headers: Mapping[str, str | bytes] | None = None,
         key: str | bytes | None = None,
+        topic: str | None = None,
         ack: Ack = Ack.APPENDED,
         replicas: int = 0,
         timeout_s: float | None = None,
@@ -231,7 +234,9 @@ class AsyncClient(ClientInfo):
     ) -> list[Receipt]:
         """Publish one message to several streams in one request; a receipt of each. See `Client.publish_to`."""
         names, payloads = checked_streams(streams), [checked_payload(payload)]
-        return list(await self._publish(names, payloads, pack_headers(headers, key), ack, replicas, timeout_s, retry))
+        return list(
+            await self._publish(names, payloads, pack_headers(headers, key, topic), ack, replicas, timeout_s, retry)
+        )
 
     def batcher(
         self,
@@ -241,6 +246,7 @@ class AsyncClient(ClientInfo):
         max_bytes: int = MAX_BYTES,
         linger_s: float = LINGER_S,
         headers: Mapping[str, str | bytes] | None = None,
+        topic: str | None = None,
         ack: Ack = Ack.APPENDED,
         replicas: int = 0,
         timeout_s: float | None = None,
@@ -249,7 +255,7 @@ class AsyncClient(ClientInfo):
     ) -> AsyncBatcher:
         """Publish many messages in batches: a batch is sent when it is full, or `linger_s` after its first message."""
         batch = self._batches(stream, max_messages, max_bytes, linger_s, ack, replicas, timeout_s, retry)
-        return AsyncBatcher(self._driver, batch, headers, on_result)
+        return AsyncBatcher(self._driver, batch, headers, topic, on_result)
 
     async def _publish(
         self,
@@ -291,6 +297,7 @@ class AsyncClient(ClientInfo):
         on_trimmed: OnTrimmed = "raise",
         timeout_s: float | None = None,
         wait: bool = False,
+        topics: str = "",
     ) -> AsyncSubscription:
         """The messages of a stream from `start` up to `end`, or for ever; see `Client.subscribe` for the arguments.
 
@@ -305,6 +312,7 @@ class AsyncClient(ClientInfo):
             check_crc=check_crc,
             on_trimmed=on_trimmed,
             timeout_s=wait_s,
+            topics=topics,
         )
         if not isinstance(stream, str) or "*" in stream:
             return self._subscribe_many(stream, merged_options(make, start, wait), end is None, wait_s)

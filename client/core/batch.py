@@ -216,13 +216,15 @@ class BatcherInput:
         session: Session,
         batches: Batches,
         headers: Mapping[str, str | bytes] | None,
+        topic: str | None,
         on_result: Callable[[BatchResult], None] | None,
     ) -> None:
         self._batches = batches
         self._on_result = on_result
         self._session = session
         self._headers = headers
-        self._metadata = pack_headers(headers)
+        self._topic = topic
+        self._metadata = pack_headers(headers, topic=topic)
 
     @property
     def added(self) -> int:
@@ -235,13 +237,14 @@ class BatcherInput:
         return self._batches.acknowledged
 
     def _checked(
-        self, payload: Payload, headers: Mapping[str, str | bytes] | None, key: str | bytes | None
+        self, payload: Payload, headers: Mapping[str, str | bytes] | None, key: str | bytes | None, topic: str | None
     ) -> tuple[bytes, bytes]:
         """A message's payload and metadata. Raises InvalidArgument, MessageTooLarge."""
         data = checked_payload(payload)
         metadata = self._metadata
-        if headers is not None or key is not None:
-            metadata = pack_headers(self._headers if headers is None else headers, key)
+        if headers is not None or key is not None or topic is not None:
+            headers = self._headers if headers is None else headers
+            metadata = pack_headers(headers, key, self._topic if topic is None else topic)
         limit = self._session.limits["max_message_bytes"]
         if len(data) + len(metadata) > limit:
             check_sizes([data], metadata, limit, self._batches.stream)

@@ -62,7 +62,7 @@ class BrokerLink:
         self._handles: dict[str, int] = {}
         self._handles_made = 0
         self._refused: dict[str, m.Failed] = {}  # streams whose OPEN was refused, and are not asked for again
-        features = {m.PRODUCERS_FEATURE, *FEATURES} if options.idempotent else FEATURES
+        features = {m.TOPICS_FEATURE, *([m.PRODUCERS_FEATURE] if options.idempotent else []), *FEATURES}
         self.login = Login(options)
         hello = m.Hello(m.VERSION, tuple(sorted(features)), CLIENT_NAME, options.token)
         self.send(self.login.hello(hello, options))
@@ -70,6 +70,11 @@ class BrokerLink:
     def greeted(self, welcome: m.Welcome) -> None:
         self.welcome = welcome
         self.numbered = m.PRODUCERS_FEATURE in welcome.features
+
+    @property
+    def knows_topics(self) -> bool:
+        """Whether the broker has filters of topics."""
+        return self.welcome is not None and m.TOPICS_FEATURE in self.welcome.features
 
     def send(self, message: m.AnyMessage) -> None:
         self.outgoing.add(m.pack(message))

@@ -11,6 +11,7 @@ from msgpack import UnpackException, unpackb
 from tailrace.core.headers import KEY_HEADER, UserHeaders, reply_headers, unpack_headers
 from tailrace.core.places import to_datetime
 from tailrace.errors import ClientClosed, InvalidArgument
+from tailrace.shard.topics import topic_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +44,11 @@ class Message(NamedTuple):
     def key(self) -> str | bytes | None:
         """The header "key": a durable consumer gives messages of one key in their order, one member at a time."""
         return self.headers.get(KEY_HEADER) if self.metadata else None
+
+    @property
+    def topic(self) -> str:
+        """The topic it was published with; the stream's name without one."""
+        return topic_in(self.metadata).decode(errors="replace") or self.stream if self.metadata else self.stream
 
     def json(self) -> Any:
         """The payload, which is JSON, as Python's values. Raises ValueError."""

@@ -42,6 +42,7 @@ from tailrace.errors import (
     ConnectionLost,
     MessageTooLarge,
     TailraceError,
+    Unsupported,
     broker_error,
 )
 from tailrace.protocol import messages as m
@@ -309,13 +310,17 @@ class Session(Connector):
         self._send_publications(now_s)
 
     def _ask(self, now_s: float) -> None:
-        for subscription in self._unanswered.values():
+        for subscription in list(self._unanswered.values()):
             if (
                 subscription.phase is SubscriptionPhase.WANTED
                 and now_s >= subscription.not_before_s
                 and self.link is not None
             ):
-                self.link.send(subscription.request())
+                if subscription.has_filter and not self.link.knows_topics:
+                    subscription.fail(Unsupported("the present broker has no filters of topics"))
+                    self._follow_up(subscription)
+                else:
+                    self.link.send(subscription.request())
 
     def _send_publications(self, now_s: float) -> None:
         link = self.link

@@ -14,6 +14,7 @@ from tailrace.errors import InvalidArgument
 from tailrace.protocol.fields import NUMBER_MAX
 from tailrace.protocol.messages import WirePlace
 from tailrace.protocol.places import From
+from tailrace.protocol.topics import filter_fault
 
 OnTrimmed: TypeAlias = Literal["raise", "skip"]
 
@@ -21,7 +22,7 @@ OnTrimmed: TypeAlias = Literal["raise", "skip"]
 @dataclass(frozen=True, slots=True)
 class SubscribeOptions:
     """A program's settings for reading. `window_bytes`: of frames that may be sent ahead; `timeout_s`: for the
-    answer; `wait`: the stream may be made later."""
+    answer; `wait`: the stream may be made later; `topics`: a filter for topics, empty for all messages."""
 
     stream: str
     start: From
@@ -32,6 +33,7 @@ class SubscribeOptions:
     raise_trimmed: bool = True
     timeout_s: float = math.inf
     wait: bool = False
+    topics: str = ""
 
     def __post_init__(self) -> None:
         for name, value, least in (("skip", self.skip, 0), ("credit_bytes", self.window_bytes, 1)):
@@ -49,16 +51,22 @@ def subscribe_options(
     on_trimmed: OnTrimmed,
     timeout_s: float,
     wait: bool = False,
+    topics: str = "",
 ) -> SubscribeOptions:
     """Raises InvalidArgument, InvalidStreamName."""
+    fault = filter_fault(topics.encode(errors="surrogatepass")) if topics else ""
+    if fault:
+        raise InvalidArgument(fault)
     if on_trimmed not in ("raise", "skip"):
         raise InvalidArgument(f'on_trimmed is {on_trimmed!r}; it is "raise" or "skip"')
     place = start_of(start)
     if skip and place.kind != "time":
         raise InvalidArgument("skip goes with a start that is a time")
     raise_trimmed = on_trimmed == "raise"
+    name = checked_stream(stream)
+    end_place = end_of(end)
     return SubscribeOptions(
-        checked_stream(stream), place, skip, end_of(end), credit_bytes, check_crc, raise_trimmed, timeout_s, wait
+        name, place, skip, end_place, credit_bytes, check_crc, raise_trimmed, timeout_s, wait, topics
     )
 
 

@@ -1,8 +1,9 @@
 """One subscription across its connections. Pure: chunks in, batches of messages out.
 
-Its rule for seqs: the first chunk begins at the announced seq, and from there each message is the next. Repeated
-messages are dropped. A missing one ends the subscription with an error, unless the broker has reported a trim: then
-reading continues after the hole, after a Trimmed error or, with `on_trimmed="skip"`, silently.
+Its rule for seqs: the first chunk begins at the announced seq, and from there each message is the next; with a filter
+of topics, a later one. Repeated messages are dropped. A missing one ends the subscription with an error, unless the
+broker has reported a trim: then reading continues after the hole, after a Trimmed error or, with `on_trimmed="skip"`,
+silently.
 
 A repeated SUBSCRIBE asks for the last message too, to check that it is still the same: another node may have become the
 stream's master, and have others there.
@@ -76,6 +77,7 @@ class SubscriptionState:
         self.waiter: object = None  # for the shell's use
         self.message_kind = Message
         self._options = options
+        self._topics = options.topics.encode()
         self._backoff = Backoff(random, most_s=BRIEF_MOST_S)
         self._arrived: deque[Arrived] = deque()
         self._base_seq = -1  # of the next message to come in, if no message that has arrived shows it
@@ -85,6 +87,11 @@ class SubscriptionState:
         self._refusal: TailraceError | None = None
         self._last = (-1, 0, 0)  # seq, time, epoch of the last message that came in
         self._asked_seq = -1
+
+    @property
+    def has_filter(self) -> bool:
+        """Whether it has a filter of topics."""
+        return bool(self._topics)
 
     @property
     def next_seq(self) -> int:
@@ -101,12 +108,13 @@ class SubscriptionState:
         options, credit = self._options, max(0, self._options.window_bytes - self._held_bytes)
         if not self.ready:
             name, wait = self.stream.encode(), options.wait
-            return Subscribe(self.id, name, options.start, options.skip, options.end, credit, wait)
+            return Subscribe(self.id, name, options.start, options.skip, options.end, credit, wait, self._topics)
         end = None if self.end_seq is None else ("seq", self.end_seq)
         has_last = self._last[0] == self.next_seq - 1 >= 0
         self._asked_seq = self.next_seq - 1 if has_last else self.next_seq
         waits = options.wait and self.next_seq == 0
-        return Subscribe(self.id, self.stream.encode(), From("seq", self._asked_seq), 0, end, credit, waits)
+        start = From("seq", self._asked_seq)
+        return Subscribe(self.id, self.stream.encode(), start, 0, end, credit, waits, self._topics)
 
     def connection_lost(self) -> None:
         if self.phase is not SubscriptionPhase.OVER:
@@ -151,7 +159,7 @@ class SubscriptionState:
             return
         nbytes = len(chunk.frames)
         try:
-            found = _parse(chunk.frames, 0, nbytes, self._options.check_crc)
+            found = _parse(chunk.frames, 0, nbytes, self._options.check_crc, self.has_filter)
         except ValueError as error:
             self.fail(DamagedMessage(f"{self.stream}: from seq {self.next_seq} on: {error}"))
             return
@@ -274,6 +282,8 @@ class SubscriptionState:
 
     def _hole(self, seq: int) -> bool:
         """Messages before `seq` did not come. Whether that is in order."""
+        if self._topics and not self._trim_reported:
+            return True
         if not self._trim_reported:
             text = f"{self.stream}: seq {seq} came where {self.next_seq} was next; subscribe again from there"
             self.fail(SeqFault(text))

@@ -17,6 +17,7 @@ class PublishOptions(TypedDict, total=False):
 
     headers: Mapping[str, str | bytes] | None
     key: str | bytes | None
+    topic: str | None
     ack: Ack
     replicas: int
     timeout_s: float | None

@@ -25,9 +25,10 @@ class Batcher(BatcherInput):
         driver: Driver,
         batch: Batches,
         headers: Mapping[str, str | bytes] | None,
+        topic: str | None,
         on_result: Callable[[BatchResult], None] | None,
     ) -> None:
-        super().__init__(driver.session, batch, headers, on_result)
+        super().__init__(driver.session, batch, headers, topic, on_result)
         self._driver = driver
         self._unreported: TailraceError | None = None
 
@@ -37,9 +38,12 @@ class Batcher(BatcherInput):
         headers: Mapping[str, str | bytes] | None = None,
         *,
         key: str | bytes | None = None,
+        topic: str | None = None,
     ) -> None:
-        """Add a message, with these headers or those of the batcher, and `key`. Waits when too much is under way."""
-        data, metadata = self._checked(payload, headers, key)
+        """Add a message, with these headers and this topic or those of the batcher, and `key`. Waits when too much is
+        under way.
+        """
+        data, metadata = self._checked(payload, headers, key, topic)
         batch, driver = self._batches, self._driver
         with driver.lock:
             batch.add_one(data, metadata, monotonic)

@@ -122,6 +122,7 @@ class Client(ClientInfo):
         *,
         headers: Mapping[str, str | bytes] | None = None,
         key: str | bytes | None = None,
+        topic: str | None = None,
         ack: Ack = Ack.APPENDED,
         replicas: int = 0,
         timeout_s: float | None = None,
@@ -132,12 +133,13 @@ class Client(ClientInfo):
         With `Ack.REPLICATED`: until `replicas` nodes below the stream's master hold it, at least and by default one.
         NotReplicated means that it is logged, but held by fewer; such a message is not retried. When the connection
         breaks before the answer, the message is sent again on the next one; it is in the stream once, unless the client
-        was made with `idempotent=False`. With `retry=False` that raises ConnectionLost instead. With several addresses
-        the client leaves a node that is no longer the stream's master (`disabled`) for the next. Raises BrokerError,
+        was made with `idempotent=False`. `topic` is a name with levels, such as `sensors/7/temp`, by which
+        subscriptions choose messages. With `retry=False` that raises ConnectionLost instead. With several addresses the
+        client leaves a node that is no longer the stream's master (`disabled`) for the next. Raises BrokerError,
         OperationTimeout, ClientClosed, InvalidArgument.
         """
         stream, data = checked_stream(stream), payload if type(payload) is bytes else checked_payload(payload)
-        metadata = b"" if headers is None and key is None else pack_headers(headers, key)
+        metadata = b"" if headers is None and key is None and topic is None else pack_headers(headers, key, topic)
         if ack is _NONE and not replicas:
             receipt = self._driver.hold(stream, data, metadata, timeout_s)
             if receipt is not None:
@@ -187,6 +189,7 @@ class Client(ClientInfo):
         *,
         headers: Mapping[str, str | bytes] | None = None,
         key: str | bytes | None = None,
+        topic: str | None = None,
         ack: Ack = Ack.APPENDED,
         replicas: int = 0,
         timeout_s: float | None = None,
@@ -195,7 +198,7 @@ class Client(ClientInfo):
         """Publish messages in one request: all of them, with seqs one after the other, or none. Raises as `publish`."""
         streams = (checked_stream(stream),)
         return self._publish(
-            streams, checked_payloads(payloads), pack_headers(headers, key), ack, replicas, timeout_s, retry
+            streams, checked_payloads(payloads), pack_headers(headers, key, topic), ack, replicas, timeout_s, retry
         )[0]
 
     def publish_to(
@@ -205,6 +208,7 @@ class Client(ClientInfo):
         *,
         headers: Mapping[str, str | bytes] | None = None,
         key: str | bytes | None = None,
+        topic: str | None = None,
         ack: Ack = Ack.APPENDED,
         replicas: int = 0,
         timeout_s: float | None = None,
@@ -215,7 +219,7 @@ class Client(ClientInfo):
         Raises PartlyPublished if only some succeeded; else as `publish`.
         """
         names, payloads = checked_streams(streams), [checked_payload(payload)]
-        return list(self._publish(names, payloads, pack_headers(headers, key), ack, replicas, timeout_s, retry))
+        return list(self._publish(names, payloads, pack_headers(headers, key, topic), ack, replicas, timeout_s, retry))
 
     def batcher(
         self,
@@ -225,6 +229,7 @@ class Client(ClientInfo):
         max_bytes: int = MAX_BYTES,
         linger_s: float = LINGER_S,
         headers: Mapping[str, str | bytes] | None = None,
+        topic: str | None = None,
         ack: Ack = Ack.APPENDED,
         replicas: int = 0,
         timeout_s: float | None = None,
@@ -233,7 +238,7 @@ class Client(ClientInfo):
     ) -> Batcher:
         """Publish many messages in batches: a batch is sent when it is full, or `linger_s` after its first message."""
         batch = self._batches(stream, max_messages, max_bytes, linger_s, ack, replicas, timeout_s, retry)
-        return Batcher(self._driver, batch, headers, on_result)
+        return Batcher(self._driver, batch, headers, topic, on_result)
 
     def _publish(
         self,
@@ -274,11 +279,15 @@ class Client(ClientInfo):
         on_trimmed: OnTrimmed = "raise",
         timeout_s: float | None = None,
         wait: bool = False,
+        topics: str = "",
     ) -> Subscription:
         """The messages of a stream from `start` (START, NEW, Seq(n), Last(n), Time(us), a datetime) to `end`, if any.
 
         A list of names, or a pattern such as `orders.*`, makes a `MergedSubscription`: it reads all these streams, and
         with a pattern and no `end` those that are made later too, within a second or two, from their first message on.
+
+        `topics` is a filter: only messages whose topic matches come, such as `sensors/+/temp` or `sensors/#`. A message
+        without a topic has the name of its stream as one.
 
         Returns when the broker has answered, so that NEW includes all messages published after the call. The broker
         sends at most `credit_bytes` ahead of the reader. `skip` leaves out this number of messages at exactly the time
@@ -295,6 +304,7 @@ class Client(ClientInfo):
             check_crc=check_crc,
             on_trimmed=on_trimmed,
             timeout_s=wait_s,
+            topics=topics,
         )
         if not isinstance(stream, str) or "*" in stream:
             return self._subscribe_many(stream, merged_options(make, start, wait), end is None, wait_s)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tailrace.protocol import commands as c
 from tailrace.protocol.errors import Code
 from tailrace.protocol.line import LineCodec
+from tailrace.protocol.topics import escaped
 from tailrace.shard.epochs import EPOCH_MAX
 from tailrace.shard.frame import HEADER_BYTES, MAX_FRAME_BYTES
 from tests.protocol.lines import (
@@ -393,7 +394,7 @@ others = st.one_of(
     bare,
     on_streams,
     st.builds(c.Ack, st.booleans()),
-    st.builds(c.Subscribe, names, places, wait=st.booleans()),
+    st.builds(c.Subscribe, names, places, wait=st.booleans(), topics=st.sampled_from([b"", b"#", b"a/+", b"% |\t"])),
     st.builds(c.Subscribe, names, st.builds(c.From, st.just("time"), number), number),
     st.builds(c.Slave, hosts, st.integers(1, 65_535), names, places),
     st.builds(c.Trim, names, old_places, spare=st.booleans()),
@@ -425,7 +426,8 @@ def arguments(command: object) -> list[bytes]:
         else:
             args.append(value if isinstance(value, bytes) else value.encode())
     if isinstance(command, c.Subscribe):
-        args[-2:] = ([b"%d" % command.skip] if command.skip else []) + ([b"wait"] if command.wait else [])
+        args[3:] = ([b"%d" % command.skip] if command.skip else []) + ([b"wait"] if command.wait else [])
+        args += [b"topics", escaped(command.topics)] if command.topics else []
     if isinstance(command, c.Trim):
         args[-1:] = [b"spare"] if command.spare else []
     if isinstance(command, c.Master | c.Promote):

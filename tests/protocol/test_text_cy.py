@@ -5,10 +5,12 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.protocol.topics import escaped, unescaped
 from tailrace.shard.frame import FAULT_CRC, FAULT_LENGTH, FAULT_SEQ, HEADER, HEADER_BYTES, MAX_FRAME_BYTES, pack_frame
 from tailrace.shard.leaves import load, load_source
 
@@ -33,6 +35,7 @@ def stamped(*payloads: bytes, seq: int = 0, timestamp_us: int = 1_000, metadata:
 
 def render(leaf: ModuleType, content: bytes | bytearray, seq: int = 0, **named: Any) -> tuple[bytes, int, int, str]:
     options = {"start": 0, "end": len(content), "limit_seq": NO_LIMIT, "limit_bytes": NO_LIMIT, "check_crc": True}
+    options["gaps"] = False
     options |= named
     result: tuple[bytes, int, int, str] = leaf.render(
         content,
@@ -43,6 +46,7 @@ def render(leaf: ModuleType, content: bytes | bytearray, seq: int = 0, **named: 
         b"msg s ",
         options["check_crc"],
         options["limit_bytes"],
+        options["gaps"],
     )
     return result
 
@@ -64,6 +68,25 @@ def test_nothing(leaf: ModuleType) -> None:
 def test_metadata_is_passed_over(leaf: ModuleType) -> None:
     content = stamped(b"payload", metadata=b"\x81\xa1k\xa1v")
     assert render(leaf, content)[0] == b"msg s 0 1000 7 |payload\r\n"
+
+
+@pytest.mark.parametrize(
+    ("topic", "word"),
+    [("a/b", b"a/b"), ("é", "é".encode()), (" %|\t\n\x7f", b"%20%25%7C%09%0A%7F"), ("x" * 1_024, b"x" * 1_024)],
+)
+def test_a_topic_is_a_word_behind_the_length(leaf: ModuleType, topic: str, word: bytes) -> None:
+    content = stamped(b"one", b"", metadata=msgpack.packb({"t": topic, "h": {}}))
+    text = b"msg s 0 1000 3 " + word + b" |one\r\nmsg s 1 1000 0 " + word + b" |\r\n"
+    assert render(leaf, content) == (text, 2, len(content), "")
+    assert unescaped(word) == topic.encode() and escaped(topic.encode()) == word
+
+
+def test_seqs_may_have_gaps(leaf: ModuleType) -> None:
+    content = stamped(b"a", seq=5) + stamped(b"b", seq=9) + stamped(b"c", seq=10) + stamped(b"d", seq=1_000)
+    text, frames, used, fault = render(leaf, content, 3, gaps=True)
+    assert [int(line.split()[2]) for line in text.splitlines()] == [5, 9, 10, 1_000]
+    assert (frames, used, fault) == (4, len(content), "")
+    assert render(leaf, stamped(b"a", seq=5) + stamped(b"b", seq=5), 5, gaps=True)[1:] == (1, 33, FAULT_SEQ)
 
 
 def test_it_ends_before_the_limit_of_seqs(leaf: ModuleType) -> None:
@@ -148,11 +171,12 @@ def test_acknowledge_leaves_its_arguments_alone(leaf: ModuleType) -> None:
 
 
 @given(
-    st.lists(st.tuples(st.binary(max_size=50), st.sampled_from([b"", b"mm"])), max_size=12),
+    st.lists(st.tuples(st.binary(max_size=50), st.sampled_from([b"", b"mm", b"\x81\xa1t\xa3a b"])), max_size=12),
     st.integers(0, 2**48),
     st.lists(st.integers(0, 2**63), min_size=1, max_size=3),
     st.integers(0, 700),
     st.integers(0, 14),
+    st.booleans(),
     st.booleans(),
     st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 7)), max_size=1),
 )
@@ -163,15 +187,18 @@ def test_both_bodies_render_the_same(
     limit_bytes: int,
     limit_frames: int,
     check_crc: bool,
+    gaps: bool,
     flips: list[tuple[int, int]],
 ) -> None:
     content = bytearray()
     for index, (payload, metadata) in enumerate(rows):
-        content += stamped(payload, seq=seq + index, timestamp_us=times[index % len(times)], metadata=metadata)
+        content += stamped(
+            payload, seq=seq + index * (1 + gaps), timestamp_us=times[index % len(times)], metadata=metadata
+        )
     for place, bit in flips:
         if content:
             content[place % len(content)] ^= 1 << bit
-    options = {"limit_seq": seq + limit_frames, "limit_bytes": limit_bytes, "check_crc": check_crc}
+    options = {"limit_seq": seq + limit_frames, "limit_bytes": limit_bytes, "check_crc": check_crc, "gaps": gaps}
     assert render(LOADED, content, seq, **options) == render(SOURCE, content, seq, **options)
 
 

@@ -48,6 +48,7 @@ class Message(NamedTuple):
     seq: int
     timestamp_us: int
     payload: bytes
+    topic: str = ""
 
 
 class LineClient:
@@ -134,13 +135,14 @@ class LineClient:
                 bar = received.find(b"|", start)
                 if bar < 0:
                     break
-                _msg, stream, seq, timestamp_us, length = received[start:bar].split()
+                _msg, stream, seq, timestamp_us, length, *words = received[start:bar].split()
                 end = bar + 1 + int(length)
                 if len(received) < end + 2:
                     break
                 assert received[end : end + 2] == b"\r\n", "a message does not end where its length says"
                 payload = bytes(received[bar + 1 : end])
-                self.messages.append(Message(stream.decode(), int(seq), int(timestamp_us), payload))
+                topic = b" ".join(words).decode()
+                self.messages.append(Message(stream.decode(), int(seq), int(timestamp_us), payload, topic))
                 start = end + 2
                 continue
             newline = received.find(b"\r\n", start)

@@ -129,8 +129,8 @@ def test_a_chunk_that_is_half_out_is_told_again_by_where_it_ends(stream: Stream)
     cursor.skip, cursor.cut = 20, (chunk.next_seq, chunk.next_offset)
     again = stream.chunks.chunk(cursor)
     assert again == chunk._replace(frames=None), "the file has the rest"
-    rest, messages = stream.chunks.rest(cursor, again)
-    assert messages == 3
+    rest, messages, next_seq = stream.chunks.rest(cursor, again)
+    assert (messages, next_seq) == (3, 3)
     assert rest == (CHUNK_HEAD.pack(*head_fields(cursor, chunk)) + stream.content(chunk))[20:]
 
 

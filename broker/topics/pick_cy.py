@@ -1,0 +1,221 @@
+"""Leaf: pick the frames whose topics match a filter. Stateless; bytes in, bytes out.
+
+Compiled, the bodies are loops over pointers; interpreted, they are `struct` and slices. Both give the same bytes, which
+a property test holds them to. Load this module through `shard.leaves`.
+"""
+# ruff: noqa: F821 (the names under TYPE_CHECKING come from pick_cy.pxd)
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from tailrace.shard import _cython_shim as cython
+
+from tailrace.shard.frame import FAULT_CRC, FAULT_LENGTH, FAULT_SEQ, MAX_FRAME_BYTES
+from tailrace.shard.topics import topic_in
+
+if TYPE_CHECKING:
+    # From pick_cy.pxd; they exist in the compiled module only.
+    Py_buffer: Any
+    PyBUF_SIMPLE: int
+    PyBuffer_Release: Any
+    PyBytes_AS_STRING: Any
+    PyBytes_FromStringAndSize: Any
+    PyObject_GetBuffer: Any
+    crc32c_extend: Any
+    free: Any
+    malloc: Any
+    memcpy: Any
+    tr_filter_matches: Any
+    tr_load16: Any
+    tr_load32: Any
+    tr_load64: Any
+    tr_topic: Any
+
+_FRAME_MAX = cython.declare(cython.uint, MAX_FRAME_BYTES)
+
+
+def is_compiled() -> bool:
+    """Returns whether this copy of the module is the compiled one."""
+    return bool(cython.compiled)
+
+
+def matches(topic_filter: bytes, topic: bytes) -> bool:
+    """Whether a valid filter matches a topic."""
+    if cython.compiled:
+        return _matches_pointers(topic_filter, topic)
+    else:
+        return _matches_slices(topic_filter, topic)
+
+
+def pick(
+    content: bytes | bytearray | memoryview,
+    size: int,
+    next_seq: int,
+    limit_seq: int,
+    stream: bytes,
+    topic_filter: bytes,
+    limit_bytes: int,
+) -> tuple[bytes, int, int, int, str]:
+    """Copies the stamped frames of content[:size] whose topics match a valid filter; `stream` is the topic of a message
+    without one.
+
+    Frames must be next_seq, next_seq+1, … with the right checksums. The walk ends before `limit_seq`, at a frame that
+    is not whole, before the frame with which the copies would have more than `limit_bytes` (but never before the first
+    of them), or at a fault. Gives (copies, how many of them, frames that were looked at, content bytes of those,
+    fault): fault is "" or one of FAULT_LENGTH, FAULT_CRC, FAULT_SEQ of `shard.frame`. ValueError if the buffer is
+    shorter.
+    """
+    if cython.compiled:
+        return _pick_pointers(content, size, next_seq, limit_seq, stream, topic_filter, limit_bytes)
+    else:
+        return _pick_slices(content, size, next_seq, limit_seq, stream, topic_filter, limit_bytes)
+
+
+def _outside(size: int, nbytes: int) -> ValueError:
+    return ValueError(f"{size} bytes of a buffer of {nbytes}")
+
+
+# Interpreted bodies.
+
+if not cython.compiled:
+    import struct
+
+    from google_crc32c import value as _crc32c_value
+
+    _HEADER_AT = struct.Struct("<IIQQIHH").unpack_from
+
+    def _matches_slices(topic_filter: bytes, topic: bytes) -> bool:
+        if topic.startswith(b"$") and topic_filter[:1] in (b"+", b"#"):
+            return False
+        wanted, levels = topic_filter.split(b"/"), topic.split(b"/")
+        if wanted[-1] == b"#":
+            del wanted[-1]
+            del levels[len(wanted) :]
+        if len(wanted) != len(levels):
+            return False
+        return all(one in (b"+", other) for one, other in zip(wanted, levels, strict=True))
+
+    def _pick_slices(
+        content: bytes | bytearray | memoryview,
+        size: int,
+        next_seq: int,
+        limit_seq: int,
+        stream: bytes,
+        topic_filter: bytes,
+        limit_bytes: int,
+    ) -> tuple[bytes, int, int, int, str]:
+        if not 0 <= size <= len(content):
+            raise _outside(size, len(content))
+        source = bytes(content[:size])
+        position, seq, copied, fault = 0, next_seq, 0, ""
+        copies: list[bytes] = []
+        while seq < limit_seq and size - position >= 32:
+            length, crc, number, _, _, _, metadata_bytes = _HEADER_AT(source, position)
+            if not 32 <= length <= MAX_FRAME_BYTES or metadata_bytes > length - 32:
+                fault = FAULT_LENGTH
+                break
+            stop = position + length
+            if stop > size:
+                break
+            if _crc32c_value(source[position + 8 : stop]) != crc:
+                fault = FAULT_CRC
+                break
+            if number != seq:
+                fault = FAULT_SEQ
+                break
+            topic = topic_in(source[position + 32 : position + 32 + metadata_bytes]) or stream
+            if _matches_slices(topic_filter, topic):
+                if copies and copied + length > limit_bytes:
+                    break
+                copies.append(source[position:stop])
+                copied += length
+            position = stop
+            seq += 1
+        return b"".join(copies), len(copies), seq - next_seq, position, fault
+
+
+# Compiled bodies.
+
+
+@cython.cfunc
+def _matches_pointers(topic_filter: bytes, topic: bytes) -> object:
+    return (
+        tr_filter_matches(
+            cython.cast(cython.p_const_uchar, PyBytes_AS_STRING(topic_filter)),
+            len(topic_filter),
+            cython.cast(cython.p_const_uchar, PyBytes_AS_STRING(topic)),
+            len(topic),
+        )
+        != 0
+    )
+
+
+@cython.cfunc
+def _pick_pointers(
+    content: object,
+    size: cython.Py_ssize_t,
+    next_seq: cython.ulonglong,
+    limit_seq: cython.ulonglong,
+    stream: bytes,
+    topic_filter: bytes,
+    limit_bytes: cython.Py_ssize_t,
+) -> tuple:
+    view: Py_buffer
+    frame: cython.p_const_uchar
+    topic: cython.p_const_uchar
+    topic_bytes: cython.size_t = 0
+    length: cython.uint
+    metadata_bytes: cython.uint
+    position: cython.Py_ssize_t = 0
+    copied: cython.Py_ssize_t = 0
+    messages: cython.Py_ssize_t = 0
+    seq: cython.ulonglong = next_seq
+    wanted: cython.p_const_uchar = cython.cast(cython.p_const_uchar, PyBytes_AS_STRING(topic_filter))
+    wanted_bytes: cython.size_t = len(topic_filter)
+    name: cython.p_const_uchar = cython.cast(cython.p_const_uchar, PyBytes_AS_STRING(stream))
+    name_bytes: cython.size_t = len(stream)
+    fault: str = ""
+    PyObject_GetBuffer(content, cython.address(view), PyBUF_SIMPLE)
+    out: cython.p_uchar = cython.NULL
+    try:
+        if size < 0 or size > view.len:
+            raise _outside(size, view.len)
+        out = cython.cast(cython.p_uchar, malloc(size + 1))
+        if out == cython.NULL:
+            raise MemoryError
+        while seq < limit_seq and size - position >= 32:
+            frame = cython.cast(cython.p_const_uchar, view.buf) + position
+            length = tr_load32(frame)
+            metadata_bytes = tr_load16(frame + 30)
+            if length < 32 or length > _FRAME_MAX or metadata_bytes > length - 32:
+                fault = FAULT_LENGTH
+                break
+            if length > size - position:
+                break
+            if crc32c_extend(0, frame + 8, length - 8) != tr_load32(frame + 4):
+                fault = FAULT_CRC
+                break
+            if tr_load64(frame + 8) != seq:
+                fault = FAULT_SEQ
+                break
+            topic = tr_topic(frame + 32, metadata_bytes, cython.address(topic_bytes))
+            if topic == cython.NULL:
+                topic = name
+                topic_bytes = name_bytes
+            if tr_filter_matches(wanted, wanted_bytes, topic, topic_bytes):
+                if messages and copied + length > limit_bytes:
+                    break
+                memcpy(out + copied, frame, length)
+                copied += length
+                messages += 1
+            position += length
+            seq += 1
+        copies: bytes = PyBytes_FromStringAndSize(cython.cast(cython.p_char, out), copied)
+    finally:
+        free(out)
+        PyBuffer_Release(cython.address(view))
+    return copies, messages, seq - next_seq, position, fault

@@ -1,0 +1,78 @@
+"""What comes next for a subscription with a topic filter: the log is scanned, a piece of bounded size at a time."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from tailrace.broker.delivery.cursor import Cursor
+from tailrace.broker.delivery.readers import StreamReaders
+from tailrace.shard.errors import Trimmed
+from tailrace.shard.frame import HEADER_BYTES
+from tailrace.shard.leaves import load
+
+SCAN_BYTES: Final = 128 << 10
+"""Of content in one piece; a message that is larger is a piece of its own."""
+SCAN_WORK: Final = 2
+"""A scanned byte counts for as many bytes that are sent: its checksum is made, and it may be copied."""
+NO_LIMIT: Final = 1 << 62
+
+_pick = load("tailrace.broker.topics.pick_cy").pick
+
+_LENGTH_BYTES = 4
+
+
+class PickedFrames(NamedTuple):
+    """The frames that match among those from the cursor's place up to `next_seq`, whose frame is at `next_offset`."""
+
+    frames: bytes
+    messages: int
+    next_seq: int
+    next_offset: int
+
+
+class Picker:
+    """One per delivery: it has a buffer of its own."""
+
+    def __init__(self, readers: StreamReaders) -> None:
+        self._readers = readers
+        self._buffer = memoryview(bytearray(SCAN_BYTES))
+
+    def pick(self, cursor: Cursor, nbytes: int = NO_LIMIT) -> PickedFrames:
+        """Up to `nbytes` of frames, or one; of a cursor in the middle of a chunk, those of that chunk.
+
+        Raises Trimmed when the place is gone, StreamDamaged when its frame is not whole and right, StreamCut, OSError.
+        """
+        feed = cursor.feed
+        end_seq, end_offset = min(feed.end_seq, cursor.until_seq), feed.end_offset
+        if cursor.cut is not None:
+            (end_seq, end_offset), nbytes = cursor.cut, NO_LIMIT
+        content, size = self._read(feed.name, cursor.offset, end_offset)
+        frames, messages, passed, used, fault = _pick(
+            content, size, cursor.seq, end_seq, feed.name, cursor.topics, nbytes
+        )
+        if not passed:
+            self._explain(feed.name, cursor, fault)
+        return PickedFrames(frames, messages, cursor.seq + passed, cursor.offset + used)
+
+    def _read(self, name: bytes, offset: int, end_offset: int) -> tuple[memoryview, int]:
+        """A piece of content from `offset`, or, where one frame is larger than a piece, that frame."""
+        reader = self._readers.get(name)
+        buffer, room = self._buffer, end_offset - offset
+        count = reader.read_into(buffer[: min(room, SCAN_BYTES)], offset)
+        length = int.from_bytes(buffer[:_LENGTH_BYTES], "little") if count >= HEADER_BYTES else 0
+        if count < length <= room:
+            buffer = memoryview(bytearray(length))
+            count = reader.read_into(buffer, offset)
+        return buffer, count
+
+    def _explain(self, name: bytes, cursor: Cursor, fault: str) -> None:
+        reader = self._readers.get(name)
+        first_seq = reader.first_seq()
+        if cursor.seq < first_seq:
+            raise Trimmed(name.decode(), cursor.seq, first_seq)
+        raise reader.damaged(cursor.offset, f"the frame of seq {cursor.seq} is wrong: {fault or 'not whole'}")
+
+
+def cache_name(cursor: Cursor) -> bytes:
+    """Stands for the stream in the key of a kept chunk: NUL is in no name."""
+    return cursor.feed.name + b"\0" + cursor.topics
