@@ -10,9 +10,10 @@ import asyncio
 import math
 import socket
 import ssl
+import sys
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from tailrace.core.address import Address
 from tailrace.core.address_selector import STAGGER_S, ConnectAttempt
@@ -32,6 +33,9 @@ RECEIVE_BYTES = 256 << 10
 JoinedOutcome: TypeAlias = asyncio.Future[Receipt | TailraceError]
 """What becomes of a message that was published together with others."""
 _READY = ConnectionPhase.READY
+
+WRITELINES_NEVER_PAUSES: Final = (3, 12) <= sys.version_info < (3, 12, 9) or (3, 13) <= sys.version_info < (3, 13, 2)
+"""A fault of asyncio (CVE-2024-12254): its transports buffer without a bound whatever `writelines` is given."""
 
 
 class QueuedMessage(NamedTuple):
@@ -284,6 +288,8 @@ class AsyncDriver:
             head = outgoing.head()
             outgoing.sent(sum(map(len, head)))
             self._transport.writelines(head)
+            if WRITELINES_NEVER_PAUSES:
+                self._transport.set_write_buffer_limits()  # looks at the buffer, and pauses if it is too full
 
     def _hang_up(self) -> None:
         if self._transport is not None:
