@@ -24,6 +24,8 @@ from tests.system.streams import name_of, names_of
 
 pytestmark = pytest.mark.system
 
+STARTS_MAX = 5
+
 
 def index_files(data: Path) -> list[Path]:
     return sorted(data.glob("shard-*/*.indx"))
@@ -49,29 +51,35 @@ def payloads(node: Node, stream: str, count: int) -> list[bytes]:
 
 
 def test_a_reload_that_is_asked_for_during_the_start_is_done_then(tmp_path: Path) -> None:
-    """HUP comes while the node reads its configuration, from a pipe that this test fills."""
-    node = Node(tmp_path / "data", workers=1, config="[timing]\nheartbeat_s = 1\n")
-    pipe = tmp_path / "data.toml"
-    fresh = pipe.rename(tmp_path / "fresh.toml")
-    os.mkfifo(pipe)
-    node.start(wait=False)
-    writers: list[int] = []
+    """HUP comes when the node has begun to make its data directory, long before it serves."""
+    for attempt in range(STARTS_MAX):
+        node = Node(tmp_path / f"data{attempt}", workers=1, config="[timing]\nheartbeat_s = 1\n")
+        node.start(wait=False)
+        try:
+            assert node.process is not None
+            pid = node.process.pid
+            wait_for(partial(has_begun, node.data), "the node has begun", step_s=0.001)
+            os.kill(pid, signal.SIGSTOP)
+            is_starting = "started worker" not in node.log()
+            node.signal(signal.SIGHUP)
+            os.kill(pid, signal.SIGCONT)
+            node.wait_ready()
+            wait_for(partial(has_replaced, node), "its worker is replaced")
+            assert node.get("/readyz")[0] == 200
+        finally:
+            node.stop()
+        if is_starting:
+            return
+    raise AssertionError(f"HUP came after the start {STARTS_MAX} times")
 
-    def opened() -> bool:
-        with contextlib.suppress(OSError):  # nobody reads it yet
-            writers.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
-        return bool(writers)
 
-    try:
-        wait_for(opened, "the node reads its configuration")
-        fresh.replace(pipe)
-        node.signal(signal.SIGHUP)
-        os.close(writers[0])
-        node.wait_ready()
-        wait_for(lambda: "generation 2" in node.log() or "generation 3" in node.log(), "its worker is replaced")
-        assert node.get("/readyz")[0] == 200
-    finally:
-        node.stop()
+def has_replaced(node: Node) -> bool:
+    return "generation 2" in node.log() or "generation 3" in node.log()
+
+
+def has_begun(data: Path) -> bool:
+    """Whether the node has read its configuration and is at work on its data directory."""
+    return data.is_dir() and any(data.iterdir())
 
 
 # --- stopping ---------------------------------------------------------------------------------------------------------

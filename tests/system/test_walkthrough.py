@@ -61,7 +61,7 @@ def test_what_a_user_mistypes_is_told(telnet: Telnet) -> None:
     for typed, answer in (
         (b"ping", b"ok pong"),
         (b"hello", b"err command no command 'hello'"),
-        (b"pub 0 no bar", b"err usage write: pub STREAM |payload"),
+        (b"pub 0 no bar", b"err usage write: pub STREAM [topic TOPIC] |payload"),
         (b"sub 0 yesterday wait", b"err from 'yesterday' is not a position in a stream"),
         ("pub café |ça marche".encode(), b"\n"),
         ("sub café 0 wait".encode(), " |ça marche\r\n".encode()),
