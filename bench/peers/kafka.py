@@ -25,7 +25,7 @@ _FETCH_BYTES = 8 << 20
 _FETCH_WAIT_MS = 500
 _TIMEOUT_MS = 30_000
 # A topic that the controller has created is known to the broker a moment later.
-_ASKED = 200
+_ASKED = 50
 _WARM_REQUESTS, _WARM_STEPS = 2_000, 20
 # The options of its own scripts for starting a server.
 _JAVA_OPTIONS = (
