@@ -1,1 +1,1 @@
-"""Who a connection is, and what it may do: decisions only, no socket and no file."""
+"""The identity of a connection and its rights: decisions only, no sockets and no files."""

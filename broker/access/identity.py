@@ -11,7 +11,7 @@ class Proof(StrEnum):
 
     ANONYMOUS = "anonymous"
     LOOPBACK = "loopback"  # it comes from this machine, which proves nothing about the user
-    SOCKET = "socket"  # it came by the unix socket of administration, whose mode says who may open it
+    SOCKET = "socket"  # it came by the unix socket of administration, whose mode decides who may open it
     TOKEN = "token"  # it knows the [listen] token
     PEER = "peer"  # a node: at an address in [replication] peers
     PEER_TOKEN = "peer-token"  # a node: it knows the [replication] token
@@ -40,8 +40,8 @@ STRONG: Final = frozenset({Proof.SCRAM, Proof.CERTIFICATE})
 class Identity(NamedTuple):
     """`user` and `groups`: empty unless it logged in. `local`: it comes from this machine, or from its unix socket.
 
-    `uid`: of the process at the other end of a unix socket, -1 if unknown. `credential`: a mark of what was shown
-    (`User.credentials`), by which a worker sees whether it still counts.
+    `uid`: of the process at the other end of a unix socket, -1 if unknown. `credential`: a mark of the credential that
+    was shown (`User.credentials`), by which a worker sees whether it is still valid.
     """
 
     user: str = ""

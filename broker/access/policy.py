@@ -1,7 +1,7 @@
-"""The decision `may`: what a connection may do on this node. Pure; a worker keeps the same policy all its life.
+"""The decision `may`: the rights of a connection on this node. Pure; a worker keeps the same policy all its life.
 
 Without a file of users: connections from this machine may do everything, others what the [listen] token and
-[replication] let them. With users the rules decide, and where a connection comes from counts for nothing.
+[replication] let them. With users the rules decide, and the address of a connection counts for nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class AccessPolicy:
         allow_anonymous: bool = False,
         trusts_loopback: bool = True,
     ) -> None:
-        """trusts_loopback: whether coming from this machine proves anything, while there is no file of users."""
+        """trusts_loopback: whether an address of this machine proves anything, without a file of users."""
         self.users = {user.name: user for user in users or ()}
         self.has_users = users is not None
         self.secret = _secret_of(self.users)
@@ -58,7 +58,7 @@ class AccessPolicy:
     # --- who it is --------------------------------------------------------------------------------------------------
 
     def arrived(self, *, local: bool) -> Identity:
-        """A connection that has said nothing yet."""
+        """A connection that has sent nothing yet."""
         return LOCAL if local and self._trusts_loopback else REMOTE
 
     def logged_in(self, identity: Identity, name: str, proof: Proof, credential: bytes) -> Identity:
@@ -108,7 +108,7 @@ class AccessPolicy:
     def is_revoked(self, identity: Identity) -> bool:
         return bool(self._revoked and identity.user) and login_mark(identity.user, identity.credential) in self._revoked
 
-    # --- what it may ------------------------------------------------------------------------------------------------
+    # --- rights -----------------------------------------------------------------------------------------------------
 
     def admits(self, identity: Identity) -> bool:
         """Whether a connection may do anything here without a login, or has one."""
@@ -167,7 +167,7 @@ def policy_of(settings: Settings) -> AccessPolicy:
 
 
 def _secret_of(users: Mapping[str, User]) -> bytes:
-    """Of the first user that has a secret, so that it stays the same while others come and go."""
+    """A digest of the first secret in the file of users: it stays the same while later users come and go."""
     secrets = ((user.scram and user.scram.stored_key, user.token_hashes) for user in users.values())
     return hashlib.sha256(repr(next(filter(any, secrets), "")).encode()).digest()
 

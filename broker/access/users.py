@@ -1,4 +1,4 @@
-"""The users of a node, as the file of users says. Pure."""
+"""The users of a node, from the file of users. Pure."""
 
 from __future__ import annotations
 

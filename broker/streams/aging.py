@@ -1,11 +1,11 @@
 """The time by which messages grow old: the wall clock, unless that has jumped forward.
 
 A clock that is set forward by mistake makes every message old at once. So a jump is compared with the clock that counts
-seconds since the machine was started, and is believed only when it has lasted for `wait_s`. Until then time goes on for
-`max_age_s` as it did before the jump. A clock that is set back is believed at once: messages stay longer for it.
+seconds since the machine was started, and is accepted only when it has lasted for `wait_s`. Until then time goes on for
+`max_age_s` as it did before the jump. A clock that is set back is accepted at once: messages stay longer for it.
 
-What is believed is written down (DATA/clock.json), so that a worker, or a node, that is started anew in the meantime
-does not take the wrong time for granted. Messages that were logged with a wrong time keep it.
+The accepted time is saved (DATA/clock.json), so that a worker or a node that starts during a jump does not accept the
+wrong time. Messages that were logged with a wrong time keep it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class BelievedTime:
 
 
 class AgingClock:
-    """One a worker. `now_us` is to be called every few seconds; `sync`, which writes, by the helper thread."""
+    """Each worker has one. Call `now_us` every few seconds; the helper thread calls `sync`, which writes."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class AgingClock:
             self._go_on_from(before)
 
     def _go_on_from(self, before: BelievedTime) -> None:
-        """From what was believed when it was written down."""
+        """Continue from the saved time, if it is of this boot or the clock has jumped since."""
         now = self._belief
         if before.boot_id == now.boot_id:
             self._belief = before
@@ -82,7 +82,7 @@ class AgingClock:
 
     @property
     def ahead_s(self) -> float:
-        """How far the wall clock is ahead of what is believed; 0 while it is believed."""
+        """How far the wall clock is ahead of the accepted time; 0 while the two agree."""
         if self._belief.doubted_us < 0:
             return 0.0
         return max(0, self._wall_us() - self._believed_us(self._since_boot_us())) / MICROSECONDS
@@ -109,13 +109,13 @@ class AgingClock:
         return self._belief.wall_us + since_boot_us - self._belief.since_boot_us
 
     def sync(self) -> None:
-        """Write down what is believed. It need not outlive a power loss. Raises OSError."""
+        """Save the accepted time. It need not survive a power loss. Raises OSError."""
         self._draft.write_text(json.dumps(asdict(self._belief)))
         self._draft.replace(self._path)
 
 
 def read_belief(path: Path) -> BelievedTime | None:
-    """What was written down; None if there is nothing of use."""
+    """The saved time; None if there is nothing of use."""
     try:
         with path.open("rb") as file:
             found = json.loads(file.read(FILE_BYTES_MAX))

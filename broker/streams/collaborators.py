@@ -83,7 +83,7 @@ class OwnerContext(Protocol):
         """Delete a stream of this owner; `done` gets {} or a Refused. `copy`: because its upstream has deleted it."""
 
     def send_up(self, batch: StreamBatch, /) -> None:
-        """Send a publish to the master of a slaved stream. The batch is refused if there is no way to it."""
+        """Send a publish to the master of a slaved stream. The batch is refused if the master cannot be reached."""
 
     def call_up(self, name: bytes, verb: str, args: list[Any], done: Callable[[Any | Refused], None], /) -> None:
         """Call the owner of a stream at its master; `done` gets the value or a Refused."""

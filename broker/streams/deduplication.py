@@ -1,6 +1,6 @@
 """Publishes that their producers have numbered: which of them the owner appends, and which it has logged already.
 
-What is known of a stream's producers is built from its log when the first numbered publish comes, or, on a slave, the
+The memory of a stream's producers is built from its log when the first numbered publish comes, or, on a slave, the
 first numbered message; from then on it is kept up to date while the stream is open.
 """
 
@@ -36,7 +36,7 @@ OLD_TEXT: Final = "number {number} was logged before, the next one is {expected}
 
 
 class KnownProducers:
-    """The producers of an open stream; None where its log could not be read for them."""
+    """The producers of an open stream; None if its log could not be read for them."""
 
     __slots__ = ("generation", "producers", "saved_offset")
 
@@ -49,8 +49,8 @@ class KnownProducers:
 class Admitted(NamedTuple):
     """`pieces` of frames, `messages` of them, are to be appended.
 
-    `first_seq` plus the batch's messages is the end of its last message in the log, which its publishers wait for. A
-    batch of which some was logged before may have begun elsewhere; its part says where.
+    `first_seq` plus the batch's messages is the end of its last message in the log, which its publishers wait for. If
+    some of the batch was logged before, its first message may be at another place, which its part has.
     """
 
     first_seq: int
@@ -74,7 +74,7 @@ def is_by_producer(frames: StampableFrames, prefix: bytes) -> bool:
 
 
 class Deduplication:
-    """One an owner."""
+    """Each owner has one."""
 
     def __init__(
         self, shard_path: Callable[[bytes], Path], expiry_s: float, bytes_max: int, pause: Callable[[], None]
@@ -87,9 +87,9 @@ class Deduplication:
     def admit(
         self, stream: OpenStream, batch: StreamBatch, seq: int, now_us: int
     ) -> list[tuple[StreamBatch, Admitted]]:
-        """What of a numbered batch is to be appended as message `seq` and on, and is taken for appended from here on.
+        """The new messages of a numbered batch, to be appended from `seq` on; from now on they count as appended.
 
-        Where not all of it is new it comes apart. Publishers that are refused have been told.
+        A batch that is only partly new is split. Publishers that are refused have their answer.
         """
         try:
             producers = self._producers(stream, now_us)
@@ -131,13 +131,13 @@ class Deduplication:
                 stream.producers = KnownProducers(None, stream.log.generation, stream.log.end_offset)
 
     def grew(self, stream: OpenStream) -> None:
-        """Write down what is known, when much was appended since the last time."""
+        """Save the memory of producers if much was appended since the last time."""
         known = stream.producers
         if known is not None and stream.log.end_offset - known.saved_offset >= CHECKPOINT_BYTES:
             self.save(stream)
 
     def save(self, stream: OpenStream) -> None:
-        """Write down what is known. Without that it takes longer to know it again, and no more."""
+        """Save the memory of producers. Without this, building it again only takes longer."""
         known = stream.producers
         if known is None or known.producers is None or known.generation != stream.log.generation:
             return
@@ -148,7 +148,7 @@ class Deduplication:
             log.warning("the producers of stream %r are not written down: %s", stream.name, error)
 
     def forget(self, stream: OpenStream) -> None:
-        """What is known of the stream's producers is held no more; it may be known again from the log."""
+        """Drop the memory of the stream's producers; it can be built again from the log."""
         known, stream.producers = stream.producers, None
         if known is not None and known.producers is not None:
             known.producers.release()
@@ -194,7 +194,7 @@ def _advance(producers: Producers, batch: StreamBatch, seq: int, now_us: int) ->
 
 
 def _admit_one(producers: Producers, batch: StreamBatch, seq: int, now_us: int) -> Admitted:
-    """Of a batch with one publish. Raises Refused."""
+    """Judge a batch with one publish. Raises Refused."""
     producer_id, number = _numbering(batch.frames[0])
     judged = producers.judge(producer_id, number, batch.count, now_us)
     match judged.kind:
@@ -217,8 +217,8 @@ def _admit_one(producers: Producers, batch: StreamBatch, seq: int, now_us: int) 
 
 
 def _align_to_end(batch: StreamBatch, first_seq: int, end_seq: int) -> int:
-    """Let a batch with one publish count from its last message, which is the one before `end_seq`, and its publisher
-    be told `first_seq`. Returns the seq that the batch counts from.
+    """Let a batch with one publish count from its last message, which is the one before `end_seq`, and let its
+    publisher be answered with `first_seq`. Returns the seq that the batch counts from.
     """
     counted_from = end_seq - batch.count
     sink, key, _ = batch.parts[0]

@@ -2,7 +2,7 @@
 
 asked for      the stream takes no more messages; syncs that are under way end
 let go         nobody finds it here any more; a helper thread removes the files (`shard.deletion`)
-deleted        its readers are told, on all workers and on slaves, and who asked is answered
+deleted        its readers are notified, on all workers and on slaves, and the request is answered
 """
 
 from __future__ import annotations

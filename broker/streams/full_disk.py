@@ -1,4 +1,4 @@
-"""What the log says of a full disk: one warning a minute, however many publishes are refused."""
+"""Warnings of a full disk in the log: one a minute, however many publishes are refused."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class GrownSince(NamedTuple):
 
 
 class GrowthLog:
-    """One per owner. What has grown since `begun_ns` is noted, nothing if that is 0.
+    """One per owner. It records which streams have grown since `begun_ns`, none if that is 0.
 
     A mark is the boot of the machine and its monotonic clock, which all workers share: the least of their marks is one
     for all of them.

@@ -71,7 +71,7 @@ def _describe(owner: Owner, name: bytes) -> StreamRow:
 
 
 def _bytes_from(found: StreamLog, seq: int) -> int:
-    """Of the messages from `seq` on, with their headers."""
+    """The bytes in the log of the messages from `seq` on, with their headers."""
     return found.end_offset - found.entry(seq).offset if seq < found.next_seq else 0
 
 

@@ -1,4 +1,4 @@
-"""An owner's housekeeping: what is due to be synced, what is due to be dropped, and the space that comes back after.
+"""An owner's housekeeping: syncs that are due, messages that are due to be dropped, and the space that this frees.
 
 Everything here runs from the coarse timer in small slices: with 100,000 streams a sweep takes many ticks rather than
 one long one.
@@ -167,7 +167,7 @@ class Maintenance:
             self.syncer.request_all(requests)
 
     def _retry_failed(self, now_s: float) -> None:
-        """Streams whose sync has failed: whatever closed them meanwhile, they are opened for it."""
+        """Streams whose sync has failed: if they were closed meanwhile, they are opened for it."""
         for name in self._syncs.failed.due(now_s):
             try:
                 self._ask_for(self.owner.stream(name))
@@ -260,13 +260,13 @@ class Maintenance:
         self._punches.append((self._clock() + self.owner.settings.trim_grace_s, stream.name, stream.log.first_seq))
 
     def forget(self, name: bytes) -> None:
-        """The stream is deleted: what was trimmed of it is not for one of its name that is made later."""
+        """The stream is deleted: its trimmed ranges do not apply to a later stream of the same name."""
         self._punches = deque(each for each in self._punches if each[1] != name)
 
     def punch_due(self) -> None:
-        """Give back the space of what was trimmed a grace period ago: no reader is in the middle of it any more.
+        """Free the space of messages that were trimmed a grace period ago: no reader is in the middle of them any more.
 
-        But what was sent may still lie in the socket of a slow one.
+        But their bytes may still be in the socket of a slow one.
         """
         now_s = self._clock()
         while self._punches and self._punches[0][0] <= now_s:
@@ -278,7 +278,7 @@ class Maintenance:
                 log.warning("cannot give back the trimmed space of stream %r: %s", name, refused)
 
     def sweep(self) -> None:
-        """One slice of the walk over all streams: apply retention, add up the disk's bytes and what was set aside."""
+        """One slice of the walk over all streams: apply retention, add up the disk's bytes and the tails set aside."""
         began_s = self._clock()
         end_s = began_s + min(SWEEP_SHARE * (began_s - self._sliced_s), SWEEP_SLICE_S)
         self._sliced_s = began_s
@@ -376,7 +376,7 @@ class Maintenance:
             owner.release()
 
     def _wait_for_whole(self, pause: Callable[[], None]) -> OSError | None:
-        """Sync the file system, in the helper thread; gives what was wrong."""
+        """Sync the file system, in the helper thread; gives the error."""
         done: list[bool] = []
         whole = self._whole()
         self.syncer.request(whole, SyncJob(lambda: done.append(True)))
@@ -385,7 +385,7 @@ class Maintenance:
         return whole.failure
 
     def _mark_closed(self, pause: Callable[[], None]) -> None:
-        """Say of what was closed and not synced that it is on the disk now."""
+        """Mark the streams that were closed before they were synced: they are on the disk now."""
         end_s = time.monotonic() + CLEAN_MARK_S
         for name in self._syncs.unsynced:
             try:

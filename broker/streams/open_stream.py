@@ -1,4 +1,4 @@
-"""A stream whose log is open, and what it grew by."""
+"""A stream whose log is open, and its growth."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class OpenStream:
         self.unwritten = False  # its role is on its way to the disk: nothing is appended
         self.syncing = False
         self.sync_due_s = 0.0  # 0: nothing to sync
-        self.waiting: list[tuple[StreamBatch, int]] = []  # appended and to be told when synced
+        self.waiting: list[tuple[StreamBatch, int]] = []  # appended, to be answered when synced
         self.producers: KnownProducers | None = None  # once a numbered message has come
 
     @property

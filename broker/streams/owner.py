@@ -43,8 +43,8 @@ REPLICAS_FULL_TEXT = "too many publishes to this stream wait for other nodes to 
 UNWRITTEN_TEXT = "what this node is to the stream is being written down; nothing of this was logged, try again"
 DELETING_TEXT = "the stream is being deleted; nothing of this was logged, try again to make it anew"
 UNKNOWN_TEXT = "no such stream here; the first publish makes it"
-AHEAD_MAX_US = 3_600_000_000  # of this machine's clock, in what a master has stamped
-FRESH_BYTES_MAX = 64 << 10  # of what came from a master: more of it is read from the file by who waits for it
+AHEAD_MAX_US = 3_600_000_000  # of this machine's clock, in the timestamps of a master
+FRESH_BYTES_MAX = 64 << 10  # of frames from a master: readers that wait for more of them read the file
 
 
 def require_new_name(name: bytes) -> None:
@@ -165,9 +165,10 @@ class Owner:
             self._logged(batch, first_seq)
 
     def append_row(self, batches: list[StreamBatch], now_s: float) -> None:
-        """Append batches of one stream, in their order, with one write; of those that are numbered what is not logged.
+        """Append batches of one stream, in their order, with one write; of numbered ones the messages that are not
+        logged.
 
-        Each is told as by `append`. A batch that is logged already is told what it would have been told then.
+        Each is answered as by `append`. A batch that is logged already gets the answer that it would have had then.
         """
         stream = self._stream_here(batches)
         if stream is None:
@@ -189,7 +190,7 @@ class Owner:
                 self._settle(stream, batch, first_seq)
 
     def _stream_here(self, batches: list[StreamBatch]) -> OpenStream | None:
-        """Where these batches of one stream are appended; None when they were refused, or are another node's."""
+        """The open stream that these batches go to; None if they were refused, or belong to another node."""
         name = batches[0].name
         try:
             stream = self.catalog.open.get(name)
@@ -210,7 +211,7 @@ class Owner:
     def _admit(
         self, stream: OpenStream, batch: StreamBatch, seq: int, now_us: int, now_s: float
     ) -> Iterable[tuple[StreamBatch, Admitted]]:
-        """What is to be appended of a batch as message `seq` and on, and of which batch; the others have been told."""
+        """The batches to append as message `seq` and on, with their new pieces; the others have their answers."""
         if batch.replicas and self.replicas.full(batch.name):
             batch.refused(Code.OVERLOADED, REPLICAS_FULL_TEXT)
             return ()
@@ -233,7 +234,7 @@ class Owner:
     def _write(
         self, stream: OpenStream, pieces: list[StampableFrames], messages: int, now_us: int, now_s: float
     ) -> Refused | None:
-        """Append the frames; what was wrong, if nothing of it could be appended."""
+        """Append the frames; gives the error if none could be appended."""
         frames = pieces[0] if len(pieces) == 1 else bytearray(b"").join(pieces)
         try:
             first_seq = stream.log.append(frames, messages, now_us, stream.epoch)
@@ -251,7 +252,7 @@ class Owner:
         return None
 
     def _settle(self, stream: OpenStream, batch: StreamBatch, first_seq: int) -> None:
-        """A batch of a row is in the log: tell its parts now, or when it is on the disk."""
+        """A batch of a row is in the log: answer its parts now, or when it is on the disk."""
         to_sync = batch.sync or stream.policy.durability is Durability.ALWAYS
         if to_sync and first_seq + batch.count > stream.log.synced_seq:
             stream.waiting.append((batch, first_seq))
@@ -284,10 +285,10 @@ class Owner:
         self.context.send_up(batch)
 
     def take_frames(self, name: bytes, pieces: Sequence[memoryview], now_s: float) -> OpenStream:
-        """Append what the master of a slaved stream has stamped. Raises FramesRefused, Refused, StorageFull, OSError:
-        `StreamLog.take` says what is appended then.
+        """Append frames that the master of a slaved stream has stamped. Raises FramesRefused, Refused, StorageFull,
+        OSError: `StreamLog.take` describes which frames are appended then.
 
-        The frames are the caller's; a small run of them is kept for whoever waits for it in this turn.
+        The frames are the caller's; a small run of them is kept for readers that wait for it in this turn.
         """
         stream = self.stream(name)
         if stream.unwritten and self.roles.role(name) is not Role.SLAVE:
@@ -330,7 +331,7 @@ class Owner:
         self.metrics.appended_bytes += size
 
     def open_for(self, batch: StreamBatch) -> bool:
-        """Open the stream of a batch, or make it; the batch was refused where this is False."""
+        """Open the stream of a batch, or make it; if this is False, the batch was refused."""
         try:
             self._for_publish([batch])
         except Refused as refused:
@@ -408,7 +409,7 @@ class Owner:
         return stream
 
     def let_begin(self, name: bytes) -> None:
-        """Other nodes were asked about a stream that `asks_first`: what this node is to it now counts."""
+        """Other nodes were asked about a stream that `asks_first`: the role of this node is valid from now on."""
         self.roles.release(name)
         stream = self.catalog.open.get(name)
         if stream is not None:
@@ -496,7 +497,7 @@ class Owner:
         self.growth_log.note([name])
 
     def batches_synced(self, stream: OpenStream, upto: int, error: OSError | StorageError | None) -> None:
-        """Tell the parts of every batch that ended before seq `upto` and waited for the disk."""
+        """Answer the parts of every batch that ended before seq `upto` and waited for the disk."""
         still = []
         for batch, first_seq in stream.waiting:
             if error is not None:

@@ -33,7 +33,7 @@ STREAMS_ROWS_MAX = 200_000  # of one worker in one answer
 
 
 def locate(stream: OpenStream, place: list[Any], skip: int = 0) -> int:
-    """The seq that a FROM means in this stream, never before what is kept nor after the end."""
+    """The seq that a FROM means in this stream, never before the first kept message nor after the end."""
     kind: str = place[0]
     value: int = place[1]
     if kind == "new":
@@ -67,7 +67,7 @@ def trim(owner: Owner, args: CallArgs) -> list[int]:
 
 
 def spare(seq: int, spared_seq: int | None) -> int:
-    """Where a trim to `seq` ends if messages from `spared_seq` on must stay."""
+    """The seq at which a trim to `seq` ends if messages from `spared_seq` on must stay."""
     return seq if spared_seq is None else min(seq, spared_seq)
 
 
@@ -154,14 +154,14 @@ CALLS: Mapping[str, Callable[[Owner, CallArgs], Any]] = {
 
 
 def call(owner: Owner, verb: str, args: CallArgs) -> Any:
-    """Do one of `CALLS`. Raises Refused, whatever is wrong with the stream's files or the disk."""
+    """Do one of `CALLS`. Raises Refused, also for faults of the stream's files or the disk."""
     with refusals(verb):
         return CALLS[verb](owner, args)
 
 
 @contextmanager
 def refusals(what: str) -> Iterator[None]:
-    """Let what is wrong with a stream's files or the disk be a `Refused`."""
+    """Turn a fault of a stream's files or the disk into a `Refused`."""
     try:
         yield
     except StreamDamaged as damage:

@@ -1,6 +1,6 @@
-"""What this node is to each stream of an owner: the roles that are written down, and the rules of the node.
+"""The role of this node for each stream of an owner: the roles that are saved, and the rules of the node.
 
-A role counts as soon as it is set. Where it goes to the disk later, the stream takes nothing before it is written
+A role is valid as soon as it is set. If it goes to the disk later, the stream takes nothing before it is written
 (`unwritten`), and the role is taken back if it cannot be.
 """
 
@@ -34,8 +34,8 @@ Confirmed: TypeAlias = tuple[tuple[int, str], set[tuple[str, int]]]
 class StreamRoles:
     """One per owner.
 
-    metas: what is written down, only of streams that differ from the default.
-    rules: which upstream streams follow of which nothing else is written down.
+    metas: the saved roles, only of streams that differ from the default.
+    rules: which upstream streams follow that have no saved role.
     was_followed: by another node, before this worker took its shards; `followers` are the addresses of the last ones.
     confirmed: which contacts have confirmed the term of a stream.
     unwritten: streams whose role is on its way to the disk, and how many times.
@@ -74,7 +74,7 @@ class StreamRoles:
             note_configured(directory.path, kept, patterns)
 
     def read_metas(self) -> None:
-        """Read what is written down of the streams of all shards. A damaged file makes its stream damaged."""
+        """Read the saved roles of the streams of all shards. A damaged file makes its stream damaged."""
         catalog = self._catalog
         paths = [catalog.directory.shard_path(shard) for shard in catalog.shards]
         for file in (file for path in paths for file in path.glob(f"*{META_SUFFIX}")):
@@ -95,7 +95,7 @@ class StreamRoles:
         self.reborn.discard(name)
 
     def meta(self, name: bytes) -> StreamMeta:
-        """What is written down of the stream, or else what the node's rules and the defaults say."""
+        """The saved role of the stream, or else the one by the node's rules and the defaults."""
         meta = self.metas.get(name)
         if is_companion(name):
             return with_role_of(self.meta(base_of(name)), meta or StreamMeta(name.decode()))
@@ -117,16 +117,16 @@ class StreamRoles:
     def open_epoch(self, name: bytes) -> int:
         """The epoch of messages that this node may append; 0 if it is not the stream's master, or not yet.
 
-        One comparison on the append path tells.
+        This is one comparison on the append path.
         """
         meta = self.meta(name)
         return meta.epoch if meta.role is Role.MASTER and name not in self.unwritten else 0
 
     def set_meta(self, meta: StreamMeta) -> None:
-        """Write down what a stream is from now on. Raises Refused when the disk does not take it.
+        """Save the role of a stream from now on. Raises Refused when the disk does not take it.
 
-        It counts here at once. Where it goes to the disk later, nothing is appended to the stream before that, nobody
-        is told of it (`on_role`), and it is taken back if it cannot be written (`when_written`).
+        It is valid here at once. If it goes to the disk later, nothing is appended to the stream before that, nobody is
+        notified of it (`on_role`), and it is taken back if it cannot be written (`when_written`).
         """
         name = meta.name.encode()
         meta = own_part(meta) if is_companion(name) else meta
@@ -147,7 +147,7 @@ class StreamRoles:
         self._writer.when_written(lambda error: self._role_written(meta, former, affected, begins, error))
 
     def node_file(self) -> NodeFile:
-        """What the node's file of rules says, or is about to. Raises DirectoryError."""
+        """The rules of the node's file, or those about to be in it. Raises DirectoryError."""
         return self._node_file or read_node_file(self._catalog.directory.path)
 
     def set_node_file(self, content: NodeFile) -> None:
@@ -219,5 +219,5 @@ class StreamRoles:
 
 
 def is_plain(meta: StreamMeta) -> bool:
-    """Whether what is written down of a stream is what is taken for granted of any."""
+    """Whether the saved role of a stream is the default one."""
     return meta == StreamMeta(meta.name)

@@ -1,6 +1,6 @@
 """When each stream of an owner is to be synced, and which were closed before that.
 
-`broker.streams.maintenance` requests the syncs; here is only what is due.
+`broker.streams.maintenance` requests the syncs; this module only holds when they are due.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SyncSchedule:
         """The stream was appended to, and has no sync due yet (`sync_due_s` is 0)."""
         stream.sync_due_s = due_s = now_s + self._delay_s(stream.policy)
         self.dirty[stream.name] = stream
-        if now_s < due_s < self.due_s:  # what is due at once is requested at the end of the turn
+        if now_s < due_s < self.due_s:  # a sync that is due at once is requested at the end of the turn
             self.due_s = due_s
 
     def remove(self, stream: OpenStream) -> None:
@@ -50,7 +50,7 @@ class SyncSchedule:
             self.unsynced_due_s = min(self.unsynced_due_s, due_s)
 
     def whole_sync_begins(self, now_s: float) -> None:
-        """The file system is being synced: nothing of what was closed is due."""
+        """The file system is being synced: no closed stream is due."""
         self.unsynced_due_s, self.whole_synced_s = NEVER_S, now_s
 
     def take_urgent(self) -> list[OpenStream]:

@@ -1,12 +1,12 @@
 """The helper threads that wait for the disk, so that the loop never does.
 
-They take work from queues and put the outcomes where the loop picks them up; an eventfd wakes the loop. What a
-publisher waits for has threads of its own: no slow sync of another kind stands in front of it. One sync of a log covers
-all that was appended to it before the sync began, and logs that wait together are synced together, with one sync of
-their file system, so that many publishes under `always` share one (group commit). What is requested while a group is
-being synced does not wait for its end: the next thread takes all of it.
+They take work from queues and put the outcomes where the loop picks them up; an eventfd wakes the loop. Syncs that
+publishers wait for have threads of their own: no slow sync of another kind stands in front of them. One sync of a log
+covers all that was appended to it before the sync began, and logs that wait together are synced together, with one sync
+of their file system, so that many publishes under `always` share one (group commit). Requests that come while a group
+is being synced do not wait for its end: the next thread takes all of them.
 
-What takes the processor rather than the disk, such as the hash of a password, has a thread of its own.
+Work for the processor rather than the disk, such as the hash of a password, has a thread of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 URGENT_THREADS = 4
 THREADS_MAX = URGENT_THREADS + 1  # of a syncer, that use the disk
-GROUP_MAX = 1_024  # logs: a group that has so many is not added to
+GROUP_MAX = 1_024  # logs: nothing is added to a group of this size
 # A sync of the file system waits for the writes of others too. About so much is written in the time that one of four
 # threads takes for one log: with more of it in memory, for each log of the group, they are synced one by one.
 GROUP_DIRTY_BYTES_EACH = 4 << 20
@@ -90,7 +90,7 @@ class Syncer:
         return self._event_fd
 
     def request(self, target: Syncable, token: object) -> None:
-        """Do this soon, after what was requested before."""
+        """Do this soon, after the earlier requests."""
         self.request_all([SyncRequest(target, token)])
 
     def calculate(self, target: Syncable, token: object) -> None:
@@ -119,13 +119,13 @@ class Syncer:
         return [self._done.popleft() for _ in range(len(self._done))]
 
     def close(self) -> None:
-        """Finish what was asked for and end the threads. What they did is left in `outcomes`."""
+        """Finish all requests and end the threads. Their results are left in `outcomes`."""
         self.abandon()
         for thread in self._threads:
             thread.join()
 
     def abandon(self) -> None:
-        """End the threads once they are through, which nobody waits for; what they still do is lost."""
+        """End the threads once they are through, which nobody waits for; their results are lost."""
         for requests in self._served:
             requests.put(None)
 
@@ -151,7 +151,7 @@ class Syncer:
     def _gather(
         self, requests: _Requests, first: list[SyncRequest]
     ) -> tuple[list[SyncRequest], list[SyncRequest], bool]:
-        """What is to be synced together, what came between, and whether the thread is to end then."""
+        """The logs to sync together, the jobs that came between, and whether the thread is to end then."""
         together: list[SyncRequest] = []
         alone: list[SyncRequest] = []
         row: list[SyncRequest] | None = first
