@@ -1,7 +1,7 @@
-"""What the parts of one worker share. The worker makes it; nobody but the supervisor knows the worker itself.
+"""The services that the parts of one worker share. The worker makes them; only the supervisor knows the worker itself.
 
-`Services` is what every connection needs, whatever it speaks. What one protocol or one command needs besides comes by
-the constructor of its class.
+`Services` has all that every connection needs, in any protocol. A class that needs more for one protocol or one command
+gets it by its constructor.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Services:
         self.deadlines = Deadlines(settings.first_byte_timeout_s, settings.login_timeout_s, settings.request_timeout_s)
         self.delays = Delays()
         self.events = EventLog(settings.events, time.monotonic)
-        # A mapping, which is memory only where it was written to: few workers ever read that much at once.
+        # A mapping takes memory for its written pages only: few workers ever read that much at once.
         self.receive_buffer = mmap.mmap(-1, RECEIVE_BUFFER_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.receive_view = memoryview(self.receive_buffer)
         self.partial_bytes = 0  # of unfinished requests

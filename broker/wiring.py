@@ -39,7 +39,7 @@ class WorkerParts(Protocol):
     deletions: Deletions
 
     def announce(self) -> None:
-        """Tell subscribers, here and at the other workers, what the streams have grown by."""
+        """Notify subscribers, here and at the other workers, of the growth of streams."""
 
     def pause(self) -> None:
         """In the middle of something long: the worker is not hung."""

@@ -90,10 +90,10 @@ STAGED_MAX_BYTES = 8 << 20  # published and answered in one turn; the connection
 # An append costs much: with publishes to many streams, a few messages each, a turn first reads what else has come.
 GATHER_ROUNDS_MAX, GATHERED_MAX_BYTES = 16, 16 << 20
 GC_ALLOCATIONS = 50_000  # containers made and not freed between two looks for cycles
-PONG_PAUSE_S, PONG_PAUSES_MAX = 0.0005, 64  # what comes right after an answer to a ping may have to wait so long
+PONG_PAUSE_S, PONG_PAUSES_MAX = 0.0005, 64  # the longest pause after answers to pings
 PUMP_BYTES = 4 << 20  # sent to subscribers in one turn, about
-# The longest wait for events, and so the longest time between two beats of a healthy worker; and the same where nothing
-# but answers to pings has come for REST_AFTER_S and nothing is waited for: a cold turn takes as long as four warm ones.
+# The longest wait for events, and so the longest time between two beats of a healthy worker; and the same if only
+# answers to pings have come for REST_AFTER_S and nothing is waited for: a cold turn takes as long as four warm ones.
 IDLE_S, REST_S, REST_AFTER_S = 0.25, 1.0, 1.0
 SWITCH_S = 0.0005  # a helper thread that computes gives the interpreter back to the loop after that (Python's: 5 ms)
 RESTS_A_BEAT_TIMEOUT = 4  # at least: a worker that rests must not look hung
@@ -114,7 +114,7 @@ class WorkerBoot:
     slots: int
     generation: int
     boot_id: str
-    own: bool  # take the shards at once, or stand by until told
+    own: bool  # take the shards at once, or stand by until ordered
     control: ControlChannel
     listener: socket.socket
     board: Board
@@ -123,12 +123,12 @@ class WorkerBoot:
 
 
 class WorkerPhase(Enum):
-    """Where a worker is in its life; the control channel moves it on, never back."""
+    """The phases of a worker's life; the control channel moves it on, never back."""
 
     STANDBY = "standby"
     SERVING = "serving"
     RETIRED = "retired"  # a successor owns the shards; connections follow
-    DRAINING = "draining"  # the node stops; what has begun is finished
+    DRAINING = "draining"  # the node stops; requests under way are finished
     DRAINED = "drained"  # nothing of this worker's clients is under way; siblings may still ask
     LEAVING = "leaving"
 
@@ -218,7 +218,7 @@ class Worker:
         self.timers = Timers(time.monotonic)
 
     def _build_replication(self, boot: WorkerBoot) -> None:
-        """What speaks with other nodes, and what says how replication stands."""
+        """The parts that talk with other nodes, and the status of replication."""
         owner, services = self.owner, self.services
         self.address = boot.settings.advertise or f":{boot.listener.getsockname()[1]}"
         tls, logins = boot.tls.upstream, NodeLogins(boot.settings, self.syncer.calculate)
@@ -473,8 +473,8 @@ class Worker:
         self.count_streams()
         self._beat.connections = len(self.services.clients)
         gc.collect()
-        gc.freeze()  # what is here now stays: no collection need look at it again
-        gc.set_threshold(GC_ALLOCATIONS)  # a turn's batches live until its end, and are no cycles
+        gc.freeze()  # all present objects stay: no collection need look at them again
+        gc.set_threshold(GC_ALLOCATIONS)  # a turn's batches live until its end, and are not cycles
         if self.phase is WorkerPhase.STANDBY:  # a node that stops meanwhile needs the shards owned, and no new clients
             self._beat.state = STATE_READY
             self.phase = WorkerPhase.SERVING
@@ -529,12 +529,12 @@ class Worker:
         self.control.send("shutdown")
 
     def _set_cells(self, cells: SlotView) -> None:
-        """The board's slot is its owner's: a worker that stands by or is retired writes where nobody reads."""
+        """The board's slot is its owner's: a worker that stands by or is retired writes to a copy that nobody reads."""
         self._beat = self.services.cells = cells
         self.services.accounts.use_cells(self.board.address_cells(self.slot if cells is self._slot else None))
 
     def _move_on(self) -> None:
-        """A tick of retiring or draining: see whether this worker's clients have what they are owed."""
+        """A tick of retiring or draining: see whether this worker's clients have all their answers."""
         services = self.services
         late = time.monotonic() > self.drain_deadline_s
         if self.phase is WorkerPhase.RETIRED:

@@ -1,1 +1,1 @@
-"""How connections come in, what they speak, and how they move to another worker."""
+"""Connections: accepting them, their protocols, and moving them to another worker."""

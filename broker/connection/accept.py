@@ -2,7 +2,7 @@
 
 Every worker listens on the same port (SO_REUSEPORT) and the kernel spreads connections by hash. A worker that holds far
 more than the least loaded one passes a fresh connection on, before it has read a byte of it. A worker that is being
-replaced passes all its connections to its successor, with what they were in the middle of. Both are one act, `adopt`.
+replaced passes all its connections to its successor, with their unfinished requests. Both are one act, `adopt`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ACCEPTS_A_TURN = 128
 SKEW_CONNECTIONS = 16  # how many more than the least loaded worker, beyond a quarter, count as far more
 RETRY_S = 0.5  # when descriptors have run out
 DELAYED_MAX, DELAY_MAX_S = 1_024, 10.0  # connections that wait for their address's rate, and how long each may
-SILENCE_S = 1.0  # how long one that is refused may take to show what it speaks
+SILENCE_S = 1.0  # how long one that is refused may take to show its protocol
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 60, 15, 4
 OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 # Linux reports an error that is pending on the new socket as an error of accept. See "Error handling" in accept(2): the
@@ -96,7 +96,9 @@ class Acceptor:
             self._admin_door.start()
 
     def stop(self) -> None:
-        """Accept no more here. The supervisor keeps the listener open, so what is queued waits for the successor."""
+        """Accept no more here. The supervisor keeps the listener open, so connections in its queue wait for the
+        successor.
+        """
         if self._listening:
             self._services.poller.unregister(self._listener.fileno())
             self._listening = False
@@ -222,7 +224,7 @@ class Acceptor:
         return index if own > least * 5 // 4 + SKEW_CONNECTIONS and index != self._slot else None
 
     def adopt(self, sock: socket.socket, state: dict[str, Any]) -> None:
-        """Take a connection that a sibling handed over, where that one left it."""
+        """Take over a connection from a sibling, in the state in which the sibling left it."""
         peer, known = state["peer"], self._services.access.restore(state["identity"])
         if sock.family != socket.AF_UNIX:
             self._tune_again(sock, peer)
@@ -257,8 +259,8 @@ class Acceptor:
 def tune(sock: socket.socket, notsent_bytes: int) -> None:
     """Set the options of a connection, or of a listener, whose connections have them from the kernel then.
 
-    Small answers at once; dead peers found by the kernel, since the line protocol has no heartbeat. The kernel takes
-    no more than about `notsent_bytes` beyond what is under way; by default it takes megabytes for a peer that never
+    Small answers at once; dead peers found by the kernel, since the line protocol has no heartbeat. The kernel takes no
+    more than about `notsent_bytes` beyond the bytes under way; by default it takes megabytes for a peer that never
     reads.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, notsent_bytes)

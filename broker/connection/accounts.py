@@ -29,7 +29,7 @@ _USER_PREFIX = "user "  # of the key of a user's account; no address has a blank
 
 
 class AccountLimits(NamedTuple):
-    """Bounds of one account; 0: no bound. `holder`: what has such an account, for texts."""
+    """Bounds of one account; 0: no bound. `holder`: the kind of account, for texts."""
 
     holder: str
     connections: int
@@ -41,7 +41,7 @@ class AccountLimits(NamedTuple):
 
 
 class Account:
-    """One address, or one user. `received`, `streams`, `consumers`, `accepts`: None if there is no bound.
+    """One address, or one user. `received`, `streams`, `consumers`, `accepts`: None if it has no bound.
 
     `alone`: the accounts of a connection that has no other one.
     """
@@ -144,7 +144,7 @@ class AccountBook:
         return account
 
     def connections_by_user(self) -> dict[str, int]:
-        """Of this worker."""
+        """How many connections of this worker each user has."""
         return {name: account.connections for name, account in self._of_users.items() if account.connections}
 
     def all_of(self, account: Account, identity: Identity, now_s: float) -> tuple[Account, ...]:

@@ -1,7 +1,7 @@
 """The unix socket of administration: who may open it is decided by the file's mode, and the kernel knows their uid.
 
-The supervisor makes it, and every worker accepts from it, so that it answers while any worker does. What comes through
-it counts for no limit of connections and is not evicted.
+The supervisor makes it, and every worker accepts from it, so that it answers while any worker does. Connections through
+it do not count for any limit of connections and are not evicted.
 """
 
 from __future__ import annotations

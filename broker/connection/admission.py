@@ -61,7 +61,9 @@ class ConnectionAdmission:
         return "" if self._make_room(account) else text
 
     def hears_why(self, fd: int, refused: int) -> bool:
-        """Whether there is a descriptor for telling a connection why it is refused, as so many others are."""
+        """Whether a refused connection may be kept until it has its answer: few are, and their descriptors are
+        counted.
+        """
         return fd < self._refused_max and refused < REFUSED_MAX
 
     def _make_room(self, newcomer: Account) -> bool:

@@ -48,9 +48,9 @@ NOT_PAUSED = Pause(0)
 
 
 class Connection(ABC):
-    """There may be tens of thousands of these: what few need is made when needed.
+    """There may be tens of thousands of these: parts that few need are made when needed.
 
-    `identity`: who it is, as far as it has been proven. `account`: its address's; `accounts`: that and its user's.
+    `identity`: its user, as far as it has been proven. `account`: its address's; `accounts`: that and its user's.
     `encrypted`: nobody on the way can read what it sends. `tls`: its socket once more if that is under TLS, else None.
     """
 
@@ -123,7 +123,7 @@ class Connection(ABC):
         return False
 
     def take_no_more(self) -> None:
-        """Refuse another node's publishes from now on, with `closing`: it keeps them for whoever comes next."""
+        """Refuse another node's publishes from now on, with `closing`: it keeps them for the successor."""
         return
 
     @abstractmethod
@@ -169,7 +169,7 @@ class Connection(ABC):
             return bool(self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
         except BlockingIOError:
             return False
-        except OSError:  # it was reset; epoll tells it too
+        except OSError:  # it was reset; epoll reports it too
             return False
 
     # --- writing ----------------------------------------------------------------------------------------------------
@@ -206,8 +206,8 @@ class Connection(ABC):
             self._close_when_done()
 
     def _account(self) -> None:
-        """Stop reading from whoever does not take its answers. Keep the worker's sum of them; past its bound, end the
-        connection that adds to it.
+        """Stop reading from a peer that does not take its answers. Keep the worker's sum of them; past its bound, end
+        the connection that adds to it.
         """
         services = self.services
         unsent = 0 if self.closed else len(self.out)
@@ -228,7 +228,7 @@ class Connection(ABC):
         return len(self.out) + (0 if self.tls is None else self.tls.unsent_bytes)
 
     def _flush_tls(self) -> bool:
-        """Send what is encrypted. False if the socket is still full, or gone."""
+        """Send the encrypted bytes. False if the socket is still full, or gone."""
         if self.tls is None or not self.tls.unsent_bytes:
             return True
         before = self.tls.unsent_bytes
@@ -294,7 +294,7 @@ class Connection(ABC):
         return True
 
     def finish(self) -> None:
-        """End this connection once what it was answered is on its way; input from here on is thrown away."""
+        """End this connection once its answers are on their way; input from here on is thrown away."""
         if self.lingering_since_s or self.closed:
             return
         self.lingering_since_s = self.services.now_s

@@ -145,7 +145,7 @@ class BinaryClient(GreetedClient):
         return self.codec.pending_bytes
 
     def end_of_input(self) -> None:
-        """What CLOSE does: whoever wants to go on listening does not end its output."""
+        """The same as after CLOSE: a peer that wants further messages does not end its output."""
         for malformed in self.codec.feed_eof():
             self.malformed(malformed)
         self.finish()
@@ -166,7 +166,7 @@ class BinaryClient(GreetedClient):
             self._serving = ConsumerSession(self)
         return self._serving
 
-    # --- saying -----------------------------------------------------------------------------------------------------
+    # --- sending ------------------------------------------------------------------------------------------------------
 
     def say(self, envelope: bytes) -> None:
         self.services.answered_bytes += len(envelope)
@@ -177,8 +177,8 @@ class BinaryClient(GreetedClient):
         self._fail(m.Failed(code, text, fatal))
 
     def _fail(self, failed: m.Failed) -> None:
-        """A fatal error waits for the publishes under way: whoever hears it listens no more. But those of a node may
-        wait for what is not heard any more.
+        """A fatal error waits for the publishes under way: a peer that has got it reads no more. But those of a node
+        may wait for reports that are not read any more.
         """
         if failed.fatal and self.under_way and not self.bound:
             self.last_word = pack(failed)
@@ -232,8 +232,8 @@ class BinaryClient(GreetedClient):
         """Whether the peer is a node of the tree, and has its privileges."""
         return self.follower is not None and bool(self.follower.node) and self.follower.trusted
 
-    # What a node below says it holds is what publishes wait for, its own and those of others. So it is read on while
-    # they wait, and bounded by what it may have under way itself: the windows of its routes.
+    # Publishes wait for the reports of what a node below holds, its own publishes and those of others. So it is read on
+    # while they wait, and bounded by its own publishes under way: the windows of its routes.
 
     def pause_for(self, route: Route) -> None:
         if not self.bound:
@@ -283,7 +283,7 @@ class BinaryClient(GreetedClient):
         self.say(_PONG)
 
     def hear_pong(self, _message: m.Pong) -> None:
-        pass  # that it came is all that it says
+        pass  # that it came is all its information
 
     def hear_close(self, _message: m.Close) -> None:
         self.finish()
@@ -349,7 +349,7 @@ class BinaryClient(GreetedClient):
 
     @property
     def _is_plain(self) -> bool:
-        """Whether its bytes are those of the socket, in any number, and it is no node's."""
+        """Whether its bytes are those of the socket, in any number, and its peer is not a node."""
         return self.tls is None and self.follower is None and not self.rates
 
     def _refuse_requests(self, handle: int, requests: bytes) -> None:
@@ -426,7 +426,7 @@ class BinaryClient(GreetedClient):
         self.note_awaited()
 
     def _found(self, message: m.Subscribe, value: int | Refused) -> None:
-        """The stream is there, and its owner may have said where it ends; or why there is none."""
+        """The stream is there, and its owner may have given its end; or the reason why it cannot be read."""
         if self.closed or self.asked.get(message.id) is not message:
             return  # closed, or unsubscribed, meanwhile
         del self.asked[message.id]
@@ -512,7 +512,7 @@ class BinaryClient(GreetedClient):
         if self.follower is not None:
             self.follower.close()
 
-    # --- sending ----------------------------------------------------------------------------------------------------
+    # --- sending ------------------------------------------------------------------------------------------------------
 
     def send_chunk(self, cursor: Cursor, chunk: FrameChunk) -> int:
         """Send the chunk from `cursor.skip` on; how many bytes the socket took."""
@@ -583,7 +583,7 @@ class BinaryClient(GreetedClient):
     # --- the heartbeat (see `broker.connection.heartbeat`) ------------------------------------------------------------
 
     def send_ping(self) -> None:
-        """At once, where nothing is half out: with many quiet peers this is most of what an idle worker does."""
+        """Send it at once, if nothing is half out: with many quiet peers this is most of the work of an idle worker."""
         if self.current is not None or self.out or self.blocked:
             self.say(_PING)
             return
@@ -656,14 +656,14 @@ class BinaryClient(GreetedClient):
 
 
 def _failed_publish(publication: FramePublication) -> m.Failed:
-    """What is said of a publish that was refused, by one of its streams at least."""
+    """The answer to a publish that was refused, by one of its streams at least."""
     code, text = next(iter(publication.refusals.values()))
     names = publication.names
     rows = tuple(
         (*result, *publication.refusals.get(place, ("", ""))) for place, result in enumerate(publication.results)
     )
     if len(names) == 1:
-        logged = rows if code is Code.UNREPLICATED else None  # says where
+        logged = rows if code is Code.UNREPLICATED else None  # has the places
         return _failed_request(names[0], publication.request, code, text, logged)
     text = f"{len(publication.refusals)} of {len(names)} streams refused this; the first: {text}"
     return m.Failed(code, text, False, Op.PUBLISH, publication.request, rows)

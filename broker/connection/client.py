@@ -36,8 +36,8 @@ READ_BYTES_MIN, READ_BYTES_MAX = 16 << 10, 1 << 20
 # of its steps had to wait (`broker.process.work`): even queueing a full read of such requests would make the turn long.
 READ_BYTES_LEAST = 2 << 10
 READ_WORK_S = 0.001
-# More of what is for many streams, and is not to be answered: it is appended stream by stream, and an append costs as
-# much as a hundred messages.
+# More of publishes to many streams without answers: they are appended stream by stream, and an append costs as much as
+# a hundred messages.
 READ_BYTES_SCATTERED_MAX = RECEIVE_BUFFER_BYTES
 FREED_SHARE = 1 / 8  # of the bytes of unfinished requests, when there are too many
 NODE_HELD_UP_MAX = 512  # steps of another node that wait; more than it has FOLLOWs under way
@@ -46,7 +46,7 @@ STREAM_BYTES = 8 << 10  # a read that holds less for each of its streams is scat
 
 
 def _rates_of(accounts: tuple[Account, ...]) -> tuple[TokenBucket, ...]:
-    """What its bytes are charged to; empty for nearly all."""
+    """The token buckets that its bytes are charged to; empty for nearly all."""
     return tuple([account.received for account in accounts if account.received is not None])
 
 
@@ -98,7 +98,7 @@ class ClientConnection(Connection):
         self._serving: ConsumerSession | None = None  # once it has asked for durable consumers
         self.rates = _rates_of(self.accounts)
 
-    # --- what a protocol says of itself -----------------------------------------------------------------------------
+    # --- properties of a protocol -------------------------------------------------------------------------------------
 
     @abstractmethod
     def take(self, count: int) -> None:
@@ -107,15 +107,15 @@ class ClientConnection(Connection):
     @property
     @abstractmethod
     def pending_bytes(self) -> int:
-        """What is held of a request that has begun and not ended."""
+        """The bytes held of an unfinished request."""
 
     @abstractmethod
     def end_of_input(self) -> None:
-        """The peer sends no more: what it has begun and not ended is lost, and it is told."""
+        """The peer sends no more: its unfinished request is lost, and it gets an error for it."""
 
     @abstractmethod
     def forget_input(self) -> None:
-        """What has begun and not ended is held no longer."""
+        """Drop the unfinished request."""
 
     @abstractmethod
     def tell_trimmed(self, cursor: Cursor, first_seq: int) -> None: ...
@@ -147,13 +147,13 @@ class ClientConnection(Connection):
         return (what is Awaited.LOGIN and not self.must_log_in) or super().overdue(what, timeout_s)
 
     def admitted(self) -> bool:
-        """Whether this peer may speak this protocol here; it has been told when it may not."""
+        """Whether this peer may speak this protocol here; if not, it has been refused."""
         return True
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def readable(self) -> None:
-        """One read, and what it asks for. With 1,000 connections that send a message each this is most of the loop."""
+        """One read, and its requests. With 1,000 connections that send a message each this is most of the loop."""
         services = self.services
         try:
             count = self._recv_into(services.receive_buffer, self.read_bytes)
@@ -167,7 +167,7 @@ class ClientConnection(Connection):
         self.received(count)
 
     def received(self, count: int) -> None:
-        """So many bytes of its input are at the beginning of the worker's buffer; without any, that was the end."""
+        """The worker's buffer begins with this many bytes of its input; without any, that was the end."""
         services = self.services
         if not count or self.lingering_since_s:
             self._read_after_the_end(count)
@@ -182,13 +182,13 @@ class ClientConnection(Connection):
             self.take(count)
         if self.tls is None or self.closed:
             return
-        if self.tls.ended:  # it has said so behind this, and sends no more
+        if self.tls.ended:  # its close follows these bytes, and it sends no more
             self._read_after_the_end(0)
         else:
             self._hold_half_record(self.tls)
 
     def _hold_half_record(self, tls: TLSTransport) -> None:
-        """What TLS holds of a record that has not ended counts as an unfinished request."""
+        """The bytes that TLS holds of an unfinished record count as an unfinished request."""
         held = self.pending_bytes + tls.half_record_bytes
         if held != self.held_bytes and not self.lingering_since_s:
             self.hold(held)
@@ -206,8 +206,8 @@ class ClientConnection(Connection):
         self.resume(Pause.RATE)
 
     def _take_timed(self, count: int) -> None:
-        """Take what was read; if it asked for anything but publishes, let the next read be as long as the processor
-        time of this one suggests.
+        """Execute the bytes that were read; if they were more than publishes, let the next read be as long as the
+        processor time of this one suggests.
         """
         self._commanded = False
         began_s = time.thread_time()
@@ -228,8 +228,8 @@ class ClientConnection(Connection):
         super()._read_after_the_end(count)
 
     def read_more(self, count: int, streams: int) -> None:
-        """After a read of `count` bytes: read more at once from whoever fills a read with publishes, to `streams` of
-        them (0 where it ended in anything else).
+        """After a read of `count` bytes: read more at once from a peer that fills a read with publishes, to `streams`
+        of them (0 if it ended in anything else).
         """
         pending = self.pending_bytes
         if count >= self.read_bytes and (streams or pending >= count) and not self.services.router.makes_streams:
@@ -245,8 +245,8 @@ class ClientConnection(Connection):
             self.read_bytes = READ_BYTES_MIN
 
     def hold(self, pending_bytes: int, *, begun: bool = False) -> None:
-        """Account for what is held of an unfinished request, over all connections of the worker. `begun`: it is another
-        one than before.
+        """Account for the bytes held of an unfinished request, over all connections of the worker. `begun`: it is
+        another one than before.
         """
         services = self.services
         services.partial_bytes += pending_bytes - self.held_bytes
@@ -268,7 +268,7 @@ class ClientConnection(Connection):
     def hold_up(self) -> None:
         """A step that this peer asked for has to wait (`broker.process.work`): read no more from it.
 
-        But what another node says that it holds is what publishes wait for: it is read on for longer.
+        But publishes wait for the reports of other nodes that they hold messages: a node is read on for longer.
         """
         self.held_up += 1
         self.read_bytes = READ_BYTES_LEAST
@@ -314,7 +314,7 @@ class ClientConnection(Connection):
         return next(filter(None, (account.streams_refusal(now_s) for account in self.accounts)), "")
 
     def creation_refusal(self, name: bytes) -> Refused:
-        """Why `may_create` says no."""
+        """The reason why `may_create` gives False."""
         if base_of(name) != name:
             return Refused(Code.UNKNOWN, "no such stream here; the broker makes it when it is needed")
         if not (self.is_free or self.may(Right.CREATE, name)):
@@ -337,7 +337,7 @@ class ClientConnection(Connection):
         self.rates = _rates_of(self.accounts)
 
     def drop_what_is_denied(self) -> None:
-        """In a worker that has taken it over: end what it may not do any more."""
+        """In a worker that has taken it over: end its subscriptions and requests that are not allowed any more."""
         for cursor in list(self.cursors.values()):
             if not self.may(Right.SUBSCRIBE, cursor.feed.name):
                 self.services.fanout.end(cursor)
@@ -415,7 +415,7 @@ class ClientConnection(Connection):
     @property
     @abstractmethod
     def consumers(self) -> ConsumerSession:
-        """What this connection asks of durable consumers, from the first time on."""
+        """The requests of this connection about durable consumers; made for the first of them."""
 
     @property
     def ending(self) -> bool:
@@ -469,7 +469,7 @@ class ClientConnection(Connection):
     # --- moving to another worker (see `broker.connection.handover`) --------------------------------------------------
 
     def take_over(self, *, eof: bool) -> None:
-        """Begin where the last worker stopped: send what is ready, read on."""
+        """Continue from the last worker's state: send the answers that are ready, read on."""
         self.eof = eof
         self.hold(self.pending_bytes)
         self._update_interest()

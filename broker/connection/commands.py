@@ -36,7 +36,7 @@ GATHER_COLUMNS_STREAMS = ("stream", "role", "epoch")
 GATHER_COLUMNS_CONNS = ("worker", "peer", "age_s", "subscriptions", "unsent_bytes", "lag_messages")
 _RIGHTS: Mapping[type, Right] = {c.Subscribe: Right.SUBSCRIBE, **dict.fromkeys(line.COMMANDS, Right.CONSUME)}
 """What commands that are for everybody need."""
-RULES_SLOT = 0  # whose worker writes down what is said of many streams at once
+RULES_SLOT = 0  # whose worker saves the rules, which are for many streams at once
 NO_UPSTREAM = ["", 0, "time", 0]
 WORKER_COLUMNS = ("worker", "pid", "state", "beat_age_s", "connections", "subscriptions", "streams", "restarts")
 
@@ -125,8 +125,8 @@ class Commands:
         admin = client.may(Right.ADMIN)
         client.answer(answers.help_on(command.word, admin=admin) if command.word else answers.help_text(admin=admin))
 
-    # A subscription may have to wait for the owner of its stream, which is asked at once, so that it begins behind what
-    # was published before it and no later. What is subscribed to and given up meanwhile waits its turn.
+    # A subscription may have to wait for the owner of its stream, which is asked at once, so that it begins behind the
+    # publishes before it and no later. Later subscriptions and their ends wait their turn.
 
     def subscribe(self, client: LineClient, command: c.Subscribe) -> None:
         name = command.stream
@@ -162,7 +162,7 @@ class Commands:
         return None
 
     def _found(self, client: LineClient, pending: Pending, command: c.Subscribe, value: int | Refused) -> None:
-        """The stream exists, and its owner may have said where it ends; or why it cannot be read."""
+        """The stream exists, and its owner may have given its end; or why it cannot be read."""
         name = command.stream
         refused = value if isinstance(value, Refused) else self._not_subscribable(client, name)
         if refused is not None:
@@ -249,7 +249,7 @@ class Commands:
     # What the connection sends behind such a command may be done before that is known.
 
     def _lead(self, client: LineClient, verb: str, name: bytes, epoch: int, *, force: bool) -> None:
-        """Make this node the master of one stream. Its owner says whether other nodes are to be asked first."""
+        """Make this node the master of one stream. Its owner decides whether other nodes are to be asked first."""
         self._lead_above(client, self._pend(client), verb, name, epoch, 0, unasked=not force)
 
     def _lead_above(
@@ -386,7 +386,7 @@ class Commands:
         args: list[Any],
         render: Callable[[Any], bytes],
     ) -> None:
-        """Ask the owner of one stream and answer what it says."""
+        """Ask the owner of one stream and pass its answer on."""
         pending = self._pend(client)
 
         def done(value: Any) -> None:
@@ -403,10 +403,10 @@ class Commands:
         fields: list[bytes | str],
         pending: Pending | None = None,
     ) -> None:
-        """Say something of all streams of a pattern; the answer is how many changed.
+        """Set the rule for all streams of a pattern; the answer is the number of streams that changed.
 
         The rule is on the disk before it is obeyed. One that is taken back is so for each of its streams first: should
-        a worker die in between, a slave must not take itself for a master because there is no rule any more.
+        a worker die in between, a slave must not take itself for a master because its rule is gone.
         """
         place = pending or self._pend(client)
         args = [pattern, *upstream]
@@ -446,8 +446,8 @@ class Commands:
         )
 
     def _ask_all(self, pending: Pending, verb: str, args: list[Any], then: Callable[[list[Any]], None]) -> None:
-        """Ask every worker, and go on with what all of them say; one that is down makes the answer an error, not a
-        shorter list.
+        """Ask every worker, and go on with all their answers; one that is down makes the answer an error, not a shorter
+        list.
         """
         waiting = set(range(self._board.slots))
         values: list[Any] = []

@@ -1,4 +1,4 @@
-"""What must come in time: the first byte of a connection, its login, the rest of a request; and what waits for a time.
+"""Deadlines: for the first byte of a connection, its login, the rest of a request; and actions that wait for a time.
 
 A deadline is the same for all connections, so those that began first are over first: each is a queue, and a tick looks
 at its head. Nothing walks over all connections.

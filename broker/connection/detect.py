@@ -1,6 +1,6 @@
-"""A connection that has not said anything yet: its first byte tells what it speaks, and so what it becomes.
+"""A connection that has not sent anything yet: its first byte shows its protocol, and so the class that it becomes.
 
-One that cannot be taken (the node is full) hears so in its own protocol, or, when it stays silent, in a line.
+One that cannot be taken (the node is full) is refused in its own protocol, or, if it stays silent, in a line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BeginTLS = Callable[[socket.socket, str, Identity], Connection]
 
 NEEDS_TLS_TEXT = "this node takes connections from other machines over TLS only"
 
-DISCARD_BYTES = 16 << 10  # read at once of what comes after the end
+DISCARD_BYTES = 16 << 10  # read at once of input after the end
 
 
 class UndetectedConnection(Connection):
@@ -47,7 +47,7 @@ class UndetectedConnection(Connection):
         self.refused: tuple[Code, str] | None = None
 
     def readable(self) -> None:
-        """Look at the first byte, which whatever this becomes will read."""
+        """Look at the first byte, and leave it for the class that this becomes."""
         data = self._receive(*(DISCARD_BYTES, 0) if self.lingering_since_s else (1, socket.MSG_PEEK))
         if data is None:
             return
@@ -81,7 +81,7 @@ class UndetectedConnection(Connection):
             self.become(protocol)
 
     def become(self, protocol: str) -> ClientConnection:
-        """What this is from here on; it has read what there was."""
+        """Replace this by a client of the protocol, which has read the first bytes."""
         bare = self.tls is None and not self.identity.local
         if bare and self.services.settings.tls_required and self.refused is None:
             self.refused = Code.DENIED, NEEDS_TLS_TEXT
@@ -92,7 +92,7 @@ class UndetectedConnection(Connection):
         deadlines.forget(self)
         if client.must_log_in:
             deadlines.login.start(client, self.services.now_s)
-        self.closed = True  # whoever still holds this one has nothing to do with it any more
+        self.closed = True  # references to this one are of no use any more
         self.services.replace_client(client)
         if client.tls is not None and client.tls.unsent_bytes:
             client.block()
@@ -115,7 +115,7 @@ class UndetectedConnection(Connection):
         return self.sock
 
     def give_up(self) -> None:
-        """It has not shown what it speaks."""
+        """It has not shown its protocol."""
         if self.refused is not None and not self.closed:
             self.end_with(*self.refused)
 

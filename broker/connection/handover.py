@@ -1,7 +1,7 @@
-"""A connection as a value: what one worker must tell another so that the peer notices nothing.
+"""A connection as a value: the state that one worker sends to another so that the peer notices nothing.
 
 A slow subscriber in the middle of a chunk moves too: the chunk is made again from the place where it began, and `skip`
-says how much of it the peer has.
+is the part of it that the peer has.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def possible(connection: Connection) -> bool:
 
 def detach(connection: Connection) -> tuple[int, dict[str, Any]]:
     """Take a connection out of this worker: its descriptor, which is the caller's now, and its state for msgpack. One
-    that has said nothing yet has no more than who its peer is.
+    that has sent nothing yet has only the identity of its peer.
     """
     state: dict[str, Any] = {"peer": connection.peer, "identity": connection.identity.export_state()}
     if isinstance(connection, ClientConnection):
@@ -64,7 +64,7 @@ def _cursor_state(client: ClientConnection, cursor: Cursor) -> dict[str, Any]:
 
 
 def restore(client: ClientConnection, state: dict[str, Any]) -> None:
-    """Go on with a connection where its last worker left it."""
+    """Continue a connection in the state in which its last worker left it."""
     client.restore_state(state)
     client.created = state["created"]
     client.moved_s = client.services.now_s
@@ -85,7 +85,7 @@ def _restore_cursor(client: ClientConnection, state: dict[str, Any]) -> None:
         else:
             client.lose(key, name, seq, str(error))
         return
-    services.fanout.look(cursor.feed)  # what was sent of a chunk may lie beyond the end that was known here
+    services.fanout.look(cursor.feed)  # the sent part of a chunk may lie beyond the end known here
     cursor.offset, cursor.skip = state["offset"], state["skip"]
     cursor.cut = None if state["cut"] is None else tuple(state["cut"])
     cursor.until_seq, cursor.credit_bytes = state["until_seq"], state["credit_bytes"]

@@ -2,8 +2,8 @@
 
 The peers stand on a wheel of buckets, each under the tick at which it would have been silent for long enough. Traffic
 costs a connection one store (`life_s`) and never touches the wheel: a peer whose bucket comes up is looked at, and put
-further on by its age if it was alive meanwhile. So a peer is touched about once an interval, whatever it does, and a
-tick costs what is in its bucket, not what is connected.
+further on by its age if it was alive meanwhile. So a peer is touched about once an interval, with any traffic, and a
+tick costs as much as its bucket has peers, not as there are connections.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class HeartbeatPeer(Protocol):
 class TimerWheel:
     """Peers by the tick of `tick_s` seconds at which they are due; `slots` ticks and it comes round.
 
-    Nobody comes up late. Who is due more than a round ahead comes up early, and then says when it is due.
+    No peer comes up late. One that is due more than a round ahead comes up early, with its time in `due_s`.
     """
 
     __slots__ = ("_buckets", "_origin_s", "_slot_of", "_tick", "_tick_s")
@@ -48,7 +48,7 @@ class TimerWheel:
         return len(self._slot_of)
 
     def place(self, peer: HeartbeatPeer, due_s: float, ticks_later: int = 0) -> None:
-        """Put a peer under the first tick at or after `due_s`, or so many later; under one that is still to come."""
+        """Put a peer under the first tick at or after `due_s` that is still to come, or `ticks_later` after it."""
         slot_of, buckets, tick = self._slot_of, self._buckets, self._tick
         if peer in slot_of:
             self.discard(peer)
@@ -60,7 +60,7 @@ class TimerWheel:
         buckets[slot][peer] = due_s
 
     def discard(self, peer: HeartbeatPeer) -> None:
-        """Take a peer off; one that is not on the wheel is no error."""
+        """Take a peer off; one that is not on the wheel is ignored."""
         slot = self._slot_of.pop(peer, None)
         if slot is not None:
             del self._buckets[slot][peer]
@@ -68,8 +68,8 @@ class TimerWheel:
     def come_up(self, now_s: float) -> Iterator[tuple[HeartbeatPeer, float]]:
         """Take off, one by one, the peers whose tick has come; each with its `due_s`.
 
-        The next one is looked for when it is asked for: peers may be placed and discarded meanwhile, and whoever asks
-        for no more finds the others here at the next call.
+        The next one is looked for when it is asked for: peers may be placed and discarded meanwhile, and a caller that
+        stops early finds the others at the next call.
         """
         slots = len(self._buckets)
         last_tick = floor((now_s - self._origin_s) / self._tick_s)
@@ -86,8 +86,8 @@ class TimerWheel:
 
 
 class Heartbeats:
-    """Pings whoever was silent for `interval_s`, and again each interval, `unanswered_max` times in all; an interval
-    after the last ping the peer is dropped.
+    """Pings peers that were silent for `interval_s`, and again each interval, `unanswered_max` times in all; an
+    interval after the last ping the peer is dropped.
     """
 
     __slots__ = ("_interval_s", "_unanswered_max", "_wheel")
@@ -106,7 +106,7 @@ class Heartbeats:
         self._wheel.place(peer, peer.life_s + self._interval_s)
 
     def discard(self, peer: HeartbeatPeer) -> None:
-        """Forget a peer that has closed or left. One that is not here is no error."""
+        """Forget a peer that has closed or left. One that is not here is ignored."""
         self._wheel.discard(peer)
 
     def tick(self, now_s: float) -> int:

@@ -151,7 +151,7 @@ class LineClient(ClientConnection):
             self.services.note_answered(self)
 
     def _choke(self) -> None:
-        """Do no more of what was read while the peer has not read its answers: a few bytes can ask for very many."""
+        """Execute no more lines while the peer has not read its answers: a few bytes can ask for very many."""
         if not self.held_up and not (self.closed or self.lingering_since_s):
             self.choked = True
             self.hold_up()
@@ -168,7 +168,7 @@ class LineClient(ClientConnection):
 
     @property
     def strayed(self) -> bool:
-        """Whether it has sent something that is no command: such a peer may not be who it seems."""
+        """Whether it has sent anything but commands: such a peer may not be who it seems."""
         return self.codec.strayed
 
     def end_of_input(self) -> None:
@@ -211,7 +211,7 @@ class LineClient(ClientConnection):
         self.note_awaited()
 
     def answers_ready(self) -> None:
-        """Some pending answer was filled: move on what is now in front."""
+        """Some pending answer was filled: send those that are ready in front."""
         row = self.answers
         while row and (text := row[0].text) is not None:
             pending = row.popleft()

@@ -1,4 +1,4 @@
-"""Logging in, on any door: what was shown is checked, failures are delayed, counted and logged.
+"""Logging in, on any door: credentials are checked, failures are delayed, counted and logged.
 
 A token costs one quick hash, SCRAM three; a password that is itself sent is hashed by a helper thread. A failed login
 is answered FAILED_S later with one text for every reason, and ends the connection, which is not read until then.
@@ -64,7 +64,7 @@ class Logins:
         """Whether a login has not been answered yet, for which the loop must not rest long."""
         return bool(self._failed or self._checks)
 
-    # --- what was shown ---------------------------------------------------------------------------------------------
+    # --- credentials --------------------------------------------------------------------------------------------------
 
     def with_secret(self, client: ClientConnection, name: str, secret: str, done: Callable[[], None]) -> None:
         """Log in with a token, or with a password. `done` is called once it has worked; until then the client waits."""

@@ -1,4 +1,4 @@
-"""Connections move to where their streams live.
+"""Connections move to the workers that own their streams.
 
 A connection that subscribes to a stream of a sibling, or whose publishes go mostly to one sibling (the router keeps
 count) is handed over to it, between two answers and unseen by the peer: from then on its messages need no hop.
@@ -15,8 +15,8 @@ from tailrace.broker.process.scoreboard import STATE_READY, Board
 from tailrace.broker.routing.link_table import LinkTable
 from tailrace.broker.services import Services
 
-STAY_S = 10.0  # how long a connection stays where it was moved to, at least
-FEW_SUBSCRIBERS = 4  # of one stream on one worker: so many move to its owner
+STAY_S = 10.0  # how long a connection that was moved stays there, at least
+FEW_SUBSCRIBERS = 4  # of one stream on one worker: up to this number move to its owner
 PATIENCE_S = 1.0  # how long one that is to move may wait for its answers, not read meanwhile
 SKEW_CONNECTIONS = 256  # a sibling with this many more than twice our connections gets no more by this way
 
@@ -34,7 +34,7 @@ class Migrations:
         return len(self._waiting)
 
     def consider(self, client: ClientConnection, slot: int) -> None:
-        """A client's window says that it belongs to `slot`: pause it, so that it moves when it is answered."""
+        """By a client's window it belongs to `slot`: pause it, so that it moves when it is answered."""
         services = self._services
         target = self._board.slot(slot)
         if not services.settings.affinity or client.lingering_since_s or services.now_s - client.moved_s < STAY_S:
@@ -59,7 +59,7 @@ class Migrations:
             self.consider(client, self._services.router.slot_of(feed.name))
 
     def step(self) -> None:
-        """Once a turn: hand over whom nothing holds back any more."""
+        """Once a turn: hand over the connections that nothing holds back any more."""
         services = self._services
         for client, (slot, until_s) in list(self._waiting.items()):
             route = self._links.routes.get(slot)

@@ -16,7 +16,7 @@ DISCARD_BYTES = 16 << 10
 
 
 class ProxiedConnection(Connection):
-    """`on_client` gets the socket and the client's HOST:PORT, or the proxy's own where there is no client."""
+    """`on_client` gets the socket and the client's HOST:PORT, or the proxy's own if it has no client."""
 
     __slots__ = ("_on_client", "_preamble")
 

@@ -40,7 +40,7 @@ _IN: Final = select.EPOLLIN
 
 
 class SinglePublisher(Asker, PublishingClient, Protocol):
-    """What is needed here of a binary connection."""
+    """The parts of a binary connection that are needed here."""
 
     blocked: bool
     closed: bool
@@ -150,11 +150,11 @@ class Singles:
         return bool(self._answers)
 
     def add(self, client: SinglePublisher) -> None:
-        """What it sends next is likely to be a single publish. It is a plain connection, and no node's."""
+        """Its next request is likely to be a single publish. It is a plain connection, and its peer is not a node."""
         self._publishers[client.fd] = client
 
     def discard(self, client: SinglePublisher) -> None:
-        """It is closed, or leaves this worker. One that was never added is no error."""
+        """It is closed, or leaves this worker. One that was never added is ignored."""
         self._publishers.pop(client.fd, None)
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ class Singles:
                 client.outcome_known()
 
     def answer(self) -> None:
-        """Send the answers of this turn, at once where nothing else is to be sent before."""
+        """Send the answers of this turn, at once if nothing else is to be sent before."""
         clients, self._answered = self._answered, []
         answers, self._answers = b"".join(self._answers), []
         fds: list[int] = []

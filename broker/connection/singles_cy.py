@@ -76,9 +76,9 @@ def receive(
     That is a whole envelope and no byte more, for one stream by a handle that `handles` (of the same place) has, with
     an ack up to ACK_MAX and a valid frame that no producer has numbered, of at most `max_message_bytes` of metadata and
     payload. It is added to the groups of its ack by the name of its stream. A socket with nothing to read is passed
-    over. Returns (the place of the socket at which this stopped, what its read gave, the bytes of the reads before).
-    What was read there is at the beginning of the buffer; 0 is the end of its input, FAILED an error. The place is
-    len(fds) when all of them were read.
+    over. Returns (the place of the socket at which this stopped, the result of its read, the bytes of the reads
+    before). The bytes read there are at the beginning of the buffer; 0 is the end of its input, FAILED an error. The
+    place is len(fds) when all of them were read.
     """
     if cython.compiled:
         return _receive_pointers(fds, limits, handles, buffer, max_message_bytes, groups)

@@ -1,9 +1,9 @@
-"""The chunks that several subscribers may ask for, by the place where they begin; the oldest go first.
+"""The chunks that several subscribers may ask for, by their place; the oldest go first.
 
-What is dropped here can be made again from the log. So no more is needed than the order in which chunks came: whoever
-is near the end of a stream asks for new ones, and who is far behind asks for each once. For the same reason a chunk is
-dropped a second or two after it was made, also where there is room: else an idle cache fills up over hours with chunks
-that nobody asks for again.
+Dropped chunks can be made again from the log. So only the order in which chunks came is needed: subscribers near the
+end of a stream ask for new ones, and those far behind ask for each once. For the same reason a chunk is dropped a
+second or two after it was made, also with room left: else an idle cache fills up over hours with chunks that nobody
+asks for again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ChunkKey = tuple[bytes, int]  # stream, seq of the first message
 class CachedChunk(Protocol):
     @property
     def held_bytes(self) -> int:
-        """What of it is in memory."""
+        """Its bytes in memory."""
 
 
 AnyCachedChunk = TypeVar("AnyCachedChunk", bound=CachedChunk)

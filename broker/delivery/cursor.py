@@ -1,4 +1,4 @@
-"""What fan-out moves: cursors, the feeds they read, and what it needs of a client and of its protocol."""
+"""The parts of fan-out: cursors, the feeds they read, and its interfaces to a client and its protocol."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Protocol
 from tailrace.broker.process.metrics import Traffic
 from tailrace.protocol.errors import Code
 
-NEVER_SEQ = sys.maxsize  # where a subscription ends that has no end
+NEVER_SEQ = sys.maxsize  # the end of a subscription that goes on for ever
 
 
 class Park(StrEnum):
-    """Where a cursor is, and so what it waits for."""
+    """The place of a cursor, and so the event that it waits for."""
 
     CAUGHT_UP = "caught_up"  # for the stream to grow
     TURN = "turn"  # for its turn among the runnable
@@ -45,16 +45,16 @@ class Delivery(Protocol):
     """The chunks of one protocol: in which form messages go out. One a worker and protocol."""
 
     def chunk(self, cursor: Cursor) -> DeliveryChunk:
-        """What comes next for a cursor that is behind, or the chunk it is in the middle of.
+        """The next chunk for a cursor that is behind, or the one it is in the middle of.
 
         Raises Trimmed when the place is gone, StreamDamaged when it cannot be right, StorageError, OSError.
         """
 
     def rest(self, cursor: Cursor, chunk: Any) -> tuple[bytes, int, int]:
-        """What must still go out before anything else can, how many messages the peer then has of the chunk, and the
-        seq to continue at.
+        """The bytes that must go out before any others, how many messages the peer then has of the chunk, and the seq
+        to continue at.
 
-        Raises StorageError, OSError where it cannot be had any more.
+        Raises StorageError, OSError if they cannot be read any more.
         """
 
 
@@ -87,8 +87,8 @@ class Subscriber(Protocol):
         """Messages from the cursor's place to `first_seq` are gone; it goes on there."""
 
     def subscription_ended(self, cursor: Cursor, code: Code | None, text: str) -> None:
-        """Fan-out has ended a subscription: at its end (no code), or since it cannot go on. Where a chunk is half out
-        nothing sensible can follow it.
+        """Fan-out has ended a subscription: at its end (no code), or since it cannot go on. Nothing sensible can follow
+        half a chunk.
         """
 
 
@@ -118,8 +118,8 @@ class Feed:
 class Cursor:
     """A subscription's place: the seq of the next message, its frame's offset, and how much of its chunk was sent.
 
-    key: what the client knows the subscription by; until_seq: its end; credit_bytes: what may still be sent of it, or
-    None; cut: where the chunk ends that is half out, for a delivery that could not tell it again; topics: the filter
+    key: the client's name for the subscription; until_seq: its end; credit_bytes: how much may still be sent of it, or
+    None; cut: the end of the chunk that is half out, for a delivery that could not find it again; topics: the filter
     for the topics of its messages, empty without one.
     """
 

@@ -40,7 +40,7 @@ class FanOut:
         self.runnable: deque[Subscriber] = deque()
         self.blocked: dict[Subscriber, None] = {}  # kept by the clients themselves
         self.starved: dict[Cursor, None] = {}  # without credit
-        self.fresh: dict[bytes, Growth] = {}  # what this worker has appended in this turn
+        self.fresh: dict[bytes, Growth] = {}  # appended by this worker in this turn
         self._readers = readers
         self._to_look_at: list[bytes] = []
         self._serving: Subscriber | None = None  # in no list while it has its turn
@@ -74,7 +74,7 @@ class FanOut:
         return Cursor(client, feed, seq, key)
 
     def start(self, cursor: Cursor) -> None:
-        """Let a cursor move: its client has been told that it is subscribed."""
+        """Let a cursor move: its client has the answer to its subscription."""
         if cursor.done:
             return
         self.look(cursor.feed)
@@ -118,13 +118,13 @@ class FanOut:
             self._wake(feed, end_seq)
 
     def appended(self, name: bytes, growth: Growth) -> None:
-        """This worker has just appended to a stream: what is still in memory need not be read for who waits for it."""
+        """This worker has just appended to a stream: readers that wait for these frames get them from memory."""
         if name in self.feeds:
             self.fresh[name] = growth
             self.grew(name, growth.next_seq, growth.end_offset)
 
     def look(self, feed: Feed) -> None:
-        """Read the committed end from the file: the truth, whatever notes were lost or late."""
+        """Read the committed end from the file: it is right even if notes were lost or late."""
         try:
             end_seq = self._readers.get(feed.name).next_seq()
         except StreamCut as cut:
@@ -160,7 +160,7 @@ class FanOut:
                 runnable.append(client)
 
     def _place(self, cursor: Cursor) -> None:
-        """Park a cursor between two chunks where it belongs."""
+        """Park a cursor between two chunks in its place."""
         if cursor.seq >= cursor.until_seq:
             self.end(cursor)
             cursor.client.subscription_ended(cursor, None, "")
@@ -277,7 +277,7 @@ class FanOut:
             client.flush_answers()
 
     def _chunk(self, cursor: Cursor) -> DeliveryChunk | None:
-        """What comes next for a cursor; None when it cannot go on there (its client has then been told)."""
+        """The next chunk for a cursor; None when it cannot go on there (its client has then been notified)."""
         feed = cursor.feed
         try:
             if feed.end_offset_seq != feed.end_seq:
@@ -300,11 +300,11 @@ class FanOut:
             self.give_up(cursor, Code.UNAVAILABLE, f"cannot read the stream: {error}")
         return None
 
-    # --- what was set aside -----------------------------------------------------------------------------------------
+    # --- messages set aside -------------------------------------------------------------------------------------------
 
     def cut(self, name: bytes, seq: int) -> None:
         """A stream's messages from `seq` on (0: nobody knows from where on) have been set aside, and others may have
-        come in their stead. Whoever has got some of them hears it, and goes on no more.
+        come in their stead. Subscribers that have got some of them are notified, and do not continue.
         """
         self._readers.forget(name)
         self.fresh.pop(name, None)
@@ -343,7 +343,7 @@ class FanOut:
             cursor.client.subscription_ended(cursor, Code.DIVERGED, diverged_text(seq))
 
     def _diverge(self, cursor: Cursor, seq: int) -> None:
-        cursor.seq = seq  # where its reader is to go on
+        cursor.seq = seq  # its reader may continue here
         self.give_up(cursor, Code.DIVERGED, diverged_text(seq))
 
     def _cut_while_served(self, cursor: Cursor, seq: int) -> None:
@@ -355,14 +355,14 @@ class FanOut:
             if not cursor.done:
                 self._place(cursor)
 
-    # --- what was trimmed while it was sent -------------------------------------------------------------------------
+    # --- messages trimmed while they were sent ------------------------------------------------------------------------
 
     def keep_cut_messages(self) -> None:
         """See to those who are in the middle of a chunk that was trimmed. Call it well within the grace period.
 
         Once the space is given back the chunk cannot be made again. So the rest of the message that is half out (of the
-        chunk, where its length was announced) is kept, the one thing that a reader ever costs in memory, and behind it
-        the reader is told what it misses.
+        chunk, if its length was announced) is kept, the one thing that a reader ever costs in memory, and behind it
+        goes a notice of the messages that it misses.
         """
         for client in self.behind():
             cursor = client.current
@@ -373,7 +373,7 @@ class FanOut:
         try:
             return cursor.seq < self._readers.get(cursor.feed.name).first_seq()
         except (StorageError, OSError):
-            return False  # it is met, and told, where the cursor is served
+            return False  # serving the cursor meets it, and notifies its client
 
     def _keep_cut_message(self, client: Subscriber, cursor: Cursor) -> None:
         chunk = self._chunk(cursor)
@@ -408,7 +408,7 @@ class FanOut:
         self._place(cursor)
 
     def give_up(self, cursor: Cursor, code: Code, text: str) -> None:
-        """End a subscription that cannot go on. Where a chunk is half out, the connection ends with it."""
+        """End a subscription that cannot go on. If a chunk is half out, the connection ends with it."""
         if cursor.client.current is cursor:
             cursor.client.current = None
         self.end(cursor)

@@ -1,9 +1,9 @@
 """Chunks of a stream in the form a binary subscriber gets them: the very frames of the log, behind one small head.
 
-What many subscribers want at about the same time, and any small chunk, is read once, or taken from what was just
-appended, and goes from memory to all of them: it is in the processor's cache then. Any other chunk is a place in the
-file: `sendfile` moves it, and its bytes never come here. What is kept of a chunk that a slow subscriber is in the
-middle of is where it ends: the file has the rest.
+A chunk that many subscribers want at about the same time, and any small one, is read once, or taken from the frames
+just appended, and goes from memory to all of them: it is in the processor's cache then. Any other chunk is a place in
+the file: `sendfile` moves it, and its bytes never come here. Of a chunk that a slow subscriber is in the middle of only
+its end is kept: the file has the rest.
 
 Chunks end where the file has multiples of their size, as nearly as messages allow, so that subscribers at different
 places soon want the same ones.
@@ -27,7 +27,7 @@ from tailrace.shard.leaves import load
 from tailrace.shard.reader import StreamReader
 
 SENDFILE_MIN_BYTES = 64 << 10  # below this, one sendmsg from memory costs less than a head and a sendfile
-SHARED_SUBSCRIBERS = 8  # so many of a stream share what they are sent,
+SHARED_SUBSCRIBERS = 8  # this many of a stream share their chunks,
 NEAR_BYTES = 4 << 20  # those that are no further behind than this
 CHUNKS_AT_ONCE = 4  # of `chunk_bytes` in one of ours: frames cost nothing to make, so their chunks may be larger
 
@@ -38,7 +38,7 @@ ChunkFrames = bytes | bytearray | memoryview
 
 
 class FrameChunk(NamedTuple):
-    """Frames from `offset` on, `size` bytes of them; `frames` is them, or None where the file is to be sent.
+    """Frames from `offset` on, `size` bytes of them; `frames` is them, or None if the file is to be sent.
 
     nbytes: what goes out, the head included.
     """
@@ -69,7 +69,7 @@ class FrameChunks:
         self.cache: ChunkCache[FrameChunk] = ChunkCache(cache_bytes)
 
     def chunk(self, cursor: Cursor) -> FrameChunk:
-        """What comes next for a cursor that is behind, or the chunk that it is in the middle of.
+        """The next chunk for a cursor that is behind, or the one that it is in the middle of.
 
         Raises Trimmed when the place is gone, StreamDamaged, OSError.
         """

@@ -42,7 +42,7 @@ class StreamReaders:
         return self._directory.shard_path(shard_of(name, self._directory.shards))
 
     def is_gone(self, name: bytes) -> bool:
-        """Whether there is no such stream any more, not even one whose end is being set aside."""
+        """Whether the stream is gone, and is not just having its end set aside."""
         return not os.path.exists(stream_paths(self.path(name), name.decode()).content_file)
 
     def forget(self, name: bytes) -> None:

@@ -1,8 +1,8 @@
 """Making a subscription, in either protocol: see that the stream is there, find its place, put a cursor there.
 
-Reading makes no stream. A subscription that waits is placed at the beginning of a stream that does not exist yet.
-The owner of the stream is asked if need be: whether it exists, to open it first after a crash of the machine, and where
-it ends for a subscription to what comes next, behind all that this connection published before.
+Reading makes no stream. A subscription that waits is placed at the beginning of a stream that does not exist yet. The
+owner of the stream is asked if need be: whether it exists, to open it first after a crash of the machine, and for its
+end, if the subscription begins with new messages, behind all that this connection published before.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ABSENT = -1  # as the end of a stream: it does not exist yet, and the subscripti
 
 
 class SubscribeRequest(Protocol):
-    """What both protocols' Subscribe say."""
+    """The parameters of a subscription in both protocols."""
 
     @property
     def stream(self) -> bytes: ...
@@ -104,7 +104,7 @@ class Subscriptions:
         return cursor
 
     def start(self, client: ClientConnection, cursor: Cursor) -> None:
-        """The client has been told: let the cursor move."""
+        """The client has its answer: let the cursor move."""
         self._services.fanout.start(cursor)
         if not cursor.done:
             self._on_started(client, cursor.feed)
@@ -117,12 +117,12 @@ class Subscriptions:
         except (StreamMissing, StreamDamaged):
             return False  # its owner knows whether it exists, and takes up what a loss of power has left of it
         except (StorageError, OSError):
-            return True  # let the subscription meet it, and say what it is
+            return True  # the subscription meets the fault, and reports it
 
 
 @contextmanager
 def storage_refusals(name: bytes) -> Iterator[None]:
-    """What storage raises in this block of reading a stream becomes the Refused that its subscriber is told."""
+    """An error of storage in this block of reading a stream becomes the Refused for its subscriber."""
     try:
         yield
     except StreamDamaged as damage:
@@ -132,9 +132,9 @@ def storage_refusals(name: bytes) -> Iterator[None]:
 
 
 def first_seq_of(reader: StreamReader, wanted: SubscribeRequest, end_seq: int) -> int:
-    """The seq of the first message a subscription gets: never before what is kept, nor after the end.
+    """The seq of the first message a subscription gets: never before the first kept one, nor after the end.
 
-    `end_seq` is the end that the owner told, after it had done what this connection published before.
+    `end_seq` is the end by the owner's answer, after it had done all earlier publishes of this connection.
     """
     start = wanted.start
     if start.kind == "new":

@@ -1,8 +1,8 @@
 """Chunks of a stream in the form a text subscriber gets them, made once and shared.
 
-A rendering is a pure function of the stream's frames and of where it begins, so one that was dropped from the cache in
-the middle of being sent can be made again: what a slow subscriber holds is a number (how much of it was sent), never
-the bytes. That keeps memory flat whatever the subscribers do.
+A rendering is a pure function of the stream's frames and of its beginning, so one that was dropped from the cache in
+the middle of being sent can be made again: a slow subscriber holds a number (how much of it was sent), never the bytes.
+That keeps memory flat with any subscribers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TextChunk(NamedTuple):
 
 
 def message_ends(text: bytes) -> list[int]:
-    """Where each message of a rendering ends, its line end included."""
+    """The end of each message of a rendering, with its line end."""
     ends = []
     end = 0
     while end < len(text):
@@ -55,7 +55,7 @@ def message_ends(text: bytes) -> list[int]:
 class TextChunks:
     """Makes renderings and keeps the latest `cache_bytes` of them: the delivery of the line protocol.
 
-    `fresh` is what this worker has appended in this turn: it need not be read from the file, nor checked.
+    `fresh` has the frames that this worker has appended in this turn: they need not be read from the file, nor checked.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class TextChunks:
         self._buffer = memoryview(bytearray(chunk_bytes))
 
     def chunk(self, cursor: Cursor) -> TextChunk:
-        """What comes next for a cursor that is behind; again the same while it is in the middle of it.
+        """The next rendering for a cursor that is behind; the same again while it is in the middle of it.
 
         Raises Trimmed when the place is gone, StreamDamaged when its frame is not whole and right, OSError.
         """
@@ -130,7 +130,7 @@ class TextChunks:
         return TextChunk(text, seq + frames, offset + used, len(text))
 
     def _read(self, name: bytes, offset: int, end_offset: int) -> tuple[memoryview, int]:
-        """A chunk of content from `offset`, or, where one frame is larger than a chunk, that frame."""
+        """A chunk of content from `offset`, or that frame if one frame is larger than a chunk."""
         reader = self._readers.get(name)
         room = end_offset - offset
         buffer = self._buffer

@@ -1,4 +1,4 @@
-"""What comes next for a subscription with a topic filter: the log is scanned, a piece of bounded size at a time."""
+"""The next chunk for a subscription with a topic filter: the log is scanned, a piece of bounded size at a time."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Picker:
         return PickedFrames(frames, messages, cursor.seq + passed, cursor.offset + used)
 
     def _read(self, name: bytes, offset: int, end_offset: int) -> tuple[memoryview, int]:
-        """A piece of content from `offset`, or, where one frame is larger than a piece, that frame."""
+        """A piece of content from `offset`, or that frame if one frame is larger than a piece."""
         reader = self._readers.get(name)
         buffer, room = self._buffer, end_offset - offset
         count = reader.read_into(buffer[: min(room, SCAN_BYTES)], offset)
