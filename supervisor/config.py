@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,12 @@ from tailrace.broker.access.users import User
 from tailrace.broker.process.setting_specs import Kind, Spec, spec_of
 from tailrace.broker.process.settings import USERS_FILE, Settings, SlaveRule, StreamPolicy, described_fields
 from tailrace.broker.replication.roles.rules import covers
+from tailrace.broker.topics.rules import TopicRule
 from tailrace.shard.files import read_small
 from tailrace.supervisor.config_lines import Lines
 from tailrace.supervisor.config_relations import find_conflicts
 from tailrace.supervisor.config_rules import RULE_SECTION, RULES_MAX, parse_rule
+from tailrace.supervisor.config_topics import TOPIC_RULES_MAX, TOPICS_SECTION, parse_topic_rule
 from tailrace.supervisor.config_values import WrongValue, parse_value, show, suggest
 from tailrace.supervisor.secret_file import SecretFileError, read_secret
 from tailrace.supervisor.user_file import UserFileError, read_users
@@ -124,6 +126,7 @@ class _ValueCollector:
         self._streams: list[StreamPolicy] = []
         self._slaves: list[SlaveRule] = []
         self._rules: list[AccessRule] = []
+        self._topics: list[TopicRule] = []
         self._sections: dict[str, dict[str, Field[Any]]] = {}
         for each in described_fields():
             spec = spec_of(each)
@@ -134,7 +137,9 @@ class _ValueCollector:
     def read_tables(self, tables: dict[str, Any]) -> None:
         for name, table in tables.items():
             if name == RULE_SECTION:
-                self._read_rules(table)
+                self._read_rules(name, table, RULES_MAX, self._add_rule)
+            elif name == TOPICS_SECTION:
+                self._read_rules(name, table, TOPIC_RULES_MAX, self._add_topic_rule)
             elif name in REPEATED:
                 self._read_repeated(name, table)
             elif name not in self._sections:
@@ -156,18 +161,24 @@ class _ValueCollector:
                 self._values[known[key].name] = value
                 self._places[known[key].name] = (self._place(line), line or 0)
 
-    def _read_rules(self, tables: object) -> None:
+    def _read_rules(self, section: str, tables: object, most: int, add: Callable[[dict[str, Any]], None]) -> None:
         if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
-            self._fault(self._lines.section(RULE_SECTION), f"[{RULE_SECTION}] must be written [[{RULE_SECTION}]]")
-        elif len(tables) > RULES_MAX:
-            text = f"{len(tables):,} [[{RULE_SECTION}]] sections; at most {RULES_MAX:,} are allowed"
-            self._fault(self._lines.section(RULE_SECTION, RULES_MAX), text)
+            self._fault(self._lines.section(section), f"[{section}] must be written [[{section}]]")
+        elif len(tables) > most:
+            text = f"{len(tables):,} [[{section}]] sections; at most {most:,} are allowed"
+            self._fault(self._lines.section(section, most), text)
         else:
             for occurrence, table in enumerate(tables):
                 try:
-                    self._rules.append(parse_rule(table))
+                    add(table)
                 except WrongValue as wrong:
-                    self._fault(self._lines.section(RULE_SECTION, occurrence), f"[[{RULE_SECTION}]] {wrong}")
+                    self._fault(self._lines.section(section, occurrence), f"[[{section}]] {wrong}")
+
+    def _add_rule(self, table: dict[str, Any]) -> None:
+        self._rules.append(parse_rule(table))
+
+    def _add_topic_rule(self, table: dict[str, Any]) -> None:
+        self._topics.append(parse_topic_rule(self._topics, table))
 
     def _read_repeated(self, section: str, tables: object) -> None:
         if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
@@ -249,6 +260,7 @@ class _ValueCollector:
             slaves=tuple(self._slaves),
             users=users,
             rules=tuple(self._rules),
+            topics=tuple(self._topics),
             replication_password=password,
         )
         for names, text in find_conflicts(settings):
@@ -315,7 +327,10 @@ class _ValueCollector:
         return _did_you_mean(key, list(self._sections[section]) if section else self._section_names())
 
     def _section_names(self) -> list[str]:
-        return [*(f"[{name}]" for name in self._sections), *(f"[[{name}]]" for name in (*REPEATED, RULE_SECTION))]
+        return [
+            *(f"[{name}]" for name in self._sections),
+            *(f"[[{name}]]" for name in (*REPEATED, RULE_SECTION, TOPICS_SECTION)),
+        ]
 
     def _fault(self, line: int | None, text: str) -> None:
         self._faults.append(ConfigFault(self._place(line), text, line or 0))

@@ -55,6 +55,19 @@ _SLAVE_OPENING = """\
 #
 """
 
+_TOPICS = """\
+# Names that are topics of a stream, which holds many of them, and so cost no files of their own. As many [[topics]]
+# sections as needed; the first whose filter matches a name holds, and a name that none matches is a stream of its own.
+# A filter is as in MQTT: + is any one level, a last # any number of further ones. In stream, {1} is the first level
+# of the name, and {hash:16} a number from 0 to 15 that the name gives. For example, the stream `sensors` has the topics
+# sensors/7/temp and sensors/8/temp, and so with every other name that has a `/`:
+#
+#   [[topics]]
+#   filter = "#"
+#   stream = "{1}"
+#
+"""
+
 _SECTION_TITLES = {
     "node": "The node and its data.",
     "listen": "Address for clients.",
@@ -82,6 +95,7 @@ def render_example() -> str:
     parts.extend(_entry(spec_of(each), each) for each in fields(StreamPolicy))
     parts.append(f"\n{_SLAVE_OPENING}#[[slave]]\n")
     parts.extend(_entry(spec_of(each), each) for each in fields(SlaveRule))
+    parts.append(f"\n{_TOPICS}")
     return "".join(parts)
 
 

@@ -22,6 +22,7 @@ from tailrace.broker.access.rules import AccessRule
 from tailrace.broker.access.users import User
 from tailrace.broker.process.fair_limits import FairLimits
 from tailrace.broker.process.setting_specs import DAY_S, GIB, HOUR_S, KIB, MIB, YEAR_S, Kind, setting, spec_of
+from tailrace.broker.topics.rules import TopicRule
 from tailrace.shard.frame import MAX_FRAME_BYTES
 from tailrace.shard.names import CURSOR_PREFIX
 
@@ -576,6 +577,7 @@ class Settings(FairLimits):
     slaves: tuple[SlaveRule, ...] = ()
     users: tuple[User, ...] | None = None  # None: without a file of users
     rules: tuple[AccessRule, ...] = ()
+    topics: tuple[TopicRule, ...] = ()
     replication_password: str = field(default="", repr=False)  # the content of the file
 
     def policy(self, name: str) -> StreamPolicy:
@@ -592,6 +594,6 @@ class Settings(FairLimits):
 
 
 def described_fields() -> tuple[Field[Any], ...]:
-    """The fields of `Settings` that are keys of the file, in its order: all but [[stream]] and [[slave]]."""
+    """The fields of `Settings` that are keys of the file, in its order: all but [[stream]] and its like."""
     described = [each for each in fields(Settings) if "spec" in each.metadata]
     return tuple(sorted(described, key=lambda each: SECTIONS.index(spec_of(each).section)))

@@ -1,0 +1,257 @@
+"""In which stream a name lies: the [[topics]] sections, a pure function of the configuration.
+
+The first section whose filter matches a name places it as a topic in a stream; a name that none matches is a stream of
+its own. Names that begin with `$`, and companions of streams, are never placed.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from tailrace.protocol.topics import ANY_LEVELS, ONE_LEVEL, SEPARATOR, filter_fault, has_wildcards
+from tailrace.shard.names import base_of, is_reserved, name_bytes_valid, new_name_fault
+
+OTHER_STREAM: Final = b"topics"
+"""Holds the topics for which a rule gives no valid name of a stream, and those that cannot name one themselves."""
+HASH_MAX: Final = 1_024
+"""Streams among which one rule spreads its topics."""
+PLACES_KEPT: Final = 16_384
+"""Names whose place is remembered, by each worker."""
+
+_FIELD = re.compile(r"\{(?:([1-9][0-9]{0,2})|hash:([1-9][0-9]{0,3}))\}")
+
+
+class WrongTemplate(ValueError):
+    """The text gives the reason."""
+
+
+class Placed(NamedTuple):
+    """The stream in which a name lies, and its topic there; the topic is empty if the name is the stream's own."""
+
+    stream: bytes
+    topic: bytes
+
+
+class _Field(NamedTuple):
+    """A field of a template: the number of a level, or else the number of streams for a hash of the topic."""
+
+    level: int
+    hashes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRule:
+    """One section. `stream` may have fields: `{1}` is the first level of the topic, `{hash:16}` a number below 16."""
+
+    topics: str
+    stream: str
+
+
+class TopicRules:
+    """Finds the stream of a name, and the streams in which what a filter matches may lie."""
+
+    def __init__(self, rules: Iterable[TopicRule] = ()) -> None:
+        self._rules = tuple(_ParsedRule(rule) for rule in rules)
+        self.place = lru_cache(PLACES_KEPT)(self._place) if self._rules else _place_alone
+        """`place(name)`: where a name lies that is valid as a stream's or as a topic's."""
+
+    def __bool__(self) -> bool:
+        return bool(self._rules)
+
+    def streams_of(self, topic_filter: bytes) -> bytes | None:
+        """The one stream in which everything lies that a valid filter matches; None if there may be several:
+        `may_hold` finds them.
+        """
+        if not has_wildcards(topic_filter):
+            return self.place(topic_filter).stream
+        levels = topic_filter.split(SEPARATOR)
+        for rule in () if is_reserved(topic_filter) else self._rules:
+            if _overlap(rule.levels, levels):
+                return rule.only_stream(levels) if _covers(rule.levels, levels) else None
+        return None
+
+    def may_hold(self, stream: bytes, topic_filter: bytes) -> bool:
+        """Whether a message whose name the filter matches may lie in this stream."""
+        levels = topic_filter.split(SEPARATOR)
+        if stream == OTHER_STREAM:
+            return True
+        if is_reserved(stream) and levels[0] in (ONE_LEVEL, ANY_LEVELS):
+            return False
+        if _covers(levels, stream.split(SEPARATOR)) and self.place(stream).stream == stream:
+            return True
+        return any(_overlap(held, levels) for held in self._held_filters(stream))
+
+    def prefixes_of(self, stream: bytes) -> tuple[bytes, ...]:
+        """How the names of all topics begin that the rules place in this stream."""
+        if stream == OTHER_STREAM and self._rules:
+            return (b"",)
+        return tuple(_literal_prefix(held) for held in self._held_filters(stream))
+
+    def _held_filters(self, stream: bytes) -> list[list[bytes]]:
+        """Filters, by level, which together match every topic that the rules place in the stream."""
+        return [held for rule in self._rules if (held := rule.narrowed_to(stream)) is not None]
+
+    def _place(self, name: bytes) -> Placed:
+        if not _is_placeable(name):
+            return Placed(name, b"")
+        levels = name.split(SEPARATOR)
+        for rule in self._rules:
+            if _covers(rule.levels, levels):
+                stream = rule.stream_of(name)
+                return Placed(stream, b"" if stream == name else name)
+        return _place_alone(name)
+
+
+class _ParsedRule:
+    """A rule whose texts have been checked."""
+
+    def __init__(self, rule: TopicRule) -> None:
+        self.levels = rule.topics.encode().split(SEPARATOR)
+        self._parts = _parse_template(rule.stream)
+        self._fields = [part for part in self._parts if isinstance(part, _Field)]
+        self._pattern = re.compile(b"".join(map(_pattern_of, self._parts)))
+
+    def stream_of(self, topic: bytes) -> bytes:
+        levels = topic.split(SEPARATOR)
+        stream = b"".join(part if isinstance(part, bytes) else _value(part, topic, levels) for part in self._parts)
+        return stream if _is_stream_name(stream) else OTHER_STREAM
+
+    def only_stream(self, levels: list[bytes]) -> bytes | None:
+        """The stream of all topics that a filter matches, which this rule's filter covers; None if there may be
+        several.
+        """
+        for field in self._fields:
+            given = levels[: field.level]
+            if field.hashes or len(given) < field.level or given[-1] == ONE_LEVEL or ANY_LEVELS in given:
+                return None
+        parts = [part if isinstance(part, bytes) else levels[part.level - 1] for part in self._parts]
+        stream = b"".join(parts)
+        return stream if _is_stream_name(stream) else OTHER_STREAM
+
+    def narrowed_to(self, stream: bytes) -> list[bytes] | None:
+        """This rule's filter, narrowed to the topics that it may place in a stream; or None."""
+        found = self._pattern.fullmatch(stream)
+        if found is None:
+            return None
+        if len(self._fields) != 1 or self._fields[0].hashes:  # what stands for a field would not be certain
+            return self.levels
+        return _with_level(self.levels, self._fields[0].level, found[1])
+
+
+def template_fault(rule: TopicRule) -> str:
+    """Why the template of a rule with a valid filter cannot be used; "" if it can."""
+    try:
+        parts = _parse_template(rule.stream)
+    except WrongTemplate as wrong:
+        return str(wrong)
+    levels = rule.topics.encode().split(SEPARATOR)
+    for part in parts:
+        if isinstance(part, _Field) and part.level > len(levels) and ANY_LEVELS not in levels:
+            return f"{{{part.level}}} is a level that no topic of {rule.topics} has"
+        if isinstance(part, _Field) and part.hashes > HASH_MAX:
+            return f"{{hash:{part.hashes}}} is too many streams: at most {HASH_MAX}"
+    example = b"".join(part if isinstance(part, bytes) else b"1" for part in parts)
+    return "" if _is_stream_name(example) else f"{rule.stream} is not the name of a new stream"
+
+
+def is_filter(name: bytes) -> bool:
+    """Whether a name is a topic filter with a wildcard: it has a level `+`, or ends in a level `#`."""
+    if ONE_LEVEL not in name and ANY_LEVELS not in name:
+        return False
+    levels = name.split(SEPARATOR)
+    return (ONE_LEVEL in levels or levels[-1] == ANY_LEVELS) and not filter_fault(name)
+
+
+def shadowing_filter(earlier: Iterable[TopicRule], rule: TopicRule) -> str:
+    """The filter of an earlier rule that covers the filter of this rule, or ""."""
+    levels = rule.topics.encode().split(SEPARATOR)
+    covering = (each.topics for each in earlier if _covers(each.topics.encode().split(SEPARATOR), levels))
+    return next(covering, "")
+
+
+def literal_prefix(topic_filter: bytes) -> bytes:
+    """What every topic begins with that a filter matches, but for the one that a last level `#` leaves out."""
+    return _literal_prefix(topic_filter.split(SEPARATOR))
+
+
+def _place_alone(name: bytes) -> Placed:
+    """Without a rule: every name of a stream is one."""
+    return Placed(name, b"") if name_bytes_valid(name) else Placed(OTHER_STREAM, name)
+
+
+def _is_placeable(name: bytes) -> bool:
+    return not is_reserved(name) and base_of(name) == name
+
+
+def _is_stream_name(name: bytes) -> bool:
+    return name_bytes_valid(name) and _is_placeable(name) and not new_name_fault(name.decode())
+
+
+def _parse_template(template: str) -> list[bytes | _Field]:
+    parts: list[bytes | _Field] = []
+    at = 0
+    for found in _FIELD.finditer(template):
+        parts += [template[at : found.start()].encode(), _Field(int(found[1] or 0), int(found[2] or 0))]
+        at = found.end()
+    parts.append(template[at:].encode())
+    if any(brace in part for part in parts if isinstance(part, bytes) for brace in (b"{", b"}")):
+        raise WrongTemplate(f"{template} has braces that are not fields; fields are {{1}} to {{999}} and {{hash:16}}")
+    return parts
+
+
+def _value(field: _Field, topic: bytes, levels: list[bytes]) -> bytes:
+    if field.hashes:
+        return b"%d" % (zlib.crc32(topic) % field.hashes)
+    return levels[field.level - 1] if field.level <= len(levels) else b""
+
+
+def _pattern_of(part: bytes | _Field) -> bytes:
+    """What a part of a template may have become in the name of a stream, as a regular expression."""
+    if isinstance(part, bytes):
+        return re.escape(part)
+    return b"([0-9]+)" if part.hashes else b"([^/]*)"
+
+
+def _with_level(levels: list[bytes], number: int, value: bytes) -> list[bytes] | None:
+    """A filter for those of its topics that have this value at a level; or None."""
+    at = number - 1
+    if levels[-1] == ANY_LEVELS and at >= len(levels) - 1:
+        levels = [*levels[:-1], *[ONE_LEVEL] * (at - len(levels) + 2), ANY_LEVELS]
+    if levels[at] not in (ONE_LEVEL, value):
+        return None
+    return [*levels[:at], value, *levels[number:]]
+
+
+def _overlap(some: list[bytes], others: list[bytes]) -> bool:
+    """Whether a topic may match both of two filters."""
+    for one, other in zip(some, others, strict=False):
+        if ANY_LEVELS in (one, other):
+            return True
+        if one != other and ONE_LEVEL not in (one, other):
+            return False
+    rest = some[len(others) :] or others[len(some) :]
+    return rest in ([], [ANY_LEVELS])
+
+
+def _covers(wide: list[bytes], narrow: list[bytes]) -> bool:
+    """Whether the first filter, or topic, matches all that the second one matches; `$` has no meaning here."""
+    for one, other in zip(wide, narrow, strict=False):
+        if one == ANY_LEVELS:
+            return True
+        if other == ANY_LEVELS or one not in (ONE_LEVEL, other):
+            return False
+    return len(wide) == len(narrow) or wide[len(narrow) :] == [ANY_LEVELS]
+
+
+def _literal_prefix(levels: list[bytes]) -> bytes:
+    literal: list[bytes] = []
+    for level in levels:
+        if level in (ONE_LEVEL, ANY_LEVELS):
+            return b"".join(each + SEPARATOR for each in literal)
+        literal.append(level)
+    return SEPARATOR.join(literal)
