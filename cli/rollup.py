@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 NEEDED = ("numpy", "pyarrow", "jinja2")
 NOTES_SHOWN = 20
 NODES_FILE_BYTES_MAX = 1_000_000
+NamedSource = tuple[str, dict[str, str]]
+"""The name of a node, and the options of the data source."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _NODE = re.compile(r"(?:([A-Za-z0-9_.-]+)=)?(.+)", re.DOTALL)
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
@@ -48,6 +51,7 @@ Examples:
   tailrace rollup north=/mnt/north south=/mnt/south ./rollups
   tailrace rollup --nodes fleet.txt ./rollups --catch-up
   tailrace rollup ./data s3://bucket/rollups
+  tailrace rollup s3://bucket/data ./rollups
   tailrace rollup ./data ./rollups --engine spark
   tailrace rollup ./data /shared/rollups --master spark://host:7077 --py-files tailrace.zip
 
@@ -176,8 +180,8 @@ def command(
         shared = out if master and is_url(out) else ""
         return make_engine(wanted, processors, start, background, log_level not in ("debug", "info"), shared)
 
-    with as_command_errors(out), open_out(out) as store:
-        jobs = make_jobs(sources, store.path, days[-1], streams, verify, replace)
+    with as_command_errors(out), fetched(sources, streams, master) as local, open_out(out) as store:
+        jobs = make_jobs(local, store.path, days[-1], streams, verify, replace)
         nights = make_nights(store, jobs, days, catch_up, policies, not no_report, tables == "delta")
         done = run(store, nights, choose, metrics, out)
     return REFUSED if any(each.outcome is None or each.outcome.failures for each in done) else OK
@@ -201,6 +205,49 @@ def merge_periods(out: str, period: Period, data: tuple[str, ...], days: list[da
 
 
 @contextmanager
+def fetched(sources: list[NamedSource], streams: tuple[str, ...], master: str | None) -> Iterator[list[NamedSource]]:
+    """The sources, with a temporary copy on this machine of each directory that is at a URL.
+
+    A node of several that cannot be copied keeps its URL, and so is missing from the run. Raises click.UsageError,
+    OSError.
+    """
+    if not any(is_url(source.get("path", "")) for _, source in sources):
+        yield sources
+        return
+    if master:
+        raise click.UsageError("DATA at a URL is copied to this machine, where a cluster (--master) cannot read it")
+    with TemporaryDirectory(prefix="tailrace-data-") as folder:
+        is_alone = len(sources) == 1
+        targets = (Path(folder) / str(number) for number in range(len(sources)))
+        yield [
+            (name, fetch(name, source, target, streams, is_alone))
+            for (name, source), target in zip(sources, targets, strict=True)
+        ]
+
+
+def fetch(name: str, source: dict[str, str], target: Path, streams: tuple[str, ...], is_alone: bool) -> dict[str, str]:
+    """The source with a copy of its directory. Raises click.UsageError and, of the only node, OSError."""
+    from tailrace.spark.rollup.fetched import fetch_directory
+    from tailrace.spark.rollup.file_systems import InvalidUrl
+
+    url = source.get("path", "")
+    if not is_url(url):
+        return source
+    phase = f"copying {url.partition('?')[0]}"
+    try:
+        with Phases() as phases:
+            fetch_directory(url, target, streams, lambda done, total: phases.show(phase, done, total))
+    except InvalidUrl as error:
+        raise click.UsageError(f"DATA is {error}") from None
+    except OSError as error:
+        if is_alone:
+            raise
+        click.echo(f"tailrace: node {name}: {show_error(error, url)}", err=True)
+        return source
+    return {**source, "path": str(target)}
+
+
+@contextmanager
 def open_out(out: str) -> Iterator[Store]:
     """The store in a folder, or at a URL. Raises click.UsageError, OSError."""
     from tailrace.spark.rollup.file_systems import InvalidUrl
@@ -218,7 +265,7 @@ def open_out(out: str) -> Iterator[Store]:
 
 
 def make_jobs(
-    sources: list[tuple[str, dict[str, str]]],
+    sources: list[NamedSource],
     out: Path,
     day: date,
     streams: tuple[str, ...],
@@ -332,11 +379,7 @@ def parse_source(text: str, brokers: bool, login: Mapping[str, str | None]) -> d
     """The options of the data source. Raises click.UsageError."""
     if brokers:
         return {"brokers": text, **{key: value for key, value in login.items() if value}}
-    if is_url(text):
-        raise click.UsageError(
-            f"DATA is {text!r}, a URL; give a folder: a mounted or copied data directory, or --brokers"
-        )
-    return {"path": str(Path(text).resolve())}
+    return {"path": text if is_url(text) else str(Path(text).resolve())}
 
 
 def parse_out(text: str) -> str:

@@ -83,7 +83,7 @@ def test_wrong_arguments(tmp_path: Path, capsys: Captured, options: list[str], s
     [
         ("data", "ftp://bucket/rollups", "OUT is 'ftp://bucket/rollups' is not a URL of a known kind: s3, s3a"),
         ("data", "s3://key:secret@bucket/rollups", "OUT is a URL with credentials; give them in the environment"),
-        ("s3://bucket/data", "out", "DATA is 's3://bucket/data', a URL"),
+        ("ftp://bucket/data", "out", "DATA is 'ftp://bucket/data' is not a URL of a known kind"),
         ("data", "file", "OUT is 'file', which is a file"),
     ],
 )
@@ -105,7 +105,7 @@ def test_a_url_is_no_folder(
         (["n=a", "b"], "several nodes need names"),
         (["n=a", "n=b"], "several nodes need names"),
         (["n=a", "s=b", "--replace"], "--replace removes rows of other nodes"),
-        (["n=a", "s=s3://b"], "DATA is 's3://b', a URL"),
+        (["n=a", "s=ftp://b"], "DATA is 'ftp://b' is not a URL of a known kind"),
     ],
 )
 def test_nodes_that_cannot_be_told_apart(tmp_path: Path, capsys: Captured, words: list[str], said: str) -> None:
@@ -123,7 +123,7 @@ def test_nodes_that_cannot_be_told_apart(tmp_path: Path, capsys: Captured, words
         (b"# nothing\n\n", "has no nodes"),
         (b"\xff=a", "byte 0 is not UTF-8"),
         (b"n=" + b"a" * 1_000_000, "longer than 1,000,000 bytes"),
-        (b"n=s3://b", "DATA is 's3://b', a URL"),
+        (b"n=ftp://b", "DATA is 'ftp://b' is not a URL of a known kind"),
         (None, "No such file or directory"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from datetime import date, timedelta
@@ -26,30 +25,6 @@ from tests.spark.rollup.directories import DAY, DAY_START_US
 from tests.spark.rollup.test_job import spread
 
 Captured = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """What follows `?` in a URL."""
-    moto = pytest.importorskip("moto.server", reason="needs moto")
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            patch.setenv(name, "test")
-        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        running = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        running.start()
-        host, port = running.get_host_and_port()
-        yield f"scheme=http&endpoint_override={host}:{port}&region=us-east-1"
-        running.stop()
-
-
-@pytest.fixture
-def url(server: str, tmp_path: Path) -> str:
-    """OUT in a bucket of its own."""
-    bucket = f"bucket-{os.getpid()}-{time.monotonic_ns()}"
-    system, _ = fs.FileSystem.from_uri(f"s3://{bucket}?{server}&allow_bucket_creation=true")
-    system.create_dir(bucket)
-    return f"s3://{bucket}/rollups?{server}"
 
 
 def files(url: str) -> list[str]:
