@@ -16,7 +16,7 @@ from tailrace.spark.plan import is_unborn
 from tailrace.spark.rollup.frame_view import FrameViews
 from tailrace.spark.rollup.kernel import DAY_US
 from tailrace.spark.rollup.terms import UNLISTED, Histories
-from tailrace.spark.rollup.units import TASK_ROWS, WHOLE_ROWS_MAX, Task, Unit, cut_units, pack
+from tailrace.spark.rollup.units import TASK_ROWS, WHOLE_ROWS_MAX, CutAt, Task, Unit, cut_units, pack
 from tailrace.spark.slices import BadStream, Slice, show_stream_id
 from tailrace.spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, TimedView
 
@@ -71,8 +71,11 @@ def plan_day(
     units: list[Unit] = []
     plan = DayPlan([], {}, [], {}, source.node_id(), [], {})
 
-    def look(view: TimedView, by_frames: bool) -> None:
-        units.extend(each._replace(by_frames=by_frames) for each in _units(view, start_us, whole_rows_max))
+    def look(view: TimedView, cut_at: CutAt | None) -> None:
+        """cut_at: of a stream that is read by its frames."""
+        units.extend(
+            each._replace(by_frames=cut_at is not None) for each in _units(view, cut_at, start_us, whole_rows_max)
+        )
         plan.first_seqs[view.stream], plan.stream_ids[view.stream] = view.first_seq, show_stream_id(view.identity)
         history = view.history()
         if history != UNLISTED:
@@ -96,32 +99,33 @@ def _look_at(
     ref: StreamRef,
     frame_views: FrameViews | None,
     verify: bool,
-    look: Callable[[TimedView, bool], None],
+    look: Callable[[TimedView, CutAt | None], None],
     contradictory: list[BadStream],
 ) -> None:
     """By the index, or by the frames. Raises STREAM_ERRORS."""
     if frame_views is not None and verify:
         with frame_views(ref) as view:
-            look(view, True)
+            look(view, view.cut_at)
         return
     try:
         with source.view(ref) as view:
-            look(view, False)
+            look(view, None)
     except StreamDamaged as error:
         if frame_views is None:
             raise
         with frame_views(ref) as view:
-            look(view, True)
+            look(view, view.cut_at)
         contradictory.append(BadStream(ref.stream, f"{error}; its frames were read instead"))
 
 
-def _units(view: TimedView, start_us: int, whole_rows_max: int) -> list[Unit]:
+def _units(view: TimedView, cut_at: CutAt | None, start_us: int, whole_rows_max: int) -> list[Unit]:
     end_us = start_us + DAY_US
     first, end = view.seq_at(start_us), view.seq_at(end_us)
     if first >= end:
         return []
     slice_ = Slice(view.stream, view.shard, first, end, view.identity)
-    return cut_units(slice_, start_us, end_us, view, whole_rows_max)
+    cut_at = cut_at or (lambda time_us, _end_seq: view.seq_at(time_us))
+    return cut_units(slice_, start_us, end_us, cut_at, whole_rows_max)
 
 
 def write_tasks(path: Path, tasks: Sequence[Task]) -> None:

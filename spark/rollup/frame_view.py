@@ -17,15 +17,15 @@ from tailrace.shard.reader import StreamReader
 from tailrace.shard.stream_files import stream_paths
 from tailrace.spark.directory_source import read_history
 from tailrace.spark.slices import Identity
-from tailrace.spark.source import StreamRef, TimedView
+from tailrace.spark.source import StreamRef
 
-FrameViews = Callable[[StreamRef], AbstractContextManager[TimedView]]
+FrameViews = Callable[[StreamRef], AbstractContextManager["FrameView"]]
 
 _check: Final = load("tailrace.shard.frame_cy").check
 
 
 class FrameView:
-    """See `spark.source.TimedView`. A search reads as many frames as it has steps, each whole and checked."""
+    """A `spark.source.TimedView`. A search reads as many frames as it has steps, each whole and checked."""
 
     def __init__(self, reader: StreamReader, shard: int, directory: Path) -> None:
         self.stream = reader.name
@@ -35,10 +35,31 @@ class FrameView:
         self.first_seq = reader.first_seq()
         self.next_seq = reader.next_seq()
         self.identity: Identity = reader.identity
+        self._damaged = range(0)  # the run of damaged messages that was found last
 
     def seq_at(self, timestamp_us: int) -> int:
         """Raises StorageError, OSError."""
         return self.first_seq + bisect_left(range(self.first_seq, self.next_seq), timestamp_us, key=self.timestamp_at)
+
+    def cut_at(self, timestamp_us: int, end_seq: int) -> int:
+        """A place at which rows that begin at this time may be made apart from those before: damaged messages go with
+        the whole one behind them, and without one before `end_seq` with the one before them.
+
+        Raises StorageError, OSError.
+        """
+        seq = self.seq_at(timestamp_us)
+        if seq not in self._damaged:
+            self._damaged = self._damaged_around(seq, end_seq)
+        return end_seq if self._damaged.stop >= end_seq else self._damaged.start
+
+    def _damaged_around(self, seq: int, end_seq: int) -> range:
+        """The damaged messages just before `seq` and from it on; without any the empty range at `seq`."""
+        first = end = seq
+        while end < end_seq and whole_frame_time(self._reader, end) is None:
+            end += 1
+        while first > self.first_seq and whole_frame_time(self._reader, first - 1) is None:
+            first -= 1
+        return range(first, end)
 
     def timestamp_at(self, seq: int) -> int:
         return frame_time(self._reader, seq)
@@ -59,7 +80,7 @@ def frame_views(data: DataDirectory) -> FrameViews:
     """Opens streams of a data directory. Raises StorageError, OSError."""
 
     @contextmanager
-    def view(ref: StreamRef) -> Iterator[TimedView]:
+    def view(ref: StreamRef) -> Iterator[FrameView]:
         directory = data.shard_path(ref.shard)
         with StreamReader.open(directory, ref.stream) as reader:
             yield FrameView(reader, ref.shard, directory)

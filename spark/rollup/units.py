@@ -8,9 +8,9 @@ which reads the same messages once more, in blocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from tailrace.spark.rollup.kernel import HOUR_US, LEVELS, MINUTE_US, WIDTHS_US
 from tailrace.spark.slices import Slice
@@ -38,31 +38,31 @@ class Unit(NamedTuple):
 Task = tuple[Unit, ...]
 
 
-class Times(Protocol):
-    """The part of `spark.source.StreamView` that is used here."""
-
-    def seq_at(self, timestamp_us: int) -> int: ...
+CutAt = Callable[[int, int], int]
+"""From a time and the end of a slice, the seq that begins the messages of that time and later."""
 
 
-def cut_units(day: Slice, start_us: int, end_us: int, view: Times, whole_rows_max: int = WHOLE_ROWS_MAX) -> list[Unit]:
+def cut_units(
+    day: Slice, start_us: int, end_us: int, cut_at: CutAt, whole_rows_max: int = WHOLE_ROWS_MAX
+) -> list[Unit]:
     """The units of the messages of a day, which are from start_us to end_us."""
     if day.messages <= whole_rows_max:
         return [Unit(day, LEVELS)]
     units = [Unit(day, ("day",))]
-    for hour, hour_us in _cut(day, start_us, end_us, HOUR_US, view):
+    for hour, hour_us in _cut(day, start_us, end_us, HOUR_US, cut_at):
         if hour.messages <= whole_rows_max:
             units.append(Unit(hour, ("minute", "hour")))
             continue
         units.append(Unit(hour, ("hour",)))
-        minutes = _cut(hour, hour_us, hour_us + HOUR_US, MINUTE_US, view)
+        minutes = _cut(hour, hour_us, hour_us + HOUR_US, MINUTE_US, cut_at)
         units += [Unit(minute, ("minute",)) for minute in _joined([each for each, _ in minutes], whole_rows_max)]
     return units
 
 
-def _cut(slice_: Slice, start_us: int, end_us: int, width_us: int, view: Times) -> Iterator[tuple[Slice, int]]:
+def _cut(slice_: Slice, start_us: int, end_us: int, width_us: int, cut_at: CutAt) -> Iterator[tuple[Slice, int]]:
     """The parts that have messages, with the time each begins."""
     times = range(start_us, end_us, width_us)
-    seqs = [min(max(view.seq_at(each), slice_.first_seq), slice_.end_seq) for each in times[1:]]
+    seqs = [min(max(cut_at(each, slice_.end_seq), slice_.first_seq), slice_.end_seq) for each in times[1:]]
     for time_us, (first, end) in zip(times, pairwise([slice_.first_seq, *seqs, slice_.end_seq]), strict=True):
         if first < end:
             yield slice_._replace(first_seq=first, end_seq=end), time_us

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tailrace.shard.directory import open_data_dir
@@ -19,6 +20,7 @@ from tailrace.shard.stream_files import stream_paths
 from tailrace.spark import directory_source
 from tailrace.spark.rollup import reading
 from tailrace.spark.rollup.day_plan import plan_day
+from tailrace.spark.rollup.frame_view import frame_views
 from tailrace.spark.rollup.reading import index_reader, run_task
 from tailrace.spark.rollup.table import NOTE, parse_note
 from tailrace.spark.rollup.units import Task
@@ -58,8 +60,8 @@ def keyed(rows: Iterable[dict[str, Any]]) -> dict[reference.Key, reference.Row]:
     return found
 
 
-def expected(data: Path) -> dict[reference.Key, reference.Row]:
-    rows = reference.roll_up(data, DAY_START_US)
+def expected(data: Path, *, verify: bool = False) -> dict[reference.Key, reference.Row]:
+    rows = reference.roll_up(data, DAY_START_US, verify=verify)
     left_out = ("node", "size_avg", "gap_avg_us")
     return {key: {name: row[name] for name in row if name not in left_out} for key, row in rows.items()}
 
@@ -145,6 +147,29 @@ def test_damaged_frames_are_counted_where_they_are(tmp_path: Path) -> None:
     # The message behind damage has no gap: when the one before it came is not known.
     assert [row["gaps"] for row in minutes] == [59, 57, 59]
     assert "3 messages are damaged" in next(row["note"] for row in rows if row["level"] == NOTE)
+
+
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(st.sampled_from((0, 1, 59, 60, 3_599)), min_size=1, max_size=12),
+    st.sets(st.integers(0, 11), max_size=6),
+    st.integers(1, 12),
+)
+def test_damaged_frames_are_counted_in_the_same_rows_however_the_work_is_cut(
+    gaps_s: list[int], damaged: set[int], whole: int
+) -> None:
+    times_us = [DAY_START_US + second * 1_000_000 for second in accumulate(gaps_s)]
+    sent = [Sent(time_us, f"message {number};".encode(), b"\x80") for number, time_us in enumerate(times_us)]
+    assume(len(damaged & set(range(len(sent)))) < len(sent))
+    with tempfile.TemporaryDirectory() as folder:
+        data = make_directory(Path(folder) / "data", {"a": sent})
+        file = stream_paths(data.stream_directory("a"), "a").content_file
+        content = Path(file).read_bytes()
+        for number in damaged & set(range(len(sent))):
+            flip(file, content.index(b"message %d;" % number))
+        tasks = plan(data.path, frame_views=frame_views(data), verify=True, whole_rows_max=whole)
+        rows = keyed(row for row in run(data.path, tasks, verify=True, whole_rows_max=whole) if row["level"] != NOTE)
+        assert rows == expected(data.path, verify=True)
 
 
 def test_a_stream_that_cannot_be_opened_does_not_stop_the_others(tmp_path: Path) -> None:

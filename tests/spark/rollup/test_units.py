@@ -19,7 +19,7 @@ class Stream:
         self.times_us = times_us
         self.day = Slice("s", 3, 1_000, 1_000 + len(times_us), (7, 0))
 
-    def seq_at(self, timestamp_us: int) -> int:
+    def cut_at(self, timestamp_us: int, _end_seq: int) -> int:
         return 1_000 + bisect_left(self.times_us, timestamp_us)
 
     def times_of(self, unit: Unit) -> list[int]:
@@ -34,7 +34,7 @@ times = st.lists(
 @given(times, st.integers(1, 40))
 def test_every_row_is_made_by_one_unit_from_all_its_messages(times_us: list[int], whole: int) -> None:
     stream = Stream(times_us)
-    units = cut_units(stream.day, 0, DAY_US, stream, whole)
+    units = cut_units(stream.day, 0, DAY_US, stream.cut_at, whole)
     for level in LEVELS:
         own = [unit for unit in units if level in unit.levels]
         assert sorted(at for unit in own for at in stream.times_of(unit)) == times_us
@@ -48,7 +48,7 @@ def test_every_row_is_made_by_one_unit_from_all_its_messages(times_us: list[int]
 
 def test_a_stream_that_fits_is_one_unit() -> None:
     stream = Stream([0, 5, DAY_US - 1])
-    assert cut_units(stream.day, 0, DAY_US, stream) == [Unit(stream.day, LEVELS)]
+    assert cut_units(stream.day, 0, DAY_US, stream.cut_at) == [Unit(stream.day, LEVELS)]
 
 
 def unit(messages: int) -> Unit:
