@@ -242,9 +242,9 @@ class Worker:
         self.logins = Logins(services, self.syncer.calculate)
         commands = Commands(services, subscribing, self.calls, self.scouts, self.logins, boot.board, self._ask_to_stop)
         self.patterns = PatternSubscriptions(services, subscribing, self.work, self.calls, boot.board)
-        line = LineServices(self.renderings, commands, subscribing, self.patterns)
-        node = NodeServices(self.node_id, self.owner, self.followers, self.catalog, subscribing, self.status.gather)
         self.singles = Singles(services)
+        line = LineServices(self.renderings, commands, subscribing, self.patterns, self.singles)
+        node = NodeServices(self.node_id, self.owner, self.followers, self.catalog, subscribing, self.status.gather)
         rest = boot.slot, self.logins, Listings(self.calls, boot.board), self.singles
         binary = BinaryServices(self.frame_chunks, self.heartbeats, subscribing, node, *rest)
         protocols: ProtocolFactories = {

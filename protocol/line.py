@@ -40,6 +40,11 @@ _PIECES = re.compile(rb"[^\n]*\n|[^\n]+")
 _BEGINNING_BYTES = 64  # of a line that is too long: enough to see its first word
 
 
+def staged_max_bytes(max_line_bytes: int, max_message_bytes: int) -> int:
+    """The largest payload that `stage` may take independently of its line's length; the rest is left to `LineCodec`."""
+    return max(min(max_message_bytes, MAX_FRAME_BYTES - HEADER_BYTES, max_line_bytes - LINE_OVERHEAD_BYTES), 0)
+
+
 class LinePhase(IntEnum):
     """Whether the peer has shown that it speaks lines. The value is also handed over to another worker."""
 
@@ -70,8 +75,7 @@ class LineCodec:
         self.max_line_bytes = max_line_bytes
         self.max_message_bytes = min(max_message_bytes, MAX_FRAME_BYTES - HEADER_BYTES)
         self.ack = False
-        # What `stage` may accept independently of the line's length; it leaves the rest to this module.
-        self._stage_max_bytes = max(min(self.max_message_bytes, max_line_bytes - LINE_OVERHEAD_BYTES), 0)
+        self._stage_max_bytes = staged_max_bytes(max_line_bytes, max_message_bytes)
         self._held: bytearray | None = None  # the line that has begun and not ended
         self._head_open = True  # no bar yet in the held bytes: an IAC there comes from telnet
         self._discarding = False  # the line that has begun is too long
@@ -79,6 +83,11 @@ class LineCodec:
         self._phase = LinePhase.NEW
         self._plain = False  # nothing is held or discarded, no telnet, and the first line has come: try the fast path
         self.strayed = False  # a line was not a command
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether whole `pub` lines may be staged without this codec: it holds nothing, and the peer speaks lines."""
+        return self._plain
 
     @property
     def pending_bytes(self) -> int:

@@ -75,7 +75,6 @@ class BinaryServices:
 
 class BinaryClient(GreetedClient):
     protocol = "binary"
-
     __slots__ = (
         "asked",
         "binary",

@@ -54,6 +54,7 @@ class ClientConnection(Connection):
     """`protocol` names it in a handover."""
 
     protocol: str
+    in_row = False  # whether publishes under way have a place in a row of answers
 
     __slots__ = (
         "_commanded",

@@ -14,6 +14,7 @@ from tailrace.broker.access.identity import Identity
 from tailrace.broker.access.rules import Right
 from tailrace.broker.connection.base import OUT_HIGH_BYTES, Pause
 from tailrace.broker.connection.client import ClientConnection
+from tailrace.broker.connection.singles import Singles
 from tailrace.broker.connection.transport import AnySocket
 from tailrace.broker.consumers.edge.line import LineConsumerSession
 from tailrace.broker.delivery.cursor import Cursor
@@ -44,12 +45,26 @@ class LineServices:
     commands: Commands
     subscribing: Subscriptions
     patterns: PatternSubscriptions
+    singles: Singles
 
 
 class LineClient(ClientConnection):
     protocol = "line"
 
-    __slots__ = ("_going_on", "answers", "backlog", "choked", "codec", "line", "patterns", "subscribing")
+    __slots__ = (
+        "_going_on",
+        "_outcomes",
+        "_place",
+        "answers",
+        "backlog",
+        "choked",
+        "codec",
+        "in_row",
+        "line",
+        "patterns",
+        "subscribing",
+        "under_way",
+    )
 
     def __init__(self, services: Services, line: LineServices, sock: AnySocket, peer: str, identity: Identity) -> None:
         super().__init__(services, sock, peer, identity)
@@ -61,6 +76,10 @@ class LineClient(ClientConnection):
         self.subscribing: deque[SubscriptionStep] = deque()  # the first waits for a stream's owner (`commands`)
         self.patterns: dict[bytes, dict[bytes, None]] = {}  # subscribed to; of each the streams that are passed over
         self._going_on = False
+        self.under_way = 0  # single publishes (`broker.connection.singles`) whose outcome is not known yet
+        self.in_row = False  # since something else has come behind them
+        self._place: Pending | None = None
+        self._outcomes = b""
         self.choked = False  # the rest of a read waits until the answers so far are read
         self.backlog: deque[object] = deque()  # the rest of a read, behind a command that waits (`broker.process.work`)
 
@@ -78,6 +97,8 @@ class LineClient(ClientConnection):
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def take(self, count: int) -> None:
+        if self.under_way:
+            self._put_in_row()
         command: object = None
         commands = iter(self.codec.feed(self.services.receive_view, count))
         for command in commands:
@@ -96,6 +117,13 @@ class LineClient(ClientConnection):
                     self.backlog.extend(commands)
         if count >= self.read_bytes or self.codec.pending_bytes != self.held_bytes:
             self.read_more(count, _streams_of(command))
+        if type(command) is Staged and len(command.groups) == 1 and command.groups[0][1] == 1 and self._is_plain:
+            self.line.singles.add_line(self)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether its bytes are those of the socket, in any number, and it may publish to any stream."""
+        return self.codec.is_plain and self.is_free and self.tls is None and not self.rates
 
     def _publish_permitted(self, staged: Staged) -> None:
         """Publish to the streams that it has the right to, and refuse the others. Checks each stream once per read."""
@@ -172,6 +200,7 @@ class LineClient(ClientConnection):
         return self.codec.strayed
 
     def end_of_input(self) -> None:
+        self._put_in_row()
         for command in self.codec.feed_eof():
             self._execute(command)
 
@@ -193,7 +222,7 @@ class LineClient(ClientConnection):
 
     @property
     def awaited(self) -> int:
-        return len(self.answers) + self.held_up + len(self.backlog)
+        return len(self.answers) + self.held_up + len(self.backlog) + self.under_way
 
     def answer(self, text: bytes) -> None:
         """Put an answer in its place: at once, or behind those that are not known yet."""
@@ -222,6 +251,48 @@ class LineClient(ClientConnection):
 
     def tell(self, code: Code, text: str, *, fatal: bool = False) -> None:
         self.answer(answers.err(code, text))
+
+    # Single publishes, which are read and answered together with those of others. They have a place in the row only
+    # while something else waits behind them.
+
+    @property
+    def wants_answers(self) -> bool:
+        return self.codec.ack
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether one more single publish needs no place in the row: nothing is to be answered before it."""
+        return not (self.answers or (self.under_way and self.codec.ack))
+
+    def _put_in_row(self) -> None:
+        if self.under_way and not self.in_row:
+            self.in_row = True
+            self._place = Pending(self.answers_ready)
+            self.answers.append(self._place)
+
+    def say(self, answer: bytes) -> None:
+        """The outcome of a single publish; `outcome_known` follows."""
+        if self.in_row:
+            self._outcomes += answer
+        else:
+            self.answer(answer)
+
+    def outcome_known(self) -> None:
+        if self.under_way:
+            return
+        if self._place is not None:
+            place, outcomes = self._place, self._outcomes
+            self.in_row, self._place, self._outcomes = False, None, b""
+            place.settle(outcomes)
+        elif self.paused or self.lingering_since_s:
+            self.services.note_answered(self)
+
+    def single_refused(self, name: bytes, code: Code, text: str) -> None:
+        self.under_way -= 1
+        if not self.closed:
+            self.services.metrics.refused.add(code)
+            self.say(answers.publish_refused(name, 1, code, text))
+            self.outcome_known()
 
     def publish_refused(self, name: bytes, count: int, code: Code, text: str) -> None:
         self.services.metrics.refused.add(code, count)
@@ -271,6 +342,10 @@ class LineClient(ClientConnection):
         if sent:
             self.progress_s = self.services.now_s
         return sent
+
+    def _release(self) -> None:
+        super()._release()
+        self.line.singles.discard(self)
 
     # --- moving -----------------------------------------------------------------------------------------------------
 

@@ -1,22 +1,26 @@
 """Connections that send one publish at a time, and wait for its answer: read together and answered together.
 
-A turn of the loop has one call of the leaf `singles_cy` for all that can be read, and one for all answers. What a leaf
-does not take, such as any other request, goes the way of all (`ClientConnection.received`).
+A turn of the loop has, for each protocol, one call of the leaf `singles_cy` for all that can be read, and one for all
+answers. What a leaf does not take, such as any other request, goes the way of all (`ClientConnection.received`).
 """
 
 from __future__ import annotations
 
 import select
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from tailrace.broker.connection.base import Pause
 from tailrace.broker.connection.client import READ_BYTES_MIN
 from tailrace.broker.delivery.cursor import Cursor
+from tailrace.broker.process.metrics import Traffic
 from tailrace.broker.process.work import Asker
 from tailrace.broker.routing.router import PublishingClient
 from tailrace.broker.services import Services
 from tailrace.broker.streams.refused import Refused
+from tailrace.protocol import answers
 from tailrace.protocol.errors import Code
+from tailrace.protocol.line import staged_max_bytes
 from tailrace.shard.leaves import load
 
 if TYPE_CHECKING:
@@ -34,20 +38,20 @@ _pack_answers = _publish_cy.pack_answers
 _REQUEST_BYTES: int = _publish_cy.REQUEST_BYTES
 _ANSWER_BYTES: Final = len(_pack_answers(bytes(_REQUEST_BYTES), 0, 0))
 _leaf = load("tailrace.broker.connection.singles_cy")
-_receive, _send_each, _FAILED = _leaf.receive, _leaf.send_each, _leaf.FAILED
+_receive, _receive_lines, _send_each, _FAILED = _leaf.receive, _leaf.receive_lines, _leaf.send_each, _leaf.FAILED
 SINGLE_ACK_MAX: int = _leaf.ACK_MAX
 _IN: Final = select.EPOLLIN
 
 
 class SinglePublisher(Asker, PublishingClient, Protocol):
-    """The parts of a binary connection that are needed here."""
+    """The parts of a connection that are needed here."""
 
     blocked: bool
     closed: bool
     current: Cursor | None
     fd: int
-    handles: dict[int, bytes]
     held_bytes: int
+    in_row: bool
     life_s: float
     lingering_since_s: float
     out: bytearray
@@ -69,28 +73,38 @@ class SinglePublisher(Asker, PublishingClient, Protocol):
 
     def received(self, count: int) -> None: ...
 
+    def say(self, answer: bytes, /) -> None: ...
+
+
+class BinarySinglePublisher(SinglePublisher, Protocol):
+    handles: dict[int, bytes]
+
     def requests_refused(
         self, name: bytes, requests: bytes, count: int, code: Code, text: str, first_seq: int | None
     ) -> None: ...
 
-    def say(self, envelope: bytes) -> None: ...
+
+class LineSinglePublisher(SinglePublisher, Protocol):
+    @property
+    def wants_answers(self) -> bool: ...
+
+    @property
+    def is_in_order(self) -> bool: ...
+
+    def single_refused(self, name: bytes, code: Code, text: str) -> None: ...
+
+
+_AnyPublisher = TypeVar("_AnyPublisher", bound=SinglePublisher)
 
 
 class SharedRun:
     """Single publishes of several connections to one stream: one part of its batch, and who waits for its outcome."""
 
-    __slots__ = ("_creator", "_requests", "_singles", "_wants_answers", "clients", "name")
+    __slots__ = ("_creator", "_singles", "_wants_answers", "clients", "name")
 
-    def __init__(
-        self, singles: Singles, name: bytes, clients: list[SinglePublisher], requests: bytes, wants_answers: bool
-    ) -> None:
-        """requests: as `protocol.publish_cy.pack_answers` takes them, one for each client."""
-        self._singles = singles
-        self._requests = requests
-        self._wants_answers = wants_answers
-        self._creator: SinglePublisher | None = None
-        self.name = name
-        self.clients = clients
+    name: bytes
+    clients: Sequence[SinglePublisher]
+    _creator: SinglePublisher | None
 
     @property
     def asker(self) -> SharedRun:
@@ -104,22 +118,6 @@ class SharedRun:
         for client in self.clients:
             client.go_on()
 
-    def published(self, _key: int, first_seq: int, subscribers: int) -> None:
-        answers = _pack_answers(self._requests, first_seq, subscribers) if self._wants_answers else b""
-        self._singles.outcomes_known(self.clients, answers)
-
-    def refused(self, _key: int, code: Code, text: str) -> None:
-        for place, client in enumerate(self.clients):
-            client.requests_refused(self.name, self._request(place), 1, code, text, None)
-
-    def unreplicated(self, _key: int, first_seq: int, text: str) -> None:
-        for place, client in enumerate(self.clients):
-            request, seq = self._request(place), first_seq + place
-            client.requests_refused(self.name, request, 1, Code.UNREPLICATED, text, seq)
-
-    def _request(self, place: int) -> bytes:
-        return self._requests[place * _REQUEST_BYTES : (place + 1) * _REQUEST_BYTES]
-
     def may_create(self, name: bytes) -> bool:
         self._creator = next((client for client in self.clients if client.may_create(name)), None)
         return self._creator is not None
@@ -132,55 +130,159 @@ class SharedRun:
             self._creator.count_created()
 
 
-class Singles:
-    """One per worker. A connection is among `publishers` while its last read was a single publish."""
+class BinaryRun(SharedRun):
+    __slots__ = ("_publishers", "_requests")
 
-    __slots__ = ("_answered", "_answers", "_buffer", "_publishers", "_services")
+    def __init__(
+        self, singles: Singles, name: bytes, clients: list[BinarySinglePublisher], requests: bytes, wants_answers: bool
+    ) -> None:
+        """requests: as `protocol.publish_cy.pack_answers` takes them, one for each client."""
+        self._singles = singles
+        self._wants_answers = wants_answers
+        self._creator = None
+        self.name = name
+        self.clients = self._publishers = clients
+        self._requests = requests
+
+    def published(self, _key: int, first_seq: int, subscribers: int) -> None:
+        if not self._wants_answers:
+            self._singles.outcomes_known(self.clients)
+            return
+        packed = _pack_answers(self._requests, first_seq, subscribers)
+        if len(packed) == _ANSWER_BYTES:
+            self._singles.answers.add(self.clients, [packed])
+        else:
+            self._singles.answers.add(self.clients, _cut(packed))
+
+    def refused(self, _key: int, code: Code, text: str) -> None:
+        for place, client in enumerate(self._publishers):
+            client.requests_refused(self.name, self._request(place), 1, code, text, None)
+
+    def unreplicated(self, _key: int, first_seq: int, text: str) -> None:
+        for place, client in enumerate(self._publishers):
+            request, seq = self._request(place), first_seq + place
+            client.requests_refused(self.name, request, 1, Code.UNREPLICATED, text, seq)
+
+    def _request(self, place: int) -> bytes:
+        return self._requests[place * _REQUEST_BYTES : (place + 1) * _REQUEST_BYTES]
+
+
+class LineRun(SharedRun):
+    __slots__ = ("_publishers",)
+
+    def __init__(self, singles: Singles, name: bytes, clients: list[LineSinglePublisher], wants_answers: bool) -> None:
+        self._singles = singles
+        self._wants_answers = wants_answers
+        self._creator = None
+        self.name = name
+        self.clients = self._publishers = clients
+
+    def published(self, _key: int, first_seq: int, _subscribers: int) -> None:
+        if not self._wants_answers:
+            self._singles.outcomes_known(self.clients)
+            return
+        lines = answers.ok_pub([self.name], [0] * len(self.clients), [first_seq])
+        self._singles.line_answers.add(self.clients, lines.splitlines(keepends=True))
+
+    def refused(self, _key: int, code: Code, text: str) -> None:
+        for client in self._publishers:
+            client.single_refused(self.name, code, text)
+
+    def unreplicated(self, key: int, _first_seq: int, text: str) -> None:
+        self.refused(key, Code.UNREPLICATED, text)
+
+
+class ReadyAnswers:
+    """The answers to connections of one protocol that are known and not sent yet."""
+
+    __slots__ = ("_services", "clients", "packed", "traffic")
+
+    def __init__(self, services: Services, traffic: Traffic) -> None:
+        self._services = services
+        self.traffic = traffic
+        self.clients: list[SinglePublisher] = []
+        self.packed: list[bytes] = []
+
+    def add(self, clients: Sequence[SinglePublisher], packed: list[bytes]) -> None:
+        """An answer for each of these clients."""
+        self._services.answered_bytes += len(packed) * len(packed[0])
+        self.clients += clients
+        self.packed += packed
+
+    def take(self) -> tuple[list[SinglePublisher], list[bytes]]:
+        taken = self.clients, self.packed
+        self.clients, self.packed = [], []
+        return taken
+
+
+class Singles:
+    """One per worker. A connection is among its publishers while its last read was a single publish."""
+
+    __slots__ = ("_binary", "_buffer", "_line_max_bytes", "_lines", "_services", "answers", "line_answers")
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._buffer = services.receive_view[:READ_BYTES_MIN]
-        self._publishers: dict[int, SinglePublisher] = {}  # by descriptor
-        self._answered: list[SinglePublisher] = []
-        self._answers: list[bytes] = []
+        settings = services.settings
+        self._line_max_bytes = staged_max_bytes(settings.max_line_bytes, settings.max_message_bytes)
+        self._binary: dict[int, BinarySinglePublisher] = {}  # by descriptor
+        self._lines: dict[int, LineSinglePublisher] = {}
+        self.answers = ReadyAnswers(services, services.metrics.binary)
+        self.line_answers = ReadyAnswers(services, services.metrics.line)
 
     @property
     def owes(self) -> bool:
         """Whether there are answers to send."""
-        return bool(self._answers)
+        return bool(self.answers.packed or self.line_answers.packed)
 
-    def add(self, client: SinglePublisher) -> None:
+    def add(self, client: BinarySinglePublisher) -> None:
         """Its next request is likely to be a single publish. It is a plain connection, and its peer is not a node."""
-        self._publishers[client.fd] = client
+        self._binary[client.fd] = client
+
+    def add_line(self, client: LineSinglePublisher) -> None:
+        """The same for a connection that speaks lines, whose codec holds nothing and which needs no right."""
+        self._lines[client.fd] = client
 
     def discard(self, client: SinglePublisher) -> None:
         """It is closed, or leaves this worker. One that was never added is ignored."""
-        self._publishers.pop(client.fd, None)
+        self._binary.pop(client.fd, None)
+        self._lines.pop(client.fd, None)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def read(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Read the publishers among those that have an event. Returns the events of the others."""
-        find = self._publishers.get
-        if not self._publishers:
-            return events
-        others: list[tuple[int, int]] = []
-        clients: list[SinglePublisher] = []
-        for event in events:
-            client = find(event[0])
-            if client is not None and event[1] == _IN and not (client.held_bytes or client.lingering_since_s):
-                clients.append(client)
-            else:
-                others.append(event)
+        if self._binary:
+            events, clients = _split(events, self._binary)
+            self._read_some(clients, self._read_binary)
+        if self._lines:
+            events, speakers = _split(events, self._lines)
+            if speakers:
+                self._read_some(self._in_order(speakers, events), self._read_lines)
+        return events
+
+    def _read_some(self, clients: list[_AnyPublisher], read_together: Callable[[list[_AnyPublisher]], None]) -> None:
         router = self._services.router
         bytes_max = router.staged_bytes + STAGED_MAX_BYTES
         for start in range(0, len(clients), TOGETHER_MAX):
-            self._read_together(clients[start : start + TOGETHER_MAX])
+            read_together(clients[start : start + TOGETHER_MAX])
             if router.staged_bytes > bytes_max:
                 break
-        return others
 
-    def _read_together(self, clients: list[SinglePublisher]) -> None:
+    def _in_order(
+        self, clients: list[LineSinglePublisher], events: list[tuple[int, int]]
+    ) -> list[LineSinglePublisher]:
+        """Those whose next answer may go out at once. The others are put behind `events`: theirs stand in a row."""
+        in_order = []
+        for client in clients:
+            if client.is_in_order:
+                in_order.append(client)
+            else:
+                self.discard(client)
+                events.append((client.fd, _IN))
+        return in_order
+
+    def _read_binary(self, clients: list[BinarySinglePublisher]) -> None:
         services = self._services
         while clients:
             groups: tuple[dict[bytes, Group], dict[bytes, Group]] = ({}, {})
@@ -191,12 +293,29 @@ class Singles:
             for ack, found in enumerate(groups):
                 for name, (frames, requests, places) in found.items():
                     publishers = [clients[each] for each in places]
-                    self._stage(SharedRun(self, name, publishers, bytes(requests), ack > 0), frames)
-            if place == len(clients):
-                return
-            self._read_by_itself(clients[place], count)
-            # Others may have ended meanwhile, and their descriptors may be of other sockets now.
-            clients = [client for client in clients[place + 1 :] if not (client.closed or client.lingering_since_s)]
+                    self._stage(BinaryRun(self, name, publishers, bytes(requests), ack > 0), frames)
+            clients = self._rest(clients, place, count)
+
+    def _read_lines(self, clients: list[LineSinglePublisher]) -> None:
+        services = self._services
+        while clients:
+            groups: tuple[dict[bytes, Group], dict[bytes, Group]] = ({}, {})
+            known = [client.fd for client in clients], [client.read_bytes for client in clients]
+            acks = [client.wants_answers for client in clients]
+            place, count, nbytes = _receive_lines(*known, acks, self._buffer, self._line_max_bytes, groups)
+            services.metrics.line.bytes_in += nbytes
+            for ack, found in enumerate(groups):
+                for name, (frames, _requests, places) in found.items():
+                    self._stage(LineRun(self, name, [clients[each] for each in places], ack > 0), frames)
+            clients = self._rest(clients, place, count)
+
+    def _rest(self, clients: list[_AnyPublisher], place: int, count: int) -> list[_AnyPublisher]:
+        """Those that are to be read yet: the leaf has stopped at `place`, whose read is done with here."""
+        if place == len(clients):
+            return []
+        self._read_by_itself(clients[place], count)
+        # Others may have ended meanwhile, and their descriptors may be of other sockets now.
+        return [client for client in clients[place + 1 :] if not (client.closed or client.lingering_since_s)]
 
     def _read_by_itself(self, client: SinglePublisher, count: int) -> None:
         """This read has given something else than a single publish."""
@@ -206,7 +325,7 @@ class Singles:
         else:
             client.received(count)
 
-    def _stage(self, run: SharedRun, frames: bytearray) -> None:
+    def _stage(self, run: BinaryRun | LineRun, frames: bytearray) -> None:
         """Take what several connections have sent for one stream."""
         now_s = self._services.now_s
         for client in run.clients:
@@ -218,13 +337,8 @@ class Singles:
 
     # --- answering --------------------------------------------------------------------------------------------------
 
-    def outcomes_known(self, clients: list[SinglePublisher], answers: bytes) -> None:
-        """Their requests are logged; `answers` has one for each of them, or is empty if they want none."""
-        if answers:
-            self._services.answered_bytes += len(answers)
-            self._answered += clients
-            self._answers.append(answers)
-            return
+    def outcomes_known(self, clients: Sequence[SinglePublisher]) -> None:
+        """Their publishes are logged, and they want no answers."""
         for client in clients:
             client.under_way -= 1
             if not client.closed:
@@ -232,8 +346,11 @@ class Singles:
 
     def answer(self) -> None:
         """Send the answers of this turn, at once if nothing else is to be sent before."""
-        clients, self._answered = self._answered, []
-        answers, self._answers = b"".join(self._answers), []
+        for owed in (self.answers, self.line_answers):
+            if owed.packed:
+                self._send(*owed.take(), owed.traffic)
+
+    def _send(self, clients: list[SinglePublisher], packed: list[bytes], traffic: Traffic) -> None:
         fds: list[int] = []
         seen: set[int] = set()  # a second answer to the same client may find the first half sent
         for client in clients:
@@ -243,11 +360,11 @@ class Singles:
             else:
                 fds.append(client.fd)
                 seen.add(client.fd)
-        nbytes, rest = _send_each(fds, answers, _ANSWER_BYTES)
-        self._services.metrics.binary.bytes_out += nbytes
+        nbytes, rest = _send_each(fds, packed)
+        traffic.bytes_out += nbytes
         for place, sent in rest:
             if not clients[place].closed:
-                self._answer_later(clients[place], answers[place * _ANSWER_BYTES : (place + 1) * _ANSWER_BYTES], sent)
+                self._answer_later(clients[place], packed[place], sent)
 
     def _answer_later(self, client: SinglePublisher, answer: bytes, sent: int) -> None:
         """The socket took `sent` bytes of it, or nothing was tried."""
@@ -258,7 +375,27 @@ class Singles:
         client.outcome_known()
 
 
+def _split(
+    events: list[tuple[int, int]], publishers: dict[int, _AnyPublisher]
+) -> tuple[list[tuple[int, int]], list[_AnyPublisher]]:
+    """The events of all others, and the publishers that can be read."""
+    others: list[tuple[int, int]] = []
+    clients: list[_AnyPublisher] = []
+    find = publishers.get
+    for event in events:
+        client = find(event[0])
+        if client is not None and event[1] == _IN and not (client.held_bytes or client.lingering_since_s):
+            clients.append(client)
+        else:
+            others.append(event)
+    return others, clients
+
+
+def _cut(packed: bytes) -> list[bytes]:
+    return [packed[start : start + _ANSWER_BYTES] for start in range(0, len(packed), _ANSWER_BYTES)]
+
+
 def _is_quiet(client: SinglePublisher) -> bool:
     """Whether an answer can be sent at once: nothing is to go out before it, and nothing waits for it."""
     waits = client.closed or client.blocked or client.paused or client.lingering_since_s
-    return not (waits or client.out or client.current is not None)
+    return not (waits or client.out or client.in_row or client.current is not None)

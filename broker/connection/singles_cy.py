@@ -1,4 +1,4 @@
-"""Leaf: read the sockets whose peers send one PUBLISH at a time, and send each its answer. Stateless.
+"""Leaf: read the sockets whose peers publish one message at a time, and send each its answer. Stateless.
 
 Compiled, it makes the system calls without a Python statement between them; interpreted, it goes through `os` and
 `socket`. Both give the same. Load this module through `shard.leaves`. docs/binary-protocol.md draws the envelopes.
@@ -17,6 +17,7 @@ except ModuleNotFoundError:
 
 from tailrace.protocol.opcodes import Op
 from tailrace.shard.frame import HEADER_BYTES, MAX_FRAME_BYTES
+from tailrace.shard.leaves import load
 
 if TYPE_CHECKING:
     # From singles_cy.pxd; they exist in the compiled module only.
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     PyByteArray_GET_SIZE: Any
     PyByteArray_Resize: Any
     PyBytes_AS_STRING: Any
+    PyBytes_GET_SIZE: Any
     PyObject_GetBuffer: Any
     errno: int
     memcpy: Any
@@ -53,9 +55,11 @@ _HEADER = cython.declare(cython.Py_ssize_t, HEADER_BYTES)
 _FRAME_MAX = cython.declare(cython.Py_ssize_t, MAX_FRAME_BYTES)
 _ACK_MAX = cython.declare(cython.int, ACK_MAX)
 _PUBLISH = cython.declare(cython.int, int(Op.PUBLISH))
+_stage_lines = load("tailrace.protocol.line_cy").stage
 
 Group = tuple[bytearray, bytearray, list[int]]
-"""Of one stream: the unstamped frames, `protocol.publish_cy.REQUEST_BYTES` for each request, the places in `fds`."""
+"""Of one stream: the unstamped frames, `protocol.publish_cy.REQUEST_BYTES` for each request, the places in `fds`.
+Lines have no requests."""
 
 
 def is_compiled() -> bool:
@@ -86,15 +90,33 @@ def receive(
         return _receive_slices(fds, limits, handles, buffer, max_message_bytes, groups)
 
 
-def send_each(fds: list[int], answers: bytes, answer_bytes: int) -> tuple[int, list[tuple[int, int]]]:
-    """Send answer i, of `answer_bytes`, to the socket fds[i]; a negative descriptor is passed over.
+def receive_lines(
+    fds: list[int],
+    limits: list[int],
+    acks: list[bool],
+    buffer: bytearray | memoryview,
+    max_message_bytes: int,
+    groups: tuple[dict[bytes, Group], dict[bytes, Group]],
+) -> tuple[int, int, int]:
+    """As `receive`, for connections that speak lines, until one gives anything but one `pub` line.
+
+    That is what `line_cy.stage` takes, whole and nothing behind it. It is added to groups[acks[place]].
+    """
+    if cython.compiled:
+        return _receive_line_pointers(fds, limits, acks, buffer, max_message_bytes, groups)
+    else:
+        return _receive_line_slices(fds, limits, acks, buffer, max_message_bytes, groups)
+
+
+def send_each(fds: list[int], answers: list[bytes]) -> tuple[int, list[tuple[int, int]]]:
+    """Send answer i to the socket fds[i]; a negative descriptor is passed over.
 
     Returns (the bytes sent, (place, bytes sent, NOTHING or FAILED) for each answer that was not sent whole).
     """
     if cython.compiled:
-        return _send_pointers(fds, answers, answer_bytes)
+        return _send_pointers(fds, answers)
     else:
-        return _send_slices(fds, answers, answer_bytes)
+        return _send_slices(fds, answers)
 
 
 # Interpreted bodies.
@@ -151,19 +173,48 @@ if not cython.compiled:
             return None
         return ack, request, handle
 
-    def _send_slices(fds: list[int], answers: bytes, answer_bytes: int) -> tuple[int, list[tuple[int, int]]]:
-        rest = []
-        for place, fd in enumerate(fds):
+    def _receive_line_slices(
+        fds: list[int],
+        limits: list[int],
+        acks: list[bool],
+        buffer: bytearray | memoryview,
+        max_message_bytes: int,
+        groups: tuple[dict[bytes, Group], dict[bytes, Group]],
+    ) -> tuple[int, int, int]:
+        nbytes = 0
+        for place in range(len(fds)):
             try:
-                sent = NOTHING if fd < 0 else os.write(fd, answers[place * answer_bytes : (place + 1) * answer_bytes])
+                count = os.readv(fds[place], [memoryview(buffer)[: limits[place]]])
+            except BlockingIOError:
+                continue
+            except OSError:
+                return place, FAILED, nbytes
+            stop, staged, _order = _stage_lines(buffer, 0, count, max_message_bytes, False)
+            if stop != count or len(staged) != 1 or staged[0][1] != 1:
+                return place, count, nbytes
+            name, _messages, line_frames = staged[0]
+            group = groups[acks[place]].get(name)
+            if group is None:
+                groups[acks[place]][name] = (line_frames, bytearray(), [place])
+            else:
+                group[0].extend(line_frames)
+                group[2].append(place)
+            nbytes += count
+        return len(fds), 0, nbytes
+
+    def _send_slices(fds: list[int], answers: list[bytes]) -> tuple[int, list[tuple[int, int]]]:
+        total, rest = 0, []
+        for place, (fd, answer) in enumerate(zip(fds, answers, strict=True)):
+            try:
+                sent = NOTHING if fd < 0 else os.write(fd, answer)
             except BlockingIOError:
                 sent = NOTHING
             except OSError:
                 sent = FAILED
-            if sent != answer_bytes:
+            total += max(sent, 0)
+            if sent != len(answer):
                 rest.append((place, sent))
-        lost = sum(answer_bytes - max(sent, 0) for _place, sent in rest)
-        return len(fds) * answer_bytes - lost, rest
+        return total, rest
 
 
 # Compiled bodies. The interpreter's lock is kept: no call waits, and to give it away would be to wait for it.
@@ -258,24 +309,78 @@ def _extend(target: bytearray, data: cython.p_const_uchar, nbytes: cython.Py_ssi
 
 
 @cython.cfunc
-def _send_pointers(fds: list, answers: bytes, answer_bytes: cython.Py_ssize_t) -> tuple:
+def _receive_line_pointers(
+    fds: list,
+    limits: list,
+    acks: list,
+    buffer: object,
+    max_message_bytes: object,
+    groups: tuple,
+) -> tuple:
+    view: Py_buffer
+    place: cython.Py_ssize_t
+    count: cython.Py_ssize_t = 0
+    nbytes: cython.Py_ssize_t = 0
+    limit: cython.Py_ssize_t
+    fd: cython.int
+    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_WRITABLE)
+    data: cython.p_uchar = cython.cast(cython.p_uchar, view.buf)
+    try:
+        for place in range(len(fds)):
+            fd = fds[place]
+            limit = limits[place]
+            count = recv(fd, data, limit if 0 < limit < view.len else view.len, MSG_DONTWAIT)
+            if count < 0:
+                if errno in (EAGAIN, EINTR):
+                    continue
+                return place, FAILED, nbytes
+            staged: tuple = _stage_lines(buffer, 0, count, max_message_bytes, False)
+            found: list = staged[1]
+            if staged[0] != count or len(found) != 1 or cython.cast(tuple, found[0])[1] != 1:
+                return place, count, nbytes
+            _add_line(cython.cast(dict, groups[1 if acks[place] else 0]), cython.cast(tuple, found[0]), place)
+            nbytes += count
+        return len(fds), 0, nbytes
+    finally:
+        PyBuffer_Release(cython.address(view))
+
+
+@cython.cfunc
+def _add_line(groups: dict, line: tuple, place: cython.Py_ssize_t) -> object:
+    found: object = groups.get(line[0])
+    if found is None:
+        groups[line[0]] = (line[2], bytearray(), [place])
+        return None
+    group: tuple = cython.cast(tuple, found)
+    frames: bytearray = line[2]
+    _extend(
+        group[0], cython.cast(cython.p_const_uchar, PyByteArray_AS_STRING(frames)), PyByteArray_GET_SIZE(frames)
+    )
+    cython.cast(list, group[2]).append(place)
+    return None
+
+
+@cython.cfunc
+def _send_pointers(fds: list, answers: list) -> tuple:
     place: cython.Py_ssize_t
     sent: cython.Py_ssize_t
+    size: cython.Py_ssize_t
     total: cython.Py_ssize_t = 0
     fd: cython.int
     rest: list = []
-    if answer_bytes < 1 or len(answers) < len(fds) * answer_bytes:
-        raise ValueError(f"{len(answers)} bytes of answers for {len(fds)} sockets, {answer_bytes} for each")
-    data: cython.p_const_uchar = cython.cast(cython.p_const_uchar, PyBytes_AS_STRING(answers))
+    if len(answers) != len(fds):
+        raise ValueError(f"{len(answers)} answers for {len(fds)} sockets")
     for place in range(len(fds)):
         fd = fds[place]
+        answer: bytes = answers[place]
+        size = PyBytes_GET_SIZE(answer)
         sent = NOTHING
         if fd >= 0:
-            sent = send(fd, data + place * answer_bytes, answer_bytes, MSG_DONTWAIT | MSG_NOSIGNAL)
+            sent = send(fd, PyBytes_AS_STRING(answer), size, MSG_DONTWAIT | MSG_NOSIGNAL)
             if sent < 0:
                 sent = NOTHING if errno in (EAGAIN, EINTR) else FAILED
             else:
                 total += sent
-        if sent != answer_bytes:
+        if sent != size:
             rest.append((place, sent))
     return total, rest

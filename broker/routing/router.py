@@ -73,6 +73,8 @@ LONG = OF_A_STREAM - {"end", "consume", "get"}
 
 NONE_DENIED: Mapping[int, Refused] = MappingProxyType({})
 
+LonePart = tuple[OutcomeSink, int, bytearray]
+"""Who waits for the outcome, messages, frames: all that is published to a stream in a turn."""
 LateAnswer = Callable[[list[Any], OnResult], None]
 
 
@@ -231,6 +233,7 @@ class Router:
         self._work = work
         self._metrics = metrics
         self._staged: dict[bytes, StreamBatch] = {}
+        self._lone: dict[bytes, LonePart] = {}  # of this turn, of open streams that are not in `_staged`
         self._full: list[StreamBatch] = []  # of this turn too, before those of the same streams that are staged
         self.staged_bytes = 0
         self._new_streams = 0  # of this turn, of this worker's own
@@ -242,7 +245,7 @@ class Router:
     @property
     def scattered(self) -> bool:
         """Whether the staged messages go to many streams, a few each, and more messages would find them here."""
-        batches = len(self._staged)
+        batches = len(self._staged) + len(self._lone)
         few_each = batches > SCATTERED_STREAMS and self.staged_bytes < batches * SCATTERED_BYTES
         return few_each and not self.makes_streams
 
@@ -263,8 +266,20 @@ class Router:
             if batch.replicas == replicas and batch.numbered is numbered and not self._is_full(batch):
                 return batch
             self._full.append(batch)
+        elif (part := self._lone.pop(name, None)) is not None:
+            batch = self._batch_from(part, name)
+            if not (replicas or numbered):
+                self._staged[name] = batch
+                return batch
+            self._full.append(batch)
         batch = self._staged[name] = self._new_batch(name, replicas)
         batch.numbered = numbered
+        return batch
+
+    def _batch_from(self, part: LonePart, name: bytes) -> StreamBatch:
+        """What was to be appended alone, as a batch that others join."""
+        batch = self._new_batch(name, 0)
+        batch.add(part[0], 0, part[1], part[2])
         return batch
 
     def batch_for(self, name: bytes, frames: StampableFrames, replicas: int = 0) -> StreamBatch:
@@ -353,12 +368,18 @@ class Router:
     def publish_shared(
         self, sink: OutcomeSink, name: bytes, clients: Sequence[PublishingClient], frames: bytearray
     ) -> None:
-        """Take a message of each of these clients for one stream: unnumbered, and nobody waits for replicas."""
-        batch = self._staged.get(name)
-        if batch is None or batch.numbered or batch.replicas or batch.route is not None:
-            batch = self.batch(name)
-        batch.add(sink, 0, len(clients), frames)
+        """Take a message of each of these clients for one stream: unnumbered, and nobody waits for replicas.
+
+        Most of them are the only ones of this turn for their streams: such a part goes without a batch around it.
+        """
         self.staged_bytes += len(frames)
+        if name in self.owner.catalog.open and name not in self._staged and name not in self._lone:
+            self._lone[name] = sink, len(clients), frames
+            for client in clients:
+                self._count(client, 1)
+            return
+        batch = self.batch(name)
+        batch.add(sink, 0, len(clients), frames)
         for client in clients:
             if batch.route is not None:
                 self._note_remote(client, batch.route, 1)
@@ -407,14 +428,21 @@ class Router:
 
     def flush(self) -> None:
         """Forward the batches staged for the siblings' streams, append the rest. Nothing stays staged."""
-        if not self._staged and not self._full:
+        if not (self._staged or self._full or self._lone):
             return
         alone = not self._full
         staged, self._staged = [*self._full, *self._staged.values()], {}
         self._new_streams = 0
         self._full.clear()
         self.staged_bytes = 0
-        here = self._forward_all(staged) if self.routes else staged
+        here = self._forward_all(staged) if self.routes and staged else staged
+        if self._lone and (left := self._append_lone()):
+            here, alone = left + here, False
+        if here:
+            self._append_all(here, alone)
+
+    def _append_all(self, here: list[StreamBatch], alone: bool) -> None:
+        """Append the batches of this worker's streams. `alone`: no two of them are for the same stream."""
         now_s = time.monotonic()
         rows: dict[bytes, list[StreamBatch]] = {}
         opened, waiting = self.owner.catalog.open, self._work.waiting
@@ -437,10 +465,31 @@ class Router:
             if not place % BATCHES_A_BEAT:
                 self.owner.events.on_pause()
             self.owner.append_row(row, now_s)
+        self._count_appended(messages, nbytes, now_s)
+
+    def _append_lone(self) -> list[StreamBatch]:
+        """Append the parts that have no batch. Returns batches of those that cannot be appended as they are."""
+        parts, self._lone = self._lone, {}
+        begun_s, now_us = time.monotonic(), self.owner.clock_us()
+        append, waiting = self.owner.append_part, self._work.waiting
+        left: list[StreamBatch] = []
+        messages = nbytes = 0
+        for place, (name, part) in enumerate(parts.items(), start=1):
+            if not place % BATCHES_A_BEAT:
+                self.owner.events.on_pause()
+            if name in waiting or not append(name, *part, now_us, begun_s):
+                left.append(self._batch_from(part, name))
+            else:
+                messages += part[1]
+                nbytes += len(part[2])
+        self._count_appended(messages, nbytes, begun_s)
+        return left
+
+    def _count_appended(self, messages: int, nbytes: int, begun_s: float) -> None:
         if messages:
             self._metrics.appended_messages += messages
             self._metrics.appended_bytes += nbytes
-            self._metrics.append.observe(time.monotonic() - now_s)
+            self._metrics.append.observe(time.monotonic() - begun_s)
 
     def _forward_all(self, staged: list[StreamBatch]) -> list[StreamBatch]:
         """Forward the batches of siblings; returns the others. If these are many, the siblings append meanwhile."""
@@ -453,7 +502,7 @@ class Router:
                 here.append(batch)
         for slot, batches in remote.items():
             self._forward(slot, batches)
-        if remote and len(here) >= SEND_FIRST_STREAMS:
+        if remote and len(here) + len(self._lone) >= SEND_FIRST_STREAMS:
             self._send_forwards()
         return here
 

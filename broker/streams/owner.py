@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.process.settings import Durability, Settings
 from tailrace.broker.replication.downstream.replicas import Replicas
-from tailrace.broker.routing.batch import StampableFrames, StreamBatch
+from tailrace.broker.routing.batch import OutcomeSink, StampableFrames, StreamBatch
 from tailrace.broker.streams.catalog import StreamCatalog
 from tailrace.broker.streams.collaborators import OwnerContext, OwnerEvents
 from tailrace.broker.streams.deduplication import Admitted, Deduplication
@@ -164,6 +164,40 @@ class Owner:
         elif batch.parts:
             self._logged(batch, first_seq)
 
+    def append_part(
+        self, name: bytes, sink: OutcomeSink, messages: int, frames: StampableFrames, now_us: int, now_s: float
+    ) -> bool:
+        """Append these alone, if their stream is open and takes them as they are, and nobody waits for the disk.
+
+        Returns whether they have an outcome, which the sink was notified of; if not, `append` them as a batch.
+        """
+        stream = self.catalog.open.get(name)
+        if stream is None or stream.epoch == 0 or stream.policy.durability is Durability.ALWAYS:
+            return False
+        if self.syncs.failed or name in self.uproutes:
+            return False
+        self.catalog.open.move_to_end(name)
+        try:
+            first_seq = stream.log.append(frames, messages, now_us, stream.epoch)
+        except (StorageFull, OSError) as error:
+            refused = self._append_failed(stream, error)
+            sink.refused(0, refused.code, refused.text)
+            return True
+        self.grown[name] = Growth(first_seq, first_seq + messages, stream.log.end_offset, frames)
+        if not stream.sync_due_s:
+            self.syncs.add(stream, now_s)
+        if stream.producers is not None:
+            self.numbered.grew(stream)
+        sink.published(0, first_seq, self.context.subscribers(name))
+        return True
+
+    def _append_failed(self, stream: OpenStream, error: StorageFull | OSError) -> Refused:
+        if isinstance(error, StorageFull):
+            self.catalog.full_disk.note(error)
+            return Refused(Code.FULL, str(error))
+        log.error("cannot append to stream %r: %s", stream.name, error)
+        return Refused(Code.UNAVAILABLE, f"the disk refused this: {error.strerror}; nothing of it was logged")
+
     def append_row(self, batches: list[StreamBatch], now_s: float) -> None:
         """Append batches of one stream, in their order, with one write; of numbered ones the messages that are not
         logged.
@@ -240,11 +274,7 @@ class Owner:
             first_seq = stream.log.append(frames, messages, now_us, stream.epoch)
         except (StorageFull, OSError) as error:
             self.numbered.forget(stream)  # they were taken for appended
-            if isinstance(error, StorageFull):
-                self.catalog.full_disk.note(error)
-                return Refused(Code.FULL, str(error))
-            log.error("cannot append to stream %r: %s", stream.name, error)
-            return Refused(Code.UNAVAILABLE, f"the disk refused this: {error.strerror}; nothing of it was logged")
+            return self._append_failed(stream, error)
         self.grown[stream.name] = Growth(first_seq, first_seq + messages, stream.log.end_offset, frames)
         if not stream.sync_due_s:
             self.syncs.add(stream, now_s)

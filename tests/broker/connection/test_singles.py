@@ -17,7 +17,7 @@ from tailrace.protocol import messages as m
 from tailrace.protocol.messages import Ack, Op
 from tailrace.shard.frame import pack_frame
 from tests.broker.binary import BinaryPeer
-from tests.broker.world import World, world
+from tests.broker.world import Peer, World, world
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def publishers(node: World, count: int, *names: str, slot: int = 0) -> list[Bina
 
 def are_together(node: World, peers: list[BinaryPeer]) -> bool:
     """Whether all of them are to be read together."""
-    known = list(node.workers[0].singles._publishers.values())
+    known = list(node.workers[0].singles._binary.values())
     return all(node.binary_client_of(peer.peer) in known for peer in peers)
 
 
@@ -106,7 +106,7 @@ def test_a_connection_whose_answer_is_not_sent_does_not_move(node: World) -> Non
     (peer,) = publishers(node, 1, node.name(0))
     client, worker = node.binary_client_of(peer.peer), node.workers[0]
     client.under_way += 1
-    worker.singles.outcomes_known([client], m.pack(m.Published(9, ((4, 1, 0),))))
+    worker.singles.answers.add([client], [m.pack(m.Published(9, ((4, 1, 0),)))])
     assert (client.awaited, worker.singles.owes) == (1, True)
     worker.turn()
     assert (client.awaited, worker.singles.owes) == (0, False)
@@ -119,7 +119,7 @@ def test_two_answers_for_one_connection_keep_their_order(node: World) -> None:
     client, singles = node.binary_client_of(peer.peer), node.workers[0].singles
     client.under_way += 2
     for request in (1, 2):
-        singles.outcomes_known([client], m.pack(m.Published(request, ((request, 1, 0),))))
+        singles.answers.add([client], [m.pack(m.Published(request, ((request, 1, 0),)))])
     node.settle()
     assert [answer.request for answer in peer.take() if isinstance(answer, m.Published)] == [1, 2]
     assert not client.awaited
@@ -144,27 +144,203 @@ def test_nothing_is_read_from_one_that_has_ended_meanwhile(node: World, monkeypa
     first.say(m.Ping())
     second.publish(1, b"lost")
     third.publish(1, b"kept")
-    node.workers[0].singles._read_together(clients)
+    node.workers[0].singles._read_binary(clients)
     assert os.read(taken, 100) == b"of somebody else"
     for fd in (taken, near.detach(), far.detach()):
         os.close(fd)
     node.settle()
     assert first.take() == [m.Pong()] and second.take() == [] and len(third.take()) == 1
-    assert clients[1].under_way == 0 and taken not in node.workers[0].singles._publishers
+    assert clients[1].under_way == 0 and taken not in node.workers[0].singles._binary
 
 
 def test_one_that_closes_is_not_read_together_any_more(node: World) -> None:
     peers = publishers(node, 2, node.name(0))
     singles = node.workers[0].singles
-    assert len(singles._publishers) == 2
+    assert len(singles._binary) == 2
     peers[0].publish(1, b"last")
     peers[0].peer.close()
     node.settle()
-    assert len(singles._publishers) == 1
+    assert len(singles._binary) == 1
     peers[1].say(m.Close())
     peers[1].publish(1, b"too late")
     node.settle()
-    assert peers[1].take() == [] and not singles._publishers
+    assert peers[1].take() == [] and not singles._binary
+
+
+def payloads(node: World, name: str) -> list[bytes]:
+    """The messages of a stream."""
+    reader = node.connect(0)
+    reader.send(f"sub {name} 0 wait")
+    node.settle()
+    found = [payload.encode() for _name, _seq, payload in reader.messages()]
+    reader.close()
+    node.settle()
+    return found
+
+
+def line_publishers(node: World, count: int, name: str, *, acks: bool = True) -> list[Peer]:
+    """Peers that speak lines and whose last read was a single publish."""
+    peers = [node.connect(0) for _ in range(count)]
+    for peer in peers:
+        peer.send(f"ack {'on' if acks else 'off'}")
+    node.settle()
+    for peer in peers:
+        peer.send(f"pub {name} |first")
+    node.settle()
+    assert {node.client_of(peer) for peer in peers} <= set(node.workers[0].singles._lines.values())
+    for peer in peers:
+        peer.take()
+    return peers
+
+
+def test_each_line_is_answered_with_its_seq(node: World) -> None:
+    here, away = node.name(0), node.name(1)
+    peers = line_publishers(node, 3, here)
+    metrics = node.workers[0].metrics.line
+    before = metrics.bytes_in, metrics.bytes_out, metrics.messages_in
+    for peer in peers:
+        peer.send(f"pub {here} |second")
+    node.settle()
+    found = sorted(line for peer in peers for line in peer.take())
+    assert found == [f"ok pub {here} {seq}" for seq in (3, 4, 5)]
+    line_bytes, answer_bytes = len(f"pub {here} |second\r\n"), len(f"ok pub {here} 3\r\n")
+    assert metrics.bytes_in - before[0] == 3 * line_bytes and metrics.bytes_out - before[1] == 3 * answer_bytes
+    assert metrics.messages_in - before[2] == 3
+    peers[0].send(f"pub {away} |third")
+    node.settle()
+    assert peers[0].take() == [f"ok pub {away} 0"] and not node.client_of(peers[0]).awaited
+
+
+@pytest.mark.parametrize("acks", [True, False])
+def test_what_comes_behind_a_single_line_is_answered_behind_it(node: World, acks: bool) -> None:
+    away = node.name(1)
+    (peer,) = line_publishers(node, 1, away, acks=acks)
+    peer.send(f"pub {away} |second")
+    node.workers[0].turn()
+    assert node.client_of(peer).awaited == 1
+    peer.send("ping")
+    node.workers[0].turn()
+    peer.read()
+    assert not peer.lines, "the other worker has not answered yet"
+    peer.send(f"pub {away} |third", "ping")
+    node.workers[0].turn()
+    node.settle()
+    expected = [f"ok pub {away} 1", "ok pong", f"ok pub {away} 2", "ok pong"]
+    assert peer.take() == (expected if acks else ["ok pong", "ok pong"])
+    assert not node.client_of(peer).awaited and not node.client_of(peer).in_row
+    assert payloads(node, away) == [b"first", b"second", b"third"]
+
+
+@pytest.mark.parametrize("acks", [True, False])
+def test_each_line_is_told_of_a_refusal(tmp_path: Path, acks: bool) -> None:
+    with world(tmp_path, auto_master=False) as node:
+        peers = line_publishers(node, 2, "none", acks=acks)
+        for peer in peers:
+            peer.send("pub none |x")
+        node.settle()
+        assert [peer.take()[0].split()[:2] for peer in peers] == [["err", "disabled"]] * 2
+        assert not any(node.client_of(peer).awaited for peer in peers)
+
+
+def test_a_refusal_from_another_worker_keeps_its_place(tmp_path: Path) -> None:
+    with world(tmp_path, workers=2, affinity=False, auto_master=False) as node:
+        (peer,) = line_publishers(node, 1, node.name(1), acks=False)
+        peer.send(f"pub {node.name(1)} |x")
+        node.workers[0].turn()
+        peer.send("ping")
+        node.workers[0].turn()
+        node.settle()
+        assert [line.split()[:2] for line in peer.take()] == [["err", "disabled"], ["ok", "pong"]]
+
+
+def test_one_whose_input_ends_is_still_answered(node: World) -> None:
+    (peer,) = line_publishers(node, 1, node.name(1))
+    peer.send(f"pub {node.name(1)} |last")
+    node.workers[0].turn()
+    peer.sock.shutdown(socket.SHUT_WR)
+    node.settle()
+    assert peer.take() == [f"ok pub {node.name(1)} 1"] and peer.ended
+    assert not node.workers[0].singles._lines and not node.workers[0].services.clients
+
+
+def test_single_lines_and_batches_of_a_turn_are_one_append(node: World) -> None:
+    """In the order of their arrival, single or not."""
+    name = node.name(0)
+    one, other = line_publishers(node, 2, name)
+    batches: BinaryPeer = BinaryPeer(node, 0)
+    batches.open(name)
+    worker, appends = node.workers[0], []
+    stream = worker.owner.catalog.open[name.encode()]
+    append = stream.log.append
+
+    class Counted:
+        def __getattr__(self, field: str) -> Any:
+            return getattr(log, field)
+
+        def append(self, frames: bytearray, count: int, now_us: int, epoch: int) -> int:
+            appends.append(count)
+            return append(frames, count, now_us, epoch)
+
+    log, stream.log = stream.log, Counted()  # type: ignore[assignment]
+    one.send(f"pub {name} |a")
+    other.send(f"pub {name} |b")
+    batches.publish(1, b"c")
+    worker.turn()
+    node.settle()
+    stream.log = log
+    assert appends == [3] and payloads(node, name)[2:] == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_random_life_of_lines(tmp_path: Path, workers: int, seed: int) -> None:
+    """Every connection gets its answers in the order of its commands, and each message is at the seq of its answer."""
+    chance = random.Random(seed)
+    with world(tmp_path, workers=workers, affinity=bool(seed % 2)) as node:
+        names = [node.name(slot, prefix) for slot in range(workers) for prefix in "ab"]
+        peers = [node.connect(chance.randrange(workers)) for _ in range(8)]
+        expected: list[list[tuple[str, str]]] = [[("ok ack on", "")] for _ in peers]
+        for place, peer in enumerate(peers):
+            peer.send("ack on")
+            for name in names:
+                peer.send(f"pub {name} |begin {place}")
+                expected[place].append((f"ok pub {name} ", f"begin {place}"))
+        for step in range(400):
+            place = chance.randrange(len(peers))
+            _speak(chance, peers[place], names, expected[place], f"{place} {step}")
+            if chance.random() < 0.3:
+                for worker in node.workers:
+                    worker.turn()
+            if chance.random() < 0.05:
+                node.settle()
+        node.settle()
+        logged = {name: [payload.decode() for payload in payloads(node, name)] for name in names}
+        for peer, row in zip(peers, expected, strict=True):
+            lines = peer.take()
+            assert len(lines) == len(row)
+            for line, (start, payload) in zip(lines, row, strict=True):
+                assert line.startswith(start)
+                if payload:
+                    assert logged[line.split()[2]][int(line.split()[3])] == payload
+        assert sum(map(len, logged.values())) == sum(bool(payload) for row in expected for _start, payload in row)
+        assert not any(node.client_of(peer).awaited for peer in peers)
+
+
+def _speak(chance: random.Random, peer: Peer, names: list[str], expected: list[tuple[str, str]], mark: str) -> None:
+    """Most of all single lines; several in one send, pings, and lines in two pieces."""
+    if chance.random() < 0.1:
+        peer.send("ping")
+        expected.append(("ok pong", ""))
+        return
+    data = b""
+    for part in range(chance.choice([1, 1, 1, 1, 2, 3])):
+        name, payload = chance.choice(names), f"{mark} {part}"
+        data += f"pub {name} |{payload}\r\n".encode()
+        expected.append((f"ok pub {name} ", payload))
+    cut = chance.randrange(len(data)) if chance.random() < 0.1 else 0
+    if cut:
+        peer.send_raw(data[:cut])
+    peer.send_raw(data[cut:])
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -157,10 +157,91 @@ def _anything(chance: random.Random) -> bytes:
     return bytes(data)
 
 
+def receive_lines(
+    leaf: ModuleType, pairs: Pairs, sent: list[bytes], acks: list[bool] | None = None
+) -> tuple[Any, list[Any], bytes]:
+    """As `receive`."""
+    for (peer, _ours), data in zip(pairs, sent, strict=False):
+        peer.send(data)
+    groups: tuple[dict[bytes, Any], dict[bytes, Any]] = ({}, {})
+    buffer = bytearray(BUFFER_BYTES)
+    fds = [ours.fileno() for _peer, ours in pairs[: len(sent)]]
+    limits, wanted = [BUFFER_BYTES] * len(sent), acks or [True] * len(sent)
+    returned = leaf.receive_lines(fds, limits, wanted, memoryview(buffer), MAX, groups)
+    return returned, [groups[0], groups[1]], bytes(buffer)
+
+
+def test_single_lines_are_grouped_by_their_streams(leaf: ModuleType, pairs: Pairs) -> None:
+    sent = [b"pub s%d |%d\r\n" % (number % 2, number) for number in range(4)] + [b"", b"PUB s0  |a|b\n"]
+    returned, (silent, awaited), _buffer = receive_lines(leaf, pairs, sent, [True, True, True, False, True, True])
+    assert returned == (6, 0, sum(map(len, sent)))
+    assert list(awaited) == [b"s0", b"s1"] and list(silent) == [b"s1"]
+    assert awaited[b"s0"] == (b"".join(pack_frame(each) for each in (b"0", b"2", b"a|b")), b"", [0, 2, 5])
+    assert silent[b"s1"] == (pack_frame(b"3"), b"", [3])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        b"ping\r\n",
+        b"pub s |x",
+        b"pub s |x\r\npub s |y\r\n",
+        b"pub s |x\r\n\r\n",
+        b"pub s |x\r\np",
+        b"pub s/$dead |x\r\n",
+        b"pub s |" + bytes(MAX + 1) + b"\r\n",
+        b"pub s\r\n",
+        b"\xff",
+        SINGLE,
+    ],
+)
+def test_at_any_other_line_it_stops(leaf: ModuleType, pairs: Pairs, other: bytes) -> None:
+    line = b"pub s |x\r\n"
+    returned, (_silent, awaited), buffer = receive_lines(leaf, pairs, [line, other, line])
+    assert returned == (1, len(other), len(line)) and buffer[: len(other)] == other
+    assert awaited[b"s"] == (pack_frame(b"x"), b"", [0])
+    assert pairs[2][1].recv(100) == line, "what comes behind it is not read yet"
+
+
+def test_the_end_and_an_error_stop_the_lines(leaf: ModuleType, pairs: Pairs) -> None:
+    pairs[0][0].close()
+    fds, groups = [pairs[0][1].fileno()], ({}, {})  # type: ignore[var-annotated]
+    assert leaf.receive_lines(fds, [100], [True], memoryview(bytearray(100)), MAX, groups) == (0, 0, 0)
+    with closing(socket.socket()) as unconnected:
+        unconnected.setblocking(False)
+        fds = [unconnected.fileno()]
+        returned = leaf.receive_lines(fds, [100], [True], memoryview(bytearray(100)), MAX, groups)
+    assert returned == (0, leaf.FAILED, 0)
+
+
+def test_both_bodies_take_the_same_lines(pairs: Pairs) -> None:
+    chance = random.Random(16)
+    for _ in range(60):
+        sent = [_any_line(chance) for _ in range(20)]
+        acks = [chance.random() < 0.5 for _ in sent]
+        found = [receive_lines(each, pairs[20 * place :], sent, acks) for place, each in enumerate((LOADED, SOURCE))]
+        (stop, count, _nbytes), _groups, buffer = found[0]
+        assert found[0][:2] == found[1][:2] and (stop == 20 or buffer[:count] == found[1][2][:count])
+        for _peer, ours in pairs:
+            try:
+                while ours.recv(1 << 16):
+                    pass
+            except BlockingIOError:
+                pass
+
+
+def _any_line(chance: random.Random) -> bytes:
+    end = chance.choice([b"\n", b"\r\n"])
+    data = bytearray(b"pub %s |%s" % (chance.choice([b"a", b"b", b"\xc3\xa4"]), b"x" * chance.randrange(200)) + end)
+    if chance.random() < 0.1:
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    return bytes(data)
+
+
 def test_answers(leaf: ModuleType, pairs: Pairs) -> None:
     fds = [ours.fileno() for _peer, ours in pairs[:3]]
     fds[1] = -1
-    assert leaf.send_each(fds, b"aaabbbccc", 3) == (6, [(1, leaf.NOTHING)])
+    assert leaf.send_each(fds, [b"aaa", b"bbb", b"ccc"]) == (6, [(1, leaf.NOTHING)])
     assert (pairs[0][0].recv(9), pairs[2][0].recv(9)) == (b"aaa", b"ccc")
 
 
@@ -174,5 +255,5 @@ def test_an_answer_that_cannot_be_sent(leaf: ModuleType, pairs: Pairs) -> None:
     except BlockingIOError:
         assert full_bytes
     fds = [full.fileno(), broken.fileno(), pairs[2][1].fileno()]
-    assert leaf.send_each(fds, b"aaabbbccc", 3) == (3, [(0, leaf.NOTHING), (1, leaf.FAILED)])
+    assert leaf.send_each(fds, [b"aaa", b"bbb", b"ccc"]) == (3, [(0, leaf.NOTHING), (1, leaf.FAILED)])
     assert pairs[2][0].recv(9) == b"ccc"

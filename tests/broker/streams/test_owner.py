@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +11,9 @@ from tailrace.broker.process.settings import Durability
 from tailrace.broker.routing.batch import StreamBatch
 from tailrace.broker.streams.owner import FRESH_BYTES_MAX, Growth, OpenStream, Owner, Refused
 from tailrace.protocol.errors import Code
-from tailrace.shard.errors import FramesRefused
+from tailrace.shard.errors import FramesRefused, StorageFull
+from tailrace.shard.frame import pack_frame
+from tailrace.shard.log import StreamLog
 from tailrace.shard.meta import Role, StreamMeta, Upstream
 from tests.broker.owning import Sink, around, batch, make_owner, policies, publish
 from tests.broker.replication.upstream_node import Original
@@ -35,6 +39,65 @@ def test_parts_of_a_batch_get_their_own_seqs(tmp_path: Path) -> None:
     owner.append(made, 0.0)
     assert (first.published_at, second.published_at) == ({0: 0}, {7: 2})
     owner.release()
+
+
+def append_part(owner: Owner, name: bytes, sink: Sink, *payloads: bytes) -> bool:
+    frames = bytearray(b"".join(pack_frame(payload) for payload in payloads))
+    return owner.append_part(name, sink, len(payloads), frames, owner.clock_us(), 1_000.0)
+
+
+def test_a_part_is_appended_without_a_batch(tmp_path: Path) -> None:
+    owner = make_owner(tmp_path / "data")
+    publish(owner, b"s", b"one")
+    owner.take_grown()
+    sink = Sink()
+    assert append_part(owner, b"s", sink, b"two", b"three") and sink.published_at == {0: 1}
+    growth = owner.take_grown()[b"s"]
+    assert (growth.first_seq, growth.next_seq, growth.end_offset) == (1, 3, owner.catalog.open[b"s"].log.end_offset)
+    assert b"s" in owner.syncs.dirty
+    owner.release()
+
+
+def test_a_part_of_a_stream_that_does_not_take_it_at_once_needs_a_batch(tmp_path: Path) -> None:
+    sink = Sink()
+    owner = make_owner(tmp_path / "data", streams=policies(Durability.ALWAYS))
+    publish(owner, b"s", b"one")
+    assert not append_part(owner, b"s", sink, b"two") and not append_part(owner, b"closed", sink, b"x")
+    owner.release()
+    other = make_owner(tmp_path / "other")
+    publish(other, b"s", b"one")
+    other.syncs.failed.found(b"s")
+    assert not append_part(other, b"s", sink, b"two")
+    other.syncs.failed.mended(b"s")
+    other.catalog.open[b"s"].epoch = 0
+    assert not append_part(other, b"s", sink, b"two") and not sink.published_at and not sink.refusals
+    assert other.catalog.open[b"s"].log.next_seq == 1
+    other.release()
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, Code.FULL), (errno.EIO, Code.UNAVAILABLE)])
+def test_a_part_that_the_disk_refuses_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: Code
+) -> None:
+    owner = make_owner(tmp_path / "data")
+    publish(owner, b"s", b"one")
+    owner.take_grown()
+
+    def fail(*_arguments: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StreamLog, "append", _full if number == errno.ENOSPC else fail)
+        sink = Sink()
+        assert append_part(owner, b"s", sink, b"two")
+    assert sink.refusals[0][0] is code and not sink.published_at and not owner.take_grown()
+    sink = Sink()
+    assert append_part(owner, b"s", sink, b"two") and sink.published_at == {0: 1}
+    owner.release()
+
+
+def _full(log: StreamLog, *_arguments: object) -> None:
+    raise StorageFull(log.name, Path("s.log"), 100)
 
 
 def test_who_has_made_as_many_streams_as_it_may_makes_no_more(tmp_path: Path) -> None:
