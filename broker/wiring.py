@@ -41,6 +41,9 @@ class WorkerParts(Protocol):
     def announce(self) -> None:
         """Notify subscribers, here and at the other workers, of the growth of streams."""
 
+    def share_bytes(self, nbytes: int, is_whole: bool, /) -> int:
+        """See `OwnerContext.share_bytes`."""
+
     def pause(self) -> None:
         """In the middle of something long: the worker is not hung."""
 
@@ -127,6 +130,9 @@ class OwnerWiring:
 
     def consumer_lag(self, name: bytes) -> tuple[int, int]:
         return self._worker.patrol.consumer_lag(name)
+
+    def share_bytes(self, nbytes: int, is_whole: bool) -> int:
+        return self._worker.share_bytes(nbytes, is_whole)
 
     def delete(self, name: bytes, done: Callable[[Any | Refused], None], *, copy: bool = False) -> None:
         self._worker.deletions.begin(name, done, copy=copy)

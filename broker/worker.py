@@ -427,6 +427,11 @@ class Worker:
         """At once, since the other workers count streams too before they make one."""
         self._beat.streams = len(self.owner.catalog.names)
 
+    def share_bytes(self, nbytes: int, is_whole: bool) -> int:
+        """See `OwnerContext.share_bytes`."""
+        self._beat.disk_bytes = nbytes if is_whole else max(self._beat.disk_bytes, nbytes)
+        return self.board.total_disk_bytes()
+
     def _forget_chunks(self, name: bytes, seq: int) -> None:
         """A stream was cut; one that was deleted is cut at 0."""
         if not seq:
@@ -577,6 +582,7 @@ class Worker:
     def _seldom(self) -> None:
         if self.owner.catalog.owning:
             self.upkeep.punch_due()
+            self.upkeep.look_at_space()
             self.desk.seldom()
         self.aging.now_us()
         self.metrics.clock_ahead_s = self.aging.ahead_s

@@ -234,6 +234,11 @@ class Workers:
 
 
 @dataclass(frozen=True, slots=True)
+class Space:
+    """The disk space of the node, and its bounds."""
+
+
+@dataclass(frozen=True, slots=True)
 class Conns:
     pass
 
@@ -294,6 +299,7 @@ Command: TypeAlias = (
     | GrownStreams
     | Stat
     | Workers
+    | Space
     | Conns
     | Shutdown
     | Invalid
@@ -303,6 +309,6 @@ Command: TypeAlias = (
 
 ADMIN: frozenset[type] = frozenset(
     {Master, Unmaster, Slave, Unslave, Promote, Fence, Trim, Delete}
-    | {Streams, GrownStreams, Stat, Workers, Conns, Shutdown}
+    | {Streams, GrownStreams, Stat, Workers, Space, Conns, Shutdown}
 )
 """The commands that only a peer on the same machine may give, on a connection that has sent only commands."""

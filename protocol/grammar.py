@@ -374,6 +374,7 @@ _ROWS = (
     Verb("grown [MARK]", "the streams that have grown since MARK, which an earlier answer has", True, _grown),
     Verb("stat STREAM", "one stream in numbers", True, _stream_only(c.Stat, readable_name)),
     Verb("workers", "the node's worker processes", True, _bare(c.Workers())),
+    Verb("space", "the node's disk space and its bounds", True, _bare(c.Space())),
     Verb("conns", "the node's connections", True, _bare(c.Conns())),
     Verb("shutdown NODE", "stop the node of this name", True, _shutdown),
 )

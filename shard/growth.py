@@ -18,6 +18,17 @@ STEP_BYTES_MAX: Final = 64 * 1024 * 1024
 BLOCK_BYTES: Final = 4_096
 
 
+class _Limits:
+    """Set by `limit_steps`; one for the process."""
+
+    step_bytes_max = STEP_BYTES_MAX
+
+
+def limit_steps(nbytes: int) -> None:
+    """From now on no file of this process reserves more than that ahead, or STEP_BYTES_MIN: space gets short."""
+    _Limits.step_bytes_max = max(nbytes, STEP_BYTES_MIN)
+
+
 class Extent:
     """How far one open file may be written."""
 
@@ -38,7 +49,7 @@ class Extent:
         """
         start = max(self._reserved, used)
         needed = _round_up(end - start)
-        wanted = max(needed, self._step)
+        wanted = max(needed, min(self._step, _Limits.step_bytes_max))
         while not self._try_reserve(start, wanted, last=wanted == needed):
             wanted = max(needed, wanted // 2)
         self._reserved = self.limit = start + wanted

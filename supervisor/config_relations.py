@@ -20,6 +20,7 @@ def find_conflicts(settings: Settings) -> Iterator[Conflict]:
     """Every relation that does not hold, in no particular order. The defaults hold all of them."""
     yield from _ports(settings)
     yield from _sizes(settings)
+    yield from _space(settings)
     yield from _tokens(settings)
     yield from _node_login(settings)
     yield from _tls(settings)
@@ -103,6 +104,26 @@ def _sizes(settings: Settings) -> Iterator[Conflict]:
     yield from _at_least(
         settings, "chunk_cache_bytes", 2 * settings.chunk_bytes, "chunk_bytes", "so that it holds two chunks"
     )
+
+
+def _space(settings: Settings) -> Iterator[Conflict]:
+    """`max_bytes` of the node and settings that contradict it."""
+    most = settings.node_max_bytes
+    if not most:
+        return
+    if most < settings.max_envelope_bytes:
+        text = (
+            f"[node] max_bytes is {_bytes(most)} but max_envelope_bytes in [limits] is"
+            f" {_bytes(settings.max_envelope_bytes)}: max_bytes must be at least that, so that one request fits"
+        )
+        yield ("node_max_bytes", "max_envelope_bytes"), text
+    for policy in settings.streams:
+        if policy.max_bytes >= most:
+            text = (
+                f"[node] max_bytes is {_bytes(most)} but [[stream]] {policy.pattern} keeps {_bytes(policy.max_bytes)}:"
+                " the node would refuse publishes before a stream is trimmed; give the node more, or the stream less"
+            )
+            yield ("node_max_bytes",), text
 
 
 def _at_least(settings: Settings, name: str, least_bytes: int, other: str, why: str) -> Iterator[Conflict]:

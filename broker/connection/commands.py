@@ -89,6 +89,7 @@ class Commands:
             c.GrownStreams: self.grown,
             c.Stat: self.stat,
             c.Workers: self.workers,
+            c.Space: self.space,
             c.Conns: self.conns,
             c.Shutdown: self.shutdown,
             **dict.fromkeys(line.COMMANDS, line.execute),
@@ -352,6 +353,10 @@ class Commands:
             for slot in self._board
         ]
         client.answer(answers.table(WORKER_COLUMNS, rows))
+
+    def space(self, client: LineClient, _command: c.Space) -> None:
+        space = self._services.router.owner.space
+        client.answer(answers.table(("field", "value"), space.report(self._board.total_disk_bytes())))
 
     def streams(self, client: LineClient, command: c.Streams) -> None:
         def render(rows: list[list[Any]]) -> bytes:

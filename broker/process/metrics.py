@@ -275,6 +275,9 @@ class WorkerMetrics:
     )
     trimmed_messages: int = _counter("tailrace_trimmed_messages", "Messages dropped by trim or retention.")
     trimmed_bytes: int = _counter("tailrace_trimmed_bytes", "Bytes of frames dropped by trim or retention.")
+    data_refused_messages: int = _counter(
+        "tailrace_data_refused_messages", "Messages refused as the node's max_bytes or reserve_bytes was met."
+    )
     diverged_messages: int = _counter(
         "tailrace_diverged_messages", "Messages set aside, their stream's master not having them."
     )
@@ -302,6 +305,10 @@ class WorkerMetrics:
     sync_failed_streams: int = _gauge("tailrace_sync_failed_streams", "Streams whose last sync has failed.")
     diverged_tails: int = _gauge("tailrace_diverged_tails", "Tails of streams that lie set aside.")
     disk_bytes: int = _gauge("tailrace_stream_disk_bytes", "Bytes that the files of the streams take on the disk.")
+    data_used_bytes: int = _gauge("tailrace_data_used_bytes", "Bytes of all streams' files, where a bound is set.")
+    data_max_bytes: int = _gauge_max("tailrace_data_max_bytes", "The setting max_bytes of the node, 0 without.")
+    data_reserve_bytes: int = _gauge_max("tailrace_data_reserve_bytes", "The setting reserve_bytes, 0 without.")
+    data_refusing: int = _gauge_max("tailrace_data_refusing", "1 while max_bytes or reserve_bytes refuses publishes.")
     clock_ahead_s: float = _gauge_max("tailrace_clock_jump_seconds", "How far the clock has jumped; max_age_s waits.")
     consumers: int = _gauge("tailrace_consumers", "Durable consumers.")  # of the owned streams
     consumer_lag_messages_max: int = _gauge_max(

@@ -194,6 +194,26 @@ class Settings(FairLimits):
         True,
         "whether to move a connection to the worker that owns its streams, which saves its messages a hop",
     )
+    node_max_bytes: int = setting(
+        "node",
+        "max_bytes",
+        Kind.BYTES,
+        0,
+        "refuse publishes with err full while the files of all streams take more than this together",
+        low=16 * MIB,
+        high=1 << 60,
+        zero="no bound",
+    )
+    reserve_bytes: int = setting(
+        "node",
+        "reserve_bytes",
+        Kind.BYTES,
+        0,
+        "refuse publishes with err full while less than this is free on the disk of the data directory",
+        low=MIB,
+        high=1 << 60,
+        zero="until the disk is full",
+    )
 
     host: str = setting("listen", "host", Kind.HOST, "127.0.0.1", "address the broker listens on")
     port: int = setting(

@@ -79,6 +79,12 @@ class OwnerContext(Protocol):
     def consumer_lag(self, name: bytes, /) -> tuple[int, int]:
         """The durable consumers of a stream, and the lag in messages of the one furthest behind. Raises Refused."""
 
+    def share_bytes(self, nbytes: int, is_whole: bool, /) -> int:
+        """Let the other workers know what this one's streams take; gives the sum over all workers.
+
+        Without `is_whole` it may be more, so a larger figure of a worker before this one stays.
+        """
+
     def delete(self, name: bytes, done: Callable[[Any | Refused], None], *, copy: bool = False) -> None:
         """Delete a stream of this owner; `done` gets {} or a Refused. `copy`: because its upstream has deleted it."""
 

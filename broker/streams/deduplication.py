@@ -85,19 +85,20 @@ class Deduplication:
         self.memory = ProducerMemory(bytes_max)
 
     def admit(
-        self, stream: OpenStream, batch: StreamBatch, seq: int, now_us: int
+        self, stream: OpenStream, batch: StreamBatch, seq: int, now_us: int, refusal: Refused | None = None
     ) -> list[tuple[StreamBatch, Admitted]]:
         """The new messages of a numbered batch, to be appended from `seq` on; from now on they count as appended.
 
-        A batch that is only partly new is split. Publishers that are refused have their answer.
+        A batch that is only partly new is split. Publishers that are refused have their answer; with `refusal` all are
+        refused whose messages are not all logged already.
         """
         try:
             producers = self._producers(stream, now_us)
         except Refused as refused:
             batch.refused(refused.code, refused.text)
             return []
-        taken = _advance(producers, batch, seq, now_us)
-        if taken == len(batch.parts):
+        taken = _advance(producers, batch, seq, now_us) if refusal is None else 0
+        if taken and taken == len(batch.parts):
             return [(batch, Admitted(seq, batch.count, batch.take_pieces()))]
         found: list[tuple[StreamBatch, Admitted]] = []
         for index, each in enumerate(batch.apart()):
@@ -105,7 +106,7 @@ class Deduplication:
                 admitted = Admitted(seq, each.count, each.take_pieces())
             else:
                 try:
-                    admitted = _admit_one(producers, each, seq, now_us)
+                    admitted = _admit_one(producers, each, seq, now_us, refusal)
                 except Refused as refused:
                     each.refused(refused.code, refused.text)
                     continue
@@ -193,10 +194,14 @@ def _advance(producers: Producers, batch: StreamBatch, seq: int, now_us: int) ->
     return taken
 
 
-def _admit_one(producers: Producers, batch: StreamBatch, seq: int, now_us: int) -> Admitted:
-    """Judge a batch with one publish. Raises Refused."""
+def _admit_one(
+    producers: Producers, batch: StreamBatch, seq: int, now_us: int, refusal: Refused | None = None
+) -> Admitted:
+    """Judge a batch with one publish. Raises Refused, and `refusal` if any of it is not logged yet."""
     producer_id, number = _numbering(batch.frames[0])
     judged = producers.judge(producer_id, number, batch.count, now_us)
+    if refusal is not None and judged.kind not in (NumberVerdict.REPEAT, NumberVerdict.OLD):
+        raise refusal
     match judged.kind:
         case NumberVerdict.NEW:
             producers.note(producer_id, ProducerRun(number, batch.count, seq), now_us)

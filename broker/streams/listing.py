@@ -11,9 +11,10 @@ from typing import Any, Final
 from tailrace.broker.streams.owner import Owner, Refused
 from tailrace.broker.streams.refused import CallArgs
 from tailrace.protocol.listing import StreamRow
+from tailrace.shard.deletion import SUFFIXES
 from tailrace.shard.errors import StorageError
 from tailrace.shard.log import StreamLog
-from tailrace.shard.stream_files import StreamPaths, stream_paths
+from tailrace.shard.stream_files import CONTENT_SUFFIX, StreamPaths, stream_paths
 
 log = logging.getLogger(__name__)
 
@@ -84,3 +85,20 @@ def disk_bytes(paths: StreamPaths) -> int:
         except OSError:
             continue
     return total
+
+
+def used_bytes(paths: StreamPaths, end_offset: int | None) -> tuple[int, int]:
+    """What all files of a stream take on the disk, and what of its content is reserved ahead, which does not count.
+
+    `end_offset`: where the content ends, if the stream is open; a closed one has nothing reserved.
+    """
+    total = ahead = 0
+    for suffix in SUFFIXES:
+        try:
+            found = os.stat(f"{paths.directory}/{paths.stem}{suffix}")
+        except OSError:
+            continue
+        total += found.st_blocks * BLOCK_BYTES
+        if suffix == CONTENT_SUFFIX and end_offset is not None:
+            ahead = max(min(found.st_size - end_offset, found.st_blocks * BLOCK_BYTES), 0)
+    return total - ahead, ahead

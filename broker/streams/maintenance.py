@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tailrace.broker.consumers.coordinator.lag_scanner import LagScanner
 from tailrace.broker.process.settings import Durability, StreamPolicy
-from tailrace.broker.streams.listing import disk_bytes
+from tailrace.broker.streams.listing import disk_bytes, used_bytes
 from tailrace.broker.streams.owner import OpenStream, Owner, Refused
 from tailrace.broker.streams.owner_calls import spare, tails_of
 from tailrace.broker.streams.syncer import Syncer, SyncJob, SyncRequest
@@ -31,6 +31,8 @@ from tailrace.shard.sync_marks import is_sync_failed, mark_closed_synced, mark_u
 log = logging.getLogger(__name__)
 
 SWEEP_SHARE, SWEEP_SLICE_S = 0.01, 0.005  # of the time, for the sweep; how long one slice of it may hold the loop
+HURRIED_SHARE, HURRIED_SWEEP_S = 0.1, 1.0  # while the node is short of disk space; the latter between two beginnings
+RESERVED_BYTES_MAX = 1 << 20  # ahead of an open stream while publishes are refused; one with more is closed
 TOGETHER_S = 0.005  # syncs that are due so soon are made with those that are due
 UNREAD_REPLIES_S = 60.0  # after its last message, a stream of replies that nobody reads is emptied
 PAUSE_S = 0.1  # of waiting for the disk, between two beats
@@ -113,7 +115,7 @@ class Maintenance:
         self._sweep: Iterator[bytes] = iter(())
         self._sweeping = False  # a round has begun and not ended
         self._swept_bytes = self._swept_tails = 0
-        self._next_sweep_s = self._sliced_s = clock()
+        self._next_sweep_s = self._sliced_s = self._swept_s = clock()
         self._has_looked = self._looks_at_what_was_left = False  # in the first sweep as the owner
         self._patrol = patrol
         self._spared_seq = spared_seq
@@ -261,6 +263,7 @@ class Maintenance:
 
     def forget(self, name: bytes) -> None:
         """The stream is deleted: its trimmed ranges do not apply to a later stream of the same name."""
+        self.owner.space.dropped(name)
         self._punches = deque(each for each in self._punches if each[1] != name)
 
     def punch_due(self) -> None:
@@ -280,7 +283,8 @@ class Maintenance:
     def sweep(self) -> None:
         """One slice of the walk over all streams: apply retention, add up the disk's bytes and the tails set aside."""
         began_s = self._clock()
-        end_s = began_s + min(SWEEP_SHARE * (began_s - self._sliced_s), SWEEP_SLICE_S)
+        share = HURRIED_SHARE if self.owner.space.wants_sweep else SWEEP_SHARE
+        end_s = began_s + min(share * (began_s - self._sliced_s), SWEEP_SLICE_S)
         self._sliced_s = began_s
         for name in self._sweep:
             self._visit(name)
@@ -290,13 +294,31 @@ class Maintenance:
             self._sweeping = False
             self.owner.metrics.disk_bytes, self.owner.metrics.diverged_tails = self._swept_bytes, self._swept_tails
             self._patrol.finish(self.owner.metrics)
-        if self._clock() >= self._next_sweep_s:
-            self._next_sweep_s = self._clock() + self.owner.settings.retention_interval_s
+            self.owner.space.swept(self._swept_bytes)
+        if self._clock() >= min(self._next_sweep_s, self._hurried_sweep_s()):
+            self._swept_s = self._clock()
+            self._next_sweep_s = self._swept_s + self.owner.settings.retention_interval_s
             self._swept_bytes = self._swept_tails = 0
             self._sweep = iter(list(self._catalog.names))
             self._sweeping = True
             self._looks_at_what_was_left = self._catalog.owning and not self._has_looked
             self._has_looked |= self._looks_at_what_was_left
+
+    def _hurried_sweep_s(self) -> float:
+        return self._swept_s + HURRIED_SWEEP_S if self.owner.space.wants_sweep else float("inf")
+
+    def look_at_space(self) -> None:
+        """Find out whether the disk has room, also while nothing is published."""
+        if self.owner.space.is_watched:
+            self.owner.space.look()
+
+    def _measure(self, name: bytes, paths: StreamPaths) -> None:
+        """What a stream takes. While publishes are refused, an open one gives back what it has reserved ahead."""
+        found = self.owner.catalog.open.get(name)
+        used, ahead = used_bytes(paths, None if found is None else found.log.end_offset)
+        self.owner.space.measured(name, used)
+        if self.owner.space.is_met and ahead > RESERVED_BYTES_MAX and found is not None and found.idle:
+            self.owner.forget(found)
 
     def _visit(self, name: bytes) -> None:
         if name not in self._catalog.names:  # deleted since the sweep began
@@ -308,6 +330,8 @@ class Maintenance:
             self._look_for_trimmed(name, paths)
         nbytes = disk_bytes(paths)
         self._swept_bytes += nbytes
+        if self.owner.space.is_watched:
+            self._measure(name, paths)
         self._swept_tails += tails_of(paths)[0]
         if name.startswith(CURSOR_PREFIX):
             self._patrol.visit(name, nbytes)

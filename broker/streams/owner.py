@@ -18,6 +18,7 @@ from tailrace.broker.routing.batch import OutcomeSink, StampableFrames, StreamBa
 from tailrace.broker.streams.catalog import StreamCatalog
 from tailrace.broker.streams.collaborators import OwnerContext, OwnerEvents
 from tailrace.broker.streams.deduplication import Admitted, Deduplication
+from tailrace.broker.streams.disk_space import DiskSpace
 from tailrace.broker.streams.growth_log import GrowthLog
 from tailrace.broker.streams.open_stream import Grown as Grown
 from tailrace.broker.streams.open_stream import Growth as Growth
@@ -58,6 +59,7 @@ class Owner:
 
     `catalog`: locks, names, open streams. `roles`: the role of this node for each stream. `syncs`: which streams to
     sync, and when.
+    space: the bounds on the disk space of the node.
     replicas: what other nodes hold. numbered: publishes that their producers have numbered.
     uproutes: of slaved streams, the route of their publishes to the master.
     """
@@ -87,6 +89,7 @@ class Owner:
         self.catalog = StreamCatalog(directory, slot, slots, boot_id, metrics)
         self.roles = StreamRoles(self.catalog, settings, events, role_writer)
         self.syncs = SyncSchedule(settings.async_sync_s)
+        self.space = DiskSpace(settings, directory.path, metrics, context.share_bytes)
         self.replicas = Replicas(
             settings.replication_timeout_s, lambda name: context.subscribers(name), lambda name: events.on_held(name)
         )
@@ -140,6 +143,8 @@ class Owner:
                 raise Refused(Code.OVERLOADED, REPLICAS_FULL_TEXT)
             if self.syncs.failed:
                 self._require_sound(stream, batch.sync, now_s)
+            if self.space.is_met:
+                self.space.require(batch.name, batch.count)
             frames = batch.take_frames()
             first_seq = stream.log.append(frames, batch.count, self.clock_us(), stream.epoch)
         except Refused as refused:
@@ -154,6 +159,8 @@ class Owner:
             batch.refused(Code.UNAVAILABLE, f"the disk refused this: {error.strerror}; nothing of it was logged")
             return
         self.grown[batch.name] = Growth(first_seq, first_seq + batch.count, stream.log.end_offset, frames)
+        if self.space.is_watched:
+            self.space.grew(batch.name, len(frames))
         if not stream.sync_due_s:
             self.syncs.add(stream, now_s)
         if stream.producers is not None:
@@ -255,9 +262,20 @@ class Owner:
             except Refused as refused:
                 batch.refused(refused.code, refused.text)
                 return ()
+        refusal = self._space_refusal(batch) if self.space.is_met else None
         if batch.numbered:
-            return self.numbered.admit(stream, batch, seq, now_us)
+            return self.numbered.admit(stream, batch, seq, now_us, refusal)
+        if refusal is not None:
+            batch.refused(refusal.code, refusal.text)
+            return ()
         return ((batch, Admitted(seq, batch.count, batch.take_pieces())),)
+
+    def _space_refusal(self, batch: StreamBatch) -> Refused | None:
+        try:
+            self.space.require(batch.name, batch.count)
+        except Refused as refused:
+            return refused
+        return None
 
     def _require_sound(self, stream: OpenStream, to_sync: bool, now_s: float) -> None:
         """Raises Refused if a failed sync of the stream keeps it from taking this."""
@@ -276,6 +294,8 @@ class Owner:
             self.numbered.forget(stream)  # they were taken for appended
             return self._append_failed(stream, error)
         self.grown[stream.name] = Growth(first_seq, first_seq + messages, stream.log.end_offset, frames)
+        if self.space.is_watched:
+            self.space.grew(stream.name, len(frames))
         if not stream.sync_due_s:
             self.syncs.add(stream, now_s)
         self.numbered.grew(stream)
@@ -325,6 +345,7 @@ class Owner:
             raise Refused(Code.UNAVAILABLE, UNWRITTEN_TEXT)
         if self.syncs.failed and (text := self.syncs.failed.refusal(name, False, now_s)):
             raise Refused(Code.UNAVAILABLE, text)
+        self.space.require(name, 0)
         first_seq, start_offset = stream.log.next_seq, stream.log.end_offset
         found = stream.log
         latest_us = max(self.clock_us() + AHEAD_MAX_US, found.last_timestamp_us)
@@ -359,6 +380,8 @@ class Owner:
             self.syncs.urgent.append(stream)
         self.metrics.appended_messages += next_seq - first_seq
         self.metrics.appended_bytes += size
+        if self.space.is_watched:
+            self.space.grew(stream.name, size)
 
     def open_for(self, batch: StreamBatch) -> bool:
         """Open the stream of a batch, or make it; if this is False, the batch was refused."""
@@ -377,6 +400,7 @@ class Owner:
             if creator is None:
                 raise batches[0].creation_refusal()
             require_new_name(name)
+            self.space.require(name, sum(batch.count for batch in batches))
             self.create(name)
             creator.count_created()
         return self.stream(name)

@@ -90,6 +90,7 @@ class Around:
         self.path_above: Callable[[bytes], tuple[str, ...]] = lambda _name: ()
         self.stat_upstream: Callable[[OpenStream], dict[str, int | str]] = lambda _stream: {}
         self.consumer_lag: Callable[[bytes], tuple[int, int]] = lambda _name: (0, 0)
+        self.share_bytes: Callable[[int, bool], int] = lambda nbytes, _is_whole: nbytes
         self.send_up: Callable[[StreamBatch], None] = lambda batch: batch.refused(Code.UNAVAILABLE, "no way up")
         self.call_up: Callable[[bytes, str, list[Any], Callable[[Any | Refused], None]], None] = (
             lambda _name, _verb, _args, done: done(Refused(Code.UNAVAILABLE, "no way up"))

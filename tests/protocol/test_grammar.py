@@ -100,6 +100,7 @@ GOOD: list[tuple[bytes, object]] = [
     (b"grown 4c0b7a3e.17", c.GrownStreams(b"4c0b7a3e.17")),
     (b"stat s", c.Stat(b"s")),
     (b"workers", c.Workers()),
+    (b"space", c.Space()),
     (b"conns", c.Conns()),
     (b"shutdown", c.Shutdown()),
     (b"shutdown node-1", c.Shutdown(b"node-1")),

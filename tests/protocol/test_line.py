@@ -388,7 +388,7 @@ places = st.one_of(
 )
 hosts = st.sampled_from(["localhost", "10.0.0.1", "::1", "fe80::1%eth0", "a-b.example"])
 old_places = places.filter(lambda place: place.kind != "new")
-bare = st.sampled_from([c.Ping(), c.Help(), c.Close(), c.Workers(), c.Conns(), c.Shutdown(), c.Streams()])
+bare = st.sampled_from([c.Ping(), c.Help(), c.Close(), c.Workers(), c.Space(), c.Conns(), c.Shutdown(), c.Streams()])
 on_streams = st.one_of(*(st.builds(kind, names) for kind in (c.Unsubscribe, c.Unmaster, c.Unslave, c.Stat, c.Streams)))
 others = st.one_of(
     bare,

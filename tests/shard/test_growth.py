@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.shard.growth import STEP_BYTES_MAX, STEP_BYTES_MIN, UNRESERVED_BYTES, Extent
+from tailrace.shard.growth import STEP_BYTES_MAX, STEP_BYTES_MIN, UNRESERVED_BYTES, Extent, limit_steps
 
 Reserved = list[tuple[int, int]]
 
@@ -42,6 +42,20 @@ def test_steps_double_up_to_the_greatest(fd: int, calls: Reserved) -> None:
     assert sizes[:3] == [STEP_BYTES_MIN + 4_096, 2 * STEP_BYTES_MIN, 4 * STEP_BYTES_MIN]
     assert sizes[-1] == sizes[-2] == STEP_BYTES_MAX
     assert all(start == before + size for (before, size), (start, _) in pairwise(calls))
+
+
+def test_steps_are_short_where_space_is(fd: int, calls: Reserved) -> None:
+    extent = Extent(fd, 0)
+    limit_steps(100)
+    try:
+        for _ in range(3):
+            extent.reserve(extent.limit, extent.limit + 1)
+        extent.reserve(extent.limit, extent.limit + 5 * STEP_BYTES_MIN)
+    finally:
+        limit_steps(STEP_BYTES_MAX)
+    extent.reserve(extent.limit, extent.limit + 1)
+    sizes = [size for _, size in calls]
+    assert sizes[:3] == [STEP_BYTES_MIN] * 3 and sizes[3] == 5 * STEP_BYTES_MIN and sizes[4] > STEP_BYTES_MIN
 
 
 def test_a_large_batch_gets_what_it_needs(fd: int, calls: Reserved) -> None:

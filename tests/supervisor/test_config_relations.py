@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.broker.process.settings import Settings
+from tailrace.broker.process.settings import Settings, StreamPolicy
 from tailrace.supervisor.config import ConfigError, load
 from tailrace.supervisor.config_relations import find_conflicts
 
@@ -27,6 +27,12 @@ def test_the_defaults_agree_with_each_other() -> None:
         (Settings(max_partial_bytes=1 << 20), ("max_partial_bytes", "max_envelope_bytes"), "at least 16,777,216 bytes"),
         (Settings(link_window_bytes=1 << 20), ("link_window_bytes", "max_message_bytes"), "at least 8,388,608 bytes"),
         (Settings(chunk_bytes=64 << 20), ("chunk_cache_bytes", "chunk_bytes"), "at least 134,217,728 bytes"),
+        (Settings(node_max_bytes=8 << 20), ("node_max_bytes", "max_envelope_bytes"), "at least that"),
+        (
+            Settings(node_max_bytes=1 << 30, streams=(StreamPolicy(pattern="log.*", max_bytes=2 << 30),)),
+            ("node_max_bytes",),
+            "but [[stream]] log.* keeps 2,147,483,648 bytes",
+        ),
         (Settings(metrics_port=5_050), ("host", "port", "metrics_host", "metrics_port"), "both 127.0.0.1 port 5050"),
     ],
 )

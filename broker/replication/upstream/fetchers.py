@@ -243,7 +243,7 @@ class ReplicaFetchers:
     def _wait(self, copy: ReplicaFetcher, why: str, now_s: float) -> None:
         """Ask again a while later, and later from time to time."""
         self._leave(copy)
-        if why != copy.why:
+        if why != copy.why and not (copy.retries and self._owner.space.is_met):
             log.warning("stream %r does not follow its upstream now: %s", copy.name, why)
         copy.state, copy.why = FetchState.WAITING, why
         copy.retry_s = now_s + min(RETRY_S * 2.0**copy.retries, RETRY_MAX_S)
@@ -333,9 +333,11 @@ class ReplicaFetchers:
 
     def _go_on(self, copy: ReplicaFetcher, stream: OpenStream, message: Followed) -> None:
         self._learn(stream, message)
-        if copy.why:
-            log.info("stream %r follows its upstream from message %d on", copy.name, stream.log.next_seq)
-        copy.why, copy.retries = "", 0
+        if not self._owner.space.is_met:  # else it is asked less and less often: its next frames are refused again
+            if copy.why:
+                log.info("stream %r follows its upstream from message %d on", copy.name, stream.log.next_seq)
+            copy.retries = 0
+        copy.why = ""
         self.note_held(copy.name)
 
     def _learn(self, stream: OpenStream, message: Followed) -> None:

@@ -19,6 +19,7 @@ from tailrace.protocol.errors import Code
 from tailrace.shard.diverged import diverged_path
 from tailrace.shard.errors import StorageError
 from tailrace.shard.files import FileSystem
+from tailrace.shard.growth import STEP_BYTES_MAX, limit_steps
 from tailrace.shard.header import HEADER_PAGE_BYTES, STATE_CLOSED, parse_index
 from tailrace.shard.log import FOLIO_MAX_BYTES
 from tailrace.shard.stream_files import stream_paths
@@ -277,6 +278,65 @@ def test_retention_drops_by_age_and_size_what_its_pattern_names(tmp_path: Path) 
     assert 6 <= first_seqs[b"big"] <= 8
     world.upkeep.sweep()
     assert world.owner.metrics.disk_bytes > 0
+    world.owner.release()
+
+
+def test_sweeps_follow_quickly_while_the_node_is_short_of_space_and_measure_all_files(tmp_path: Path) -> None:
+    world = settled(tmp_path, retention_interval_s=600.0, node_max_bytes=1 << 30)
+    space, total, others = world.owner.space, [0], [1 << 30]
+
+    def share(nbytes: int, _is_whole: bool) -> int:
+        total.append(nbytes)
+        return others[0]
+
+    space._share = share
+    world.publish(b"a", bytes(1_000))
+    paths = stream_paths(world.owner.catalog.shard_path(b"a"), "a")
+    beside = diverged_path(paths.directory, paths.stem)
+    beside.write_bytes(bytes(50_000))
+    for _ in range(3):
+        world.clock.now_s += 1.0
+        world.upkeep.sweep()
+    files = (Path(paths.content_file), Path(paths.index_file), beside)
+    assert total[-1] == sum(file.stat().st_blocks * 512 for file in files)
+    assert space.is_met
+    beside.unlink()
+    for _ in range(2):
+        world.clock.now_s += 1.0
+        world.upkeep.sweep()
+    assert total[-1] < 50_000
+    before = len(total)
+    others[0] = 0
+    world.upkeep.look_at_space()
+    for _ in range(30):
+        world.clock.now_s += 1.0
+        world.upkeep.sweep()
+    assert len(total) <= before + 2, "without a shortage the interval is that of retention"
+    world.owner.release()
+
+
+def test_what_is_reserved_ahead_does_not_count_and_is_given_back_when_publishes_are_refused(tmp_path: Path) -> None:
+    world = settled(tmp_path, retention_interval_s=600.0, node_max_bytes=1 << 30)
+    space = world.owner.space
+    for _ in range(12):
+        world.publish(b"a", bytes(500_000))
+    stream = world.owner.stream(b"a")
+    paths = stream_paths(world.owner.catalog.shard_path(b"a"), "a")
+    content = Path(paths.content_file)
+    assert content.stat().st_size > stream.log.end_offset + (1 << 20)
+    for _ in range(3):
+        world.clock.now_s += 1.0
+        world.upkeep.sweep()
+    assert stream.log.end_offset <= space._total_bytes < stream.log.end_offset + (1 << 18)
+    space._share = lambda _nbytes, _is_whole: 1 << 30
+    world.upkeep.look_at_space()
+    world.tick(30.0)
+    for _ in range(3):
+        world.work()
+        world.clock.now_s += 1.0
+        world.upkeep.sweep()
+    assert content.stat().st_size == stream.log.end_offset
+    limit_steps(STEP_BYTES_MAX)
     world.owner.release()
 
 
