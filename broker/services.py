@@ -22,6 +22,7 @@ from tailrace.broker.process.poller import Poller
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.process.settings import Settings
 from tailrace.broker.routing.router import Router
+from tailrace.broker.topics.rules import TopicRules
 
 if TYPE_CHECKING:
     from tailrace.broker.connection.base import Connection
@@ -70,6 +71,7 @@ class Services:
         "receive_view",
         "router",
         "settings",
+        "topic_rules",
         "unsent_bytes",
     )
 
@@ -83,7 +85,8 @@ class Services:
         fanout: FanOut,
     ) -> None:
         self.settings = settings
-        self.access: AccessPolicy = policy_of(settings)
+        self.topic_rules = TopicRules(settings.topics)
+        self.access: AccessPolicy = policy_of(settings, self.topic_rules)
         self.metrics = metrics
         self.poller = poller
         self.router = router

@@ -45,8 +45,9 @@ def ok_pub(names: Sequence[bytes], order: Sequence[int], first_seqs: Sequence[in
     return text
 
 
-def ok_sub(name: bytes, next_seq: int) -> bytes:
-    return b"ok sub %s %d\r\n" % (name, next_seq)
+def ok_sub(name: bytes, next_seq: int, stream: bytes = b"") -> bytes:
+    """`stream`: in which the topics lie that the name stands for."""
+    return b"ok sub %s %d%s\r\n" % (name, next_seq, b" stream=" + stream if stream else b"")
 
 
 def ok_unsub(name: bytes) -> bytes:

@@ -29,13 +29,20 @@ class Staged:
 @dataclass(frozen=True, slots=True)
 class Subscribe:
     """`skip`: messages at exactly the time `start` that are left out (only with a time). `wait`: the stream may be
-    made later. `topics`: the filter for the topics of its messages; empty for all messages."""
+    made later. `topics`: the filter for the topics of its messages; empty for all messages. `name`: as it was written,
+    if that is the name of a topic, or a filter, in this stream."""
 
     stream: bytes
     start: From
     skip: int = 0
     wait: bool = False
     topics: bytes = b""
+    name: bytes = b""
+
+    @property
+    def key(self) -> bytes:
+        """What the peer knows the subscription by."""
+        return self.name or self.stream
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,17 +65,21 @@ class LineCodec:
         "_stage_max_bytes",
         "_telnet",
         "ack",
+        "in_order",
         "max_line_bytes",
         "max_message_bytes",
         "strayed",
     )
 
-    def __init__(self, max_line_bytes: int, max_message_bytes: int) -> None:
-        """Both limits in bytes; a line's includes its end, a message's is for its payload (at most that of a frame)."""
+    def __init__(self, max_line_bytes: int, max_message_bytes: int, *, in_order: bool = False) -> None:
+        """in_order: `Staged` always has the order of its messages.
+
+        Both limits in bytes; a line's includes its end, a message's is for its payload (at most that of a frame)."""
         self.max_line_bytes = max_line_bytes
         self.max_message_bytes = min(max_message_bytes, MAX_FRAME_BYTES - HEADER_BYTES)
         self.ack = False
         self._stage_max_bytes = staged_max_bytes(max_line_bytes, max_message_bytes)
+        self.in_order = in_order
         self._held: bytearray | None = None  # the line that has begun and not ended
         self._head_open = True  # no bar yet in the held bytes: an IAC there comes from telnet
         self._discarding = False  # the line that has begun is too long
@@ -100,7 +104,7 @@ class LineCodec:
         A bad line gives `Invalid`; no bytes raise anything.
         """
         if self._plain:
-            stop, groups, order = _stage(buffer, 0, count, self._stage_max_bytes, self.ack)
+            stop, groups, order = _stage(buffer, 0, count, self._stage_max_bytes, self.ack or self.in_order)
             if stop == count and groups:
                 return (Staged(groups, order),)
             return self._lines(buffer, count, stop, groups, order)
@@ -212,7 +216,7 @@ class LineCodec:
         self, buffer: memoryview | bytearray | bytes, start: int, count: int
     ) -> tuple[int, list[tuple[bytes, int, bytearray]], list[int]]:
         staged: tuple[int, list[tuple[bytes, int, bytearray]], list[int]] = _stage(
-            buffer, start, count, self._stage_max_bytes, self.ack
+            buffer, start, count, self._stage_max_bytes, self.ack or self.in_order
         )
         return staged
 
@@ -265,7 +269,7 @@ class LineCodec:
         self._begin()
         if type(command) is Ack:
             self.ack = command.on
-        elif type(command) is Staged and not self.ack:
+        elif type(command) is Staged and not (self.ack or self.in_order):
             command.order.clear()
         return command
 

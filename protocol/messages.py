@@ -211,12 +211,14 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """`next_seq`: of the first message that follows. `end_seq`: where the subscription ends; None is never."""
+    """`next_seq`: of the first message that follows. `end_seq`: where the subscription ends; None is never. `stream`:
+    of a subscription with a filter of topics, the one that they lie in."""
 
     id: int
     next_seq: int
     first_seq: int
     end_seq: int | None = None
+    stream: str | None = None
 
 
 @dataclass(slots=True)
@@ -365,7 +367,13 @@ def _subscribe(message: Subscribe) -> bytes:
 
 
 def _subscribed(message: Subscribed) -> bytes:
-    body = {"id": message.id, "next_seq": message.next_seq, "first_seq": message.first_seq, "end_seq": message.end_seq}
+    body = {
+        "id": message.id,
+        "next_seq": message.next_seq,
+        "first_seq": message.first_seq,
+        "end_seq": message.end_seq,
+        "stream": message.stream,
+    }
     return pack_map(Op.SUBSCRIBED, body)
 
 

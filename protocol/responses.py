@@ -96,7 +96,9 @@ def _opened(fields: Fields) -> Opened:
 
 def _subscribed(fields: Fields) -> Subscribed:
     end_seq = fields.number("end_seq") if "end_seq" in fields else None
-    return Subscribed(fields.number("id", U32_MAX), fields.number("next_seq"), fields.number("first_seq"), end_seq)
+    stream = fields.text("stream") if "stream" in fields else None
+    next_seq, first_seq = fields.number("next_seq"), fields.number("first_seq")
+    return Subscribed(fields.number("id", U32_MAX), next_seq, first_seq, end_seq, stream)
 
 
 def _ended(fields: Fields) -> Ended:

@@ -13,9 +13,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.broker.access.identity import LOCAL, REMOTE, STRONG, Identity, Proof
-from tailrace.broker.access.rules import AccessRule, Right, decide, decide_prefix
+from tailrace.broker.access.rules import AccessRule, Right, decide, decide_prefix, denies_some
 from tailrace.broker.access.users import User, login_mark, user_of_certificate
 from tailrace.broker.replication.roles.peers import Peers
+from tailrace.broker.topics.rules import TopicRules
 from tailrace.shard.names import base_of, base_of_prefix
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 DECISIONS_KEPT: Final = 65_536
 """Answers of `may` that are remembered, of all connections of a worker."""
+_OF_WHOLE_STREAMS: Final = frozenset({Right.PUBLISH, Right.SUBSCRIBE, Right.CONSUME})
+"""Rights that, given for a stream, are for all of its topics."""
 _BY_NODES = frozenset({Proof.PEER, Proof.PEER_TOKEN})
 
 
@@ -39,14 +42,17 @@ class AccessPolicy:
         *,
         allow_anonymous: bool = False,
         trusts_loopback: bool = True,
+        topics: TopicRules | None = None,
     ) -> None:
-        """trusts_loopback: whether an address of this machine proves anything, without a file of users."""
+        """topics: the places of names in streams.
+        trusts_loopback: whether an address of this machine proves anything, without a file of users."""
         self.users = {user.name: user for user in users or ()}
         self.has_users = users is not None
         self.secret = _secret_of(self.users)
         """Known to all workers of this node, and to nobody else."""
         self.verifiers = tuple(user.scram for user in self.users.values() if user.scram is not None)
         self._rules = tuple(rules)
+        self._topics = topics or TopicRules()
         self._token = token
         self._replication_token = replication_token
         self._peers = Peers(peers)
@@ -131,14 +137,21 @@ class AccessPolicy:
         )
 
     def _decide(self, identity: Identity, right: Right, stream: bytes) -> bool:
-        """`may(identity, right, stream)`; b"" stands for what concerns no stream. Companions follow their stream."""
+        """`may(identity, right, stream)`; b"" stands for what concerns no stream. Companions follow their stream.
+
+        Nobody has the right to a stream who is refused it for a name that lies there as a topic.
+        """
         if not self.has_users:
             return self._without_users(identity, right)
         if identity.proof is Proof.SOCKET:
             return right is Right.ADMIN
         if right is Right.NODE and identity.proof not in STRONG:
             return False
-        return decide(self._rules, identity, right, base_of(stream).decode())
+        base = base_of(stream)
+        if not decide(self._rules, identity, right, base.decode()):
+            return False
+        beginnings = self._topics.prefixes_of(base) if right in _OF_WHOLE_STREAMS else ()
+        return not any(denies_some(self._rules, identity, right, each.decode()) for each in beginnings)
 
     def may_all(self, identity: Identity, right: Right, prefix: bytes) -> bool:
         """Whether the right holds for every stream that begins so, or whose companions begin so."""
@@ -154,7 +167,7 @@ class AccessPolicy:
         return self.is_node(identity) if right is Right.NODE else self.admits(identity)
 
 
-def policy_of(settings: Settings) -> AccessPolicy:
+def policy_of(settings: Settings, topics: TopicRules | None = None) -> AccessPolicy:
     return AccessPolicy(
         settings.users,
         settings.rules,
@@ -163,6 +176,7 @@ def policy_of(settings: Settings) -> AccessPolicy:
         settings.replication_peers,
         allow_anonymous=settings.allow_anonymous,
         trusts_loopback=settings.admin == "loopback",
+        topics=topics,
     )
 
 

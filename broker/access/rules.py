@@ -85,6 +85,17 @@ def decide_prefix(rules: Iterable[AccessRule], identity: Identity, right: Right,
     return False
 
 
+def denies_some(rules: Iterable[AccessRule], identity: Identity, right: Right, prefix: str) -> bool:
+    """Whether a rule refuses the right for a name that begins so, or may."""
+    for rule in rules:
+        if rule.concerns(identity, right):
+            if rule.allow and rule.covers(identity, prefix):
+                return False
+            if not rule.allow and rule.may_touch(identity, prefix):
+                return True
+    return False
+
+
 def denied_text(identity: Identity, right: Right) -> str:
     """The text of the refusal that a connection without a right gets."""
     if not identity.user:

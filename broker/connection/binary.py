@@ -15,12 +15,14 @@ from typing import Any
 
 from tailrace.broker.access.identity import Identity, Proof
 from tailrace.broker.access.rules import Right
-from tailrace.broker.connection import hello_login
+from tailrace.broker.connection import handles, hello_login
 from tailrace.broker.connection.client import READ_BYTES_MAX
+from tailrace.broker.connection.handles import HandleClient
 from tailrace.broker.connection.heartbeat import Heartbeats
-from tailrace.broker.connection.hello_login import ANOTHERS_TEXT, GreetedClient
+from tailrace.broker.connection.hello_login import ANOTHERS_TEXT
 from tailrace.broker.connection.listing import Listings
 from tailrace.broker.connection.login import NO_LOGIN_TEXT, Logins
+from tailrace.broker.connection.named import subscribe_by_name
 from tailrace.broker.connection.singles import SINGLE_ACK_MAX, Singles
 from tailrace.broker.connection.transport import AnySocket, TLSTransport, send_file
 from tailrace.broker.consumers.edge import binary
@@ -36,6 +38,7 @@ from tailrace.broker.routing.batch import FramePublication, RunPublication
 from tailrace.broker.routing.route import Route
 from tailrace.broker.services import Services
 from tailrace.broker.streams.owner import Refused
+from tailrace.broker.topics.rules import Placed
 from tailrace.protocol import consuming as c
 from tailrace.protocol import listing
 from tailrace.protocol import messages as m
@@ -52,7 +55,6 @@ NODE_PENDING_MAX = 1 << 16  # answers to another node that are not known yet; it
 CREDIT_MAX_BYTES = 1 << 62  # of one subscription; more is as good as none
 LEAVING_TEXT = "this worker is being replaced; send this to its successor"
 TOKEN_TEXT = "this broker wants its token in HELLO; this one is missing or wrong"
-UNKNOWN_HANDLE_TEXT = "handle {handle} stands for no stream; OPEN it first"
 
 _publish_cy = load("tailrace.protocol.publish_cy")
 pack_answers = _publish_cy.pack_answers
@@ -73,20 +75,17 @@ class BinaryServices:
     singles: Singles
 
 
-class BinaryClient(GreetedClient):
+class BinaryClient(HandleClient):
     protocol = "binary"
     __slots__ = (
         "asked",
         "binary",
         "codec",
         "follower",
-        "handles",
         "last_word",
         "leaving",
         "listing",
         "pings",
-        "revoked",
-        "under_way",
     )
 
     def __init__(
@@ -98,6 +97,7 @@ class BinaryClient(GreetedClient):
         self.traffic = services.metrics.binary
         self.codec = ServerCodec(services.settings.max_envelope_bytes, services.settings.max_message_bytes)
         self.handles: dict[int, bytes] = {}
+        self.placed: dict[int, Placed] = {}  # the handles of topics
         self.revoked: dict[int, bytes] = {}  # handles whose right has gone since they were opened
         self.follower: FollowerSession | None = None  # when the peer is a node, or speaks as nodes do
         self.asked: dict[int, m.Subscribe | r.Follow] = {}  # those whose stream's owner has not answered yet
@@ -254,9 +254,13 @@ class BinaryClient(GreetedClient):
         return self.follower
 
     def may_create(self, name: bytes) -> bool:
-        return self._is_nodes(name) or super().may_create(name)
+        return self.is_node_of(name) or super().may_create(name)
 
-    def _is_nodes(self, name: bytes) -> bool:
+    @property
+    def is_node(self) -> bool:
+        return self.follower is not None
+
+    def is_node_of(self, name: bytes) -> bool:
         """Whether the peer is a node that has the right to this stream."""
         return self.bound and self.may(Right.NODE, name)
 
@@ -289,26 +293,6 @@ class BinaryClient(GreetedClient):
 
     # --- publishing -------------------------------------------------------------------------------------------------
 
-    def open(self, message: m.Open) -> None:
-        settings = self.services.settings
-        limit = settings.max_streams if self.bound else settings.max_handles
-        full = "" if self.bound else next(filter(None, (each.handles_refusal() for each in self.accounts)), "")
-        if message.id in self.handles:
-            self.refuse_request(Op.OPEN, message.id, Code.USAGE, f"handle {message.id} is in use; choose another")
-        elif len(self.handles) >= limit:
-            text = f"this connection has {limit} handles, which is its limit"
-            self.refuse_request(Op.OPEN, message.id, Code.HANDLES, text)
-        elif full:
-            self.refuse_request(Op.OPEN, message.id, Code.HANDLES, full)
-        elif not (self.is_free or self.may(Right.PUBLISH, message.stream) or self._is_nodes(message.stream)):
-            refused = self.denial(Right.PUBLISH)
-            self.refuse_request(Op.OPEN, message.id, refused.code, f"{message.stream.decode()}: {refused.text}")
-        else:
-            self.handles[message.id] = message.stream
-            self.revoked.pop(message.id, None)
-            self._count_handles(1)
-            self.say(pack(m.Opened(message.id)))
-
     def _publish(self, message: m.Publish) -> None:
         if self.leaving:
             self.refuse_request(Op.PUBLISH, message.request, Code.CLOSING, LEAVING_TEXT)
@@ -316,8 +300,11 @@ class BinaryClient(GreetedClient):
         names: list[bytes] = []
         for handle in message.handles:
             name = self.handles.get(handle)
+            if name is None and handle in self.placed:
+                handles.publish_placed(self, message)
+                return
             if name is None:
-                refused = self._handle_refusal(handle)
+                refused = handles.handle_refusal(self, handle)
                 self.refuse_request(Op.PUBLISH, message.request, refused.code, refused.text)
                 return
             names.append(name)
@@ -337,7 +324,9 @@ class BinaryClient(GreetedClient):
         names, publish_group = self.handles, self.services.router.publish_group
         for handle, messages, frames, requests in message.groups:
             name = names.get(handle)
-            if name is None or self.leaving:
+            if name is None and self.placed:
+                name, frames = handles.stamped(self, handle, frames)
+            if not name or self.leaving:
                 self._refuse_requests(handle, requests)
                 continue
             self.under_way += len(requests) // REQUEST_BYTES
@@ -352,7 +341,7 @@ class BinaryClient(GreetedClient):
         return self.tls is None and self.follower is None and not self.rates
 
     def _refuse_requests(self, handle: int, requests: bytes) -> None:
-        refused = Refused(Code.CLOSING, LEAVING_TEXT) if self.leaving else self._handle_refusal(handle)
+        refused = Refused(Code.CLOSING, LEAVING_TEXT) if self.leaving else handles.handle_refusal(self, handle)
         for request, _messages in iter_unpack("<II", requests):
             self.refuse_request(Op.PUBLISH, request, refused.code, refused.text)
 
@@ -415,11 +404,11 @@ class BinaryClient(GreetedClient):
             text = f"this connection has {limit} subscriptions, which is its limit"
             self.refuse_request(Op.SUBSCRIBE, number, Code.SUBSCRIPTIONS, text)
             return
-        if not (self.is_free or self.may(Right.SUBSCRIBE, message.stream)):
-            refused = self.denial(Right.SUBSCRIBE)
-            self.refuse_request(Op.SUBSCRIBE, number, refused.code, refused.text)
+        named = subscribe_by_name(self, message, has_topics=m.TOPICS_FEATURE in self.codec.features)
+        if isinstance(named, Refused):
+            self.refuse_request(Op.SUBSCRIBE, number, named.code, named.text)
             return
-        self.asked[number] = message
+        self.asked[number] = message = named
         ask_end = message.start.kind in FROM_THE_END or (message.end is not None and message.end[0] == "now")
         self.binary.subscribing.find(self, message, lambda value: self._found(message, value), ask_end=ask_end)
         self.note_awaited()
@@ -443,7 +432,8 @@ class BinaryClient(GreetedClient):
             cursor.credit_bytes = min(message.credit, CREDIT_MAX_BYTES)
         if until_seq is not None:
             cursor.until_seq = until_seq = max(until_seq, cursor.seq)
-        self.say(pack(m.Subscribed(message.id, cursor.seq, first_seq, until_seq)))
+        stream = message.stream.decode() if message.topics else None
+        self.say(pack(m.Subscribed(message.id, cursor.seq, first_seq, until_seq, stream)))
         if self.lingering_since_s:  # CLOSE has come meanwhile, and has ended the others
             self._end_subscriptions()
         else:
@@ -610,42 +600,28 @@ class BinaryClient(GreetedClient):
         super()._release()
         self.binary.heartbeats.discard(self)
         self.binary.singles.discard(self)
-        self._count_handles(-len(self.handles))
-
-    def _count_handles(self, count: int) -> None:
-        for account in self.accounts:
-            account.handles += count
+        handles.release_all(self)
 
     # --- moving -----------------------------------------------------------------------------------------------------
 
     def export_state(self) -> dict[str, Any]:
         return {
             "codec": self.codec.export_state(),
-            "handles": [*self.handles.items(), *self.revoked.items()],
+            "handles": handles.names_by_handle(self),
             "follower": None if self.follower is None else self.follower.export_state(),
             "consumers": None if self._serving is None else self._serving.export_state(),
         }
 
     def drop_what_is_denied(self) -> None:
         super().drop_what_is_denied()
-        for handle, name in list(self.handles.items()):
-            if not (self.may(Right.PUBLISH, name) or self._is_nodes(name)):
-                self.revoked[handle] = self.handles.pop(handle)
-                self._count_handles(-1)
-
-    def _handle_refusal(self, handle: int) -> Refused:
-        """Why nothing can be published to this handle."""
-        name = self.revoked.get(handle)
-        if name is None:
-            return Refused(Code.USAGE, UNKNOWN_HANDLE_TEXT.format(handle=handle))
-        return Refused(Code.DENIED, f"{name.decode()}: {self.denial(Right.PUBLISH).text}")
+        handles.revoke_denied(self)
 
     def restore_state(self, state: dict[str, Any]) -> None:
         self.codec.restore_state(state["codec"])
-        self.handles = dict(state["handles"])
-        self._count_handles(len(self.handles))
         if state["follower"] is not None:
             self._replicate(*state["follower"])
+        for number, name in state["handles"]:
+            handles.hold(self, number, name)
         if state["consumers"] is not None:
             self.consumers.restore_state(state["consumers"])
 
@@ -679,7 +655,7 @@ _PING, _PONG = pack(m.Ping()), pack(m.Pong())
 _HANDLERS: Mapping[type, Callable[[BinaryClient, Any], None]] = {
     m.Hello: BinaryClient.hello,
     m.Prove: hello_login.finish,
-    m.Open: BinaryClient.open,
+    m.Open: handles.open_handle,
     m.Subscribe: BinaryClient.subscribe,
     m.Unsubscribe: BinaryClient.unsubscribe,
     m.Credit: BinaryClient.credit,

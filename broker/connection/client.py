@@ -22,6 +22,8 @@ from tailrace.broker.delivery.cursor import Cursor, Delivery
 from tailrace.broker.routing.route import Route
 from tailrace.broker.services import RECEIVE_BUFFER_BYTES, Services
 from tailrace.broker.streams.refused import Refused
+from tailrace.broker.topics.rights import may_publish, readable
+from tailrace.broker.topics.rules import Placed
 from tailrace.protocol.errors import Code
 from tailrace.shard.names import base_of
 
@@ -42,6 +44,7 @@ READ_BYTES_SCATTERED_MAX = RECEIVE_BUFFER_BYTES
 FREED_SHARE = 1 / 8  # of the bytes of unfinished requests, when there are too many
 NODE_HELD_UP_MAX = 512  # steps of another node that wait; more than it has FOLLOWs under way
 _BEFORE_A_MOVE = Pause.MOVE | Pause.LEAVING  # the connection is handed over as soon as it is answered
+TOPIC_STREAMS_MAX = 1_024  # whose right to be made is remembered, of a connection
 STREAM_BYTES = 8 << 10  # a read that holds less for each of its streams is scattered
 
 
@@ -73,6 +76,7 @@ class ClientConnection(Connection):
         "rates",
         "read_bytes",
         "ready",
+        "topic_streams",
         "window_away",
         "window_messages",
         "window_slot",
@@ -88,6 +92,9 @@ class ClientConnection(Connection):
         self.queued = False
         self.held_up = 0  # steps that it asked for and that wait
         self.barred = False  # its login has failed: nothing more that it sends is looked at
+        self.topic_streams: frozenset[bytes] = (
+            frozenset()
+        )  # that it may make, since it may make the name of a topic there
         self.is_free = services.access.is_free(identity)  # no right has to be asked for before it uses a stream
         self.life_s = services.now_s
         self.moved_s = float("-inf")
@@ -305,9 +312,38 @@ class ClientConnection(Connection):
 
     def may_create(self, name: bytes) -> bool:
         """Whether it may make this stream. Companions are the broker's to make."""
-        if base_of(name) != name or not (self.is_free or self.may(Right.CREATE, name)):
+        if base_of(name) != name or not (self.is_free or self._has_right_to_create(name)):
             return False
         return self.created < self.services.settings.max_streams_connection and not self._hourly_refusal()
+
+    def _has_right_to_create(self, name: bytes) -> bool:
+        """Or to create the name of a topic that it publishes, which lies in this stream."""
+        return self.may(Right.CREATE, name) or name in self.topic_streams
+
+    def publish_refusal(self, placed: Placed) -> Refused | None:
+        """Why it may not publish to a name; None if it may."""
+        if self.is_free:
+            return None
+        if not may_publish(self.services.access, self.identity, placed):
+            return self.denial(Right.PUBLISH)
+        if placed.topic and placed.stream not in self.topic_streams and self.may(Right.CREATE, placed.topic):
+            before = self.topic_streams if len(self.topic_streams) < TOPIC_STREAMS_MAX else frozenset()
+            self.topic_streams = before | {placed.stream}
+        return None
+
+    def readable_topics(self, stream: bytes, topic_filter: bytes) -> bytes:
+        """As `broker.topics.rights.readable`."""
+        if self.is_free:
+            return topic_filter
+        services = self.services
+        return readable(services.access, services.topic_rules, self.identity, stream, topic_filter)
+
+    def may_read_on(self, cursor: Cursor) -> bool:
+        """Whether it has the right to what a subscription sends."""
+        stream, topics = cursor.feed.name, cursor.topics
+        if self.may(Right.SUBSCRIBE, stream):
+            return True
+        return bool(topics) and self.readable_topics(stream, topics) == topics
 
     def _hourly_refusal(self) -> str:
         """Why its address or its user makes no stream now; empty if it may."""
@@ -318,7 +354,7 @@ class ClientConnection(Connection):
         """The reason why `may_create` gives False."""
         if base_of(name) != name:
             return Refused(Code.UNKNOWN, "no such stream here; the broker makes it when it is needed")
-        if not (self.is_free or self.may(Right.CREATE, name)):
+        if not (self.is_free or self._has_right_to_create(name)):
             return self.denial(Right.CREATE)
         limit = self.services.settings.max_streams_connection
         text = self._hourly_refusal() or f"this connection has made {limit} streams, which is its limit"
@@ -332,6 +368,7 @@ class ClientConnection(Connection):
         """It has logged in."""
         self.identity = identity
         self.is_free = self.services.access.is_free(identity)
+        self.topic_streams = frozenset()
         services, before = self.services, self.accounts
         self.accounts = services.accounts.all_of(self.account, identity, services.now_s)
         services.accounts.moved(before, self.accounts, services.now_s)
@@ -340,7 +377,7 @@ class ClientConnection(Connection):
     def drop_what_is_denied(self) -> None:
         """In a worker that has taken it over: end its subscriptions and requests that are not allowed any more."""
         for cursor in list(self.cursors.values()):
-            if not self.may(Right.SUBSCRIBE, cursor.feed.name):
+            if not self.may_read_on(cursor):
                 self.services.fanout.end(cursor)
                 refused = self.denial(Right.SUBSCRIBE)
                 self.subscription_ended(cursor, refused.code, refused.text)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from tailrace.broker.access.rules import Right, denied_text
 from tailrace.broker.connection.line import LineClient
 from tailrace.broker.connection.login import Logins
+from tailrace.broker.connection.named import reading_of
 from tailrace.broker.consumers.edge import line
 from tailrace.broker.delivery.subscribe import Subscriptions
 from tailrace.broker.process.event_log import Event
@@ -24,7 +25,7 @@ from tailrace.broker.routing.batch import Pending
 from tailrace.broker.routing.calls import WorkerCalls
 from tailrace.broker.services import Services
 from tailrace.broker.streams.owner import Refused
-from tailrace.protocol import answers, names
+from tailrace.protocol import answers
 from tailrace.protocol import commands as c
 from tailrace.protocol.address import join_address
 from tailrace.protocol.consuming import Consume
@@ -34,7 +35,7 @@ from tailrace.shard.meta import Role
 
 GATHER_COLUMNS_STREAMS = ("stream", "role", "epoch")
 GATHER_COLUMNS_CONNS = ("worker", "peer", "age_s", "subscriptions", "unsent_bytes", "lag_messages")
-_RIGHTS: Mapping[type, Right] = {c.Subscribe: Right.SUBSCRIBE, **dict.fromkeys(line.COMMANDS, Right.CONSUME)}
+_RIGHTS: Mapping[type, Right] = dict.fromkeys(line.COMMANDS, Right.CONSUME)
 """What commands that are for everybody need."""
 RULES_SLOT = 0  # whose worker saves the rules, which are for many streams at once
 NO_UPSTREAM = ["", 0, "time", 0]
@@ -102,7 +103,7 @@ class Commands:
                 client.refuse(Code.DENIED, refusal)
                 return
             self._services.events.write(Event.ADMIN, **client.event_fields(), command=shown_command(command))
-        elif not client.is_free and kind in _RIGHTS and not _is_allowed(client, kind, command.stream):
+        elif not client.is_free and kind in _RIGHTS and not client.may(_RIGHTS[kind], command.stream):
             refused = client.denial(_RIGHTS[kind])
             client.refuse(refused.code, f"{command.stream.decode()}: {refused.text}")
             return
@@ -130,12 +131,20 @@ class Commands:
     # publishes before it and no later. Later subscriptions and their ends wait their turn.
 
     def subscribe(self, client: LineClient, command: c.Subscribe) -> None:
-        name = command.stream
         pending = self._pend(client)
-        if names.is_pattern(name):
+        found = reading_of(client, command.stream, command.topics)
+        if isinstance(found, Refused):
+            text = f"{command.stream.decode()}: {found.text}"
+            pending.settle(self._refusal(Refused(found.code, text)))
+        elif not found.stream:
             client.line.patterns.subscribe(client, command, pending)
-            return
-        refused = None if client.subscribing else self._not_subscribable(client, name)
+        else:
+            name = b"" if found.topics == command.topics else command.stream
+            placed = replace(command, stream=found.stream, topics=found.topics, name=name)
+            self._subscribe_to(client, placed, pending)
+
+    def _subscribe_to(self, client: LineClient, command: c.Subscribe, pending: Pending) -> None:
+        refused = None if client.subscribing else self._not_subscribable(client, command.key)
         if refused is not None:
             pending.settle(self._refusal(refused))
             return
@@ -164,7 +173,7 @@ class Commands:
 
     def _found(self, client: LineClient, pending: Pending, command: c.Subscribe, value: int | Refused) -> None:
         """The stream exists, and its owner may have given its end; or why it cannot be read."""
-        name = command.stream
+        name = command.key
         refused = value if isinstance(value, Refused) else self._not_subscribable(client, name)
         if refused is not None:
             pending.settle(self._refusal(refused))
@@ -174,14 +183,14 @@ class Commands:
             self._subscribe_here(client, pending, command, value if isinstance(value, int) else 0)
 
     def _subscribe_here(self, client: LineClient, pending: Pending, command: c.Subscribe, end_seq: int) -> None:
-        name, subscribing = command.stream, self._subscribing
+        name, subscribing = command.key, self._subscribing
         try:
             cursor = client.cursors[name] = subscribing.place(client, command, name, end_seq)
         except Refused as refused:
             pending.settle(self._refusal(refused))
             return
         pending.after = lambda: subscribing.start(client, cursor)
-        pending.settle(answers.ok_sub(name, cursor.seq))
+        pending.settle(answers.ok_sub(name, cursor.seq, command.stream if command.name else b""))
 
     def unsubscribe(self, client: LineClient, command: c.Unsubscribe) -> None:
         if not client.subscribing:
@@ -481,11 +490,6 @@ class Commands:
     def _refusal(self, refused: Refused) -> bytes:
         self._services.metrics.refused.add(refused.code)
         return answers.err(refused.code, refused.text)
-
-
-def _is_allowed(client: LineClient, kind: type, stream: bytes) -> bool:
-    """A pattern is of the streams that the client may read."""
-    return (kind is c.Subscribe and names.is_pattern(stream)) or client.may(_RIGHTS[kind], stream)
 
 
 def _not_an_administrator(client: LineClient, command: Any) -> str:

@@ -22,12 +22,12 @@ from tailrace.broker.delivery.subscribe import Subscriptions
 from tailrace.broker.delivery.text_chunks import TextChunk, TextChunks
 from tailrace.broker.routing.batch import Pending
 from tailrace.broker.services import Services
+from tailrace.broker.topics.placing import place_staged
 from tailrace.protocol import answers
 from tailrace.protocol.commands import Close, Foreign, Invalid, Reply, Staged
 from tailrace.protocol.errors import Code
 from tailrace.protocol.foreign import HTTP_400, http_400
 from tailrace.protocol.line import LineCodec
-from tailrace.protocol.names import matcher
 
 if TYPE_CHECKING:
     from tailrace.broker.connection.commands import Commands, SubscriptionStep
@@ -62,6 +62,7 @@ class LineClient(ClientConnection):
         "in_row",
         "line",
         "patterns",
+        "places",
         "subscribing",
         "under_way",
     )
@@ -71,7 +72,9 @@ class LineClient(ClientConnection):
         self.line = line
         self.delivery = line.chunks
         self.traffic = services.metrics.line
-        self.codec = LineCodec(services.settings.max_line_bytes, services.settings.max_message_bytes)
+        self.places = bool(services.topic_rules)  # a name may be a topic in a stream of another name
+        settings = services.settings
+        self.codec = LineCodec(settings.max_line_bytes, settings.max_message_bytes, in_order=self.places)
         self.answers: deque[Pending] = deque()  # the first is not known yet; the others wait behind it
         self.subscribing: deque[SubscriptionStep] = deque()  # the first waits for a stream's owner (`commands`)
         self.patterns: dict[bytes, dict[bytes, None]] = {}  # subscribed to; of each the streams that are passed over
@@ -103,7 +106,7 @@ class LineClient(ClientConnection):
         commands = iter(self.codec.feed(self.services.receive_view, count))
         for command in commands:
             if type(command) is Staged:
-                if self.is_free:
+                if self.is_free and not self.places:
                     self.services.router.publish(self, command)
                 else:
                     self._publish_permitted(command)
@@ -123,16 +126,24 @@ class LineClient(ClientConnection):
     @property
     def _is_plain(self) -> bool:
         """Whether its bytes are those of the socket, in any number, and it may publish to any stream."""
-        return self.codec.is_plain and self.is_free and self.tls is None and not self.rates
+        return self.codec.is_plain and self.is_free and not self.places and self.tls is None and not self.rates
 
     def _publish_permitted(self, staged: Staged) -> None:
         """Publish to the streams that it has the right to, and refuse the others. Checks each stream once per read."""
-        denied = [key for key, group in enumerate(staged.groups) if not self.may(Right.PUBLISH, group[0])]
+        services = self.services
+        if self.places:
+            staged, denied = place_staged(services.topic_rules, staged, self.publish_refusal)
+            if not self.codec.ack:
+                staged.order.clear()
+        else:
+            refused = self.denial(Right.PUBLISH)
+            denied = {key: refused for key, group in enumerate(staged.groups) if not self.may(Right.PUBLISH, group[0])}
         if not denied:
-            self.services.router.publish(self, staged)
+            services.router.publish(self, staged)
             return
-        self.services.metrics.refused.add(Code.DENIED, sum(staged.groups[key][1] for key in denied))
-        self.services.router.publish_allowed(self, staged, dict.fromkeys(denied, self.denial(Right.PUBLISH)))
+        for key, refused in denied.items():
+            services.metrics.refused.add(refused.code, staged.groups[key][1])
+        services.router.publish_allowed(self, staged, denied)
 
     def _execute(self, command: object) -> None:
         """Any command but a publish, after everything this connection published before it."""
@@ -316,7 +327,7 @@ class LineClient(ClientConnection):
     def pass_over(self, name: bytes) -> None:
         """The stream is not read any more; do not let a pattern subscribe to it again."""
         for pattern, passed_over in self.patterns.items():
-            if matcher(pattern)(name):
+            if self.line.patterns.selection(pattern).selects(name):
                 passed_over[name] = None
                 if len(passed_over) > PASSED_OVER_MAX:
                     del passed_over[next(iter(passed_over))]

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
-from tailrace.broker.access.rules import Right
+from tailrace.broker.connection.named import StreamSelection
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.subscribe import Subscriptions
 from tailrace.broker.process.scoreboard import Board
@@ -25,7 +25,7 @@ from tailrace.protocol import answers
 from tailrace.protocol import commands as c
 from tailrace.protocol.errors import Code
 from tailrace.protocol.listing import NAMES_MAX
-from tailrace.protocol.names import matcher, prefix_of, shown
+from tailrace.protocol.names import shown
 from tailrace.protocol.places import FROM_THE_END, From
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ PATTERNS_MAX: Final = 16
 """Of one connection."""
 PAGES_MAX: Final = 100
 """Of names, in one search."""
+SELECTIONS_KEPT: Final = 1_024
+"""Patterns that are read and need not be parsed again."""
 RELIST_S: Final = 30.0
 """Between two searches while the number of streams stays the same: one may have gone as another one came."""
 START: Final = From("time", 0)
@@ -53,7 +55,7 @@ class NameSearch:
         done: Callable[[list[bytes] | Refused], None],
     ) -> None:
         self._find = find
-        self._pattern, self._prefix = pattern, prefix_of(pattern)
+        self._pattern, self._prefix = pattern, find.selection(pattern).prefix
         self._most = most
         self._wanted = wanted
         self._asker = asker
@@ -114,6 +116,7 @@ class PatternSubscriptions:
         self._due: deque[bytes] = deque()  # patterns to be searched again; the first is being searched
         self._total = -1
         self._relist_s = 0.0
+        self.selection = lru_cache(SELECTIONS_KEPT)(partial(StreamSelection, services.topic_rules))
 
     # --- the commands -----------------------------------------------------------------------------------------------
 
@@ -136,9 +139,11 @@ class PatternSubscriptions:
     def unsubscribe(self, client: LineClient, pattern: bytes) -> bytes:
         """Ends all subscriptions of streams of the pattern; the answer."""
         del client.patterns[pattern]
-        matches = matcher(pattern)
-        for name in [name for name in client.cursors if matches(name)]:
-            self._services.fanout.end(client.cursors.pop(name))
+        selection = self.selection(pattern)
+        for key, cursor in list(client.cursors.items()):
+            name = cursor.feed.name
+            if key == selection.key(name) and selection.selects(name):
+                self._services.fanout.end(client.cursors.pop(key))
         return answers.ok_unsub(pattern)
 
     def adopt(self, client: LineClient) -> None:
@@ -218,9 +223,9 @@ class PatternSubscriptions:
     # --- both -------------------------------------------------------------------------------------------------------
 
     def _is_new(self, client: LineClient, pattern: bytes, name: bytes) -> bool:
-        passed_over = client.patterns.get(pattern, {})
-        is_there = name in client.cursors or name in passed_over
-        return not is_there and matcher(pattern)(name) and client.may(Right.SUBSCRIBE, name)
+        passed_over, selection = client.patterns.get(pattern, {}), self.selection(pattern)
+        is_there = selection.key(name) in client.cursors or name in passed_over
+        return not is_there and selection.selects(name) and selection.topics(client, name) is not None
 
     def _join(
         self,
@@ -232,33 +237,38 @@ class PatternSubscriptions:
         """Places a cursor on each stream, and calls `done` with those and with what could not be read."""
         cursors: list[Cursor] = []
         failed: list[tuple[bytes, Refused]] = []
-        missing = len(names)
+        selection = self.selection(command.stream)
+        readable = [(name, selection.topics(client, name)) for name in names]
+        wanted = [
+            c.Subscribe(name, command.start, command.skip, True, topics, selection.key(name))
+            for name, topics in readable
+            if topics is not None
+        ]
+        missing = len(wanted)
         ask_end = command.start.kind in FROM_THE_END
 
-        def placed(wanted: c.Subscribe, value: int | Refused) -> None:
+        def placed(each: c.Subscribe, value: int | Refused) -> None:
             nonlocal missing
             missing -= 1
             try:
-                cursors.extend(self._placed(client, wanted, value))
+                cursors.extend(self._placed(client, each, value))
             except Refused as refused:
-                failed.append((wanted.stream, refused))
+                failed.append((each.stream, refused))
             if not missing:
                 done(cursors, failed)
 
-        if not names:
+        if not wanted:
             done(cursors, failed)
-        for name in names:
-            wanted = c.Subscribe(name, command.start, command.skip, wait=True)
-            self._subscribing.find(client, wanted, partial(placed, wanted), ask_end=ask_end)
+        for each in wanted:
+            self._subscribing.find(client, each, partial(placed, each), ask_end=ask_end)
 
     def _placed(self, client: LineClient, wanted: c.Subscribe, value: int | Refused) -> list[Cursor]:
         """Raises Refused."""
-        name = wanted.stream
         if isinstance(value, Refused):
             raise value
-        if client.closed or client.lingering_since_s or name in client.cursors:
+        if client.closed or client.lingering_since_s or wanted.key in client.cursors:
             return []
-        cursor = client.cursors[name] = self._subscribing.place(client, wanted, name, value)
+        cursor = client.cursors[wanted.key] = self._subscribing.place(client, wanted, wanted.key, value)
         return [cursor]
 
     def _start(self, client: LineClient, cursors: Sequence[Cursor], failed: Sequence[tuple[bytes, Refused]]) -> None:

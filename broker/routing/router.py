@@ -350,6 +350,24 @@ class Router:
                 self._note_remote(client, batch.route, messages)
         self._count(client, messages * len(names))
 
+    def publish_parts(
+        self,
+        client: PublishingClient,
+        publication: FramePublication,
+        parts: list[tuple[bytes, bytearray]],
+        sync: bool,
+        replicas: int,
+    ) -> None:
+        """As `publish_frames`, with frames of its own for each of the streams."""
+        for key, (name, frames) in enumerate(parts):
+            batch = self.batch_for(name, frames, replicas)
+            batch.add(publication, key, publication.count, frames)
+            batch.sync |= sync
+            self.staged_bytes += len(frames)
+            if batch.route is not None:
+                self._note_remote(client, batch.route, publication.count)
+        self._count(client, publication.count * len(parts))
+
     def publish_group(
         self, client: PublishingClient, run: RunPublication, key: int, frames: bytearray, sync: bool
     ) -> None:

@@ -1,7 +1,8 @@
 """In which stream a name lies: the [[topics]] sections, a pure function of the configuration.
 
 The first section whose filter matches a name places it as a topic in a stream; a name that none matches is a stream of
-its own. Names that begin with `$`, and companions of streams, are never placed.
+its own. Names that begin with `$`, companions of streams, and
+streams for replies are never placed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from tailrace.protocol.topics import ANY_LEVELS, ONE_LEVEL, SEPARATOR, filter_fault, has_wildcards
-from tailrace.shard.names import base_of, is_reserved, name_bytes_valid, new_name_fault
+from tailrace.shard.names import REPLIES_PREFIX, base_of, is_reserved, name_bytes_valid, new_name_fault
 
 OTHER_STREAM: Final = b"topics"
 """Holds the topics for which a rule gives no valid name of a stream, and those that cannot name one themselves."""
@@ -80,7 +81,7 @@ class TopicRules:
         levels = topic_filter.split(SEPARATOR)
         if stream == OTHER_STREAM:
             return True
-        if is_reserved(stream) and levels[0] in (ONE_LEVEL, ANY_LEVELS):
+        if is_reserved(stream) or base_of(stream) != stream:
             return False
         if _covers(levels, stream.split(SEPARATOR)) and self.place(stream).stream == stream:
             return True
@@ -185,7 +186,8 @@ def _place_alone(name: bytes) -> Placed:
 
 
 def _is_placeable(name: bytes) -> bool:
-    return not is_reserved(name) and base_of(name) == name
+    has_wildcard = ONE_LEVEL in name or ANY_LEVELS in name  # as no topic has
+    return not has_wildcard and not is_reserved(name) and base_of(name) == name and not name.startswith(REPLIES_PREFIX)
 
 
 def _is_stream_name(name: bytes) -> bool:

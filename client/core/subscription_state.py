@@ -78,6 +78,7 @@ class SubscriptionState:
         self.message_kind = Message
         self._options = options
         self._topics = options.topics.encode()
+        self._holder = ""  # the stream that has the messages, if the name is that of a topic, or a filter
         self._backoff = Backoff(random, most_s=BRIEF_MOST_S)
         self._arrived: deque[Arrived] = deque()
         self._base_seq = -1  # of the next message to come in, if no message that has arrived shows it
@@ -90,8 +91,8 @@ class SubscriptionState:
 
     @property
     def has_filter(self) -> bool:
-        """Whether it has a filter of topics."""
-        return bool(self._topics)
+        """Whether it has a filter of topics, and so holes between its seqs."""
+        return bool(self._topics or self._holder)
 
     @property
     def next_seq(self) -> int:
@@ -139,6 +140,7 @@ class SubscriptionState:
         if self.ready and patience_s and answer.next_seq < least and expected != self.end_seq:
             self._ask_again(StreamBehind(self.stream, expected, answer.next_seq), now_s, patience_s)
             return
+        self._holder = answer.stream or ""
         has_begun = self.ready
         if not self.ready:
             self.end_seq = answer.end_seq
@@ -172,7 +174,7 @@ class SubscriptionState:
                 return
             if found[0][0] > self.next_seq and not self._hole(found[0][0]):
                 return
-        stream, make, kind = self.stream, tuple.__new__, self.message_kind
+        stream, make, kind = self._holder or self.stream, tuple.__new__, self.message_kind
         messages = [
             make(kind, (stream, seq, timestamp_us, payload, metadata, epoch))
             for seq, timestamp_us, epoch, _flags, metadata, payload in found
@@ -282,7 +284,7 @@ class SubscriptionState:
 
     def _hole(self, seq: int) -> bool:
         """Messages before `seq` did not come. Whether that is in order."""
-        if self._topics and not self._trim_reported:
+        if self.has_filter and not self._trim_reported:
             return True
         if not self._trim_reported:
             text = f"{self.stream}: seq {seq} came where {self.next_seq} was next; subscribe again from there"

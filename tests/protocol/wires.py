@@ -173,6 +173,7 @@ RESPONSES: Sequence[Response] = (
     Published(2, ((0, 3, 0), (5, 3, 1), (8, 3, 2))),
     Subscribed(1, 5, 4),
     Subscribed(2, 5, 4, 2**63 - 1),
+    Subscribed(3, 5, 4, None, "sensors"),
     Chunk(1, stamped()),
     Ended(1, 7),
     Ended(2, 8, "damaged", "the stream's files are damaged"),

@@ -10,6 +10,7 @@ SMALL_LINES = 30  # a module this small needs no test of its own
 # module: what tests it instead. When you split or write a module, add its tests here.
 ELSEWHERE: dict[str, str] = {
     "broker/connection/hello_login.py": "tests/broker/connection/test_login.py",
+    "broker/connection/named.py": "tests/broker/connection/test_handles.py, tests/system/test_topic_names.py",
     "broker/delivery/cursor.py": "tests/broker/delivery/test_fanout.py",
     "broker/wiring.py": "tests/broker/test_worker.py",
     "client/aio/merged_consumer.py": "tests/system/test_everyday.py",

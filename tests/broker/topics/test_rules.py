@@ -42,6 +42,8 @@ RULES = st.lists(st.builds(TopicRule, FILTERS, TEMPLATES).filter(lambda rule: no
         ([("#", "{1}")], b"x" * 201 + b"/y", Placed(OTHER_STREAM, b"x" * 201 + b"/y")),
         ([("#", "{1}")], b"$cursor/orders", Placed(b"$cursor/orders", b"")),
         ([("#", "{1}")], b"orders/$dead", Placed(b"orders/$dead", b"")),
+        ([("#", "{1}")], b"reply-to/1", Placed(b"reply-to/1", b"")),
+        ([("#", "{1}")], b"a/+", Placed(b"a/+", b"")),
         ([("#", "{1}")], b"a*/b", Placed(OTHER_STREAM, b"a*/b")),
         ([("sensors/#", "all"), ("#", "{1}")], b"sensors/7", Placed(b"all", b"sensors/7")),
         ([("sensors/#", "all"), ("#", "{1}")], b"orders/7", Placed(b"orders", b"orders/7")),

@@ -1,0 +1,123 @@
+"""Handles of the binary protocol that stand for topics: publishes to them, refusals, and a move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from tailrace.broker.topics.rules import TopicRule
+from tailrace.protocol import messages as m
+from tailrace.protocol.binary import ClientCodec
+from tailrace.protocol.errors import Code
+from tailrace.protocol.places import From
+from tailrace.protocol.topics import topic_metadata
+from tailrace.shard.frame import pack_frame
+from tests.broker.connection.test_login import _move
+from tests.broker.topics.test_stamping import pieces
+from tests.broker.world import Peer, World, world
+
+RULES = (TopicRule("spread/#", "spread-{hash:4}"), TopicRule("#", "{1}"))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path, workers=2, topics=RULES) as made:
+        yield made
+
+
+class Talk:
+    """A client of the binary protocol, message by message."""
+
+    def __init__(self, node: World, features: tuple[str, ...] = (m.TOPICS_FEATURE,)) -> None:
+        self.node = node
+        self.peer: Peer = node.connect(0)
+        self.codec = ClientCodec()
+        self.subscriptions = 100
+        self.ask(m.Hello(m.VERSION, features, "t"))
+
+    def ask(self, *messages: m.Hello | m.Open | m.Subscribe | bytes) -> list[object]:
+        self.peer.send_raw(b"".join(each if isinstance(each, bytes) else m.pack(each) for each in messages))
+        self.node.settle()
+        data, self.peer.received = bytes(self.peer.received), bytearray()
+        return [
+            m.Chunk(each.id, memoryview(bytes(each.frames))) if isinstance(each, m.Chunk) else each
+            for each in self.codec.feed(data)
+        ]
+
+    def read(self, name: bytes) -> list[tuple[str, bytes]]:
+        """Topic and payload of each message, from the first one on."""
+        self.subscriptions += 1
+        return topics_of(self.ask(m.Subscribe(self.subscriptions, name, From("time", 0))))
+
+
+def publish(request: int, *handles: int, frames: bytes = b"") -> bytes:
+    frames = frames or pack_frame(b"%d" % request)
+    return m.pack_publish(request, m.Ack.APPENDED, handles, frames) + frames
+
+
+def topics_of(answers: list[object]) -> list[tuple[str, bytes]]:
+    found = []
+    for chunk in answers:
+        if isinstance(chunk, m.Chunk):
+            for _flags, metadata, payload in pieces(bytes(chunk.frames)):
+                found.append((msgpack.unpackb(metadata)["t"] if metadata else "", payload))
+    return found
+
+
+def refusals(answers: list[object]) -> list[str]:
+    return [each.code for each in answers if isinstance(each, m.Failed)]
+
+
+def test_a_name_is_resolved_where_it_is_opened(node: World) -> None:
+    talk = Talk(node)
+    talk.ask(m.Open(1, b"sensors/7"), m.Open(2, b"sensors/8"), m.Open(3, b"sensors"))
+    run = talk.ask(*[publish(number, 1 + number % 3) for number in range(6)])  # of one read
+    assert {each.request for each in run if isinstance(each, m.Published)} == set(range(6))
+    talk.ask(publish(6, 1), publish(7, 1, frames=pack_frame(b"h", metadata=msgpack.packb({"h": {"a": "b"}}))))
+    assert talk.read(b"sensors/7") == [("sensors/7", data) for data in (b"0", b"3", b"6", b"h")]
+    assert sorted(talk.read(b"sensors")) == sorted(
+        [("sensors/7", data) for data in (b"0", b"3", b"6", b"h")]
+        + [("sensors/8", data) for data in (b"1", b"4")]
+        + [("", data) for data in (b"2", b"5")]
+    )
+
+
+def test_a_publish_to_several_names(node: World) -> None:
+    talk = Talk(node)
+    talk.ask(m.Open(1, b"a/1"), m.Open(2, b"b/1"), m.Open(3, b"c"), m.Open(4, b"a/2"))
+    assert refusals(talk.ask(publish(1, 3, 1, 2))) == []
+    assert refusals(talk.ask(publish(2, 1, 4))) == [Code.USAGE], "both lie in one stream"
+    assert refusals(talk.ask(publish(3, 1, 9))) == [Code.USAGE]
+    assert [talk.read(name) for name in (b"a", b"b", b"c")] == [[("a/1", b"1")], [("b/1", b"1")], [("", b"1")]]
+
+
+def test_a_message_cannot_have_another_topic_than_its_handle(node: World) -> None:
+    talk = Talk(node)
+    talk.ask(m.Open(1, b"a/1"))
+    forged = pack_frame(b"x", metadata=topic_metadata(b"a/2"))
+    assert refusals(talk.ask(publish(1, 1, frames=forged))) == [Code.TOPIC]
+    assert refusals(talk.ask(publish(2, 1, frames=forged), publish(3, 1, frames=forged))) == [Code.TOPIC] * 2
+    assert refusals(talk.ask(publish(4, 1, frames=pack_frame(b"x", metadata=topic_metadata(b"a/1"))))) == []
+
+
+def test_a_subscription_by_name_has_its_stream(node: World) -> None:
+    talk = Talk(node)
+    talk.ask(m.Open(1, b"a/1"), m.Open(2, b"a/2"), publish(1, 1), publish(2, 2))
+    answers = talk.ask(m.Subscribe(1, b"a/+", From("time", 0)))
+    assert answers[0] == m.Subscribed(1, 0, 0, None, "a") and len(topics_of(answers)) == 2
+    assert refusals(talk.ask(m.Subscribe(2, b"+/1", From("time", 0)))) == [Code.UNSUPPORTED]
+    old = Talk(node, features=())
+    assert refusals(old.ask(m.Subscribe(1, b"a/1", From("time", 0)))) == [Code.UNSUPPORTED]
+
+
+def test_handles_of_topics_move_with_their_connection(node: World) -> None:
+    talk = Talk(node)
+    talk.ask(m.Open(1, b"a/1"), m.Open(2, b"b"))
+    _move(node, talk.peer)
+    client = node.binary_client_of(talk.peer)
+    assert (client.handles, client.placed[1].topic, client.account.handles) == ({2: b"b"}, b"a/1", 2)
+    assert refusals(talk.ask(publish(1, 1))) == []
+    assert talk.read(b"a/1") == [("a/1", b"1")]
