@@ -191,7 +191,7 @@ class Worker:
             self.work,
             self.links.send,
             answered_later=answered_later,
-            on_away=lambda client, slot: self.movers.consider(client, slot),
+            on_away=lambda client, slot: self.movers.consider_publisher(client, slot),
         )
         self.readers = StreamReaders(boot.directory, settings.max_open_streams, boot.boot_id)
         self.fanout = FanOut(

@@ -17,6 +17,7 @@ from tailrace.broker.services import Services
 
 STAY_S = 10.0  # how long a connection that was moved stays there, at least
 FEW_SUBSCRIBERS = 4  # of one stream on one worker: up to this number move to its owner
+MOVING_MAX = 32  # publishers at a time: the handover of 32, at both ends, takes some milliseconds
 PATIENCE_S = 1.0  # how long one that is to move may wait for its answers, not read meanwhile
 SKEW_CONNECTIONS = 256  # a sibling with this many more than twice our connections gets no more by this way
 
@@ -48,6 +49,13 @@ class Migrations:
         client.moved_s = services.now_s
         client.pause(Pause.MOVE)
         self._waiting[client] = (slot, services.now_s + PATIENCE_S)
+
+    def consider_publisher(self, client: ClientConnection, slot: int) -> bool:
+        """As `consider`. Returns False if too many move now: it is to be considered again soon."""
+        if len(self._waiting) >= MOVING_MAX:
+            return False
+        self.consider(client, slot)
+        return True
 
     def consider_subscriber(self, client: ClientConnection, feed: Feed) -> None:
         """A client has subscribed to a stream that lives elsewhere: it saves a hop there, unless it is one of many

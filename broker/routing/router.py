@@ -38,6 +38,8 @@ from tailrace.protocol.errors import Code
 from tailrace.shard.names import shard_of
 
 WINDOW_MESSAGES = 64  # of one client, over which the owners of its streams are counted
+# If all of these are for one sibling, the window ends here: to forward them costs more than to move the client.
+WINDOW_MESSAGES_MIN = 16
 UP_BATCH_BYTES = 4 << 20  # a batch for another node's stream grows no further: it is one PUBLISH there
 SCATTERED_STREAMS, SCATTERED_BYTES = 64, 16 << 10  # more streams than this, less than that for each
 SEND_FIRST_STREAMS = 16  # to be appended here: before that, forwarded batches are sent
@@ -220,12 +222,12 @@ class Router:
         send_forwards: Callable[[], None],
         *,
         answered_later: Mapping[str, LateAnswer],
-        on_away: Callable[[Any, int], None],
+        on_away: Callable[[Any, int], bool],
     ) -> None:
         """`send_forwards` sends at once the queues for the siblings.
 
         answered_later: by verb, the calls whose answers are not known at once. on_away: called with a client that
-        publishes mostly to one other worker, and the slot of that worker.
+        publishes mostly to one other worker, and the slot of that worker; returns False if it is to be called again.
         """
         self.owner = owner
         self._send_forwards = send_forwards
@@ -438,10 +440,13 @@ class Router:
         """Count; once a window of a client's messages is full: does the client belong elsewhere?"""
         client.traffic.messages_in += messages
         client.window_messages += messages
-        if client.window_messages < WINDOW_MESSAGES:
+        if client.window_messages < WINDOW_MESSAGES_MIN:
             return
-        if client.window_away >= AWAY_SHARE * client.window_messages:
-            self.on_away(client, client.window_slot)
+        away = client.window_away
+        if client.window_messages < WINDOW_MESSAGES and away < client.window_messages:
+            return
+        if away >= AWAY_SHARE * client.window_messages and not self.on_away(client, client.window_slot):
+            return
         client.window_messages = client.window_away = 0
 
     def flush(self) -> None:

@@ -11,7 +11,7 @@ from tailrace.broker.connection.base import Pause
 from tailrace.broker.connection.migration import FEW_SUBSCRIBERS, PATIENCE_S, SKEW_CONNECTIONS, STAY_S
 from tailrace.broker.process.scoreboard import STATE_DRAINING
 from tailrace.broker.routing.batch import Pending
-from tailrace.broker.routing.router import WINDOW_MESSAGES
+from tailrace.broker.routing.router import WINDOW_MESSAGES, WINDOW_MESSAGES_MIN
 from tests.broker.world import Peer, World, world
 
 
@@ -40,6 +40,34 @@ def test_a_publisher_moves_to_its_stream(node: World) -> None:
     assert (slot_of(node, quiet), slot_of(node, loud)) == (1, 2)
     assert loud.lines == ["ok ack on", *(f"ok pub {node.name(2)} {seq}" for seq in range(2 * WINDOW_MESSAGES))]
     assert node.workers[0].metrics.handed_over == 2 and not node.workers[0].movers
+
+
+def test_one_that_publishes_to_a_single_worker_moves_early(node: World) -> None:
+    peer, other = node.connect(0), node.connect(0)
+    for number in range(WINDOW_MESSAGES_MIN):
+        peer.send(f"pub {node.name(1)} |x")
+        other.send(f"pub {node.name(1 if number else 0)} |x")
+        node.settle()
+        assert slot_of(node, peer) == (1 if number == WINDOW_MESSAGES_MIN - 1 else 0)
+    assert slot_of(node, other) == 0, "one of its messages was for another worker"
+    publish(node, other, node.name(1))
+    assert slot_of(node, other) == 1
+
+
+def test_few_publishers_move_at_a_time(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are considered again with their next messages."""
+    monkeypatch.setattr("tailrace.broker.connection.migration.MOVING_MAX", 2)
+    peers = [node.connect(0) for _ in range(5)]
+    for peer in peers:
+        peer.send(*[f"pub {node.name(1)} |x"] * WINDOW_MESSAGES_MIN)
+    node.settle()
+    moved = [slot_of(node, peer) for peer in peers].count(1)
+    assert 0 < moved <= 2
+    for _ in range(3):
+        for peer in peers:
+            peer.send(f"pub {node.name(1)} |x")
+        node.settle()
+    assert [slot_of(node, peer) for peer in peers] == [1] * 5
 
 
 def test_one_that_publishes_everywhere_stays(node: World) -> None:

@@ -14,7 +14,14 @@ from tailrace.broker.process.work import Nobody
 from tailrace.broker.routing import router as router_module
 from tailrace.broker.routing.batch import FramePublication, Pending, StreamBatch
 from tailrace.broker.routing.route import Route
-from tailrace.broker.routing.router import BATCHES_A_BEAT, FORWARD_BYTES, SEND_FIRST_STREAMS, WINDOW_MESSAGES, Router
+from tailrace.broker.routing.router import (
+    BATCHES_A_BEAT,
+    FORWARD_BYTES,
+    SEND_FIRST_STREAMS,
+    WINDOW_MESSAGES,
+    WINDOW_MESSAGES_MIN,
+    Router,
+)
 from tailrace.broker.streams.owner import Refused
 from tailrace.protocol.commands import Staged
 from tailrace.protocol.errors import Code
@@ -209,6 +216,7 @@ def test_whoever_makes_a_stream_is_counted_here_and_there(node: World, router: R
 def test_a_full_route_pauses_its_publishers_and_lets_them_go_on(tmp_path: Path) -> None:
     with world(tmp_path, workers=2, link_window_bytes=100_000) as node:
         router, there = node.workers[0].router, node.name(1)
+        router.on_away = lambda _client, _slot: True
         publisher = FakePublisher()
         for _ in range(30):
             router.publish(publisher, staged((there, b"x" * 10_000), ack=True))
@@ -247,14 +255,34 @@ def test_a_call_comes_after_what_was_published_before_it(node: World, router: Ro
 def test_who_publishes_mostly_to_one_sibling_is_named(node: World, router: Router) -> None:
     here, there = node.name(0), node.name(1)
     away: list[tuple[FakePublisher, int]] = []
-    router.on_away = lambda client, slot: away.append((client, slot))
+
+    def note(client: FakePublisher, slot: int) -> bool:
+        away.append((client, slot))
+        return True
+
+    router.on_away = note
     mixed, faithful, quiet = FakePublisher(), FakePublisher(), FakePublisher()
     for _ in range(WINDOW_MESSAGES // 2):
         router.publish(mixed, staged((here, b"x"), (there, b"x"), ack=True))
         router.publish(faithful, staged((here, b"x"), (here, b"x")))
         router.publish(quiet, staged((there, b"x"), (there, b"x")))
-    assert away == [(quiet, 1)]
+    assert away == [(quiet, 1)] * (WINDOW_MESSAGES // WINDOW_MESSAGES_MIN)
     assert (quiet.window_messages, mixed.window_messages) == (0, 0)
+
+
+def test_who_cannot_move_now_is_named_again_with_the_next_message(node: World, router: Router) -> None:
+    there, quiet = node.name(1), FakePublisher()
+    named: list[FakePublisher] = []
+
+    def note(client: FakePublisher, _slot: int) -> bool:
+        named.append(client)
+        return len(named) == 3
+
+    router.on_away = note
+    router.publish(quiet, staged(*[(there, b"x")] * WINDOW_MESSAGES_MIN))
+    for _ in range(3):
+        router.publish(quiet, staged((there, b"x")))
+    assert named == [quiet] * 3 and quiet.window_messages == 1
 
 
 # --- publishes for replicas, and to streams of other nodes ------------------------------------------------------------
