@@ -32,21 +32,33 @@ cdef extern from *:
         return (p[0] | 0x20) == 'p' && (p[1] | 0x20) == 'u' && (p[2] | 0x20) == 'b' && (p[3] == ' ' || p[3] == '\t');
     }
 
+    /* `topic` and a blank: six bytes. */
+    static inline int tr_is_topic(const uint8_t *p) {
+        return (p[0] | 0x20) == 't' && (p[1] | 0x20) == 'o' && (p[2] | 0x20) == 'p' && (p[3] | 0x20) == 'i'
+            && (p[4] | 0x20) == 'c' && (p[5] == ' ' || p[5] == '\t');
+    }
+
     static inline void tr_prefetch(const void *p) { __builtin_prefetch(p, 1); }
     """
     uint64_t tr_name_hash(const uint8_t *p, size_t length, uint64_t key) noexcept nogil
     bint tr_is_pub(const uint8_t *p) noexcept nogil
+    bint tr_is_topic(const uint8_t *p) noexcept nogil
     void tr_prefetch(const void *p) noexcept nogil
 
 cdef struct Message:
     const uint8_t *payload
+    const uint8_t *topic
     uint32_t length
     uint32_t group
+    uint32_t topic_length     # 0 without one
 
-# `head` is how the stream's last line began, up to and with the bar; `next` the group of the line after that.
+# `head` is how the stream's last line began, up to and with the bar; `topic` is in it; `next` is the group of the line
+# after that.
 cdef struct Group:
     const uint8_t *name
     const uint8_t *head
+    const uint8_t *topic
+    uint32_t topic_length
     Py_ssize_t head_bytes
     Py_ssize_t next
     uint64_t hash
@@ -73,4 +85,7 @@ cdef struct Head:
     const uint8_t *name
     uint32_t name_length
     bint plain                # the name is ASCII, so nothing more has to be asked about it
+    const uint8_t *topic
+    uint32_t topic_length     # 0 without one
+    bint plain_topic          # it is ASCII and has no escapes, or there is none
     const uint8_t *payload

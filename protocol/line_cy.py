@@ -15,6 +15,9 @@ try:
 except ModuleNotFoundError:
     from tailrace.shard import _cython_shim as cython
 
+from tailrace.protocol.line_heads import HEAD_BYTES_MAX as HEAD_BYTES_MAX
+from tailrace.protocol.line_heads import UNSTAMPED, frame_with_metadata, frames_of, parse_head, topic_of
+from tailrace.protocol.topics import LEVELS_MAX
 from tailrace.shard.names import DEAD_SUFFIX, name_bytes_valid
 
 if TYPE_CHECKING:
@@ -39,15 +42,14 @@ if TYPE_CHECKING:
     memset: Any
     realloc: Any
     tr_is_pub: Any
+    tr_is_topic: Any
     tr_name_hash: Any
     tr_prefetch: Any
     tr_store32: Any
 
-HEAD_BYTES_MAX = 240
-"""The longest `pub NAME |`, bar included, that `stage` takes; only a line with very many blanks has a longer one."""
-
 _HEAD_MAX = cython.declare(cython.Py_ssize_t, HEAD_BYTES_MAX)
 _AHEAD = cython.declare(cython.Py_ssize_t, 8)
+_LEVELS_MAX = cython.declare(cython.Py_ssize_t, LEVELS_MAX)
 _KEY = cython.declare(cython.ulonglong, int.from_bytes(os.urandom(8), "little"))
 
 
@@ -59,12 +61,14 @@ def is_compiled() -> bool:
 def stage(
     buffer: bytes | bytearray | memoryview, start: int, end: int, max_message_bytes: int, want_order: bool
 ) -> tuple[int, list[tuple[bytes, int, bytearray]], list[int]]:
-    """Stage the run of complete `pub NAME |payload` lines that begins at buffer[start] and ends before `end`.
+    """Stage the run of complete `pub NAME |payload` and `pub NAME topic TOPIC |payload` lines that begins at
+    buffer[start] and ends before `end`.
 
-    Stops at the first line that is anything else: another command, an invalid or reserved name, a payload above
-    `max_message_bytes`, a head above HEAD_BYTES_MAX, a missing line end. Returns (the offset where it stopped, groups,
-    order). A group is (name, messages, their unstamped frames), one per stream, in order of first appearance; `order`
-    is the index of each message's group when `want_order`, else empty. ValueError if start:end is not in the buffer.
+    Stops at the first line that is anything else: another command, an invalid or reserved name, an invalid topic, a
+    payload with its metadata above `max_message_bytes`, a head above HEAD_BYTES_MAX, a missing line end. Returns (the
+    offset where it stopped, groups, order). A group is (name, messages, their unstamped frames), one per stream, in
+    order of first appearance; `order` is the index of each message's group when `want_order`, else empty. ValueError if
+    start:end is not in the buffer.
     """
     if cython.compiled:
         return _stage_pointers(buffer, start, end, max_message_bytes, want_order)
@@ -87,33 +91,30 @@ def _outside(start: int, end: int, size: int) -> ValueError:
 # Interpreted bodies.
 
 if not cython.compiled:
-    import re
-    import struct
-    from functools import lru_cache
-
-    _UNSTAMPED = struct.Struct("<I28x").pack
-    _HEAD = re.compile(rb"[pP][uU][bB][ \t]+([^ \t|$][^ \t|]{0,199})[ \t]*\|")
     _WINDOW_BYTES = 2_048
     _WINDOW_BYTES_MAX = 1 << 17
-    _HEADERS = [_UNSTAMPED(32 + size) for size in range(2_048)]  # of frames with a payload of up to that many bytes
 
     class _Gathered(dict[bytes, int]):
         """The groups staged so far. As a dictionary: the index of the stream that a line's head, without the bar,
         names.
 
         `payloads` are each stream's, in order of first appearance; `order` is the stream's index of each message.
+        `metadata` is that of the heads that have any.
         """
 
         def __init__(self) -> None:
             self.index: dict[bytes, int] = {}
             self.payloads: list[list[bytes]] = []
             self.order: list[int] = []
+            self.metadata: dict[bytes, bytes] = {}
 
         def __missing__(self, head: bytes) -> int:
-            name = _name_of(head + b"|")
-            if name is None:
+            parsed = parse_head(head + b"|")
+            if parsed is None:
                 raise LookupError("not for `stage`")
-            key = self[head] = self.group(name)
+            if parsed[1]:
+                self.metadata[head] = parsed[1]
+            key = self[head] = self.group(parsed[0])
             return key
 
         def group(self, name: bytes) -> int:
@@ -125,30 +126,10 @@ if not cython.compiled:
 
         def groups(self) -> list[tuple[bytes, int, bytearray]]:
             return [
-                (name, len(payloads), _frames(payloads))
+                (name, len(payloads), frames_of(payloads))
                 for name, payloads in zip(self.index, self.payloads, strict=True)
                 if payloads  # only the last streams can have none: those first named behind the line it stopped at
             ]
-
-    @lru_cache(maxsize=8_192)
-    def _name_of(head: bytes) -> bytes | None:
-        """The stream's name when this is the head of a line for `stage`, up to and with the bar."""
-        match = _HEAD.fullmatch(head)
-        if match is None or len(head) > HEAD_BYTES_MAX or not name_bytes_valid(match[1]):
-            return None
-        if match[1].endswith(DEAD_SUFFIX):
-            return None
-        return match[1]
-
-    def _frames(payloads: list[bytes]) -> bytearray:
-        sizes = set(map(len, payloads))
-        if len(sizes) == 1:
-            header = _UNSTAMPED(32 + sizes.pop())
-            return bytearray(header) + header.join(payloads)
-        if max(sizes) < len(_HEADERS):
-            headers = _HEADERS
-            return bytearray().join([headers[len(payload)] + payload for payload in payloads])
-        return bytearray().join([_UNSTAMPED(32 + len(payload)) + payload for payload in payloads])
 
     def _stage_slices(
         buffer: bytes | bytearray | memoryview, start: int, end: int, max_message_bytes: int, want_order: bool
@@ -182,25 +163,29 @@ if not cython.compiled:
         if line.find(b"\n") != stop:
             return None
         payload_start = line.find(b"|", 0, HEAD_BYTES_MAX) + 1
-        name = _name_of(line[:payload_start])
+        parsed = parse_head(line[:payload_start])
         if line[-2:-1] == b"\r":
             stop -= 1
-        if name is None or stop - payload_start > max_message_bytes:
+        if parsed is None or stop - payload_start + len(parsed[1]) > max_message_bytes:
             return None
-        return name, 1, bytearray(_UNSTAMPED(32 + stop - payload_start) + line[payload_start:stop])
+        name, metadata = parsed
+        if metadata:
+            return name, 1, bytearray(frame_with_metadata(metadata, line[payload_start:stop]))
+        return name, 1, bytearray(UNSTAMPED(32 + stop - payload_start) + line[payload_start:stop])
 
     def _stage_piece(gathered: _Gathered, piece: bytes, last: int, max_message_bytes: int, want_order: bool) -> int:
         """Stage the lines of piece[:last + 1], which ends in an LF; returns how many bytes of it were taken."""
         head = piece[: piece.find(b"|", 0, HEAD_BYTES_MAX) + 1]
-        name = _name_of(head)
-        if name is None:
+        parsed = parse_head(head)
+        if parsed is None:
             return 0
+        name, metadata = parsed
         body = piece[:last]
         payloads = _same_head(body, head) if last <= max_message_bytes else None
         if payloads is None:
             return _stage_lines(gathered, body, max_message_bytes, want_order)
         key = gathered.group(name)
-        gathered.payloads[key] += payloads
+        gathered.payloads[key] += [frame_with_metadata(metadata, each) for each in payloads] if metadata else payloads
         if want_order:
             gathered.order += [key] * len(payloads)
         return last + 1
@@ -223,14 +208,14 @@ if not cython.compiled:
             keys = [gathered[head] for head, bar, _ in parts if bar]
         except LookupError:
             keys = []
-        if len(keys) < len(parts) or len(body) > max_message_bytes:
+        if len(keys) < len(parts) or len(body) > max_message_bytes:  # metadata is shorter than its head
             taken = _well_formed(parts, max_message_bytes)
             taken_bytes = sum(map(len, body.split(b"\n")[:taken])) + taken
             del parts[taken:]
             keys = [gathered[head] for head, _, _ in parts]
-        payloads = gathered.payloads
-        for key, (_, _, payload) in zip(keys, parts, strict=True):
-            payloads[key].append(payload)
+        payloads, metadata = gathered.payloads, gathered.metadata
+        for key, (head, _, payload) in zip(keys, parts, strict=True):
+            payloads[key].append(frame_with_metadata(metadata[head], payload) if head in metadata else payload)
         if want_order:
             gathered.order += keys
         return taken_bytes
@@ -244,7 +229,8 @@ if not cython.compiled:
     def _well_formed(parts: list[tuple[bytes, bytes, bytes]], max_message_bytes: int) -> int:
         """Returns how many of the lines, cut at their first bar, `stage` can handle, up to the first that it cannot."""
         for index, (head, bar, payload) in enumerate(parts):
-            if not bar or _name_of(head + b"|") is None or len(payload) > max_message_bytes:
+            parsed = parse_head(head + b"|") if bar else None
+            if parsed is None or len(parsed[1]) + len(payload) > max_message_bytes:
                 return index
         return len(parts)
 
@@ -277,13 +263,14 @@ def _stage_pointers(
     view: Py_buffer
     staging: Staging
     order: list = []
+    topics: list = []  # those that are not in the buffer as they are
     PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
     _begin(cython.address(staging))
     try:
         if start < 0 or start > end or end > view.len:
             raise _outside(start, end, view.len)
         first: cython.p_const_uchar = cython.cast(cython.p_const_uchar, view.buf)
-        stop: cython.Py_ssize_t = _find_messages(cython.address(staging), first, start, end, max_message_bytes)
+        stop: cython.Py_ssize_t = _find_messages(cython.address(staging), first, start, end, max_message_bytes, topics)
         groups: list = _make_groups(cython.address(staging))
         _write_frames(cython.address(staging))
         if want_order:
@@ -325,6 +312,7 @@ def _find_messages(
     start: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
     max_message_bytes: cython.Py_ssize_t,
+    topics: list,
 ) -> cython.Py_ssize_t:
     """Fill `staging.messages`; returns where the run of lines for `stage` ends."""
     line: cython.p_const_uchar = first + start
@@ -347,10 +335,12 @@ def _find_messages(
             known = False
         if known:
             payload = line + staging.groups[group].head_bytes
+            head.topic = staging.groups[group].topic
+            head.topic_length = staging.groups[group].topic_length
         else:
             _cut_head(line, limit, cython.address(head))
             payload = head.payload
-            if payload == cython.NULL:
+            if payload == cython.NULL or not (head.plain_topic or _resolve_topic(cython.address(head), topics)):
                 break
         line_end = cython.cast(cython.p_const_uchar, memchr(payload, 10, limit - payload))
         if line_end == cython.NULL:
@@ -358,7 +348,7 @@ def _find_messages(
         length = line_end - payload
         if length > 0 and payload[length - 1] == 13:
             length -= 1
-        if length > max_message_bytes:
+        if length + _metadata_bytes(head.topic_length) > max_message_bytes:
             break
         if not known:
             group = _group_of(staging, cython.address(head))
@@ -366,10 +356,12 @@ def _find_messages(
                 break
             staging.groups[group].head = line
             staging.groups[group].head_bytes = payload - line
+            staging.groups[group].topic = head.topic
+            staging.groups[group].topic_length = head.topic_length
             if last >= 0:
                 staging.groups[last].next = group
         last = group
-        _add_message(staging, payload, length, group)
+        _add_message(staging, payload, length, group, cython.address(head))
         line = line_end + 1
     return line - first
 
@@ -386,10 +378,11 @@ def _begins_as(line: cython.p_const_uchar, limit: cython.p_const_uchar, group: c
 @cython.inline
 @cython.exceptval(check=False)
 def _cut_head(line: cython.p_const_uchar, limit: cython.p_const_uchar, head: cython.pointer(Head)) -> cython.void:
-    """Parses `pub NAME |`; `head.payload` stays NULL if the line is anything else."""
+    """Parses `pub NAME |` or `pub NAME topic TOPIC |`; `head.payload` stays NULL if the line is anything else."""
     at: cython.p_const_uchar = line + 4
     head.payload = cython.NULL
-    head.plain = True
+    head.plain = head.plain_topic = True
+    head.topic_length = 0
     if limit - line > _HEAD_MAX:
         limit = line + _HEAD_MAX
     if limit - line < 6 or not tr_is_pub(line):
@@ -406,8 +399,59 @@ def _cut_head(line: cython.p_const_uchar, limit: cython.p_const_uchar, head: cyt
         return
     while at < limit and (at[0] == 32 or at[0] == 9):
         at += 1
+    if limit - at > 6 and at[0] != 124 and at > head.name + head.name_length and tr_is_topic(at):
+        at = _cut_topic(at + 6, limit, head)
     if at < limit and at[0] == 124:
         head.payload = at + 1
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _cut_topic(
+    at: cython.p_const_uchar, limit: cython.p_const_uchar, head: cython.pointer(Head)
+) -> cython.p_const_uchar:
+    """Returns where the blanks behind the word end; `limit` if no topic can be made of it."""
+    levels: cython.Py_ssize_t = 1
+    while at < limit and (at[0] == 32 or at[0] == 9):
+        at += 1
+    head.topic = at
+    while at < limit and at[0] > 32 and at[0] != 124:
+        if at[0] > 126 or at[0] == 37:  # %
+            head.plain_topic = False
+        elif at[0] == 47:
+            levels += 1
+        elif at[0] == 35 or at[0] == 43:  # # and +
+            return limit
+        at += 1
+    head.topic_length = cython.cast(cython.uint, at - head.topic)
+    if head.topic_length == 0 or levels > _LEVELS_MAX:
+        return limit
+    while at < limit and (at[0] == 32 or at[0] == 9):
+        at += 1
+    return at
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _resolve_topic(head: cython.pointer(Head), topics: list) -> cython.int:
+    """Finds the topic of a word with escapes or other bytes than ASCII, which `topics` keeps. Returns 0 without any."""
+    topic: object = topic_of(_bytes_at(head.topic, head.topic_length))
+    if topic is None:
+        return 0
+    topics.append(topic)
+    head.topic = cython.cast(cython.p_const_uchar, PyBytes_AS_STRING(topic))
+    head.topic_length = cython.cast(cython.uint, len(cython.cast(bytes, topic)))
+    return 1
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _metadata_bytes(topic_length: cython.uint) -> cython.Py_ssize_t:
+    """The size of a msgpack map with a text of fewer than 256 bytes; 0 for no topic."""
+    if topic_length == 0:
+        return 0
+    return topic_length + (4 if topic_length < 32 else 5)
 
 
 @cython.cfunc
@@ -508,6 +552,7 @@ def _add_message(
     payload: cython.p_const_uchar,
     length: cython.Py_ssize_t,
     group: cython.Py_ssize_t,
+    head: cython.pointer(Head),
 ) -> cython.int:
     if staging.message_count == staging.message_room:
         _grow_messages(staging)
@@ -515,9 +560,11 @@ def _add_message(
     message.payload = payload
     message.length = cython.cast(cython.uint, length)
     message.group = cython.cast(cython.uint, group)
+    message.topic = head.topic
+    message.topic_length = head.topic_length
     staging.message_count += 1
     staging.groups[group].count += 1
-    staging.groups[group].nbytes += length + 32
+    staging.groups[group].nbytes += length + 32 + _metadata_bytes(head.topic_length)
     return 0
 
 
@@ -571,10 +618,33 @@ def _write_frames(staging: cython.pointer(Staging)) -> cython.void:
         message = cython.address(staging.messages[index])
         group = cython.address(staging.groups[message.group])
         out = group.out
-        tr_store32(out, message.length + 32)
         memset(out + 4, 0, 28)
-        memcpy(out + 32, message.payload, message.length)
-        group.out = out + 32 + message.length
+        if message.topic_length:
+            out = _write_metadata(out, message)
+        else:
+            tr_store32(out, message.length + 32)
+            out += 32
+        memcpy(out, message.payload, message.length)
+        group.out = out + message.length
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _write_metadata(out: cython.p_uchar, message: cython.pointer(Message)) -> cython.p_uchar:
+    """Writes the frame's length and its metadata, the map {"t": topic}; returns where the payload belongs."""
+    nbytes: cython.Py_ssize_t = _metadata_bytes(message.topic_length)
+    tr_store32(out, message.length + 32 + cython.cast(cython.uint, nbytes))
+    out[30] = nbytes & 255
+    out[31] = nbytes >> 8
+    out[32], out[33], out[34] = 0x81, 0xA1, 0x74  # a map of one key, "t"
+    if message.topic_length < 32:
+        out[35] = 0xA0 | message.topic_length
+        out += 36
+    else:
+        out[35], out[36] = 0xD9, message.topic_length
+        out += 37
+    memcpy(out, message.topic, message.topic_length)
+    return out + message.topic_length
 
 
 @cython.cfunc

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tailrace.broker.streams.refused import Refused
 from tailrace.broker.topics.rules import Placed, TopicRules
-from tailrace.broker.topics.stamping import UnstampableFrame, in_order, with_topic
+from tailrace.broker.topics.stamping import UnstampableFrame, each_frame, in_order, with_topic
 from tailrace.protocol.commands import Staged
 from tailrace.protocol.errors import Code
 
@@ -38,6 +38,8 @@ def place_staged(
             try:
                 frames = with_topic(frames, placed.topic)
             except UnstampableFrame as error:
+                if count > 1:  # the others of the name need not be refused
+                    return place_staged(rules, _apart(staged), refusal)
                 refused = Refused(Code.TOPIC, str(error))
         if refused is not None:
             denied[len(names)] = refused
@@ -50,6 +52,13 @@ def place_staged(
         sources.append(_ReadGroup(target, count, frames))
     groups = _gathered(names, sources, staged.order)
     return Staged(groups, [sources[index].target for index in staged.order]), denied
+
+
+def _apart(staged: Staged) -> Staged:
+    """The same with a group for each message."""
+    rests = [each_frame(frames) for _name, _count, frames in staged.groups]
+    groups = [(staged.groups[key][0], 1, bytearray(next(rests[key]))) for key in staged.order]
+    return Staged(groups, list(range(len(groups))))
 
 
 def _gathered(names: list[bytes], sources: list[_ReadGroup], order: list[int]) -> list[tuple[bytes, int, bytearray]]:

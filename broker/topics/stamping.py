@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from struct import Struct
 from typing import Any, Final
@@ -58,6 +59,15 @@ def in_order(groups: list[bytearray], order: list[int]) -> bytearray:
         made.append(view[at:end])
         rests[index] = view, end
     return bytearray(b"").join(made)
+
+
+def each_frame(frames: bytearray) -> Iterator[memoryview]:
+    """The frames of a run, one by one."""
+    view, at = memoryview(frames), 0
+    while at < len(view):
+        end = at + _LENGTH.unpack_from(view, at)[0]
+        yield view[at:end]
+        at = end
 
 
 @lru_cache(maxsize=4_096)

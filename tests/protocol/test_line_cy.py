@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from types import ModuleType
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.protocol.commands import Staged
+from tailrace.protocol.grammar import parse_line
+from tailrace.protocol.topics import topic_metadata
+from tailrace.shard.frame import pack_frame
 from tailrace.shard.leaves import load, load_source
 from tests.protocol.lines import messages, names, payload_bytes, payloads
 
@@ -112,6 +116,20 @@ def test_payloads_are_not_touched(leaf: ModuleType, payload: bytes, line_end: by
         b"pub  |x\n",
         b"pubs |x\n",
         b"pub s t |x\n",
+        b"pub s topic |x\n",
+        b"pub s topics a |x\n",
+        b"pub s topic a b |x\n",
+        b"pub s topic a/+ |x\n",
+        b"pub s topic # |x\n",
+        b"pub s topic a%2b |x\n",
+        b"pub s topic %00 |x\n",
+        b"pub s topic %ff |x\n",
+        b"pub s topic \xff |x\n",
+        b"pub s topic a\x01 |x\n",
+        b"pub s topic a\r |x\n",
+        b"pub s topic " + b"/" * 128 + b" |x\n",
+        b"pub s topic " + b"a" * 230 + b" |x\n",
+        b"pub s topic a",
         b"pub $s |x\n",
         b"pub s\x7f |x\n",
         b"pub s\x01 |x\n",
@@ -199,7 +217,86 @@ def test_a_run_that_stops_at_once_is_not_paid_for(leaf: ModuleType) -> None:
     assert seconds(2_000) < 2.0  # 2,000 looks at all of it would take the interpreted body most of a minute
 
 
+@pytest.mark.parametrize(
+    ("word", "topic"),
+    [
+        (b"a", "a"),
+        (b"sensors/7/temp", "sensors/7/temp"),
+        (b"a%20b%7Cc%25", "a b|c%"),
+        ("é/あ".encode(), "é/あ"),
+        (b"100%", "100%"),
+        (b"topic", "topic"),
+        (b"x" * 31, "x" * 31),
+        (b"x" * 32, "x" * 32),
+        (b"x" * 220, "x" * 220),
+        (b"/" * 127, "/" * 127),
+        (b"\x7f", "\x7f"),
+    ],
+)
+def test_a_topic_is_in_the_metadata(leaf: ModuleType, word: bytes, topic: str) -> None:
+    metadata = msgpack.packb({"t": topic})
+    expected = pack_frame(b"one") + pack_frame(b"two", metadata=metadata) + pack_frame(b"", metadata=metadata)
+    data = b"pub s |one\r\npub s topic " + word + b" |two\npub s TOPIC\t" + word + b"|\r\n"
+    stop, groups, order = leaf.stage(data, 0, len(data), MAX, True)
+    assert (stop, groups, order) == (len(data), [(b"s", 3, expected)], [0, 0, 0])
+    one = b"pub s topic " + word + b"|two\r\n"
+    assert leaf.stage(one, 0, len(one), MAX, False)[1] == [(b"s", 1, pack_frame(b"two", metadata=metadata))]
+
+
+def test_topics_in_turn_keep_the_order_of_their_stream(leaf: ModuleType) -> None:
+    sent = [(b"s%d" % (i % 3), b"a/%d" % (i % 7), b"%d" % i) for i in range(500)]
+    data = b"".join(b"pub %b topic %b |%b\r\n" % each for each in sent)
+    stop, groups, _order = leaf.stage(data, 0, len(data), MAX, False)
+    assert stop == len(data)
+    for name, count, frames in groups:
+        expected = [
+            pack_frame(payload, metadata=topic_metadata(topic)) for each, topic, payload in sent if each == name
+        ]
+        assert (count, frames) == (len(expected), b"".join(expected))
+
+
+def test_metadata_counts_for_the_limit(leaf: ModuleType) -> None:
+    data = b"pub s topic abc |" + b"x" * 10 + b"\r\n"
+    assert stage_topics(leaf, data * 3, 17) == 3 * len(data) and stage_topics(leaf, data, 17) == len(data)
+    assert stage_topics(leaf, data * 3, 16) == stage_topics(leaf, data, 16) == 0
+
+
+def stage_topics(leaf: ModuleType, data: bytes, max_message_bytes: int) -> int:
+    stop: int = leaf.stage(data, 0, len(data), max_message_bytes, False)[0]
+    return stop
+
+
+words = st.one_of(
+    st.sampled_from([b"a", b"a/b", b"a%20b", b"%C3%A9", b"%zz", b"+", b"a/#", b"%00", b"x" * 31, b"x" * 32, b"\xff"]),
+    st.text("ab/%0 7cé\u3042\x7f", min_size=1, max_size=8).map(lambda text: text.replace(" ", "").encode() or b"t"),
+)
+clauses = st.builds(
+    lambda blank, keyword, word: blank + keyword + blank + word,
+    st.sampled_from([b" ", b" ", b"\t", b"  "]),
+    st.sampled_from([b"topic", b"topic", b"Topic", b"topics"]),
+    words,
+)
+
+
+@given(names, clauses, payload_bytes, st.sampled_from([b"\r\n", b"\n"]), st.sampled_from([100, 250, MAX]))
+def test_a_line_with_a_topic_is_the_same_as_in_the_plain_path(
+    name: bytes, clause: bytes, payload: bytes, end: bytes, max_bytes: int
+) -> None:
+    data = b"pub " + name + clause + b" |" + payload + end
+    plain = parse_line(data.removesuffix(b"\n").removesuffix(b"\r"), max_bytes)
+    for leaf in (LOADED, SOURCE):
+        stop, groups, _order = leaf.stage(data, 0, len(data), max_bytes, True)
+        if isinstance(plain, Staged):
+            too_long = data.index(b"|") >= leaf.HEAD_BYTES_MAX
+            assert too_long if not stop else (stop, groups) == (len(data), plain.groups)
+        else:
+            assert (stop, groups) == (0, [])
+
+
 line = st.one_of(
+    st.builds(
+        lambda name, clause, payload: b"pub " + name + clause + b"|" + payload + b"\r\n", names, clauses, payload_bytes
+    ),
     st.builds(
         lambda verb, blank, name, bar, payload, end: verb + blank + name + bar + payload + end,
         st.sampled_from([b"pub", b"pub", b"pub", b"PUB"]),

@@ -54,3 +54,17 @@ def test_a_message_with_another_topic_than_its_name_is_refused() -> None:
     assert place_staged(RULES, read, refusal)[1] == {}
     made, denied = place_staged(RULES, staged([b"a/1", b"a"], topic_metadata(b"a/2")), refusal)
     assert {made.groups[key][0]: refused.code for key, refused in denied.items()} == {b"a/1": Code.TOPIC}
+
+
+def test_only_the_messages_with_another_topic_are_refused() -> None:
+    """A read holds the messages to one name together, with a topic of their own or without."""
+    mixed = pack_frame(b"0") + pack_frame(b"1", metadata=topic_metadata(b"a/2")) + pack_frame(b"2")
+    read = Staged([(b"a/1", 3, bytearray(mixed)), (b"c/1", 1, bytearray(pack_frame(b"3")))], [0, 0, 1, 0])
+    made, denied = place_staged(RULES, read, refusal)
+    rows = [(made.groups[index][0], denied[index].code if index in denied else None) for index in made.order]
+    assert rows == [(b"a", None), (b"a/1", Code.TOPIC), (b"c", None), (b"a", None)]
+    (appended,) = [pieces(frames) for name, _messages, frames in made.groups if name == b"a"]
+    assert [(metadata, payload) for _flags, metadata, payload in appended] == [
+        (topic_metadata(b"a/1"), b"0"),
+        (topic_metadata(b"a/1"), b"2"),
+    ]
