@@ -36,6 +36,9 @@ PUBLISHERS = 2
 READERS = ("auditor", "visitors", "consumers", "droppers")
 CUT_MEAN_BYTES = 1 << 20
 END_S = 180.0  # for each process to read the rest
+WORK = ("published", "delivered", "finished", "visits", "dropped")
+"""What the clients count. A run goes on until each was done once, up to END_S: on a loaded machine a minute may go by
+before the first message."""
 STOP_S = 30.0
 GROWTH_MAX_PERCENT = 1.0
 LEVELS = re.compile(r" (WARNING|ERROR|CRITICAL) +\[\d+\] ")
@@ -158,11 +161,11 @@ class Soak:
         return sum(client.report.get("counts", {}).get(what, 0) for client in self.clients.values())
 
     def run(self) -> None:
-        """Reload, sample and show progress until the time is over."""
+        """Reload, sample and show progress until the time is over, and everybody has done something."""
         options, began_s = self.options, time.monotonic()
         next_reload_s, next_sample_s = options.reload_every_s, 0.0
         with progress(options.seconds) as show:
-            while (at_s := time.monotonic() - began_s) < options.seconds and self._all_run():
+            while self._goes_on(at_s := time.monotonic() - began_s) and self._all_run():
                 if next_reload_s <= at_s < options.seconds / 2:
                     self.node.signal(signal.SIGHUP)
                     self.reloads += 1
@@ -173,6 +176,10 @@ class Soak:
                 show(at_s, self._state())
                 time.sleep(0.1)
         self.memory.take()
+
+    def _goes_on(self, at_s: float) -> bool:
+        seconds = self.options.seconds
+        return at_s < seconds or (at_s < seconds + END_S and not (self.proxy.cuts and all(map(self.count, WORK))))
 
     def _all_run(self) -> bool:
         return all(client.process.poll() is None for client in self.clients.values())
