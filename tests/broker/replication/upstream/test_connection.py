@@ -577,8 +577,7 @@ def test_after_a_lost_connection_a_claim_is_made_again(near: Near) -> None:
 def test_what_the_socket_does_not_take_goes_out_when_it_does(near: Near) -> None:
     near.up()
     wire = near.uplink._wire
-    assert wire is not None and near.far.sock is not None
-    near.far.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    assert wire is not None
     wire.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
     parts = [pack(m.Open(number, b"x" * 150)) for number in range(6_000)]
     near.uplink.queue(*parts)
