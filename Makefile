@@ -77,7 +77,7 @@ packages:
 # The steps before the tests wait for the network, or keep one core busy: side by side. mypy needs a minute of one core,
 # and the tests do not need its result.
 test:  ## everything: lint, and the whole suite, compiled and interpreted side by side
-	@$(MAKE) --no-print-directory --jobs=2 packages setup
+	@$(MAKE) --no-print-directory --jobs=3 packages setup
 	@$(MAKE) --no-print-directory --jobs=2 lint suite
 
 suite:

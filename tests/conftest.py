@@ -38,7 +38,7 @@ settings.load_profile(_PROFILE if os.environ.get("CI") else "tailrace")
 
 _ROOT = Path(__file__).resolve().parent.parent
 # scripts/test-both-builds runs the suite in parts, side by side. With both builds: the leaves, what calls them itself,
-# storage, the line parser and the binary publish path, and a few nodes in real processes. Once, in seven parts of about
+# storage, the line parser and the binary publish path, and a few nodes in real processes. Once, in nine parts of about
 # the same length: what no leaf has a part in, such as the other messages and what consumers are given, and system
 # tests of what happens between processes. Nodes that run interpreted are in tests/system/test_{binary,lines,
 # walkthrough}.py: publishes, answers, subscriptions and their chunks go through the leaves there.
@@ -69,10 +69,11 @@ ONCE = {
         "tests/shard/test_set_aside.py",
         "tests/system/test_binary_heartbeat.py",
         "tests/system/test_command.py",
-        "tests/system/test_consumer",
         "tests/system/test_fault_schedule.py",
         "tests/system/test_faults.py",
+        "tests/tidy/",
     ),
+    "consumers": ("tests/system/test_consumer",),
     "trees": (
         "tests/system/test_client_survival.py",
         "tests/system/test_nemesis.py",
@@ -83,11 +84,12 @@ ONCE = {
         "tests/system/test_tree",
         "tests/system/test_vanished_master.py",
         "tests/system/test_workers.py",
-        "tests/tidy/",
     ),
     "bench": (
         "tests/bench/",
         "tests/examples/",
+    ),
+    "lives": (
         "tests/system/test_command_logins.py",
         "tests/system/test_dead_letters.py",
         "tests/system/test_delete.py",
