@@ -198,10 +198,12 @@ class Worker:
             self.readers,
             on_count=lambda feed: self.siblings.recount(feed) if feed.remote else None,
             on_cut=self._forget_chunks,
+            filter_bytes=settings.max_filter_bytes,
+            topic_cache_bytes=settings.topic_cache_bytes,
         )
-        cache_bytes, fresh = settings.chunk_cache_bytes, self.fanout.fresh
-        self.renderings = TextChunks(self.readers, settings.chunk_bytes, cache_bytes, fresh)
-        self.frame_chunks = FrameChunks(self.readers, settings.chunk_bytes, cache_bytes, fresh)
+        sizes, fanout = (settings.chunk_bytes, settings.chunk_cache_bytes), self.fanout
+        self.renderings = TextChunks(self.readers, *sizes, fanout.fresh, fanout.walks.found)
+        self.frame_chunks = FrameChunks(self.readers, *sizes, fanout.fresh, fanout.walks.found)
         self.heartbeats = Heartbeats(settings.heartbeat_s, settings.heartbeats_max, time.monotonic)
         self.services = Services(settings, self.metrics, self.poller, self.router, self.readers, self.fanout)
         self.stirred_s = self.services.now_s
@@ -326,7 +328,7 @@ class Worker:
         if self.movers:
             self.movers.step()
             self.siblings.flush()
-        if self.fanout.runnable or self.fanout.fresh:
+        if self.fanout.runnable or self.fanout.fresh or self.fanout.walks.due:
             self.fanout.run(PUMP_BYTES)
         if self.catalog.busy:
             self.catalog.work()
@@ -342,7 +344,8 @@ class Worker:
 
     def _is_busy(self) -> bool:
         """Whether something is to be gone on with at once."""
-        return bool(self.fanout.runnable or self.followers.busy or self.desk.pending or self.catalog.busy)
+        sending = self.fanout.runnable or self.fanout.walks.due
+        return bool(sending or self.followers.busy or self.desk.pending or self.catalog.busy)
 
     def _wait_s(self) -> float:
         """How long to wait for events at most."""
@@ -442,6 +445,7 @@ class Worker:
     def _drop_old_chunks(self) -> None:
         self.renderings.cache.drop_old()
         self.frame_chunks.cache.drop_old()
+        self.fanout.walks.found.drop_old()
 
     # --- the supervisor's word --------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import Any
 from tailrace.broker.connection.base import Connection
 from tailrace.broker.connection.client import ClientConnection
 from tailrace.broker.delivery.cursor import Cursor
+from tailrace.broker.topics.trie import TooManyFilters
 from tailrace.shard.errors import StorageError
 
 
@@ -51,8 +52,8 @@ def _cursor_state(client: ClientConnection, cursor: Cursor) -> dict[str, Any]:
     return {
         "name": cursor.feed.name,
         "key": cursor.key,
-        "seq": cursor.seq,
-        "offset": cursor.offset,
+        "seq": cursor.settled_seq,
+        "offset": cursor.offset if cursor.settled_seq == cursor.seq else -1,
         "skip": cursor.skip,
         "cut": cursor.cut,
         "until_seq": cursor.until_seq,
@@ -78,8 +79,9 @@ def _restore_cursor(client: ClientConnection, state: dict[str, Any]) -> None:
     services, name, key, seq = client.services, state["name"], state["key"], state["seq"]
     try:
         remote, may_wait = services.is_remote(name), not seq
-        cursor = services.fanout.subscribe(client, name, seq, remote=remote, key=key, may_wait=may_wait)
-    except (StorageError, OSError) as error:
+        topics = state.get("topics", b"")  # a worker of an earlier release does not send it
+        cursor = services.fanout.subscribe(client, name, seq, remote=remote, key=key, may_wait=may_wait, topics=topics)
+    except (StorageError, OSError, TooManyFilters) as error:
         if state["skip"]:
             client.close("damaged")
         else:
@@ -89,7 +91,6 @@ def _restore_cursor(client: ClientConnection, state: dict[str, Any]) -> None:
     cursor.offset, cursor.skip = state["offset"], state["skip"]
     cursor.cut = None if state["cut"] is None else tuple(state["cut"])
     cursor.until_seq, cursor.credit_bytes = state["until_seq"], state["credit_bytes"]
-    cursor.topics = state.get("topics", b"")  # a worker of an earlier release does not send it
     if not state["done"]:
         client.cursors[key] = cursor
     if state["current"]:

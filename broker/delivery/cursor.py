@@ -92,6 +92,63 @@ class Subscriber(Protocol):
         """
 
 
+class FilteredCursors:
+    """Cursors with a filter that have reached the end of a stream, or the walk to it, by the number of their filter.
+
+    No message before `walked_seq` matches any of their filters that they have not got; the walk goes on there. The seq
+    of such a cursor stays as it was when it came, and may be far behind that.
+    """
+
+    __slots__ = ("by_number", "count", "walked_offset", "walked_seq")
+
+    def __init__(self) -> None:
+        self.by_number: dict[int, dict[Cursor, None]] = {}
+        self.count = 0
+        self.walked_seq = -1
+        self.walked_offset = -1  # not known yet
+
+    def __contains__(self, cursor: Cursor) -> bool:
+        return cursor in self.by_number.get(cursor.filter_number, ())
+
+    def is_joined_by(self, cursor: Cursor) -> bool:
+        """Whether the walk gives a cursor that is behind all that it has not got."""
+        return cursor.seq >= self.walked_seq if self.count else cursor.seq == self.walked_seq
+
+    def park(self, cursor: Cursor) -> None:
+        if not self.count:
+            self.walked_seq, self.walked_offset = cursor.seq, cursor.offset
+        self.by_number.setdefault(cursor.filter_number, {})[cursor] = None
+        self.count += 1
+
+    def discard(self, cursor: Cursor) -> None:
+        """Takes a cursor out, if it is here, and moves it to where the walk is."""
+        same = self.by_number.get(cursor.filter_number, {})
+        if cursor in same:
+            del same[cursor]
+            if not same:
+                del self.by_number[cursor.filter_number]
+            self.count -= 1
+            self.settle(cursor)
+
+    def settle(self, cursor: Cursor) -> None:
+        if cursor.seq < self.walked_seq:
+            cursor.seq, cursor.offset = self.walked_seq, self.walked_offset
+
+    def take(self, number: int, until_seq: int) -> list[Cursor]:
+        """Takes out those of a filter for which a message before `until_seq` may be new."""
+        woken = [cursor for cursor in self.by_number.get(number, ()) if cursor.seq < until_seq]
+        for cursor in woken:
+            self.discard(cursor)
+        return woken
+
+    def take_all(self) -> list[Cursor]:
+        woken = [cursor for same in self.by_number.values() for cursor in same]
+        for cursor in woken:
+            self.settle(cursor)
+        self.by_number, self.count = {}, 0
+        return woken
+
+
 class Feed:
     """A stream that somebody here is subscribed to: its end as known here, and the cursors that have reached it."""
 
@@ -101,6 +158,7 @@ class Feed:
         "end_offset",
         "end_offset_seq",
         "end_seq",
+        "filtered",
         "name",
         "remote",
     )
@@ -111,6 +169,7 @@ class Feed:
         self.end_offset = 0  # of the frame at end_offset_seq, learnt when needed
         self.end_offset_seq = -1
         self.caught_up: dict[Cursor, None] = {}
+        self.filtered = FilteredCursors()
         self.cursors = 0
         self.remote = remote
 
@@ -120,10 +179,23 @@ class Cursor:
 
     key: the client's name for the subscription; until_seq: its end; credit_bytes: how much may still be sent of it, or
     None; cut: the end of the chunk that is half out, for a delivery that could not find it again; topics: the filter
-    for the topics of its messages, empty without one.
+    for the topics of its messages, empty without one; filter_number: its number in the worker's trie.
     """
 
-    __slots__ = ("client", "credit_bytes", "cut", "done", "feed", "key", "offset", "seq", "skip", "topics", "until_seq")
+    __slots__ = (
+        "client",
+        "credit_bytes",
+        "cut",
+        "done",
+        "feed",
+        "filter_number",
+        "key",
+        "offset",
+        "seq",
+        "skip",
+        "topics",
+        "until_seq",
+    )
 
     def __init__(self, client: Subscriber, feed: Feed, seq: int, key: Any) -> None:
         self.client = client
@@ -136,10 +208,17 @@ class Cursor:
         self.until_seq = NEVER_SEQ
         self.credit_bytes: int | None = None
         self.topics = b""
+        self.filter_number = -1
         self.done = False
 
+    @property
+    def settled_seq(self) -> int:
+        """The seq before which nothing more is to be sent."""
+        filtered = self.feed.filtered
+        return max(self.seq, filtered.walked_seq) if self in filtered else self.seq
+
     def park(self) -> Park:
-        if self in self.feed.caught_up:
+        if self in self.feed.caught_up or self in self.feed.filtered:
             return Park.CAUGHT_UP
         if self.credit_bytes is not None and self.credit_bytes <= 0 and not self.skip:
             return Park.CREDIT

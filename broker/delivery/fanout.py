@@ -12,16 +12,18 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tailrace.broker.delivery.cursor import Cursor, DeliveryChunk, Feed, Subscriber
+from tailrace.broker.delivery.cursor import NEVER_SEQ, Cursor, DeliveryChunk, Feed, Subscriber
 from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.streams.owner import Growth
 from tailrace.broker.topics.picking import SCAN_WORK
+from tailrace.broker.topics.walking import FilterWalks
 from tailrace.protocol.errors import Code
 from tailrace.shard.errors import StorageError, StreamCut, StreamDamaged, StreamMissing, Trimmed
 
 log = logging.getLogger(__name__)
 
 LOOKS_A_TICK = 256
+FILTER_BYTES, TOPIC_CACHE_BYTES = 64 << 20, 16 << 20  # of a worker, unless the settings give others
 DELETED_TEXT = "the stream was deleted"
 
 
@@ -29,7 +31,13 @@ class FanOut:
     """The feeds of a worker and the clients that have something to be sent."""
 
     def __init__(
-        self, readers: StreamReaders, *, on_count: Callable[[Feed], None], on_cut: Callable[[bytes, int], None]
+        self,
+        readers: StreamReaders,
+        *,
+        on_count: Callable[[Feed], None],
+        on_cut: Callable[[bytes, int], None],
+        filter_bytes: int = FILTER_BYTES,
+        topic_cache_bytes: int = TOPIC_CACHE_BYTES,
     ) -> None:
         """on_count: called with each feed whose number of cursors has changed; with none left the feed is gone.
 
@@ -41,6 +49,7 @@ class FanOut:
         self.blocked: dict[Subscriber, None] = {}  # kept by the clients themselves
         self.starved: dict[Cursor, None] = {}  # without credit
         self.fresh: dict[bytes, Growth] = {}  # appended by this worker in this turn
+        self.walks = FilterWalks(readers, self.fresh, filter_bytes, topic_cache_bytes)
         self._readers = readers
         self._to_look_at: list[bytes] = []
         self._serving: Subscriber | None = None  # in no list while it has its turn
@@ -54,11 +63,19 @@ class FanOut:
     # --- subscriptions ----------------------------------------------------------------------------------------------
 
     def subscribe(
-        self, client: Subscriber, name: bytes, seq: int, *, remote: bool, key: Any, may_wait: bool = False
+        self,
+        client: Subscriber,
+        name: bytes,
+        seq: int,
+        *,
+        remote: bool,
+        key: Any,
+        may_wait: bool = False,
+        topics: bytes = b"",
     ) -> Cursor:
         """A cursor at `seq`, parked until `start`. Unless it `may_wait`, the stream's files must exist.
 
-        Raises StreamMissing, StreamDamaged.
+        Raises StreamMissing, StreamDamaged; TooManyFilters for one with a filter.
         """
         try:
             end_seq = self._readers.get(name).next_seq()
@@ -66,12 +83,14 @@ class FanOut:
             if not may_wait:
                 raise
             end_seq = 0
-        feed = self.feeds.get(name)
-        if feed is None:
-            feed = self.feeds[name] = Feed(name, end_seq, remote=remote)
+        feed = self.feeds.get(name) or Feed(name, end_seq, remote=remote)
+        cursor = Cursor(client, feed, seq, key)
+        if topics:
+            self.walks.add(cursor, topics)
+        self.feeds[name] = feed
         feed.cursors += 1
         self._on_count(feed)
-        return Cursor(client, feed, seq, key)
+        return cursor
 
     def start(self, cursor: Cursor) -> None:
         """Let a cursor move: its client has the answer to its subscription."""
@@ -91,6 +110,8 @@ class FanOut:
         feed = cursor.feed
         feed.caught_up.pop(cursor, None)
         self.starved.pop(cursor, None)
+        if cursor.topics:
+            self.walks.remove(cursor)
         feed.cursors -= 1
         if not feed.cursors:
             del self.feeds[feed.name]
@@ -151,6 +172,8 @@ class FanOut:
     def _wake(self, feed: Feed, end_seq: int) -> None:
         woken, feed.caught_up = feed.caught_up, {}
         feed.end_seq = end_seq
+        if feed.filtered.count:
+            self.walks.due[feed] = None
         runnable = self.runnable
         for cursor in woken:
             client = cursor.client
@@ -164,6 +187,8 @@ class FanOut:
         if cursor.seq >= cursor.until_seq:
             self.end(cursor)
             cursor.client.subscription_ended(cursor, None, "")
+        elif cursor.topics and cursor.until_seq == NEVER_SEQ and self.walks.reaches(cursor):
+            self.walks.park(cursor)
         elif cursor.seq >= cursor.feed.end_seq:
             cursor.feed.caught_up[cursor] = None
         elif cursor.credit_bytes is not None and cursor.credit_bytes <= 0:
@@ -181,6 +206,10 @@ class FanOut:
 
     def run(self, budget_bytes: int) -> None:
         """Serve the runnable clients in turn, a chunk each, until all are parked or about `budget_bytes` went out."""
+        if self.walks.due:
+            for cursor in self.walks.run(budget_bytes // SCAN_WORK):
+                cursor.client.ready.append(cursor)
+                self.make_runnable(cursor.client)
         runnable = self.runnable
         while runnable and budget_bytes > 0:
             client = runnable.popleft()
@@ -270,7 +299,11 @@ class FanOut:
         cursor.offset = chunk.next_offset
         if cursor.done:
             client.chunk_ended()
-        elif cursor.seq < cursor.feed.end_seq and cursor.credit_bytes is None and cursor.seq < cursor.until_seq:
+        elif (
+            cursor.seq < min(cursor.feed.end_seq, cursor.until_seq)
+            and cursor.credit_bytes is None
+            and not cursor.topics
+        ):
             client.ready.append(cursor)
         else:
             self._place(cursor)
@@ -309,11 +342,14 @@ class FanOut:
         self._readers.forget(name)
         self.fresh.pop(name, None)
         self._on_cut(name, seq)
+        self.walks.found.clear()
         feed = self.feeds.get(name)
-        parked = dict.fromkeys(self.starved)
+        parked, filtered = dict.fromkeys(self.starved), list[Cursor]()
         if feed is not None:
             feed.end_seq, feed.end_offset_seq = min(feed.end_seq, seq), -1
             parked.update(feed.caught_up)
+            filtered = self.walks.forget(feed, seq)
+            parked.update(dict.fromkeys(filtered))
         gone = feed is not None and self._readers.is_gone(name)
         for cursor in self._cursors_of(name, parked):
             if gone and (cursor.seq or cursor.skip) and not cursor.done:
@@ -321,6 +357,9 @@ class FanOut:
             else:
                 self._cut_cursor(cursor, seq)
         if feed is not None:
+            for cursor in filtered:
+                if not cursor.done:
+                    self._place(cursor)
             self.look(feed)
 
     def _cursors_of(self, name: bytes, parked: dict[Cursor, None]) -> list[Cursor]:

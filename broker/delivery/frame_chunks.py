@@ -18,7 +18,7 @@ from tailrace.broker.delivery.chunk_cache import ChunkCache
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.streams.owner import Growth
-from tailrace.broker.topics.picking import NO_LIMIT, Picker, cache_name
+from tailrace.broker.topics.picking import NO_LIMIT, PickedCache, Picker, cache_name
 from tailrace.protocol.messages import CHUNK_HEAD, HANDLE_BYTES, Op
 from tailrace.shard.errors import Trimmed
 from tailrace.shard.files import read_all
@@ -60,10 +60,15 @@ class FrameChunks:
     """Makes chunks and keeps the latest: the delivery of the binary protocol. `fresh` as in `Renderings`."""
 
     def __init__(
-        self, readers: StreamReaders, chunk_bytes: int, cache_bytes: int, fresh: Mapping[bytes, Growth] | None = None
+        self,
+        readers: StreamReaders,
+        chunk_bytes: int,
+        cache_bytes: int,
+        fresh: Mapping[bytes, Growth] | None = None,
+        found: PickedCache | None = None,
     ) -> None:
         self._readers = readers
-        self._picker = Picker(readers)
+        self._picker = Picker(readers, ChunkCache(0) if found is None else found)
         self._chunk_bytes = CHUNKS_AT_ONCE * chunk_bytes
         self._fresh = {} if fresh is None else fresh
         self.cache: ChunkCache[FrameChunk] = ChunkCache(cache_bytes)

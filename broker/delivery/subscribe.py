@@ -16,6 +16,7 @@ from tailrace.broker.delivery.cursor import Cursor, Feed
 from tailrace.broker.process.work import WorkQueue
 from tailrace.broker.services import Services
 from tailrace.broker.streams.owner import Refused
+from tailrace.broker.topics.trie import TooManyFilters
 from tailrace.protocol.errors import Code
 from tailrace.protocol.places import From
 from tailrace.shard.errors import StorageError, StreamDamaged, StreamMissing
@@ -99,9 +100,9 @@ class Subscriptions:
         with storage_refusals(name):
             seq = 0 if end_seq == ABSENT else first_seq_of(services.readers.get(name), wanted, end_seq)
             remote, may_wait = services.is_remote(name), end_seq == ABSENT
-            cursor = services.fanout.subscribe(client, name, seq, remote=remote, key=key, may_wait=may_wait)
-        cursor.topics = wanted.topics
-        return cursor
+            return services.fanout.subscribe(
+                client, name, seq, remote=remote, key=key, may_wait=may_wait, topics=wanted.topics
+            )
 
     def start(self, client: ClientConnection, cursor: Cursor) -> None:
         """The client has its answer: let the cursor move."""
@@ -125,6 +126,8 @@ def storage_refusals(name: bytes) -> Iterator[None]:
     """An error of storage in this block of reading a stream becomes the Refused for its subscriber."""
     try:
         yield
+    except TooManyFilters as full:
+        raise Refused(Code.OVERLOADED, str(full)) from full
     except StreamDamaged as damage:
         raise Refused(Code.DAMAGED, str(damage)) from damage
     except (StorageError, OSError) as error:

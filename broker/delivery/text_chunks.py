@@ -15,7 +15,7 @@ from tailrace.broker.delivery.chunk_cache import ChunkCache
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.streams.owner import Growth
-from tailrace.broker.topics.picking import Picker, cache_name
+from tailrace.broker.topics.picking import PickedCache, Picker, cache_name
 from tailrace.shard.errors import Trimmed
 from tailrace.shard.frame import HEADER_BYTES
 from tailrace.shard.leaves import load
@@ -59,10 +59,15 @@ class TextChunks:
     """
 
     def __init__(
-        self, readers: StreamReaders, chunk_bytes: int, cache_bytes: int, fresh: Mapping[bytes, Growth] | None = None
+        self,
+        readers: StreamReaders,
+        chunk_bytes: int,
+        cache_bytes: int,
+        fresh: Mapping[bytes, Growth] | None = None,
+        found: PickedCache | None = None,
     ) -> None:
         self._readers = readers
-        self._picker = Picker(readers)
+        self._picker = Picker(readers, ChunkCache(0) if found is None else found)
         self._fresh = {} if fresh is None else fresh
         self._chunk_bytes = chunk_bytes
         self.cache: ChunkCache[TextChunk] = ChunkCache(cache_bytes)

@@ -98,7 +98,7 @@ def measure(services: Services, owner: Owner, links: LinkTable, work: WorkQueue)
     subscriptions = caught_up = in_socket = lag_bytes_max = 0
     for feed in fanout.feeds.values():
         subscriptions += feed.cursors
-        caught_up += len(feed.caught_up)
+        caught_up += len(feed.caught_up) + feed.filtered.count
     for client in fanout.behind():
         for cursor in _sending(client):
             in_socket += client.blocked
@@ -112,6 +112,7 @@ def measure(services: Services, owner: Owner, links: LinkTable, work: WorkQueue)
     }
     metrics.subscriptions = subscriptions
     metrics.lag_bytes_max = lag_bytes_max
+    metrics.topic_filters, metrics.filter_wakes = len(fanout.walks.filters), fanout.walks.woken
     metrics.connections = len(services.clients)
     metrics.user_connections = services.accounts.connections_by_user()
     metrics.partial_bytes = services.partial_bytes
@@ -134,7 +135,7 @@ def connections(services: Services, slot: int) -> list[list[Any]]:
     rows: list[list[Any]] = []
     for connection in services.clients.values():
         cursors = connection.cursors.values() if isinstance(connection, ClientConnection) else ()
-        lag = max((cursor.feed.end_seq - cursor.seq for cursor in cursors), default=0)
+        lag = max((cursor.feed.end_seq - cursor.settled_seq for cursor in cursors), default=0)
         age_s = round(services.now_s - connection.accepted_s, 1)
         rows.append([slot, connection.peer, age_s, len(cursors), connection.unsent_bytes, max(lag, 0)])
     return rows

@@ -294,6 +294,8 @@ class WorkerMetrics:
     )
     subscriptions: int = _gauge("tailrace_subscriptions", "Subscriptions now.")
     parked: dict[str, int] = _gauges_by("tailrace_parked_cursors", "reason", "Subscriptions that wait now, by reason.")
+    topic_filters: int = _gauge("tailrace_topic_filters", "Different topic filters of subscriptions, by worker.")
+    filter_wakes: int = _counter("tailrace_filter_wakes", "Subscriptions woken by a message that their filter matches.")
     lag_bytes_max: int = _gauge_max("tailrace_lag_bytes", "Bytes that the subscriber furthest behind is behind.")
     link_queue_bytes: int = _gauge("tailrace_link_queue_bytes", "Bytes waiting on links between workers.")
     partial_bytes: int = _gauge("tailrace_partial_request_bytes", "Bytes of requests that have not ended.")

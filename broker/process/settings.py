@@ -465,6 +465,24 @@ class Settings(FairLimits):
         low=MIB,
         high=64 * GIB,
     )
+    max_filter_bytes: int = setting(
+        "limits",
+        "max_filter_bytes",
+        Kind.BYTES,
+        64 * MIB,
+        "memory of a worker for the topic filters of its subscriptions",
+        low=64 * KIB,
+        high=64 * GIB,
+    )
+    topic_cache_bytes: int = setting(
+        "limits",
+        "topic_cache_bytes",
+        Kind.BYTES,
+        16 * MIB,
+        "memory of a worker for the latest topics, each with the filters that match it",
+        low=64 * KIB,
+        high=64 * GIB,
+    )
     link_window_bytes: int = setting(
         "limits",
         "link_window_bytes",

@@ -30,6 +30,12 @@ class MatchCache:
     def __len__(self) -> int:
         return len(self._new) + len(self._old)
 
+    def known(self) -> dict[bytes, tuple[int, ...]]:
+        """Some topics, each with the numbers that `match` would return, until the trie changes."""
+        if self._version != self._trie.version:
+            self._clear()
+        return self._new
+
     def match(self, topic: bytes) -> tuple[int, ...]:
         """As `FilterTrie.match`."""
         if self._version != self._trie.version:

@@ -1,4 +1,4 @@
-"""Leaf: pick the frames whose topics match a filter. Stateless; bytes in, bytes out.
+"""Leaf: pick the frames whose topics match a filter, or find the filters of each frame. Stateless.
 
 Compiled, the bodies are loops over pointers; interpreted, they are `struct` and slices. Both give the same bytes, which
 a property test holds them to. Load this module through `shard.leaves`.
@@ -7,6 +7,7 @@ a property test holds them to. Load this module through `shard.leaves`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -75,6 +76,29 @@ def pick(
         return _pick_slices(content, size, next_seq, limit_seq, stream, topic_filter, limit_bytes)
 
 
+def walk(
+    content: bytes | bytearray | memoryview,
+    size: int,
+    next_seq: int,
+    limit_seq: int,
+    stream: bytes,
+    known: dict[bytes, tuple[int, ...]],
+    find: Callable[[bytes], tuple[int, ...]],
+    is_checked: bool,
+) -> tuple[list[tuple[tuple[int, ...], int, int]], int, int, str]:
+    """Finds the filters of the stamped frames of content[:size]; `stream` is the topic of a message without one.
+
+    The numbers of a topic's filters are those in `known`, or those that `find` returns. Frames are as for `pick`, and
+    the walk ends as there; `is_checked`: without a look at their checksums. Gives (of each frame that a filter matches
+    its numbers, its place and its length, frames that were looked at, content bytes of those, fault).
+    ValueError if the buffer is shorter.
+    """
+    if cython.compiled:
+        return _walk_pointers(content, size, next_seq, limit_seq, stream, known, find, is_checked)
+    else:
+        return _walk_slices(content, size, next_seq, limit_seq, stream, known, find, is_checked)
+
+
 def _outside(size: int, nbytes: int) -> ValueError:
     return ValueError(f"{size} bytes of a buffer of {nbytes}")
 
@@ -136,6 +160,45 @@ if not cython.compiled:
             position = stop
             seq += 1
         return b"".join(copies), len(copies), seq - next_seq, position, fault
+
+    def _walk_slices(
+        content: bytes | bytearray | memoryview,
+        size: int,
+        next_seq: int,
+        limit_seq: int,
+        stream: bytes,
+        known: dict[bytes, tuple[int, ...]],
+        find: Callable[[bytes], tuple[int, ...]],
+        is_checked: bool,
+    ) -> tuple[list[tuple[tuple[int, ...], int, int]], int, int, str]:
+        if not 0 <= size <= len(content):
+            raise _outside(size, len(content))
+        source = bytes(content[:size])
+        position, seq, fault = 0, next_seq, ""
+        hits: list[tuple[tuple[int, ...], int, int]] = []
+        while seq < limit_seq and size - position >= 32:
+            length, crc, number, _, _, _, metadata_bytes = _HEADER_AT(source, position)
+            if not 32 <= length <= MAX_FRAME_BYTES or metadata_bytes > length - 32:
+                fault = FAULT_LENGTH
+                break
+            stop = position + length
+            if stop > size:
+                break
+            if not is_checked and _crc32c_value(source[position + 8 : stop]) != crc:
+                fault = FAULT_CRC
+                break
+            if number != seq:
+                fault = FAULT_SEQ
+                break
+            topic = topic_in(source[position + 32 : position + 32 + metadata_bytes]) or stream
+            numbers = known.get(topic)
+            if numbers is None:
+                numbers = find(topic)
+            if numbers:
+                hits.append((numbers, position, length))
+            position = stop
+            seq += 1
+        return hits, seq - next_seq, position, fault
 
 
 # Compiled bodies.
@@ -219,3 +282,59 @@ def _pick_pointers(
         free(out)
         PyBuffer_Release(cython.address(view))
     return copies, messages, seq - next_seq, position, fault
+
+
+@cython.cfunc
+def _walk_pointers(
+    content: object,
+    size: cython.Py_ssize_t,
+    next_seq: cython.ulonglong,
+    limit_seq: cython.ulonglong,
+    stream: bytes,
+    known: dict,
+    find: Callable[[bytes], tuple[int, ...]],
+    is_checked: cython.bint,
+) -> tuple:
+    view: Py_buffer
+    frame: cython.p_const_uchar
+    topic: cython.p_const_uchar
+    topic_bytes: cython.size_t = 0
+    length: cython.uint
+    metadata_bytes: cython.uint
+    position: cython.Py_ssize_t = 0
+    seq: cython.ulonglong = next_seq
+    fault: str = ""
+    hits: list = []
+    PyObject_GetBuffer(content, cython.address(view), PyBUF_SIMPLE)
+    try:
+        if size < 0 or size > view.len:
+            raise _outside(size, view.len)
+        while seq < limit_seq and size - position >= 32:
+            frame = cython.cast(cython.p_const_uchar, view.buf) + position
+            length = tr_load32(frame)
+            metadata_bytes = tr_load16(frame + 30)
+            if length < 32 or length > _FRAME_MAX or metadata_bytes > length - 32:
+                fault = FAULT_LENGTH
+                break
+            if length > size - position:
+                break
+            if not is_checked and crc32c_extend(0, frame + 8, length - 8) != tr_load32(frame + 4):
+                fault = FAULT_CRC
+                break
+            if tr_load64(frame + 8) != seq:
+                fault = FAULT_SEQ
+                break
+            topic = tr_topic(frame + 32, metadata_bytes, cython.address(topic_bytes))
+            name: bytes = stream
+            if topic != cython.NULL:
+                name = PyBytes_FromStringAndSize(cython.cast(cython.p_char, topic), topic_bytes)
+            numbers = known.get(name)
+            if numbers is None:
+                numbers = find(name)
+            if numbers:
+                hits.append((numbers, position, length))
+            position += length
+            seq += 1
+    finally:
+        PyBuffer_Release(cython.address(view))
+    return hits, seq - next_seq, position, fault

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from tailrace.broker.delivery.chunk_cache import ChunkCache
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.shard.errors import Trimmed
 from tailrace.shard.frame import HEADER_BYTES
 from tailrace.shard.leaves import load
+from tailrace.shard.reader import StreamReader
 
 SCAN_BYTES: Final = 128 << 10
 """Of content in one piece; a message that is larger is a piece of its own."""
@@ -29,12 +31,21 @@ class PickedFrames(NamedTuple):
     next_seq: int
     next_offset: int
 
+    @property
+    def held_bytes(self) -> int:
+        return len(self.frames)
+
+
+PickedCache = ChunkCache[PickedFrames]
+"""What the walks over new frames have found, by `cache_name` and seq (`broker.topics.walking`)."""
+
 
 class Picker:
     """One per delivery: it has a buffer of its own."""
 
-    def __init__(self, readers: StreamReaders) -> None:
+    def __init__(self, readers: StreamReaders, found: PickedCache) -> None:
         self._readers = readers
+        self._found = found
         self._buffer = memoryview(bytearray(SCAN_BYTES))
 
     def pick(self, cursor: Cursor, nbytes: int = NO_LIMIT) -> PickedFrames:
@@ -46,6 +57,9 @@ class Picker:
         end_seq, end_offset = min(feed.end_seq, cursor.until_seq), feed.end_offset
         if cursor.cut is not None:
             (end_seq, end_offset), nbytes = cursor.cut, NO_LIMIT
+        found = self._found.get((cache_name(cursor), cursor.seq))
+        if found is not None and len(found.frames) <= nbytes and _ends_at(found, cursor, end_seq):
+            return found
         content, size = self._read(feed.name, cursor.offset, end_offset)
         frames, messages, passed, used, fault = _pick(
             content, size, cursor.seq, end_seq, feed.name, cursor.topics, nbytes
@@ -55,15 +69,7 @@ class Picker:
         return PickedFrames(frames, messages, cursor.seq + passed, cursor.offset + used)
 
     def _read(self, name: bytes, offset: int, end_offset: int) -> tuple[memoryview, int]:
-        """A piece of content from `offset`, or that frame if one frame is larger than a piece."""
-        reader = self._readers.get(name)
-        buffer, room = self._buffer, end_offset - offset
-        count = reader.read_into(buffer[: min(room, SCAN_BYTES)], offset)
-        length = int.from_bytes(buffer[:_LENGTH_BYTES], "little") if count >= HEADER_BYTES else 0
-        if count < length <= room:
-            buffer = memoryview(bytearray(length))
-            count = reader.read_into(buffer, offset)
-        return buffer, count
+        return read_piece(self._readers.get(name), self._buffer, offset, end_offset)
 
     def _explain(self, name: bytes, cursor: Cursor, fault: str) -> None:
         reader = self._readers.get(name)
@@ -73,6 +79,29 @@ class Picker:
         raise reader.damaged(cursor.offset, f"the frame of seq {cursor.seq} is wrong: {fault or 'not whole'}")
 
 
+def read_piece(reader: StreamReader, buffer: memoryview, offset: int, end_offset: int) -> tuple[memoryview, int]:
+    """A piece of content from `offset` of the buffer's size, or one frame that is larger; and how many bytes it has.
+
+    Raises StorageError, OSError.
+    """
+    room = end_offset - offset
+    count = reader.read_into(buffer[: min(room, len(buffer))], offset)
+    length = int.from_bytes(buffer[:_LENGTH_BYTES], "little") if count >= HEADER_BYTES else 0
+    if count < length <= room:
+        buffer = memoryview(bytearray(length))
+        count = reader.read_into(buffer, offset)
+    return buffer, count
+
+
 def cache_name(cursor: Cursor) -> bytes:
     """Stands for the stream in the key of a kept chunk: NUL is in no name."""
-    return cursor.feed.name + b"\0" + cursor.topics
+    return cache_name_of(cursor.feed.name, cursor.topics)
+
+
+def cache_name_of(stream: bytes, topic_filter: bytes) -> bytes:
+    return stream + b"\0" + topic_filter
+
+
+def _ends_at(found: PickedFrames, cursor: Cursor, end_seq: int) -> bool:
+    """Whether this is the chunk that the cursor is in, or, between two chunks, one that it may begin."""
+    return found.next_seq <= end_seq if cursor.cut is None else found.next_seq == end_seq

@@ -91,7 +91,8 @@ class World:
             on_count=lambda feed: self.counts.append((feed.name, feed.cursors)),
             on_cut=lambda _name, _seq: self.renderings.cache.clear(),
         )
-        self.renderings = TextChunks(self.readers, CHUNK_BYTES, 8 * CHUNK_BYTES, self.fanout.fresh)
+        found = self.fanout.walks.found
+        self.renderings = TextChunks(self.readers, CHUNK_BYTES, 8 * CHUNK_BYTES, self.fanout.fresh, found)
 
     def client(self, room: int = PLENTY) -> FakeClient:
         return FakeClient(self.renderings, room)

@@ -118,3 +118,56 @@ def test_both_bodies_read_any_metadata(metadata: bytes) -> None:
     STAMP(content, 0, 1_000, 1, 0)
     for topics in (b"stream", b"+/#"):
         assert pick(LOADED, content, topics) == pick(SOURCE, content, topics)
+
+
+Walked = tuple[list[tuple[tuple[int, ...], int, int]], int, int, str]
+
+
+def walk(leaf: ModuleType, content: bytes | bytearray, seq: int = 0, **named: Any) -> Walked:
+    """With the filters a (0), a/+ (1) and stream (2), of which `known` has those of "a" already."""
+    known = {b"a": (0,)}
+    found = {b"a/b": (1,), b"a/d": (1,), b"stream": (2,)}
+    limits = {"size": len(content), "limit_seq": NO_LIMIT, "is_checked": False} | named
+
+    def find(topic: bytes) -> tuple[int, ...]:
+        return found.get(topic, ())
+
+    walked: Walked = leaf.walk(
+        content, limits["size"], seq, limits["limit_seq"], b"stream", known, find, limits["is_checked"]
+    )
+    return walked
+
+
+def test_a_walk_finds_the_filters_of_each_frame(leaf: ModuleType) -> None:
+    content = stamped("a/b", "c", None, "a", seq=7)
+    sizes = [len(stamped(topic)) for topic in ("a/b", "c", None, "a")]
+    at = [sum(sizes[:place]) for place in range(4)]
+    hits = [((1,), at[0], sizes[0]), ((2,), at[2], sizes[2]), ((0,), at[3], sizes[3])]
+    assert walk(leaf, content, 7) == (hits, 4, len(content), "")
+    assert walk(leaf, content, 7, limit_seq=9) == (hits[:1], 2, at[2], "")
+    assert walk(leaf, content, 7, size=len(content) - 1) == (hits[:2], 3, at[3], "")
+    assert walk(leaf, content, 8) == ([], 0, 0, FAULT_SEQ)
+    with pytest.raises(ValueError, match="of a buffer of"):
+        walk(leaf, content, 7, size=len(content) + 1)
+
+
+def test_faults_end_a_walk(leaf: ModuleType) -> None:
+    content = stamped("a", "a")
+    size = len(content) // 2
+    flipped = bytearray(content)
+    flipped[-1] ^= 1
+    assert walk(leaf, flipped)[1:] == (1, size, FAULT_CRC)
+    assert walk(leaf, flipped, is_checked=True)[1:] == (2, 2 * size, "")
+    wrong = content[:size] + HEADER.pack(31, 0, 1, 0, 0, 0, 0) + bytes(100)
+    assert walk(leaf, wrong)[1:] == (1, size, FAULT_LENGTH)
+
+
+@given(st.integers(0, 1 << 32), st.integers(0, 2_000), st.integers(0, 60), st.booleans())
+def test_both_bodies_walk_the_same(seed: int, cut: int, limit_seq: int, is_checked: bool) -> None:
+    chance = random.Random(seed)
+    topics = [chance.choice((None, "a", "a/b", "a/d", random_topic(chance))) for _ in range(40)]
+    content = stamped(*topics, seq=5, nbytes=chance.randrange(50))
+    if chance.random() < 0.3:
+        content[chance.randrange(len(content))] ^= 1
+    options = {"size": max(len(content) - cut, 0), "limit_seq": limit_seq, "is_checked": is_checked}
+    assert walk(LOADED, content, 5, **options) == walk(SOURCE, content, 5, **options)

@@ -34,8 +34,9 @@ class TopicWorld(World):
         return Growth(first_seq, first_seq + len(payloads), log.end_offset, frames)
 
     def filtered(self, client: FakeClient, topics: bytes, seq: int = 0) -> Cursor:
-        cursor = self.fanout.subscribe(client, NAME.encode(), seq, remote=False, key=NAME.encode())
-        cursor.topics = topics
+        cursor = self.fanout.subscribe(
+            client, NAME.encode(), seq, remote=False, key=(NAME.encode(), topics), topics=topics
+        )
         self.fanout.start(cursor)
         return cursor
 
@@ -176,7 +177,7 @@ def test_damage_is_met_and_not_passed_over(world: TopicWorld) -> None:
     with path.open("r+b") as file:
         file.seek(offset + 50)
         file.write(b"?")
-    picker = Picker(world.readers)
+    picker = Picker(world.readers, world.fanout.walks.found)
     picked = picker.pick(cursor)
     assert (picked.messages, picked.next_seq) == (1, 3), "what is before it is sent"
     cursor.seq, cursor.offset = 3, offset

@@ -1,0 +1,149 @@
+"""New frames of a stream are walked over once for all cursors with a filter that wait at its end.
+
+A leaf finds the filters that match each frame's topic, by the worker's trie and the cache of its answers. Only the
+cursors of these filters are woken, and what matches is kept for their deliveries, which need not scan it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from tailrace.broker.delivery.chunk_cache import ChunkCache
+from tailrace.broker.delivery.cursor import Cursor, Feed
+from tailrace.broker.delivery.readers import StreamReaders
+from tailrace.broker.streams.open_stream import Growth
+from tailrace.broker.topics.match_cache import MatchCache
+from tailrace.broker.topics.picking import SCAN_BYTES, PickedCache, PickedFrames, cache_name_of, read_piece
+from tailrace.broker.topics.trie import FilterTrie
+from tailrace.shard.errors import StorageError
+from tailrace.shard.leaves import load
+
+FOUND_BYTES_MAX: Final = 8 << 20
+"""Of frames that walks have found and that are kept for deliveries."""
+
+_walk = load("tailrace.broker.topics.pick_cy").walk
+
+_LENGTH_BYTES = 4
+
+
+class FilterWalks:
+    """One per worker: the filters of all its subscriptions, and the feeds with frames to be walked over (`due`)."""
+
+    def __init__(
+        self, readers: StreamReaders, fresh: Mapping[bytes, Growth], filter_bytes: int, cache_bytes: int
+    ) -> None:
+        """`fresh`: what this worker has appended in this turn: it need not be read from the file, nor checked."""
+        self.filters = FilterTrie(filter_bytes)
+        self.found: PickedCache = ChunkCache(FOUND_BYTES_MAX)
+        self.woken = 0
+        self._cache = MatchCache(self.filters, cache_bytes)
+        self._readers = readers
+        self._fresh = fresh
+        self.due: dict[Feed, None] = {}
+        self._buffer = memoryview(bytearray(SCAN_BYTES))
+
+    def add(self, cursor: Cursor, topic_filter: bytes) -> None:
+        """Gives a new cursor its filter. Raises TooManyFilters."""
+        cursor.filter_number = self.filters.add(topic_filter)
+        cursor.topics = topic_filter
+
+    def remove(self, cursor: Cursor) -> None:
+        """The cursor has ended."""
+        cursor.feed.filtered.discard(cursor)
+        self.filters.remove(cursor.topics)
+
+    def reaches(self, cursor: Cursor) -> bool:
+        """Whether a cursor between two chunks is at the end, or where a walk gets on its way there."""
+        return cursor.seq >= cursor.feed.end_seq or cursor.feed.filtered.is_joined_by(cursor)
+
+    def park(self, cursor: Cursor) -> None:
+        """Lets it wait until a message matches its filter."""
+        feed = cursor.feed
+        feed.filtered.park(cursor)
+        if feed.filtered.walked_seq < feed.end_seq:
+            self.due[feed] = None
+
+    def forget(self, feed: Feed, seq: int) -> list[Cursor]:
+        """The messages of a stream from `seq` on were cut: takes out its cursors."""
+        self.due.pop(feed, None)
+        filtered = feed.filtered
+        filtered.walked_seq, filtered.walked_offset = min(filtered.walked_seq, seq), -1
+        return filtered.take_all()
+
+    def run(self, budget_bytes: int) -> Iterator[Cursor]:
+        """Walks over about `budget_bytes` of new frames, and gives the cursors to be woken."""
+        while self.due and budget_bytes > 0:
+            feed = next(iter(self.due))
+            filtered = feed.filtered
+            if not filtered.count or filtered.walked_seq >= feed.end_seq:
+                del self.due[feed]
+                continue
+            before = filtered.walked_offset
+            for cursor in self._walk_piece(feed):
+                self.woken += 1
+                yield cursor
+            budget_bytes -= max(filtered.walked_offset - before, 1) if before >= 0 else SCAN_BYTES
+
+    def _walk_piece(self, feed: Feed) -> list[Cursor]:
+        filtered = feed.filtered
+        try:
+            content, size, is_checked = self._piece(feed)
+        except (StorageError, OSError, ValueError):  # each of the cursors meets it, and tells its client
+            return filtered.take_all()
+        hits, passed, used, fault = _walk(
+            content,
+            size,
+            filtered.walked_seq,
+            feed.end_seq,
+            feed.name,
+            self._cache.known(),
+            self._cache.match,
+            is_checked,
+        )
+        if not passed or fault:
+            return filtered.take_all()
+        woken = self._wake(feed, content, hits, passed, used)
+        filtered.walked_seq += passed
+        filtered.walked_offset += used
+        return woken
+
+    def _piece(self, feed: Feed) -> tuple[Any, int, bool]:
+        """Frames from where the walk is, and whether they are known to be right. Raises StorageError, OSError."""
+        filtered, growth = feed.filtered, self._fresh.get(feed.name)
+        if growth is not None and growth.first_seq <= filtered.walked_seq < growth.next_seq:
+            begin_offset = growth.end_offset - len(growth.frames)
+            if filtered.walked_offset < 0 and growth.first_seq == filtered.walked_seq:
+                filtered.walked_offset = begin_offset
+            if filtered.walked_offset >= begin_offset:
+                rest = memoryview(growth.frames)[filtered.walked_offset - begin_offset :]
+                length = int.from_bytes(rest[:_LENGTH_BYTES], "little")
+                size = min(len(rest), max(SCAN_BYTES, length))
+                return rest[:size], size, True
+        reader = self._readers.get(feed.name)
+        if filtered.walked_offset < 0:
+            filtered.walked_offset = reader.offset_of(filtered.walked_seq)
+        if feed.end_offset_seq != feed.end_seq:
+            feed.end_offset, feed.end_offset_seq = reader.offset_of(feed.end_seq), feed.end_seq
+        content, size = read_piece(reader, self._buffer, filtered.walked_offset, feed.end_offset)
+        return content, size, False
+
+    def _wake(
+        self, feed: Feed, content: Any, hits: list[tuple[tuple[int, ...], int, int]], passed: int, used: int
+    ) -> list[Cursor]:
+        """Keeps what each filter has matched, and takes out its cursors."""
+        filtered = feed.filtered
+        places: dict[int, list[tuple[int, int]]] = {}
+        for numbers, position, length in hits:
+            for number in numbers:
+                if number in filtered.by_number:
+                    places.setdefault(number, []).append((position, length))
+        woken: list[Cursor] = []
+        next_seq, next_offset = filtered.walked_seq + passed, filtered.walked_offset + used
+        view = memoryview(content)
+        for number, matched in places.items():
+            frames = b"".join([view[position : position + length] for position, length in matched])
+            key = cache_name_of(feed.name, self.filters[number]), filtered.walked_seq
+            self.found.keep(key, PickedFrames(frames, len(matched), next_seq, next_offset))
+            woken += filtered.take(number, next_seq)
+        return woken
