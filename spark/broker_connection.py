@@ -113,9 +113,9 @@ class BrokerConnection:
     def place(self, stream: str, start: From, end: m.WirePlace = ("now", 0)) -> m.Subscribed:
         """Returns the seq of `start` in a stream, the first seq that is kept, and the seq of `end`. No message is sent.
 
-        A stream that nobody knows is made, unless the broker does not do that. Raises TailraceError.
+        An unknown stream has no messages. Raises TailraceError.
         """
-        asked = self._subscribe(stream, start, end, 0)
+        asked = self._subscribe(stream, start, end, 0, wait=True)
         answer = self._await(m.Subscribed, stream, asked)
         assert isinstance(answer, m.Subscribed)
         # One without messages ends by itself, and what ends it once more is answered with an error.
@@ -125,8 +125,8 @@ class BrokerConnection:
         return answer
 
     def chunks(self, stream: str, first_seq: int, end_seq: int) -> Iterator[Chunk]:
-        """Yields the messages of a range, without trimmed ones. Raises TailraceError."""
-        asked = self._subscribe(stream, From("seq", first_seq), ("seq", end_seq), WINDOW_BYTES)
+        """Yields the messages of a range, without trimmed ones. Raises TailraceError, such as UnknownStream."""
+        asked = self._subscribe(stream, From("seq", first_seq), ("seq", end_seq), WINDOW_BYTES, wait=False)
         answer = self._await(m.Subscribed, stream, asked)
         assert isinstance(answer, m.Subscribed)
         trimmed = answer.next_seq > first_seq
@@ -164,9 +164,9 @@ class BrokerConnection:
     def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
         self.close()
 
-    def _subscribe(self, stream: str, start: From, end: m.WirePlace, credit: int) -> int:
+    def _subscribe(self, stream: str, start: From, end: m.WirePlace, credit: int, *, wait: bool) -> int:
         self._last_id += 1
-        self._send(m.Subscribe(self._last_id, stream.encode(), start, 0, end, credit, wait=True))
+        self._send(m.Subscribe(self._last_id, stream.encode(), start, 0, end, credit, wait=wait))
         return self._last_id
 
     def _await(self, kind: type | tuple[type, ...], stream: str, asked: int) -> m.Response:

@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from tailrace.core.subscription_state import RESUMED
+from tailrace.core.subscription_state import RESUMED, RESUMED_ELSEWHERE
 from tailrace.errors import (
     BrokerClosing,
     BrokerError,
@@ -37,8 +37,8 @@ from tailrace.spark.broker_connection import BrokerConnection, Chunk, GrowthRepo
 from tailrace.spark.entries import ENTRY, Entries, no_entries
 from tailrace.spark.frames import index_of
 from tailrace.spark.patterns import is_exact, is_wanted, needs_listing
-from tailrace.spark.slices import NO_IDENTITY, Slice
-from tailrace.spark.source import Block, Scan, SourceOptions, Stamp, StreamRef, scan_all
+from tailrace.spark.slices import NO_IDENTITY, Slice, Stamp, StreamReplaced
+from tailrace.spark.source import Block, Scan, SourceOptions, StreamRef, scan_all
 
 LOG = logging.getLogger("tailrace.spark")
 ATTEMPTS_MAX: Final = 6
@@ -216,6 +216,8 @@ class BrokerSlice:
     def __init__(self, options: SourceOptions, slice_: Slice) -> None:
         self._options = options
         self._slice = slice_
+        # Of several nodes one may not have its copy of the stream yet.
+        self._resumed = RESUMED if len(options.brokers) == 1 else RESUMED_ELSEWHERE
 
     def blocks(self, *, frames: bool) -> Iterator[Block]:
         for entries, data in self._messages(self._slice.first_seq, self._slice.end_seq):
@@ -234,16 +236,40 @@ class BrokerSlice:
         while seq < end_seq:
             try:
                 with BrokerConnection(self._options.brokers, self._options.login) as connection:
+                    self._check_end(connection, end_seq)
                     for chunk in connection.chunks(self._slice.stream, seq, end_seq):
                         entries = take_apart(self._slice.stream, chunk, seq)
-                        seq, attempts = entries.end_seq, 0
-                        yield entries, chunk.frames
+                        known = self._known(entries) if end_seq <= self._slice.end_seq else entries
+                        if known.messages:
+                            seq, attempts = known.end_seq, 0
+                            yield known, chunk.frames[: known.nbytes]
+                        if known.messages < entries.messages:
+                            raise StreamReplaced(self._slice.stream, known.end_seq)
                     return
             except (ConnectFailed, *LOST, BrokerError) as error:
                 attempts += 1
-                if attempts == ATTEMPTS_MAX or (isinstance(error, BrokerError) and error.code not in RESUMED):
+                if attempts == ATTEMPTS_MAX or (isinstance(error, BrokerError) and error.code not in self._resumed):
                     raise
                 time.sleep(PAUSE_S * 2 ** (attempts - 1))
+
+    def _check_end(self, connection: BrokerConnection, end_seq: int) -> None:
+        """A stream that ends before the slice is waited for, if it may be a copy that is behind. Raises StreamReplaced
+        if it has messages later than those of the slice."""
+        if self._slice.latest is None or end_seq > self._slice.end_seq:
+            return
+        view = BrokerView(connection, self._slice.stream, 0)
+        if view.first_seq < view.next_seq < end_seq:
+            stamp = view.stamp_at(view.next_seq - 1)
+            if stamp is not None and stamp.epoch > self._slice.latest.epoch:
+                raise StreamReplaced(self._slice.stream, view.next_seq - 1)
+
+    def _known(self, entries: Entries) -> Entries:
+        """Those that may have been there when the slice was planned: in a stream times and epochs never go back."""
+        latest = self._slice.latest
+        if latest is None:
+            return entries
+        later = (entries.table["timestamp_us"] > latest.timestamp_us) | (entries.table["epoch"] > latest.epoch)
+        return entries.part(0, int(later.argmax())) if later[-1] else entries
 
 
 def take_apart(stream: str, chunk: Chunk, next_seq: int) -> Entries:

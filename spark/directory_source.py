@@ -29,8 +29,8 @@ from tailrace.spark.entries import ENTRY, Entries, find_fault, no_entries
 from tailrace.spark.frames import check_frames
 from tailrace.spark.patterns import is_exact, is_wanted, needs_listing
 from tailrace.spark.scan import IndexScan
-from tailrace.spark.slices import Identity, Slice
-from tailrace.spark.source import Block, Scan, SourceOptions, Stamp, StreamRef, scan_all
+from tailrace.spark.slices import Identity, Slice, Stamp
+from tailrace.spark.source import Block, Scan, SourceOptions, StreamRef, scan_all
 
 INDEX_BLOCK_ENTRIES: Final = 1 << 16
 """Entries read at once where no frames are wanted: 1.5 MB, which stays in the processor's cache."""

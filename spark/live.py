@@ -17,8 +17,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from tailrace.errors import StreamBehind
-from tailrace.shard.errors import StreamCut
+from tailrace.errors import StreamBehind, StreamDeleted, UnknownStream
+from tailrace.shard.errors import StreamCut, StreamMissing
 from tailrace.spark.batch import TaskPartition, batch_maker
 from tailrace.spark.columns import BatchMaker, Part, gather
 from tailrace.spark.offsets import (
@@ -38,12 +38,14 @@ from tailrace.spark.places import Range
 from tailrace.spark.plan import is_unborn, resolve
 from tailrace.spark.planning import cut, pack, rows_for
 from tailrace.spark.reading import LOG, read_slice, told
-from tailrace.spark.slices import NO_IDENTITY, BadStream, BadStreams, Identity, Slice
+from tailrace.spark.slices import NO_IDENTITY, BadStream, BadStreams, Identity, Slice, Stamp
 from tailrace.spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Scan, Source, StreamRef, StreamView, open_source
 
 GONE: Final = "stream {!r} no longer exists; the query has read all messages it could"
 
 
+LOSSES: Final = (StreamCut, StreamMissing, StreamBehind, StreamDeleted, UnknownStream)
+"""What a batch meets whose messages were there when it was planned, and are not any more."""
 LOOKS_EVERY: Final = 100
 LOOKS_MAX: Final = 100
 """Each stream is looked at once in LOOKS_EVERY triggers, changed or not; in more if there are very many."""
@@ -96,7 +98,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         end = advance(begun, latest, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         for name in latest.keys() | self._vanished | {name for name, mark in done.items() if mark.is_gone}:
-            end[name] = self._marked(name, end[name], name in latest)
+            end[name] = self._marked(name, begun[name], end[name], name in latest)
         for name in find_gone(done, {name: end[name] for name in self._vanished}):
             LOG.warning(GONE.format(name))
         self._note(done, end)
@@ -242,22 +244,29 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if is_same and latest.seq >= mark.seq and name not in self._replaced:
             return mark
         source = self._opened()
-        with source.view(source.ref(name)) as view:
-            cause, resumed = find_loss(view, mark)
+        try:
+            with source.view(source.ref(name)) as view:
+                cause, resumed = find_loss(view, mark)
+        except LOSSES:
+            return mark  # it was deleted in this moment, which the next trigger finds
         if self._options.fail_on_data_loss:
             raise DataLoss(name, cause)
         LOG.warning("stream %r: %s: continuing at seq %d", name, cause, resumed)
         return Mark(resumed, latest.identity, None, resumed)
 
-    def _marked(self, name: str, mark: Mark, has_moved: bool) -> Mark:
-        """With the stamp of the last message before it, and whether its stream has vanished."""
+    def _marked(self, name: str, begun: Mark, mark: Mark, has_moved: bool) -> Mark:
+        """With the stamp of the last message before it, and whether its stream has vanished; `begun` if the stream was
+        replaced since it was looked at."""
         mark = mark._replace(is_gone=name in self._vanished)
         if not has_moved:
             return mark
         source = self._opened()
-        with source.view(source.ref(name)) as view:
+        with suppress(*LOSSES), source.view(source.ref(name)) as view:
             if is_same_stream(view.identity, mark.identity) and view.first_seq < mark.seq <= view.next_seq:
                 stamp = view.stamp_at(mark.seq - 1)
+                if stamp is not None and stamp.epoch != begun.epoch and is_replaced(view, begun):
+                    self._sure.discard(name)  # the next trigger reports it
+                    return begun
                 if stamp is not None:
                     return mark._replace(time_us=stamp.timestamp_us, epoch=stamp.epoch)
         return mark
@@ -266,14 +275,25 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         source = self._opened()
         ref = source.ref(name)
         if begun is None:
-            if name not in self._first:  # a restart has come between
-                self._look_at(source, ref, None, {})
-            begun = self._first[name]
+            begun = self._first.get(name) or self._begun_again(source, ref, end)
         elif end.resumed is not None and begun._replace(is_gone=False) != end._replace(is_gone=False):
             begun = end._replace(seq=end.resumed)
         elif not is_same_stream(begun.identity, end.identity):
             begun = end  # it goes on behind a cut, where the messages in between are given up
-        return Slice(name, ref.shard, min(begun.seq, end.seq), end.seq, self._whole(ref, end.identity))
+        latest = None if end.time_us is None or end.epoch is None else Stamp(end.time_us, end.epoch)
+        return Slice(name, ref.shard, min(begun.seq, end.seq), end.seq, self._whole(ref, end.identity), latest)
+
+    def _begun_again(self, source: Source, ref: StreamRef, end: Mark) -> Mark:
+        """Returns where a stream begins that is new in this batch, after a restart; its end if it is gone and that is
+        allowed. Raises DataLoss, STREAM_ERRORS."""
+        try:
+            self._look_at(source, ref, None, {})
+        except LOSSES as error:
+            if self._options.fail_on_data_loss:
+                raise DataLoss(ref.stream, f"it was deleted before the query has read it: {error}") from error
+            LOG.warning("%s: continuing without it", error)
+            return end
+        return self._first[ref.stream]
 
     def _whole(self, ref: StreamRef, identity: Identity) -> Identity:
         """The identity with all bits of the id, if it is still that of the stream."""
@@ -310,7 +330,7 @@ def find_loss(view: StreamView, mark: Mark) -> tuple[str, int]:
         return f"its end was set aside; {read}, and now it ends at {view.next_seq}", view.next_seq
     resumed = view.next_seq if mark.time_us is None else min(view.seq_at(mark.time_us + 1), mark.seq)
     if NO_IDENTITY in (view.identity, mark.identity):
-        causes = "its node has lost the end of it, it was made anew, or it is another node's"
+        causes = "its node has lost the end of it, it was deleted, it was made anew, or it is another node's"
         return f"it has other messages from seq {resumed} on: {causes}; {read}", resumed
     return f"its node has lost the end of it, and gives the seqs from {resumed} on to other messages; {read}", resumed
 
@@ -318,16 +338,18 @@ def find_loss(view: StreamView, mark: Mark) -> tuple[str, int]:
 def read_all(
     source: Source, slice_: Slice, maker: BatchMaker, options: Options, bad: list[BadStream]
 ) -> Iterator[Part]:
-    """Yields all messages of a slice. Raises DataLoss, StreamCut or StreamBehind if some are lost, unless that is
-    allowed; others of STREAM_ERRORS unless bad streams are skipped, which are then passed to `bad`."""
+    """Yields all messages of a slice. Raises DataLoss or one of LOSSES if some are lost, unless that is allowed; others
+    of STREAM_ERRORS unless bad streams are skipped, which are then passed to `bad`."""
     messages, had_bad = 0, len(bad)
     try:
         for part in read_slice(source, slice_, maker.needs_frames, bad.append if options.skip_bad else None):
             messages += part.block.entries.messages
             yield part
-    except (StreamCut, StreamBehind) as error:
+    except LOSSES as error:
         if options.fail_on_data_loss:
-            raise
+            if isinstance(error, StreamCut | StreamBehind):
+                raise
+            raise DataLoss(slice_.stream, f"it was deleted before the query has read it: {error}") from error
         LOG.warning("%s: continuing without it", error)
     if messages < slice_.messages and options.fail_on_data_loss and len(bad) == had_bad:
         missing = slice_.messages - messages

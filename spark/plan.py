@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tailrace.shard.errors import StreamMissing
 from tailrace.spark.places import EVERYTHING, Place, Range
 from tailrace.spark.planning import ROWS_PER_TASK, cut, cut_aligned, pack, rows_for
-from tailrace.spark.slices import BadStream, Slice, Task
+from tailrace.spark.slices import NO_IDENTITY, BadStream, Slice, Task
 from tailrace.spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, StreamView
 
 
@@ -58,10 +58,17 @@ def is_unborn(error: Exception, ref: StreamRef, patterns: Sequence[str]) -> bool
 def stream_slices(source: Source, ref: StreamRef, range_: Range, rows: int, align_us: int) -> list[Slice]:
     """Slices of the range in one stream: whole, or aligned parts of about `rows`. Raises STREAM_ERRORS."""
     with source.view(ref) as view:
-        slice_ = resolve(view, range_)
+        slice_ = _bound(view, resolve(view, range_))
         if align_us:
             return cut_aligned(view, slice_, rows, align_us)
         return [slice_] if slice_.messages else []
+
+
+def _bound(view: StreamView, slice_: Slice) -> Slice:
+    """Over a connection the last message is what distinguishes the slice from another stream of this name."""
+    if view.identity != NO_IDENTITY or not slice_.messages:
+        return slice_
+    return slice_._replace(latest=view.stamp_at(slice_.end_seq - 1))
 
 
 def resolve(view: StreamView, range_: Range) -> Slice:

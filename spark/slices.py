@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
+from tailrace.shard.errors import StorageError, StreamCut
+
 Identity: TypeAlias = tuple[int, int]
 """Of the files of a stream: their stream_id, and how often its tail was set aside. (0, 0) over a connection."""
 NO_IDENTITY: Identity = (0, 0)
@@ -14,14 +16,38 @@ def show_stream_id(identity: Identity) -> str | None:
     return f"{identity[0]:016x}" if identity != NO_IDENTITY else None
 
 
+class Stamp(NamedTuple):
+    """Distinguishes a message from another one that has its seq."""
+
+    timestamp_us: int
+    epoch: int
+
+
+class StreamReplaced(StreamCut):
+    """Over a connection: messages of a slice are not those that it was planned for."""
+
+    def __init__(self, stream: str, seq: int) -> None:
+        StorageError.__init__(
+            self,
+            f"stream {stream!r} has another message {seq} than when this was planned: it was deleted and made again,"
+            " or its node has lost the end of it",
+        )
+        self.name = stream
+        self.seq = seq
+
+
 class Slice(NamedTuple):
-    """Messages first_seq..end_seq of a stream, the latter not included."""
+    """Messages first_seq..end_seq of a stream, the latter not included.
+
+    `latest`: no message of them has a later time, or a later epoch; for connections, where files have no identity.
+    """
 
     stream: str
     shard: int
     first_seq: int
     end_seq: int
     identity: Identity = NO_IDENTITY
+    latest: Stamp | None = None
 
     @property
     def messages(self) -> int:

@@ -13,7 +13,7 @@ from tailrace.shard.errors import StorageError
 from tailrace.shard.names import InvalidName
 from tailrace.spark.broker_connection import NO_LOGIN, BrokerLogin
 from tailrace.spark.entries import Entries
-from tailrace.spark.slices import Identity, Slice
+from tailrace.spark.slices import Identity, Slice, Stamp
 
 STREAM_ERRORS: Final = (StorageError, TailraceError, InvalidName, OSError)
 """What one stream that cannot be read may raise; the others are not concerned."""
@@ -54,13 +54,6 @@ class Block(NamedTuple):
 
     entries: Entries
     frames: memoryview | None
-
-
-class Stamp(NamedTuple):
-    """Distinguishes a message from another one that has its seq."""
-
-    timestamp_us: int
-    epoch: int
 
 
 class TimedView(Protocol):

@@ -11,13 +11,14 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tailrace.shard.epochs import last_epoch
 from tailrace.shard.errors import StreamDamaged
 from tailrace.spark.plan import is_unborn
 from tailrace.spark.rollup.frame_view import FrameViews
 from tailrace.spark.rollup.kernel import DAY_US
 from tailrace.spark.rollup.terms import UNLISTED, Histories
 from tailrace.spark.rollup.units import TASK_ROWS, WHOLE_ROWS_MAX, CutAt, Task, Unit, cut_units, pack
-from tailrace.spark.slices import BadStream, Slice, show_stream_id
+from tailrace.spark.slices import NO_IDENTITY, BadStream, Slice, Stamp, show_stream_id
 from tailrace.spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, TimedView
 
 EPOCH_DAY: Final = date(1970, 1, 1)
@@ -73,11 +74,10 @@ def plan_day(
 
     def look(view: TimedView, cut_at: CutAt | None) -> None:
         """cut_at: of a stream that is read by its frames."""
-        units.extend(
-            each._replace(by_frames=cut_at is not None) for each in _units(view, cut_at, start_us, whole_rows_max)
-        )
-        plan.first_seqs[view.stream], plan.stream_ids[view.stream] = view.first_seq, show_stream_id(view.identity)
         history = view.history()
+        found = _units(view, cut_at, start_us, whole_rows_max, last_epoch(history))
+        units.extend(each._replace(by_frames=cut_at is not None) for each in found)
+        plan.first_seqs[view.stream], plan.stream_ids[view.stream] = view.first_seq, show_stream_id(view.identity)
         if history != UNLISTED:
             plan.histories[view.stream] = history
 
@@ -118,12 +118,17 @@ def _look_at(
         contradictory.append(BadStream(ref.stream, f"{error}; its frames were read instead"))
 
 
-def _units(view: TimedView, cut_at: CutAt | None, start_us: int, whole_rows_max: int) -> list[Unit]:
+def _units(
+    view: TimedView, cut_at: CutAt | None, start_us: int, whole_rows_max: int, newest_epoch: int
+) -> list[Unit]:
+    """newest_epoch: that of the last message of the stream."""
     end_us = start_us + DAY_US
     first, end = view.seq_at(start_us), view.seq_at(end_us)
     if first >= end:
         return []
     slice_ = Slice(view.stream, view.shard, first, end, view.identity)
+    if view.identity == NO_IDENTITY:
+        slice_ = slice_._replace(latest=Stamp(view.timestamp_at(end - 1), newest_epoch))
     cut_at = cut_at or (lambda time_us, _end_seq: view.seq_at(time_us))
     return cut_units(slice_, start_us, end_us, cut_at, whole_rows_max)
 
@@ -138,6 +143,9 @@ def read_tasks(path: Path) -> list[Task]:
     return [tuple(_unit(*unit) for unit in task) for task in json.loads(path.read_text())]
 
 
-def _unit(slice_: tuple[str, int, int, int, list[int]], levels: list[str], by_frames: bool) -> Unit:
-    stream, shard, first_seq, end_seq, (stream_id, cuts) = slice_
-    return Unit(Slice(stream, shard, first_seq, end_seq, (stream_id, cuts)), tuple(levels), by_frames)
+def _unit(
+    slice_: tuple[str, int, int, int, list[int], list[int] | None], levels: list[str], by_frames: bool
+) -> Unit:
+    stream, shard, first_seq, end_seq, (stream_id, cuts), latest = slice_
+    stamp = None if latest is None else Stamp(*latest)
+    return Unit(Slice(stream, shard, first_seq, end_seq, (stream_id, cuts), stamp), tuple(levels), by_frames)

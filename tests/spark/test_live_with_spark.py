@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
+import tailrace
 from tailrace.shard.directory import DataDirectory
 from tests.spark.data import START_US, add_stream, append, make_directory, open_log, plain
-from tests.system.node import running
+from tests.system.node import Node, running
 
 Seen = list[tuple[str, int | None, str | None, str | None]]
 SCHEMA = "stream string, seq bigint, payload binary, _fault string"
@@ -28,12 +30,18 @@ class SlowStart(Exception):
     """The machine had too much to do. Nothing was read."""
 
 
+class Interrupted(Exception):
+    """A query ends in the middle of a batch."""
+
+
 class Query:
     """Reads the present messages, ends, and goes on from its checkpoint when it is asked again."""
 
     def __init__(self, session: Any, folder: Path) -> None:
         self._session, self._checkpoint = session, folder / "checkpoint"
         self.progress: list[Any] = []
+        self.meanwhile: Callable[[], None] | None = None
+        """Done once, when a batch is planned and nothing of it is read; then the query fails."""
 
     def __call__(self, **options: str) -> Seen:
         """Raises StreamingQueryException."""
@@ -46,6 +54,10 @@ class Query:
         found: Seen = []
 
         def take(batch: Any, _number: int) -> None:
+            if self.meanwhile is not None:
+                meanwhile, self.meanwhile = self.meanwhile, None
+                meanwhile()
+                raise Interrupted
             for name, seq, payload, fault in batch.collect():
                 found.append((name, seq, None if payload is None else bytes(payload).decode(), fault))
 
@@ -134,3 +146,42 @@ def test_only_what_is_synced_and_from_a_path_to_a_broker_and_back(session: Any, 
     other = make_directory(tmp_path / "other", {"a": plain(30, START_US + 5_000, text="other")})
     with running(other.path) as node, pytest.raises(StreamingQueryException, match="or it is another node's"):
         query(brokers=f"127.0.0.1:{node.port}")
+
+
+def published(node: Node, text: str, **counts: int) -> None:
+    with tailrace.connect(f"127.0.0.1:{node.port}") as client:
+        for name, count in counts.items():
+            client.publish_many(name, [f"{text} {number}".encode() for number in range(count)])
+
+
+@pytest.mark.parametrize("way", ["path", "brokers"])
+def test_a_stream_that_is_deleted_and_made_again_by_its_broker(session: Any, tmp_path: Path, way: str) -> None:
+    """Between two runs, and when Spark has written a batch down and not read it: no message of the new stream is taken
+    for one of the old, and all of them are read."""
+    with running(tmp_path / "data") as node, node.client() as client:
+        options = {"path": str(node.data)} if way == "path" else {"brokers": f"127.0.0.1:{node.port}"}
+        query = Query(session, tmp_path)
+        published(node, "message", a=10, b=3)
+        assert query(**options) == [*rows("a", 0, 10), *rows("b", 0, 3)]
+        assert client.ask("delete a") == "ok delete a"
+        gone = "stream 'a' no longer exists; the query has read all messages it could"
+        assert query(**options) == [("a", None, None, gone)]
+        published(node, "new", a=12)
+        with pytest.raises(StreamingQueryException, match="it was made anew"):
+            query(**options)
+        assert query(**options, failOnDataLoss="false") == rows("a", 0, 12, "new")
+
+        def renew() -> None:
+            assert client.ask("delete a") == "ok delete a"
+            published(node, "newer", a=20)
+
+        published(node, "late", a=2, b=2)
+        query.meanwhile = renew
+        with pytest.raises(StreamingQueryException, match="Interrupted"):
+            query(**options)
+        with pytest.raises(StreamingQueryException, match=r"made again|set aside"):
+            query(**options)
+        late = rows("b", 3, 5, "late", 3)
+        assert query(**options, failOnDataLoss="false") == sorted([*late, *rows("a", 0, 20, "newer")], key=str)
+        frame = session.read.format("tailrace").schema("stream string, seq bigint").options(**options).load()
+        assert dict(frame.groupBy("stream").count().collect()) == {"a": 20, "b": 5}
