@@ -23,7 +23,7 @@ from tailrace.broker.connection.hello_login import ANOTHERS_TEXT
 from tailrace.broker.connection.listing import Listings
 from tailrace.broker.connection.login import NO_LOGIN_TEXT, Logins
 from tailrace.broker.connection.named import subscribe_by_name
-from tailrace.broker.connection.singles import SINGLE_ACK_MAX, Singles
+from tailrace.broker.connection.singles import SINGLE_ACK_MAX, SINGLE_HEAD_BYTES, Singles
 from tailrace.broker.connection.transport import AnySocket, TLSTransport, send_file
 from tailrace.broker.consumers.edge import binary
 from tailrace.broker.consumers.edge.session import ConsumerSession
@@ -124,6 +124,8 @@ class BinaryClient(HandleClient):
             elif type(message) is m.Publish:
                 streams = 1
                 self._publish(message)
+                if message.count == 1 and count == SINGLE_HEAD_BYTES + len(message.frames) and self._is_single(message):
+                    self.binary.singles.add(self)
             elif type(message) is r.Held:  # comes among publishes, and has nothing to do with them
                 self.replication.hear_held(message)
             else:
@@ -334,6 +336,11 @@ class BinaryClient(HandleClient):
         self.note_awaited()
         if len(message.groups) == 1 == messages and message.ack <= SINGLE_ACK_MAX and self._is_plain:
             self.binary.singles.add(self)
+
+    def _is_single(self, message: m.Publish) -> bool:
+        """Whether a read that was one numbered message may come again, to be read together with those of others."""
+        is_taken = message.ack <= SINGLE_ACK_MAX and not message.replicas
+        return is_taken and self._is_plain and not self.services.access.has_users
 
     @property
     def _is_plain(self) -> bool:

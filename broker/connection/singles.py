@@ -24,7 +24,7 @@ from tailrace.protocol.line import staged_max_bytes
 from tailrace.shard.leaves import load
 
 if TYPE_CHECKING:
-    from tailrace.broker.connection.singles_cy import Group
+    from tailrace.broker.connection.singles_cy import Group, Numbered
 
 TOGETHER_MAX = 256
 """Connections read by one call: 4 MiB at most."""
@@ -40,6 +40,7 @@ _ANSWER_BYTES: Final = len(_pack_answers(bytes(_REQUEST_BYTES), 0, 0))
 _leaf = load("tailrace.broker.connection.singles_cy")
 _receive, _receive_lines, _send_each, _FAILED = _leaf.receive, _leaf.receive_lines, _leaf.send_each, _leaf.FAILED
 SINGLE_ACK_MAX: int = _leaf.ACK_MAX
+SINGLE_HEAD_BYTES: int = _leaf.HEAD_BYTES
 _IN: Final = select.EPOLLIN
 
 
@@ -288,12 +289,17 @@ class Singles:
             groups: tuple[dict[bytes, Group], dict[bytes, Group]] = ({}, {})
             known = [client.fd for client in clients], [client.read_bytes for client in clients]
             handles = [client.handles for client in clients]
-            place, count, nbytes = _receive(*known, handles, self._buffer, services.settings.max_message_bytes, groups)
+            # With users, the id of the producer has to be looked at.
+            numbered: list[Numbered] | None = None if services.access.has_users else []
+            options = handles, self._buffer, services.settings.max_message_bytes, groups, numbered
+            place, count, nbytes = _receive(*known, *options)
             services.metrics.binary.bytes_in += nbytes
             for ack, found in enumerate(groups):
                 for name, (frames, requests, places) in found.items():
                     publishers = [clients[each] for each in places]
                     self._stage(BinaryRun(self, name, publishers, bytes(requests), ack > 0), frames)
+            for name, frame, request, of, ack in numbered or ():
+                self._stage_numbered(BinaryRun(self, name, [clients[of]], request, ack > 0), frame)
             clients = self._rest(clients, place, count)
 
     def _read_lines(self, clients: list[LineSinglePublisher]) -> None:
@@ -334,6 +340,15 @@ class Singles:
             if client.under_way >= AWAITED_LOOK:
                 client.note_awaited()
         self._services.router.publish_shared(run, run.name, run.clients, frames)
+
+    def _stage_numbered(self, run: BinaryRun, frame: bytearray) -> None:
+        """Take the message of one connection, which its producer has numbered."""
+        (client,) = run.clients
+        client.life_s = self._services.now_s
+        client.under_way += 1
+        if client.under_way >= AWAITED_LOOK:
+            client.note_awaited()
+        self._services.router.publish_numbered(run, run.name, client, frame)
 
     # --- answering --------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ except ModuleNotFoundError:
     from tailrace.shard import _cython_shim as cython
 
 from tailrace.protocol.opcodes import Op
-from tailrace.shard.frame import HEADER_BYTES, MAX_FRAME_BYTES
+from tailrace.shard.frame import FLAG_PRODUCER, HEADER_BYTES, MAX_FRAME_BYTES
 from tailrace.shard.leaves import load
 
 if TYPE_CHECKING:
@@ -55,11 +55,14 @@ _HEADER = cython.declare(cython.Py_ssize_t, HEADER_BYTES)
 _FRAME_MAX = cython.declare(cython.Py_ssize_t, MAX_FRAME_BYTES)
 _ACK_MAX = cython.declare(cython.int, ACK_MAX)
 _PUBLISH = cython.declare(cython.int, int(Op.PUBLISH))
+_PRODUCER = cython.declare(cython.int, FLAG_PRODUCER)
 _stage_lines = load("tailrace.protocol.line_cy").stage
 
 Group = tuple[bytearray, bytearray, list[int]]
 """Of one stream: the unstamped frames, `protocol.publish_cy.REQUEST_BYTES` for each request, the places in `fds`.
 Lines have no requests."""
+Numbered = tuple[bytes, bytearray, bytes, int, int]
+"""A publish that its producer has numbered: the stream, the frame, the request as in a group, its place, its ack."""
 
 
 def is_compiled() -> bool:
@@ -74,20 +77,21 @@ def receive(
     buffer: bytearray | memoryview,
     max_message_bytes: int,
     groups: tuple[dict[bytes, Group], dict[bytes, Group]],
+    numbered: list[Numbered] | None = None,
 ) -> tuple[int, int, int]:
     """Read each of these sockets once, its limit of bytes at most, until one gives anything but a PUBLISH of a message.
 
     That is a whole envelope and no byte more, for one stream by a handle that `handles` (of the same place) has, with
-    an ack up to ACK_MAX and a valid frame that no producer has numbered, of at most `max_message_bytes` of metadata and
-    payload. It is added to the groups of its ack by the name of its stream. A socket with nothing to read is passed
-    over. Returns (the place of the socket at which this stopped, the result of its read, the bytes of the reads
-    before). The bytes read there are at the beginning of the buffer; 0 is the end of its input, FAILED an error. The
-    place is len(fds) when all of them were read.
+    an ack up to ACK_MAX and a valid frame of at most `max_message_bytes` of metadata and payload. It is added to the
+    groups of its ack by the name of its stream, or to `numbered`; without that, a numbered one is anything else. A
+    socket with nothing to read is passed over. Returns (the place of the socket at which this stopped, the result
+    of its read, the bytes of the reads before). The bytes read there are at the beginning of the buffer; 0 is the
+    end of its input, FAILED an error. The place is len(fds) when all of them were read.
     """
     if cython.compiled:
-        return _receive_pointers(fds, limits, handles, buffer, max_message_bytes, groups)
+        return _receive_pointers(fds, limits, handles, buffer, max_message_bytes, groups, numbered)
     else:
-        return _receive_slices(fds, limits, handles, buffer, max_message_bytes, groups)
+        return _receive_slices(fds, limits, handles, buffer, max_message_bytes, groups, numbered)
 
 
 def receive_lines(
@@ -136,6 +140,7 @@ if not cython.compiled:
         buffer: bytearray | memoryview,
         max_message_bytes: int,
         groups: tuple[dict[bytes, Group], dict[bytes, Group]],
+        numbered: list[Numbered] | None,
     ) -> tuple[int, int, int]:
         nbytes = 0
         for place in range(len(fds)):
@@ -147,18 +152,22 @@ if not cython.compiled:
                 return place, FAILED, nbytes
             found = _single(buffer, count, max_message_bytes)
             name = None if found is None else handles[place].get(found[2])
-            if found is None or name is None:
+            if found is None or name is None or (found[3] and numbered is None):
                 return place, count, nbytes
-            ack, request, _handle = found
+            ack, request, _handle, flags = found
+            nbytes += count
+            if flags and numbered is not None:
+                frame = bytearray(memoryview(buffer)[HEAD_BYTES:count])
+                numbered.append((name, frame, _PAIR(request, 1), place, ack))
+                continue
             frames, requests, places = groups[ack].setdefault(name, (bytearray(), bytearray(), []))
             frames += memoryview(buffer)[HEAD_BYTES:count]
             requests += _PAIR(request, 1)
             places.append(place)
-            nbytes += count
         return len(fds), 0, nbytes
 
-    def _single(buffer: bytearray | memoryview, count: int, max_message_bytes: int) -> tuple[int, int, int] | None:
-        """Ack, request and handle of a single publish."""
+    def _single(buffer: bytearray | memoryview, count: int, max_message_bytes: int) -> tuple[int, int, int, int] | None:
+        """Ack, request, handle and flags of a single publish."""
         if count < HEAD_BYTES + HEADER_BYTES:
             return None
         opcode, length, request, ack, replicas, streams, handle = _PUBLISH_AT(buffer)
@@ -166,12 +175,14 @@ if not cython.compiled:
             return None
         frame_bytes, flags, metadata_bytes = _FRAME_AT(buffer, HEAD_BYTES)
         size = frame_bytes - HEADER_BYTES
-        if frame_bytes != count - HEAD_BYTES or flags or not metadata_bytes <= size <= max_message_bytes:
+        if frame_bytes != count - HEAD_BYTES or not metadata_bytes <= size <= max_message_bytes:
+            return None
+        if flags > FLAG_PRODUCER or (flags and not metadata_bytes):
             return None
         first = buffer[HEAD_BYTES + HEADER_BYTES] if metadata_bytes else 0x80
         if frame_bytes > MAX_FRAME_BYTES or not (0x80 <= first <= 0x8F or first in (0xDE, 0xDF)):
             return None
-        return ack, request, handle
+        return ack, request, handle, flags
 
     def _receive_line_slices(
         fds: list[int],
@@ -228,6 +239,7 @@ def _receive_pointers(
     buffer: object,
     max_message_bytes: cython.Py_ssize_t,
     groups: tuple,
+    numbered: object,
 ) -> tuple:
     view: Py_buffer
     place: cython.Py_ssize_t
@@ -249,9 +261,12 @@ def _receive_pointers(
             if not _is_single(data, count, max_message_bytes):
                 return place, count, nbytes
             name: object = cython.cast(dict, handles[place]).get(tr_load32(data + 13))
-            if name is None:
+            if name is None or (numbered is None and tr_load16(data + _HEAD + 28) != 0):
                 return place, count, nbytes
-            _add(cython.cast(dict, groups[data[9]]), name, data, count, place)
+            if tr_load16(data + _HEAD + 28) != 0:
+                cython.cast(list, numbered).append(_numbered(name, data, count, place))
+            else:
+                _add(cython.cast(dict, groups[data[9]]), name, data, count, place)
             nbytes += count
         return len(fds), 0, nbytes
     finally:
@@ -270,11 +285,11 @@ def _is_single(
         return False
     if data[0] != _PUBLISH or tr_load32(data + 1) != count - 5 or tr_load32(data + _HEAD) != length:
         return False
-    if data[9] > _ACK_MAX or data[10] != 0 or tr_load16(data + 11) != 1 or tr_load16(data + _HEAD + 28) != 0:
+    if data[9] > _ACK_MAX or data[10] != 0 or tr_load16(data + 11) != 1 or tr_load16(data + _HEAD + 28) > _PRODUCER:
         return False
     metadata_bytes = tr_load16(data + _HEAD + 30)
     if metadata_bytes == 0:
-        return True
+        return tr_load16(data + _HEAD + 28) == 0
     first: cython.int = data[_HEAD + _HEADER] if length > _HEADER else 0
     return metadata_bytes <= length - _HEADER and (0x80 <= first <= 0x8F or first == 0xDE or first == 0xDF)
 
@@ -297,6 +312,18 @@ def _add(
     )
     cython.cast(list, group[2]).append(place)
     return None
+
+
+@cython.cfunc
+def _numbered(
+    name: object, data: cython.p_const_uchar, count: cython.Py_ssize_t, place: cython.Py_ssize_t
+) -> tuple:
+    frame: bytearray = bytearray()
+    request: bytearray = bytearray()
+    _extend(frame, data + _HEAD, count - _HEAD)
+    _extend(request, data + 5, 8)
+    tr_store32(cython.cast(cython.p_uchar, PyByteArray_AS_STRING(request)) + 4, 1)  # message
+    return name, frame, bytes(request), place, cython.cast(cython.int, data[9])
 
 
 @cython.cfunc

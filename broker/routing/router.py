@@ -405,6 +405,17 @@ class Router:
                 self._note_remote(client, batch.route, 1)
             self._count(client, 1)
 
+    def publish_numbered(self, sink: OutcomeSink, name: bytes, client: PublishingClient, frame: bytearray) -> None:
+        """Take a message that its producer has numbered, and that waits for no replicas."""
+        batch = self._staged.get(name)
+        if batch is None or not batch.numbered or batch.replicas or batch.route is not None:
+            batch = self.batch(name, numbered=True)
+        batch.add(sink, 0, 1, frame)
+        self.staged_bytes += len(frame)
+        if batch.route is not None:
+            self._note_remote(client, batch.route, 1)
+        self._count(client, 1)
+
     def _publish_awaited(
         self,
         client: LinePublisher,

@@ -16,8 +16,12 @@ from tailrace.broker.connection.binary import BinaryClient
 from tailrace.protocol import messages as m
 from tailrace.protocol.messages import Ack, Op
 from tailrace.shard.frame import pack_frame
+from tailrace.shard.leaves import load
+from tailrace.shard.numbering import write_numbering
 from tests.broker.binary import BinaryPeer
 from tests.broker.world import Peer, World, world
+
+mark_run = load("tailrace.shard.run_cy").mark_run
 
 
 @pytest.fixture
@@ -343,6 +347,63 @@ def _speak(chance: random.Random, peer: Peer, names: list[str], expected: list[t
     peer.send_raw(data[cut:])
 
 
+def numbered_frame(payload: bytes, producer: bytes, number: int) -> bytes:
+    return bytes(mark_run(pack_frame(payload), write_numbering(b"", producer, number)))
+
+
+def publish_numbered(peer: BinaryPeer, handle: int, payload: bytes, number: int) -> int:
+    peer.requests += 1
+    frame = numbered_frame(payload, b"a producer", number)
+    peer.peer.send_raw(m.pack_publish(peer.requests, Ack.APPENDED, [handle], frame) + frame)
+    return peer.requests
+
+
+def test_numbered_publishes_are_read_together_and_logged_once(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, away = node.name(0), node.name(1)
+    peer = BinaryPeer(node, 0)
+    peer.open(here, away)
+    publish_numbered(peer, 1, b"0", 0)
+    node.settle()
+    assert are_together(node, [peer])
+    monkeypatch.setattr(BinaryClient, "received", None)  # nothing goes the way of all
+    for handle, number in ((1, 1), (1, 1), (2, 0), (1, 2)):
+        publish_numbered(peer, handle, b"%d" % number, number)
+        node.settle()
+        if (handle, number) == (1, 1):
+            peer.publish(1, b"unnumbered")
+            node.settle()
+    found = [answer.results[0][0] for answer in peer.take() if isinstance(answer, m.Published)]
+    assert found == [0, 1, 2, 1, 3, 0, 4]
+    assert payloads(node, here) == [b"0", b"1", b"unnumbered", b"unnumbered", b"2"]
+    assert not node.binary_client_of(peer.peer).awaited
+
+
+def test_a_numbered_publish_in_the_same_turn_keeps_its_place(node: World) -> None:
+    name = node.name(0)
+    (peer,) = publishers(node, 1, name)
+    worker = node.workers[0]
+    for number in range(2):
+        peer.publish(1, b"plain %d" % number)
+        worker._handle(worker.poller.poll(0))
+        publish_numbered(peer, 1, b"numbered %d" % number, number)
+        worker._handle(worker.poller.poll(0))
+    node.settle()
+    assert payloads(node, name) == [b"first", b"plain 0", b"numbered 0", b"plain 1", b"numbered 1"]
+    assert [answer.results[0][0] for answer in peer.take() if isinstance(answer, m.Published)] == [1, 2, 3, 4]
+
+
+def test_a_gap_is_refused(node: World) -> None:
+    (peer,) = publishers(node, 1, node.name(0))
+    publish_numbered(peer, 1, b"0", 0)
+    node.settle()
+    peer.take()
+    request = publish_numbered(peer, 1, b"2", 2)
+    node.settle()
+    (answer,) = peer.take()
+    assert isinstance(answer, m.Failed) and (answer.code, answer.id) == ("gap", request)
+    assert not node.binary_client_of(peer.peer).awaited
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_random_life(tmp_path: Path, workers: int, seed: int) -> None:
@@ -353,11 +414,12 @@ def test_a_random_life(tmp_path: Path, workers: int, seed: int) -> None:
         peers = [BinaryPeer(node, chance.randrange(workers)) for _ in range(8)]
         sent: dict[tuple[int, int], tuple[str, bytes]] = {}  # by peer and request
         found: dict[tuple[int, int], int] = {}
+        numbers: dict[tuple[int, int], int] = {}  # of every second peer, the last to each stream
         for peer in peers:
             peer.open(*names)
         for step in range(400):
             place = chance.randrange(len(peers))
-            _act(chance, place, peers[place], names, sent, step)
+            _act(chance, place, peers[place], names, sent, step, numbers)
             if chance.random() < 0.3:
                 for worker in node.workers:
                     worker.turn()
@@ -382,6 +444,7 @@ def _act(
     names: list[str],
     sent: dict[tuple[int, int], tuple[str, bytes]],
     step: int,
+    numbers: dict[tuple[int, int], int],
 ) -> None:
     """Most of all single publishes; silent ones, several in one send, pings, and requests in two pieces."""
     what = chance.random()
@@ -394,6 +457,9 @@ def _act(
         ack = Ack.NONE if chance.random() < 0.2 else Ack.APPENDED
         peer.requests += 1
         frames = pack_frame(payload)
+        if place % 2:
+            numbers[place, handle] = number = numbers.get((place, handle), -1) + 1
+            frames = numbered_frame(payload, b"producer %d" % place, number)
         data += m.pack_publish(peer.requests, ack, [handle], frames) + frames
         sent[place, peer.requests] = names[handle - 1], payload
     cut = chance.randrange(len(data)) if what > 0.9 else 0

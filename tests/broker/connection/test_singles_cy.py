@@ -50,7 +50,11 @@ def _pair(stack: ExitStack) -> tuple[socket.socket, socket.socket]:
 
 
 def receive(
-    leaf: ModuleType, pairs: Pairs, sent: list[bytes], limits: list[int] | None = None
+    leaf: ModuleType,
+    pairs: Pairs,
+    sent: list[bytes],
+    limits: list[int] | None = None,
+    numbered: list[Any] | None = None,
 ) -> tuple[Any, list[Any], bytes]:
     """What the leaf returns, the groups, and the buffer after it."""
     for (peer, _ours), data in zip(pairs, sent, strict=False):
@@ -59,7 +63,8 @@ def receive(
     buffer = bytearray(BUFFER_BYTES)
     fds = [ours.fileno() for _peer, ours in pairs[: len(sent)]]
     known = [HANDLES] * len(sent)
-    returned = leaf.receive(fds, limits or [BUFFER_BYTES] * len(sent), known, memoryview(buffer), MAX, groups)
+    wanted = limits or [BUFFER_BYTES] * len(sent)
+    returned = leaf.receive(fds, wanted, known, memoryview(buffer), MAX, groups, numbered)
     return returned, [groups[0], groups[1]], bytes(buffer)
 
 
@@ -71,6 +76,23 @@ def test_single_publishes_are_grouped_by_their_streams(leaf: ModuleType, pairs: 
     frames, requests, places = awaited[b"seven"]
     assert frames == b"".join(pack_frame(b"%d" % number) for number in (0, 2, 4))
     assert requests == struct.pack("<6I", 0, 1, 2, 1, 4, 1) and places == [0, 2, 4]
+
+
+def test_numbered_ones_are_apart(leaf: ModuleType, pairs: Pairs) -> None:
+    frame = ONE[:28] + struct.pack("<HH", FLAG_PRODUCER, 3) + b"\x81\xa1p" + ONE[32:]
+    frame = struct.pack("<I", len(frame)) + frame[4:]
+    sent = [SINGLE, pack(publish(3, (8,), frame)), pack(publish(4, (7,), frame, ack=Ack.NONE)), SINGLE]
+    found: list[Any] = []
+    returned, (silent, awaited), _buffer = receive(leaf, pairs, sent, numbered=found)
+    assert returned == (4, 0, sum(map(len, sent))) and not silent and awaited[b"seven"][2] == [0, 3]
+    requests = [struct.pack("<II", number, 1) for number in (3, 4)]
+    assert found == [(b"eight", frame, requests[0], 1, 1), (b"seven", frame, requests[1], 2, 0)]
+    for wrong in (struct.pack("<H", 2), struct.pack("<H", FLAG_PRODUCER | 2)):
+        other = pack(publish(9, (7,), frame[:28] + wrong + frame[30:]))
+        assert receive(leaf, pairs[4:], [other], numbered=[])[0] == (0, len(other), 0)
+        pairs = pairs[1:]
+    bare = pack(publish(9, (7,), ONE[:28] + struct.pack("<H", FLAG_PRODUCER) + ONE[30:]))
+    assert receive(leaf, pairs[4:], [bare], numbered=[])[0] == (0, len(bare), 0), "it has no number"
 
 
 def test_silent_ones_have_groups_of_their_own(leaf: ModuleType, pairs: Pairs) -> None:
@@ -136,9 +158,14 @@ def test_both_bodies_do_the_same(pairs: Pairs) -> None:
     chance = random.Random(15)
     for _ in range(60):
         sent = [_anything(chance) for _ in range(20)]
-        found = [receive(each, pairs[20 * place :], sent) for place, each in enumerate((LOADED, SOURCE))]
+        lists: list[list[Any] | None] = [[], []] if chance.random() < 0.5 else [None, None]
+        found = [
+            receive(each, pairs[20 * place :], sent, numbered=lists[place])
+            for place, each in enumerate((LOADED, SOURCE))
+        ]
         (stop, count, _nbytes), _groups, buffer = found[0]
-        assert found[0][:2] == found[1][:2] and (stop == 20 or buffer[:count] == found[1][2][:count])
+        assert found[0][:2] == found[1][:2] and lists[0] == lists[1]
+        assert stop == 20 or buffer[:count] == found[1][2][:count]
         for _peer, ours in pairs:
             try:
                 while ours.recv(1 << 16):
@@ -151,6 +178,8 @@ def _anything(chance: random.Random) -> bytes:
     ack = chance.choice([Ack.NONE, Ack.APPENDED])
     metadata = b"\x81\xa1k" + bytes([chance.randrange(128)]) if chance.random() < 0.3 else b""
     frame = pack_frame(b"x" * chance.randrange(200), metadata=metadata)
+    if chance.random() < 0.2:
+        frame = frame[:28] + struct.pack("<H", FLAG_PRODUCER) + frame[30:]
     data = bytearray(pack(publish(chance.randrange(1 << 32), (chance.choice([7, 8]),), frame, ack=ack)))
     if chance.random() < 0.05:
         data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)

@@ -156,6 +156,10 @@ def test_a_producer_belongs_to_its_user(tmp_path: Path) -> None:
         assert [ann.publish(mine, 0), bob.publish(mine, 1), nobody.publish(mine, 1)] == [0, "producer", "producer"]
         assert [again.publish(mine, 1), bob.publish(bob.prefix, 0)] == [1, 2]
         assert ann.publish(b"any other", 0) == "producer"
+        bob.client.publish(1, b"unnumbered, after which it is read together with others")
+        node.settle()
+        bob.client.take()
+        assert bob.publish(mine, 2) == "producer" and again.publish(mine, 2) == 4
 
 
 def test_without_users_any_producer_id_will_do(tmp_path: Path) -> None:
