@@ -30,6 +30,10 @@ from tailrace.broker.connection.line import LineClient, LineServices
 from tailrace.broker.connection.listing import Listings
 from tailrace.broker.connection.login import Logins
 from tailrace.broker.connection.migration import Migrations
+from tailrace.broker.connection.mqtt.client import MqttClient
+from tailrace.broker.connection.mqtt.keep_alive import TICK_S as KEEP_ALIVE_TICK_S
+from tailrace.broker.connection.mqtt.services import MqttServices
+from tailrace.broker.connection.mqtt.sessions import CLAIM
 from tailrace.broker.connection.patterns import PatternSubscriptions
 from tailrace.broker.connection.singles import Singles
 from tailrace.broker.connection.tls import Handshakes
@@ -136,6 +140,7 @@ class WorkerPhase(Enum):
 class Worker:
     patrol: LagScanner  # these are looked up by callbacks that are made before them
     movers: Migrations
+    mqtt: MqttServices
     siblings: WorkerLinks
 
     def __init__(self, boot: WorkerBoot) -> None:
@@ -227,6 +232,7 @@ class Worker:
         self.uplinks = UpstreamManager(owner, services, self.work, self.syncer, self.address, tls, logins)
         self.followers = FollowerRegistry(owner, services, self.links, boot.generation)
         own_calls: dict[str, Callable[..., Any]] = {
+            CLAIM: lambda *args: self.mqtt.sessions.claimed(*args),
             "conns": lambda: drain.connections(services, boot.slot),
             "links": lambda name: links.of_worker(owner, self.uplinks, self.followers.nodes, self.readers, name),
         }
@@ -253,6 +259,9 @@ class Worker:
             LineClient.protocol: partial(LineClient, services, line),
             BinaryClient.protocol: partial(BinaryClient, services, binary),
         }
+        self.mqtt = MqttServices.build(services, subscribing, self.patterns, self.calls, self.logins, boot.slots)
+        if boot.settings.mqtt:
+            protocols = {**protocols, MqttClient.protocol: partial(MqttClient, services, self.mqtt)}
         self.handshakes = Handshakes(services, protocols, boot.tls.server)
         others = self.links, self.handshakes.begin_tls, boot.admin_listener
         self.acceptor = Acceptor(services, protocols, boot.listener, boot.board, boot.slot, *others)
@@ -273,6 +282,7 @@ class Worker:
         self.timers.every(SAVE_S, self._save_clock)
         self.timers.every(DROP_EVERY_S, self._drop_old_chunks)
         self._save_clock()
+        self.timers.every(KEEP_ALIVE_TICK_S, lambda: self.mqtt.tick(self.services.now_s))
         tick_s = self.settings.heartbeat_s / TICKS_AN_INTERVAL
         self.timers.every(tick_s, lambda: self.heartbeats.tick(self.services.now_s))
         self.control.send("ready")
@@ -441,11 +451,13 @@ class Worker:
             self.catalog.dropped(name)
         self.renderings.cache.clear()
         self.frame_chunks.cache.clear()
+        self.mqtt.chunks.cache.clear()
 
     def _drop_old_chunks(self) -> None:
         self.renderings.cache.drop_old()
         self.frame_chunks.cache.drop_old()
         self.fanout.walks.found.drop_old()
+        self.mqtt.chunks.cache.drop_old()
 
     # --- the supervisor's word --------------------------------------------------------------------------------------
 

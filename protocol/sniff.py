@@ -12,6 +12,7 @@ from tailrace.protocol.telnet import IAC
 BINARY: Final = 0x01
 """The opcode of HELLO, with which the binary protocol begins."""
 MQTT_CONNECT: Final = 0x10
+"""The first byte of CONNECT, with which MQTT begins."""
 TLS_HANDSHAKE: Final = 0x16
 
 CONNACK_REFUSED: Final = bytes((0x20, 2, 0, 1))
@@ -25,10 +26,12 @@ LINE_FIRST_BYTES: Final = frozenset((*range(0x20, 0x7F), *b"\t\r\n", IAC))
 _REFUSALS: Mapping[int, bytes] = {MQTT_CONNECT: CONNACK_REFUSED, TLS_HANDSHAKE: TLS_ALERT}
 
 
-def protocol_of(first: int) -> Literal["line", "binary"] | None:
+def protocol_of(first: int) -> Literal["line", "binary", "mqtt"] | None:
     """Returns the protocol of a connection that begins with this byte; None if unknown."""
     if first in LINE_FIRST_BYTES:
         return "line"
+    if first == MQTT_CONNECT:
+        return "mqtt"
     return "binary" if first == BINARY else None
 
 

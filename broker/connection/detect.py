@@ -73,7 +73,7 @@ class UndetectedConnection(Connection):
             self._begin_tls(self.begin_tls)
             return
         protocol = protocol_of(first)
-        if protocol is None:
+        if protocol is None or protocol not in self.protocols:
             self.services.metrics.refused.add(Code.PROTOCOL)
             self.out += refusal(first)
             self.finish()

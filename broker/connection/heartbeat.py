@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from math import ceil, floor
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 TICKS_AN_INTERVAL = 30  # few: pings that are sent together are answered together, and read in few turns
 TOUCHES_A_TICK = 2_048  # the others of a full bucket follow at the next, so that a loop never stands still for them
@@ -27,7 +27,10 @@ class HeartbeatPeer(Protocol):
     def drop_silent(self) -> None: ...
 
 
-class TimerWheel:
+_Peer = TypeVar("_Peer")
+
+
+class TimerWheel(Generic[_Peer]):
     """Peers by the tick of `tick_s` seconds at which they are due; `slots` ticks and it comes round.
 
     No peer comes up late. One that is due more than a round ahead comes up early, with its time in `due_s`.
@@ -41,13 +44,13 @@ class TimerWheel:
         self._tick_s = tick_s
         self._origin_s = now_s
         self._tick = 0
-        self._buckets: list[dict[HeartbeatPeer, float]] = [{} for _ in range(slots)]
-        self._slot_of: dict[HeartbeatPeer, int] = {}
+        self._buckets: list[dict[_Peer, float]] = [{} for _ in range(slots)]
+        self._slot_of: dict[_Peer, int] = {}
 
     def __len__(self) -> int:
         return len(self._slot_of)
 
-    def place(self, peer: HeartbeatPeer, due_s: float, ticks_later: int = 0) -> None:
+    def place(self, peer: _Peer, due_s: float, ticks_later: int = 0) -> None:
         """Put a peer under the first tick at or after `due_s` that is still to come, or `ticks_later` after it."""
         slot_of, buckets, tick = self._slot_of, self._buckets, self._tick
         if peer in slot_of:
@@ -59,13 +62,13 @@ class TimerWheel:
         slot_of[peer] = slot = (tick + ahead) % slots
         buckets[slot][peer] = due_s
 
-    def discard(self, peer: HeartbeatPeer) -> None:
+    def discard(self, peer: _Peer) -> None:
         """Take a peer off; one that is not on the wheel is ignored."""
         slot = self._slot_of.pop(peer, None)
         if slot is not None:
             del self._buckets[slot][peer]
 
-    def come_up(self, now_s: float) -> Iterator[tuple[HeartbeatPeer, float]]:
+    def come_up(self, now_s: float) -> Iterator[tuple[_Peer, float]]:
         """Take off, one by one, the peers whose tick has come; each with its `due_s`.
 
         The next one is looked for when it is asked for: peers may be placed and discarded meanwhile, and a caller that
@@ -97,7 +100,8 @@ class Heartbeats:
             raise ValueError(f"a heartbeat needs an interval over 0 s and a ping, not {interval_s} s, {unanswered_max}")
         self._interval_s = interval_s
         self._unanswered_max = unanswered_max
-        self._wheel = TimerWheel(interval_s / TICKS_AN_INTERVAL, TICKS_AN_INTERVAL + 3, clock())
+        tick_s = interval_s / TICKS_AN_INTERVAL
+        self._wheel: TimerWheel[HeartbeatPeer] = TimerWheel(tick_s, TICKS_AN_INTERVAL + 3, clock())
 
     def __len__(self) -> int:
         return len(self._wheel)

@@ -58,7 +58,7 @@ OTHER = "other"
 LABELS_SEPARATOR = "\0"  # between the values of two labels of one family
 PROOFS = (Proof.BEARER.value, Proof.SCRAM.value, Proof.CERTIFICATE.value)  # those of users
 UNMEASURED = ("streams", "consumers")
-PROTOCOLS = ("line", "binary")  # each a field of WorkerMetrics
+PROTOCOLS = ("line", "binary", "mqtt")  # each a field of WorkerMetrics
 
 
 class MetricKind(Enum):
@@ -232,6 +232,7 @@ class WorkerMetrics:
 
     line: Traffic = field(default_factory=Traffic)
     binary: Traffic = field(default_factory=Traffic)
+    mqtt: Traffic = field(default_factory=Traffic)
     append: Timing = field(
         default_factory=Timing,
         metadata=_timing("tailrace_append_seconds", "Time a turn of the work loop spends appending."),

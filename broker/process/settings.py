@@ -227,6 +227,9 @@ class Settings(FairLimits):
         "",
         "token required of binary clients from other machines; lines are then for this machine only; empty: none",
     )
+    mqtt: bool = setting(
+        "listen", "mqtt", Kind.FLAG, True, "whether MQTT clients are served, of version 3.1.1 and 5, on the same port"
+    )
     advertise: str = setting(
         "listen",
         "advertise",

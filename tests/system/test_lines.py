@@ -241,9 +241,9 @@ def conn(node: Node, client: LineClient) -> dict[str, str]:
     [
         (b"\x02abc", b"err protocol "),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"\x15\x03\x03\x00\x02\x02\x28"),
-        (b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00", b"\x20\x02\x00\x01"),
+        (b"\x10\x0e\x00\x06MQIsdp\x03\x02\x00\x3c\x00\x00", b"\x20\x02\x00\x01"),
     ],
-    ids=["unknown", "TLS", "MQTT"],
+    ids=["unknown", "TLS", "MQTT 3.1"],
 )
 def test_other_protocols_are_refused_in_their_own_words(node: Node, first: bytes, refusal: bytes) -> None:
     with node.client() as client:

@@ -26,6 +26,7 @@ from tailrace.supervisor.user_file import hash_token
 from tests.broker.connection.tls_peer import TLSPeer
 from tests.broker.world import Peer, World
 from tests.certificates import Authority
+from tests.protocol.mqtt import wire
 
 TOKEN, PASSWORD = "a-long-random-token", "correct-horse"
 VERIFIER = make_verifier(PASSWORD, ITERATIONS_MIN)
@@ -214,8 +215,44 @@ def _code(message: m.Response) -> str:
     return message.code if isinstance(message, m.Failed) else "ok"
 
 
+# --- MQTT -------------------------------------------------------------------------------------------------------------
+
+
+def _mqtt_log_in(node: World, peer: Peer, login: str) -> str:
+    if peer.ended:
+        return "closed"
+    user = None if login == "no user" else REVOKED if login == "revoked" else "ann"
+    password = None if user is None else b"x" if login == "wrong" else TOKEN.encode()
+    return _mqtt_answer(node, peer, wire.connect(wire.V5, user=user, password=password))
+
+
+def _mqtt_certificate(node: World, peer: Peer, login: str) -> str:
+    return "closed" if peer.ended else _mqtt_answer(node, peer, wire.connect(wire.V5))
+
+
+def _mqtt_ask(node: World, peer: Peer, right: Right) -> str:
+    if peer.ended:
+        return "closed"
+    if right is Right.SUBSCRIBE:
+        return _mqtt_answer(node, peer, wire.subscribe(wire.V5, 1, (STREAM, 0)))
+    name = "fresh" if right is Right.CREATE else STREAM
+    return _mqtt_answer(node, peer, wire.publish(wire.V5, name, b"x", 1))
+
+
+def _mqtt_answer(node: World, peer: Peer, packet: bytes) -> str:
+    peer.send_raw(packet)
+    node.settle()
+    answers = [each for each in wire.split(bytes(peer.received)) if each.kind != 3]
+    peer.received.clear()
+    if not answers:
+        return "none"
+    reason = answers[0].body[3] if answers[0].kind == 9 else wire.reason(answers[0])
+    return {0: "ok", 0x86: "denied", 0x87: "denied", 0x97: "connections"}.get(reason, hex(reason))
+
+
 CLIENT, NODE = (c.FEATURE,), (r.FEATURE,)
 BINARY_RIGHTS = frozenset({Right.PUBLISH, Right.CREATE, Right.SUBSCRIBE, Right.CONSUME})
+MQTT_RIGHTS = BINARY_RIGHTS - {Right.CONSUME}
 _NODE_RIGHTS = frozenset({Right.NODE})
 _BEARER, _SCRAM = _binary_log_in(CLIENT, m.BEARER), _binary_log_in(CLIENT, MECHANISM)
 _NODE = _binary_log_in(NODE, MECHANISM)
@@ -224,6 +261,9 @@ DOORS: Mapping[str, Door] = {
     "binary with a token, plain": Door(_BEARER, _binary_ask, BINARY_RIGHTS),
     "binary with SCRAM, plain": Door(_SCRAM, _binary_ask, BINARY_RIGHTS, False),
     "node with SCRAM, plain": Door(_NODE, _node_ask, _NODE_RIGHTS, False),
+    "MQTT, plain": Door(_mqtt_log_in, _mqtt_ask, MQTT_RIGHTS),
+    "MQTT, TLS": Door(_mqtt_log_in, _mqtt_ask, MQTT_RIGHTS, False, TLS),
+    "MQTT, mTLS": Door(_mqtt_certificate, _mqtt_ask, MQTT_RIGHTS, False, MTLS),
     "line, TLS": Door(_line_log_in, _line_ask, local=False, security=TLS),
     "binary with a token, TLS": Door(_BEARER, _binary_ask, BINARY_RIGHTS, False, TLS),
     "binary with SCRAM, TLS": Door(_SCRAM, _binary_ask, BINARY_RIGHTS, False, TLS),

@@ -251,7 +251,7 @@ def test_random_lives_against_a_plain_model() -> None:
 
 def test_the_wheel_brings_up_whom_it_should_when_it_should() -> None:
     room = Room()
-    wheel = TimerWheel(1.0, 8, 0.0)
+    wheel: TimerWheel[Peer] = TimerWheel(1.0, 8, 0.0)
     first, second, far = Peer(room), Peer(room), Peer(room)
     wheel.place(first, 1.5)
     wheel.place(second, 3.0)
@@ -268,7 +268,7 @@ def test_the_wheel_brings_up_whom_it_should_when_it_should() -> None:
 
 def test_a_peer_placed_twice_stands_once() -> None:
     room = Room()
-    wheel = TimerWheel(1.0, 8, 0.0)
+    wheel: TimerWheel[Peer] = TimerWheel(1.0, 8, 0.0)
     peer = Peer(room)
     wheel.place(peer, 2.0)
     wheel.place(peer, 4.0)

@@ -298,7 +298,7 @@ def test_a_reset_closes_at_once(tmp_path: Path) -> None:
 
 
 def test_other_protocols_get_one_refusal(tmp_path: Path) -> None:
-    with world(tmp_path) as node:
+    with world(tmp_path, mqtt=False) as node:
         for first in (b"\x10", b"\x16", b"\x00"):
             peer = node.connect()
             peer.send_raw(first + b"x" * 70_000)

@@ -1,0 +1,577 @@
+"""A connection that speaks MQTT: its codec, its acknowledgements in order, its window, its subscriptions.
+
+A run of PUBLISH in one read is one publication for each stream. What a connection asks for beyond that is done by
+`broker.connection.mqtt.opening` and `broker.connection.mqtt.subscribing`. A session ends with its connection.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace.broker.access.identity import Identity
+from tailrace.broker.connection.base import Pause
+from tailrace.broker.connection.client import ClientConnection
+from tailrace.broker.connection.mqtt import opening
+from tailrace.broker.connection.mqtt.publishing import ALIASES_MAX, RECEIVE_MAXIMUM, UNRELEASED_MAX, PublishRow
+from tailrace.broker.connection.mqtt.window import SendWindow
+from tailrace.broker.connection.transport import AnySocket
+from tailrace.broker.consumers.edge.session import ConsumerSession
+from tailrace.broker.delivery.cursor import Cursor
+from tailrace.broker.delivery.publish_chunks import PublishChunk
+from tailrace.broker.routing.batch import Pending, RunPublication
+from tailrace.broker.services import Services
+from tailrace.protocol.errors import Code
+from tailrace.protocol.mqtt import packets as p
+from tailrace.protocol.mqtt.codec import MqttCodec
+from tailrace.protocol.mqtt.metadata import PLAIN_QOS, pack_metadata
+from tailrace.protocol.mqtt.properties import PacketType, PropertyId
+from tailrace.protocol.mqtt.publishes import PublishForm, with_ids
+from tailrace.protocol.mqtt.reasons import FAILURE, PacketError, Reason, protocol_error, reason_of
+from tailrace.protocol.mqtt.responses import PINGRESP, pack_ack, pack_connack, pack_disconnect, reason_string
+from tailrace.shard.frame import MAX_METADATA_BYTES, pack_frame
+
+if TYPE_CHECKING:
+    from tailrace.broker.connection.mqtt.services import MqttServices
+    from tailrace.broker.connection.mqtt.subscribing import TopicSubscription
+
+PACKET_OVERHEAD_BYTES: Final = 128 << 10
+"""Of a PUBLISH beyond its payload: topic and properties."""
+WINDOW_MAX: Final = 1_000
+"""Messages with QoS 1 or 2 that a client has been sent and has not acknowledged."""
+PEEKED_BYTES: Final = 16
+"""Of a CONNECT, up to its protocol level."""
+
+
+class MqttClient(ClientConnection):
+    """`claimed_ns`: see `SessionHolder`. `half_id`: the first identifier of the chunk that is half out; `rendered_us`:
+    the time that it was made for. `unreleased`: QoS 2 messages of the client that it has not released.
+    """
+
+    protocol = "mqtt"
+
+    __slots__ = (
+        "_going_on",
+        "aliases",
+        "answers",
+        "backlog",
+        "claimed_ns",
+        "client_id",
+        "codec",
+        "end_reason",
+        "forms",
+        "greeted",
+        "half_id",
+        "keep_alive_s",
+        "last_key",
+        "mark",
+        "mqtt",
+        "packet_bytes_max",
+        "rendered_us",
+        "subscriptions",
+        "under_way",
+        "unreleased",
+        "will",
+        "window",
+    )
+
+    def __init__(self, services: Services, mqtt: MqttServices, sock: AnySocket, peer: str, identity: Identity) -> None:
+        super().__init__(services, sock, peer, identity)
+        self.mqtt = mqtt
+        self.delivery = mqtt.chunks
+        self.traffic = services.metrics.mqtt
+        self.codec = MqttCodec(services.settings.max_message_bytes + PACKET_OVERHEAD_BYTES)
+        self.answers: deque[Pending] = deque()  # acknowledgements; the first is not known yet
+        self.backlog: deque[p.Packet | PacketError] = deque()  # the rest of a read, behind something that waits
+        self._going_on = False
+        self.client_id = b""
+        self.claimed_ns = 0
+        self.mark = b""  # of this session, in its messages while it has a subscription with No Local
+        self.greeted = False  # CONNACK has accepted it
+        self.keep_alive_s = 0
+        self.packet_bytes_max = 0
+        self.will: p.WillMessage | None = None
+        self.end_reason: Reason | None = None
+        self.aliases: dict[int, bytes] = {}
+        self.unreleased: set[int] = set()
+        self.under_way = 0  # QoS 1 messages of the client that are not acknowledged
+        self.window = SendWindow(WINDOW_MAX)
+        self.half_id = self.rendered_us = self.last_key = 0
+        self.forms: dict[int, PublishForm] = {}  # by cursor key
+        self.subscriptions: dict[bytes, TopicSubscription] = {}  # by filter
+
+    @property
+    def version(self) -> int:
+        return self.codec.version
+
+    @property
+    def user(self) -> str:
+        return self.identity.user
+
+    @property
+    def must_log_in(self) -> bool:
+        return not self.greeted
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def take(self, count: int) -> None:
+        """Runs of PUBLISH are taken together; any other packet after those before it."""
+        run: list[p.PublishPacket] = []
+        packets = iter(self.codec.feed(self.services.receive_view[:count]))
+        for packet in packets:
+            if type(packet) is p.PublishPacket and self.greeted:
+                run.append(packet)
+                continue
+            if run:
+                self._publish_run(run)
+                run = []
+            if not (self.closed or self.lingering_since_s):
+                self._execute(packet)
+            if self.closed or self.lingering_since_s:
+                return
+            if self.held_up:
+                self.backlog.extend(packets)
+                return
+        if run:
+            self._publish_run(run)
+        if not (self.closed or self.lingering_since_s):
+            self.read_more(count, int(bool(run)))
+
+    def _execute(self, packet: p.Packet | PacketError) -> None:
+        """Anything but a run of PUBLISH."""
+        if self.held_up:
+            self.backlog.append(packet)
+            return
+        if type(packet) not in _CHEAP:
+            self.services.router.flush()  # a subscription begins behind the messages published before it
+            self.read_less()
+        if isinstance(packet, PacketError):
+            self.malformed(packet)
+        elif type(packet) is p.PublishPacket:
+            self._publish_run([packet])
+        else:
+            _HANDLERS[type(packet)](self, packet)
+
+    def go_on(self) -> None:
+        """What waited is done: go on with the rest of the read, up to the next packet that has to wait."""
+        self.held_up -= 1
+        if self._going_on:  # the packet that has ended was begun in the loop below, which continues
+            return
+        self._going_on = True
+        while self.backlog and not self.held_up and not (self.closed or self.lingering_since_s):
+            self._execute(self.backlog.popleft())
+        self._going_on = False
+        if not self.held_up and not self.closed:
+            self.resume(Pause.WORK)
+            self.services.note_answered(self)
+
+    @property
+    def pending_bytes(self) -> int:
+        return self.codec.pending_bytes
+
+    def end_of_input(self) -> None:
+        self.finish()
+
+    def forget_input(self) -> None:
+        self.codec.stop()
+        self.backlog.clear()
+
+    def has_unread(self) -> bool:
+        return bool(self.backlog) or super().has_unread()
+
+    @property
+    def consumers(self) -> ConsumerSession:
+        raise NotImplementedError("no packet of MQTT asks for a durable consumer")
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def malformed(self, error: PacketError) -> None:
+        """End for a packet that is not as it must be."""
+        version = error.version
+        if isinstance(error, p.VersionUnknown):
+            version = p.MQTT_5 if error.level > p.MQTT_5 else p.MQTT_3_1_1
+        if version:
+            self._refuse_connection(version, opening.refusal_of(error.reason, error.code), error.text)
+            self.end_reason = Reason.SUCCESS  # it has its answer
+        self.end_for(error.reason, error.code, error.text)
+
+    def end_for(self, reason: Reason, code: Code, text: str) -> None:
+        """End, with this reason for a peer that speaks MQTT 5."""
+        if self.end_reason is None:
+            self.end_reason = reason
+        self.end_with(code, text)
+
+    def tell(self, code: Code, text: str, *, fatal: bool = False) -> None:
+        """MQTT has no errors that do not end a connection, and MQTT 3.1.1 only those of CONNACK."""
+        if not fatal or self.end_reason is Reason.SUCCESS:
+            return
+        reason = self._reason_for(code)
+        if code is Code.CLOSING and self.end_reason is None:
+            self.will = None  # the standard lets a server that stops keep it back, and a worker has no place for it
+        if self.greeted:
+            text = text if self.packet_bytes_max > len(text) + 64 else ""
+            self._answer_in_order(pack_disconnect(self.version, reason, text))  # the last packet of all
+        else:
+            self._refuse_connection(self.version or self._peeked_version(), opening.refusal_of(reason, code), text)
+
+    def _reason_for(self, code: Code) -> Reason:
+        reason = self.end_reason
+        if reason is None:
+            return reason_of(code)
+        is_login = reason is Reason.BAD_USER_OR_PASSWORD
+        return reason_of(code) if is_login and code is not Code.DENIED else reason
+
+    def _refuse_connection(self, version: int, reason: Reason, text: str) -> None:
+        """Nothing is sent to a peer whose version is not known."""
+        if version in (p.MQTT_3_1_1, p.MQTT_5):
+            self.say(pack_connack(version, reason, reason_string(text)))
+
+    def _peeked_version(self) -> int:
+        """The version of a CONNECT that waits in the socket, for a refusal before it is read."""
+        if self.tls is not None:
+            return 0
+        try:
+            data = self.sock.recv(PEEKED_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except OSError:
+            return 0
+        _name, found, rest = data.partition(b"\0\4MQTT")
+        return rest[0] if found and rest else 0
+
+    def taken_over(self) -> None:
+        self.end_for(Reason.SESSION_TAKEN_OVER, Code.CLOSING, "another connection has come with this client identifier")
+
+    def drop_silent(self) -> None:
+        text = f"nothing came for one and a half times the keep alive of {self.keep_alive_s} s"
+        self.end_for(Reason.KEEP_ALIVE_TIMEOUT, Code.TIMEOUT, text)
+
+    def disconnect(self, packet: p.DisconnectPacket) -> None:
+        """The client ends its session; its will is only published if it asks for that."""
+        if packet.properties.get(PropertyId.SESSION_EXPIRY):
+            self.malformed(protocol_error("a session that ends with its connection cannot be given a longer time"))
+            return
+        if packet.reason != Reason.DISCONNECT_WITH_WILL:
+            self.will = None
+        self.finish()
+
+    def finish(self) -> None:
+        if not (self.lingering_since_s or self.closed):
+            self._publish_will()
+        super().finish()
+
+    def close(self, reason: str) -> None:
+        if not self.closed:
+            self._publish_will()
+        super().close(reason)
+
+    def _publish_will(self) -> None:
+        """The session ends now, so the will's delay is over too."""
+        will, self.will = self.will, None
+        if will is None or not self.greeted:
+            return
+        packet = p.PublishPacket(will.topic, will.payload, will.qos, False, False, 0, will.properties)
+        self._stage(PublishRow(self), [packet], answers=False)
+
+    def _release(self) -> None:
+        super()._release()
+        self.mqtt.keep_alives.discard(self)
+        self.mqtt.sessions.release(self)
+        self.mqtt.wildcards.release(self)
+
+    # --- acknowledgements -------------------------------------------------------------------------------------------
+
+    def say(self, data: bytes) -> None:
+        if self.lingering_since_s:  # nothing follows DISCONNECT
+            return
+        self.services.answered_bytes += len(data)
+        self.out += data
+        self.services.note_answered(self)
+
+    @property
+    def awaited(self) -> int:
+        return len(self.answers) + self.held_up + len(self.backlog)
+
+    def answers_ready(self) -> None:
+        """Some acknowledgements are known: those in front go out."""
+        row = self.answers
+        while row and (text := row[0].text) is not None:
+            pending = row.popleft()
+            self.out += text
+            if pending.after is not None:
+                pending.after()
+        self.services.note_answered(self)
+
+    def _answer_in_order(self, data: bytes) -> None:
+        """An acknowledgement behind those that are not known yet."""
+        if not self.answers:
+            self.say(data)
+            return
+        settled = Pending(self.answers_ready)
+        settled.text = data
+        self.answers.append(settled)
+
+    # --- publishing -------------------------------------------------------------------------------------------------
+
+    def _publish_run(self, run: list[p.PublishPacket]) -> None:
+        if self.held_up:
+            self.backlog.extend(run)
+            return
+        row = PublishRow(self)
+        self.answers.append(row.pending)
+        try:
+            self._stage(row, run, answers=True)
+        except PacketError as error:
+            self.malformed(error)
+        self.note_awaited()
+
+    def _stage(self, row: PublishRow, run: list[p.PublishPacket], *, answers: bool) -> None:
+        """Give the messages to the router, by stream. Raises PacketError behind those before the faulty one."""
+        groups: dict[bytes, int] = {}
+        frames: list[list[bytes]] = []
+        try:
+            for packet in run:
+                self._stage_one(row, packet, groups, frames, answers=answers)
+        finally:
+            self._publish_groups(row, groups, frames)
+
+    def _publish_groups(self, row: PublishRow, groups: dict[bytes, int], frames: list[list[bytes]]) -> None:
+        router = self.services.router
+        for name, key in groups.items():
+            row.add(name, len(frames[key]), b"")
+        row.begin(len(frames))
+        for key, group in enumerate(frames):
+            router.publish_group(self, row, key, bytearray(b"").join(group), False)
+
+    def _stage_one(
+        self,
+        row: PublishRow,
+        packet: p.PublishPacket,
+        groups: dict[bytes, int],
+        frames: list[list[bytes]],
+        *,
+        answers: bool,
+    ) -> None:
+        topic, payload, qos, retain, _dup, packet_id, properties = packet
+        if retain and self.version == p.MQTT_5:
+            raise PacketError(Reason.RETAIN_NOT_SUPPORTED, "no messages are retained, as CONNACK said")
+        if properties or not topic:
+            topic = self._topic_of(packet)
+        if qos and answers and self._is_repeated(packet):
+            row.add_answer(qos, packet_id, -1)
+            return
+        placed, metadata, refusal = self.mqtt.destination_of(topic)
+        if refusal is None and not self.is_free:
+            denied = self.publish_refusal(placed)
+            refusal = None if denied is None else (denied.code, denied.text)
+        stream, kept = placed
+        if refusal is None and (properties or qos != PLAIN_QOS or self.mark):
+            metadata = pack_metadata(kept, qos, properties, self.mark)
+        if refusal is None and self._is_too_large(metadata, payload):
+            refusal = Code.SIZE, "the message is larger than max_message_bytes"
+        if refusal is not None:
+            self.services.metrics.refused.add(refusal[0])
+            if qos and answers:
+                row.add_answer(qos, packet_id, -1, _refusal_reason(refusal[0]))
+            return
+        key = groups.get(stream, -1)
+        if key < 0:
+            key = groups[stream] = len(frames)
+            frames.append([])
+        frames[key].append(pack_frame(payload, metadata=metadata))
+        if qos and answers:
+            row.add_answer(qos, packet_id, key)
+
+    def _is_too_large(self, metadata: bytes, payload: bytes) -> bool:
+        nbytes = len(metadata) + len(payload)
+        return nbytes > self.services.settings.max_message_bytes or len(metadata) > MAX_METADATA_BYTES
+
+    def _topic_of(self, packet: p.PublishPacket) -> bytes:
+        """The topic that the packet has or its alias stands for. Raises PacketError."""
+        alias = packet.properties.get(PropertyId.TOPIC_ALIAS)
+        if alias is None:
+            return packet.topic
+        if not 0 < alias <= ALIASES_MAX:
+            raise PacketError(Reason.TOPIC_ALIAS_INVALID, f"the topic alias {alias} is not one of 1 to {ALIASES_MAX}")
+        if packet.topic:
+            self.aliases[alias] = packet.topic
+        elif alias not in self.aliases:
+            raise protocol_error(f"the topic alias {alias} stands for no topic")
+        return self.aliases[alias]
+
+    def _is_repeated(self, packet: p.PublishPacket) -> bool:
+        """Whether a QoS 2 message has come before. Raises PacketError if too many messages are under way."""
+        if packet.qos == 2 and packet.packet_id in self.unreleased:
+            return True
+        if self.version == p.MQTT_5:
+            if self.under_way + len(self.unreleased) >= RECEIVE_MAXIMUM:
+                text = f"more than the Receive Maximum of {RECEIVE_MAXIMUM} messages are not acknowledged"
+                raise PacketError(Reason.RECEIVE_MAXIMUM_EXCEEDED, text)
+        elif len(self.unreleased) >= UNRELEASED_MAX:
+            raise protocol_error(f"more than {UNRELEASED_MAX} messages with QoS 2 are not released")
+        if packet.qos == 2:
+            self.unreleased.add(packet.packet_id)
+        return False
+
+    def group_done(self, run: RunPublication, key: int, first_seq: int, subscribers: int) -> None:
+        """The messages of a run to one stream are in its log."""
+        assert isinstance(run, PublishRow)
+        run.settle_group(key, None)
+
+    def group_refused(self, run: RunPublication, key: int, code: Code, text: str, first_seq: int | None) -> None:
+        assert isinstance(run, PublishRow)
+        self.services.metrics.refused.add(code, run.counts[key])
+        run.settle_group(key, (code, text))
+
+    def release(self, packet: p.AckPacket) -> None:
+        """PUBREL."""
+        known = packet.packet_id in self.unreleased
+        self.unreleased.discard(packet.packet_id)
+        reason = Reason.SUCCESS if known else Reason.PACKET_ID_NOT_FOUND
+        self._answer_in_order(pack_ack(PacketType.PUBCOMP, self.version, packet.packet_id, reason))
+
+    # --- messages to the client -------------------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        return self.window.room
+
+    def form_of(self, cursor: Cursor) -> PublishForm:
+        return self.forms[cursor.key]
+
+    def packets(self, cursor: Cursor, chunk: PublishChunk) -> bytes | bytearray:
+        """A chunk with this client's packet identifiers."""
+        if not chunk.id_count:
+            return chunk.rendering.data
+        return with_ids(chunk.rendering, chunk.id_count, self.half_id if cursor.skip else self.window.next_id)
+
+    def send_chunk(self, cursor: Cursor, chunk: PublishChunk) -> int:
+        """Send the packets from `cursor.skip` on; how many bytes the socket took."""
+        data, skip = self.packets(cursor, chunk), cursor.skip
+        try:
+            sent = self.sock.send(memoryview(data)[skip:] if skip else data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.close("reset")
+            return 0
+        if skip + sent < chunk.nbytes or (self.tls is not None and self.tls.unsent_bytes):
+            self.block()
+        if sent:
+            self.progress_s = self.services.now_s
+            if not skip:
+                self._note_sent(chunk)
+        return sent
+
+    def _note_sent(self, chunk: PublishChunk) -> None:
+        """A chunk has begun to go out: all of its messages are under way."""
+        self.half_id, self.rendered_us = self.window.next_id, chunk.rendered_us
+        if chunk.id_count:
+            self.window.add(chunk.id_count)
+            if not self.window.room:
+                for cursor in self.awaiting_cursors():
+                    cursor.credit_bytes = 0
+
+    def awaiting_cursors(self) -> list[Cursor]:
+        """Those whose messages the client acknowledges."""
+        return [cursor for key, cursor in self.cursors.items() if self.forms[key].qos]
+
+    def acknowledge(self, packet: p.AckPacket) -> None:
+        """PUBACK or PUBCOMP, or a PUBREC that refuses a message."""
+        was_full = not self.window.room
+        self.window.acknowledge(packet.packet_id)
+        if was_full and self.window.room:
+            for cursor in self.awaiting_cursors():
+                self.services.fanout.grant(cursor, 1 - (cursor.credit_bytes or 0))
+
+    def received_qos_2(self, packet: p.AckPacket) -> None:
+        """PUBREC."""
+        if packet.reason >= FAILURE:
+            self.acknowledge(packet)
+            return
+        known = self.window.holds(packet.packet_id)
+        reason = Reason.SUCCESS if known else Reason.PACKET_ID_NOT_FOUND
+        self.say(pack_ack(PacketType.PUBREL, self.version, packet.packet_id, reason))
+
+    def ping(self, _packet: p.PingPacket) -> None:
+        self.say(PINGRESP)
+
+    def authenticate(self, _packet: p.AuthPacket) -> None:
+        self.malformed(protocol_error("AUTH without an authentication method in CONNECT"))
+
+    # --- subscriptions ----------------------------------------------------------------------------------------------
+
+    def subscribe(self, packet: p.SubscribePacket) -> None:
+        self.mqtt.subscribing.subscribe(self, packet)
+
+    def unsubscribe(self, packet: p.UnsubscribePacket) -> None:
+        self.mqtt.subscribing.unsubscribe(self, packet)
+
+    def join_streams(self, topic_filter: bytes, names: list[bytes]) -> None:
+        self.mqtt.subscribing.join_later(self, self.subscriptions[topic_filter], names)
+
+    @property
+    def is_reading(self) -> bool:
+        return bool(self.cursors or self.subscriptions)
+
+    def tell_trimmed(self, cursor: Cursor, first_seq: int) -> None:
+        """MQTT has no word for it: the messages are missing."""
+        self.services.metrics.refused.add(Code.TRIMMED)
+
+    def tell_ended(self, cursor: Cursor, code: Code | None, text: str) -> None:
+        self.mqtt.subscribing.ended(self, cursor, code, text)
+
+    def _end_subscriptions(self) -> None:
+        super()._end_subscriptions()
+        self.subscriptions.clear()
+
+    def chunk_ended(self) -> None:
+        super().chunk_ended()
+        for key in [key for key in self.forms if key not in self.cursors]:
+            del self.forms[key]
+
+    # --- moving -----------------------------------------------------------------------------------------------------
+
+    def export_state(self) -> dict[str, Any]:
+        return opening.export_state(self)
+
+    def restore_state(self, state: dict[str, Any]) -> None:
+        opening.restore_state(self, state)
+
+    def take_over(self, *, eof: bool) -> None:
+        super().take_over(eof=eof)
+        if self.greeted and not self.closed:
+            self.mqtt.keep_alives.add(self)
+            self.mqtt.sessions.adopt(self)
+            self.mqtt.wildcards.look_at(self)
+
+    def lose(self, key: Any, name: bytes, next_seq: int, why: str) -> None:
+        self.end_with(Code.UNAVAILABLE, f"{name.decode()}: {why}")
+
+
+def _refusal_reason(code: Code) -> Reason:
+    """In PUBACK or PUBREC, which have no reason for a message that is too large."""
+    return Reason.QUOTA_EXCEEDED if code is Code.SIZE else reason_of(code)
+
+
+def _ack(client: MqttClient, packet: p.AckPacket) -> None:
+    _ACKS[packet.type](client, packet)
+
+
+_ACKS: Final[Mapping[PacketType, Callable[[MqttClient, p.AckPacket], None]]] = {
+    PacketType.PUBACK: MqttClient.acknowledge,
+    PacketType.PUBCOMP: MqttClient.acknowledge,
+    PacketType.PUBREC: MqttClient.received_qos_2,
+    PacketType.PUBREL: MqttClient.release,
+}
+_CHEAP: Final = frozenset({p.AckPacket, p.PingPacket, p.PublishPacket})
+"""Packets that change nothing for the reads after them."""
+_HANDLERS: Final[Mapping[type, Callable[[MqttClient, Any], None]]] = {
+    p.ConnectPacket: opening.connect,
+    p.AckPacket: _ack,
+    p.SubscribePacket: MqttClient.subscribe,
+    p.UnsubscribePacket: MqttClient.unsubscribe,
+    p.PingPacket: MqttClient.ping,
+    p.DisconnectPacket: MqttClient.disconnect,
+    p.AuthPacket: MqttClient.authenticate,
+}

@@ -1,0 +1,203 @@
+"""The beginning of an MQTT connection: CONNECT, the login, the claim of the client identifier, CONNACK; and its state
+when it moves to another worker.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace.broker.connection.login import NO_LOGIN_TEXT
+from tailrace.broker.connection.mqtt.publishing import ALIASES_MAX, RECEIVE_MAXIMUM
+from tailrace.broker.connection.mqtt.sessions import FREE, OTHERS
+from tailrace.protocol.errors import Code
+from tailrace.protocol.mqtt.packets import MQTT_5, ConnectPacket, WillMessage
+from tailrace.protocol.mqtt.properties import PropertyId
+from tailrace.protocol.mqtt.publishes import NO_LIMIT, PublishForm
+from tailrace.protocol.mqtt.reasons import Reason
+from tailrace.protocol.mqtt.responses import pack_connack
+
+if TYPE_CHECKING:
+    from tailrace.broker.connection.mqtt.client import MqttClient
+
+CLIENT_ID_BYTES_MAX: Final = 1_024
+ASSIGNED_PREFIX: Final = b"tailrace-"
+ASSIGNED_BYTES: Final = 10
+"""Of the random part of an assigned client identifier."""
+
+_IN_CONNACK: Final = frozenset(
+    {
+        Reason.UNSPECIFIED,
+        Reason.MALFORMED_PACKET,
+        Reason.PROTOCOL_ERROR,
+        Reason.IMPLEMENTATION_SPECIFIC,
+        Reason.UNSUPPORTED_VERSION,
+        Reason.CLIENT_ID_NOT_VALID,
+        Reason.BAD_USER_OR_PASSWORD,
+        Reason.NOT_AUTHORIZED,
+        Reason.SERVER_UNAVAILABLE,
+        Reason.SERVER_BUSY,
+        Reason.BAD_AUTHENTICATION_METHOD,
+        Reason.TOPIC_NAME_INVALID,
+        Reason.PACKET_TOO_LARGE,
+        Reason.QUOTA_EXCEEDED,
+        Reason.PAYLOAD_FORMAT_INVALID,
+        Reason.RETAIN_NOT_SUPPORTED,
+        Reason.QOS_NOT_SUPPORTED,
+        Reason.CONNECTION_RATE_EXCEEDED,
+    }
+)
+"""Table 3-1 of MQTT 5."""
+_UNAVAILABLE: Final = frozenset({Code.CLOSING, Code.TIMEOUT, Code.OVERLOADED})
+
+
+def refusal_of(reason: Reason, code: Code) -> Reason:
+    """The reason in a CONNACK for a connection that is refused with this reason, or error."""
+    if code in _UNAVAILABLE and reason is not Reason.QUOTA_EXCEEDED:
+        return Reason.SERVER_UNAVAILABLE
+    return reason if reason in _IN_CONNACK else Reason.UNSPECIFIED
+
+
+def connect(client: MqttClient, packet: ConnectPacket) -> None:
+    """The first packet. It is answered once the login is checked and no other worker has the client identifier."""
+    refusal = _refusal(client, packet)
+    if refusal is not None:
+        client.end_for(*refusal)
+    else:
+        _log_in(client, packet)
+
+
+def _refusal(client: MqttClient, packet: ConnectPacket) -> tuple[Reason, Code, str] | None:
+    """Why no client can have this connection."""
+    if PropertyId.AUTHENTICATION_METHOD in packet.properties:
+        text = "no authentication method is offered; send a user name and a password"
+        return Reason.BAD_AUTHENTICATION_METHOD, Code.UNSUPPORTED, text
+    if len(packet.client_id) > CLIENT_ID_BYTES_MAX:
+        text = f"a client identifier has at most {CLIENT_ID_BYTES_MAX} bytes"
+        return Reason.CLIENT_ID_NOT_VALID, Code.NAME, text
+    if not (packet.client_id or packet.clean or packet.version == MQTT_5):
+        text = "without a client identifier a session must be clean"
+        return Reason.CLIENT_ID_NOT_VALID, Code.NAME, text
+    if packet.will is not None and packet.version == MQTT_5 and packet.will.retain:
+        return Reason.RETAIN_NOT_SUPPORTED, Code.UNSUPPORTED, "no messages are retained"
+    return None
+
+
+def _log_in(client: MqttClient, packet: ConnectPacket) -> None:
+    access = client.services.access
+    if packet.user is not None and access.has_users:
+        client.end_reason = Reason.BAD_USER_OR_PASSWORD  # of a login that fails
+        user, secret = packet.user.decode(), (packet.password or b"").decode("utf-8", "replace")
+        client.mqtt.logins.with_secret(client, user, secret, lambda: _admit(client, packet))
+        return
+    if not access.has_users:
+        token = None if packet.password is None else packet.password.decode("utf-8", "replace")
+        client.become_user(access.greeted(client.identity, token))
+    if access.admits(client.identity):
+        _admit(client, packet)
+    else:
+        client.end_for(Reason.NOT_AUTHORIZED, Code.DENIED, NO_LOGIN_TEXT)
+
+
+def _admit(client: MqttClient, packet: ConnectPacket) -> None:
+    """It is known who the client is: check its will, and take its identifier."""
+    client.end_reason = None
+    will = packet.will
+    refusal = None if will is None else _will_refusal(client, will)
+    if refusal is not None:
+        client.end_for(*refusal)
+        return
+    client.claimed_ns = time.monotonic_ns()
+    client.client_id = packet.client_id or ASSIGNED_PREFIX + secrets.token_hex(ASSIGNED_BYTES).encode()
+
+    def claimed(answer: str) -> None:
+        if not (client.closed or client.lingering_since_s):
+            if answer == FREE:
+                _greet(client, packet)
+            else:
+                reason = Reason.CLIENT_ID_NOT_VALID if answer == OTHERS else Reason.SERVER_BUSY
+                client.end_for(reason, Code.DENIED, "this client identifier belongs to another connection")
+        client.go_on()
+
+    client.hold_up()
+    client.mqtt.sessions.claim(client, claimed)
+
+
+def _will_refusal(client: MqttClient, will: WillMessage) -> tuple[Reason, Code, str] | None:
+    if not will.topic or b"+" in will.topic or b"#" in will.topic:
+        return Reason.TOPIC_NAME_INVALID, Code.TOPIC, "the topic of the will is empty or has a wildcard"
+    destination = client.mqtt.destination_of(will.topic)
+    if destination.refusal is not None:
+        return Reason.TOPIC_NAME_INVALID, *destination.refusal
+    denied = client.publish_refusal(destination.placed)
+    return None if denied is None else (Reason.NOT_AUTHORIZED, denied.code, denied.text)
+
+
+def _greet(client: MqttClient, packet: ConnectPacket) -> None:
+    """Accept it: CONNACK."""
+    properties = packet.properties
+    client.greeted = True
+    client.will = packet.will
+    client.keep_alive_s = packet.keep_alive_s
+    client.window.size = min(client.window.size, properties.get(PropertyId.RECEIVE_MAXIMUM, client.window.size))
+    client.packet_bytes_max = properties.get(PropertyId.MAXIMUM_PACKET_SIZE, NO_LIMIT)
+    client.services.deadlines.login.stop(client)
+    client.mqtt.keep_alives.add(client)
+    client.say(pack_connack(client.version, Reason.SUCCESS, _offers(client, packet)))
+
+
+def _offers(client: MqttClient, packet: ConnectPacket) -> list[tuple[PropertyId, Any]]:
+    """The properties of a CONNACK: what MQTT 5 assumes and is not so here."""
+    offers: list[tuple[PropertyId, Any]] = [
+        (PropertyId.RECEIVE_MAXIMUM, RECEIVE_MAXIMUM),
+        (PropertyId.RETAIN_AVAILABLE, 0),
+        (PropertyId.MAXIMUM_PACKET_SIZE, client.codec.packet_bytes_max),
+        (PropertyId.TOPIC_ALIAS_MAXIMUM, ALIASES_MAX),
+        (PropertyId.SHARED_AVAILABLE, 0),
+    ]
+    if packet.properties.get(PropertyId.SESSION_EXPIRY):
+        offers.append((PropertyId.SESSION_EXPIRY, 0))
+    if not packet.client_id:
+        offers.append((PropertyId.ASSIGNED_CLIENT_ID, client.client_id))
+    return offers
+
+
+# --- moving to another worker -----------------------------------------------------------------------------------------
+
+
+def export_state(client: MqttClient) -> dict[str, Any]:
+    will = client.will
+    return {
+        "codec": client.codec.export_state(),
+        "client_id": client.client_id,
+        "claimed_ns": client.claimed_ns,
+        "mark": client.mark,
+        "greeted": client.greeted,
+        "keep_alive_s": client.keep_alive_s,
+        "packet_bytes_max": client.packet_bytes_max,
+        "will": None if will is None else [*will[:4], [[int(key), value] for key, value in will.properties.items()]],
+        "aliases": list(client.aliases.items()),
+        "unreleased": list(client.unreleased),
+        "window": client.window.export_state(),
+        "half": [client.half_id, client.rendered_us, client.last_key],
+        "forms": [[key, list(form)] for key, form in client.forms.items()],
+        "subscriptions": [each.export_state() for each in client.subscriptions.values()],
+    }
+
+
+def restore_state(client: MqttClient, state: dict[str, Any]) -> None:
+    client.codec.restore_state(state["codec"])
+    client.client_id, client.claimed_ns = state["client_id"], state["claimed_ns"]
+    client.mark, client.greeted = state["mark"], state["greeted"]
+    client.keep_alive_s, client.packet_bytes_max = state["keep_alive_s"], state["packet_bytes_max"]
+    if state["will"] is not None:
+        topic, payload, qos, retain, properties = state["will"]
+        kept = {PropertyId(key): value for key, value in properties}
+        client.will = WillMessage(topic, payload, qos, retain, kept)
+    client.aliases = dict(state["aliases"])
+    client.unreleased = set(state["unreleased"])
+    client.window.restore_state(state["window"])
+    client.half_id, client.rendered_us, client.last_key = state["half"]
+    client.forms = {key: PublishForm(*form) for key, form in state["forms"]}
+    client.mqtt.subscribing.restore(client, state["subscriptions"])

@@ -1,0 +1,125 @@
+"""The messages of one read of an MQTT connection: their streams, and the acknowledgements in their order."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, Protocol
+
+from tailrace.broker.routing.batch import Pending, RunPublication, RunPublisher
+from tailrace.broker.topics.rules import Placed, TopicRules
+from tailrace.protocol.errors import Code
+from tailrace.protocol.mqtt.metadata import PLAIN_QOS, pack_metadata
+from tailrace.protocol.mqtt.packets import MQTT_5
+from tailrace.protocol.mqtt.properties import PacketType
+from tailrace.protocol.mqtt.reasons import FAILURE, Reason, reason_of
+from tailrace.protocol.mqtt.responses import pack_ack
+from tailrace.protocol.topics import topic_fault
+from tailrace.shard.names import base_of, is_reserved
+
+RECEIVE_MAXIMUM: Final = 100
+"""Messages with QoS 1 or 2 of a client that it may have under way; MQTT 5 clients are held to it."""
+UNRELEASED_MAX: Final = 4_096
+"""Messages with QoS 2 that a client of MQTT 3.1.1 may leave without PUBREL."""
+ALIASES_MAX: Final = 32
+"""Topic aliases of a client."""
+NOWHERE: Final = Placed(b"", b"")
+RESERVED_TEXT: Final = "topics that begin with $ belong to the broker"
+REFUSED_TEXT: Final = "a message was refused, which MQTT 3.1.1 has no other answer for"
+ACKS: Final = {1: PacketType.PUBACK, 2: PacketType.PUBREC}
+"""By QoS, the answer to a PUBLISH."""
+
+
+class Destination(NamedTuple):
+    """Where the messages of a topic lie. `metadata`: of one with QoS 1 and without properties; `refusal`: None, or why
+    the topic takes no message.
+    """
+
+    placed: Placed
+    metadata: bytes
+    refusal: tuple[Code, str] | None
+
+
+def destination_of(rules: TopicRules, topic: bytes) -> Destination:
+    """The place of a topic, which is UTF-8 without wildcards."""
+    fault = topic_fault(topic)
+    if fault:
+        return Destination(NOWHERE, b"", (Code.TOPIC, fault))
+    if is_reserved(topic) or base_of(topic) != topic:
+        return Destination(NOWHERE, b"", (Code.RESERVED, RESERVED_TEXT))
+    placed = rules.place(topic)
+    return Destination(placed, pack_metadata(placed.topic, PLAIN_QOS), None)
+
+
+class _Answer(NamedTuple):
+    """One acknowledgement. `group`: of the run, whose outcome it gives; -1 if `reason` is known already."""
+
+    qos: int
+    packet_id: int
+    group: int
+    reason: Reason
+
+
+class MqttPublisher(RunPublisher, Protocol):
+    """What a row needs of its client. `unreleased`: its QoS 2 messages that it has not released; `under_way`: its QoS 1
+    messages that are not acknowledged.
+    """
+
+    unreleased: set[int]
+    under_way: int
+
+    @property
+    def version(self) -> int: ...
+
+    def answers_ready(self) -> None: ...
+
+    def end_with(self, code: Code, text: str, *, is_logged: bool = False) -> None: ...
+
+
+class PublishRow(RunPublication):
+    """The messages of a read, by stream, and their acknowledgements. `pending`: their place in the client's row."""
+
+    __slots__ = ("_answers", "_publisher", "_refusals", "_waiting", "pending")
+
+    def __init__(self, publisher: MqttPublisher) -> None:
+        super().__init__(publisher, True)
+        self.pending = Pending(publisher.answers_ready)
+        self._publisher = publisher
+        self._answers: list[_Answer] = []
+        self._refusals: dict[int, tuple[Code, str]] = {}
+        self._waiting = 0
+
+    def add_answer(self, qos: int, packet_id: int, group: int, reason: Reason = Reason.SUCCESS) -> None:
+        self._publisher.under_way += qos == 1
+        self._answers.append(_Answer(qos, packet_id, group, reason))
+
+    def begin(self, groups: int) -> None:
+        """All messages are here, and the outcomes of this number of groups are to come."""
+        self._waiting = groups
+        if not groups:
+            self._settle()
+
+    def settle_group(self, key: int, refusal: tuple[Code, str] | None) -> None:
+        if refusal is not None:
+            self._refusals[key] = refusal
+        self._waiting -= 1
+        if not self._waiting:
+            self._settle()
+
+    def _settle(self) -> None:
+        publisher, texts = self._publisher, []
+        version = publisher.version
+        publisher.under_way -= sum(answer.qos == 1 for answer in self._answers)
+        for qos, packet_id, group, known in self._answers:
+            refusal = self._refusals.get(group)
+            reason = known if refusal is None else reason_of(refusal[0])
+            if reason >= FAILURE:
+                if qos == 2:
+                    publisher.unreleased.discard(packet_id)
+                if version != MQTT_5:
+                    self._end_behind(*(refusal or (Code.DENIED, REFUSED_TEXT)))
+                    break
+            texts.append(pack_ack(ACKS[qos], version, packet_id, reason))
+        self.pending.settle(b"".join(texts))
+
+    def _end_behind(self, code: Code, text: str) -> None:
+        """MQTT 3.1.1 can only close; the messages before this one are acknowledged first."""
+        self.pending.after = lambda: self._publisher.end_with(code, text)

@@ -1,0 +1,65 @@
+"""The collaborators of connections that speak MQTT, beyond those of all connections."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Final
+
+from tailrace.broker.connection.login import Logins
+from tailrace.broker.connection.mqtt.keep_alive import KeepAlives
+from tailrace.broker.connection.mqtt.publishing import Destination, destination_of
+from tailrace.broker.connection.mqtt.sessions import MqttSessions
+from tailrace.broker.connection.mqtt.subscribing import TopicSubscriptions
+from tailrace.broker.connection.mqtt.wildcards import Wildcards
+from tailrace.broker.connection.patterns import PatternSubscriptions
+from tailrace.broker.delivery.publish_chunks import PublishChunks
+from tailrace.broker.delivery.subscribe import Subscriptions
+from tailrace.broker.process.timers import now_us
+from tailrace.broker.routing.calls import WorkerCalls
+from tailrace.broker.services import Services
+
+DESTINATIONS_KEPT: Final = 16_384
+"""Topics whose place need not be computed again, of all connections of a worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class MqttServices:
+    """One per worker."""
+
+    chunks: PublishChunks
+    destination_of: Callable[[bytes], Destination]
+    keep_alives: KeepAlives
+    logins: Logins
+    sessions: MqttSessions
+    subscribing: TopicSubscriptions
+    wildcards: Wildcards
+
+    @classmethod
+    def build(
+        cls,
+        services: Services,
+        subscribing: Subscriptions,
+        patterns: PatternSubscriptions,
+        calls: WorkerCalls,
+        logins: Logins,
+        slots: int,
+    ) -> MqttServices:
+        rules = services.topic_rules
+        wildcards = Wildcards(services, patterns, rules)
+        return cls(
+            PublishChunks(services.readers, services.settings.chunk_cache_bytes, now_us, services.fanout.walks.found),
+            lru_cache(DESTINATIONS_KEPT)(partial(destination_of, rules)),
+            KeepAlives(time.monotonic),
+            logins,
+            MqttSessions(calls, slots),
+            TopicSubscriptions(services, subscribing, rules, wildcards),
+            wildcards,
+        )
+
+    def tick(self, now_s: float) -> None:
+        """Several times a second."""
+        self.keep_alives.tick(now_s)
+        self.wildcards.tick()

@@ -1,0 +1,356 @@
+"""SUBSCRIBE and UNSUBSCRIBE: from topic filters to cursors over streams.
+
+Each filter has a cursor for each stream in which it can match, with the filter as that of its topics. The rules of
+topics (`broker.topics.rules`) name those streams; if they cannot, `wildcards` searches for them.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from tailrace.broker.access.rules import Right
+from tailrace.broker.connection.patterns import START
+from tailrace.broker.delivery.cursor import Cursor
+from tailrace.broker.delivery.subscribe import Subscriptions
+from tailrace.broker.services import Services
+from tailrace.broker.streams.refused import Refused
+from tailrace.broker.topics.rules import TopicRules
+from tailrace.broker.topics.trie import TooManyFilters
+from tailrace.protocol.errors import Code
+from tailrace.protocol.mqtt import packets as p
+from tailrace.protocol.mqtt.properties import PropertyId
+from tailrace.protocol.mqtt.publishes import PublishForm
+from tailrace.protocol.mqtt.reasons import Reason, reason_of
+from tailrace.protocol.mqtt.responses import pack_suback, pack_unsuback
+from tailrace.protocol.places import FROM_NEW, From
+from tailrace.protocol.topics import filter_fault
+from tailrace.shard.errors import StorageError
+from tailrace.shard.names import is_reserved
+
+if TYPE_CHECKING:
+    from tailrace.broker.connection.mqtt.client import MqttClient
+    from tailrace.broker.connection.mqtt.wildcards import Wildcards
+
+MARK_BYTES: Final = 6
+"""Of the mark of a session that has a subscription with No Local."""
+PASSED_OVER_MAX: Final = 1_024
+"""Streams of a filter that are not subscribed to again: they cannot be read."""
+_SHARED: Final = b"$share/"
+_GOES_ON: Final = frozenset({Code.DELETED, Code.DIVERGED})
+"""Ends of a cursor after which the same filter goes on to be read."""
+
+
+class StreamRequest(NamedTuple):
+    """What a filter wants of one stream: as the Subscribe of the other protocols."""
+
+    stream: bytes
+    topics: bytes
+    start: From = FROM_NEW
+    skip: int = 0
+    wait: bool = True
+
+
+class TopicSubscription:
+    """One filter of a client. `keys`: of its cursors, by stream. `is_wild`: over streams that must be searched for.
+
+    `is_ready`: SUBACK is sent. `passed_over`: streams of it that are not subscribed to again.
+    """
+
+    __slots__ = ("filter", "form", "is_ready", "is_wild", "keys", "passed_over")
+
+    def __init__(self, topic_filter: bytes, form: PublishForm, *, is_wild: bool) -> None:
+        self.filter = topic_filter
+        self.form = form
+        self.is_wild = is_wild
+        self.is_ready = False
+        self.keys: dict[bytes, int] = {}
+        self.passed_over: dict[bytes, None] = {}
+
+    def export_state(self) -> list[Any]:
+        return [self.filter, list(self.form), self.is_wild, list(self.keys.items()), list(self.passed_over)]
+
+
+class _Step:
+    """A SUBSCRIBE whose filters are being found; `reasons` are those of its SUBACK, by place."""
+
+    def __init__(self, packet_id: int, count: int) -> None:
+        self.packet_id = packet_id
+        self.reasons: list[int] = [Reason.UNSPECIFIED] * count
+        self.missing = count
+        self.cursors: list[Cursor] = []
+
+
+class TopicSubscriptions:
+    """The subscriptions of one worker's MQTT connections."""
+
+    def __init__(self, services: Services, subscribing: Subscriptions, rules: TopicRules, wildcards: Wildcards) -> None:
+        self._services = services
+        self._subscribing = subscribing
+        self._rules = rules
+        self._wildcards = wildcards
+
+    # --- the packets ------------------------------------------------------------------------------------------------
+
+    def subscribe(self, client: MqttClient, packet: p.SubscribePacket) -> None:
+        step = _Step(packet.packet_id, len(packet.requests))
+        number = packet.properties.get(PropertyId.SUBSCRIPTION_ID, 0)
+        for place, request in enumerate(packet.requests):
+            self._subscribe_one(client, step, place, request, number)
+
+    def _subscribe_one(self, client: MqttClient, step: _Step, place: int, request: p.TopicRequest, number: int) -> None:
+        refusal = self._refusal(client, request.filter)
+        if refusal is not None:
+            self._settle(client, step, place, refusal)
+            return
+        form = self._form(client, request, number)
+        known = client.subscriptions.get(request.filter)
+        if known is not None:
+            self._replace(client, known, form)
+            self._settle(client, step, place, form.qos)
+            return
+        stream = self._rules.streams_of(request.filter)
+        subscription = TopicSubscription(request.filter, form, is_wild=stream is None)
+        client.subscriptions[request.filter] = subscription
+        if stream is None:
+            client.hold_up()
+            found = partial(self._found_streams, client, step, place, subscription)
+            self._wildcards.search(client, subscription, found)
+        elif not client.readable_topics(stream, request.filter):
+            del client.subscriptions[request.filter]
+            self._settle(client, step, place, Reason.NOT_AUTHORIZED)
+        else:
+            done = partial(self._found_one, client, step, place, subscription)
+            self.join(client, subscription, [stream], FROM_NEW, done)
+
+    def unsubscribe(self, client: MqttClient, packet: p.UnsubscribePacket) -> None:
+        reasons = []
+        for topic_filter in packet.filters:
+            subscription = client.subscriptions.pop(topic_filter, None)
+            reasons.append(Reason.NO_SUBSCRIPTION_EXISTED if subscription is None else Reason.SUCCESS)
+            if subscription is not None:
+                self._end(client, subscription)
+        self._wildcards.look_at(client)
+        client.say(pack_unsuback(client.version, packet.packet_id, reasons))
+
+    def _refusal(self, client: MqttClient, topic_filter: bytes) -> Reason | None:
+        """Why there can be no subscription with this filter."""
+        if topic_filter.startswith(_SHARED):
+            return Reason.SHARED_NOT_SUPPORTED
+        if filter_fault(topic_filter) or is_reserved(topic_filter):
+            return Reason.TOPIC_FILTER_INVALID
+        limit = self._services.settings.max_subscriptions
+        if len(client.cursors) >= limit or len(client.subscriptions) >= limit:
+            self._services.metrics.refused.add(Code.SUBSCRIPTIONS)
+            return Reason.QUOTA_EXCEEDED
+        return None
+
+    def _form(self, client: MqttClient, request: p.TopicRequest, number: int) -> PublishForm:
+        if request.no_local and not client.mark:
+            client.mark = secrets.token_bytes(MARK_BYTES)
+        origin = client.mark if request.no_local else b""
+        return PublishForm(client.version, request.qos, number, origin, client.packet_bytes_max)
+
+    # --- finding ----------------------------------------------------------------------------------------------------
+
+    def _found_streams(
+        self, client: MqttClient, step: _Step, place: int, subscription: TopicSubscription, names: list[bytes] | Refused
+    ) -> None:
+        """All streams that a filter with wildcards can match in now."""
+        limit = self._services.settings.max_subscriptions
+        if not isinstance(names, Refused) and len(client.cursors) + len(names) > limit:
+            names = Refused(Code.SUBSCRIPTIONS, f"this connection may read {limit} streams")
+        if isinstance(names, Refused):
+            client.subscriptions.pop(subscription.filter, None)
+            self._services.metrics.refused.add(names.code)
+            self._settle(client, step, place, _suback_reason(names.code))
+            client.go_on()
+            return
+
+        def joined(cursors: Sequence[Cursor], _failed: Sequence[Refused]) -> None:
+            step.cursors += cursors
+            subscription.is_ready = True
+            self._settle(client, step, place, subscription.form.qos)
+            client.go_on()
+
+        self.join(client, subscription, names, FROM_NEW, joined)
+
+    def _found_one(
+        self,
+        client: MqttClient,
+        step: _Step,
+        place: int,
+        subscription: TopicSubscription,
+        cursors: Sequence[Cursor],
+        failed: Sequence[Refused],
+    ) -> None:
+        """The only stream that a filter can match in."""
+        step.cursors += cursors
+        if failed and client.subscriptions.get(subscription.filter) is subscription:
+            del client.subscriptions[subscription.filter]
+        reason = _suback_reason(failed[0].code) if failed else Reason(subscription.form.qos)
+        self._settle(client, step, place, reason)
+
+    def _settle(self, client: MqttClient, step: _Step, place: int, reason: int) -> None:
+        """One filter has its outcome; after the last one the client gets them all, and then messages."""
+        step.reasons[place] = reason
+        step.missing -= 1
+        if step.missing or client.closed:
+            return
+        client.say(pack_suback(client.version, step.packet_id, step.reasons))
+        self._wildcards.look_at(client)
+        self.start(client, step.cursors)
+
+    def join(
+        self,
+        client: MqttClient,
+        subscription: TopicSubscription,
+        names: Sequence[bytes],
+        start: From,
+        done: Callable[[Sequence[Cursor], Sequence[Refused]], None],
+    ) -> None:
+        """Place a cursor in each of these streams; `done` gets those, which are not started, and the refusals."""
+        cursors: list[Cursor] = []
+        failed: list[Refused] = []
+        missing = len(names)
+
+        def found(request: StreamRequest, end_seq: int | Refused) -> None:
+            nonlocal missing
+            missing -= 1
+            outcome = self._place(client, subscription, request, end_seq)
+            if isinstance(outcome, Refused):
+                failed.append(outcome)
+                self._pass_over(subscription, request.stream)
+                self._services.metrics.refused.add(outcome.code)
+            elif outcome is not None:
+                cursors.append(outcome)
+            if not missing:
+                done(cursors, failed)
+
+        if not names:
+            done(cursors, failed)
+        for name in names:
+            request = StreamRequest(name, client.readable_topics(name, subscription.filter), start)
+            if not request.topics:  # without a filter it would be the whole stream
+                found(request, client.denial(Right.SUBSCRIBE))
+                continue
+            self._subscribing.find(client, request, partial(found, request), ask_end=start is FROM_NEW)
+
+    def join_later(self, client: MqttClient, subscription: TopicSubscription, names: list[bytes]) -> None:
+        """Read streams that were made after the subscription, from their beginning."""
+        self.join(client, subscription, names, START, lambda cursors, _failed: self.start(client, cursors))
+
+    def _pass_over(self, subscription: TopicSubscription, name: bytes) -> None:
+        subscription.passed_over[name] = None
+        if len(subscription.passed_over) > PASSED_OVER_MAX:
+            del subscription.passed_over[next(iter(subscription.passed_over))]
+
+    def _place(
+        self, client: MqttClient, subscription: TopicSubscription, request: StreamRequest, end_seq: int | Refused
+    ) -> Cursor | Refused | None:
+        if isinstance(end_seq, Refused):
+            return end_seq
+        if client.closed or client.subscriptions.get(subscription.filter) is not subscription:
+            return None  # closed, or unsubscribed, meanwhile
+        if request.stream in subscription.keys:
+            return None
+        client.last_key += 1
+        try:
+            cursor = self._subscribing.place(client, request, client.last_key, end_seq)
+        except Refused as refused:
+            return refused
+        self._add(client, subscription, cursor)
+        return cursor
+
+    def _add(self, client: MqttClient, subscription: TopicSubscription, cursor: Cursor) -> None:
+        subscription.keys[cursor.feed.name] = cursor.key
+        client.cursors[cursor.key] = cursor
+        client.forms[cursor.key] = subscription.form
+        if subscription.form.qos:
+            cursor.credit_bytes = int(client.room > 0)
+
+    def start(self, client: MqttClient, cursors: Sequence[Cursor]) -> None:
+        """SUBACK is on its way: let the cursors move."""
+        for cursor in cursors:
+            if client.lingering_since_s:
+                self._services.fanout.end(cursor)
+            else:
+                self._subscribing.start(client, cursor)
+
+    # --- changing and ending ----------------------------------------------------------------------------------------
+
+    def _replace(self, client: MqttClient, subscription: TopicSubscription, form: PublishForm) -> None:
+        """The same filter again: the messages go on without a gap, in the new form."""
+        subscription.form = form
+        for name, key in list(subscription.keys.items()):
+            old = client.cursors.pop(key)
+            seq = old.settled_seq if old.cut is None else old.cut[0]
+            self._services.fanout.end(old)
+            if old is not client.current:
+                client.forms.pop(key, None)
+            self._go_on_at(client, subscription, name, seq)
+
+    def _go_on_at(self, client: MqttClient, subscription: TopicSubscription, name: bytes, seq: int) -> None:
+        """Read a stream from this place on, with a further cursor."""
+        fanout, remote = self._services.fanout, self._services.is_remote(name)
+        topics = client.readable_topics(name, subscription.filter)
+        if not topics:  # without a filter it would be the whole stream
+            client.end_with(Code.DENIED, client.denial(Right.SUBSCRIBE).text)
+            return
+        client.last_key += 1
+        try:
+            cursor = fanout.subscribe(
+                client, name, seq, remote=remote, key=client.last_key, may_wait=not seq, topics=topics
+            )
+        except (StorageError, OSError, TooManyFilters) as error:
+            client.end_with(Code.UNAVAILABLE, f"{name.decode()}: {error}")
+            return
+        self._add(client, subscription, cursor)
+        fanout.start(cursor)
+
+    def _end(self, client: MqttClient, subscription: TopicSubscription) -> None:
+        for key in subscription.keys.values():
+            cursor = client.cursors.pop(key, None)
+            if cursor is not None:
+                self._services.fanout.end(cursor)
+                if cursor is not client.current:
+                    client.forms.pop(key, None)
+
+    def ended(self, client: MqttClient, cursor: Cursor, code: Code | None, text: str) -> None:
+        """Fan-out has ended a cursor. One of a stream that was deleted or cut goes on; else the client must connect
+        again, since MQTT has no way to end a subscription.
+        """
+        name, seq = cursor.feed.name, 0 if code is Code.DELETED else cursor.seq
+        client.forms.pop(cursor.key, None)
+        having = (each for each in client.subscriptions.values() if each.keys.get(name) == cursor.key)
+        subscription = next(having, None)
+        if code is Code.DELETED and subscription is not None and subscription.is_wild:
+            subscription.keys.pop(name, None)  # one of that name is found as any other
+        elif code in _GOES_ON and subscription is not None:
+            resume = partial(self._resume, client, subscription, name, cursor.key, seq)
+            self._services.delays.at(self._services.now_s, resume)
+        elif code is not None:
+            client.end_with(code, f"{name.decode()}: {text}")
+
+    def _resume(self, client: MqttClient, subscription: TopicSubscription, name: bytes, key: int, seq: int) -> None:
+        is_same = client.subscriptions.get(subscription.filter) is subscription and subscription.keys.get(name) == key
+        if is_same and not (client.closed or client.lingering_since_s):
+            self._go_on_at(client, subscription, name, seq)
+
+    # --- moving to another worker -----------------------------------------------------------------------------------
+
+    def restore(self, client: MqttClient, states: list[list[Any]]) -> None:
+        for topic_filter, form, is_wild, keys, passed_over in states:
+            subscription = TopicSubscription(topic_filter, PublishForm(*form), is_wild=is_wild)
+            subscription.is_ready = True
+            subscription.keys = dict(keys)
+            subscription.passed_over = dict.fromkeys(passed_over)
+            client.subscriptions[topic_filter] = subscription
+
+
+def _suback_reason(code: Code) -> Reason:
+    """SUBACK has fewer reasons than there are."""
+    reason = reason_of(code)
+    return Reason.TOPIC_FILTER_INVALID if reason is Reason.TOPIC_NAME_INVALID else reason

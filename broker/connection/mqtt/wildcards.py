@@ -1,0 +1,141 @@
+"""Streams that filters with wildcards match in, those made later included.
+
+As for the patterns of the line protocol, the owners of all streams are asked for their names; several times a second
+each worker with such filters looks whether the node has another number of streams, and if so searches again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+from tailrace.broker.connection.patterns import RELIST_S, NameSearch, PatternSubscriptions
+from tailrace.broker.delivery.cursor import Cursor
+from tailrace.broker.process.work import NOBODY
+from tailrace.broker.services import Services
+from tailrace.broker.streams.refused import Refused
+from tailrace.broker.topics.rules import OTHER_STREAM, TopicRules, literal_prefix
+from tailrace.protocol.errors import Code
+from tailrace.protocol.names import WILDCARD
+from tailrace.protocol.topics import SEPARATOR
+from tailrace.shard.names import base_of
+
+FoundStreams = Callable[[list[bytes] | Refused], None]
+
+
+class WildcardFilter(Protocol):
+    """The side of a subscription that is used here: see `TopicSubscription`."""
+
+    filter: bytes
+    is_wild: bool
+    is_ready: bool
+    keys: dict[bytes, int]
+    passed_over: dict[bytes, None]
+
+
+class WildcardReader(Protocol):
+    """The side of a client that is used here."""
+
+    cursors: dict[Any, Cursor]
+    closed: bool
+    lingering_since_s: float
+
+    @property
+    def subscriptions(self) -> Mapping[bytes, WildcardFilter]: ...
+
+    def readable_topics(self, stream: bytes, topic_filter: bytes) -> bytes: ...
+
+    def join_streams(self, topic_filter: bytes, names: list[bytes]) -> None:
+        """Read these streams, which were made after the subscription, from their beginning."""
+
+    def end_with(self, code: Code, text: str) -> None: ...
+
+
+class Wildcards:
+    """The filters with wildcards of one worker's connections."""
+
+    def __init__(self, services: Services, names: PatternSubscriptions, rules: TopicRules) -> None:
+        self._services = services
+        self._names = names
+        self._rules = rules
+        self._clients: dict[WildcardReader, None] = {}
+        self._due: deque[tuple[WildcardReader, bytes]] = deque()  # filters to be searched for, one after the other
+        self._searching = self._looping = False
+        self._total = -1
+        self._relist_s = 0.0
+
+    def search(self, client: WildcardReader, subscription: WildcardFilter, found: FoundStreams) -> None:
+        """All streams in which the filter can match, as far as the client may read them and has no cursor in them."""
+        most = self._services.settings.max_subscriptions - len(client.cursors) + 1
+        self._search(client, subscription, most, found)
+
+    def _search(self, client: WildcardReader, subscription: WildcardFilter, most: int, found: FoundStreams) -> None:
+        prefix = b"" if self._rules else literal_prefix(subscription.filter)
+        is_wanted = partial(self._is_wanted, client, subscription)
+        # Streams whose names do not begin so: they are read even before they are made.
+        others = [OTHER_STREAM, prefix.removesuffix(SEPARATOR)] if prefix else []
+
+        def done(names: list[bytes] | Refused) -> None:
+            if isinstance(names, list):
+                names += [name for name in others if name and name not in names and is_wanted(name)]
+            found(names)
+
+        NameSearch(self._names, prefix + WILDCARD, most, is_wanted, NOBODY, done).turn_page()
+
+    def _is_wanted(self, client: WildcardReader, subscription: WildcardFilter, name: bytes) -> bool:
+        if name in subscription.keys or name in subscription.passed_over or base_of(name) != name:
+            return False
+        is_held = self._rules.may_hold(name, subscription.filter)
+        return is_held and bool(client.readable_topics(name, subscription.filter))
+
+    # --- streams made later -----------------------------------------------------------------------------------------
+
+    def look_at(self, client: WildcardReader) -> None:
+        """Its filters have changed. A stream may have been made since their search."""
+        if any(each.is_wild for each in client.subscriptions.values()):
+            self._clients[client] = None
+            self._total = -1
+        else:
+            self._clients.pop(client, None)
+
+    def release(self, client: WildcardReader) -> None:
+        self._clients.pop(client, None)
+
+    def tick(self) -> None:
+        """Several times a second: look whether there are more streams."""
+        if not self._clients or self._due or self._searching:
+            return
+        total, now_s = sum(slot.streams for slot in self._names.board), self._services.now_s
+        if total != self._total or now_s >= self._relist_s:
+            self._total, self._relist_s = total, now_s + RELIST_S
+            for client in self._clients:
+                ready = (each.filter for each in client.subscriptions.values() if each.is_wild and each.is_ready)
+                self._due.extend((client, topic_filter) for topic_filter in ready)
+            self._search_on()
+
+    def _search_on(self) -> None:
+        """Search for the filters that are due, up to the first whose answer does not come at once."""
+        if self._looping:
+            return
+        self._looping = True
+        while self._due and not self._searching:
+            client, topic_filter = self._due.popleft()
+            subscription = client.subscriptions.get(topic_filter)
+            if subscription is not None and not client.closed:
+                self._searching = True
+                room = self._services.settings.max_subscriptions - len(client.cursors)
+                self._search(client, subscription, room + 1, partial(self._found, client, subscription))
+        self._looping = False
+
+    def _found(self, client: WildcardReader, subscription: WildcardFilter, names: list[bytes] | Refused) -> None:
+        self._searching = False
+        room = self._services.settings.max_subscriptions - len(client.cursors)
+        if isinstance(names, list) and names and not (client.closed or client.lingering_since_s):
+            if len(names) > room:
+                text = f"{subscription.filter.decode()} matches in more streams than a connection may read"
+                client.end_with(Code.SUBSCRIPTIONS, text)
+            else:
+                client.join_streams(subscription.filter, names)
+        self._search_on()

@@ -1,0 +1,104 @@
+"""Chunks of a stream in the form an MQTT subscriber gets them: PUBLISH packets, made once for all of the same form.
+
+A subscription always has a topic filter, so its messages are picked from the log as for the other protocols. A chunk of
+a subscription with QoS 1 or 2 has no more messages than its client may still be sent. Its packets have their
+identifiers only in the copy that is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, cast
+
+from tailrace.broker.delivery.chunk_cache import ChunkCache
+from tailrace.broker.delivery.cursor import Cursor, Subscriber
+from tailrace.broker.delivery.readers import StreamReaders
+from tailrace.broker.topics.picking import PickedCache, Picker, cache_name
+from tailrace.protocol.mqtt.publishes import PublishForm, PublishRendering, render_publishes
+
+
+class PublishSubscriber(Subscriber, Protocol):
+    """The side of a client that this delivery uses. `room`: messages with QoS 1 or 2 that may still be sent;
+    `rendered_us`: the time for which the chunk was made that it is in the middle of.
+    """
+
+    rendered_us: int
+
+    @property
+    def room(self) -> int: ...
+
+    def form_of(self, cursor: Cursor) -> PublishForm: ...
+
+    def packets(self, cursor: Cursor, chunk: PublishChunk) -> bytes | bytearray: ...
+
+
+class PublishChunk(NamedTuple):
+    """The first `id_count` messages with an identifier of a rendering, and those before them; or all of it."""
+
+    rendering: PublishRendering
+    id_count: int
+    next_seq: int
+    next_offset: int
+    nbytes: int
+    rendered_us: int
+    picked: tuple[int, int]
+
+    @property
+    def held_bytes(self) -> int:
+        rendering = self.rendering
+        return len(rendering.data) + sum(part.itemsize * len(part) for part in rendering[2:6])
+
+
+class PublishChunks:
+    """Makes renderings and keeps the latest `cache_bytes` of them: the delivery of MQTT."""
+
+    def __init__(
+        self, readers: StreamReaders, cache_bytes: int, clock_us: Callable[[], int], found: PickedCache
+    ) -> None:
+        self._readers = readers
+        self._picker = Picker(readers, found)
+        self._clock_us = clock_us
+        self.cache: ChunkCache[PublishChunk] = ChunkCache(cache_bytes)
+
+    def chunk(self, cursor: Cursor) -> PublishChunk:
+        """The packets for a cursor that is behind; again the same while it is in the middle of them.
+
+        Raises Trimmed when the place is gone, StreamDamaged when its frame is not whole and right, OSError.
+        """
+        client = cast("PublishSubscriber", cursor.client)
+        form = client.form_of(cursor)
+        key = (cache_name(cursor) + b"\0" + form.key(), cursor.seq)
+        chunk = self.cache.get(key)
+        if chunk is None or not _fits(chunk, cursor, client):
+            chunk = self._make(cursor, form, client.rendered_us if cursor.skip else self._clock_us())
+            self.cache.keep(key, chunk)
+        if cursor.cut is None and chunk.id_count > client.room:
+            return self._first_of(cursor, chunk, client.room)
+        return chunk
+
+    def rest(self, cursor: Cursor, chunk: PublishChunk) -> tuple[bytes, int, int]:
+        """The rest of a chunk of which a part is sent, its messages, and the seq after them."""
+        client = cast("PublishSubscriber", cursor.client)
+        return bytes(client.packets(cursor, chunk)[cursor.skip :]), chunk.picked[0], chunk.next_seq
+
+    def _make(self, cursor: Cursor, form: PublishForm, rendered_us: int) -> PublishChunk:
+        frames, _messages, next_seq, next_offset = self._picker.pick(cursor)
+        rendering = render_publishes(frames, cursor.feed.name, form, rendered_us)
+        size, picked = len(rendering.data), (rendering.messages, 0)
+        return PublishChunk(rendering, len(rendering.id_places), next_seq, next_offset, size, rendered_us, picked)
+
+    def _first_of(self, cursor: Cursor, chunk: PublishChunk, count: int) -> PublishChunk:
+        """The part of a chunk that ends with the last of `count` messages with an identifier."""
+        assert count > 0, "a client without room is sent nothing"
+        rendering = chunk.rendering
+        next_seq = rendering.id_seqs[count - 1] + 1
+        next_offset = self._readers.get(cursor.feed.name).offset_of(next_seq)
+        messages, size = rendering.id_numbers[count - 1], rendering.id_ends[count - 1]
+        return PublishChunk(rendering, count, next_seq, next_offset, size, chunk.rendered_us, (messages, 0))
+
+
+def _fits(chunk: PublishChunk, cursor: Cursor, client: PublishSubscriber) -> bool:
+    """Whether a chunk that was kept is the one that the cursor is in the middle of; any will do if it is in none."""
+    if cursor.cut is not None and chunk.next_seq != cursor.cut[0]:
+        return False
+    return not (cursor.skip and chunk.rendering.expires) or chunk.rendered_us == client.rendered_us

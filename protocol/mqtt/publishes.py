@@ -1,0 +1,138 @@
+"""Frames of the log as PUBLISH packets, for all subscribers that get them in the same form.
+
+A rendering is a pure function of the frames, the form and the time, so one that was dropped while it was being sent can
+be made again. Packets with QoS 1 or 2 have a place for their identifier, which each subscriber fills in its own copy.
+"""
+
+from __future__ import annotations
+
+from array import array
+from functools import lru_cache
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from tailrace.protocol.mqtt.fields import pack_field, pack_varint
+from tailrace.protocol.mqtt.metadata import MessageProperties, read_metadata
+from tailrace.protocol.mqtt.packets import MQTT_5
+from tailrace.protocol.mqtt.properties import PacketType, PropertyId, pack_properties
+from tailrace.shard.frame import HEADER, HEADER_BYTES
+
+METADATA_KEPT: Final = 4_096
+"""Forms of metadata that need not be packed again: most messages of a topic have the same."""
+MICROSECONDS: Final = 1_000_000
+NO_LIMIT: Final = 1 << 32
+"""As the largest packet: a client that has set none."""
+
+_PUBLISH: Final = PacketType.PUBLISH << 4
+_ID: Final = Struct(">H")
+
+
+class PublishForm(NamedTuple):
+    """What makes the packets of two subscriptions differ. `qos`: the most; `subscription_id`: 0 without one; `origin`:
+    the mark of the session whose messages are left out, if any.
+    """
+
+    version: int
+    qos: int
+    subscription_id: int
+    origin: bytes
+    packet_bytes_max: int
+
+    def key(self) -> bytes:
+        """Stands for the form in a cache."""
+        return b"%d %d %d %d " % (self.version, self.qos, self.subscription_id, self.packet_bytes_max) + self.origin
+
+
+class PublishRendering(NamedTuple):
+    """`id_places`: offsets of the packet identifiers in `data`; `id_ends`: the ends of these packets; `id_seqs`: the
+    seqs of their messages; `id_numbers`: how many packets there are up to each. `expires`: whether the
+    time makes a difference.
+    """
+
+    data: bytes
+    messages: int
+    id_places: array[int]
+    id_ends: array[int]
+    id_seqs: array[int]
+    id_numbers: array[int]
+    expires: bool
+
+
+class _Head(NamedTuple):
+    """All of a packet between its length and its payload, in two parts around the packet identifier."""
+
+    message: MessageProperties
+    qos: int
+    topic: bytes
+    properties: bytes
+
+
+@lru_cache(METADATA_KEPT)
+def _head_of(metadata: bytes, stream: bytes, version: int, qos: int, subscription_id: int) -> _Head:
+    message = read_metadata(metadata, stream)
+    properties = b""
+    if version == MQTT_5:
+        properties = _packed(message, subscription_id, [])
+    return _Head(message, min(message.qos, qos), pack_field(message.topic), properties)
+
+
+def _packed(message: MessageProperties, subscription_id: int, more: list[tuple[PropertyId, Any]]) -> bytes:
+    given = [(PropertyId.SUBSCRIPTION_ID, subscription_id)] if subscription_id else []
+    return pack_properties([*more, *given, *message.properties])
+
+
+def render_publishes(frames: bytes, stream: bytes, form: PublishForm, now_us: int) -> PublishRendering:
+    """The whole frames, which are not checked, as packets. Leaves out those that have expired, those of the form's
+    origin, and packets that are larger than the client takes.
+    """
+    version, qos_max, subscription_id, origin, packet_bytes_max = form
+    parts: list[bytes] = []
+    places, ends, seqs, numbers = array("L"), array("L"), array("Q"), array("L")
+    size = messages = at = 0
+    expires = False
+    while at < len(frames):
+        length, _crc, seq, timestamp_us, _epoch, _flags, metadata_bytes = HEADER.unpack_from(frames, at)
+        payload_at = at + HEADER_BYTES + metadata_bytes
+        metadata, payload = frames[at + HEADER_BYTES : payload_at], frames[payload_at : at + length]
+        at += length
+        head = _head_of(metadata, stream, version, qos_max, subscription_id)
+        message, qos, topic, properties = head
+        if message.expiry_s is not None:
+            expires = True
+            left_s = message.expiry_s - max(now_us - timestamp_us, 0) // MICROSECONDS
+            if left_s <= 0:
+                continue
+            if version == MQTT_5:
+                properties = _packed(message, subscription_id, [(PropertyId.MESSAGE_EXPIRY, left_s)])
+        if origin and message.origin == origin:
+            continue
+        body_bytes = len(topic) + (2 if qos else 0) + len(properties) + len(payload)
+        start = bytes((_PUBLISH | qos << 1,)) + pack_varint(body_bytes)
+        packet_bytes = len(start) + body_bytes
+        if packet_bytes > packet_bytes_max:
+            continue
+        if qos:
+            places.append(size + len(start) + len(topic))
+            ends.append(size + packet_bytes)
+            seqs.append(seq)
+            numbers.append(messages + 1)
+            parts += (start, topic, b"\0\0", properties, payload)
+        else:
+            parts += (start, topic, properties, payload)
+        size += packet_bytes
+        messages += 1
+    return PublishRendering(b"".join(parts), messages, places, ends, seqs, numbers, expires)
+
+
+def with_ids(rendering: PublishRendering, count: int, first_id: int) -> bytearray:
+    """A copy with the packets' identifiers, from `first_id` on, up to the packet with the last of `count`.
+
+    After 65,535 comes 1. Packets without an identifier behind the last of all belong to it.
+    """
+    whole = count == len(rendering.id_places)
+    copy = bytearray(rendering.data if whole else rendering.data[: rendering.id_ends[count - 1]])
+    pack_into, packet_id = _ID.pack_into, first_id
+    for place in rendering.id_places[:count]:
+        pack_into(copy, place, packet_id)
+        packet_id = packet_id % 0xFFFF + 1
+    return copy

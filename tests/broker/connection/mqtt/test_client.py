@@ -1,0 +1,394 @@
+"""An MQTT connection as a whole: publishing, receiving, its window, its end, its moving."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from tailrace.broker.connection import handover
+from tailrace.broker.connection.mqtt.client import WINDOW_MAX
+from tailrace.broker.connection.mqtt.publishing import ALIASES_MAX, RECEIVE_MAXIMUM, UNRELEASED_MAX
+from tailrace.broker.topics.rules import TopicRule
+from tailrace.protocol.errors import Code
+from tailrace.protocol.messages import Ack, pack_publish
+from tailrace.protocol.topics import topic_metadata
+from tailrace.shard.frame import pack_frame
+from tests.broker.binary import BinaryPeer
+from tests.broker.mqtt import MqttPeer
+from tests.broker.world import World, world
+from tests.protocol.mqtt import wire
+from tests.protocol.mqtt.wire import V4, V5, VERSIONS
+
+pytestmark = pytest.mark.usefixtures("refusals_left")
+both = pytest.mark.parametrize("version", VERSIONS)
+
+
+def log_of(node: World, name: str) -> list[tuple[int, bytes]]:
+    """(seq, payload) of all messages of a stream, by the binary protocol."""
+    peer = BinaryPeer(node)
+    peer.subscribe(1, name)
+    node.settle()
+    peer.take()
+    return peer.got.get(1, [])
+
+
+# --- publishing -------------------------------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize("slot", [0, 1])
+def test_messages_come_back_in_their_order_with_their_qos(tmp_path: Path, version: int, slot: int) -> None:
+    with world(tmp_path, 2, affinity=False) as node:
+        name = node.name(slot)
+        reader = MqttPeer(node, version, "reader", 1)
+        assert reader.subscribe((name, 2)) == [2]
+        writer = MqttPeer(node, version, "writer")
+        answers = writer.ask(*(wire.publish(version, name, b"%d" % n, n % 3, n + 1) for n in range(9)))
+        assert [(each.kind, each.body[:2]) for each in answers] == [
+            (4 if n % 3 == 1 else 5, (n + 1).to_bytes(2, "big")) for n in range(9) if n % 3
+        ]
+        reader.take()
+        assert [(each.payload, each.qos) for each in reader.got] == [(b"%d" % n, n % 3) for n in range(9)]
+        assert [each.packet_id for each in reader.got if each.qos] == list(range(1, 7))
+
+
+@both
+def test_acknowledgements_keep_the_order_of_the_messages(tmp_path: Path, version: int) -> None:
+    """[MQTT-4.6.0-2], [MQTT-4.6.0-3], however fast their streams are."""
+    with world(tmp_path, 2, affinity=False) as node:
+        here, there = node.name(0), node.name(1)
+        writer = MqttPeer(node, version)
+        packets = [wire.publish(version, (here, there)[n % 2], b"x", 1, n + 1) for n in range(20)]
+        assert [each.body for each in writer.ask(*packets)] == [(n + 1).to_bytes(2, "big") for n in range(20)]
+
+
+@both
+def test_a_qos_2_message_is_logged_once(tmp_path: Path, version: int) -> None:
+    """[MQTT-4.3.3-8] to [MQTT-4.3.3-13]."""
+    with world(tmp_path) as node:
+        writer = MqttPeer(node, version)
+        first = writer.ask(wire.publish(version, "s", b"once", 2, 7))
+        again = writer.ask(wire.publish(version, "s", b"once", 2, 7, dup=True))
+        assert first == again and first[0].kind == 5
+        (completed,) = writer.ask(wire.ack(wire.PUBREL, 7))
+        assert (completed.kind, completed.body) == (7, b"\0\7")
+        writer.ask(wire.publish(version, "s", b"next", 2, 7))
+        assert log_of(node, "s") == [(0, b"once"), (1, b"next")]
+
+
+def test_a_release_of_nothing(tmp_path: Path) -> None:
+    with world(tmp_path) as node:
+        (answer,) = MqttPeer(node).ask(wire.ack(wire.PUBREL, 7))
+        assert (answer.kind, answer.body) == (7, b"\0\7\x92")
+        (answer,) = MqttPeer(node, V4, "d").ask(wire.ack(wire.PUBREL, 7))
+        assert (answer.kind, answer.body) == (7, b"\0\7")
+
+
+def test_topic_aliases(tmp_path: Path) -> None:
+    with world(tmp_path) as node:
+        writer = MqttPeer(node)
+        writer.ask(
+            wire.publish(V5, "s", b"a", raw=b"\x23\0\1"),
+            wire.publish(V5, "", b"b", raw=b"\x23\0\1"),
+            wire.publish(V5, "t", b"c", raw=b"\x23\0\1"),
+            wire.publish(V5, "", b"d", 1, raw=b"\x23\0\1"),
+        )
+        assert [payload for _, payload in log_of(node, "s")] == [b"a", b"b"]
+        assert [payload for _, payload in log_of(node, "t")] == [b"c", b"d"]
+
+
+@pytest.mark.parametrize(
+    ("alias", "reason"), [(0, 0x94), (ALIASES_MAX + 1, 0x94), (5, 0x82)], ids=["0", "too large", "unknown"]
+)
+def test_wrong_topic_aliases(tmp_path: Path, alias: int, reason: int) -> None:
+    """[MQTT-3.3.2-8], [MQTT-3.3.2-9]."""
+    with world(tmp_path) as node:
+        writer = MqttPeer(node)
+        (answer,) = writer.ask(wire.publish(V5, "", b"x", raw=b"\x23" + alias.to_bytes(2, "big")))
+        assert (answer.kind, wire.reason(answer)) == (14, reason) and writer.ended
+
+
+def test_properties_come_back_and_the_frame_has_them(tmp_path: Path) -> None:
+    raw = b"\x01\1" + b"\x03" + wire.text("text/plain") + b"\x08" + wire.text("re/ply") + b"\x09" + wire.text(b"\0\1")
+    raw += b"".join(b"\x26" + wire.text(name) + wire.text(value) for name, value in (("b", "1"), ("a", ""), ("b", "1")))
+    with world(tmp_path) as node:
+        reader = MqttPeer(node, client_id="reader")
+        reader.subscribe(("s", 1), raw=b"\x0b\x07")
+        MqttPeer(node).ask(wire.publish(V5, "s", b"x", 1, raw=raw))
+        reader.take()
+        (found,) = reader.got
+        assert sorted(found.raw) == sorted(raw + b"\x0b\x07")
+        assert found.raw.index(b"\x26" + wire.text("b")) < found.raw.index(b"\x26" + wire.text("a"))
+
+
+@pytest.mark.parametrize("topic", ["$SYS/x", "$cursor/s", "s/$dead"])
+def test_topics_of_the_broker_take_no_message(tmp_path: Path, topic: str) -> None:
+    with world(tmp_path) as node:
+        writer = MqttPeer(node)
+        (answer,) = writer.ask(wire.publish(V5, topic, b"x", 1), wire.publish(V5, topic, b"x"))
+        assert (answer.kind, wire.reason(answer)) == (4, 0x87)
+        (answer,) = writer.ask(wire.publish(V5, topic, b"x", 2, 3))
+        assert (answer.kind, wire.reason(answer)) == (5, 0x87) and not writer.client.unreleased
+        old = MqttPeer(node, V4, "old")
+        answers = old.ask(wire.publish(V4, "s", b"x", 1, 1), wire.publish(V4, topic, b"x", 1, 2))
+        assert [each.kind for each in answers] == [4] and old.ended, "[MQTT-3.3.5-2] of 3.1.1"
+        assert node.workers[0].metrics.refused.counts[Code.RESERVED] == 4
+
+
+@both
+def test_a_message_that_is_too_large(tmp_path: Path, version: int) -> None:
+    with world(tmp_path, max_message_bytes=1_000) as node:
+        writer = MqttPeer(node, version)
+        answers = writer.ask(
+            wire.publish(version, "s", bytes(1_000), 1, 1), wire.publish(version, "s", bytes(1_001), 1, 2)
+        )
+        assert [(each.kind, wire.reason(each)) for each in answers] == [(4, 0), (4, 0x97)][: 1 + (version == V5)]
+        assert writer.ended == (version == V4)
+        large = MqttPeer(node, version, "large")
+        answers = large.ask(wire.publish(version, "s", bytes(200_000))[:10])
+        assert [wire.reason(each) for each in answers] == [0x95][: int(version == V5)] and large.ended
+
+
+def test_retained_messages_are_not_offered(tmp_path: Path) -> None:
+    """[MQTT-3.2.2-14]; MQTT 3.1.1 has no way to refuse them."""
+    with world(tmp_path) as node:
+        writer = MqttPeer(node)
+        first, second = writer.ask(wire.publish(V5, "s", b"a", 1, 1), wire.publish(V5, "s", b"b", 1, 2, retain=True))
+        assert (first.kind, second.kind, wire.reason(second)) == (4, 14, 0x9A) and writer.ended
+        MqttPeer(node, V4).ask(wire.publish(V4, "s", b"c", 1, 1, retain=True))
+        reader = MqttPeer(node, client_id="reader")
+        reader.subscribe(("s", 0))
+        assert reader.payloads() == [] and log_of(node, "s") == [(0, b"a"), (1, b"c")]
+
+
+def test_receive_maximum(tmp_path: Path) -> None:
+    """[MQTT-3.3.4-7]: the server ends a client that has more under way than it may."""
+    with world(tmp_path) as node:
+        writer = MqttPeer(node)
+        assert b"\x21" + RECEIVE_MAXIMUM.to_bytes(2, "big") in writer.connack.body
+        packets = [wire.publish(V5, "s", b"x", 2, number + 1) for number in range(RECEIVE_MAXIMUM + 1)]
+        assert len(writer.ask(*packets[:-1])) == RECEIVE_MAXIMUM
+        assert not writer.peer.ended
+        (answer,) = writer.ask(packets[-1])
+        assert (answer.kind, wire.reason(answer)) == (14, 0x93) and writer.ended
+
+
+def test_version_3_1_1_has_a_bound_of_unreleased_messages(tmp_path: Path) -> None:
+    with world(tmp_path) as node:
+        writer = MqttPeer(node, V4)
+        for start in range(0, UNRELEASED_MAX, 512):
+            writer.ask(*(wire.publish(V4, "s", b"", 2, start + n + 1) for n in range(512)))
+        assert not writer.ended
+        writer.ask(wire.publish(V4, "s", b"", 2, UNRELEASED_MAX + 1))
+        assert writer.ended
+
+
+# --- the window -------------------------------------------------------------------------------------------------------
+
+
+@both
+def test_no_more_than_the_window_is_sent(tmp_path: Path, version: int) -> None:
+    """[MQTT-3.3.4-9]; QoS 0 is not held up by it."""
+    with world(tmp_path) as node:
+        raw = b"\x21\0\3" if version == V5 else b""
+        window = 3 if version == V5 else WINDOW_MAX
+        reader = MqttPeer(node, version, "reader", raw=raw)
+        reader.subscribe(("s", 1), ("t", 1))
+        node.fill("s", [b"%d" % n for n in range(window + 2)])
+        assert reader.payloads() == [b"%d" % n for n in range(window)]
+        MqttPeer(node, version).ask(wire.publish(version, "t", b"t", 1))
+        assert reader.payloads() == []
+        reader.send(wire.ack(wire.PUBACK, 1))
+        assert len(reader.payloads()) == 1
+        reader.send(wire.ack(wire.PUBACK, 2), wire.ack(wire.PUBACK, 3))
+        assert len(reader.payloads()) == 2
+        assert reader.client.room == 0
+
+
+def test_qos_2_to_a_client(tmp_path: Path) -> None:
+    """[MQTT-4.3.3-1] to [MQTT-4.3.3-7]."""
+    with world(tmp_path) as node:
+        reader = MqttPeer(node, raw=b"\x21\0\1")
+        reader.subscribe(("s", 2))
+        writer = MqttPeer(node, client_id="writer")
+        writer.ask(wire.publish(V5, "s", b"a", 2, 1), wire.publish(V5, "s", b"b", 2, 2))
+        assert reader.payloads() == [b"a"]
+        (answer,) = reader.ask(wire.ack(wire.PUBREC, 1))
+        assert (answer.kind, answer.flags, answer.body) == (6, 2, b"\0\1") and reader.payloads() == []
+        assert reader.ask(wire.ack(wire.PUBCOMP, 1)) == [] and reader.payloads() == [b"b"]
+        (answer,) = reader.ask(wire.ack(wire.PUBREC, 9))
+        assert (answer.kind, answer.body) == (6, b"\0\x09\x92")
+        assert reader.ask(wire.ack(wire.PUBREC, 2, b"\x97")) == [] and reader.client.room == 1
+
+
+@both
+@pytest.mark.parametrize("seed", range(3))
+def test_a_slow_reader_gets_every_packet_whole(tmp_path: Path, version: int, seed: int) -> None:
+    """With a socket that is full in the middle of chunks, and windows of any size."""
+    rng = random.Random(seed)
+    payloads = [b"%d " % n * rng.randrange(700) for n in range(300)]
+    with world(tmp_path) as node:
+        raw = b"\x21\0" + bytes((rng.randrange(1, 40),)) if version == V5 else b""
+        reader = MqttPeer(node, version, "reader", small=True, raw=raw)
+        quick = MqttPeer(node, version, "quick", small=True)
+        reader.subscribe(("s", 1))
+        quick.subscribe(("s", 0))
+        reader.peer.deaf = quick.peer.deaf = True
+        node.fill("s", payloads)
+        reader.peer.deaf = quick.peer.deaf = False
+        got: list[bytes] = []
+        for _ in range(2_000):
+            reader.take()
+            reader.send(*(wire.ack(wire.PUBACK, each.packet_id) for each in reader.got))
+            got += [each.payload for each in reader.got]
+            reader.got.clear()
+            if len(got) == len(payloads):
+                break
+        assert got == payloads == quick.payloads()
+
+
+@both
+def test_a_reader_moves_in_the_middle_of_a_chunk(tmp_path: Path, version: int) -> None:
+    payloads = [b"%d " % n * 300 for n in range(100)]
+    with world(tmp_path, 2, affinity=False) as node:
+        name = node.name(0)
+        reader = MqttPeer(node, version, "reader", small=True, keep_alive_s=60, will=("gone", b"x", 0))
+        reader.subscribe((name, 1), ("other/#", 2))
+        reader.ask(wire.publish(version, "in", b"x", 2, 9))
+        reader.peer.deaf = True
+        node.fill(name, payloads)
+        moved = 0
+        for _ in range(20):
+            client = reader.client
+            if handover.possible(client):
+                source = node.worker_of(client)
+                link = source.links.link_to(1 - source.slot)
+                assert link is not None
+                source.links.hand_over(link, *handover.detach(client))
+                source.siblings.flush()
+                assert not source.mqtt.sessions and not source.mqtt.keep_alives
+                node.workers[1 - source.slot].turn()
+                moved += 1
+            reader.peer.received += reader.peer.sock.recv(700)
+            node.settle()
+        assert moved == 20 and reader.client.unreleased == {9}
+        assert reader.client.will is not None and len(node.worker_of(reader.client).mqtt.keep_alives) == 1
+        reader.peer.deaf = False
+        assert reader.payloads() == payloads
+        reader.ask(wire.ack(wire.PUBREL, 9), *(wire.ack(wire.PUBACK, n + 1) for n in range(100)))
+        assert reader.client.room == WINDOW_MAX
+        MqttPeer(node, version, "w").ask(wire.publish(version, "other/made-later", b"y", 2, 1))
+        for worker in node.workers:
+            worker.mqtt.wildcards.tick()
+        assert reader.payloads() == [b"y"]
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+@both
+def test_ping(tmp_path: Path, version: int) -> None:
+    """[MQTT-3.12.4-1]."""
+    with world(tmp_path) as node:
+        assert MqttPeer(node, version).ask(wire.PINGREQ) == [wire.Answer(13, 0, b"")]
+
+
+ENDS = {
+    "disconnect": wire.DISCONNECT,
+    "with will": wire.packet(0xE0, b"\4"),
+    "malformed": wire.packet(0xC1),
+    "eof": b"",
+}
+
+
+@pytest.mark.parametrize("how", [*ENDS, "reset", "stop"])
+@both
+def test_the_will_is_published_unless_the_client_disconnects(tmp_path: Path, version: int, how: str) -> None:
+    """[MQTT-3.1.2-8], [MQTT-3.1.2-10], [MQTT-3.14.4-3]."""
+    if how == "with will" and version == V4:
+        return
+    with world(tmp_path) as node:
+        reader = MqttPeer(node, version, "reader")
+        reader.subscribe(("will/topic", 1))
+        peer = MqttPeer(node, version, "mortal", will=("will/topic", b"gone", 1), will_raw=b"\x18\0\0\0\5")
+        client = peer.client
+        if how == "reset":
+            client.close("reset")
+        elif how == "stop":
+            client.end_with(Code.CLOSING, "this node is stopping")
+        elif how == "eof":
+            peer.peer.close()
+        else:
+            peer.ask(wire.publish(version, "will/topic", b"before", 1), ENDS[how])
+            assert reader.payloads() == ([b"before"] if how == "disconnect" else [b"before", b"gone"])
+            return
+        assert reader.payloads() == ([] if how == "stop" else [b"gone"])
+
+
+def test_errors_are_read_before_the_end(tmp_path: Path) -> None:
+    with world(tmp_path) as node:
+        peer = MqttPeer(node)
+        (answer,) = peer.ask(wire.packet(0xC1))
+        assert (answer.kind, wire.reason(answer)) == (14, 0x81) and peer.ended
+        old = MqttPeer(node, V4)
+        assert old.ask(wire.packet(0xC1)) == [] and old.ended
+        (answer,) = MqttPeer(node).ask(wire.packet(0xF0, b"\x18\0"))
+        assert (answer.kind, wire.reason(answer)) == (14, 0x82)
+        (answer,) = MqttPeer(node).ask(wire.packet(0xE0, b"\0\5\x11\0\0\0\1"))
+        assert (answer.kind, wire.reason(answer)) == (14, 0x82), "[MQTT-3.14.2-2]"
+
+
+def test_a_client_with_a_small_maximum_packet_size_gets_no_reason_string(tmp_path: Path) -> None:
+    """[MQTT-3.14.2-3]."""
+    with world(tmp_path) as node:
+        (answer,) = MqttPeer(node, raw=b"\x27\0\0\0\x20").ask(wire.packet(0xC1))
+        assert answer.body == b"\x81\0"
+
+
+@both
+def test_a_node_that_stops_ends_its_clients(tmp_path: Path, version: int) -> None:
+    with world(tmp_path) as node:
+        peer = MqttPeer(node, version)
+        peer.client.end_with(Code.CLOSING, "this node is stopping")
+        answers = peer.take()
+        assert [wire.reason(each) for each in answers] == ([0x8B] if version == V5 else []) and peer.ended
+
+
+def test_keep_alive(tmp_path: Path) -> None:
+    with world(tmp_path) as node:
+        peer = MqttPeer(node, keep_alive_s=2)
+        worker = node.workers[0]
+        assert len(worker.mqtt.keep_alives) == 1
+        worker.mqtt.keep_alives.tick(worker.services.now_s + 2.5)
+        assert not peer.ended
+        worker.mqtt.keep_alives.tick(worker.services.now_s + 3.5)
+        (answer,) = peer.take()
+        assert wire.reason(answer) == 0x8D and peer.ended
+
+
+# --- the same by every door -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("topic", ["plain", "sensors/7/temp"])
+def test_a_message_is_the_same_whoever_publishes_it(tmp_path: Path, topic: str) -> None:
+    """Same stream, next seq, same bytes."""
+    with world(tmp_path, topics=(TopicRule("+/#", "{1}"),) if "/" in topic else ()) as node:
+        stream = topic.partition("/")[0]
+        for version in VERSIONS:
+            MqttPeer(node, version, f"w{version}").ask(wire.publish(version, topic, b"hello", 1))
+        given = f" topic {topic}" if topic != stream else ""
+        assert node.ask(node.connect(), f"pub {stream}{given} |hello") == []
+        binary = BinaryPeer(node)
+        binary.open(stream)
+        frame = pack_frame(b"hello", metadata=topic_metadata(topic.encode()) if topic != stream else b"")
+        binary.peer.send_raw(pack_publish(1, Ack.NONE, [1], frame, 0) + frame)
+        node.settle()
+        reader = node.workers[0].readers.get(stream.encode())
+        content = os.pread(reader.content_fd, 4_096, reader.offset_of(0))
+        size = int.from_bytes(content[:4], "little")
+        frames = [content[size * n : size * (n + 1)] for n in range(4)]
+        assert [frame[8:16] for frame in frames] == [n.to_bytes(8, "little") for n in range(4)]
+        assert len({(frame[:4], frame[28:]) for frame in frames}) == 1, "but for seq, time and checksum"

@@ -1,0 +1,120 @@
+"""Where messages lie, and the acknowledgements of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tailrace.broker.connection.mqtt.publishing import PublishRow, destination_of
+from tailrace.broker.topics.rules import TopicRule, TopicRules
+from tailrace.protocol.errors import Code
+from tailrace.protocol.mqtt.reasons import Reason
+from tailrace.protocol.topics import LEVELS_MAX, TOPIC_BYTES_MAX, topic_metadata
+from tests.protocol.mqtt import wire
+from tests.protocol.mqtt.wire import V4, V5, VERSIONS
+
+FIRST_LEVEL = TopicRules([TopicRule("#", "{1}")])
+
+
+@pytest.mark.parametrize(
+    ("rules", "topic", "stream", "kept"),
+    [
+        (TopicRules(), b"a", b"a", b""),
+        (TopicRules(), b"a/b", b"a/b", b""),
+        (TopicRules(), b"a b", b"topics", b"a b"),
+        (FIRST_LEVEL, b"a/b", b"a", b"a/b"),
+        (FIRST_LEVEL, b"a", b"a", b""),
+        (FIRST_LEVEL, b"/b", b"topics", b"/b"),
+    ],
+)
+def test_places(rules: TopicRules, topic: bytes, stream: bytes, kept: bytes) -> None:
+    found = destination_of(rules, topic)
+    assert (found.placed, found.refusal) == ((stream, kept), None)
+    assert found.metadata == (topic_metadata(kept) if kept else b"")
+
+
+@pytest.mark.parametrize(
+    ("topic", "code"),
+    [
+        (b"$SYS/a", Code.RESERVED),
+        (b"$cursor/a", Code.RESERVED),
+        (b"a/$dead", Code.RESERVED),
+        (b"x" * (TOPIC_BYTES_MAX + 1), Code.TOPIC),
+        (b"/" * LEVELS_MAX, Code.TOPIC),
+    ],
+)
+def test_topics_that_take_no_message(topic: bytes, code: Code) -> None:
+    refusal = destination_of(FIRST_LEVEL, topic).refusal
+    assert refusal is not None and refusal[0] is code
+
+
+class Publisher:
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self.unreleased = {1, 2, 3}
+        self.under_way = 0
+        self.ended: list[Code] = []
+        self.ready = 0
+
+    def answers_ready(self) -> None:
+        self.ready += 1
+
+    def end_with(self, code: Code, text: str, *, is_logged: bool = False) -> None:
+        self.ended.append(code)
+
+
+def row_of(publisher: Publisher, *groups: bytes) -> PublishRow:
+    made: Any = publisher
+    row = PublishRow(made)
+    for name in groups:
+        row.add(name, 1, b"")
+    return row
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_row_is_known_when_all_its_streams_are(version: int) -> None:
+    publisher = Publisher(version)
+    row = row_of(publisher, b"a", b"b")
+    row.add_answer(1, 5, 1)
+    row.add_answer(2, 1, 0)
+    assert publisher.under_way == 1
+    row.begin(2)
+    row.settle_group(1, None)
+    assert (row.pending.text, publisher.under_way) == (None, 1)
+    row.settle_group(0, None)
+    assert row.pending.text == wire.ack(wire.PUBACK, 5) + wire.ack(wire.PUBREC, 1)
+    assert (publisher.under_way, publisher.ready, publisher.unreleased) == (0, 1, {1, 2, 3})
+
+
+def test_a_row_without_a_message_is_known_at_once() -> None:
+    row = row_of(Publisher(V5))
+    row.begin(0)
+    assert row.pending.text == b""
+
+
+def test_refusals_of_version_5() -> None:
+    publisher = Publisher(V5)
+    row = row_of(publisher, b"a", b"b")
+    for qos, packet_id, group in ((1, 5, 0), (2, 1, 0), (2, 2, 1)):
+        row.add_answer(qos, packet_id, group)
+    row.add_answer(2, 3, -1, Reason.NOT_AUTHORIZED)
+    row.begin(2)
+    row.settle_group(0, (Code.FULL, "no room"))
+    row.settle_group(1, None)
+    reasons = [(each.kind, wire.reason(each)) for each in wire.split(row.pending.text or b"")]
+    assert reasons == [(4, 0x97), (5, 0x97), (5, 0), (5, 0x87)]
+    assert publisher.unreleased == {2} and not publisher.ended
+
+
+def test_version_3_1_1_closes_behind_what_is_logged() -> None:
+    publisher = Publisher(V4)
+    row = row_of(publisher, b"a", b"b")
+    for packet_id, group in ((5, 0), (6, 1), (7, 0)):
+        row.add_answer(1, packet_id, group)
+    row.begin(2)
+    row.settle_group(1, (Code.FULL, "no room"))
+    row.settle_group(0, None)
+    assert row.pending.text == wire.ack(wire.PUBACK, 5) and row.pending.after is not None
+    row.pending.after()
+    assert publisher.ended == [Code.FULL]

@@ -1,0 +1,100 @@
+"""Client identifiers over several workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from tailrace.broker.connection.mqtt.sessions import CLAIM, FREE, NEWER, OTHERS, MqttSessions
+from tailrace.broker.routing.calls import WorkerCalls
+from tailrace.broker.streams.refused import Refused
+from tailrace.protocol.errors import Code
+
+
+class Holder:
+    def __init__(self, claimed_ns: int, user: str = "") -> None:
+        self.client_id = b"id"
+        self.claimed_ns = claimed_ns
+        self.user = user
+        self.closed = False
+
+    def taken_over(self) -> None:
+        self.closed = True
+
+
+class Calls:
+    """Delivers the calls of workers to each other when a test wants it."""
+
+    def __init__(self, slots: int) -> None:
+        self.workers = [MqttSessions(cast("WorkerCalls", self), slots) for _ in range(slots)]
+        self.waiting: list[Callable[[], None]] = []
+        self.dead: set[int] = set()
+
+    def call_slot(self, slot: int, verb: str, args: list[Any], done: Callable[[Any], None]) -> None:
+        assert verb == CLAIM
+
+        def call() -> None:
+            gone = Refused(Code.UNAVAILABLE, "this worker is gone")
+            done(gone if slot in self.dead else self.workers[slot].claimed(*args))
+
+        self.waiting.append(call)
+
+    def deliver(self) -> None:
+        while self.waiting:
+            self.waiting.pop()()
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_the_older_one_ends(slot: int) -> None:
+    calls, answers = Calls(2), list[str]()
+    old, new = Holder(1), Holder(2)
+    calls.workers[0].claim(old, answers.append)
+    calls.deliver()
+    calls.workers[slot].claim(new, answers.append)
+    assert answers == [FREE], "not before every worker has answered"
+    calls.deliver()
+    assert answers == [FREE, FREE] and old.closed and not new.closed
+    calls.workers[0].release(old)
+    assert sum(map(len, calls.workers)) == 1
+
+
+def test_of_two_at_once_the_later_one_stays() -> None:
+    calls, answers = Calls(2), dict[int, str]()
+    one, other = Holder(1), Holder(2)
+    calls.workers[0].claim(one, lambda answer: answers.update({1: answer}))
+    calls.workers[1].claim(other, lambda answer: answers.update({2: answer}))
+    calls.deliver()
+    assert answers == {1: NEWER, 2: FREE} and one.closed and not other.closed
+
+
+def test_another_user_does_not_take_it() -> None:
+    calls, answers = Calls(2), list[str]()
+    ann, bob = Holder(1, "ann"), Holder(2, "bob")
+    for slot, holder in enumerate((ann, bob)):
+        calls.workers[slot].claim(holder, answers.append)
+        calls.deliver()
+    assert answers == [FREE, OTHERS] and not ann.closed
+
+
+def test_a_worker_that_is_gone_holds_nothing() -> None:
+    calls, answers = Calls(3), list[str]()
+    calls.dead = {2}
+    calls.workers[0].claim(Holder(1), answers.append)
+    calls.deliver()
+    assert answers == [FREE]
+
+
+def test_one_that_moved_while_a_later_one_came() -> None:
+    calls = Calls(2)
+    moved, later = Holder(1), Holder(2)
+    calls.workers[0].claim(later, lambda _answer: None)
+    calls.deliver()
+    calls.workers[1].adopt(moved)
+    calls.deliver()
+    assert [moved.closed, later.closed] == [True, False]
+    stays = Holder(3)
+    calls.workers[1].adopt(stays)
+    calls.deliver()
+    assert [later.closed, stays.closed] == [True, False]

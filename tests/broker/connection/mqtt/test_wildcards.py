@@ -1,0 +1,83 @@
+"""Filters with wildcards over streams, those that are made later included."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tailrace.broker.topics.rules import TopicRule
+from tests.broker.mqtt import MqttPeer
+from tests.broker.topics.naive import matches
+from tests.broker.world import World, world
+from tests.protocol.mqtt import wire
+from tests.protocol.mqtt.wire import V5
+
+FIRST_LEVEL = (TopicRule("#", "{1}"),)
+OLD = ["a", "a/b", "a/b/c", "x/b", "/b", "x", "a b/c"]
+NEW = ["a/new", "new/b", "new", "x/b", "a"]
+FILTERS = ["#", "+", "+/b", "a/#", "a/+", "/#", "+/+/c", "x/b", "a b/#"]
+
+
+def tick(node: World) -> None:
+    for worker in node.workers:
+        worker.mqtt.wildcards.tick()
+    node.settle()
+
+
+def publish(node: World, topics: list[str]) -> None:
+    writer = MqttPeer(node, V5, "writer", 1)
+    writer.ask(*(wire.publish(V5, topic, topic.encode(), 1, n + 1) for n, topic in enumerate(topics)))
+    writer.ask(wire.DISCONNECT)
+
+
+@pytest.mark.parametrize("rules", [(), FIRST_LEVEL], ids=["streams", "topics"])
+@pytest.mark.parametrize("topic_filter", FILTERS)
+def test_a_filter_matches_in_all_streams(tmp_path: Path, topic_filter: str, rules: tuple[TopicRule, ...]) -> None:
+    with world(tmp_path, 2, affinity=False, topics=rules) as node:
+        publish(node, OLD)
+        peer = MqttPeer(node)
+        assert peer.subscribe((topic_filter, 1)) == [1]
+        tick(node)
+        publish(node, OLD + NEW)
+        tick(node)
+        publish(node, NEW)
+        tick(node)
+        expected = [topic for topic in OLD + NEW + NEW if matches(topic_filter, topic)]
+        assert sorted(each.decode() for each in peer.payloads()) == sorted(expected)
+
+
+def test_many_clients_search_one_after_the_other(tmp_path: Path) -> None:
+    with world(tmp_path) as node:
+        peers = [MqttPeer(node, client_id=f"c{n}") for n in range(300)]
+        for peer in peers:
+            assert peer.subscribe(("#", 0)) == [0]
+        publish_to = MqttPeer(node, client_id="writer")
+        publish_to.ask(wire.publish(V5, "s", b"x", 1))
+        tick(node)
+        assert all(peer.payloads() == [b"x"] for peer in peers)
+
+
+def test_too_many_streams_made_later_end_the_connection(tmp_path: Path) -> None:
+    with world(tmp_path, max_subscriptions=3) as node:
+        peer = MqttPeer(node)
+        peer.subscribe(("#", 0))
+        writer = MqttPeer(node, client_id="writer")
+        writer.ask(*(wire.publish(V5, f"s{n}", b"x", 1, n + 1) for n in range(4)))
+        tick(node)
+        (answer,) = peer.take()
+        assert wire.reason(answer) == 0x97 and peer.ended
+
+
+def test_without_such_filters_nothing_is_searched(tmp_path: Path) -> None:
+    with world(tmp_path) as node:
+        peer = MqttPeer(node)
+        peer.subscribe(("#", 0))
+        wildcards = node.workers[0].mqtt.wildcards
+        assert wildcards._clients
+        peer.ask(wire.unsubscribe(V5, 1, "#"))
+        assert not wildcards._clients
+        peer.subscribe(("+", 0))
+        peer.peer.close()
+        node.settle()
+        assert not wildcards._clients

@@ -1,0 +1,55 @@
+"""The window of messages that a client has not acknowledged."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tailrace.broker.connection.mqtt.window import IDS, SPAN_MAX, SendWindow
+
+
+def test_in_order() -> None:
+    window = SendWindow(10)
+    window.add(10)
+    assert window.room == 0 and window.next_id == 11
+    assert [window.acknowledge(number) for number in (1, 2, 3, 3, 11, 4)] == [True, True, True, False, False, True]
+    assert window.room == 4
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_as_a_set_of_identifiers(seed: int) -> None:
+    rng, window, under_way = random.Random(seed), SendWindow(50), set[int]()
+    next_id = 1
+    for _ in range(20_000):
+        assert window.room == 50 - len(under_way) and window.next_id == next_id
+        if rng.random() < 0.5 and window.room:
+            for _ in range(count := rng.randint(1, window.room)):
+                under_way.add(next_id)
+                next_id = next_id % IDS + 1
+            window.add(count)
+        elif under_way:
+            number = rng.choice([min(under_way), rng.choice(list(under_way)), rng.randint(1, IDS)])
+            assert window.holds(number) == (number in under_way) == window.acknowledge(number)
+            under_way.discard(number)
+        if rng.random() < 0.01:
+            state, window = window.export_state(), SendWindow(1)
+            window.restore_state(state)
+
+
+def test_one_that_is_never_acknowledged_stops_the_others_in_the_end() -> None:
+    window = SendWindow(100)
+    sent = 0
+    while window.room:
+        window.add(1)
+        sent += 1
+        if sent > 1:
+            assert window.acknowledge(sent)
+    assert sent == SPAN_MAX
+
+
+def test_a_smaller_window_than_what_is_under_way() -> None:
+    window = SendWindow(10)
+    window.add(10)
+    window.size = 5
+    assert window.room == 0
