@@ -161,6 +161,10 @@ class Contestant(ABC):
         """Steps of a connection that subscribes to the new stream `name`."""
         raise self._lacks("subscribers")
 
+    def topic_subscriber(self, name: str, client: int) -> list[RequestStep]:
+        """Steps of a connection that subscribes to a topic that nobody has published to."""
+        return self.subscriber(name, client)
+
     def listener(self, name: str, client: int) -> list[RequestStep]:
         """The same in as few steps as the protocol allows; `chatter` may come after them."""
         return self.subscriber(name, client)

@@ -22,6 +22,7 @@ max_inflight_messages 0
 """
 _CLIENT_NAME = "bench-{client}-{kind}"
 _PUBACK_BYTES = 4
+_SILENT = {"ingest", "turns", "fanout", "latency", "connections", "topics"}
 
 
 class Mosquitto(Contestant):
@@ -32,7 +33,7 @@ class Mosquitto(Contestant):
         self.acked = qos == 1
         self.name = "mosquitto-qos1" if qos else "mosquitto"
         self.title = f"mosquitto QoS {qos}"
-        self.kinds = frozenset({"ingest", "turns"} if qos else {"ingest", "turns", "fanout", "latency", "connections"})
+        self.kinds = frozenset({"ingest", "turns"} if qos else _SILENT)
 
     def command(self, site: Site) -> list[str]:
         path = site.directory / "mosquitto.conf"

@@ -21,7 +21,7 @@ _PING = RequestStep(b"ping\r\n", b"ok pong\r\n")
 
 
 _PUBLISHED = frozenset({"ingest", "turns"})
-_DELIVERED = frozenset({"fanout", "replay", "latency", "connections", "neighbour", "flooded"})
+_DELIVERED = frozenset({"fanout", "replay", "latency", "connections", "neighbour", "flooded", "topics"})
 _STORED = frozenset({"round-robin", "streams", "durability"})
 
 
@@ -89,6 +89,10 @@ class Tailrace(Contestant):
 
     def subscriber(self, name: str, client: int) -> list[RequestStep]:
         return [RequestStep(b"sub %s new wait\r\n" % name.encode(), b"ok sub %s 0\r\n" % name.encode())]
+
+    def topic_subscriber(self, name: str, client: int) -> list[RequestStep]:
+        stream = name.partition("/")[0]
+        return [RequestStep(b"sub %s new wait\r\n" % name.encode(), f"ok sub {name} 0 stream={stream}\r\n".encode())]
 
     def delivered_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
         fixed = _MESSAGE_AROUND + len(name.encode()) + len(str(payload_bytes)) + payload_bytes

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from bench.rows.base import BenchRow
-from bench.rows.delivering import connections_row, consume_row, fan_out_row, many_consumers_row, replay_row
+from bench.rows.delivering import (
+    connections_row,
+    consume_row,
+    fan_out_row,
+    many_consumers_row,
+    replay_row,
+    topics_row,
+)
 from bench.rows.durability import FLUSHES_MS, always_row, interval_row
 from bench.rows.latency import FLOODS, beside_rollup_row, connecting_row, flooded_row, latency_row, neighbour_row
 from bench.rows.publishing import client_row, idempotence_row, ingest_row, round_robin_row, streams_row, turns_row
@@ -22,6 +29,8 @@ def make_rows(scale: Scale) -> list[BenchRow]:
         turns_row("turns-1000", scale.connections, scale.connections),
         fan_out_row(100),
         fan_out_row(1_000),
+        topics_row(10),
+        topics_row(10_000, scale.crowd_share),
         replay_row(1),
         replay_row(10),
         consume_row(),

@@ -11,11 +11,15 @@ from bench.load.fanout import fan_out
 from bench.load.limits import LoadError
 from bench.load.reading import consume, consume_many, replay
 from bench.load.tls import cipher_bytes_per_s
+from bench.load.topics import one_of_many
+from bench.peers.base import Contestant
 from bench.peers.consuming import BATCH
 from bench.peers.plain import BareSendfile
+from bench.peers.tailrace import Tailrace
 from bench.peers.tailrace_binary import TailraceBinary
 from bench.rows.base import FILL_MESSAGES, STREAM, BenchRow, Measurement, RowRun, replay_messages
 
+FIRST_LEVEL = '[[topics]]\nfilter = "#"\nstream = "{1}"\n'
 _CONSUMED_PART = 5  # of a gigabyte
 _SMALL_BATCH, _SMALL_BATCHES = 50, 2  # messages; of each of many consumers
 
@@ -30,6 +34,26 @@ def _measure_fan_out(run: RowRun, subscribers: int) -> Measurement:
     done = run.generate(fan_out, STREAM, subscribers, Stop(seconds=run.scale.seconds))
     extras = {"published_per_s": done.messages / done.spent.wall_s}
     return run.measured(done.deliveries / done.spent.wall_s, done.spent, done.deliveries, extras)
+
+
+def topics_row(subscribers: int, share: float = 1.0) -> BenchRow:
+    """Many subscribers of a topic each, of one stream: a message is for one of them, and the next one waits for it.
+
+    The figure is the processor time of a message, so that rows of different sizes can be compared.
+    """
+    measure = partial(_measure_topics, subscribers=max(1, int(subscribers * share)))
+    title = f"topics, {subscribers:,} subscribers of one each, one message at a time"
+    return BenchRow(f"topics-{subscribers}", title, "topics", "msg/s", measure, suited=_with_topics)
+
+
+def _with_topics(peer: Contestant) -> Contestant:
+    """A node whose names with levels are topics of one stream."""
+    return peer.changed(config=FIRST_LEVEL) if isinstance(peer, Tailrace) else peer
+
+
+def _measure_topics(run: RowRun, subscribers: int) -> Measurement:
+    done = run.generate(one_of_many, subscribers, Stop(seconds=run.scale.seconds))
+    return run.measured(done.messages / done.spent.wall_s, done.spent, done.messages)
 
 
 def replay_row(readers: int) -> BenchRow:

@@ -102,8 +102,8 @@ class TopicRules:
             return Placed(name, b"")
         levels = name.split(SEPARATOR)
         for rule in self._rules:
-            if _covers(rule.levels, levels):
-                stream = rule.stream_of(name)
+            if rule.takes_all or _covers(rule.levels, levels):
+                stream = rule.stream_of(name, levels)
                 return Placed(stream, b"" if stream == name else name)
         return _place_alone(name)
 
@@ -113,13 +113,13 @@ class _ParsedRule:
 
     def __init__(self, rule: TopicRule) -> None:
         self.levels = rule.topics.encode().split(SEPARATOR)
+        self.takes_all = self.levels == [ANY_LEVELS]
         self._parts = _parse_template(rule.stream)
         self._fields = [part for part in self._parts if isinstance(part, _Field)]
         self._pattern = re.compile(b"".join(map(_pattern_of, self._parts)))
 
-    def stream_of(self, topic: bytes) -> bytes:
-        levels = topic.split(SEPARATOR)
-        stream = b"".join(part if isinstance(part, bytes) else _value(part, topic, levels) for part in self._parts)
+    def stream_of(self, topic: bytes, levels: list[bytes]) -> bytes:
+        stream = b"".join([part if isinstance(part, bytes) else _value(part, topic, levels) for part in self._parts])
         return stream if _is_stream_name(stream) else OTHER_STREAM
 
     def only_stream(self, levels: list[bytes]) -> bytes | None:
@@ -186,10 +186,12 @@ def _place_alone(name: bytes) -> Placed:
 
 
 def _is_placeable(name: bytes) -> bool:
-    has_wildcard = ONE_LEVEL in name or ANY_LEVELS in name  # as no topic has
-    return not has_wildcard and not is_reserved(name) and base_of(name) == name and not name.startswith(REPLIES_PREFIX)
+    if ONE_LEVEL in name or ANY_LEVELS in name or name.startswith((b"$", REPLIES_PREFIX)):  # no topic has a wildcard
+        return False
+    return b"$" not in name or base_of(name) == name
 
 
+@lru_cache(maxsize=4_096)
 def _is_stream_name(name: bytes) -> bool:
     return name_bytes_valid(name) and _is_placeable(name) and not new_name_fault(name.decode())
 

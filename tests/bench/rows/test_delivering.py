@@ -8,7 +8,7 @@ from bench.peers.plain import BareSendfile, Plain
 from bench.peers.tailrace import Tailrace
 from bench.peers.tailrace_binary import TailraceBinary
 from bench.rows.base import FILL_MESSAGES, replay_messages
-from bench.rows.delivering import connections_row, consume_row, fan_out_row, many_consumers_row, replay_row
+from bench.rows.delivering import connections_row, consume_row, fan_out_row, many_consumers_row, replay_row, topics_row
 from bench.scale import FULL, Scale
 from tailrace.shard.leaves import interpreted_wanted
 from tests.bench.rows.conftest import MeasureRow
@@ -74,3 +74,11 @@ def test_a_measurement(measure_row: MeasureRow) -> None:
 def test_the_broker_bears_a_crowd(measure_row: MeasureRow, peer: Contestant) -> None:
     extras = measure_row(connections_row(300), peer).extras
     assert 0 < extras["resident_bytes_per_connection"] < 100_000
+
+
+@pytest.mark.slow
+@pytest.mark.system
+def test_each_topic_has_its_subscriber(measure_row: MeasureRow) -> None:
+    row = topics_row(20)
+    peer = row.suited(Tailrace(interpreted=interpreted_wanted()))
+    assert measure_row(row, peer).value > 0
