@@ -65,7 +65,7 @@ run: setup  ## a broker on 127.0.0.1:5050, its data in ./data, its metrics on 12
 lint: $(VENV)/.installed  ## ruff and mypy --strict
 	$(BIN)/ruff check $(PACKAGES) $(BESIDE)
 	scripts/link-package
-	$(BIN)/mypy --scripts-are-modules build/package/tailrace $(BESIDE)
+	nice -n 10 $(BIN)/mypy --scripts-are-modules build/package/tailrace $(BESIDE)
 
 format: setup  ## let ruff lay out the code, sort the imports and mend simple faults
 	$(BIN)/ruff check --fix $(PACKAGES) $(BESIDE)

@@ -41,7 +41,8 @@ _ROOT = Path(__file__).resolve().parent.parent
 # storage, the line parser and the binary publish path, and a few nodes in real processes. Once, in nine parts of about
 # the same length: what no leaf has a part in, such as the other messages and what consumers are given, and system
 # tests of what happens between processes. Nodes that run interpreted are in tests/system/test_{binary,lines,
-# walkthrough}.py: publishes, answers, subscriptions and their chunks go through the leaves there.
+# walkthrough}.py: publishes, answers, subscriptions and their chunks go through the leaves there. What tests/system/
+# test_{binary_subscribe,doors,metrics,subscribe,tls}.py ask of a leaf, tests/broker/delivery tries interpreted, too.
 PART = os.environ.get("TAILRACE_TEST_PART", "")
 ONCE = {
     "servers": (
@@ -90,20 +91,25 @@ ONCE = {
         "tests/examples/",
     ),
     "lives": (
+        "tests/system/test_binary_subscribe.py",
         "tests/system/test_command_logins.py",
         "tests/system/test_dead_letters.py",
         "tests/system/test_delete.py",
         "tests/system/test_documents.py",
+        "tests/system/test_doors.py",
         "tests/system/test_everyday.py",
         "tests/system/test_first_operator.py",
         "tests/system/test_forks.py",
         "tests/system/test_lifecycle.py",
         "tests/system/test_listing.py",
+        "tests/system/test_metrics.py",
         "tests/system/test_node_logins.py",
         "tests/system/test_redelivery.py",
         "tests/system/test_revoked_users.py",
         "tests/system/test_standstill.py",
         "tests/system/test_strangers.py",
+        "tests/system/test_subscribe.py",
+        "tests/system/test_tls.py",
     ),
     "client": (
         "tests/broker/connection/test_accept.py",
@@ -141,8 +147,7 @@ BOTH = (
     "tests/broker/consumers/edge/test_line.py",
     "tests/tidy/test_build.py",
 )
-# With compiled leaves only: these call no leaf, or (the system tests) in a way that tests/broker/delivery and other
-# nodes try interpreted. Files of the leaves themselves try both bodies in one run.
+# With compiled leaves only: these call no leaf. Files of the leaves themselves try both bodies in one run.
 COMPILED = (
     "tests/broker/connection/test_login.py",
     "tests/broker/connection/test_tls.py",
@@ -164,11 +169,6 @@ COMPILED = (
     "tests/shard/test_producer_memory.py",
     "tests/shard/test_producers.py",
     "tests/shard/test_torn.py",
-    "tests/system/test_binary_subscribe.py",
-    "tests/system/test_doors.py",
-    "tests/system/test_metrics.py",
-    "tests/system/test_subscribe.py",
-    "tests/system/test_tls.py",
 )
 LEAF_TESTS = "_cy.py"
 
