@@ -181,7 +181,7 @@ class Owner:
         stream = self.catalog.open.get(name)
         if stream is None or stream.epoch == 0 or stream.policy.durability is Durability.ALWAYS:
             return False
-        if self.syncs.failed or name in self.uproutes:
+        if self.syncs.failed or self.space.is_met or name in self.uproutes:
             return False
         self.catalog.open.move_to_end(name)
         try:
@@ -191,6 +191,8 @@ class Owner:
             sink.refused(0, refused.code, refused.text)
             return True
         self.grown[name] = Growth(first_seq, first_seq + messages, stream.log.end_offset, frames)
+        if self.space.is_watched:
+            self.space.grew(name, len(frames))
         if not stream.sync_due_s:
             self.syncs.add(stream, now_s)
         if stream.producers is not None:

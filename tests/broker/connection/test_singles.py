@@ -358,6 +358,33 @@ def publish_numbered(peer: BinaryPeer, handle: int, payload: bytes, number: int)
     return peer.requests
 
 
+def test_the_bound_on_disk_space_holds_for_single_publishes(tmp_path: Path) -> None:
+    """What they append counts, and is refused while the node is full."""
+    most = 64 << 20
+    with world(tmp_path, node_max_bytes=most) as node:
+        (peer,), name = publishers(node, 1, "s"), b"s"
+        (speaker,) = line_publishers(node, 1, "s")
+        space = node.workers[0].owner.space
+        before = space._sizes[name]
+        for sent in (1, 2):
+            peer.publish(1, b"x" * 100)
+            node.settle()  # else both are one batch
+            speaker.send("pub s |" + "x" * 100)
+            node.settle()
+            assert space._sizes[name] - before == sent * 2 * len(pack_frame(b"x" * 100))
+        peer.take()
+        speaker.take()
+        space._share = lambda _nbytes, _is_whole: most
+        space.look()
+        peer.publish(1, b"x")
+        node.settle()
+        speaker.send("pub s |x")
+        node.settle()
+        (answer,) = peer.take()
+        assert isinstance(answer, m.Failed) and answer.code == "full"
+        assert speaker.take()[0].startswith("err full ")
+
+
 def test_numbered_publishes_are_read_together_and_logged_once(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
     here, away = node.name(0), node.name(1)
     peer = BinaryPeer(node, 0)
