@@ -10,7 +10,7 @@ from tailrace.protocol.topics import filter_fault
 from tailrace.supervisor.config_values import WrongValue, show, suggest
 
 TOPICS_SECTION: Final = "topics"
-TOPIC_RULES_MAX: Final = 1_000
+TOPIC_RULES_MAX: Final = 100
 """They are tried in turn, once for each name of the latest ones that a worker has looked up."""
 KEYS: Final = ("filter", "stream")
 EXAMPLE: Final = 'filter = "sensors/#" and stream = "sensors"'

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tailrace.broker.access.identity import Identity
 from tailrace.broker.access.rules import Right
 from tailrace.broker.connection.base import OUT_HIGH_BYTES, Pause
-from tailrace.broker.connection.client import ClientConnection
+from tailrace.broker.connection.client import READ_BYTES_MIN, ClientConnection
 from tailrace.broker.connection.singles import Singles
 from tailrace.broker.connection.transport import AnySocket
 from tailrace.broker.consumers.edge.line import LineConsumerSession
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from tailrace.broker.connection.commands import Commands, SubscriptionStep
     from tailrace.broker.connection.patterns import PatternSubscriptions
 
+NAMES_A_READ: Final = 512
+"""Where names are placed by rules, a read of more of them is followed by a short one: each has to be looked up."""
 PASSED_OVER_MAX: Final = 1_024
 """Streams of a pattern that are not subscribed to again: given up by hand, or unreadable."""
 
@@ -118,7 +120,10 @@ class LineClient(ClientConnection):
                     self._choke()
                 if self.held_up:
                     self.backlog.extend(commands)
-        if count >= self.read_bytes or self.codec.pending_bytes != self.held_bytes:
+        if self.places and type(command) is Staged and len(command.groups) > NAMES_A_READ:
+            self.read_bytes = READ_BYTES_MIN
+            self.read_more(count, 0)
+        elif count >= self.read_bytes or self.codec.pending_bytes != self.held_bytes:
             self.read_more(count, _streams_of(command))
         if type(command) is Staged and len(command.groups) == 1 and command.groups[0][1] == 1 and self._is_plain:
             self.line.singles.add_line(self)

@@ -7,6 +7,7 @@ cursors of these filters are woken, and what matches is kept for their deliverie
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from time import monotonic
 from typing import Any, Final
 
 from tailrace.broker.delivery.chunk_cache import ChunkCache
@@ -19,6 +20,13 @@ from tailrace.broker.topics.trie import FilterTrie
 from tailrace.shard.errors import StorageError
 from tailrace.shard.leaves import load
 
+WALK_S: Final = 0.005
+"""Of one turn, after which the walks go on in the next one."""
+FRAMES_MOST: Final = 4_096
+FRAMES_LEAST: Final = 16
+"""In one call of the leaf, whose work for a frame grows with the number of filters at worst."""
+FILTER_FRAMES: Final = 1 << 20
+"""Filters times frames in one call, between those bounds."""
 FOUND_BYTES_MAX: Final = 8 << 20
 """Of frames that walks have found and that are kept for deliveries."""
 
@@ -72,8 +80,9 @@ class FilterWalks:
         return filtered.take_all()
 
     def run(self, budget_bytes: int) -> Iterator[Cursor]:
-        """Walks over about `budget_bytes` of new frames, and gives the cursors to be woken."""
-        while self.due and budget_bytes > 0:
+        """Walks over about `budget_bytes` of new frames, for WALK_S at most, and gives the cursors to be woken."""
+        end_s = monotonic() + WALK_S
+        while self.due and budget_bytes > 0 and monotonic() < end_s:
             feed = next(iter(self.due))
             filtered = feed.filtered
             if not filtered.count or filtered.walked_seq >= feed.end_seq:
@@ -87,6 +96,8 @@ class FilterWalks:
 
     def _walk_piece(self, feed: Feed) -> list[Cursor]:
         filtered = feed.filtered
+        frames_max = min(max(FILTER_FRAMES // (1 + len(self.filters)), FRAMES_LEAST), FRAMES_MOST)
+        limit_seq = min(filtered.walked_seq + frames_max, feed.end_seq)
         try:
             content, size, is_checked = self._piece(feed)
         except (StorageError, OSError, ValueError):  # each of the cursors meets it, and tells its client
@@ -95,7 +106,7 @@ class FilterWalks:
             content,
             size,
             filtered.walked_seq,
-            feed.end_seq,
+            limit_seq,
             feed.name,
             self._cache.known(),
             self._cache.match,

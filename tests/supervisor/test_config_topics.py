@@ -51,7 +51,7 @@ def test_rules_of_topics_are_part_of_the_configuration(tmp_path: Path) -> None:
 def test_there_are_not_too_many(tmp_path: Path) -> None:
     config = tmp_path / "node.toml"
     config.write_text("".join(f'[[topics]]\nfilter = "{n}/#"\nstream = "s"\n' for n in range(TOPIC_RULES_MAX + 1)))
-    with pytest.raises(ConfigError, match=r"1,001 \[\[topics\]\] sections; at most 1,000 are allowed"):
+    with pytest.raises(ConfigError, match=r"101 \[\[topics\]\] sections; at most 100 are allowed"):
         load(config)
     config.write_text("topics = 3\n")
     with pytest.raises(ConfigError, match=r"\[topics\] must be written \[\[topics\]\]"):

@@ -8,6 +8,8 @@ from pathlib import Path
 import msgpack
 import pytest
 
+from tailrace.broker.connection.client import READ_BYTES_MIN
+from tailrace.broker.connection.line import NAMES_A_READ
 from tailrace.broker.topics.rules import TopicRule
 from tailrace.protocol import messages as m
 from tailrace.protocol.binary import ClientCodec
@@ -121,3 +123,16 @@ def test_handles_of_topics_move_with_their_connection(node: World) -> None:
     assert (client.handles, client.placed[1].topic, client.account.handles) == ({2: b"b"}, b"a/1", 2)
     assert refusals(talk.ask(publish(1, 1))) == []
     assert talk.read(b"a/1") == [("a/1", b"1")]
+
+
+def test_a_read_of_many_names_by_lines_is_followed_by_a_short_one(node: World) -> None:
+    peer = node.connect()
+    node.ask(peer, "ping")
+    client = node.client_of(peer)
+    for round_ in range(12):
+        peer.send_raw(b"pub sensors/%d |x\r\n" % round_ * (1 << 11))
+        node.settle()
+    assert client.read_bytes > 2 * READ_BYTES_MIN
+    peer.send_raw(b"".join(b"pub sensors/%d |x\r\n" % number for number in range(2 * NAMES_A_READ)))
+    node.settle()
+    assert client.read_bytes == READ_BYTES_MIN

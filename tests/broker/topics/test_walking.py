@@ -10,6 +10,7 @@ import pytest
 
 from tailrace.broker.delivery.cursor import Cursor, Park
 from tailrace.broker.delivery.fanout import FanOut
+from tailrace.broker.topics import walking
 from tailrace.broker.topics.picking import SCAN_BYTES
 from tailrace.broker.topics.trie import TooManyFilters
 from tests.broker.delivery.test_fanout import PLENTY, FakeClient, give_back, trim
@@ -17,6 +18,8 @@ from tests.broker.topics import naive
 from tests.broker.topics.agreement import random_filter, random_topic
 from tests.broker.topics.test_picking import NAME, TopicWorld
 from tests.thorough import examples
+
+PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -130,6 +133,25 @@ def test_a_cut_behind_what_a_cursor_got_does_not_end_it(world: TopicWorld) -> No
     world.run()
     assert seqs(waits) == [2] and not waits.ended
     assert got.ended, "it was sent up to 4"
+
+
+def test_a_walk_past_many_filters_takes_few_frames_at_a_time(
+    world: TopicWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walking, "FILTER_FRAMES", 1)
+    monkeypatch.setattr(walking, "WALK_S", 0.0)
+    world.append(NAME, b"first!")
+    client = world.client()
+    world.filtered(client, b"t/7", 1)
+    world.publish(NAME, *[b"t/7!"] * 50)
+    world.run()
+    assert not seqs(client) and world.fanout.walks.due, "another turn has the time for it"
+    monkeypatch.setattr(walking, "WALK_S", PATIENCE_S)
+    world.run(2)
+    assert seqs(client) == list(range(1, 1 + walking.FRAMES_LEAST))
+    while world.fanout.walks.due or world.fanout.runnable:
+        world.run()
+    assert seqs(client) == list(range(1, 51))
 
 
 def test_too_many_filters_are_refused_and_leave_nothing(world: TopicWorld) -> None:
