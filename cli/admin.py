@@ -32,6 +32,7 @@ Examples:
   tailrace admin stat access-log
   tailrace admin trim access-log '#1000'
   tailrace admin workers
+  tailrace admin space
   tailrace admin shutdown NODE
 
 On the broker's own machine its socket is used, which needs no login. Elsewhere, log in with --user as somebody with the

@@ -153,7 +153,7 @@ def command(
     if outcome.full_at >= 0:
         where = f"at line {outcome.full_at:,}" if outcome.full_at else "early"
         click.echo(
-            f"tailrace: stopped {where}: the disk of the node is full; the rest of the input was not read", err=True
+            f"tailrace: stopped {where}: the node has no space for more; the rest of the input was not read", err=True
         )
     if as_json:
         show_json([{"stream": stream, **asdict(outcome)}])

@@ -193,7 +193,7 @@ class Publisher:
             self._lost_from = min(self._lost_from or numbers[0], numbers[0])
 
     def _note_full(self, error: TailraceError | None, line: int) -> None:
-        """The disk of the node is full: reading more would only be refused too."""
+        """The node has no space: reading more would only be refused too."""
         if isinstance(error, DiskFull) and self.outcome.full_at < 0:
             self.outcome.full_at = line
 

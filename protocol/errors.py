@@ -36,7 +36,7 @@ class Code(StrEnum):
     DENIED = "denied", "the connection has not this right: log in, or connect from the broker's own machine"
     DISABLED = "disabled", "the stream takes no messages here; an administrator can make this node its master"
     UNAVAILABLE = "unavailable", "the stream cannot be reached now; try again"
-    FULL = "full", "the disk is full; publish again when there is space"
+    FULL = "full", "the disk is full, or a bound on disk space is met; publish again when there is space"
     DAMAGED = "damaged", "the stream's files are damaged; `tailrace check` shows where"
     UNKNOWN = "unknown", "the stream does not exist"
     DELETED = "deleted", "the stream was deleted; a publish makes another of that name, which begins at 0"

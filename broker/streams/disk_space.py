@@ -25,6 +25,7 @@ from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.process.settings import Settings
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
+from tailrace.shard.frame import INDEX_ENTRY_BYTES
 from tailrace.shard.growth import STEP_BYTES_MAX, limit_steps
 from tailrace.shard.names import base_of
 
@@ -40,7 +41,7 @@ NOTHING_TEXT: Final = "nothing of this was logged"
 
 
 class Room(NamedTuple):
-    """What one bound leaves: `free_bytes`, negative beyond it; `slack_bytes`: so much ends a refusal."""
+    """What one bound leaves: `free_bytes`, negative beyond it; `slack_bytes`: what ends a refusal."""
 
     free_bytes: int
     slack_bytes: int
@@ -96,8 +97,9 @@ class DiskSpace:
 
     # --- the account ------------------------------------------------------------------------------------------------
 
-    def grew(self, name: bytes, nbytes: int) -> None:
-        """These bytes were appended to a stream."""
+    def grew(self, name: bytes, frame_bytes: int, messages: int) -> None:
+        """Frames were appended to a stream, and their index entries."""
+        nbytes = frame_bytes + messages * INDEX_ENTRY_BYTES
         self._sizes[name] = self._sizes.get(name, 0) + nbytes
         self._total_bytes += nbytes
         self._beyond_bytes += nbytes

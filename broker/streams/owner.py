@@ -160,7 +160,7 @@ class Owner:
             return
         self.grown[batch.name] = Growth(first_seq, first_seq + batch.count, stream.log.end_offset, frames)
         if self.space.is_watched:
-            self.space.grew(batch.name, len(frames))
+            self.space.grew(batch.name, len(frames), batch.count)
         if not stream.sync_due_s:
             self.syncs.add(stream, now_s)
         if stream.producers is not None:
@@ -192,7 +192,7 @@ class Owner:
             return True
         self.grown[name] = Growth(first_seq, first_seq + messages, stream.log.end_offset, frames)
         if self.space.is_watched:
-            self.space.grew(name, len(frames))
+            self.space.grew(name, len(frames), messages)
         if not stream.sync_due_s:
             self.syncs.add(stream, now_s)
         if stream.producers is not None:
@@ -297,7 +297,7 @@ class Owner:
             return self._append_failed(stream, error)
         self.grown[stream.name] = Growth(first_seq, first_seq + messages, stream.log.end_offset, frames)
         if self.space.is_watched:
-            self.space.grew(stream.name, len(frames))
+            self.space.grew(stream.name, len(frames), messages)
         if not stream.sync_due_s:
             self.syncs.add(stream, now_s)
         self.numbered.grew(stream)
@@ -383,7 +383,7 @@ class Owner:
         self.metrics.appended_messages += next_seq - first_seq
         self.metrics.appended_bytes += size
         if self.space.is_watched:
-            self.space.grew(stream.name, size)
+            self.space.grew(stream.name, size, next_seq - first_seq)
 
     def open_for(self, batch: StreamBatch) -> bool:
         """Open the stream of a batch, or make it; if this is False, the batch was refused."""

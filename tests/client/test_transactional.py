@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -167,8 +168,9 @@ def test_forgetting(database: sqlite3.Connection) -> None:
 
 
 def test_connections_that_cannot_be_used(database: sqlite3.Connection) -> None:
-    with pytest.raises(InvalidArgument, match="commits each statement by itself"):
-        Once(sqlite3.connect(":memory:", isolation_level=None))
+    committing = sqlite3.connect(":memory:", isolation_level=None)
+    with closing(committing), pytest.raises(InvalidArgument, match="commits each statement by itself"):
+        Once(committing)
     with pytest.raises(InvalidArgument, match="is not a table name"):
         Once(database, table="a; DROP TABLE effects")
     once = Once(database)

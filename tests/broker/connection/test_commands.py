@@ -37,14 +37,14 @@ def words(lines: list[str]) -> list[str]:
 def test_administration_is_for_this_machine_alone(node: World) -> None:
     lines = {"slave": "slave 127.0.0.1 5050 x 0", "trim": "trim x #0", "fence": "fence x 2"}
     admin = [verb.form.split()[0] for verb in VERBS.values() if verb.admin]
-    alone = ("streams", "grown", "workers", "conns", "shutdown")
+    alone = ("streams", "grown", "workers", "space", "conns", "shutdown")
     typed = [lines.get(word, word if word in alone else f"{word} x") for word in admin]
-    assert len(typed) == len(c.ADMIN) == 14
+    assert len(typed) == len(c.ADMIN) == 15
     stranger = node.connect(local=False)
-    assert words(node.ask(stranger, *typed)) == ["err denied"] * 14
+    assert words(node.ask(stranger, *typed)) == ["err denied"] * 15
     assert not any(line.startswith("master") for line in node.ask(stranger, "help"))
     assert words(node.ask(stranger, "pub x |y", "sub x 0 wait", "ping")) == ["ok sub", "ok pong"]
-    assert node.workers[0].metrics.refused.counts == {"denied": 14}
+    assert node.workers[0].metrics.refused.counts == {"denied": 15}
     assert node.controls[0].receive() is not None, "only that it is ready"
 
 

@@ -15,7 +15,7 @@ import pytest
 from tailrace.broker.connection.binary import BinaryClient
 from tailrace.protocol import messages as m
 from tailrace.protocol.messages import Ack, Op
-from tailrace.shard.frame import pack_frame
+from tailrace.shard.frame import INDEX_ENTRY_BYTES, pack_frame
 from tailrace.shard.leaves import load
 from tailrace.shard.numbering import write_numbering
 from tests.broker.binary import BinaryPeer
@@ -371,7 +371,8 @@ def test_the_bound_on_disk_space_holds_for_single_publishes(tmp_path: Path) -> N
             node.settle()  # else both are one batch
             speaker.send("pub s |" + "x" * 100)
             node.settle()
-            assert space._sizes[name] - before == sent * 2 * len(pack_frame(b"x" * 100))
+            frame_bytes = len(pack_frame(b"x" * 100)) + INDEX_ENTRY_BYTES
+            assert space._sizes[name] - before == sent * 2 * frame_bytes
         peer.take()
         speaker.take()
         space._share = lambda _nbytes, _is_whole: most

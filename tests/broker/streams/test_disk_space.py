@@ -17,6 +17,7 @@ from tailrace.broker.streams.disk_space import LOG_INTERVAL_S, LOOK_BYTES, NOTHI
 from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
+from tailrace.shard.frame import INDEX_ENTRY_BYTES, pack_frame
 from tailrace.shard.growth import STEP_BYTES_MAX, STEP_BYTES_MIN, _Limits, limit_steps
 from tailrace.shard.header import HEADER_PAGE_BYTES
 from tailrace.shard.leaves import load
@@ -91,11 +92,11 @@ def test_a_look_comes_with_each_mib_and_counts_all_workers(node: Node) -> None:
     space = space_of(node, node_max_bytes=MOST)
     node.others_bytes = MOST - 3 * MIB
     for _ in range(LOOK_BYTES // 1_024 - 1):
-        space.grew(b"a", 1_024)
+        space.grew(b"a", 1_024, 0)
     assert node.looks == 0
-    space.grew(b"b", 1_024)
+    space.grew(b"b", 1_024, 0)
     assert node.looks == 1 and state(space) == "short"
-    space.grew(b"b", 2 * MIB)
+    space.grew(b"b", 2 * MIB, 0)
     assert (
         refusal(space)
         == f"the streams of this node take what max_bytes in [node] allows, {MOST:,} bytes; {NOTHING_TEXT}"
@@ -128,7 +129,7 @@ def test_the_slack_of_a_great_bound_is_small(node: Node) -> None:
 
 def test_a_deletion_counts_at_the_next_look(node: Node) -> None:
     space = space_of(node, node_max_bytes=MOST)
-    space.grew(b"a", MOST)
+    space.grew(b"a", MOST, 0)
     refusal(space)
     space.dropped(b"a")
     space.dropped(b"unknown")
@@ -170,7 +171,7 @@ def test_the_bound_that_lacks_most_is_named(node: Node) -> None:
 
 def test_what_consumers_have_finished_is_written_down_at_all_times(node: Node) -> None:
     space = space_of(node, node_max_bytes=MOST)
-    space.grew(b"orders", MOST)
+    space.grew(b"orders", MOST, 0)
     for name in (b"$cursor/orders", b"orders/$dead", b"$cursor/orders/$dead"):
         space.require(name, 1)
     for name in (b"orders", b"$replies/7"):
@@ -198,7 +199,7 @@ def test_one_warning_a_minute(node: Node, caplog: pytest.LogCaptureFixture) -> N
     caplog.set_level(logging.INFO)
     clock = Clock()
     space = space_of(node, clock, node_max_bytes=MOST)
-    space.grew(b"a", MOST)
+    space.grew(b"a", MOST, 0)
     for _ in range(5):
         refusal(space)
     clock.now_s += LOG_INTERVAL_S
@@ -214,7 +215,7 @@ def test_one_warning_a_minute(node: Node, caplog: pytest.LogCaptureFixture) -> N
 def test_metrics(node: Node) -> None:
     metrics = WorkerMetrics()
     space = DiskSpace(Settings(node_max_bytes=MOST, reserve_bytes=GIB), Path("/data"), metrics, node.share)
-    space.grew(b"a", MOST)
+    space.grew(b"a", MOST, 0)
     refusal(space)
     assert (metrics.data_max_bytes, metrics.data_reserve_bytes, metrics.data_used_bytes) == (MOST, GIB, MOST)
     assert (metrics.data_refusing, metrics.data_refused_messages) == (1, 3)
@@ -264,7 +265,9 @@ def test_an_owner_counts_what_it_appends(tmp_path: Path) -> None:
     owner = make_owner(tmp_path, node_max_bytes=MOST)
     publish(owner, b"a", b"x" * 100)
     owner.append_row([batch(b"a", b"x" * 100)], 0.0)
-    assert owner.space._total_bytes == owner.stream(b"a").log.end_offset - HEADER_PAGE_BYTES
+    assert owner.append_part(b"a", Sink(), 1, bytearray(pack_frame(b"x" * 100)), 1_000, 0.0)
+    frames_bytes = owner.stream(b"a").log.end_offset - HEADER_PAGE_BYTES
+    assert owner.space._total_bytes == frames_bytes + 3 * INDEX_ENTRY_BYTES
     owner.release()
 
 
@@ -275,6 +278,7 @@ def test_publishes_are_refused_and_make_no_stream(tmp_path: Path, name: bytes) -
     owner.append(batch(name, b"x", sink=first), 0.0)
     owner.append_row([batch(name, b"x", sink=second)], 0.0)
     assert codes(first, second) == [Code.FULL, Code.FULL]
+    assert not owner.append_part(name, Sink(), 1, bytearray(pack_frame(b"x")), 1_000, 0.0)  # it is left to `append`
     assert "max_bytes in [node]" in first.refusals[0][1]
     assert list(owner.catalog.names) == [b"orders"] and owner.stream(b"orders").log.next_seq == 1
     assert owner.metrics.data_refused_messages == 2
