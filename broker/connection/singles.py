@@ -150,10 +150,7 @@ class BinaryRun(SharedRun):
             self._singles.outcomes_known(self.clients)
             return
         packed = _pack_answers(self._requests, first_seq, subscribers)
-        if len(packed) == _ANSWER_BYTES:
-            self._singles.answers.add(self.clients, [packed])
-        else:
-            self._singles.answers.add(self.clients, _cut(packed))
+        self._singles.answers.add(self.clients, [packed] if len(packed) == _ANSWER_BYTES else _cut(packed))
 
     def refused(self, _key: int, code: Code, text: str) -> None:
         for place, client in enumerate(self._publishers):
@@ -370,11 +367,14 @@ class Singles:
         seen: set[int] = set()  # a second answer to the same client may find the first half sent
         for client in clients:
             client.under_way -= 1
-            if client.fd in seen or not _is_quiet(client):
+            fd = client.fd
+            waits = client.closed or client.blocked or client.paused or client.lingering_since_s
+            # Nothing is to go out before the answer, and nothing waits for it.
+            if waits or client.out or client.in_row or client.current is not None or fd in seen:
                 fds.append(-1)
             else:
-                fds.append(client.fd)
-                seen.add(client.fd)
+                fds.append(fd)
+                seen.add(fd)
         nbytes, rest = _send_each(fds, packed)
         traffic.bytes_out += nbytes
         for place, sent in rest:
@@ -408,9 +408,3 @@ def _split(
 
 def _cut(packed: bytes) -> list[bytes]:
     return [packed[start : start + _ANSWER_BYTES] for start in range(0, len(packed), _ANSWER_BYTES)]
-
-
-def _is_quiet(client: SinglePublisher) -> bool:
-    """Whether an answer can be sent at once: nothing is to go out before it, and nothing waits for it."""
-    waits = client.closed or client.blocked or client.paused or client.lingering_since_s
-    return not (waits or client.out or client.in_row or client.current is not None)

@@ -42,6 +42,10 @@ class OutcomeSink(Protocol):
     def count_created(self) -> None: ...
 
 
+LonePart: TypeAlias = tuple[OutcomeSink, int, StampableFrames]
+"""All that is published to a stream in a turn: who waits for the outcome, messages, frames."""
+
+
 class QuietPublisher(Asker, Protocol):
     """A publisher that gets no answer unless its publish fails."""
 

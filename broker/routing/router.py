@@ -18,6 +18,7 @@ from tailrace.broker.process.work import NOBODY, Asker, WorkQueue
 from tailrace.broker.routing.batch import (
     FramePublication,
     LinePublication,
+    LonePart,
     OutcomeSink,
     Pending,
     QuietPublisher,
@@ -28,6 +29,7 @@ from tailrace.broker.routing.batch import (
 from tailrace.broker.routing.link import WorkerLink
 from tailrace.broker.routing.route import Route, RoutedRequest
 from tailrace.broker.streams.deduplication import is_numbered
+from tailrace.broker.streams.owner import BATCHES_A_BEAT as BATCHES_A_BEAT
 from tailrace.broker.streams.owner import Owner, Refused
 from tailrace.broker.streams.owner_calls import call
 from tailrace.broker.streams.refused import OnResult
@@ -47,7 +49,6 @@ SLOTS_KEPT = 4_096  # streams whose owners need not be computed again
 NEW_STREAMS = 32  # of a turn: with more of them it makes streams, which takes as long for each when done with many
 AWAY_SHARE = 0.75  # of a window, to one sibling: the client belongs there
 FORWARD_BYTES = 512 << 10  # about, of one request: the owner appends its first streams while the others are on the way
-BATCHES_A_BEAT = 256  # a turn may make tens of thousands of streams, which takes longer than a silent worker may live
 CALL_BYTES = 256  # what a call counts for in its route's window
 # Calls that concern one stream, their first argument, and may have to open it; and those of them that are long even
 # if it is open, since they read its history or change its role. A page of names is as long, and its first argument
@@ -75,8 +76,6 @@ LONG = OF_A_STREAM - {"end", "consume", "get"}
 
 NONE_DENIED: Mapping[int, Refused] = MappingProxyType({})
 
-LonePart = tuple[OutcomeSink, int, bytearray]
-"""Who waits for the outcome, messages, frames: all that is published to a stream in a turn."""
 LateAnswer = Callable[[list[Any], OnResult], None]
 
 
@@ -395,8 +394,11 @@ class Router:
         self.staged_bytes += len(frames)
         if name in self.owner.catalog.open and name not in self._staged and name not in self._lone:
             self._lone[name] = sink, len(clients), frames
+            clients[0].traffic.messages_in += len(clients)  # all speak one protocol
             for client in clients:
-                self._count(client, 1)
+                client.window_messages += 1
+                if client.window_messages >= WINDOW_MESSAGES_MIN:
+                    self._end_window(client)
             return
         batch = self.batch(name)
         batch.add(sink, 0, len(clients), frames)
@@ -448,11 +450,13 @@ class Router:
             client.pause_for(route)
 
     def _count(self, client: PublishingClient, messages: int) -> None:
-        """Count; once a window of a client's messages is full: does the client belong elsewhere?"""
         client.traffic.messages_in += messages
         client.window_messages += messages
-        if client.window_messages < WINDOW_MESSAGES_MIN:
-            return
+        if client.window_messages >= WINDOW_MESSAGES_MIN:
+            self._end_window(client)
+
+    def _end_window(self, client: PublishingClient) -> None:
+        """Once a window of a client's messages is full: does the client belong elsewhere?"""
         away = client.window_away
         if client.window_messages < WINDOW_MESSAGES and away < client.window_messages:
             return
@@ -504,20 +508,13 @@ class Router:
     def _append_lone(self) -> list[StreamBatch]:
         """Append the parts that have no batch. Returns batches of those that cannot be appended as they are."""
         parts, self._lone = self._lone, {}
-        begun_s, now_us = time.monotonic(), self.owner.clock_us()
-        append, waiting = self.owner.append_part, self._work.waiting
-        left: list[StreamBatch] = []
-        messages = nbytes = 0
-        for place, (name, part) in enumerate(parts.items(), start=1):
-            if not place % BATCHES_A_BEAT:
-                self.owner.events.on_pause()
-            if name in waiting or not append(name, *part, now_us, begun_s):
-                left.append(self._batch_from(part, name))
-            else:
-                messages += part[1]
-                nbytes += len(part[2])
-        self._count_appended(messages, nbytes, begun_s)
-        return left
+        begun_s, waiting = time.monotonic(), self._work.waiting
+        late = {name: parts.pop(name) for name in [name for name in parts if name in waiting]} if waiting else {}
+        for name in self.owner.append_parts(parts, begun_s):
+            late[name] = parts.pop(name)
+        messages = sum([part[1] for part in parts.values()])
+        self._count_appended(messages, sum([len(part[2]) for part in parts.values()]), begun_s)
+        return [self._batch_from(part, name) for name, part in late.items()]
 
     def _count_appended(self, messages: int, nbytes: int, begun_s: float) -> None:
         if messages:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.broker.process.settings import StreamPolicy
+from tailrace.broker.process.settings import Durability, StreamPolicy
 from tailrace.broker.routing.batch import StampableFrames, StreamBatch
 from tailrace.shard.log import StreamLog
 
@@ -30,6 +30,7 @@ class OpenStream:
     __slots__ = (
         "busy",
         "epoch",
+        "is_synced_always",
         "log",
         "name",
         "policy",
@@ -45,6 +46,7 @@ class OpenStream:
         self.log = stream_log
         self.epoch = epoch
         self.policy = policy
+        self.is_synced_always = policy.durability is Durability.ALWAYS
         self.busy = False  # its end is being set aside in another thread: nothing is appended or trimmed
         self.unwritten = False  # its role is on its way to the disk: nothing is appended
         self.syncing = False

@@ -6,7 +6,7 @@ At most `max_open_streams` streams are open, the least recently used are closed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.process.settings import Durability, Settings
 from tailrace.broker.replication.downstream.replicas import Replicas
-from tailrace.broker.routing.batch import OutcomeSink, StampableFrames, StreamBatch
+from tailrace.broker.routing.batch import LonePart, StampableFrames, StreamBatch
 from tailrace.broker.streams.catalog import StreamCatalog
 from tailrace.broker.streams.collaborators import OwnerContext, OwnerEvents
 from tailrace.broker.streams.deduplication import Admitted, Deduplication
@@ -45,7 +45,10 @@ UNWRITTEN_TEXT = "what this node is to the stream is being written down; nothing
 DELETING_TEXT = "the stream is being deleted; nothing of this was logged, try again to make it anew"
 UNKNOWN_TEXT = "no such stream here; the first publish makes it"
 AHEAD_MAX_US = 3_600_000_000  # of this machine's clock, in the timestamps of a master
+BATCHES_A_BEAT = 256  # a turn may make tens of thousands of streams, which takes longer than a silent worker may live
 FRESH_BYTES_MAX = 64 << 10  # of frames from a master: readers that wait for more of them read the file
+
+_new_tuple = tuple.__new__  # without the Python function that a NamedTuple has
 
 
 def require_new_name(name: bytes) -> None:
@@ -171,34 +174,41 @@ class Owner:
         elif batch.parts:
             self._logged(batch, first_seq)
 
-    def append_part(
-        self, name: bytes, sink: OutcomeSink, messages: int, frames: StampableFrames, now_us: int, now_s: float
-    ) -> bool:
-        """Append these alone, if their stream is open and takes them as they are, and nobody waits for the disk.
+    def append_parts(self, parts: Mapping[bytes, LonePart], now_s: float) -> list[bytes]:
+        """Append each of these alone, if its stream is open and takes it as it is, and nobody waits for the disk.
 
-        Returns whether they have an outcome, which the sink was notified of; if not, `append` them as a batch.
+        The sinks are notified of the outcomes. Returns the streams of which nothing was done: `append` theirs as
+        batches. With a stream for each publisher this is most of a turn.
         """
-        stream = self.catalog.open.get(name)
-        if stream is None or stream.epoch == 0 or stream.policy.durability is Durability.ALWAYS:
-            return False
-        if self.syncs.failed or self.space.is_met or name in self.uproutes:
-            return False
-        self.catalog.open.move_to_end(name)
-        try:
-            first_seq = stream.log.append(frames, messages, now_us, stream.epoch)
-        except (StorageFull, OSError) as error:
-            refused = self._append_failed(stream, error)
-            sink.refused(0, refused.code, refused.text)
-            return True
-        self.grown[name] = Growth(first_seq, first_seq + messages, stream.log.end_offset, frames)
-        if self.space.is_watched:
-            self.space.grew(name, len(frames), messages)
-        if not stream.sync_due_s:
-            self.syncs.add(stream, now_s)
-        if stream.producers is not None:
-            self.numbered.grew(stream)
-        sink.published(0, first_seq, self.context.subscribers(name))
-        return True
+        if self.syncs.failed:
+            return list(parts)
+        space, open_streams, uproutes, grown = self.space, self.catalog.open, self.uproutes, self.grown
+        now_us, subscribers = self.clock_us(), self.context.subscribers
+        left: list[bytes] = []
+        for place, (name, (sink, messages, frames)) in enumerate(parts.items(), start=1):
+            if not place % BATCHES_A_BEAT:
+                self.events.on_pause()
+            stream = open_streams.get(name)
+            if stream is None or not stream.epoch or stream.is_synced_always or name in uproutes or space.is_met:
+                left.append(name)
+                continue
+            open_streams.move_to_end(name)
+            stream_log = stream.log
+            try:
+                first_seq = stream_log.append(frames, messages, now_us, stream.epoch)
+            except (StorageFull, OSError) as error:
+                refused = self._append_failed(stream, error)
+                sink.refused(0, refused.code, refused.text)
+                continue
+            grown[name] = _new_tuple(Growth, (first_seq, first_seq + messages, stream_log.end_offset, frames))
+            if space.is_watched:
+                space.grew(name, len(frames), messages)
+            if not stream.sync_due_s:
+                self.syncs.add(stream, now_s)
+            if stream.producers is not None:
+                self.numbered.grew(stream)
+            sink.published(0, first_seq, subscribers(name))
+        return left
 
     def _append_failed(self, stream: OpenStream, error: StorageFull | OSError) -> Refused:
         if isinstance(error, StorageFull):

@@ -42,8 +42,11 @@ def test_parts_of_a_batch_get_their_own_seqs(tmp_path: Path) -> None:
 
 
 def append_part(owner: Owner, name: bytes, sink: Sink, *payloads: bytes) -> bool:
+    """Whether it has an outcome, behind a part that has none."""
     frames = bytearray(b"".join(pack_frame(payload) for payload in payloads))
-    return owner.append_part(name, sink, len(payloads), frames, owner.clock_us(), 1_000.0)
+    left = owner.append_parts({b"missing": (Sink(), 1, bytearray()), name: (sink, len(payloads), frames)}, 1_000.0)
+    assert left in ([b"missing"], [b"missing", name])
+    return name not in left
 
 
 def test_a_part_is_appended_without_a_batch(tmp_path: Path) -> None:
@@ -69,6 +72,9 @@ def test_a_part_of_a_stream_that_does_not_take_it_at_once_needs_a_batch(tmp_path
     other.syncs.failed.found(b"s")
     assert not append_part(other, b"s", sink, b"two")
     other.syncs.failed.mended(b"s")
+    other.space.is_met = True
+    assert not append_part(other, b"s", sink, b"two")
+    other.space.is_met = False
     other.catalog.open[b"s"].epoch = 0
     assert not append_part(other, b"s", sink, b"two") and not sink.published_at and not sink.refusals
     assert other.catalog.open[b"s"].log.next_seq == 1
