@@ -2,7 +2,7 @@
 
 The first bytes after opening are plain writes past the end of the file: a stream that gets a message now and then pays
 for no reservation, and for none to be given back. Beyond that, space is reserved in doubling steps, which makes large
-writes cheaper and a full disk known before a write begins. Nothing here is mapped, so a full disk is an error returned.
+writes cheaper and a full disk known before a write begins. What is to be mapped (`shard.window`) is always reserved.
 """
 
 from __future__ import annotations
@@ -54,6 +54,15 @@ class Extent:
             wanted = max(needed, wanted // 2)
         self._reserved = self.limit = start + wanted
         self._step = min(2 * self._step, self._step_max)
+
+    def hold(self, used: int, end: int) -> None:
+        """Reserve space up to `end`, for a mapping: no more of it while writes need not ask. Raises as `reserve`."""
+        start = max(self._reserved, used)
+        if end > self.limit:
+            self.reserve(used, end)
+        elif end > start:
+            self._try_reserve(start, end - start, last=True)
+            self._reserved = end
 
     def keep_short(self, given_back: int) -> None:
         """The number of bytes at the file's beginning that were given back at once: a file that is kept short reserves

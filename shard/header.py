@@ -8,7 +8,6 @@ reader detects a flipped byte. All else in the page is zero.
 from __future__ import annotations
 
 import hashlib
-import mmap
 import struct
 import sys
 from binascii import crc_hqx
@@ -16,6 +15,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from tailrace.shard.leaves import load
+from tailrace.shard.mapping import Mapping
 from tailrace.shard.names import NAME_BYTES_MAX
 
 crc32c = load("tailrace.shard.frame_cy").crc32c
@@ -199,14 +199,12 @@ def parse_index(page: bytes) -> tuple[FixedHeader, IndexWords]:
     return fixed, words
 
 
-def map_page(fd: int, *, writable: bool) -> tuple[mmap.mmap, memoryview]:
-    """Map a file's header page, which must be there; gives the mapping and its 512 words. Release both.
-
-    Raises OSError, and ValueError when the file is shorter than the page.
+def map_page(fd: int, *, writable: bool) -> tuple[Mapping, memoryview]:
+    """Map a file's header page, which must be there; gives the mapping and its 512 words. Release the words, then close
+    the mapping. Raises OSError.
     """
-    access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-    mapping = mmap.mmap(fd, HEADER_PAGE_BYTES, access=access)
-    return mapping, memoryview(mapping).cast("Q")
+    mapping = Mapping(fd, 0, HEADER_PAGE_BYTES, writable=writable)
+    return mapping, mapping.view.cast("Q")
 
 
 def _parse_words(page: bytes, count: int, count_max: int) -> list[int]:

@@ -2,8 +2,8 @@
 the shard's lock.
 
 A batch is written in this order: frames, index entries, the content's length, the committed seq. The last one is the
-commit: an aligned 8-byte store into the mapped header page, seen by readers in every process at once. Frames and
-entries are written by pwrite, never through a mapping, so that a full disk is an error and not a signal.
+commit: an aligned 8-byte store into the mapped header page, seen by readers in every process at once. Small batches go
+through mapped ends of the files (`shard.window`), others by pwrite.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from tailrace.shard.admission import Frames, LogEnd, StampBounds, admit_pieces
 from tailrace.shard.begun_sync import BegunSync
 from tailrace.shard.diverged import DivergedTail, SetAsideTail, keep_diverged
 from tailrace.shard.epochs import History, find_epochs
 from tailrace.shard.errors import StorageFull, StreamDamaged, StreamMissing, is_full
+from tailrace.shard.file_ends import FileEnds
 from tailrace.shard.files import punch_hole, sync_directory, write_all, write_row
 from tailrace.shard.frame import CRC_OFFSET, INDEX_ENTRY_BYTES, IndexEntry
-from tailrace.shard.growth import Extent
 from tailrace.shard.header import (
     CONTENT_END_OFFSET,
     CONTENT_FIRST_OFFSET,
@@ -61,6 +61,8 @@ from tailrace.shard.stream_files import (
 from tailrace.shard.sync_marks import mark_failed_word
 from tailrace.shard.torn import keep_torn
 from tailrace.shard.walk import FrameRun, FrameWalk, fault_text
+from tailrace.shard.window import DONE, FAULT, MAPS, PAST, WINDOW_BATCH_BYTES_MAX
+from tailrace.shard.window import append as _append_mapped
 
 PUNCH_PAGE_BYTES: Final = 4_096
 """Holes are punched in whole pages of this size."""
@@ -88,24 +90,20 @@ class StreamLog:
     __slots__ = (
         "_base_seq",
         "_boot",
-        "_content_extent",
         "_content_fd",
-        "_content_limit",
         "_content_words",
         "_cuts",
         "_directory_synced",
+        "_ends",
         "_generation",
         "_index_end",
-        "_index_extent",
         "_index_fd",
-        "_index_limit",
         "_index_words",
         "_is_cut",
         "_lock",
         "_pair",
         "_punched_content",
         "_punched_index",
-        "_tail",
         "closed",
         "end_offset",
         "errors_seen",
@@ -156,13 +154,9 @@ class StreamLog:
         self._begin_growth()
 
     def _begin_growth(self) -> None:
-        """Cuts the files at the end of their messages."""
+        """The files end with their messages."""
         self._index_end = entry_offset(self.next_seq, self._base_seq)
-        self._content_extent = Extent(self._content_fd, self.end_offset)
-        self._index_extent = Extent(self._index_fd, self._index_end)
-        self._content_limit = self._content_extent.limit if self._is_cut else 0
-        self._index_limit = self._index_extent.limit
-        self._tail = False
+        self._ends = FileEnds(self._pair, self.end_offset, self._index_end)
 
     @classmethod
     def open(
@@ -266,23 +260,35 @@ class StreamLog:
 
     def _commit(self, frames: Frames | tuple[Frames, ...], size: int, entries: bytearray, next_seq: int) -> None:
         """Write stamped frames, in one piece or several, and their entries, then commit them. As `append`."""
-        offset, index_offset, index_size = self.end_offset, self._index_end, len(entries)
-        if offset + size > self._content_limit or index_offset + index_size > self._index_limit:
-            self._reserve(offset + size, index_offset + index_size)
-        try:
-            if isinstance(frames, tuple):
-                write_row(self._content_fd, frames, offset)
-            elif _pwrite(self._content_fd, frames, offset) != size:
-                write_all(self._content_fd, frames, offset)
-            if _pwrite(self._index_fd, entries, index_offset) != index_size:
-                write_all(self._index_fd, entries, index_offset)
-        except OSError as error:
-            self._fail(error, size)
-        self._content_words[CONTENT_END_OFFSET] = tagged(offset + size)
-        self._index_words[INDEX_NEXT_SEQ] = tagged(next_seq)
-        self.end_offset = offset + size
-        self._index_end = index_offset + index_size
-        self.next_seq = next_seq
+        offset, index_offset, outcome = self.end_offset, self._index_end, PAST
+        if MAPS and size <= WINDOW_BATCH_BYTES_MAX and not isinstance(frames, tuple):
+            outcome = _append_mapped(self._ends.words, frames, entries, offset, index_offset, next_seq)
+        end, index_end = offset + size, index_offset + len(entries)
+        if outcome != DONE:
+            if not self._is_cut:
+                self._cut_torn()
+            ends = self._ends
+            if outcome == FAULT:
+                ends.window.fault()
+            try:
+                if end > ends.content.limit or index_end > ends.index.limit:
+                    ends.reserve(offset, end, index_offset, index_end)
+                if isinstance(frames, tuple):
+                    write_row(self._content_fd, frames, offset)
+                elif _pwrite(self._content_fd, frames, offset) != size:
+                    write_all(self._content_fd, frames, offset)
+                if _pwrite(self._index_fd, entries, index_offset) != len(entries):
+                    write_all(self._index_fd, entries, index_offset)
+            except OSError as error:
+                ends.surplus = True
+                if is_full(error):
+                    raise StorageFull(self.name, Path(self._pair.paths.content_file), size) from error
+                raise
+            self._content_words[CONTENT_END_OFFSET] = tagged(end)
+            self._index_words[INDEX_NEXT_SEQ] = tagged(next_seq)
+            if MAPS:
+                ends.wrote(size, end, index_end)
+        self.end_offset, self._index_end, self.next_seq = end, index_end, next_seq
 
     def entry(self, seq: int) -> IndexEntry:
         """Returns the index entry of an existing message. ValueError for others, StreamDamaged, OSError."""
@@ -459,6 +465,7 @@ class StreamLog:
         with self._lock:
             if self.closed:
                 return None
+            self._ends.window.show_appends()
             failed = self._index_words[INDEX_SYNC_FAILED] != 0
             content_fd, index_fd = (os.dup(self._content_fd), os.dup(self._index_fd)) if fds else (-1, -1)
             return BegunSync(self.next_seq, self.end_offset, self._generation, content_fd, index_fd, failed)
@@ -493,6 +500,7 @@ class StreamLog:
     def _sync_again(self, begun: BegunSync) -> None:
         """Write messages past synced_seq, entries and header pages again, and see that they are there. As `sync`."""
         with self._writing(begun.generation):
+            self._ends.window.close()  # pages that are mapped would not leave the cache
             first_seq, start = self.synced_seq, HEADER_PAGE_BYTES
             if first_seq > self._base_seq:
                 last = self._entry(first_seq - 1)
@@ -522,9 +530,7 @@ class StreamLog:
                 return
             self.closed = True
             try:
-                if self._tail:
-                    os.ftruncate(self._content_fd, self.end_offset)
-                    os.ftruncate(self._index_fd, self._index_end)
+                self._ends.cut(self.end_offset, self._index_end)
                 self._index_words[INDEX_STATE] = tagged(STATE_CLOSED)
             finally:
                 self._release()
@@ -539,6 +545,7 @@ class StreamLog:
     def _release(self) -> None:
         """The numbers are given to other files soon: nothing may be written to them by mistake."""
         self._content_fd = self._index_fd = -1
+        self._ends.window.close()
         self._pair.close()
 
     def _entry(self, seq: int, index_fd: int | None = None) -> IndexEntry:
@@ -578,6 +585,7 @@ class StreamLog:
         """
         last, index = self._entry(seq - 1), self._index_words
         end = last.offset + last.length
+        self._ends.window.close()
         index[INDEX_CUTS] = tagged(self._cuts + 1)
         index[INDEX_CUT_SEQ] = tagged(seq)
         index[INDEX_SYNCED_SEQ] = tagged(min(seq, self.synced_seq))
@@ -607,6 +615,7 @@ class StreamLog:
     def _begin_anew(self, seq: int) -> None:
         """New files without messages, beginning at `seq`, take the places of these."""
         old, index = self._pair, self._index_words
+        self._ends.window.close()
         new = NewPair(old.paths, old.headers().index_words.boot, seq)
         index[INDEX_CUTS] = tagged(self._cuts + 1)
         index[INDEX_CUT_SEQ] = tagged(min(seq, self.next_seq))
@@ -638,26 +647,6 @@ class StreamLog:
         self._is_cut = True
         self._begin_growth()
 
-    def _reserve(self, end: int, index_end: int) -> None:
-        self._cut_torn()
-        self._tail = True
-        try:
-            if end > self._content_limit:
-                self._content_extent.reserve(self.end_offset, end)
-                self._content_limit = self._content_extent.limit
-            if index_end > self._index_limit:
-                self._index_extent.reserve(self._index_end, index_end)
-                self._index_limit = self._index_extent.limit
-        except OSError as error:
-            self._fail(error, end - self.end_offset)
-
-    def _fail(self, error: OSError, size: int) -> NoReturn:
-        """A batch was not committed. Part of it may lie beyond the end, to be overwritten or cut."""
-        self._tail = True
-        if is_full(error):
-            raise StorageFull(self.name, Path(self._pair.paths.content_file), size) from error
-        raise error
-
     def _flush_header(self) -> bool:
         """Put the index's header page on the disk; False when the log was closed meanwhile."""
         with self._lock:
@@ -682,11 +671,11 @@ class StreamLog:
                 return 0
             if content_end > self._punched_content and punch_hole(self._content_fd, HEADER_PAGE_BYTES, content_end):
                 freed += content_end - self._punched_content
-                self._content_extent.keep_short(content_end - self._punched_content)
+                self._ends.content.keep_short(content_end - self._punched_content)
                 self._punched_content = content_end
             if index_end > self._punched_index and punch_hole(self._index_fd, HEADER_PAGE_BYTES, index_end):
                 freed += index_end - self._punched_index
-                self._index_extent.keep_short(index_end - self._punched_index)
+                self._ends.index.keep_short(index_end - self._punched_index)
                 self._punched_index = index_end
         return freed
 

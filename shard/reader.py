@@ -44,7 +44,7 @@ _this_boot: list[int] = []
 
 
 class StreamReader:
-    """Three descriptors, one of which, `content_fd`, is for pread and sendfile. Close it."""
+    """Two descriptors, one of which, `content_fd`, is for pread and sendfile. Close it."""
 
     __slots__ = (
         "_base_seq",

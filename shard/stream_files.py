@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import secrets
 import time
@@ -29,6 +28,7 @@ from tailrace.shard.header import (
     parse_content,
     parse_index,
 )
+from tailrace.shard.mapping import Mapping
 from tailrace.shard.names import file_stem, validate_name
 from tailrace.shard.place import place_word
 
@@ -63,7 +63,7 @@ class HeaderPair(NamedTuple):
 
 
 class FilePair:
-    """Both files open, their header pages mapped. Four descriptors: each mapping holds one of its own."""
+    """Both files open, their header pages mapped. Two descriptors."""
 
     __slots__ = (
         "content_fd",
@@ -77,9 +77,9 @@ class FilePair:
         "paths",
     )
 
-    content_map: mmap.mmap
+    content_map: Mapping
     content_words: memoryview
-    index_map: mmap.mmap
+    index_map: Mapping
     index_words: memoryview
 
     def __init__(self, paths: StreamPaths, content_fd: int, index_fd: int) -> None:
@@ -103,7 +103,7 @@ class FilePair:
 
     def headers(self) -> HeaderPair:
         """Reads both header pages again. Raises StreamDamaged."""
-        return parse_headers(self.paths, self.content_map[:], self.index_map[:])
+        return parse_headers(self.paths, bytes(self.content_map.view), bytes(self.index_map.view))
 
     def close(self) -> None:
         self.content_words.release()

@@ -1,8 +1,8 @@
 """Finds out which streams of a data directory may have changed, by a look at their index files from outside.
 
-Every append writes to the index file, so its time of modification and size change. A file that was written a moment ago
-may be in the midst of an append, whose message is not committed yet: it has not settled, and is looked at again. So is
-a directory in which files came or went a moment ago.
+At every append the time of modification of the index file is at most a second old (`shard.window.FRESH_S`). A file that
+was written a moment ago may get more messages at the same time, or be in the midst of an append, whose message is not
+committed yet: it has not settled, and is looked at again. So is a directory in which files came or went a moment ago.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 Bound = TypeVar("Bound")
 
 EXIT_CANNOT_BIND = 4
-DESCRIPTORS_FOR_EACH_STREAM = 16  # of a process; an open stream takes four of them
+DESCRIPTORS_FOR_EACH_STREAM = 16  # of a process; an open stream takes two of them, and two more if it is read
 OPEN_STREAMS_LEAST = 8
 REVOKED_MAX, REVOKED_A_MESSAGE = 10_000, 400  # logins: as much as a worker that does not read holds up nobody with
 UMASK = 0o027  # all that a node writes is for its user and, to read, for its group

@@ -29,7 +29,8 @@ REFUSED_MAX: Final = 256
 EVICTIONS_A_SCAN: Final = 64
 """Connections that are closed at once, since finding them takes a look at all."""
 RESERVED_A_STREAM: Final = 5
-"""Four are its files, in the worker that owns it; one is for telling connections why they are refused."""
+"""Two are its files, in the worker that owns it, two in one that reads it; one is for telling connections why they are
+refused."""
 RESERVED_LEAST: Final = 64
 ADMINISTRATORS_MAX: Final = 64
 """Connections of a worker by the unix socket. A process that may open it can still not take all descriptors."""

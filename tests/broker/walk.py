@@ -24,13 +24,14 @@ from typing import Any, NamedTuple
 from tailrace.protocol import consuming as c
 from tailrace.protocol import messages as m
 from tailrace.protocol.places import From
+from tailrace.shard.window import SMALL_APPENDS_MIN
 from tests.broker.binary import BinaryPeer
 from tests.broker.consumers.owning import Member
 from tests.broker.world import World, world
 from tests.tidy import tree
 
 TRACED = tuple(f"{tree.ROOT / folder}/" for folder in ("broker", "protocol", "shard"))
-WARM_UP = 3
+WARM_UP = SMALL_APPENDS_MIN + 2  # the streams have their windows then
 WALKS_TRACED = 5
 TURNS_MAX = 50
 STREAM = "orders"

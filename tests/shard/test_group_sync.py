@@ -42,7 +42,7 @@ def test_all_are_synced_and_closed_ones_are_left_alone(tmp_path: Path, logs: lis
     close(logs[:1])
     assert sync_together(logs, file_system) == [None] * 3
     file_system.close()
-    assert len(os.listdir("/proc/self/fd")) == descriptors - 4
+    assert len(os.listdir("/proc/self/fd")) == descriptors - 2
     close(logs)
 
 

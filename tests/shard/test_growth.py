@@ -110,3 +110,32 @@ def test_a_file_that_is_kept_short_reserves_no_more_than_is_given_back(fd: int, 
     for _ in range(12):
         extent.reserve(0, extent.limit + 1)
     assert calls[-1][1] == STEP_BYTES_MAX
+
+
+def test_what_is_held_for_a_mapping_is_reserved_once_and_never_cut(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    extent, tried = Extent(fd, 5_000), list[tuple[int, int]]()
+
+    def fallocate(fd: int, start: int, size: int) -> None:
+        tried.append((start, size))
+        if start + size > 90_000:
+            raise OSError(errno.ENOSPC, "no space")
+        os.ftruncate(fd, max(os.fstat(fd).st_size, start + size))
+
+    monkeypatch.setattr(os, "posix_fallocate", fallocate)
+    extent.hold(5_000, 20_480)
+    extent.hold(7_000, 20_480)
+    extent.hold(20_000, 53_248)
+    assert tried == [(5_000, 15_480), (20_480, 32_768)]
+    with pytest.raises(OSError, match="no space"):
+        extent.hold(53_000, 200_000)
+    with pytest.raises(OSError, match="no space"):
+        extent.reserve(30_000, 200_000)
+    assert os.fstat(fd).st_size == 53_248
+
+
+def test_what_is_held_beyond_the_first_bytes_is_reserved_in_steps(fd: int, calls: Reserved) -> None:
+    extent = Extent(fd, 0)
+    extent.hold(60_000, 70_000)
+    assert calls == [(60_000, STEP_BYTES_MIN)]
+    extent.hold(69_000, 60_000 + STEP_BYTES_MIN)
+    assert len(calls) == 1

@@ -418,7 +418,7 @@ def test_the_first_sync_puts_the_names_on_the_disk_too(tmp_path: Path, monkeypat
 def test_closing_gives_everything_back(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     log = open_log(tmp_path)
-    assert len(os.listdir("/proc/self/fd")) == before + 4
+    assert len(os.listdir("/proc/self/fd")) == before + 2
     log.close()
     log.close()
     log.abandon()

@@ -17,6 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tailrace.shard import window
 from tailrace.shard.check import check_stream
 from tailrace.shard.errors import StreamCut
 from tailrace.shard.header import HEADER_PAGE_BYTES
@@ -239,5 +240,28 @@ class LogMachine(RuleBasedStateMachine):
         shutil.rmtree(self.directory)
 
 
+class MappedLogMachine(LogMachine):
+    """Every small batch but the first goes through a window, of the smallest size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(window, "SMALL_APPENDS_MIN", 1)
+        self.patch.setattr(window, "CONTENT_WINDOW_BYTES_MIN", 4_096)
+        self.patch.setattr(window, "CONTENT_WINDOW_BYTES_MAX", 8_192)
+        self.patch.setattr(window, "INDEX_WINDOW_BYTES_MAX", 4_096)
+
+    @rule(sizes=st.lists(st.sampled_from([0, 1, 100, 1_247, 1_248, 1_249]), min_size=1, max_size=40))
+    def append_one_by_one(self, sizes: list[int]) -> None:
+        for size in sizes:
+            self.append([b"y" * size], 0, 1)
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.patch.undo()
+
+
 LogMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestLogAgainstAList = LogMachine.TestCase
+MappedLogMachine.TestCase.settings = LogMachine.TestCase.settings
+TestMappedLogAgainstAList = MappedLogMachine.TestCase

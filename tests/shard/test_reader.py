@@ -96,11 +96,11 @@ def test_reading_into_a_buffer(tmp_path: Path) -> None:
     reader.close()
 
 
-def test_three_descriptors(tmp_path: Path) -> None:
+def test_two_descriptors(tmp_path: Path) -> None:
     filled(tmp_path, 2)
     before = len(os.listdir("/proc/self/fd"))
     reader = open_reader(tmp_path)
-    assert len(os.listdir("/proc/self/fd")) == before + 3
+    assert len(os.listdir("/proc/self/fd")) == before + 2
     reader.close()
     reader.close()
     assert len(os.listdir("/proc/self/fd")) == before

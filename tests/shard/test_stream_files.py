@@ -13,6 +13,7 @@ from tailrace.shard.catalog import stream_names
 from tailrace.shard.errors import StorageFull, StreamDamaged, StreamMissing
 from tailrace.shard.files import write_all
 from tailrace.shard.header import HEADER_PAGE_BYTES, STATE_OPEN, boot_word
+from tailrace.shard.mapping import Mapping
 from tailrace.shard.names import file_stem
 from tailrace.shard.place import place_word
 from tailrace.shard.stream_files import create_pair, open_pair, stream_paths
@@ -25,17 +26,38 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_a_pair_holds_four_descriptors_and_gives_them_back(tmp_path: Path) -> None:
+def test_a_pair_holds_two_descriptors_and_gives_them_back(tmp_path: Path) -> None:
     before = descriptors()
     pair = create_pair(stream_paths(tmp_path, NAME), 1)
-    assert descriptors() == before + 4
+    assert descriptors() == before + 2
     pair.close()
     assert descriptors() == before
 
 
-@pytest.mark.parametrize("left", [0, 1, 2, 3])
+@pytest.mark.parametrize("refused", [1, 2])
+def test_a_mapping_that_is_refused_gives_everything_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int
+) -> None:
+    paths = stream_paths(tmp_path, NAME)
+    create_pair(paths, 1).close()
+    before, made = descriptors(), list[Mapping]()
+
+    def refuse(fd: int, offset: int, size: int, *, writable: bool) -> Mapping:
+        if len(made) == refused - 1:
+            raise OSError(errno.ENOMEM, "no more mappings")
+        made.append(Mapping(fd, offset, size, writable=writable))
+        return made[-1]
+
+    monkeypatch.setattr("tailrace.shard.header.Mapping", refuse)
+    with pytest.raises(OSError, match="no more mappings"):
+        open_pair(paths)
+    assert descriptors() == before
+    assert all(mapping.address == 0 for mapping in made)
+
+
+@pytest.mark.parametrize("left", [0, 1])
 def test_none_is_left_when_there_are_no_more(tmp_path: Path, left: int) -> None:
-    """Both files and their maps take four: whichever is refused, those before it are given back."""
+    """Both files take one each: whichever is refused, the one before it is given back."""
     paths = stream_paths(tmp_path, NAME)
     create_pair(paths, 1).close()
     before = descriptors()

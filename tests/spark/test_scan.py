@@ -11,7 +11,8 @@ import pytest
 from tailrace.shard.directory import DataDirectory
 from tailrace.shard.names import stem_is_hashed
 from tailrace.shard.stream_files import stream_paths
-from tailrace.spark.scan import SETTLE_NS, IndexScan
+from tailrace.shard.window import FRESH_S
+from tailrace.spark.scan import SETTLE_NS, SETTLE_S, IndexScan
 from tailrace.spark.source import StreamRef
 from tests.spark.data import add_stream, append, make_directory, open_log, plain
 
@@ -79,6 +80,10 @@ def test_a_directory_is_listed_again_only_if_files_came_or_went(
     add_stream(data, "a.new", plain(1))
     assert "a.new" in streams.scan().refs
     assert set(listed) == {data.stream_directory("a.new")}
+
+
+def test_a_file_settles_only_when_no_message_can_hide_behind_its_time() -> None:
+    assert SETTLE_S >= 2 * FRESH_S
 
 
 def test_a_directory_that_was_written_a_moment_ago_is_listed_again(

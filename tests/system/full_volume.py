@@ -2,8 +2,9 @@
 
     sudo .venv/bin/python -m tests.system.full_volume ext4
 
-The words of a header page are stored through a mapping. A file system that writes such a page to another place on the
-disk needs space for that, and can report the lack of it only by SIGBUS.
+The words of a header page are stored through a mapping, and small batches are, whose space was reserved while there
+was some. A file system that writes such a page to another place on the disk needs space for that, and can report the
+lack of it only by SIGBUS.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from typing import Final
 
 from tailrace.shard.errors import StorageFull
 from tailrace.shard.log import StreamLog
+from tailrace.shard.window import SMALL_APPENDS_MIN
 from tests.shard.helpers import append, open_log
 from tests.system.mounts import CannotMount, mounted, unmount
 from tests.system.power_loss import EXIT_CANNOT_MOUNT
 from tests.system.volumes import MAKE, LoopVolume, with_own_mounts
 
 STREAMS: Final = 40
-ROUNDS: Final = 3
+ROUNDS: Final = 20
 IMAGE_BYTES: Final = {"ext4": 48 << 20, "xfs": 320 << 20, "btrfs": 128 << 20}
 TMPFS: Final = "size=32m"
 BALLAST_BYTES: Final = (1 << 20, 1 << 16, 1 << 12, 1)
@@ -54,7 +56,7 @@ def use(logs: list[StreamLog]) -> dict[str, int]:
         for log in logs:
             try:
                 log.trim(number)
-                append(log, b"small")
+                append(log, b"small" * 200)
                 outcomes["done"] += 1
             except StorageFull:
                 outcomes["full"] += 1
@@ -69,6 +71,8 @@ def play(kind: str, directory: Path, stack: ExitStack) -> dict[str, int]:
     for log in logs:
         stack.callback(log.abandon)
         append(log, *[b"x" * 100] * 10)
+        for _ in range(2 * SMALL_APPENDS_MIN):
+            append(log, b"small")
     os.sync()
     fill(path.parent)
     return use(logs)
