@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
+import math
 import os
 import sys
+import time
 from pathlib import Path
+from typing import Final
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from tailrace.shard.leaves import interpreted_wanted
@@ -171,6 +176,39 @@ COMPILED = (
     "tests/shard/test_torn.py",
 )
 LEAF_TESTS = "_cy.py"
+
+
+class Watchdog:
+    """Dumps every thread's stack when one test hangs for HANGS_S, and for REARMED_S more at most.
+
+    pytest's own starts a thread for each test and waits for its end: on a busy machine longer than most tests take.
+    """
+
+    HANGS_S: Final = 120.0
+    REARMED_S: Final = 20.0
+
+    def __init__(self, output: int) -> None:
+        self._output = output
+        self._armed_s = -math.inf
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._armed_s > self.REARMED_S:
+            faulthandler.dump_traceback_later(self.HANGS_S + self.REARMED_S, file=self._output)
+            self._armed_s = now_s
+
+    def pytest_exception_interact(self) -> None:
+        """After a failure pytest calls it off."""
+        self._armed_s = -math.inf
+
+    def pytest_unconfigure(self) -> None:
+        faulthandler.cancel_dump_traceback_later()
+        os.close(self._output)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Watchdog(os.dup(2)))
 
 
 def pytest_collection_finish() -> None:
