@@ -298,6 +298,6 @@ def test_help_names_every_command(client: LineClient) -> None:
     assert lines[0] == "ok command meaning"
     assert {line.split(" ")[0] for line in lines[1:-1]} == {
         "pub", "ack", "sub", "unsub", "ping", "help", "quit", "master", "unmaster", "slave", "unslave", "promote",
-        "fence", "trim", "delete", "streams", "grown", "stat", "workers", "conns", "shutdown",
+        "fence", "trim", "delete", "streams", "grown", "stat", "workers", "space", "conns", "shutdown",
         "consume", "unconsume", "leave", "get", "nack", "reset", "consumers", "auth",
     }  # fmt: skip
