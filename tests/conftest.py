@@ -75,6 +75,7 @@ ONCE = {
         "tests/shard/test_set_aside.py",
         "tests/system/test_binary_heartbeat.py",
         "tests/system/test_command.py",
+        "tests/system/test_disk_space.py",
         "tests/system/test_fault_schedule.py",
         "tests/system/test_faults.py",
         "tests/tidy/",
