@@ -118,9 +118,6 @@ class TopicSubscriptions:
             client.hold_up()
             found = partial(self._found_streams, client, step, place, subscription)
             self._wildcards.search(client, subscription, found)
-        elif not client.readable_topics(stream, request.filter):
-            del client.subscriptions[request.filter]
-            self._settle(client, step, place, Reason.NOT_AUTHORIZED)
         else:
             done = partial(self._found_one, client, step, place, subscription)
             self.join(client, subscription, [stream], FROM_NEW, done)

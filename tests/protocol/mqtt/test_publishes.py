@@ -108,6 +108,12 @@ def test_identifiers_of_a_part(rows: list[tuple[bytes, int]], data: st.DataObjec
     assert [each.packet_id for each in found if each.qos] == [(first - 1 + n) % 0xFFFF + 1 for n in range(count)]
 
 
+def test_identifiers_begin_again_behind_the_last() -> None:
+    frames = b"".join(frame(seq, b"x") for seq in range(4))
+    made = with_ids(render_publishes(frames, b"t", form(), NOW_US), 4, 0xFFFE)
+    assert [each.packet_id for each in wire.delivered(V5, wire.split(bytes(made)))] == [0xFFFE, 0xFFFF, 1, 2]
+
+
 def test_the_key_of_a_form_is_its_own() -> None:
     forms = [form(), form(V4), form(qos=1), form(number=1), form(origin=b"x"), form(most=9), form(number=12)]
     assert len({each.key() for each in forms}) == len(forms)

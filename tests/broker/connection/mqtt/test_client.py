@@ -240,14 +240,17 @@ def test_a_slow_reader_gets_every_packet_whole(tmp_path: Path, version: int, see
         node.fill("s", payloads)
         reader.peer.deaf = quick.peer.deaf = False
         got: list[bytes] = []
+        numbers: list[int] = []
         for _ in range(2_000):
             reader.take()
             reader.send(*(wire.ack(wire.PUBACK, each.packet_id) for each in reader.got))
             got += [each.payload for each in reader.got]
+            numbers += [each.packet_id for each in reader.got]
             reader.got.clear()
             if len(got) == len(payloads):
                 break
         assert got == payloads == quick.payloads()
+        assert numbers == list(range(1, len(payloads) + 1))
 
 
 @both
@@ -339,6 +342,14 @@ def test_errors_are_read_before_the_end(tmp_path: Path) -> None:
         assert (answer.kind, wire.reason(answer)) == (14, 0x82)
         (answer,) = MqttPeer(node).ask(wire.packet(0xE0, b"\0\5\x11\0\0\0\1"))
         assert (answer.kind, wire.reason(answer)) == (14, 0x82), "[MQTT-3.14.2-2]"
+
+
+def test_nothing_follows_disconnect(tmp_path: Path) -> None:
+    """[MQTT-3.14.4-1], also if an answer of another worker comes later."""
+    with world(tmp_path, 2, affinity=False) as node:
+        peer = MqttPeer(node)
+        answers = peer.ask(wire.subscribe(V5, 1, (node.name(1), 0)), wire.packet(0xC1))
+        assert [each.kind for each in answers] == [14] and peer.ended
 
 
 def test_a_client_with_a_small_maximum_packet_size_gets_no_reason_string(tmp_path: Path) -> None:

@@ -212,6 +212,7 @@ def test_the_listen_token_is_a_password(tmp_path: Path, version: int) -> None:
 @both
 def test_rights(tmp_path: Path, version: int) -> None:
     with world(tmp_path, users=USERS, rules=RULES) as node:
+        node.workers[0].owner.create(b"read")  # the right to make it is another one
         login_of: dict[str, Any] = {"user": "ann", "password": TOKEN.encode()}
         peer = MqttPeer(node, version, **login_of)
         assert peer.subscribe(("open", 1), ("read", 1), ("other", 1)) == [1, 1, 0x87 if version == V5 else 0x80]

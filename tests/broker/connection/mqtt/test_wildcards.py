@@ -47,6 +47,15 @@ def test_a_filter_matches_in_all_streams(tmp_path: Path, topic_filter: str, rule
         assert sorted(each.decode() for each in peer.payloads()) == sorted(expected)
 
 
+def test_a_stream_in_which_nothing_can_match_is_not_read(tmp_path: Path) -> None:
+    with world(tmp_path) as node:
+        node.fill("a/b", [b"x"])
+        node.fill("a/b/c", [b"x"])
+        peer = MqttPeer(node)
+        peer.subscribe(("+/b", 0))
+        assert {cursor.feed.name for cursor in peer.client.cursors.values()} == {b"a/b"}
+
+
 def test_many_clients_search_one_after_the_other(tmp_path: Path) -> None:
     with world(tmp_path) as node:
         peers = [MqttPeer(node, client_id=f"c{n}") for n in range(300)]
@@ -67,6 +76,16 @@ def test_too_many_streams_made_later_end_the_connection(tmp_path: Path) -> None:
         tick(node)
         (answer,) = peer.take()
         assert wire.reason(answer) == 0x97 and peer.ended
+
+
+def test_a_stream_that_two_searches_find_is_read_once(tmp_path: Path) -> None:
+    with world(tmp_path) as node:
+        peer = MqttPeer(node)
+        peer.subscribe(("#", 0))
+        node.fill("s", [b"x"])
+        for _ in range(2):
+            peer.client.join_streams(b"#", [b"s"])
+        assert peer.payloads() == [b"x"] and len(peer.client.cursors) == 1
 
 
 def test_without_such_filters_nothing_is_searched(tmp_path: Path) -> None:

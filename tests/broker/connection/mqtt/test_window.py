@@ -37,6 +37,15 @@ def test_as_a_set_of_identifiers(seed: int) -> None:
             window.restore_state(state)
 
 
+def test_identifiers_begin_again_behind_the_last() -> None:
+    window = SendWindow(10)
+    for number in range(1, IDS + SPAN_MAX + 20):
+        packet_id = (number - 1) % IDS + 1
+        assert window.next_id == packet_id
+        window.add(1)
+        assert window.acknowledge(packet_id) and window.room == 10
+
+
 def test_one_that_is_never_acknowledged_stops_the_others_in_the_end() -> None:
     window = SendWindow(100)
     sent = 0
