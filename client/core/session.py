@@ -447,6 +447,7 @@ class Session(Connector):
             if subscription.phase is SubscriptionPhase.WANTED:  # later: this node is behind
                 link.send(m.Unsubscribe(subscription.id))
             self._drop(subscription)
+            self._grant(subscription)  # messages may have been read meanwhile
             self._follow_up(subscription)
 
     def _on_ended(self, _link: BrokerLink, message: m.Ended, now_s: float) -> None:

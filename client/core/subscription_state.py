@@ -83,7 +83,7 @@ class SubscriptionState:
         self._arrived: deque[Arrived] = deque()
         self._base_seq = -1  # of the next message to come in, if no message that has arrived shows it
         self._held_bytes = 0
-        self._owed_bytes = 0
+        self._owed_bytes = 0  # below 0: bytes held beyond the window
         self._trim_reported = False
         self._refusal: TailraceError | None = None
         self._last = (-1, 0, 0)  # seq, time, epoch of the last message that came in
@@ -104,9 +104,9 @@ class SubscriptionState:
     def request(self) -> Subscribe:
         """The SUBSCRIBE to send: as at first, or from its position."""
         self.phase = SubscriptionPhase.ASKED
-        self._owed_bytes = 0
         self._trim_reported = False
-        options, credit = self._options, max(0, self._options.window_bytes - self._held_bytes)
+        options, room_bytes = self._options, self._options.window_bytes - self._held_bytes
+        credit, self._owed_bytes = max(0, room_bytes), min(0, room_bytes)
         if not self.ready:
             name, wait = self.stream.encode(), options.wait
             return Subscribe(self.id, name, options.start, options.skip, options.end, credit, wait, self._topics)
@@ -262,7 +262,7 @@ class SubscriptionState:
     def take_grant(self) -> int:
         """The bytes of credit to give now; 0 while it is too little to speak of."""
         owed = self._owed_bytes
-        if self.phase is not SubscriptionPhase.LIVE or owed == 0 or owed < self._options.window_bytes // 2:
+        if self.phase is not SubscriptionPhase.LIVE or owed <= 0 or owed < self._options.window_bytes // 2:
             return 0
         self._owed_bytes = 0
         return owed

@@ -381,6 +381,38 @@ def test_reading_goes_on_wherever_the_connection_is_cut(piece_bytes: int) -> Non
         assert pair.payloads(subscription) == payloads, cut_after
 
 
+@pytest.mark.parametrize("credit_bytes", [1, 39, 40, 41, 100, 1_000])
+def test_messages_read_before_the_answer_on_a_new_connection_are_credited(credit_bytes: int) -> None:
+    model = Model()
+    held_back: list[tuple[ModelConnection, m.AnyMessage]] = []
+    model.publish(b"s", *(bytes(8) for _ in range(10)))
+    pair = Pair(model)
+    subscription = pair.subscribe(Seq(0), credit_bytes=credit_bytes)
+    pair.run()
+    arrived = pair.session.next_arrived(subscription, None)
+    assert arrived is not None
+
+    def hold_back(connection: ModelConnection, message: m.AnyMessage) -> bool:
+        held_back.extend([(connection, message)] if isinstance(message, m.Subscribe) else [])
+        return isinstance(message, m.Subscribe)
+
+    model.on_message = hold_back
+    pair.cut()
+    pair.wait(1.0)
+    count = len(arrived.messages)
+    while (arrived := pair.session.next_arrived(subscription, arrived)) is not None:
+        count += len(arrived.messages)
+    ((connection, message),) = held_back
+    model.on_message = lambda _connection, _message: False
+    connection.take(message)
+    model.driver()
+    pair.run()
+    while messages := pair.read(subscription):
+        count += len(messages)
+        pair.run()
+    assert count == 10
+
+
 def count_bytes(pair: Pair, then: Callable[[], object]) -> int:
     """What the broker sends until the reading is over."""
     pair.cut_after = 1 << 30

@@ -339,6 +339,16 @@ def test_what_is_held_is_not_asked_for_again() -> None:
     assert subscription.take_grant() == 66
 
 
+def test_bytes_held_beyond_the_window_are_not_credited() -> None:
+    subscription = live(window_bytes=50)
+    feed(subscription, 0, b"0", b"1")
+    subscription.connection_lost()
+    assert subscription.request().credit == 0
+    assert seqs(subscription) == [0, 1]
+    subscription.subscribed(m.Subscribed(1, 2, 0, None))
+    assert subscription.take_grant() == 50
+
+
 def test_an_answer_that_was_not_asked_for_means_nothing() -> None:
     subscription = live()
     subscription.subscribed(m.Subscribed(1, 7, 0, None))
