@@ -10,6 +10,8 @@ from tailrace.protocol.mqtt.fields import FieldReader
 from tailrace.protocol.mqtt.properties import NO_PROPERTIES, PacketType, Properties, PropertyId, read_properties
 from tailrace.protocol.mqtt.reasons import (
     CLIENT_DISCONNECTS,
+    RECEIPT_REASONS,
+    RELEASE_REASONS,
     PacketError,
     Reason,
     malformed,
@@ -202,6 +204,7 @@ def _check_connect_flags(flags: int, level: int) -> None:
 
 def _read_will(fields: FieldReader, flags: int, level: int) -> WillMessage:
     properties = _properties(fields, level, PacketType.WILL)
+    _check_response_topic(properties)
     topic = fields.text()
     return WillMessage(topic, fields.binary(), flags >> 3 & 3, bool(flags & _WILL_RETAIN), properties)
 
@@ -225,10 +228,14 @@ def read_publish(fields: FieldReader, flags: int, version: int) -> PublishPacket
         raise protocol_error("PUBLISH has no topic")
     if b"+" in topic or b"#" in topic:
         raise PacketError(Reason.TOPIC_NAME_INVALID, "the topic of PUBLISH has a wildcard")
+    _check_response_topic(properties)
+    return PublishPacket(topic, fields.rest(), qos, bool(flags & _RETAIN), bool(flags & _DUP), packet_id, properties)
+
+
+def _check_response_topic(properties: Properties) -> None:
     response_topic = properties.get(PropertyId.RESPONSE_TOPIC, b"")
     if b"+" in response_topic or b"#" in response_topic:
-        raise protocol_error("the response topic of PUBLISH has a wildcard")
-    return PublishPacket(topic, fields.rest(), qos, bool(flags & _RETAIN), bool(flags & _DUP), packet_id, properties)
+        raise protocol_error("the response topic of a message has a wildcard")
 
 
 def read_plain_publish(first: int, data: bytes, at: int, end: int, version: int) -> PublishPacket | None:
@@ -267,10 +274,14 @@ def _is_topic(topic: bytes) -> bool:
 
 
 def _read_ack(kind: PacketType) -> Callable[[FieldReader, int], AckPacket]:
+    known = RELEASE_REASONS if kind in (PacketType.PUBREL, PacketType.PUBCOMP) else RECEIPT_REASONS
+
     def read(fields: FieldReader, version: int) -> AckPacket:
         packet_id, reason, properties = _packet_id(fields), 0, NO_PROPERTIES
         if version == MQTT_5 and fields.left:
             reason = fields.number(1)
+            if reason not in known:
+                raise malformed(f"{kind.name} has no reason 0x{reason:02X}")
             if fields.left:
                 properties = read_properties(fields, kind)
         return AckPacket(kind, packet_id, reason, properties)

@@ -16,6 +16,7 @@ class Reason(IntEnum):
     GRANTED_QOS_1 = 0x01
     GRANTED_QOS_2 = 0x02
     DISCONNECT_WITH_WILL = 0x04
+    NO_MATCHING_SUBSCRIBERS = 0x10
     NO_SUBSCRIPTION_EXISTED = 0x11
     CONTINUE_AUTHENTICATION = 0x18
     REAUTHENTICATE = 0x19
@@ -78,6 +79,23 @@ CLIENT_DISCONNECTS: Final = frozenset(
     }
 )
 """Those that a client may send in DISCONNECT: table 3-10."""
+
+RECEIPT_REASONS: Final = frozenset(
+    {
+        Reason.SUCCESS,
+        Reason.NO_MATCHING_SUBSCRIBERS,
+        Reason.UNSPECIFIED,
+        Reason.IMPLEMENTATION_SPECIFIC,
+        Reason.NOT_AUTHORIZED,
+        Reason.TOPIC_NAME_INVALID,
+        Reason.PACKET_ID_IN_USE,
+        Reason.QUOTA_EXCEEDED,
+        Reason.PAYLOAD_FORMAT_INVALID,
+    }
+)
+"""Those of PUBACK and PUBREC: tables 3-4 and 3-5."""
+RELEASE_REASONS: Final = frozenset({Reason.SUCCESS, Reason.PACKET_ID_NOT_FOUND})
+"""Those of PUBREL and PUBCOMP: tables 3-6 and 3-7."""
 
 RETURN_CODES: Final[Mapping[Reason, int]] = {
     Reason.SUCCESS: 0,

@@ -56,6 +56,7 @@ class MqttClient(ClientConnection):
         "_going_on",
         "aliases",
         "answers",
+        "asked_to_last",
         "backlog",
         "claimed_ns",
         "client_id",
@@ -89,6 +90,7 @@ class MqttClient(ClientConnection):
         self.client_id = b""
         self.claimed_ns = 0
         self.mark = b""  # of this session, in its messages while it has a subscription with No Local
+        self.asked_to_last = False  # CONNECT has a Session Expiry Interval, which may then be another in DISCONNECT
         self.greeted = False  # CONNACK has accepted it
         self.keep_alive_s = 0
         self.packet_bytes_max = 0
@@ -247,11 +249,11 @@ class MqttClient(ClientConnection):
         self.end_for(Reason.KEEP_ALIVE_TIMEOUT, Code.TIMEOUT, text)
 
     def disconnect(self, packet: p.DisconnectPacket) -> None:
-        """The client ends its session; its will is only published if it asks for that."""
-        if packet.properties.get(PropertyId.SESSION_EXPIRY):
+        """The client ends its session; only its success deletes the will."""
+        if packet.properties.get(PropertyId.SESSION_EXPIRY) and not self.asked_to_last:
             self.malformed(protocol_error("a session that ends with its connection cannot be given a longer time"))
             return
-        if packet.reason != Reason.DISCONNECT_WITH_WILL:
+        if packet.reason == Reason.SUCCESS:
             self.will = None
         self.finish()
 

@@ -138,6 +138,7 @@ def _greet(client: MqttClient, packet: ConnectPacket) -> None:
     """Accept it: CONNACK."""
     properties = packet.properties
     client.greeted = True
+    client.asked_to_last = bool(properties.get(PropertyId.SESSION_EXPIRY))
     client.will = packet.will
     client.keep_alive_s = packet.keep_alive_s
     client.window.size = min(client.window.size, properties.get(PropertyId.RECEIVE_MAXIMUM, client.window.size))
@@ -173,6 +174,7 @@ def export_state(client: MqttClient) -> dict[str, Any]:
         "client_id": client.client_id,
         "claimed_ns": client.claimed_ns,
         "mark": client.mark,
+        "asked_to_last": client.asked_to_last,
         "greeted": client.greeted,
         "keep_alive_s": client.keep_alive_s,
         "packet_bytes_max": client.packet_bytes_max,
@@ -190,6 +192,7 @@ def restore_state(client: MqttClient, state: dict[str, Any]) -> None:
     client.codec.restore_state(state["codec"])
     client.client_id, client.claimed_ns = state["client_id"], state["claimed_ns"]
     client.mark, client.greeted = state["mark"], state["greeted"]
+    client.asked_to_last = state["asked_to_last"]
     client.keep_alive_s, client.packet_bytes_max = state["keep_alive_s"], state["packet_bytes_max"]
     if state["will"] is not None:
         topic, payload, qos, retain, properties = state["will"]

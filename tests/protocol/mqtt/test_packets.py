@@ -154,6 +154,14 @@ def test_acknowledgements(version: int) -> None:
     assert parse(wire.ack(wire.PUBREL, 258), version) == p.AckPacket(PacketType.PUBREL, 258, 0, {})
 
 
+@pytest.mark.parametrize("first", [wire.PUBACK, wire.PUBREC, wire.PUBREL, wire.PUBCOMP])
+def test_reasons_in_acknowledgements(first: int) -> None:
+    """Those of the standard's tables."""
+    released = first in (wire.PUBREL, wire.PUBCOMP)
+    for reason in (0, 0x92) if released else (0, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99):
+        assert parse(wire.ack(first, 7, bytes((reason,))), V5).reason == reason
+
+
 def connect_with_flags(flags: int, version: int = V5) -> bytes:
     return wire.connect(version, flags=flags)
 
@@ -188,6 +196,7 @@ BOTH = [
     ("no topic", wire.publish(V4, ""), V4, 0x82),
     ("[MQTT-3.3.4-6] subscription identifier", wire.publish(V5, "a", raw=b"\x0b\1"), V5, 0x82),
     ("[MQTT-3.3.2-14] wildcard in the response topic", wire.publish(V5, "a", raw=b"\x08\0\1#"), V5, 0x82),
+    ("wildcard in a will's response topic", wire.connect(V5, will=("w", b"", 0), will_raw=b"\x08\0\1#"), 0, 0x82),
     ("[MQTT-3.8.3-2] SUBSCRIBE without a filter", wire.subscribe(V5, 1), V5, 0x82),
     ("[MQTT-4.7.3-1] an empty filter", wire.subscribe(V5, 1, ("", 0)), V5, 0x81),
     ("[MQTT-3.8.3-5] reserved options", wire.subscribe(V5, 1, ("a", 0x40)), V5, 0x81),
@@ -200,6 +209,10 @@ BOTH = [
     ("a server reference of a client", wire.packet(0xE0, b"\0\4\x1c\0\1x"), V5, 0x82),
     ("AUTH in 3.1.1", wire.packet(0xF0), V4, 0x81),
     ("DISCONNECT with a body in 3.1.1", wire.packet(0xE0, b"\0"), V4, 0x81),
+    ("[MQTT-3.4.2-1] an undefined reason in PUBACK", wire.ack(wire.PUBACK, 1, b"\x01"), V5, 0x81),
+    ("[MQTT-3.5.2-1] an undefined reason in PUBREC", wire.ack(wire.PUBREC, 1, b"\x92"), V5, 0x81),
+    ("[MQTT-3.6.2-1] an undefined reason in PUBREL", wire.ack(wire.PUBREL, 1, b"\x80"), V5, 0x81),
+    ("[MQTT-3.7.2-1] an undefined reason in PUBCOMP", wire.ack(wire.PUBCOMP, 1, b"\x10"), V5, 0x81),
     ("an acknowledgement that is too short", wire.packet(0x40, b"\0"), V5, 0x81),
     ("an acknowledgement that is too long", wire.packet(0x40, b"\0\1\0"), V4, 0x81),
 ]

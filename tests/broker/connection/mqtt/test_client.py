@@ -302,6 +302,8 @@ def test_ping(tmp_path: Path, version: int) -> None:
 ENDS = {
     "disconnect": wire.DISCONNECT,
     "with will": wire.packet(0xE0, b"\4"),
+    "with an error": wire.packet(0xE0, b"\x80"),
+    "for a malformed packet": wire.packet(0xE0, b"\x81\0"),
     "malformed": wire.packet(0xC1),
     "eof": b"",
 }
@@ -311,7 +313,7 @@ ENDS = {
 @both
 def test_the_will_is_published_unless_the_client_disconnects(tmp_path: Path, version: int, how: str) -> None:
     """[MQTT-3.1.2-8], [MQTT-3.1.2-10], [MQTT-3.14.4-3]."""
-    if how == "with will" and version == V4:
+    if how in ("with will", "with an error", "for a malformed packet") and version == V4:
         return
     with world(tmp_path) as node:
         reader = MqttPeer(node, version, "reader")
@@ -329,6 +331,24 @@ def test_the_will_is_published_unless_the_client_disconnects(tmp_path: Path, ver
             assert reader.payloads() == ([b"before"] if how == "disconnect" else [b"before", b"gone"])
             return
         assert reader.payloads() == ([] if how == "stop" else [b"gone"])
+
+
+def test_a_session_that_was_to_last_may_be_given_another_time(tmp_path: Path) -> None:
+    """Only a Session Expiry Interval of 0 in CONNECT forbids another one, also once the connection has moved."""
+    with world(tmp_path, 2) as node:
+        reader = MqttPeer(node, client_id="reader")
+        reader.subscribe(("w", 0))
+        for moves in (False, True):
+            peer = MqttPeer(node, client_id="mortal", raw=b"\x11\0\0\0\x64", will=("w", b"gone", 0))
+            if moves:
+                source = node.worker_of(peer.client)
+                link = source.links.link_to(1 - source.slot)
+                assert link is not None
+                source.links.hand_over(link, *handover.detach(peer.client))
+                node.settle()
+                assert node.worker_of(peer.client) is not source
+            assert peer.ask(wire.packet(0xE0, b"\0\5\x11\0\0\0\x0a")) == [] and peer.ended
+        assert reader.payloads() == []
 
 
 def test_errors_are_read_before_the_end(tmp_path: Path) -> None:
