@@ -18,12 +18,14 @@ from tailrace.cli.ending import OK, REFUSED, CommandError
 from tailrace.cli.options import json_option
 from tailrace.cli.tables import show_json
 from tailrace.protocol.scram import PASSWORD_CHARACTERS_MAX, make_verifier
-from tailrace.supervisor.user_file import COUNT_MAX, UserFileError, editing, hash_token, read_users
+from tailrace.shard.files import read_small
+from tailrace.supervisor.user_file import COUNT_MAX, UserFileError, editing, hash_token, read_users, user_fault
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 PASSWORD_VARIABLE: Final = "TAILRACE_PASSWORD"
 PASSWORD_CHARACTERS_MIN: Final = 8
+PASSWORD_FILE_BYTES_MAX: Final = 4 * PASSWORD_CHARACTERS_MAX + 2
 TOKEN_BYTES: Final = 32
 LIMITS: Final = {
     "max_connections": "Connections of the user to the node",
@@ -95,6 +97,8 @@ def add(
         if not name_valid(each):
             raise click.UsageError(f"{each!r}: the name of a user or group has {NAME_RULE}; anonymous is taken")
     user = User(name, frozenset(groups), certificates=certificates, addresses=addresses)
+    if fault := user_fault(user):
+        raise click.UsageError(fault)
     user = _limited(user, limits)
     made = secrets.token_urlsafe(TOKEN_BYTES)
     if token:
@@ -201,9 +205,11 @@ def _password(path: Path | None) -> str:
     """From the file, the environment or the terminal; never from the command line, which `ps` shows."""
     if path is not None:
         try:
-            password = path.read_text().rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
+            password = read_small(path, PASSWORD_FILE_BYTES_MAX).content.decode().rstrip("\r\n")
+        except UnicodeDecodeError as error:
             raise click.UsageError(f"{path}: cannot be read: {error}") from None
+        except OSError as error:
+            raise click.UsageError(f"{path}: cannot be read: {error.strerror}") from None
     else:
         password = os.environ.get(PASSWORD_VARIABLE) or _ask()
     if not PASSWORD_CHARACTERS_MIN <= len(password) <= PASSWORD_CHARACTERS_MAX:

@@ -5,6 +5,7 @@ Only its owner may open it, since it holds what passwords can be searched with.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -53,24 +54,40 @@ def read_users(path: Path) -> tuple[User, ...]:
     if mode & OTHERS_MODE:
         raise UserFileError(f"{path}: others than its owner may open it; chmod 600 {path}")
     try:
-        return _parse(tomllib.loads(content.decode()))
+        return _parse_text(content.decode())
     except ValueError as error:  # not UTF-8, not TOML, or a fault that _parse found
         raise UserFileError(f"{path}: {error}") from error
+
+
+def user_fault(user: User) -> str:
+    """Why the file cannot have this user, for a sentence; "" if it can."""
+    try:
+        _parse_text(_render_user(user))
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 @contextmanager
 def editing(path: Path) -> Iterator[dict[str, User]]:
     """The users by name, to be changed in the block; written when it ends without an error. A missing file has none.
 
-    Raises UserFileError, OSError.
+    Raises UserFileError, OSError. Nothing is written that `read_users` would refuse.
     """
-    path = path.resolve()
+    path = Path(os.path.realpath(path))  # `Path.resolve` has an error of its own for links in a circle
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
         users = {user.name: user for user in read_users(path)} if path.exists() else {}
         yield users
-        _write(path, render(users), folder)
+        text = render(users)
+        try:
+            _parse_text(text)
+        except ValueError as error:
+            raise UserFileError(f"{path}: not changed: {error}") from error
+        _write(path, text, folder)
     finally:
         os.close(folder)
 
@@ -78,6 +95,14 @@ def editing(path: Path) -> Iterator[dict[str, User]]:
 def render(users: Mapping[str, User]) -> str:
     """The text of the file."""
     return _OPENING + "".join(map(_render_user, users.values()))
+
+
+def _parse_text(text: str) -> tuple[User, ...]:
+    """Raises ValueError."""
+    try:
+        return _parse(tomllib.loads(text))
+    except RecursionError:
+        raise ValueError("is not usable TOML: arrays or tables nested far too deep") from None
 
 
 def _parse(tables: dict[str, Any]) -> tuple[User, ...]:
@@ -112,7 +137,7 @@ def _parse_user(row: dict[str, Any], where: str) -> User:
     try:
         scram = parse_verifier(row["scram"]) if "scram" in row else None
         for address in lists["addresses"]:
-            split_address(address)
+            _require_address(address)
         tokens = tuple([_parse_token(each) for each in lists["tokens"]])
     except (ScramError, ValueError, AttributeError) as error:
         raise ValueError(f"{where}: {error}") from None
@@ -130,6 +155,14 @@ def _texts(row: dict[str, Any], key: str, where: str) -> tuple[str, ...]:
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str) and 0 < len(value) <= TEXT_CHARACTERS_MAX and value.isprintable()
+
+
+def _require_address(text: str) -> None:
+    """Raises ValueError."""
+    try:
+        split_address(text)
+    except ValueError as error:
+        raise ValueError(f"addresses: {text!r}: {error}") from None
 
 
 def _parse_token(text: str) -> bytes:

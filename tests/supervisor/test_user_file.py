@@ -8,7 +8,7 @@ import pytest
 
 from tailrace.broker.access.users import User, UserLimits
 from tailrace.protocol.scram import ITERATIONS_MIN, make_verifier
-from tailrace.supervisor.user_file import UserFileError, editing, hash_token, read_users
+from tailrace.supervisor.user_file import UserFileError, editing, hash_token, read_users, user_fault
 
 SCRAM = make_verifier("pencil", ITERATIONS_MIN)
 ANN = User(
@@ -70,6 +70,7 @@ def test_a_file_that_others_may_open_is_refused(tmp_path: Path, mode: int) -> No
         ('[[user]]\nname = "a"\naddresses = ["here"]', "HOST:PORT|port"),
         ('[[user]]\nname = "a"\nmax_handles = -1', "whole number"),
         ('[[user]]\nname = "a"\n[[user]]\nname = "a"', "two users with the name a"),
+        (f"x = {'[' * 5_000}{']' * 5_000}", "nested far too deep"),
     ],
 )
 def test_faults_are_named(tmp_path: Path, text: str, fault: str) -> None:
@@ -78,6 +79,30 @@ def test_faults_are_named(tmp_path: Path, text: str, fault: str) -> None:
     path.chmod(0o600)
     with pytest.raises(UserFileError, match=fault):
         read_users(path)
+
+
+BAD_USERS = [
+    *(User("n", addresses=(each,)) for each in ("10.0.0.2", "h:0", "h:99999", ":5", "::1:5", "é:5", "")),
+    *(User("n", certificates=(each,)) for each in ("", "x" * 5_000, "a\nb", "a\tb", "a\x7fb", "a\u2028b", "a\udcffb")),
+]
+
+
+@pytest.mark.parametrize("user", BAD_USERS, ids=repr)
+def test_nothing_is_written_that_could_not_be_read(tmp_path: Path, user: User) -> None:
+    path = tmp_path / "users.toml"
+    with editing(path) as users:
+        users["ann"] = ANN
+    with pytest.raises(UserFileError, match="not changed"), editing(path) as users:
+        users["n"] = user
+    assert read_users(path) == (ANN,)
+    assert user_fault(user) and not user_fault(ANN)
+
+
+def test_a_link_to_itself_is_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "users.toml"
+    path.symlink_to(path)
+    with pytest.raises((UserFileError, OSError)), editing(path) as users:
+        users["ann"] = ANN
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
