@@ -439,6 +439,7 @@ class Worker:
     def count_streams(self) -> None:
         """At once, since the other workers count streams too before they make one."""
         self._beat.streams = len(self.owner.catalog.names)
+        self._beat.names_version = self.owner.catalog.names_version
 
     def share_bytes(self, nbytes: int, is_whole: bool) -> int:
         """See `OwnerContext.share_bytes`."""

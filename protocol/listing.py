@@ -79,7 +79,8 @@ class WorkerRow:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """`next`: the name to go on after; empty at the end. `total`: streams of the node, of any name."""
+    """`next`: the name to go on after; empty at the end. `total`: streams of the node, of any name. `version`: another
+    number after each stream that was made or deleted."""
 
     id: int
     names: tuple[str, ...] = ()
@@ -87,6 +88,7 @@ class Listed:
     workers: tuple[WorkerRow, ...] = ()
     next: str = ""
     total: int = 0
+    version: int = 0
 
 
 # --- their bytes ----------------------------------------------------------------------------------------------------
@@ -130,6 +132,7 @@ def _listed(read: Fields) -> Listed:
         workers=tuple([_row(WorkerRow, row) for row in read.maps("workers")]) if "workers" in read else (),
         next=read.text("next") if "next" in read else "",
         total=read.number("total", default=0),
+        version=read.number("version", default=0),
     )
 
 

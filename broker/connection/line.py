@@ -319,7 +319,8 @@ class LineClient(ClientConnection):
         self.tell(Code.TRIMMED, f"{name}: messages {cursor.seq} to {first_seq - 1} were trimmed before they were sent")
 
     def tell_ended(self, cursor: Cursor, code: Code | None, text: str) -> None:
-        self.pass_over(cursor.feed.name)
+        if code is not Code.DELETED:  # a stream that is made later with the name is another one
+            self.pass_over(cursor.feed.name)
         if code is not None:  # a line subscription has no end of its own
             self.tell(code, f"{cursor.feed.name.decode()}: {text}; the subscription has ended")
 

@@ -58,10 +58,10 @@ class Listings:
 
     def _gather(self, client: ListingClient, message: List, done: Callable[[Listed | Refused], None]) -> None:
         """Calls `done` once. If a worker is down the outcome is an error, not a list that lacks something."""
-        total = sum(slot.streams for slot in self._board)
+        total, version = self._board.total_streams(), self._board.names_version()
         if message.what in ("workers", "total"):
             workers = self._workers() if message.what == "workers" else ()
-            done(Listed(message.id, workers=workers, total=total))
+            done(Listed(message.id, workers=workers, total=total, version=version))
             return
         names_only = message.what == "names"
         most = NAMES_MAX if names_only else STREAMS_MAX
@@ -72,7 +72,8 @@ class Listings:
                 return
             names = sorted(name for part in parts for name in part)[:most]
             shown = [name for name in names if client.is_free or client.may(Right.SUBSCRIBE, name)]
-            page = Listed(message.id, next=names[-1].decode() if len(names) == most else "", total=total)
+            last = names[-1].decode() if len(names) == most else ""
+            page = Listed(message.id, next=last, total=total, version=version)
             if names_only:
                 done(replace(page, names=tuple([name.decode() for name in shown])))
             else:

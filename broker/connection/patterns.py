@@ -114,7 +114,7 @@ class PatternSubscriptions:
         self._subscribing = subscribing
         self._clients: dict[LineClient, None] = {}
         self._due: deque[bytes] = deque()  # patterns to be searched again; the first is being searched
-        self._total = -1
+        self._version = -1
         self._relist_s = 0.0
         self.selection = lru_cache(SELECTIONS_KEPT)(partial(StreamSelection, services.topic_rules))
 
@@ -150,7 +150,7 @@ class PatternSubscriptions:
         """The connection comes from another worker."""
         if client.patterns:
             self._clients[client] = None
-            self._total = -1
+            self._version = -1
 
     def _found(
         self, client: LineClient, command: c.Subscribe, pending: Pending, room: int, names: list[bytes] | Refused
@@ -186,9 +186,9 @@ class PatternSubscriptions:
         self._clients = dict.fromkeys(client for client in self._clients if client.patterns and not client.closed)
         if not self._clients or self._due:
             return
-        total, now_s = sum(slot.streams for slot in self.board), self._services.now_s
-        if total != self._total or now_s >= self._relist_s:
-            self._total, self._relist_s = total, now_s + RELIST_S
+        version, now_s = self.board.names_version(), self._services.now_s
+        if version != self._version or now_s >= self._relist_s:
+            self._version, self._relist_s = version, now_s + RELIST_S
             self._due.extend({pattern for client in self._clients for pattern in client.patterns})
             self._search_again()
 

@@ -125,6 +125,7 @@ def measure(services: Services, owner: Owner, links: LinkTable, work: WorkQueue)
     metrics.sync_failed_streams = len(owner.syncs.failed)
     if owner.catalog.owning:
         services.cells.streams = len(owner.catalog.names)
+        services.cells.names_version = owner.catalog.names_version
         services.cells.subscriptions = subscriptions
 
 

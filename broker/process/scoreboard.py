@@ -17,7 +17,10 @@ from tailrace.broker.process.metric_cells import PAGE_BYTES, ROW_BYTES, MetricRo
 STATE_EMPTY, STATE_STARTING, STATE_READY, STATE_DRAINING = range(4)
 STATE_NAMES = ("empty", "starting", "ready", "draining")
 
-_CELLS = ("pid", "generation", "state", "beat_ns", "connections", "streams", "restarts", "subscriptions", "disk_bytes")
+_CELLS = (
+    *("pid", "generation", "state", "beat_ns", "connections", "streams", "restarts", "subscriptions", "disk_bytes"),
+    "names_version",
+)
 _SLOT_BYTES = 128  # two cache lines, so that two workers' beats never share one
 ADDRESS_CELLS = 8_192  # of a worker, 4 bytes each
 _HALF = ADDRESS_CELLS // 2
@@ -53,6 +56,7 @@ class SlotView:
     restarts = _cell(6)
     subscriptions = _cell(7)
     disk_bytes = _cell(8)
+    names_version = _cell(9)
 
     def beat(self) -> None:
         """Record that the work loop moves (CLOCK_MONOTONIC, the same clock in every process of the machine)."""
@@ -136,6 +140,10 @@ class Board:
 
     def total_streams(self) -> int:
         return sum(view.streams for view in self._views)
+
+    def names_version(self) -> int:
+        """Another number, and a greater one, after each stream of the node that was made or deleted."""
+        return sum(view.names_version for view in self._views)
 
     def total_disk_bytes(self) -> int:
         return sum(view.disk_bytes for view in self._views)

@@ -120,6 +120,11 @@ class StreamCatalog:
         self.companions.drop(name)
         self.incarnation = time.monotonic_ns()  # who has read the names up to some place reads them again
 
+    @property
+    def names_version(self) -> int:
+        """Another number after each stream that is made or deleted."""
+        return self.incarnation + len(self.names)
+
     def names_after(self, prefix: bytes, after: bytes) -> Iterator[bytes]:
         """The names that begin with `prefix` and come after `after`, in the order of their bytes.
 

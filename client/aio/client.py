@@ -338,8 +338,8 @@ class AsyncClient(ClientInfo):
         merged = merged_state.MergedState(self._session, patterns, options, follows=follows, timeout_s=timeout_s)
 
         async def begin(merged: merged_state.MergedState) -> None:
-            names, total = await self._ask_each(find_names(patterns, timeout_s))
-            merged.begin(names, total, self._driver.now_s())
+            names, version = await self._ask_each(find_names(patterns, timeout_s))
+            merged.begin(names, version, self._driver.now_s())
             self._driver.advance()
 
         return AsyncMergedSubscription(self._driver, merged, begin)
@@ -418,8 +418,8 @@ class AsyncClient(ClientInfo):
         merged = MergedConsumerState(self._session, patterns, options, create, timeout_s)
 
         async def begin() -> None:
-            names, total = await self._ask_each(find_names(patterns, timeout_s))
-            merged.begin(names, total, driver.now_s())
+            names, version = await self._ask_each(find_names(patterns, timeout_s))
+            merged.begin(names, version, driver.now_s())
             driver.advance()
             await driver.wait_until(lambda: merged.ready, math.inf)
             merged.check()

@@ -94,13 +94,14 @@ def all_pages(what: ListedKind, prefix: str, timeout_s: float) -> Calls[list[Lis
 
 
 def find_names(patterns: Iterable[str], timeout_s: float) -> Calls[tuple[list[str], int]]:
-    """The streams to begin with, and how many there are of any name. Raises as `all_pages`."""
-    names, total = [each for each in patterns if not is_pattern(each)], 0
+    """The streams to begin with, and the version of the node's names. Raises as `all_pages`."""
+    names = [each for each in patterns if not is_pattern(each)]
+    versions: list[int] = []
     for pattern in filter(is_pattern, patterns):
         answers = yield from all_pages("names", prefix_of(pattern), timeout_s)
         names += [name for answer in answers for name in answer.names]
-        total = answers[-1].total
-    return names, total
+        versions.append(answers[0].version)
+    return names, min(versions, default=0)  # streams that were made while the pages came make a later one
 
 
 def find_streams(prefix: str, timeout_s: float) -> Calls[list[StreamInfo]]:

@@ -47,12 +47,12 @@ class MergedConsumerState:
         self._follows = any(map(listing.is_pattern, patterns))
         self.watch = StreamWatch(session, patterns, timeout_s, self._add_later)
 
-    def begin(self, names: Iterable[str], total: int, now_s: float) -> None:
+    def begin(self, names: Iterable[str], version: int, now_s: float) -> None:
         """Join the consumers of the streams that are there. Raises ClientClosed, ConnectionLost, InvalidArgument."""
         for name in dict.fromkeys(filter(self.watch.matches, names)):
             self._join(name, now_s, later=False)
         if self._follows:
-            self.watch.begin(total, now_s)
+            self.watch.begin(version, now_s)
 
     def _add_later(self, names: Iterable[str], now_s: float) -> None:
         for name in names:

@@ -46,11 +46,11 @@ class MergedState:
 
     # --- the streams ------------------------------------------------------------------------------------------------
 
-    def begin(self, names: Iterable[str], total: int, now_s: float) -> None:
+    def begin(self, names: Iterable[str], version: int, now_s: float) -> None:
         """Subscribe to the streams that are there. Raises ClientClosed, ConnectionLost."""
         self.add(names, now_s, later=False)
         if self._follows:
-            self._watch.begin(total, now_s)
+            self._watch.begin(version, now_s)
 
     def add(self, names: Iterable[str], now_s: float, *, later: bool) -> None:
         for name in names:

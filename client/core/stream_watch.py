@@ -32,14 +32,14 @@ class StreamWatch:
         self._on_found = on_names
         self._matchers = [(listing.prefix_of(each), listing.matcher(each)) for each in patterns]
         self._over = False
-        self._total = -1
+        self._version = -1
         self._polling = False
         self._relist_s = -math.inf
         self.poll_s = math.inf  # when to look for more streams
 
-    def begin(self, total: int, now_s: float) -> None:
-        """`total`: streams of the node when the first ones were listed."""
-        self._total = total
+    def begin(self, version: int, now_s: float) -> None:
+        """`version`: that of the node's names when the first ones were listed."""
+        self._version = version
         self.poll_s, self._relist_s = now_s + POLL_S, now_s + RELIST_S
 
     def end(self) -> None:
@@ -64,10 +64,10 @@ class StreamWatch:
     def _on_total(self, call: PendingCall, answer: Listed | None, now_s: float) -> None:
         if answer is None:
             self._on_failure(call, now_s)
-        elif answer.total == self._total and now_s < self._relist_s:
+        elif answer.version == self._version and now_s < self._relist_s:
             self._rest(now_s)
         else:
-            self._total, self._relist_s = answer.total, now_s + RELIST_S
+            self._version, self._relist_s = answer.version, now_s + RELIST_S
             self._ask("names", self._common_prefix(), "", now_s)
 
     def _on_names(self, call: PendingCall, answer: Listed | None, now_s: float) -> None:
@@ -84,7 +84,7 @@ class StreamWatch:
 
     def _on_failure(self, _call: PendingCall, now_s: float) -> None:
         """Asked again later: a broker that is being replaced lists nothing for a moment."""
-        self._total = -1
+        self._version = -1
         self._rest(now_s)
 
     def _rest(self, now_s: float) -> None:

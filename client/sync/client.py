@@ -333,9 +333,9 @@ class Client(ClientInfo):
 
         patterns, driver = checked_patterns(streams), self._driver
         merged = merged_state.MergedState(self._session, patterns, options, follows=follows, timeout_s=timeout_s)
-        names, total = self._ask_each(find_names(patterns, timeout_s))
+        names, version = self._ask_each(find_names(patterns, timeout_s))
         with driver.lock, driver.step:
-            merged.begin(names, total, monotonic())
+            merged.begin(names, version, monotonic())
             subscription = MergedSubscription(driver, merged)
             driver.push()
             driver.wait_until(lambda: merged.ready or merged.has_news)
@@ -425,10 +425,10 @@ class Client(ClientInfo):
 
         patterns, driver = checked_patterns(streams), self._driver
         merged = MergedConsumerState(self._session, patterns, options, create, timeout_s)
-        names, total = self._ask_each(find_names(patterns, timeout_s))
+        names, version = self._ask_each(find_names(patterns, timeout_s))
         with driver.lock, driver.step:
             consumer = MergedConsumer(driver, merged, timeout_s)
-            merged.begin(names, total, monotonic())
+            merged.begin(names, version, monotonic())
             driver.push()
             driver.wait_until(lambda: merged.ready)
             merged.check()

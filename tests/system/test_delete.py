@@ -25,6 +25,7 @@ pytestmark = pytest.mark.system
 
 WORKERS = 2
 KILLS = 3
+SOON_S = 20.0  # long before the names are listed again anyway
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +71,35 @@ def test_readers_are_told_and_nothing_is_left(node: Node, client: tailrace.Clien
     assert files_of(node, "orders") == {".deleted", ".meta"}
     with pytest.raises(tailrace.UnknownStream):
         client.consumers("orders")
+
+
+def test_a_pattern_finds_a_stream_that_is_made_when_another_is_deleted(
+    node: Node, client: tailrace.Client, peer: LineClient
+) -> None:
+    """As many streams as before, and others."""
+    client.publish("found.a", b"first")
+    client.publish("junk", b"")
+    with LineClient(node.port) as reader, client.subscribe("found.*") as subscription:
+        assert reader.ask("sub found.* 0") == "ok sub found.* 1"
+        assert next(subscription).payload == b"first" and reader.read_messages(1)
+        with pytest.raises(tailrace.OperationTimeout):  # it has asked whether there are more
+            subscription.receive(timeout_s=3)
+        assert peer.ask("delete junk") == "ok delete junk"
+        client.publish("found.b", b"made later")
+        found = subscription.receive(timeout_s=SOON_S)
+        assert found is not None and found.payload == b"made later"
+        assert reader.read_messages(2, SOON_S)[1].payload == b"made later"
+
+
+def test_a_pattern_finds_a_stream_that_is_made_again(node: Node, client: tailrace.Client, peer: LineClient) -> None:
+    client.publish("reborn.a", b"first")
+    with LineClient(node.port) as reader:
+        assert reader.ask("sub reborn.* 0") == "ok sub reborn.* 1"
+        reader.read_messages(1)
+        assert peer.ask("delete reborn.a") == "ok delete reborn.a"
+        client.publish("reborn.a", b"second")
+        assert [message.payload for message in reader.read_messages(2)] == [b"first", b"second"]
+        assert any(answer.startswith("err deleted reborn.a") for answer in reader.answers)
 
 
 def test_the_name_is_that_of_another_stream_then(node: Node, client: tailrace.Client) -> None:

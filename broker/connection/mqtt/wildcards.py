@@ -63,7 +63,7 @@ class Wildcards:
         self._clients: dict[WildcardReader, None] = {}
         self._due: deque[tuple[WildcardReader, bytes]] = deque()  # filters to be searched for, one after the other
         self._searching = self._looping = False
-        self._total = -1
+        self._version = -1
         self._relist_s = 0.0
 
     def search(self, client: WildcardReader, subscription: WildcardFilter, found: FoundStreams) -> None:
@@ -96,7 +96,7 @@ class Wildcards:
         """Its filters have changed. A stream may have been made since their search."""
         if any(each.is_wild for each in client.subscriptions.values()):
             self._clients[client] = None
-            self._total = -1
+            self._version = -1
         else:
             self._clients.pop(client, None)
 
@@ -107,9 +107,9 @@ class Wildcards:
         """Several times a second: look whether there are more streams."""
         if not self._clients or self._due or self._searching:
             return
-        total, now_s = sum(slot.streams for slot in self._names.board), self._services.now_s
-        if total != self._total or now_s >= self._relist_s:
-            self._total, self._relist_s = total, now_s + RELIST_S
+        version, now_s = self._names.board.names_version(), self._services.now_s
+        if version != self._version or now_s >= self._relist_s:
+            self._version, self._relist_s = version, now_s + RELIST_S
             for client in self._clients:
                 ready = (each.filter for each in client.subscriptions.values() if each.is_wild and each.is_ready)
                 self._due.extend((client, topic_filter) for topic_filter in ready)
