@@ -41,6 +41,7 @@ from tailrace.shard.header import (
 )
 from tailrace.shard.index import entry_offset, read_entry
 from tailrace.shard.meta import Role, meta_path, read_meta
+from tailrace.shard.names import base_of
 from tailrace.shard.newborn import Left, left_of_newborn
 from tailrace.shard.reader import this_boot
 from tailrace.shard.report import FileFault, StreamReport
@@ -199,8 +200,18 @@ class _Checker:
             here = epoch_at(meta.history, wrong.first_seq)
             cause = f"message {wrong.first_seq} has epoch {wrong.epoch} in its frame, {here} here"
             self._fault(str(meta_path(directory, name)), 0, cause)
-        elif meta.role is Role.MASTER and found and found[-1].epoch > meta.epoch:
-            self.notes.append(f"its last message has epoch {found[-1].epoch}, but its master here epoch {meta.epoch}")
+            return
+        epoch = max(meta.epoch, self._base_epoch())
+        if meta.role is Role.MASTER and found and found[-1].epoch > epoch:
+            self.notes.append(f"its last message has epoch {found[-1].epoch}, but its master here epoch {epoch}")
+
+    def _base_epoch(self) -> int:
+        """The epoch of the stream whose companion this is, which is that of the companion, too; 0 of any other."""
+        name, base = self._paths.name, base_of(self._paths.name.encode()).decode()
+        try:
+            return read_meta(self._paths.directory, base).epoch if base != name else 0
+        except MetaDamaged:  # its own report has that
+            return 0
 
     def _look_at_tails(self) -> None:
         """Every frame that was set aside is whole and right."""

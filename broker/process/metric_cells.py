@@ -9,7 +9,9 @@ those label values that the table does not know.
   over all rows never falls.
 - Other families count only while their row is taken. They are cleared when it is taken again.
 - A label value is written text first, then its value, then the number of texts. It keeps its cell for the life of the
-  worker; its gauge goes to zero when the value is no longer measured, or to ABSENT if the family `vanishes`.
+  worker; its gauge goes to zero when the value is no longer measured.
+- In a family that `vanishes` it goes to ABSENT then, and another label value may get the cell: its text while the cell
+  is ABSENT, its value with the next numbers, so that nobody reads the one with the other.
 """
 
 from __future__ import annotations
@@ -109,6 +111,13 @@ class MetricRow:
         self._cells[columns.texts] = number + 1
         return cell
 
+    def replace_text(self, family: MetricFamily, cell: int, value: str) -> None:
+        """Give a cell to another label value, which is ABSENT at first."""
+        columns = COLUMNS[family]
+        self._cells[cell] = ABSENT
+        number = cell - columns.texts - 1
+        self._bytes[self._text_at(columns, number)] = value.encode()[:TEXT_BYTES].ljust(TEXT_BYTES, b"\0")
+
     def _text_at(self, columns: Columns, number: int) -> slice:
         start = _TEXTS_START + (columns.first_text + number) * TEXT_BYTES
         return slice(start, start + TEXT_BYTES)
@@ -129,25 +138,33 @@ class RowWriter:
         for family, read in TABLE.items():
             values = read(metrics)
             if values != self._stored.get(family):
-                self._store(family, values)
                 self._stored[family] = dict(values)
+                self._store(family, values)
 
     def _store(self, family: MetricFamily, values: Mapping[str, float]) -> None:
         cells, before = self._cells[family], self._before[family]
-        numbers = dict.fromkeys(cells, ABSENT if family.vanishes else 0.0)
         totals: dict[str, float] = {}
+        renamed: set[str] = set()
         for value, number in values.items():
-            if value not in numbers:
-                value = self._find_place(family, value)
-            totals[value] = totals.get(value, 0.0) + number
-        numbers |= totals
-        for value, number in numbers.items():
-            self._row.write(cells[value], before.get(value, 0.0) + number)
+            place = value if value in cells else self._find_place(family, value, values, renamed)
+            totals[place] = totals.get(place, 0.0) + number
+        totals |= dict.fromkeys(renamed, ABSENT)
+        missing = ABSENT if family.vanishes else 0.0
+        for value, cell in cells.items():
+            self._row.write(cell, before.get(value, 0.0) + totals.get(value, missing))
+        if renamed:
+            del self._stored[family]  # their values come the next time
 
-    def _find_place(self, family: MetricFamily, value: str) -> str:
+    def _find_place(self, family: MetricFamily, value: str, values: Mapping[str, float], renamed: set[str]) -> str:
         """The label value that a new one is counted as: itself, or OTHER if there are too many."""
         cells = self._cells[family]
         if len(cells) - len(family.known) >= family.texts_max:
+            free = (each for each in cells if each not in values and each != OTHER) if family.vanishes else iter(())
+            if (old := next(free, None)) is not None:
+                cells[value] = cells.pop(old)
+                self._row.replace_text(family, cells[value], value)
+                renamed.add(value)
+                return value
             value = OTHER
         if value not in cells:
             cells[value] = self._row.add_text(family, value)

@@ -24,6 +24,7 @@ from tailrace.shard.catalog import stream_names
 from tailrace.shard.deletion import DELETED_SUFFIX, finish_deletion, forget_deleted, read_deleted
 from tailrace.shard.directory import DataDirectory
 from tailrace.shard.errors import MetaDamaged, StorageError, StorageFull, StreamDamaged
+from tailrace.shard.files import NEW_SUFFIX
 from tailrace.shard.lock import ShardLock, lock_shard
 from tailrace.shard.log import StreamLog
 from tailrace.shard.names import base_of, shard_of
@@ -77,7 +78,9 @@ class StreamCatalog:
         self.owning = True
 
     def _finish_deletions(self, path: Path) -> None:
-        """A crash may have left a deletion in its middle. Raises OSError."""
+        """A crash may have left a deletion in its middle, or before its record had its name. Raises OSError."""
+        for file in path.glob(f"*{DELETED_SUFFIX}{NEW_SUFFIX}"):
+            file.unlink(missing_ok=True)
         for file in path.glob(f"*{DELETED_SUFFIX}"):
             try:
                 deleted = read_deleted(file)

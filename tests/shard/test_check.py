@@ -17,6 +17,7 @@ from tailrace.shard.epochs import EpochStart
 from tailrace.shard.header import INDEX_NEXT_SEQ, tagged
 from tailrace.shard.log import StreamLog
 from tailrace.shard.meta import Role, StreamMeta, meta_path, write_meta
+from tailrace.shard.names import cursor_name
 from tailrace.shard.report import StreamReport
 from tests.shard.helpers import BOOT, LATER_BOOT, NAME, append, filled, flip, open_log, overwrite
 
@@ -153,6 +154,18 @@ def test_a_master_whose_epoch_is_behind_its_messages_has_a_note(tmp_path: Path) 
     append(log, b"x", epoch=5)
     log.close()
     assert report_of(tmp_path).notes == ("its last message has epoch 5, but its master here epoch 1",)
+
+
+def test_a_companion_has_the_epoch_of_its_stream(tmp_path: Path) -> None:
+    name = cursor_name(NAME.encode()).decode()
+    log = open_log(tmp_path, name)
+    append(log, b"x", epoch=5)
+    log.close()
+    write_meta(tmp_path, StreamMeta(NAME, epoch=5, history=(EpochStart(5, 0, ""),)))
+    assert check_stream(tmp_path, name, boot_id=BOOT).notes == ()
+    write_meta(tmp_path, StreamMeta(NAME, epoch=4, history=(EpochStart(4, 0, ""),)))
+    (note,) = check_stream(tmp_path, name, boot_id=BOOT).notes
+    assert note == "its last message has epoch 5, but its master here epoch 4"
 
 
 def test_tails_that_were_set_aside_are_listed_and_verified(tmp_path: Path) -> None:

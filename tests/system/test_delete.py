@@ -288,3 +288,19 @@ def test_only_an_administrator_of_the_stream_deletes_it(tmp_path: Path) -> None:
             client.delete_stream("kept")
         assert line.ask("delete kept").startswith("err denied ")
         assert payloads(client, "kept") == [b"x"]
+
+
+def test_an_administrator_who_may_not_consume_deletes_at_every_door(tmp_path: Path) -> None:
+    rules = '[[rule]]\nallow = "ann"\nrights = ["publish", "create"]\n[[rule]]\nallow = "root"\nrights = ["admin"]\n'
+    with (
+        running(
+            tmp_path / "data", workers=1, config=with_users(tmp_path / "users", "ann", "root", rules=rules)
+        ) as node,
+        tailrace.connect(f"127.0.0.1:{node.port}", user="ann", token=token_of("ann")) as publisher,
+        tailrace.connect(f"127.0.0.1:{node.port}", user="root", token=token_of("root")) as client,
+        logged_in(node, "root") as line,
+    ):
+        for name in ("a", "b"):
+            publisher.publish(name, b"x")
+        client.delete_stream("a")
+        assert line.ask("delete b") == "ok delete b"

@@ -22,11 +22,12 @@ def consume(client: BinaryClient, message: c.Consume) -> None:
         else:
             client.say(pack(_consumed(message.id, value)))
 
-    if not client.is_free and (refused := _denied(client, message.stream)) is not None:
+    if message.do == "drop":
+        if not client.may(Right.ADMIN, message.stream):
+            answer(client.denial(Right.ADMIN))
+            return
+    elif not client.is_free and (refused := _denied(client, message.stream)) is not None:
         answer(refused)
-        return
-    if message.do == "drop" and not client.may(Right.ADMIN, message.stream):
-        answer(client.denial(Right.ADMIN))
         return
     if message.do == "redrive" and not client.is_free and not client.may(Right.PUBLISH, message.stream):
         answer(client.denial(Right.PUBLISH))

@@ -17,12 +17,14 @@ from tailrace.broker.process.metrics import (
     BUCKETS,
     MAX_LABEL_VALUES,
     MAX_NODES,
+    MAX_STREAMS,
     OTHER,
     SUM,
     TABLE,
     TIME_BOUNDS_S,
     MetricFamily,
     SlaveMeasures,
+    StreamMeasures,
     WorkerMetrics,
 )
 from tailrace.broker.process.scoreboard import ROWS_SPARE, Board
@@ -77,6 +79,27 @@ def test_a_full_set_of_labels_fits_and_the_rest_is_other() -> None:
     writer.store(metrics)
     parked = shown(board, "parked_cursors")
     assert (parked["reason0"], parked["reason1"], parked[OTHER]) == (0, 5, 7), "what is no longer named goes to zero"
+
+
+def test_places_of_streams_that_are_gone_are_given_to_others() -> None:
+    """And nobody reads the number of one stream under the name of another."""
+    board = Board(1)
+    writer, metrics = start(board, 1), WorkerMetrics()
+    for generation in range(4):
+        last = shown(board, "stream_messages")
+        metrics.measured_streams = {
+            f"s{generation}-{number}": StreamMeasures(messages=generation * 1_000 + number)
+            for number in range(MAX_STREAMS)
+        }
+        writer.store(metrics)
+        between = shown(board, "stream_messages")
+        assert not between.keys() & last.keys() and all(number // 1_000 == generation for number in between.values())
+        writer.store(metrics)
+        expected = {name: each.messages for name, each in metrics.measured_streams.items()}
+        assert shown(board, "stream_messages") == expected
+    metrics.measured_streams = {"s3-5": StreamMeasures(messages=7)}
+    writer.store(metrics)
+    assert shown(board, "stream_messages") == {"s3-5": 7}
 
 
 def test_gauges_are_those_of_workers_that_run_and_counters_those_of_all() -> None:

@@ -9,7 +9,9 @@ import pytest
 from tailrace.broker.streams.catalog import LOCK_PATIENCE_S
 from tailrace.broker.streams.owner import Refused
 from tailrace.protocol.errors import Code
+from tailrace.shard.deletion import DELETED_SUFFIX
 from tailrace.shard.errors import ShardLocked
+from tailrace.shard.files import NEW_SUFFIX
 from tailrace.shard.stream_files import stream_paths
 from tests.broker.owning import make_owner, publish
 
@@ -38,6 +40,18 @@ def test_shards_have_one_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert LOCK_PATIENCE_S > 1, "a predecessor that leaves is waited for"
     owner.release()
     other.release()
+
+
+def test_the_record_of_a_deletion_that_never_began_goes(tmp_path: Path) -> None:
+    """The crash came before it had its name."""
+    owner = make_owner(tmp_path / "data")
+    publish(owner, b"s")
+    left = owner.catalog.shard_path(b"s") / f"s{DELETED_SUFFIX}{NEW_SUFFIX}"
+    owner.release()
+    left.write_bytes(b"half")
+    successor = make_owner(tmp_path / "data")
+    assert not left.exists() and publish(successor, b"s").published_at == {0: 1}
+    successor.release()
 
 
 def test_who_has_released_its_shards_opens_nothing_any_more(tmp_path: Path) -> None:
