@@ -13,10 +13,16 @@ BINARY: Final = 0x01
 """The opcode of HELLO, with which the binary protocol begins."""
 MQTT_CONNECT: Final = 0x10
 """The first byte of CONNECT, with which MQTT begins."""
+MQTT_5: Final = 5
+"""The protocol level of MQTT 5 in CONNECT."""
 TLS_HANDSHAKE: Final = 0x16
 
 CONNACK_REFUSED: Final = bytes((0x20, 2, 0, 1))
 """MQTT 3.1.1: CONNACK, return code 1 (protocol level not supported)."""
+CONNACK_5_REFUSED: Final = bytes((0x20, 3, 0, 0x84, 0))
+"""MQTT 5: CONNACK, reason 0x84 (unsupported protocol version)."""
+PEEKED_BYTES: Final = 16
+"""Of a new connection, before they are read: up to the protocol level in a CONNECT."""
 TLS_ALERT: Final = bytes((0x15, 3, 3, 0, 2, 2, 40))
 """TLS: alert record, fatal, handshake_failure."""
 
@@ -35,9 +41,18 @@ def protocol_of(first: int) -> Literal["line", "binary", "mqtt"] | None:
     return "binary" if first == BINARY else None
 
 
-def refusal(first: int) -> bytes:
-    """Returns the refusal for a connection that begins with a byte of another protocol, in that protocol, before it
-    is closed."""
+def mqtt_level(head: bytes) -> int:
+    """The protocol level in the beginning of a CONNECT; 0 if it is not there."""
+    _name, found, rest = head.partition(b"\0\4MQTT")
+    return rest[0] if found and rest else 0
+
+
+def refusal(head: bytes) -> bytes:
+    """Returns the refusal for a connection that begins with these bytes of another protocol, in that protocol, before
+    it is closed."""
+    first = head[0]
+    if first == MQTT_CONNECT and mqtt_level(head) == MQTT_5:
+        return CONNACK_5_REFUSED
     refused = _REFUSALS.get(first)
     if refused is not None:
         return refused

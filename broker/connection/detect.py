@@ -15,7 +15,7 @@ from tailrace.broker.connection.transport import AnySocket
 from tailrace.broker.services import Services
 from tailrace.protocol import answers
 from tailrace.protocol.errors import Code
-from tailrace.protocol.sniff import TLS_HANDSHAKE, protocol_of, refusal
+from tailrace.protocol.sniff import PEEKED_BYTES, TLS_HANDSHAKE, protocol_of, refusal
 
 ProtocolFactories = Mapping[str, Callable[[AnySocket, str, Identity], ClientConnection]]
 """By its name, what makes a connection that speaks a protocol from its socket, its peer, and who that is."""
@@ -48,7 +48,7 @@ class UndetectedConnection(Connection):
 
     def readable(self) -> None:
         """Look at the first byte, and leave it for the class that this becomes."""
-        data = self._receive(*(DISCARD_BYTES, 0) if self.lingering_since_s else (1, socket.MSG_PEEK))
+        data = self._receive(*(DISCARD_BYTES, 0) if self.lingering_since_s else (PEEKED_BYTES, socket.MSG_PEEK))
         if data is None:
             return
         if self.lingering_since_s:
@@ -56,7 +56,7 @@ class UndetectedConnection(Connection):
         elif not data:
             self.close("ended")
         else:
-            self._sniff(data[0])
+            self._sniff(data)
 
     def _receive(self, nbytes: int, flags: int) -> bytes | None:
         """None if nothing is there, or the connection is gone."""
@@ -68,14 +68,15 @@ class UndetectedConnection(Connection):
             self.close("reset")
             return None
 
-    def _sniff(self, first: int) -> None:
+    def _sniff(self, head: bytes) -> None:
+        first = head[0]
         if first == TLS_HANDSHAKE and self.begin_tls is not None and self.refused is None:
             self._begin_tls(self.begin_tls)
             return
         protocol = protocol_of(first)
         if protocol is None or protocol not in self.protocols:
             self.services.metrics.refused.add(Code.PROTOCOL)
-            self.out += refusal(first)
+            self.out += refusal(head)
             self.finish()
         else:
             self.become(protocol)

@@ -267,9 +267,7 @@ class Singles:
             if router.staged_bytes > bytes_max:
                 break
 
-    def _in_order(
-        self, clients: list[LineSinglePublisher], events: list[tuple[int, int]]
-    ) -> list[LineSinglePublisher]:
+    def _in_order(self, clients: list[LineSinglePublisher], events: list[tuple[int, int]]) -> list[LineSinglePublisher]:
         """Those whose next answer may go out at once. The others are put behind `events`: theirs stand in a row."""
         in_order = []
         for client in clients:

@@ -315,9 +315,7 @@ def _add(
 
 
 @cython.cfunc
-def _numbered(
-    name: object, data: cython.p_const_uchar, count: cython.Py_ssize_t, place: cython.Py_ssize_t
-) -> tuple:
+def _numbered(name: object, data: cython.p_const_uchar, count: cython.Py_ssize_t, place: cython.Py_ssize_t) -> tuple:
     frame: bytearray = bytearray()
     request: bytearray = bytearray()
     _extend(frame, data + _HEAD, count - _HEAD)
@@ -380,9 +378,7 @@ def _add_line(groups: dict, line: tuple, place: cython.Py_ssize_t) -> object:
         return None
     group: tuple = cython.cast(tuple, found)
     frames: bytearray = line[2]
-    _extend(
-        group[0], cython.cast(cython.p_const_uchar, PyByteArray_AS_STRING(frames)), PyByteArray_GET_SIZE(frames)
-    )
+    _extend(group[0], cython.cast(cython.p_const_uchar, PyByteArray_AS_STRING(frames)), PyByteArray_GET_SIZE(frames))
     cython.cast(list, group[2]).append(place)
     return None
 

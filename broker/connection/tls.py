@@ -120,8 +120,9 @@ class TLSNewcomer(UndetectedConnection):
         if not count:
             self.close("ended")
             return
-        self.secured.put_back(bytes(services.receive_view[:count]))
-        self._sniff(services.receive_buffer[0])
+        head = bytes(services.receive_view[:count])
+        self.secured.put_back(head)
+        self._sniff(head)
 
     def _hold(self, nbytes: int) -> None:
         """Account for what OpenSSL holds of a message of the handshake, or a record, that has not ended."""

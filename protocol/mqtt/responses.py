@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from tailrace.protocol.mqtt.fields import FIELD_BYTES_MAX, pack_varint
@@ -59,6 +59,20 @@ def pack_disconnect(version: int, reason: Reason, text: str = "") -> bytes:
     if version != MQTT_5:
         return b""
     return pack_packet(PacketType.DISCONNECT, bytes((reason,)) + pack_properties(reason_string(text)))
+
+
+def pack_refusal(version: int, reason: Reason, text: str = "") -> bytes:
+    """CONNACK of a connection that is refused."""
+    return pack_connack(version, reason, reason_string(text))
+
+
+def fitting(pack: Callable[[str], bytes], text: str, bytes_max: int) -> bytes:
+    """The packet with this text, without it if a client does not take one so large, or nothing (MQTT-3.1.2-24)."""
+    for given in (text, ""):
+        packet = pack(given)
+        if len(packet) <= bytes_max:
+            return packet
+    return b""
 
 
 def reason_string(text: str) -> list[tuple[PropertyId, Any]]:

@@ -19,22 +19,24 @@ def test_the_binary_protocol_begins_with_the_opcode_of_hello() -> None:
 
 
 def test_mqtt_hears_a_connack_that_refuses() -> None:
-    assert refusal(MQTT_CONNECT) == b"\x20\x02\x00\x01"
+    assert refusal(bytes((MQTT_CONNECT,))) == b"\x20\x02\x00\x01"
+    assert refusal(b"\x10\x0d\0\4MQTT\5") == b"\x20\x03\x00\x84\x00"
+    assert refusal(b"\x10\x0d\0\4MQTT\4") == refusal(b"\x10\x0d\0\4MQTT") == b"\x20\x02\x00\x01"
 
 
 def test_tls_hears_a_fatal_alert() -> None:
-    alert = refusal(TLS_HANDSHAKE)
+    alert = refusal(bytes((TLS_HANDSHAKE,)))
     assert (alert[0], int.from_bytes(alert[3:5]), alert[5]) == (0x15, len(alert) - 5, 2)
 
 
 @pytest.mark.parametrize("first", [0, 2, 0x1B, 0x7F, 0x80, 0xC3, 0xFE])
 def test_anything_else_hears_an_error(first: int) -> None:
     assert protocol_of(first) is None
-    text = refusal(first)
+    text = refusal(bytes((first,)))
     assert text.startswith(b"err protocol ")
     assert text.endswith(b"\r\n")
     assert b"0x%02x" % first in text
 
 
 def test_every_byte_is_decided() -> None:
-    assert all(protocol_of(first) or refusal(first) for first in range(256))
+    assert all(protocol_of(first) or refusal(bytes((first,))) for first in range(256))

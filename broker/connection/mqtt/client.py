@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.broker.access.identity import Identity
@@ -28,9 +29,10 @@ from tailrace.protocol.mqtt import packets as p
 from tailrace.protocol.mqtt.codec import MqttCodec
 from tailrace.protocol.mqtt.metadata import PLAIN_QOS, pack_metadata
 from tailrace.protocol.mqtt.properties import PacketType, PropertyId
-from tailrace.protocol.mqtt.publishes import PublishForm, with_ids
+from tailrace.protocol.mqtt.publishes import NO_LIMIT, PublishForm, with_ids
 from tailrace.protocol.mqtt.reasons import FAILURE, PacketError, Reason, protocol_error, reason_of
-from tailrace.protocol.mqtt.responses import PINGRESP, pack_ack, pack_connack, pack_disconnect, reason_string
+from tailrace.protocol.mqtt.responses import PINGRESP, fitting, pack_ack, pack_disconnect, pack_refusal
+from tailrace.protocol.sniff import PEEKED_BYTES, mqtt_level
 from tailrace.shard.frame import MAX_METADATA_BYTES, pack_frame
 
 if TYPE_CHECKING:
@@ -41,8 +43,6 @@ PACKET_OVERHEAD_BYTES: Final = 128 << 10
 """Of a PUBLISH beyond its payload: topic and properties."""
 WINDOW_MAX: Final = 1_000
 """Messages with QoS 1 or 2 that a client has been sent and has not acknowledged."""
-PEEKED_BYTES: Final = 16
-"""Of a CONNECT, up to its protocol level."""
 
 
 class MqttClient(ClientConnection):
@@ -70,6 +70,7 @@ class MqttClient(ClientConnection):
         "mark",
         "mqtt",
         "packet_bytes_max",
+        "packet_s",
         "rendered_us",
         "subscriptions",
         "under_way",
@@ -93,7 +94,8 @@ class MqttClient(ClientConnection):
         self.asked_to_last = False  # CONNECT has a Session Expiry Interval, which may then be another in DISCONNECT
         self.greeted = False  # CONNACK has accepted it
         self.keep_alive_s = 0
-        self.packet_bytes_max = 0
+        self.packet_bytes_max = NO_LIMIT
+        self.packet_s = self.life_s  # a part of a packet keeps nothing alive
         self.will: p.WillMessage | None = None
         self.end_reason: Reason | None = None
         self.aliases: dict[int, bytes] = {}
@@ -143,6 +145,7 @@ class MqttClient(ClientConnection):
 
     def _execute(self, packet: p.Packet | PacketError) -> None:
         """Anything but a run of PUBLISH."""
+        self.packet_s = self.services.now_s
         if self.held_up:
             self.backlog.append(packet)
             return
@@ -213,8 +216,8 @@ class MqttClient(ClientConnection):
         if code is Code.CLOSING and self.end_reason is None:
             self.will = None  # the standard lets a server that stops keep it back, and a worker has no place for it
         if self.greeted:
-            text = text if self.packet_bytes_max > len(text) + 64 else ""
-            self._answer_in_order(pack_disconnect(self.version, reason, text))  # the last packet of all
+            made = fitting(partial(pack_disconnect, self.version, reason), text, self.packet_bytes_max)
+            self._answer_in_order(made)  # the last packet of all
         else:
             self._refuse_connection(self.version or self._peeked_version(), opening.refusal_of(reason, code), text)
 
@@ -228,7 +231,17 @@ class MqttClient(ClientConnection):
     def _refuse_connection(self, version: int, reason: Reason, text: str) -> None:
         """Nothing is sent to a peer whose version is not known."""
         if version in (p.MQTT_3_1_1, p.MQTT_5):
-            self.say(pack_connack(version, reason, reason_string(text)))
+            made = fitting(partial(pack_refusal, version, reason), text, self.packet_bytes_max)
+            self.say(made)
+
+    def say_fitting(self, data: bytes) -> bool:
+        """Give an answer, or end the connection if its client does not take one so large; whether it goes on."""
+        if len(data) > self.packet_bytes_max:
+            text = f"an answer of {len(data)} bytes is larger than the Maximum Packet Size {self.packet_bytes_max}"
+            self.end_for(Reason.PACKET_TOO_LARGE, Code.SIZE, text)
+            return False
+        self.say(data)
+        return True
 
     def _peeked_version(self) -> int:
         """The version of a CONNECT that waits in the socket, for a refusal before it is read."""
@@ -238,8 +251,7 @@ class MqttClient(ClientConnection):
             data = self.sock.recv(PEEKED_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except OSError:
             return 0
-        _name, found, rest = data.partition(b"\0\4MQTT")
-        return rest[0] if found and rest else 0
+        return mqtt_level(data)
 
     def taken_over(self) -> None:
         self.end_for(Reason.SESSION_TAKEN_OVER, Code.CLOSING, "another connection has come with this client identifier")
@@ -316,6 +328,7 @@ class MqttClient(ClientConnection):
     # --- publishing -------------------------------------------------------------------------------------------------
 
     def _publish_run(self, run: list[p.PublishPacket]) -> None:
+        self.packet_s = self.services.now_s
         if self.held_up:
             self.backlog.extend(run)
             return
@@ -369,7 +382,7 @@ class MqttClient(ClientConnection):
         stream, kept = placed
         if refusal is None and (properties or qos != PLAIN_QOS or self.mark):
             metadata = pack_metadata(kept, qos, properties, self.mark)
-        if refusal is None and self._is_too_large(metadata, payload):
+        if refusal is None and self.is_too_large(metadata, payload):
             refusal = Code.SIZE, "the message is larger than max_message_bytes"
         if refusal is not None:
             self.services.metrics.refused.add(refusal[0])
@@ -384,7 +397,7 @@ class MqttClient(ClientConnection):
         if qos and answers:
             row.add_answer(qos, packet_id, key)
 
-    def _is_too_large(self, metadata: bytes, payload: bytes) -> bool:
+    def is_too_large(self, metadata: bytes, payload: bytes) -> bool:
         nbytes = len(metadata) + len(payload)
         return nbytes > self.services.settings.max_message_bytes or len(metadata) > MAX_METADATA_BYTES
 

@@ -1,6 +1,7 @@
 """Ends connections that have been silent for one and a half times their keep alive (3.1.2.10 of MQTT 5).
 
-A packet costs a connection one store (`life_s`); the wheel looks at it when it would be due, as that of the heartbeat.
+A read with a whole packet costs a connection a store (`packet_s`); the wheel looks at it when it would be due, as that
+of the heartbeat.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ TOUCHES_A_TICK: Final = 2_048
 
 
 class KeepAlivePeer(Protocol):
-    """The side of a connection that is used here. `keep_alive_s`: 0 without one."""
+    """The side of a connection that is used here. `keep_alive_s`: 0 without one; `packet_s`: when the last
+    packet was whole.
+    """
 
     keep_alive_s: int
-    life_s: float
+    packet_s: float
     paused: Pause
 
     def drop_silent(self) -> None: ...
@@ -40,7 +43,7 @@ class KeepAlives:
 
     def add(self, peer: KeepAlivePeer) -> None:
         if peer.keep_alive_s:
-            self._wheel.place(peer, peer.life_s + PATIENCE * peer.keep_alive_s)
+            self._wheel.place(peer, peer.packet_s + PATIENCE * peer.keep_alive_s)
 
     def discard(self, peer: KeepAlivePeer) -> None:
         self._wheel.discard(peer)
@@ -49,8 +52,8 @@ class KeepAlives:
         """End those that are overdue. One that this side does not read has a whole time again."""
         for touches, (peer, _due_s) in enumerate(self._wheel.come_up(now_s), start=1):
             if peer.paused:
-                peer.life_s = now_s
-            due_s = peer.life_s + PATIENCE * peer.keep_alive_s
+                peer.packet_s = now_s
+            due_s = peer.packet_s + PATIENCE * peer.keep_alive_s
             if due_s > now_s:
                 self._wheel.place(peer, due_s)
             else:

@@ -12,11 +12,13 @@ from tailrace.broker.connection.login import NO_LOGIN_TEXT
 from tailrace.broker.connection.mqtt.publishing import ALIASES_MAX, RECEIVE_MAXIMUM
 from tailrace.broker.connection.mqtt.sessions import FREE, OTHERS
 from tailrace.protocol.errors import Code
+from tailrace.protocol.mqtt.metadata import PLAIN_QOS, pack_metadata
 from tailrace.protocol.mqtt.packets import MQTT_5, ConnectPacket, WillMessage
 from tailrace.protocol.mqtt.properties import PropertyId
 from tailrace.protocol.mqtt.publishes import NO_LIMIT, PublishForm
 from tailrace.protocol.mqtt.reasons import Reason
 from tailrace.protocol.mqtt.responses import pack_connack
+from tailrace.shard.names import new_name_fault
 
 if TYPE_CHECKING:
     from tailrace.broker.connection.mqtt.client import MqttClient
@@ -61,6 +63,7 @@ def refusal_of(reason: Reason, code: Code) -> Reason:
 
 def connect(client: MqttClient, packet: ConnectPacket) -> None:
     """The first packet. It is answered once the login is checked and no other worker has the client identifier."""
+    client.packet_bytes_max = packet.properties.get(PropertyId.MAXIMUM_PACKET_SIZE, NO_LIMIT)
     refusal = _refusal(client, packet)
     if refusal is not None:
         client.end_for(*refusal)
@@ -110,11 +113,16 @@ def _admit(client: MqttClient, packet: ConnectPacket) -> None:
         return
     client.claimed_ns = time.monotonic_ns()
     client.client_id = packet.client_id or ASSIGNED_PREFIX + secrets.token_hex(ASSIGNED_BYTES).encode()
+    connack = pack_connack(client.version, Reason.SUCCESS, _offers(client, packet))
+    if len(connack) > client.packet_bytes_max:
+        text = f"CONNACK has {len(connack)} bytes, more than the Maximum Packet Size {client.packet_bytes_max}"
+        client.end_for(Reason.PACKET_TOO_LARGE, Code.SIZE, text)
+        return
 
     def claimed(answer: str) -> None:
         if not (client.closed or client.lingering_since_s):
             if answer == FREE:
-                _greet(client, packet)
+                _greet(client, packet, connack)
             else:
                 reason = Reason.CLIENT_ID_NOT_VALID if answer == OTHERS else Reason.SERVER_BUSY
                 client.end_for(reason, Code.DENIED, "this client identifier belongs to another connection")
@@ -130,22 +138,32 @@ def _will_refusal(client: MqttClient, will: WillMessage) -> tuple[Reason, Code, 
     destination = client.mqtt.destination_of(will.topic)
     if destination.refusal is not None:
         return Reason.TOPIC_NAME_INVALID, *destination.refusal
-    denied = client.publish_refusal(destination.placed)
-    return None if denied is None else (Reason.NOT_AUTHORIZED, denied.code, denied.text)
+    placed = destination.placed
+    fault = new_name_fault(placed.stream.decode())
+    if fault:
+        return Reason.TOPIC_NAME_INVALID, Code.NAME, f"the will's topic would be a stream {fault}"
+    denied = client.publish_refusal(placed)
+    if denied is not None:
+        return Reason.NOT_AUTHORIZED, denied.code, denied.text
+    metadata = destination.metadata
+    if will.properties or will.qos != PLAIN_QOS:
+        metadata = pack_metadata(placed.topic, will.qos, will.properties)
+    if client.is_too_large(metadata, will.payload):
+        return Reason.QUOTA_EXCEEDED, Code.SIZE, "the will is larger than max_message_bytes"
+    return None
 
 
-def _greet(client: MqttClient, packet: ConnectPacket) -> None:
-    """Accept it: CONNACK."""
+def _greet(client: MqttClient, packet: ConnectPacket, connack: bytes) -> None:
+    """Accept it."""
     properties = packet.properties
     client.greeted = True
     client.asked_to_last = bool(properties.get(PropertyId.SESSION_EXPIRY))
     client.will = packet.will
     client.keep_alive_s = packet.keep_alive_s
     client.window.size = min(client.window.size, properties.get(PropertyId.RECEIVE_MAXIMUM, client.window.size))
-    client.packet_bytes_max = properties.get(PropertyId.MAXIMUM_PACKET_SIZE, NO_LIMIT)
     client.services.deadlines.login.stop(client)
     client.mqtt.keep_alives.add(client)
-    client.say(pack_connack(client.version, Reason.SUCCESS, _offers(client, packet)))
+    client.say(connack)
 
 
 def _offers(client: MqttClient, packet: ConnectPacket) -> list[tuple[PropertyId, Any]]:

@@ -74,13 +74,17 @@ class TopicSubscription:
 
 
 class _Step:
-    """A SUBSCRIBE whose filters are being found; `reasons` are those of its SUBACK, by place."""
+    """A SUBSCRIBE whose filters are being found; `reasons` are those of its SUBACK, by place.
+
+    `waiting`: of a filter that is being found, the places where it stands, each with its QoS.
+    """
 
     def __init__(self, packet_id: int, count: int) -> None:
         self.packet_id = packet_id
         self.reasons: list[int] = [Reason.UNSPECIFIED] * count
         self.missing = count
         self.cursors: list[Cursor] = []
+        self.waiting: dict[bytes, list[tuple[int, int]]] = {}
 
 
 class TopicSubscriptions:
@@ -109,17 +113,21 @@ class TopicSubscriptions:
         known = client.subscriptions.get(request.filter)
         if known is not None:
             self._replace(client, known, form)
-            self._settle(client, step, place, form.qos)
+            if request.filter in step.waiting:
+                step.waiting[request.filter].append((place, form.qos))
+            else:
+                self._settle(client, step, place, form.qos)
             return
         stream = self._rules.streams_of(request.filter)
         subscription = TopicSubscription(request.filter, form, is_wild=stream is None)
         client.subscriptions[request.filter] = subscription
+        step.waiting[request.filter] = [(place, form.qos)]
         if stream is None:
             client.hold_up()
-            found = partial(self._found_streams, client, step, place, subscription)
+            found = partial(self._found_streams, client, step, subscription)
             self._wildcards.search(client, subscription, found)
         else:
-            done = partial(self._found_one, client, step, place, subscription)
+            done = partial(self._found_one, client, step, subscription)
             self.join(client, subscription, [stream], FROM_NEW, done)
 
     def unsubscribe(self, client: MqttClient, packet: p.UnsubscribePacket) -> None:
@@ -130,7 +138,7 @@ class TopicSubscriptions:
             if subscription is not None:
                 self._end(client, subscription)
         self._wildcards.look_at(client)
-        client.say(pack_unsuback(client.version, packet.packet_id, reasons))
+        client.say_fitting(pack_unsuback(client.version, packet.packet_id, reasons))
 
     def _refusal(self, client: MqttClient, topic_filter: bytes) -> Reason | None:
         """Why there can be no subscription with this filter."""
@@ -153,7 +161,7 @@ class TopicSubscriptions:
     # --- finding ----------------------------------------------------------------------------------------------------
 
     def _found_streams(
-        self, client: MqttClient, step: _Step, place: int, subscription: TopicSubscription, names: list[bytes] | Refused
+        self, client: MqttClient, step: _Step, subscription: TopicSubscription, names: list[bytes] | Refused
     ) -> None:
         """All streams that a filter with wildcards can match in now."""
         limit = self._services.settings.max_subscriptions
@@ -162,14 +170,14 @@ class TopicSubscriptions:
         if isinstance(names, Refused):
             client.subscriptions.pop(subscription.filter, None)
             self._services.metrics.refused.add(names.code)
-            self._settle(client, step, place, _suback_reason(names.code))
+            self._settle_filter(client, step, subscription.filter, _suback_reason(names.code))
             client.go_on()
             return
 
         def joined(cursors: Sequence[Cursor], _failed: Sequence[Refused]) -> None:
             step.cursors += cursors
             subscription.is_ready = True
-            self._settle(client, step, place, subscription.form.qos)
+            self._settle_filter(client, step, subscription.filter)
             client.go_on()
 
         self.join(client, subscription, names, FROM_NEW, joined)
@@ -178,7 +186,6 @@ class TopicSubscriptions:
         self,
         client: MqttClient,
         step: _Step,
-        place: int,
         subscription: TopicSubscription,
         cursors: Sequence[Cursor],
         failed: Sequence[Refused],
@@ -187,8 +194,15 @@ class TopicSubscriptions:
         step.cursors += cursors
         if failed and client.subscriptions.get(subscription.filter) is subscription:
             del client.subscriptions[subscription.filter]
-        reason = _suback_reason(failed[0].code) if failed else Reason(subscription.form.qos)
-        self._settle(client, step, place, reason)
+        refusal = _suback_reason(failed[0].code) if failed else None
+        self._settle_filter(client, step, subscription.filter, refusal)
+
+    def _settle_filter(
+        self, client: MqttClient, step: _Step, topic_filter: bytes, refusal: Reason | None = None
+    ) -> None:
+        """A filter is found, or refused, wherever it stands in the packet."""
+        for place, qos in step.waiting.pop(topic_filter):
+            self._settle(client, step, place, qos if refusal is None else refusal)
 
     def _settle(self, client: MqttClient, step: _Step, place: int, reason: int) -> None:
         """One filter has its outcome; after the last one the client gets them all, and then messages."""
@@ -196,9 +210,9 @@ class TopicSubscriptions:
         step.missing -= 1
         if step.missing or client.closed:
             return
-        client.say(pack_suback(client.version, step.packet_id, step.reasons))
-        self._wildcards.look_at(client)
-        self.start(client, step.cursors)
+        if client.say_fitting(pack_suback(client.version, step.packet_id, step.reasons)):
+            self._wildcards.look_at(client)
+            self.start(client, step.cursors)
 
     def join(
         self,

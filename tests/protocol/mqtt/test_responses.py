@@ -12,6 +12,7 @@ from tailrace.protocol.mqtt.reasons import Reason
 from tailrace.protocol.mqtt.responses import (
     PINGRESP,
     REASON_STRING_BYTES_MAX,
+    fitting,
     pack_ack,
     pack_connack,
     pack_disconnect,
@@ -69,3 +70,14 @@ def test_disconnect(text: str) -> None:
 
 def test_pingresp() -> None:
     assert isinstance(read(PINGRESP), mqtt5.PingRespPacket) and reason_string("") == []
+
+
+def test_a_packet_that_fits() -> None:
+    """[MQTT-3.1.2-24]."""
+
+    def pack(text: str) -> bytes:
+        return pack_disconnect(V5, Reason.PROTOCOL_ERROR, text)
+
+    assert fitting(pack, "why", len(pack("why"))) == pack("why")
+    assert fitting(pack, "why", len(pack("why")) - 1) == pack("")
+    assert fitting(pack, "why", len(pack("")) - 1) == b""

@@ -400,6 +400,19 @@ def test_keep_alive(tmp_path: Path) -> None:
         assert wire.reason(answer) == 0x8D and peer.ended
 
 
+def test_an_incomplete_packet_does_not_keep_a_connection_alive(tmp_path: Path) -> None:
+    with world(tmp_path) as node:
+        worker = node.workers[0]
+        peers = [MqttPeer(node, client_id=name, keep_alive_s=2) for name in ("drips", "whole")]
+        for peer in peers:
+            peer.client.packet_s -= 2.5
+        peers[0].ask(wire.publish(V5, "s", bytes(100))[:50])
+        peers[1].ask(wire.publish(V5, "s", bytes(100)) + wire.publish(V5, "s", bytes(100))[:50])
+        worker.mqtt.keep_alives.tick(worker.services.now_s + 4)
+        assert [peer.client.packet_s < worker.services.now_s - 1 for peer in peers[1:]] == [False]
+        assert peers[0].ended
+
+
 # --- the same by every door -------------------------------------------------------------------------------------------
 
 

@@ -7,9 +7,9 @@ from tailrace.broker.connection.mqtt.keep_alive import TOUCHES_A_TICK, KeepAlive
 
 
 class Peer:
-    def __init__(self, keep_alive_s: int, life_s: float = 0.0) -> None:
+    def __init__(self, keep_alive_s: int, packet_s: float = 0.0) -> None:
         self.keep_alive_s = keep_alive_s
-        self.life_s = life_s
+        self.packet_s = packet_s
         self.paused = NOT_PAUSED
         self.drops: list[str] = []
 
@@ -46,7 +46,7 @@ def test_a_packet_prolongs_it() -> None:
     keep_alives, peer = KeepAlives(lambda: 0.0), Peer(2)
     keep_alives.add(peer)
     run(keep_alives, 2.0)
-    peer.life_s = 2.0
+    peer.packet_s = 2.0
     run(keep_alives, 4.75, 2.0)
     assert not peer.dropped()
     run(keep_alives, 5.5, 4.75)

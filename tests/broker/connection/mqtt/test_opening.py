@@ -73,6 +73,41 @@ def test_connack_of_version_5_gives_the_limits(tmp_path: Path) -> None:
         assert b"\x12" not in MqttPeer(node, V5, "mine").connack.body[3:5]
 
 
+def test_connack_is_no_larger_than_the_client_takes(tmp_path: Path) -> None:
+    """[MQTT-3.1.2-24]: without its text at first, and else no packet at all."""
+    with world(tmp_path) as node:
+        nbytes = len(MqttPeer(node, V5, "c").connack.body) + 2
+
+        def ask(bytes_max: int, **connect: Any) -> list[wire.Answer]:
+            peer = MqttPeer(node, V5, opened=False)
+            answers = peer.ask(wire.connect(V5, raw=b"\x27" + bytes_max.to_bytes(4, "big"), **connect))
+            assert peer.ended or answers[0].body[1] == 0
+            return answers
+
+        assert [wire.reason(each) for each in ask(nbytes)] == [0]
+        old = MqttPeer(node, V5, "old")
+        assert ask(nbytes - 1, client_id="old") == [wire.Answer(2, 0, b"\0\x95\0")] and not old.ended
+        assert ask(5) == [wire.Answer(2, 0, b"\0\x95\0")]
+        assert ask(4) == []
+        assert ask(30, will=("a/#", b"", 0)) == [wire.Answer(2, 0, b"\0\x90\0")]
+        assert len(ask(300, will=("a/#", b"", 0))[0].body) > 30
+
+
+@both
+@pytest.mark.parametrize("topic", ["a/", "a*", "/", "\ufeff", "x" * 1_025])
+def test_a_will_that_would_be_refused(tmp_path: Path, version: int, topic: str) -> None:
+    """It is refused in CONNECT: later nobody could be given an answer."""
+    with world(tmp_path) as node:
+        refused(node, version, 0, 0x90, will=(topic, b"x", 0))
+
+
+@both
+def test_a_will_that_is_too_large(tmp_path: Path, version: int) -> None:
+    with world(tmp_path, max_message_bytes=1_000) as node:
+        assert MqttPeer(node, version, "fits", will=("w", bytes(1_000), 1)).client.will is not None
+        refused(node, version, 3, 0x97, will=("w", bytes(1_001), 1))
+
+
 @both
 def test_assigned_identifiers_differ(tmp_path: Path, version: int) -> None:
     """[MQTT-3.1.3-6], [MQTT-3.1.3-7]."""
@@ -154,6 +189,9 @@ def test_mqtt_can_be_turned_off(tmp_path: Path) -> None:
         peer = MqttPeer(node, V4, opened=False)
         (answer,) = peer.ask(wire.connect(V4))
         assert (answer.kind, answer.body) == (2, b"\0\1") and peer.ended
+        peer = MqttPeer(node, V5, opened=False)
+        (answer,) = peer.ask(wire.connect(V5))
+        assert (answer.kind, answer.body) == (2, b"\0\x84\0") and peer.ended
 
 
 # --- logins -----------------------------------------------------------------------------------------------------------

@@ -102,6 +102,34 @@ def test_the_same_filter_again_changes_its_options(tmp_path: Path, version: int)
 
 
 @both
+def test_a_filter_that_stands_twice_in_one_subscribe_has_an_answer_for_each(tmp_path: Path, version: int) -> None:
+    """[MQTT-3.8.4-6]: in their order, wherever the stream is; the last options count."""
+    with world(tmp_path, 2, affinity=False) as node:
+        for number, name in enumerate((node.name(0), node.name(1), "all/#")):
+            peer = MqttPeer(node, version, f"c{number}")
+            assert peer.subscribe((name, 0), ("other", 1), (name, 2), (name, 1)) == [0, 1, 2, 1]
+            topic = name.replace("#", "x")
+            MqttPeer(node, version, "writer").ask(wire.publish(version, topic, b"x", 2))
+            for worker in node.workers:
+                worker.mqtt.wildcards.tick()
+            peer.take()
+            assert [each.qos for each in peer.got] == [1]
+
+
+def test_suback_and_unsuback_are_no_larger_than_the_client_takes(tmp_path: Path) -> None:
+    """[MQTT-3.1.2-24]."""
+    with world(tmp_path) as node:
+        many = [(f"f{n}", 0) for n in range(60)]
+        peer = MqttPeer(node, raw=b"\x27\0\0\0\x40")
+        (answer,) = peer.ask(wire.subscribe(V5, 1, *many))
+        assert (answer.kind, wire.reason(answer)) == (14, 0x95) and peer.ended and not peer.client.cursors
+        peer = MqttPeer(node, client_id="d", raw=b"\x27\0\0\0\x40")
+        assert peer.subscribe(*many[:59]) == [0] * 59
+        (answer,) = peer.ask(wire.unsubscribe(V5, 1, *(each for each, _ in many)))
+        assert (answer.kind, wire.reason(answer)) == (14, 0x95) and peer.ended
+
+
+@both
 def test_unsubscribe(tmp_path: Path, version: int) -> None:
     """[MQTT-3.10.4-1] to [MQTT-3.10.4-6]."""
     with world(tmp_path) as node:
