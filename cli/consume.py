@@ -11,6 +11,7 @@ import click
 
 from tailrace import ConsumedMessage, Consumer, OperationTimeout, Trimmed
 from tailrace.cli.ending import OK, REFUSED, USAGE, CommandError
+from tailrace.cli.notes import notes_shown
 from tailrace.cli.options import (
     consumer_argument,
     json_option,
@@ -75,6 +76,7 @@ def command(
 ) -> int:
     """Take messages of STREAM as a member of the durable consumer GROUP."""
     with (
+        notes_shown(),
         broker_client(reconnect_s) as client,
         client.consumer(
             *(stream, group),

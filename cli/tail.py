@@ -14,11 +14,13 @@ from tailrace import (
     ConnectionLost,
     Message,
     OperationTimeout,
+    StreamDeleted,
     Subscription,
     TailraceError,
     Trimmed,
 )
 from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED, CommandError
+from tailrace.cli.notes import notes_shown
 from tailrace.cli.options import check_stream, reconnect_option, server_options, start_option
 from tailrace.cli.output import render_json, render_plain, write_all
 from tailrace.cli.server import choose_server, connect
@@ -49,7 +51,8 @@ headers.
 With --topics only messages whose topic matches are shown, each behind its topic and a tab. In the filter + stands for
 any one level, and # at the end for any further ones. -n counts the other messages too.
 
-A lost connection is made again, and reading continues after the last message.
+A lost connection is made again, and reading continues after the last message. When one of several streams is deleted,
+that is said on standard error, and the others are read on.
 
 Exit codes: 0 done (or the reader of the output has gone), 1 refused by the broker, 2 wrong arguments, 4 no connection
 or lost (the seq to continue from is shown), 130 interrupted.
@@ -113,7 +116,7 @@ def command(
             shown = {"with_headers": with_headers, "with_topic": bool(topics), "with_name": not is_one(streams)}
             write_all(STDOUT, render_plain(messages, **shown))
 
-    with connect(chosen, reconnect_s) as client:
+    with notes_shown(), connect(chosen, reconnect_s) as client:
         tail = Tail(client, chosen, streams, topics)
         tail.run(start, follow=follow, count=count, wait=wait, deliver=deliver)
     return OK
@@ -164,6 +167,10 @@ class Tail:
             except OperationTimeout:
                 if reader_has_gone(STDOUT):
                     raise BrokenPipeError from None
+            except StreamDeleted as error:
+                if isinstance(self._streams, str):
+                    raise
+                click.echo(f"tailrace: {error.stream} was deleted; the other streams are read on", err=True)
             except Trimmed as trimmed:
                 text = f"seqs {trimmed.first_seq} to {trimmed.last_seq} are missing: they were trimmed"
                 click.echo(f"tailrace: {text}", err=True)

@@ -29,11 +29,16 @@ class AsyncMergedConsumer(AsyncConsumer):
         self._begin: Callable[[], Awaitable[None]] | None = begin
         self._members: list[AsyncConsumer] = []
         merged.on_member = lambda state: self._members.append(AsyncConsumer(driver, state, None, timeout_s))
+        merged.on_left = self._forget
 
     @property
     def streams(self) -> frozenset[str]:
         """The streams that are read so far."""
         return frozenset(self._merged.names)
+
+    def _forget(self, state: ConsumerState) -> None:
+        """Nothing can be acknowledged in a stream that was deleted."""
+        self._members = [each for each in self._members if each._state is not state]
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Waits until the broker has stored all acknowledgements. Raises StaleAck, OperationTimeout."""

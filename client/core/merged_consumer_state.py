@@ -13,14 +13,15 @@ from tailrace.core.consumed_message import ConsumedMessage
 from tailrace.core.consumer_state import ConsumerOptions, ConsumerState
 from tailrace.core.session import Session
 from tailrace.core.stream_watch import StreamWatch
-from tailrace.errors import InvalidArgument, TailraceError
+from tailrace.errors import InvalidArgument, TailraceError, UnknownStream
 
 STREAMS_MAX: Final = 256
 """Of one member: as many as a connection may have requests that wait for messages."""
 
 
 class MergedConsumerState:
-    """`on_member` is called with each stream's `ConsumerState` when its consumer exists.
+    """`on_member` is called with each stream's `ConsumerState` when its consumer exists, `on_left` when the stream is
+    seen to be deleted.
 
     options: those of one stream; create: the request that makes a stream's consumer, which begins at the stream's first
     message if the stream was made later; None: it must exist.
@@ -37,6 +38,7 @@ class MergedConsumerState:
         self.options = replace(options("x"), stream=", ".join(patterns))
         self.names: set[str] = set()
         self.on_member: Callable[[ConsumerState], None] = lambda state: None
+        self.on_left: Callable[[ConsumerState], None] = lambda state: None
         self._session = session
         self._options_of = options
         self._create = create
@@ -76,7 +78,10 @@ class MergedConsumerState:
         def created(call: PendingCall, answer: Any, now_s: float) -> None:
             self._creating -= 1
             if answer is None and call.error is not None:
-                self._errors.append(call.error)
+                if self.watch.lacks(name, call.error):
+                    self.names.discard(name)
+                else:
+                    self._errors.append(call.error)
             elif not self._ended:
                 self._consume(name, now_s)
 
@@ -121,17 +126,24 @@ class MergedConsumerState:
         return self.has_news or self.watch.poll_s != poll_s
 
     def take(self, now_s: float) -> ConsumedMessage | None:
-        """As `ConsumerState.take`, of each stream in turn. One that has failed raises its error, and is left."""
+        """As `ConsumerState.take`, of each stream in turn. One that has failed raises its error and is left; silently,
+        if only a pattern has its name, and it was deleted."""
         self.check()
         for _ in range(len(self._states)):
             state = self._states[0]
             self._states.rotate(-1)
             try:
                 message = state.take(now_s)
-            except TailraceError:
-                if state.is_over:
-                    self._states.remove(state)
-                raise
+            except TailraceError as error:
+                if error is not state.error:
+                    raise
+                self._states.remove(state)
+                if isinstance(error, UnknownStream):
+                    self.on_left(state)
+                if not self.watch.lacks(state.options.stream, error):
+                    raise
+                self.names.discard(state.options.stream)
+                continue
             if message is not None:
                 return message
         return None

@@ -11,7 +11,7 @@ from tailrace.core.session import Session
 from tailrace.core.stream_watch import StreamWatch
 from tailrace.core.subscribe_options import SubscribeOptions
 from tailrace.core.subscription_state import Arrived, SubscriptionPhase, SubscriptionState
-from tailrace.errors import TailraceError
+from tailrace.errors import ConnectionLost, TailraceError
 
 
 class MergedState:
@@ -95,18 +95,27 @@ class MergedState:
 
     def check(self) -> None:
         """Raises what went wrong with a stream before its first message."""
-        for state in self._states:
-            if not state.ready:
+        for state in list(self._states):
+            if not state.ready and not self._has_left(state):
                 state.first()
 
     def next_arrived(self, before: Arrived | None) -> Arrived | None:
-        """As `Session.next_arrived`. A stream that has ended is left; one that is refused raises its error."""
+        """As `Session.next_arrived`. A stream that has ended is left. One that has failed raises its error and is left,
+        or is left silently if only a pattern has its name, and it was deleted."""
         session, given_of = self._session, self._given_of
         if before is not None and given_of is not None:
-            session.next_arrived(given_of, before)
+            session.done_with(given_of, before)
         for _ in range(len(self._states)):
             state = self._states[0]
-            arrived = session.next_arrived(state, None)
+            if self._has_left(state):
+                continue
+            try:
+                arrived = session.next_arrived(state, None)
+            except ConnectionLost:
+                raise
+            except TailraceError:
+                self._states.popleft()
+                raise
             if arrived is not None:
                 self._states.rotate(-1)
                 self._given_of = state
@@ -116,6 +125,15 @@ class MergedState:
             else:
                 self._states.rotate(-1)
         return None
+
+    def _has_left(self, state: SubscriptionState) -> bool:
+        """Whether it was deleted, all that came of it is read, and nobody asked for it by its name; then it is left."""
+        error = state.error
+        if error is None or state.holds_any or not self._watch.lacks(state.stream, error):
+            return False
+        self._states.remove(state)
+        self.names.discard(state.stream)
+        return True
 
     def cancel(self) -> None:
         self._cancelled = True

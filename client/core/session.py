@@ -205,11 +205,15 @@ class Session(Connector):
         """Returns the item that arrived after `before`, which the program has; None for nothing now. Raises as
         `SubscriptionState.first`."""
         while True:
-            subscription.done_with(before)
-            self._grant(subscription)
+            self.done_with(subscription, before)
             before = subscription.first()
             if before is None or before.messages or before.trimmed is not None:
                 return before
+
+    def done_with(self, subscription: SubscriptionState, before: Arrived | None) -> None:
+        """The program has this item: its bytes are credited."""
+        subscription.done_with(before)
+        self._grant(subscription)
 
     def cancel(self, subscription: SubscriptionState) -> None:
         """End a subscription; its iteration ends too."""

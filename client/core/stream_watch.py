@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -9,7 +10,10 @@ from typing import Final
 from tailrace.core import listing
 from tailrace.core.calls import PendingCall
 from tailrace.core.session import Session
+from tailrace.errors import StreamDeleted, TailraceError, UnknownStream
 from tailrace.protocol.listing import Listed, ListedKind
+
+log = logging.getLogger("tailrace.streams")
 
 POLL_S: Final = 1.0
 """Between two looks whether the node has more streams."""
@@ -31,6 +35,7 @@ class StreamWatch:
         self._timeout_s = timeout_s
         self._on_found = on_names
         self._matchers = [(listing.prefix_of(each), listing.matcher(each)) for each in patterns]
+        self._names = frozenset(each for each in patterns if not listing.is_pattern(each))
         self._over = False
         self._version = -1
         self._polling = False
@@ -45,6 +50,14 @@ class StreamWatch:
     def end(self) -> None:
         self._over = True
         self.poll_s = math.inf
+
+    def lacks(self, name: str, error: TailraceError) -> bool:
+        """Whether this error only means that a pattern has lost a stream. Then its name is looked for again."""
+        if name in self._names or not isinstance(error, StreamDeleted | UnknownStream):
+            return False
+        log.info("%s was deleted; the other streams are read on", name)
+        self._version = -1
+        return True
 
     def matches(self, name: str) -> bool:
         return any(matches(name) for _prefix, matches in self._matchers)

@@ -27,9 +27,11 @@ from tailrace.errors import (
     OperationTimeout,
     SeqFault,
     StreamBehind,
+    StreamDeleted,
     StreamDiverged,
     TailraceError,
     Trimmed,
+    UnknownStream,
     broker_error,
 )
 from tailrace.protocol.messages import Chunk, Ended, Subscribe, Subscribed
@@ -194,6 +196,9 @@ class SubscriptionState:
         refusal = broker_error(code, text, self.stream)
         if code in resumed:
             self._ask_again(refusal, now_s, patience_s)
+        elif code == UnknownStream.code and self.ready and self.phase is SubscriptionPhase.ASKED:
+            # the notice of its end was lost with a connection
+            self.fail(StreamDeleted(f"{text}; it was there before the connection was lost", self.stream))
         else:
             self.fail(refusal)
 
@@ -239,6 +244,11 @@ class SubscriptionState:
     def has_news(self) -> bool:
         """Whether `first` has something to return or to raise, or can report the end."""
         return bool(self._arrived) or self.phase is SubscriptionPhase.OVER
+
+    @property
+    def holds_any(self) -> bool:
+        """Whether items are here that the program is not done with."""
+        return bool(self._arrived)
 
     def first(self) -> Arrived | None:
         """Returns the oldest item that arrived, until it is `done_with`; None for nothing now, or for ever when OVER.

@@ -150,3 +150,26 @@ def test_several_streams_have_their_names_before_each_line(
     assert sorted(shown) == [b"orders.eu\t1", b"orders.eu\t2", b"orders.us\t3"]
     assert main.run(["tail", "orders.us", "orders.eu", "-n", "1", "--no-follow", "--server", server.address]) == OK
     assert sorted(capfdbinary.readouterr().out.splitlines()) == [b"orders.eu\t2", b"orders.us\t3"]
+
+
+@pytest.mark.parametrize("streams", [["orders.*"], ["orders.eu", "orders.us"]])
+def test_it_goes_on_when_one_of_several_streams_is_deleted(server: ModelServer, streams: list[str]) -> None:
+    server.publish(b"orders.eu", b"1")
+    server.publish(b"orders.us", b"2")
+    process = start("tail", *streams, "--from", "0", "--count", "3", "--server", server.address)
+    assert process.stdout is not None
+    assert sorted(process.stdout.readline() for _ in range(2)) == [b"orders.eu\t1\n", b"orders.us\t2\n"]
+    server.call(lambda: server.model.delete(b"orders.eu"))
+    assert process.stderr is not None
+    assert process.stderr.readline() == b"tailrace: orders.eu was deleted; the other streams are read on\n"
+    server.publish(b"orders.us", b"3")
+    out, err = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, out, err) == (OK, b"orders.us\t3\n", b"")
+
+
+def test_one_stream_that_is_deleted_ends_it(server: ModelServer) -> None:
+    process = start("tail", "s", "--from", "0", "--count", "9", "--server", server.address)
+    assert process.stdout is not None and process.stdout.readline() == b"one\n"
+    server.call(lambda: server.model.delete(b"s"))
+    _out, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == REFUSED and b"deleted" in err

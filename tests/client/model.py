@@ -98,6 +98,8 @@ class Model:
 
     def __init__(self) -> None:
         self.streams: dict[bytes, Stream] = {}
+        self.names_version = 1
+        self.deleted: set[bytes] = set()  # names that are unknown until somebody publishes to them
         self.connections: list[ModelConnection] = []
         self.received: list[AnyMessage] = []  # all messages of all clients, frames copied
         self.chunk_messages = 3
@@ -111,7 +113,10 @@ class Model:
         """Called when messages may have come."""
 
     def stream(self, name: bytes) -> Stream:
-        return self.streams.setdefault(name, Stream())
+        if name not in self.streams:
+            self.streams[name] = Stream()
+            self.names_version += 1
+        return self.streams[name]
 
     def connect(self) -> ModelConnection:
         connection = ModelConnection(self)
@@ -125,6 +130,16 @@ class Model:
 
     def trim(self, name: bytes, seq: int) -> None:
         self.stream(name).trim(seq)
+
+    def delete(self, name: bytes) -> None:
+        """Its readers are at its end; reading it does not make it again."""
+        gone = self.streams.pop(name)
+        self.names_version += 1
+        self.deleted.add(name)
+        for connection in self.connections:
+            for number in [number for number, cursor in connection.cursors.items() if cursor.stream is gone]:
+                seq = connection.cursors.pop(number).seq
+                connection.say(m.Ended(number, seq, "deleted", "it was deleted"))
 
     def driver(self) -> None:
         for connection in self.connections:
@@ -211,14 +226,13 @@ class ModelConnection:
         if message.what == "workers":
             return listing.Listed(message.id, workers=(listing.WorkerRow(0, 1, "ready", 2, 3, 4, 5, 0),))
         if message.what == "total":
-            return listing.Listed(message.id, total=len(self.model.streams))
+            return listing.Listed(message.id, total=len(self.model.streams), version=self.model.names_version)
         found = sorted(each for each in self.model.streams if each.startswith(message.prefix) and each > message.after)
         page, rest = found[: self.model.page], found[self.model.page :]
         following = page[-1].decode() if rest else ""
         if message.what == "names":
-            return listing.Listed(
-                message.id, tuple([each.decode() for each in page]), (), (), following, len(self.model.streams)
-            )
+            names, count = tuple([each.decode() for each in page]), len(self.model.streams)
+            return listing.Listed(message.id, names, (), (), following, count, version=self.model.names_version)
         rows = tuple([self.model.stream(each).row(each) for each in page])
         return listing.Listed(message.id, (), rows, (), following, len(self.model.streams))
 
@@ -239,6 +253,9 @@ class ModelConnection:
             self.say(m.Published(message.request, tuple(row[:3] for row in results)))
 
     def subscribe(self, message: m.Subscribe) -> None:
+        if message.stream in self.model.deleted and message.stream not in self.model.streams:
+            self.fail("unknown", op=m.Op.SUBSCRIBE, id=message.id)
+            return
         stream = self.model.stream(message.stream)
         kind, value = message.start
         if kind == "new":

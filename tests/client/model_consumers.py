@@ -96,6 +96,14 @@ class Groups:
     def group(self, stream: bytes, name: bytes) -> Group:
         return self.groups[stream, name]
 
+    def delete(self, stream: bytes) -> None:
+        """The stream itself, with its consumers."""
+        self.model.delete(stream)
+        self.groups = {key: group for key, group in self.groups.items() if key[0] != stream}
+        for connection, get in [each for each in self.waiting if each[1].stream == stream]:
+            self.waiting.remove((connection, get))
+            connection.fail("unknown", op=Op.GET, id=get.id)
+
     def take(self, connection: ModelConnection, message: object) -> bool:
         match message:
             case c.Consume():

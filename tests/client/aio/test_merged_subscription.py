@@ -56,6 +56,31 @@ def test_streams_that_are_made_later_are_read_whole(server: ModelServer, monkeyp
     run(read, server)
 
 
+def test_a_stream_that_is_deleted_leaves_a_pattern_and_its_name_is_read_again(
+    server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_watch, "POLL_S", 0.01)
+
+    async def read(client: AsyncClient) -> None:
+        async with client.subscribe("a.*", NEW) as found, client.subscribe(["a.1", "b"], NEW) as listed:
+            server.call(lambda: server.model.delete(b"a.1"))
+            server.publish(b"a.2", b"after it")
+            after = await found.receive()
+            assert after is not None and after.payload == b"after it"
+            with pytest.raises(OperationTimeout):
+                await found.receive(0.1)
+            server.publish(b"a.1", b"one")
+            again = await found.receive()
+            assert again is not None and (again.stream, again.seq, again.payload) == ("a.1", 0, b"one")
+            with pytest.raises(tailrace.StreamDeleted):
+                await listed.receive()
+            server.publish(b"b", b"more")
+            more = await listed.receive()
+            assert more is not None and more.payload == b"more"
+
+    run(read, server)
+
+
 def test_the_streams_and_workers_of_the_node(server: ModelServer) -> None:
     async def ask(client: AsyncClient) -> None:
         assert [each.name for each in await client.streams()] == ["a.1", "a.2", "a.3", "b"]

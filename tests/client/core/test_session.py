@@ -17,9 +17,11 @@ from tailrace.errors import (
     OperationTimeout,
     Overloaded,
     ProducerUnknown,
+    StreamDeleted,
     StreamDisabled,
     StreamUnavailable,
     TooManyHandles,
+    UnknownStream,
     Unsupported,
 )
 from tailrace.protocol import messages as m
@@ -411,6 +413,31 @@ def test_messages_read_before_the_answer_on_a_new_connection_are_credited(credit
         count += len(messages)
         pair.run()
     assert count == 10
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_stream_that_is_unknown_after_a_reconnection_was_deleted(is_read: bool) -> None:
+    model = Model()
+    model.publish(b"s", b"one", b"two")
+    pair = Pair(model)
+    subscription = pair.subscribe(Seq(0))
+    pair.run()
+    read = pair.payloads(subscription) if is_read else []
+    pair.cut()
+    model.delete(b"s")
+    pair.wait(1.0)
+    assert isinstance(subscription.error, StreamDeleted)
+    if not is_read:
+        read = [message.payload for message in pair.session.next_arrived(subscription, None).messages]  # type: ignore[union-attr]
+    assert read == [b"one", b"two"]
+
+
+def test_a_stream_that_was_never_there_is_unknown() -> None:
+    pair = Pair()
+    pair.model.deleted.add(b"s")
+    subscription = pair.subscribe(Seq(0))
+    pair.run()
+    assert type(subscription.error) is UnknownStream
 
 
 def count_bytes(pair: Pair, then: Callable[[], object]) -> int:

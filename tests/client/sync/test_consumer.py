@@ -10,8 +10,10 @@ import pytest
 
 import tailrace
 from tailrace import Client, Consumer
+from tailrace.core import stream_watch
 from tailrace.protocol import consuming as c
 from tailrace.protocol import messages as m
+from tailrace.sync.merged_consumer import MergedConsumer
 from tests.client.model import ModelConnection
 from tests.client.model_consumers import Group, Groups
 from tests.client.model_server import ModelServer
@@ -294,3 +296,51 @@ def test_a_publish_with_a_key(client: Client) -> None:
 
 def test_types(client: Client) -> None:
     assert isinstance(client.consumer("s", "billing"), Consumer)
+
+
+@pytest.fixture
+def two(server: ModelServer, groups: Groups, monkeypatch: pytest.MonkeyPatch) -> Groups:
+    """Two streams of one message."""
+    monkeypatch.setattr(stream_watch, "POLL_S", 0.01)
+    for name in (b"q.1", b"q.2"):
+        server.publish(name, b"old")
+    return groups
+
+
+def finish(consumer: Consumer, count: int) -> list[tuple[str, bytes]]:
+    found = []
+    for _ in range(count):
+        message = consumer.receive(PATIENCE_S)
+        assert message is not None
+        message.ack()
+        found.append((message.stream, message.payload))
+    return sorted(found)
+
+
+def test_a_stream_that_is_deleted_leaves_a_pattern(client: Client, server: ModelServer, two: Groups) -> None:
+    with client.consumer("q.*", "billing") as consumer:
+        assert isinstance(consumer, MergedConsumer)
+        assert finish(consumer, 2) == [("q.1", b"old"), ("q.2", b"old")]
+        with pytest.raises(tailrace.OperationTimeout):
+            consumer.receive(0.1)
+        server.call(lambda: two.delete(b"q.1"))
+        server.publish(b"q.2", b"after it")
+        assert finish(consumer, 1) == [("q.2", b"after it")]
+        with pytest.raises(tailrace.OperationTimeout):
+            consumer.receive(0.1)
+        assert consumer.streams == {"q.2"}
+        server.publish(b"q.1", b"new")
+        assert finish(consumer, 1) == [("q.1", b"new")]
+        consumer.flush()
+
+
+def test_a_list_says_once_that_a_stream_is_gone(client: Client, server: ModelServer, two: Groups) -> None:
+    with client.consumer(["q.1", "q.2"], "billing") as consumer:
+        finish(consumer, 2)
+        with pytest.raises(tailrace.OperationTimeout):
+            consumer.receive(0.1)
+        server.call(lambda: two.delete(b"q.1"))
+        with pytest.raises(tailrace.UnknownStream):
+            consumer.receive(PATIENCE_S)
+        server.publish(b"q.2", b"after it")
+        assert finish(consumer, 1) == [("q.2", b"after it")]

@@ -75,3 +75,67 @@ def test_a_broker_that_lists_nothing(server: ModelServer) -> None:
     server.model.features.discard("listing")
     with tailrace.connect(server.address) as client, pytest.raises(tailrace.Unsupported, match="does not list"):
         client.streams()
+
+
+def next_payloads(found: tailrace.Subscription, count: int) -> list[tuple[str, bytes]]:
+    messages = [found.receive(60.0) for _ in range(count)]
+    return sorted((each.stream, each.payload) for each in messages if each)
+
+
+def test_a_pattern_loses_a_stream_that_is_deleted_and_reads_the_next_of_its_name_whole(
+    server: ModelServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "tailrace.streams")
+    monkeypatch.setattr(stream_watch, "POLL_S", 0.01)
+    with tailrace.connect(server.address) as client, client.subscribe("a.*") as found:
+        assert len(next_payloads(found, 12)) == 12
+        server.call(lambda: server.model.delete(b"a.1"))
+        server.publish(b"a.2", b"after it")
+        assert next_payloads(found, 1) == [("a.2", b"after it")]
+        with pytest.raises(OperationTimeout):
+            found.receive(0.2)
+        assert isinstance(found, MergedSubscription) and found.streams == {"a.2", "a.3"}
+        assert "a.1 was deleted" in caplog.text
+        server.publish(b"a.1", b"one", b"two")
+        assert next_payloads(found, 2) == [("a.1", b"one"), ("a.1", b"two")]
+
+
+def test_a_pattern_does_not_miss_a_stream_that_is_made_again_at_once(
+    server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_watch, "POLL_S", 0.01)
+    with tailrace.connect(server.address) as client, client.subscribe("a.*", NEW) as found:
+        with pytest.raises(OperationTimeout):
+            found.receive(0.1)
+
+        def make_again() -> None:
+            server.model.delete(b"a.1")
+            server.model.publish(b"a.1", b"new")
+
+        server.call(make_again)
+        assert next_payloads(found, 1) == [("a.1", b"new")]
+
+
+def test_a_list_says_once_that_a_stream_was_deleted_and_goes_on(server: ModelServer) -> None:
+    with tailrace.connect(server.address) as client, client.subscribe(["a.1", "a.2"], NEW) as found:
+        server.call(lambda: server.model.delete(b"a.1"))
+        with pytest.raises(tailrace.StreamDeleted) as failure:
+            found.receive(60.0)
+        assert failure.value.stream == "a.1"
+        server.publish(b"a.2", b"after it")
+        assert next_payloads(found, 1) == [("a.2", b"after it")]
+        server.call(lambda: server.model.delete(b"a.2"))
+        with pytest.raises(tailrace.StreamDeleted):
+            found.receive(60.0)
+        assert found.receive(60.0) is None
+
+
+def test_what_was_read_of_a_deleted_stream_does_not_raise_again(server: ModelServer) -> None:
+    with tailrace.connect(server.address) as client, client.subscribe(["a.1", "b"], NEW) as found:
+        server.publish(b"a.1", b"last")
+        assert next_payloads(found, 1) == [("a.1", b"last")]
+        server.call(lambda: server.model.delete(b"a.1"))
+        with pytest.raises(tailrace.StreamDeleted):
+            found.receive(60.0)
+        server.publish(b"b", b"more")
+        assert next_payloads(found, 1) == [("b", b"more")]

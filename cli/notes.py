@@ -1,0 +1,32 @@
+"""Notes of the client on the streams of a pattern, shown by the commands that read them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+LOGGER = "tailrace.streams"
+
+
+class NoteHandler(logging.Handler):
+    """Each record is a line on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(f"tailrace: {record.getMessage()}", err=True)
+
+
+@contextmanager
+def notes_shown() -> Iterator[None]:
+    """Within it, notes are shown; the logger is left as it was."""
+    logger, handler = logging.getLogger(LOGGER), NoteHandler()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
