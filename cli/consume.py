@@ -13,6 +13,7 @@ from tailrace import ConsumedMessage, Consumer, OperationTimeout, Trimmed
 from tailrace.cli.ending import OK, REFUSED, USAGE, CommandError
 from tailrace.cli.notes import notes_shown
 from tailrace.cli.options import (
+    Seconds,
     consumer_argument,
     json_option,
     reconnect_option,
@@ -52,10 +53,10 @@ STDOUT = 1
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 @start_option("0")
 @click.option("--count", "-n", type=click.IntRange(1), help="Stop after N messages.")
-@click.option("--wait", "wait_s", type=click.FloatRange(0), metavar="SECONDS", help="Stop if none comes for so long.")
-@click.option("--ack-wait", "ack_wait_s", type=float, metavar="SECONDS", help="The longest that COMMAND may take.")
+@click.option("--wait", "wait_s", type=Seconds(0), metavar="SECONDS", help="Stop if none comes for so long.")
+@click.option("--ack-wait", "ack_wait_s", type=Seconds(), metavar="SECONDS", help="The longest that COMMAND may take.")
 @click.option(
-    "--retry-after", "retry_s", type=click.FloatRange(0), metavar="SECONDS", help="A failed message's wait, each time."
+    "--retry-after", "retry_s", type=Seconds(0), metavar="SECONDS", help="A failed message's wait, each time."
 )
 @click.option("--member", metavar="NAME", help="This member's name, for one that comes back.")
 @json_option

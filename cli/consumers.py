@@ -10,7 +10,7 @@ import click
 
 from tailrace import ConsumerInfo
 from tailrace.cli.ending import OK, REFUSED
-from tailrace.cli.options import consumer_argument, json_option, server_options, start_option, stream_argument
+from tailrace.cli.options import Seconds, consumer_argument, json_option, server_options, start_option, stream_argument
 from tailrace.cli.server import broker_client
 from tailrace.cli.tables import ago, make_table, plain, show, show_json, warn
 from tailrace.core.places import StartPlace
@@ -73,10 +73,12 @@ def list_consumers(stream: str, as_json: bool) -> int:
 @consumer_argument
 @start_option("0")
 @click.option(
-    "--ack-wait", "ack_wait_s", type=float, metavar="SECONDS", help="Deliver a message again after this time."
+    "--ack-wait", "ack_wait_s", type=Seconds(), metavar="SECONDS", help="Deliver a message again after this time."
 )
-@click.option("--retry", "retry_s", type=float, metavar="SECONDS", help="Wait so long after a first failure; doubles.")
-@click.option("--retry-max", "retry_max_s", type=float, metavar="SECONDS", help="Wait at most so long.")
+@click.option(
+    "--retry", "retry_s", type=Seconds(), metavar="SECONDS", help="Wait so long after a first failure; doubles."
+)
+@click.option("--retry-max", "retry_max_s", type=Seconds(), metavar="SECONDS", help="Wait at most so long.")
 @click.option("--deliveries", type=int, metavar="N", help="Deliver a message at most N times; 0: no end.")
 @json_option
 @server_options

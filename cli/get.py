@@ -9,7 +9,7 @@ import click
 from tailrace import Consumer
 from tailrace.cli.consume import consume
 from tailrace.cli.ending import OK, REFUSED
-from tailrace.cli.options import consumer_argument, json_option, server_options, start_option, stream_argument
+from tailrace.cli.options import Seconds, consumer_argument, json_option, server_options, start_option, stream_argument
 from tailrace.cli.server import broker_client
 from tailrace.core.places import START, StartPlace
 
@@ -36,7 +36,7 @@ command that cannot be run, 4 no connection or lost, 130 interrupted.
 @click.option(
     "--wait",
     "wait_s",
-    type=click.FloatRange(0, min_open=True),
+    type=Seconds(0, min_open=True),
     default=1.0,
     show_default=True,
     metavar="SECONDS",

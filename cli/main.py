@@ -156,6 +156,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail(error.format_message(), REFUSED)
     except CommandError as error:
         return _fail(error.text, error.exit_code)
+    except UnicodeEncodeError as error:  # Python has read bytes that are not UTF-8 as lone surrogates
+        return _fail(f"not UTF-8: {error.object[max(error.start - 20, 0) : error.end + 20]!a}", USAGE)
     except (Interrupted, click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     return code if isinstance(code, int) else OK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -53,11 +54,22 @@ def _keep(ctx: click.Context, parameter: click.Parameter, value: object) -> None
     ctx.meta[f"tailrace.{parameter.name}"] = value
 
 
+class Seconds(click.FloatRange):
+    """A number of seconds, neither infinite nor "nan", which compares as no number does."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not math.isfinite(click.FLOAT.convert(value, param, ctx)):
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def reconnect_option(function: F) -> F:
     """--reconnect, in seconds."""
     text = "Try to reconnect for this many seconds."
     return click.option(
-        "--reconnect", "reconnect_s", type=click.FloatRange(0), default=RECONNECT_S, show_default=True, help=text
+        "--reconnect", "reconnect_s", type=Seconds(0), default=RECONNECT_S, show_default=True, help=text
     )(function)
 
 

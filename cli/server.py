@@ -94,6 +94,8 @@ def connect(server: Address, reconnect_s: float = RECONNECT_S) -> tailrace.Clien
         )
     except tailrace.ConnectFailed as error:
         raise CommandError(str(error), NO_CONNECTION) from None
+    except tailrace.InvalidArgument as error:
+        raise CommandError(str(error), USAGE) from None
     except tailrace.TailraceError as error:
         raise CommandError(f"{server}: {error}", REFUSED) from None
 
@@ -113,6 +115,8 @@ def broker_errors(server: Address) -> Iterator[None]:
         yield
     except tailrace.ConnectionLost as error:
         raise CommandError(f"connection to {server} lost ({error})", NO_CONNECTION) from None
+    except tailrace.InvalidArgument as error:
+        raise CommandError(str(error), USAGE) from None
     except tailrace.TailraceError as error:
         raise CommandError(f"{server}: {error}", REFUSED) from None
 

@@ -67,7 +67,7 @@ def _members(names: tuple[str, ...]) -> Callable[[bytes], list[str]]:
     def find(line: bytes) -> list[str]:
         try:
             members = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):  # also of very many [
             members = None
         if not isinstance(members, dict):
             raise NoStream("the line is not a JSON object")

@@ -11,7 +11,7 @@ import click
 
 from tailrace import Client, Denied, StreamInfo
 from tailrace.cli.ending import OK
-from tailrace.cli.options import server_options
+from tailrace.cli.options import Seconds, server_options
 from tailrace.cli.server import broker_errors, choose_server, connect
 from tailrace.cli.start import to_iso
 from tailrace.cli.tables import ago, make_console, make_table, plain, rate, show_json, size, warn
@@ -61,7 +61,7 @@ class StreamActivity:
 
 @click.command("top", epilog=EPILOG)
 @click.argument("names", required=False, default="", metavar="[NAMES]")
-@click.option("--interval", "interval_s", type=click.FloatRange(0.1), default=1.0, show_default=True, metavar="SECONDS")
+@click.option("--interval", "interval_s", type=Seconds(0.1), default=1.0, show_default=True, metavar="SECONDS")
 @click.option("--once", is_flag=True, help="Print it once.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object each interval, in a line.")
 @server_options

@@ -48,6 +48,13 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["pub", "s", "--server", "a:b"], "'a:b' is not HOST:PORT: 'b' is not a port"),
         (["admin"], "Missing argument 'COMMAND...'"),
         (["admin", "a\nb"], "a command is one line"),
+        *((["get", "s", "g", "--wait", each], "is not a number of seconds") for each in ("nan", "inf")),
+        *(
+            (["consumers", "create", "s", "g", "--ack-wait", each], "is not a number of seconds")
+            for each in ("nan", "x")
+        ),
+        (["top", "--json", "--once", "--interval", "nan"], "is not a number of seconds"),
+        (["tail", "s", "--reconnect", "nan"], "is not a number of seconds"),
     ],
 )
 def test_wrong_arguments_are_one_line(
@@ -67,6 +74,7 @@ def test_wrong_arguments_are_one_line(
         (CommandError("the reason", NO_CONNECTION), NO_CONNECTION, "tailrace: the reason\n"),
         (click.ClickException("said by click"), REFUSED, "tailrace: said by click\n"),
         (KeyboardInterrupt(), INTERRUPTED, ""),
+        (UnicodeEncodeError("utf-8", "a\udcffb", 1, 2, "x"), USAGE, "tailrace: not UTF-8: 'a\\udcffb'\n"),
     ],
 )
 def test_how_errors_end(

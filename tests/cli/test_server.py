@@ -11,8 +11,9 @@ from bench.ports import free_port
 from tailrace.cli.credentials import TOKEN_VARIABLE
 from tailrace.cli.ending import NO_CONNECTION, REFUSED, USAGE, CommandError
 from tailrace.cli.options import server_options
-from tailrace.cli.server import SERVER_VARIABLE, choose_server, connect, connect_socket
+from tailrace.cli.server import SERVER_VARIABLE, broker_errors, choose_server, connect, connect_socket
 from tailrace.core.address import Address
+from tailrace.errors import InvalidArgument
 from tests.client.model_server import ModelServer
 
 
@@ -54,6 +55,13 @@ def test_a_client(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, "secret")
     with connect(Address(port=server.port), reconnect_s=0) as client:
         assert client.is_connected
+
+
+def test_a_value_that_the_client_refuses_is_a_wrong_argument() -> None:
+    """And is not told as an answer of the broker."""
+    with pytest.raises(CommandError, match=r"^from nowhere$") as refused, broker_errors(Address("h", 1)):
+        raise InvalidArgument("from nowhere")
+    assert refused.value.exit_code == USAGE
 
 
 def test_no_client() -> None:

@@ -37,6 +37,7 @@ def test_what_is_no_template(text: str) -> None:
         ("{name}", b"no json", "is not a JSON object"),
         ("{name}", b"[1]", "is not a JSON object"),
         ("{name}", b"\xff", "is not a JSON object"),
+        ("{name}", b"[" * 100_000, "is not a JSON object"),
         ("{name}", b'{"name": null}', "no text or number 'name'"),
         ("{name}", b'{"name": "a b"}', "are not allowed"),
     ],
