@@ -49,10 +49,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["admin"], "Missing argument 'COMMAND...'"),
         (["admin", "a\nb"], "a command is one line"),
         *((["get", "s", "g", "--wait", each], "is not a number of seconds") for each in ("nan", "inf")),
-        *(
-            (["consumers", "create", "s", "g", "--ack-wait", each], "is not a number of seconds")
-            for each in ("nan", "x")
-        ),
+        (["consumers", "create", "s", "g", "--ack-wait", "nan"], "is not a number of seconds"),
         (["top", "--json", "--once", "--interval", "nan"], "is not a number of seconds"),
         (["tail", "s", "--reconnect", "nan"], "is not a number of seconds"),
     ],
