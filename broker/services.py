@@ -36,7 +36,7 @@ class ConnectionGets(Protocol):
     @property
     def holds(self) -> bool: ...
 
-    def look(self) -> None: ...
+    def retry(self) -> None: ...
 
 
 class Services:
@@ -148,9 +148,9 @@ class Services:
         """Whether a stream belongs to another worker."""
         return self.router.slot_of(name) in self.router.routes
 
-    def look_at_held_gets(self) -> None:
+    def retry_held_gets(self) -> None:
         """Once a turn: answer the gets that had to wait, as far as they can be."""
         for held in list(self.held_gets):
-            held.look()
+            held.retry()
             if not held.holds:
                 del self.held_gets[held]

@@ -67,7 +67,7 @@ class OwnerWiring:
         begin_after_boot(self._worker.owner, stream)
 
     def on_role(self, name: bytes) -> None:
-        self._worker.uplinks.look_at(name)
+        self._worker.uplinks.reconcile(name)
         self._worker.followers.role_changed(name)
         self._worker.desk.role_changed(name)
 

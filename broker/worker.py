@@ -329,7 +329,7 @@ class Worker:
         self.siblings.flush()
         self.uplinks.flush()
         if services.held_gets:
-            services.look_at_held_gets()
+            services.retry_held_gets()
         if self.singles.owes:
             self.singles.answer()
         if services.answered:
@@ -605,9 +605,9 @@ class Worker:
         self.metrics.clock_ahead_s = self.aging.ahead_s
         drain.drop_stalled(self.services)
         self.fanout.keep_cut_messages()
-        self.fanout.look_at_some()
+        self.fanout.refresh_some()
         drain.measure(self.services, self.owner, self.links, self.work)
-        self.followers.tell_ends()
+        self.followers.send_ends()
         self.patterns.tick()
         self.survey.tick()
         self.stream_metrics.tick()

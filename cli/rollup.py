@@ -467,14 +467,14 @@ def run(store: Store, nights: list[Night], choose: ChooseEngine, metrics: Path |
 
     with Phases() as phases:
 
-        def tell_day(done: NightResult) -> None:
+        def print_day(done: NightResult) -> None:
             phases.end()
             if done.outcome is not None:
-                tell(done.outcome, done.day, done.report)
+                print_outcome(done.outcome, done.day, done.report)
             elif done.error is not None:
                 click.echo(f"tailrace: {done.day}: {show_error(done.error, out)}", err=True)
 
-        return run_nights(nights, choose, phases.show, tell_day, metrics, store)
+        return run_nights(nights, choose, phases.show, print_day, metrics, store)
 
 
 @contextmanager
@@ -533,7 +533,7 @@ class Phases:
         self._bar, self._phase = None, ""
 
 
-def tell(outcome: Outcome, day: date, report: str | None) -> None:
+def print_outcome(outcome: Outcome, day: date, report: str | None) -> None:
     """Prints the results on standard output, and what needs attention on standard error."""
     for note in outcome.notes[:NOTES_SHOWN]:
         click.echo(f"tailrace: {note.stream}: {note.text}", err=True)

@@ -201,11 +201,11 @@ class LineCodec:
                     yield from self._line(line)
             self._note_plain()
         if self._phase is LinePhase.NEW and start < count:
-            yield from self._look_at_start(memoryview(buffer)[start:count])
+            yield from self._check_start(memoryview(buffer)[start:count])
         if start < count and self._phase is not LinePhase.OVER:
             yield from self._lines(buffer, count, *self._stage_from(buffer, start, count))
 
-    def _look_at_start(self, buffer: memoryview) -> Iterator[Command]:
+    def _check_start(self, buffer: memoryview) -> Iterator[Command]:
         """`stage` knows nothing of other protocols, so this comes before it."""
         end = _find_lf(buffer, 0, len(buffer))
         refusal = foreign_start(_without_end(bytes(buffer[: end + 1]))) if end >= 0 else None

@@ -154,13 +154,13 @@ class _Checker:
             self._content_fd, self._index_fd = open_fds(self._paths, os.O_RDONLY)
         except (StreamMissing, StreamDamaged) as error:
             self._missing(error)
-            self._look_at_meta()
+            self._check_meta()
             return True  # its owner may be making it in this very moment
         try:
             before = self._pages()
             self._look(*before)
-            self._look_at_meta()
-            self._look_at_tails()
+            self._check_meta()
+            self._check_tails()
             return before != self._pages()
         finally:
             os.close(self._content_fd)
@@ -184,7 +184,7 @@ class _Checker:
             diverged_file=diverged_path(self._paths.directory, self._paths.stem) if self._tails else None,
         )
 
-    def _look_at_meta(self) -> None:
+    def _check_meta(self) -> None:
         """Checks that it can be read, and does not contradict the epochs of the messages."""
         directory, name = self._paths.directory, self._paths.name
         try:
@@ -213,7 +213,7 @@ class _Checker:
         except MetaDamaged:  # its own report has that
             return 0
 
-    def _look_at_tails(self) -> None:
+    def _check_tails(self) -> None:
         """Every frame that was set aside is whole and right."""
         path = diverged_path(self._paths.directory, self._paths.stem)
         try:
@@ -223,7 +223,7 @@ class _Checker:
         try:
             for kept in read_tails(fd, path, self._paths.name):
                 self._tails.append(kept)
-                self._look_at_tail(fd, path, kept)
+                self._check_tail(fd, path, kept)
             end, size = self._tails[-1].end_offset if self._tails else 0, os.fstat(fd).st_size
             if size > end:
                 self.notes.append(f"{path} has {size - end} bytes of a tail that is, or is still, incomplete")
@@ -234,7 +234,7 @@ class _Checker:
         if len(self._tails) > TAILS_MAX:
             self.notes.append(f"{len(self._tails) - TAILS_MAX} more tails were set aside")
 
-    def _look_at_tail(self, fd: int, path: Path, kept: DivergedTail) -> None:
+    def _check_tail(self, fd: int, path: Path, kept: DivergedTail) -> None:
         tail, start = kept.tail, kept.offset
         walk = FrameWalk(fd, start, start + tail.nbytes, tail.first_seq)
         fault = walk.finish()
@@ -263,10 +263,10 @@ class _Checker:
             self.faults.clear()
             self.notes.append(_NEWBORN[left])
         if left is Left.FRAMES:
-            self._look_at_newborn()
+            self._check_newborn()
         return left is not None
 
-    def _look_at_newborn(self) -> None:
+    def _check_newborn(self) -> None:
         """Checks that the frames that the owner will take up end where they look torn."""
         with open(self._paths.content_file, "rb") as file:
             fd, start, first_seq = file.fileno(), HEADER_PAGE_BYTES, 0
@@ -296,9 +296,9 @@ class _Checker:
                 return
         if index:
             self._base_seq, self._words = index[0].base_seq, index[1]
-            self._look_by_index(index[1], content[1] if content else None)
+            self._check_by_index(index[1], content[1] if content else None)
         elif content:
-            self._look_by_content(content[1])
+            self._check_by_content(content[1])
 
     def _parse(
         self, file: str, page: bytes, parse: Callable[[bytes], tuple[FixedHeader, _Words]]
@@ -309,7 +309,7 @@ class _Checker:
             self._fault(file, fault.offset, fault.cause)
             return None
 
-    def _look_by_content(self, words: ContentWords) -> None:
+    def _check_by_content(self, words: ContentWords) -> None:
         """The index is unusable: checks the frames alone."""
         seq = frame_seq(self._content_fd, words.first_offset)
         walk = FrameWalk(self._content_fd, words.first_offset, words.end_offset, seq)
@@ -318,7 +318,7 @@ class _Checker:
         if walk.fault:
             self._fault(self._paths.content_file, walk.offset, fault_text(walk.fault))
 
-    def _look_by_index(self, words: IndexWords, content: ContentWords | None) -> None:
+    def _check_by_index(self, words: IndexWords, content: ContentWords | None) -> None:
         """Walks the frames from the content's own beginning; every entry must match its frame."""
         exact = words.state == STATE_CLOSED and words.boot == self._boot
         trusted_seq = words.next_seq if words.boot == self._boot else words.synced_seq
@@ -332,7 +332,7 @@ class _Checker:
             cause = f"recorded end {content.end_offset}, but the messages end at {end}"
             self._fault(self._paths.content_file, 8 * CONTENT_END_OFFSET, cause)
         if words.boot != self._boot:
-            self._look_past_synced(end, trusted_seq)
+            self._check_past_synced(end, trusted_seq)
 
     def _check_size(self, file: str, fd: int, needed: int, *, exact: bool) -> None:
         size = os.fstat(fd).st_size
@@ -400,7 +400,7 @@ class _Checker:
                 self._fault(self._paths.index_file, place + i, f"the entry of message {seq} does not fit its frame")
         return end
 
-    def _look_past_synced(self, end: int, seq: int) -> None:
+    def _check_past_synced(self, end: int, seq: int) -> None:
         """Notes the result of the next opening, after the machine was down."""
         size = os.fstat(self._content_fd).st_size
         walk = FrameWalk(self._content_fd, end, size, seq)

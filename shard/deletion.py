@@ -69,7 +69,7 @@ def delete_stream(directory: Path, deleted: DeletedStream) -> None:
 def finish_deletion(directory: Path, deleted: DeletedStream) -> None:
     """Everything after the first step; may be repeated. Raises OSError."""
     for stem in deleted.stems:
-        _tell_readers(directory / (stem + INDEX_SUFFIX))
+        _notify_readers(directory / (stem + INDEX_SUFFIX))
         step()
         for suffix in SUFFIXES:
             with suppress(FileNotFoundError):
@@ -134,7 +134,7 @@ def _write(directory: Path, deleted: DeletedStream) -> None:
     replace_file(deleted_path(directory, deleted.name), _HEAD.pack(DELETED_MAGIC, crc32c(body)) + body)
 
 
-def _tell_readers(index_file: Path) -> None:
+def _notify_readers(index_file: Path) -> None:
     """Processes that read the stream find that it was cut, open it anew, and find nothing, or a stream made later."""
     try:
         fd = os.open(index_file, os.O_RDWR | os.O_CLOEXEC)

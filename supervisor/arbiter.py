@@ -85,7 +85,7 @@ class Arbiter:
             self._reap()
             self._watch_beats()
             self.rolling.step(time.monotonic())
-            self._say_replaced()
+            self._notify_replaced()
             self._move_on()
             self._notifier.watchdog()
         self._selector.close()
@@ -141,9 +141,9 @@ class Arbiter:
             self._selector.unregister(child.control)  # it is about to be reaped
             return
         if message is not None:
-            self._told(child, message)
+            self._on_message(child, message)
 
-    def _told(self, child: Child, message: ControlMessage) -> None:
+    def _on_message(self, child: Child, message: ControlMessage) -> None:
         match message.kind:
             case "ready":
                 if child.stage is Stage.BOOTING:
@@ -151,7 +151,7 @@ class Arbiter:
             case "owning":
                 child.stage = Stage.OWNING
                 self.crew.announce(child)
-                self._say_ready()
+                self._notify_ready()
             case "released":
                 self.rolling.released(child)
             case "drained":
@@ -214,7 +214,7 @@ class Arbiter:
         """A worker's last words may still be in the channel; `released` must not be lost."""
         try:
             while (message := child.control.receive()) is not None:
-                self._told(child, message)
+                self._on_message(child, message)
         except ControlClosed:
             return
 
@@ -237,13 +237,13 @@ class Arbiter:
                 child.kill(signal.SIGABRT)
                 child.kill(signal.SIGCONT)  # one that was stopped would not leave its stack
 
-    def _say_replaced(self) -> None:
+    def _notify_replaced(self) -> None:
         """The service manager considers a reload finished at the next READY."""
         if self._reloading and not self.rolling.busy:
             self._reloading = False
-            self._say_ready()
+            self._notify_ready()
 
-    def _say_ready(self) -> None:
+    def _notify_ready(self) -> None:
         if len(self.crew.current) < self.board.slots or self._reloading:
             return
         if all(child.stage is Stage.OWNING for child in self.crew.current.values()) and self.phase is NodePhase.RUNNING:
@@ -263,7 +263,7 @@ class Arbiter:
         self.phase = NodePhase.DRAINING
         self.rolling.cancel()
         self._deadline_s = time.monotonic() + self.settings.drain_timeout_s + DRAIN_SLACK_S
-        self.crew.tell_all("drain")
+        self.crew.send_all("drain")
 
     def _move_on(self) -> None:
         if self.phase is NodePhase.DRAINING:
@@ -272,7 +272,7 @@ class Arbiter:
             if not waiting or time.monotonic() > self._deadline_s:
                 self.phase = NodePhase.LEAVING
                 self._deadline_s = time.monotonic() + LEAVE_GRACE_S
-                self.crew.tell_all("leave")
+                self.crew.send_all("leave")
         elif self.phase is NodePhase.LEAVING:
             if not list(self.crew):
                 self._stop_metrics()

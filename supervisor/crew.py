@@ -84,7 +84,7 @@ class Crew:
                 _link(fresh, other)
         for other in self.current.values():
             if other is not fresh and other.stage is Stage.OWNING:
-                fresh.tell("owner", slot=other.slot, generation=other.generation)
+                fresh.send("owner", slot=other.slot, generation=other.generation)
 
     # --- changes of ownership ---------------------------------------------------------------------------------------
 
@@ -92,7 +92,7 @@ class Crew:
         """Notifies all other workers of the present owner of the slot."""
         for other in self:
             if other is not owner and other.stage is not Stage.GONE:
-                other.tell("owner", slot=owner.slot, generation=owner.generation)
+                other.send("owner", slot=owner.slot, generation=owner.generation)
 
     def promote(self, slot: int) -> Child:
         """The successor becomes the slot's worker, the old one a retired one."""
@@ -120,9 +120,9 @@ class Crew:
         if child in self.retired:
             self.retired.remove(child)
 
-    def tell_all(self, kind: str, **fields: int | str | bytes) -> None:
+    def send_all(self, kind: str, **fields: int | str | bytes) -> None:
         for child in self:
-            child.tell(kind, (), **fields)
+            child.send(kind, (), **fields)
 
     def kill_all(self) -> None:
         for child in self:
@@ -132,8 +132,8 @@ class Crew:
 def _link(left: Child, right: Child) -> None:
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with one, other:
-        left.tell("link", (one.fileno(),), slot=right.slot, generation=right.generation)
-        right.tell("link", (other.fileno(),), slot=left.slot, generation=left.generation)
+        left.send("link", (one.fileno(),), slot=right.slot, generation=right.generation)
+        right.send("link", (other.fileno(),), slot=left.slot, generation=left.generation)
 
 
 def reap() -> Iterator[tuple[int, int]]:

@@ -241,7 +241,7 @@ def _reload(node: NodeState, reload: Callable[[], Settings] | None, crew: Crew) 
     if len(revoked) > REVOKED_MAX:
         log.warning("%d logins are revoked at once: some of them end only as the workers leave", len(revoked))
     for start in range(0, min(len(revoked), REVOKED_MAX), REVOKED_A_MESSAGE):
-        crew.tell_all("revoke", marks=b"".join(revoked[start : start + REVOKED_A_MESSAGE]))
+        crew.send_all("revoke", marks=b"".join(revoked[start : start + REVOKED_A_MESSAGE]))
     node.settings, node.tls = fit_open_streams(fresh), tls
     return True
 

@@ -41,7 +41,7 @@ class Child:
         self.started_s = time.monotonic()
         self.aborted_s = 0.0  # when it was killed, if it was
 
-    def tell(self, kind: str, fds: tuple[int, ...] = (), **fields: int | str | bytes) -> None:
+    def send(self, kind: str, fds: tuple[int, ...] = (), **fields: int | str | bytes) -> None:
         """Sends a control message; a child that is gone will be reaped, so that is not an error here."""
         try:
             self.control.send(kind, fds, **fields)

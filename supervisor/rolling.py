@@ -62,7 +62,7 @@ class Rolling:
         """Begin no more. A replacement in which the old worker has begun to give up its shards goes on to its end."""
         self._slots.clear()
         if self.step_now is RollingStep.BOOTING and self._new is not None:
-            self._new.tell("leave")
+            self._new.send("leave")
             self._finish()
 
     def started(self) -> list[Child]:
@@ -86,7 +86,7 @@ class Rolling:
         """The old worker's shards are free."""
         if child is self._old and self.step_now is RollingStep.RELEASING:
             new = self._crew.promote(child.slot)
-            new.tell("own")
+            new.send("own")
             self.step_now = RollingStep.TAKING
 
     def ended(self, child: Child) -> None:
@@ -114,7 +114,7 @@ class Rolling:
         assert self._old is not None and self._new is not None
         if self._new.stage is Stage.STANDBY:
             self.step_now = RollingStep.RELEASING
-            self._old.tell("retire")
+            self._old.send("retire")
         elif now_s > self._deadline_s:
             log.error("the successor of worker %d does not get ready: keeping the old one", self._old.slot)
             self._new.kill(signal.SIGKILL)
@@ -143,7 +143,7 @@ class Rolling:
     def _old_ended(self, child: Child) -> None:
         if self.step_now in (RollingStep.BOOTING, RollingStep.RELEASING) and self._new is not None:
             # It died before it released; its locks went with it, so the successor can take over at once.
-            self._crew.promote(child.slot).tell("own")
+            self._crew.promote(child.slot).send("own")
             self.step_now = RollingStep.TAKING
             self._old = None
         elif self.step_now is RollingStep.TAKING:

@@ -33,7 +33,7 @@ class TextfileCollector(Collector):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._told = (0, 0)
+        self._on_message = (0, 0)
         """Time and size of the file whose fault was logged last."""
 
     def collect(self) -> Iterator[Metric]:
@@ -45,21 +45,21 @@ class TextfileCollector(Collector):
             pass
         except (BadTextfile, OSError) as error:
             is_bad = True
-            self._tell(error)
+            self._warn_once(error)
         yield from families
         yield GaugeMetricFamily(
             "tailrace_textfile_error", "Whether the file of the rollup's figures cannot be used.", value=is_bad
         )
 
-    def _tell(self, error: Exception) -> None:
+    def _warn_once(self, error: Exception) -> None:
         """Once for each state of the file, not with every scrape."""
         try:
             found = os.stat(self._path)
             state = (found.st_mtime_ns, found.st_size)
         except OSError:
             state = (-1, -1)
-        if state != self._told:
-            self._told = state
+        if state != self._on_message:
+            self._on_message = state
             log.error("%s: %s; its figures are left out of /metrics until it is replaced", self._path, error)
 
 

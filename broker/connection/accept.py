@@ -171,7 +171,9 @@ class Acceptor:
             services.delays.at(services.now_s + wait_s, lambda: self._place_late(sock, peer, identity))
 
     def _may_wait(self, sock: socket.socket, wait_s: float) -> bool:
-        return wait_s <= DELAY_MAX_S and self._admission.hears_why(sock.fileno(), 0) and self._delayed < DELAYED_MAX
+        return (
+            wait_s <= DELAY_MAX_S and self._admission.may_be_answered(sock.fileno(), 0) and self._delayed < DELAYED_MAX
+        )
 
     def _place_late(self, sock: socket.socket, peer: str, identity: Identity) -> None:
         self._delayed -= 1
@@ -188,7 +190,7 @@ class Acceptor:
             self._links.hand_over(link, sock.detach(), {"peer": peer, "identity": identity.export_state()})
             return
         newcomer = UndetectedConnection(services, self._protocols, sock, peer, identity, self._begin_tls)
-        if refusal and not self._admission.hears_why(sock.fileno(), len(self._refused)):
+        if refusal and not self._admission.may_be_answered(sock.fileno(), len(self._refused)):
             services.metrics.refused.add(Code.CONNECTIONS)
             newcomer.log_refusal(Code.CONNECTIONS, refusal)
             sock.close()

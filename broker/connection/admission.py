@@ -61,7 +61,7 @@ class ConnectionAdmission:
             return ""
         return "" if self._make_room(account) else text
 
-    def hears_why(self, fd: int, refused: int) -> bool:
+    def may_be_answered(self, fd: int, refused: int) -> bool:
         """Whether a refused connection may be kept until it has its answer: few are, and their descriptors are
         counted.
         """

@@ -131,7 +131,7 @@ class Connection(ABC):
         """There is something to read, or the end of it."""
 
     @abstractmethod
-    def tell(self, code: Code, text: str, *, fatal: bool = False) -> None:
+    def send_error(self, code: Code, text: str, *, fatal: bool = False) -> None:
         """Send an error; after a fatal one the connection ends (`end_with`)."""
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ class Connection(ABC):
             self.services.metrics.refused.add(code)
             if code is not Code.CLOSING and not is_logged:
                 self.log_refusal(code, text)
-            self.tell(code, text, fatal=True)
+            self.send_error(code, text, fatal=True)
             self.finish()
 
     def log_refusal(self, code: Code, text: str) -> None:

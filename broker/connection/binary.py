@@ -127,7 +127,7 @@ class BinaryClient(HandleClient):
                 if message.count == 1 and count == SINGLE_HEAD_BYTES + len(message.frames) and self._is_single(message):
                     self.binary.singles.add(self)
             elif type(message) is r.Held:  # comes among publishes, and has nothing to do with them
-                self.replication.hear_held(message)
+                self.replication.on_held(message)
             else:
                 self._execute(message)
                 if self.closed or self.lingering_since_s or self.barred:
@@ -169,12 +169,12 @@ class BinaryClient(HandleClient):
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
-    def say(self, envelope: bytes) -> None:
+    def send_envelope(self, envelope: bytes) -> None:
         self.services.answered_bytes += len(envelope)
         self.out += envelope
         self.services.note_answered(self)
 
-    def tell(self, code: Code, text: str, *, fatal: bool = False) -> None:
+    def send_error(self, code: Code, text: str, *, fatal: bool = False) -> None:
         self._fail(m.Failed(code, text, fatal))
 
     def _fail(self, failed: m.Failed) -> None:
@@ -184,11 +184,11 @@ class BinaryClient(HandleClient):
         if failed.fatal and self.under_way and not self.bound:
             self.last_word = pack(failed)
         else:
-            self.say(pack(failed))
+            self.send_envelope(pack(failed))
 
     def refuse_request(self, op: int, number: int, code: Code, text: str) -> None:
         self.services.metrics.refused.add(code)
-        self.say(pack(m.Failed(code, text, False, op, number)))
+        self.send_envelope(pack(m.Failed(code, text, False, op, number)))
 
     @property
     def must_log_in(self) -> bool:
@@ -220,7 +220,7 @@ class BinaryClient(HandleClient):
         self.services.deadlines.login.stop(self)
         if self.identity.proof in (Proof.TOKEN, Proof.PEER_TOKEN):
             self.services.events.write(Event.LOGIN, **self.event_fields())
-        self.say(pack(self._welcome(features, proof)))
+        self.send_envelope(pack(self._welcome(features, proof)))
         if rest := self.codec.take_rest():
             self.services.receive_view[: len(rest)] = rest
             self.take(len(rest))
@@ -284,13 +284,13 @@ class BinaryClient(HandleClient):
         if message.error.fatal:
             self.finish()
 
-    def hear_ping(self, _message: m.Ping) -> None:
-        self.say(_PONG)
+    def on_ping(self, _message: m.Ping) -> None:
+        self.send_envelope(_PONG)
 
-    def hear_pong(self, _message: m.Pong) -> None:
+    def on_pong(self, _message: m.Pong) -> None:
         pass  # that it came is all its information
 
-    def hear_close(self, _message: m.Close) -> None:
+    def on_close(self, _message: m.Close) -> None:
         self.finish()
 
     # --- publishing -------------------------------------------------------------------------------------------------
@@ -359,7 +359,7 @@ class BinaryClient(HandleClient):
         if self.closed:
             return
         if run.wants_answers:
-            self.say(pack_answers(requests, first_seq, subscribers))
+            self.send_envelope(pack_answers(requests, first_seq, subscribers))
         self.outcome_known()
 
     def group_refused(self, run: RunPublication, key: int, code: Code, text: str, first_seq: int | None) -> None:
@@ -378,7 +378,7 @@ class BinaryClient(HandleClient):
             if first_seq is not None:
                 logged = ((first_seq, messages, 0, code, text),)
                 first_seq += messages
-            self.say(pack(_failed_request(name, request, code, text, logged)))
+            self.send_envelope(pack(_failed_request(name, request, code, text, logged)))
         self.outcome_known()
 
     def publish_done(self, publication: FramePublication) -> None:
@@ -389,14 +389,14 @@ class BinaryClient(HandleClient):
         if publication.refusals:
             for code, _text in publication.refusals.values():
                 self.services.metrics.refused.add(code, publication.count)
-            self.say(pack(_failed_publish(publication)))
+            self.send_envelope(pack(_failed_publish(publication)))
         elif publication.wants_answer:
-            self.say(m.pack_published(publication.request, publication.results))
+            self.send_envelope(m.pack_published(publication.request, publication.results))
         self.outcome_known()
 
     def outcome_known(self) -> None:
         if not self.under_way and (self.paused or self.lingering_since_s):
-            self.say(self.last_word)  # or at least what waited for this may go on
+            self.send_envelope(self.last_word)  # or at least what waited for this may go on
             self.last_word = b""
 
     # --- subscribing ------------------------------------------------------------------------------------------------
@@ -440,7 +440,7 @@ class BinaryClient(HandleClient):
         if until_seq is not None:
             cursor.until_seq = until_seq = max(until_seq, cursor.seq)
         stream = message.stream.decode() if message.topics else None
-        self.say(pack(m.Subscribed(message.id, cursor.seq, first_seq, until_seq, stream)))
+        self.send_envelope(pack(m.Subscribed(message.id, cursor.seq, first_seq, until_seq, stream)))
         if self.lingering_since_s:  # CLOSE has come meanwhile, and has ended the others
             self._end_subscriptions()
         else:
@@ -469,7 +469,7 @@ class BinaryClient(HandleClient):
         number = message.id
         if number in self.asked:
             del self.asked[number]
-            self.say(pack(m.Ended(number, 0)))
+            self.send_envelope(pack(m.Ended(number, 0)))
             return
         cursor = self.cursors.pop(number, None)
         if cursor is None:
@@ -480,7 +480,7 @@ class BinaryClient(HandleClient):
         if self.follower is not None:
             self.follower.ended(number)
         # Behind the chunk that is half out, if there is one: it is a part of what the peer gets.
-        self.say(pack(m.Ended(number, cursor.seq if cursor.cut is None else cursor.cut[0])))
+        self.send_envelope(pack(m.Ended(number, cursor.seq if cursor.cut is None else cursor.cut[0])))
 
     def credit(self, message: m.Credit) -> None:
         cursor = self.cursors.get(message.id)
@@ -489,19 +489,19 @@ class BinaryClient(HandleClient):
         room = CREDIT_MAX_BYTES - (cursor.credit_bytes or 0)
         self.services.fanout.grant(cursor, min(message.nbytes, room))
 
-    def tell_trimmed(self, cursor: Cursor, first_seq: int) -> None:
+    def send_trimmed(self, cursor: Cursor, first_seq: int) -> None:
         name = cursor.feed.name.decode()
         text = f"{name}: messages {cursor.seq} to {first_seq - 1} were trimmed before they were sent"
         self.refuse_request(Op.SUBSCRIBE, cursor.key, Code.TRIMMED, text)
 
-    def tell_ended(self, cursor: Cursor, code: Code | None, text: str) -> None:
+    def send_ended(self, cursor: Cursor, code: Code | None, text: str) -> None:
         if self.follower is not None:
             self.follower.ended(cursor.key)
         if code is None:
-            self.say(pack(m.Ended(cursor.key, cursor.seq)))
+            self.send_envelope(pack(m.Ended(cursor.key, cursor.seq)))
             return
         self.services.metrics.refused.add(code)
-        self.say(pack(m.Ended(cursor.key, cursor.seq, code, f"{cursor.feed.name.decode()}: {text}")))
+        self.send_envelope(pack(m.Ended(cursor.key, cursor.seq, code, f"{cursor.feed.name.decode()}: {text}")))
 
     def _end_subscriptions(self) -> None:
         super()._end_subscriptions()
@@ -581,7 +581,7 @@ class BinaryClient(HandleClient):
     def send_ping(self) -> None:
         """Send it at once, if nothing is half out: with many quiet peers this is most of the work of an idle worker."""
         if self.current is not None or self.out or self.blocked:
-            self.say(_PING)
+            self.send_envelope(_PING)
             return
         try:
             sent = self.sock.send(_PING)
@@ -592,7 +592,7 @@ class BinaryClient(HandleClient):
             return
         self.traffic.bytes_out += sent
         if sent < len(_PING):
-            self.say(_PING[sent:])
+            self.send_envelope(_PING[sent:])
         elif self.tls is not None and self.tls.unsent_bytes:
             self.block()
 
@@ -634,7 +634,7 @@ class BinaryClient(HandleClient):
 
     def lose(self, key: int, name: bytes, next_seq: int, why: str) -> None:
         self.services.metrics.refused.add(Code.UNAVAILABLE)
-        self.say(pack(m.Ended(key, next_seq, Code.UNAVAILABLE, f"{name.decode()}: {why}")))
+        self.send_envelope(pack(m.Ended(key, next_seq, Code.UNAVAILABLE, f"{name.decode()}: {why}")))
 
 
 def _failed_publish(publication: FramePublication) -> m.Failed:
@@ -666,9 +666,9 @@ _HANDLERS: Mapping[type, Callable[[BinaryClient, Any], None]] = {
     m.Subscribe: BinaryClient.subscribe,
     m.Unsubscribe: BinaryClient.unsubscribe,
     m.Credit: BinaryClient.credit,
-    m.Ping: BinaryClient.hear_ping,
-    m.Pong: BinaryClient.hear_pong,
-    m.Close: BinaryClient.hear_close,
+    m.Ping: BinaryClient.on_ping,
+    m.Pong: BinaryClient.on_pong,
+    m.Close: BinaryClient.on_close,
     m.Malformed: BinaryClient.malformed,
     c.Consume: binary.consume,
     c.Get: binary.get,

@@ -126,10 +126,10 @@ class ClientConnection(Connection):
         """Drop the unfinished request."""
 
     @abstractmethod
-    def tell_trimmed(self, cursor: Cursor, first_seq: int) -> None: ...
+    def send_trimmed(self, cursor: Cursor, first_seq: int) -> None: ...
 
     @abstractmethod
-    def tell_ended(self, cursor: Cursor, code: Code | None, text: str) -> None:
+    def send_ended(self, cursor: Cursor, code: Code | None, text: str) -> None:
         """A subscription has ended: at its end (no code) or since it cannot go on."""
 
     @abstractmethod
@@ -308,7 +308,7 @@ class ClientConnection(Connection):
         self.services.metrics.refused.add(code)
         if code is Code.DENIED:
             self.log_refusal(code, text)
-        self.tell(code, text)
+        self.send_error(code, text)
 
     def may_create(self, name: bytes) -> bool:
         """Whether it may make this stream. Companions are the broker's to make."""
@@ -440,7 +440,7 @@ class ClientConnection(Connection):
         if cursor.skip:
             self.close("damaged")
         else:
-            self.tell_ended(cursor, code, text)
+            self.send_ended(cursor, code, text)
 
     def _end_subscriptions(self) -> None:
         for cursor in self.cursors.values():

@@ -226,14 +226,14 @@ class Commands:
         """No rule changes: streams that are made later are this node's own, as far as it makes any by itself."""
         pending = self._pend(client)
 
-        def tell(outcomes: list[Any]) -> None:
+        def send_error(outcomes: list[Any]) -> None:
             outcome = together(outcomes)
             if outcome.failed:
                 pending.settle(self._refusal(_not_all(outcome)))
             else:
                 pending.settle(answers.ok("unmaster", pattern, outcome.changed))
 
-        self._ask_all(pending, "rules", ["unmaster", pattern, *NO_UPSTREAM], tell)
+        self._ask_all(pending, "rules", ["unmaster", pattern, *NO_UPSTREAM], send_error)
 
     def slave(self, client: LineClient, command: c.Slave) -> None:
         fields: list[bytes | str] = [command.stream, join_address(command.host, command.port)]
@@ -426,9 +426,9 @@ class Commands:
         args = [pattern, *upstream]
 
         def obey(before: RuleOutcome) -> None:
-            self._ask_all(place, "rules", [verb, *args], lambda outcomes: tell(before, together(outcomes)))
+            self._ask_all(place, "rules", [verb, *args], lambda outcomes: send_error(before, together(outcomes)))
 
-        def tell(before: RuleOutcome, after: RuleOutcome) -> None:
+        def send_error(before: RuleOutcome, after: RuleOutcome) -> None:
             outcome = together((before, after))
             if outcome.failed:
                 failed = max(before.failed, after.failed)  # those of the second pass failed in the first already

@@ -120,7 +120,7 @@ class UndetectedConnection(Connection):
         if self.refused is not None and not self.closed:
             self.end_with(*self.refused)
 
-    def tell(self, code: Code, text: str, *, fatal: bool = False) -> None:
+    def send_error(self, code: Code, text: str, *, fatal: bool = False) -> None:
         self.out += answers.err(code, text)
         self.services.note_answered(self)
 

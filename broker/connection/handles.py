@@ -55,7 +55,7 @@ def open_handle(client: HandleClient, message: m.Open) -> None:
         return
     hold(client, message.id, message.stream)
     client.revoked.pop(message.id, None)
-    client.say(pack(m.Opened(message.id)))
+    client.send_envelope(pack(m.Opened(message.id)))
 
 
 def hold(client: HandleClient, number: int, name: bytes) -> None:

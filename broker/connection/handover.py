@@ -87,7 +87,7 @@ def _restore_cursor(client: ClientConnection, state: dict[str, Any]) -> None:
         else:
             client.lose(key, name, seq, str(error))
         return
-    services.fanout.look(cursor.feed)  # the sent part of a chunk may lie beyond the end known here
+    services.fanout.refresh(cursor.feed)  # the sent part of a chunk may lie beyond the end known here
     cursor.offset, cursor.skip = state["offset"], state["skip"]
     cursor.cut = None if state["cut"] is None else tuple(state["cut"])
     cursor.until_seq, cursor.credit_bytes = state["until_seq"], state["credit_bytes"]

@@ -52,7 +52,7 @@ class GreetedClient(ClientConnection):
         return self.services.access.has_users and not is_by_producer(frames, self.producer_prefix)
 
     @abstractmethod
-    def say(self, envelope: bytes) -> None: ...
+    def send_envelope(self, envelope: bytes) -> None: ...
 
 
 def begin(client: GreetedClient, hello: m.Hello) -> None:
@@ -80,7 +80,7 @@ def _challenge(client: GreetedClient, hello: m.Hello) -> None:
         return
     verifier = client.logins.verifier_of(server.user)
     client.login = ScramLogin(hello, server, verifier)
-    client.say(pack(m.Challenge(server.challenge(verifier))))
+    client.send_envelope(pack(m.Challenge(server.challenge(verifier))))
 
 
 def finish(client: GreetedClient, message: m.Prove) -> None:

@@ -265,7 +265,7 @@ class LineClient(ClientConnection):
                 pending.after()
         self.services.note_answered(self)
 
-    def tell(self, code: Code, text: str, *, fatal: bool = False) -> None:
+    def send_error(self, code: Code, text: str, *, fatal: bool = False) -> None:
         self.answer(answers.err(code, text))
 
     # Single publishes, which are read and answered together with those of others. They have a place in the row only
@@ -286,7 +286,7 @@ class LineClient(ClientConnection):
             self._place = Pending(self.answers_ready)
             self.answers.append(self._place)
 
-    def say(self, answer: bytes) -> None:
+    def send_envelope(self, answer: bytes) -> None:
         """The outcome of a single publish; `outcome_known` follows."""
         if self.in_row:
             self._outcomes += answer
@@ -307,22 +307,24 @@ class LineClient(ClientConnection):
         self.under_way -= 1
         if not self.closed:
             self.services.metrics.refused.add(code)
-            self.say(answers.publish_refused(name, 1, code, text))
+            self.send_envelope(answers.publish_refused(name, 1, code, text))
             self.outcome_known()
 
     def publish_refused(self, name: bytes, count: int, code: Code, text: str) -> None:
         self.services.metrics.refused.add(code, count)
         self.answer(answers.publish_refused(name, count, code, text))
 
-    def tell_trimmed(self, cursor: Cursor, first_seq: int) -> None:
+    def send_trimmed(self, cursor: Cursor, first_seq: int) -> None:
         name = cursor.feed.name.decode()
-        self.tell(Code.TRIMMED, f"{name}: messages {cursor.seq} to {first_seq - 1} were trimmed before they were sent")
+        self.send_error(
+            Code.TRIMMED, f"{name}: messages {cursor.seq} to {first_seq - 1} were trimmed before they were sent"
+        )
 
-    def tell_ended(self, cursor: Cursor, code: Code | None, text: str) -> None:
+    def send_ended(self, cursor: Cursor, code: Code | None, text: str) -> None:
         if code is not Code.DELETED:  # a stream that is made later with the name is another one
             self.pass_over(cursor.feed.name)
         if code is not None:  # a line subscription has no end of its own
-            self.tell(code, f"{cursor.feed.name.decode()}: {text}; the subscription has ended")
+            self.send_error(code, f"{cursor.feed.name.decode()}: {text}; the subscription has ended")
 
     # --- subscriptions ----------------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ class ListingClient(Asker, Protocol):
 
     def may(self, right: Right, stream: bytes = b"") -> bool: ...
 
-    def say(self, envelope: bytes) -> None: ...
+    def send_envelope(self, envelope: bytes) -> None: ...
 
     def refuse_request(self, op: int, number: int, code: Code, text: str) -> None: ...
 
@@ -148,4 +148,4 @@ def _answer(client: ListingClient, message: List, outcome: Listed | Refused) -> 
     if isinstance(outcome, Refused):
         client.refuse_request(Op.LIST, message.id, outcome.code, outcome.text)
     else:
-        client.say(pack(outcome))
+        client.send_envelope(pack(outcome))

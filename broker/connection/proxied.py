@@ -61,6 +61,6 @@ class ProxiedConnection(Connection):
     def awaited(self) -> int:
         return 1
 
-    def tell(self, code: Code, text: str, *, fatal: bool = False) -> None:
+    def send_error(self, code: Code, text: str, *, fatal: bool = False) -> None:
         self.out += answers.err(code, text)
         self.services.note_answered(self)

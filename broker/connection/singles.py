@@ -74,7 +74,7 @@ class SinglePublisher(Asker, PublishingClient, Protocol):
 
     def received(self, count: int) -> None: ...
 
-    def say(self, answer: bytes, /) -> None: ...
+    def send_envelope(self, answer: bytes, /) -> None: ...
 
 
 class BinarySinglePublisher(SinglePublisher, Protocol):
@@ -384,7 +384,7 @@ class Singles:
         if sent == _FAILED:
             client.close("reset")
             return
-        client.say(answer[max(sent, 0) :])
+        client.send_envelope(answer[max(sent, 0) :])
         client.outcome_known()
 
 

@@ -145,9 +145,9 @@ class TLSNewcomer(UndetectedConnection):
         if not self.open:
             self.close("refused")
 
-    def tell(self, code: Code, text: str, *, fatal: bool = False) -> None:
+    def send_error(self, code: Code, text: str, *, fatal: bool = False) -> None:
         if self.open:  # before that nothing can be sent that the peer could read
-            super().tell(code, text, fatal=fatal)
+            super().send_error(code, text, fatal=fatal)
 
     def block(self) -> None:
         """The rest of a handshake waits for its peer to read; a refusal does not."""

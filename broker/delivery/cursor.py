@@ -83,7 +83,7 @@ class Subscriber(Protocol):
     def chunk_ended(self) -> None:
         """The last chunk of a subscription that was ended in the middle of it is out."""
 
-    def tell_trimmed(self, cursor: Cursor, first_seq: int) -> None:
+    def send_trimmed(self, cursor: Cursor, first_seq: int) -> None:
         """Messages from the cursor's place to `first_seq` are gone; it goes on there."""
 
     def subscription_ended(self, cursor: Cursor, code: Code | None, text: str) -> None:

@@ -96,7 +96,7 @@ class FanOut:
         """Let a cursor move: its client has the answer to its subscription."""
         if cursor.done:
             return
-        self.look(cursor.feed)
+        self.refresh(cursor.feed)
         if cursor.seq > cursor.feed.end_seq:
             self._diverge(cursor, cursor.feed.end_seq)
         else:
@@ -133,7 +133,7 @@ class FanOut:
         if feed is None:
             return
         if not end_seq:
-            self.look(feed)
+            self.refresh(feed)
         elif end_seq > feed.end_seq:
             feed.end_offset, feed.end_offset_seq = end_offset, end_seq
             self._wake(feed, end_seq)
@@ -144,7 +144,7 @@ class FanOut:
             self.fresh[name] = growth
             self.grew(name, growth.next_seq, growth.end_offset)
 
-    def look(self, feed: Feed) -> None:
+    def refresh(self, feed: Feed) -> None:
         """Read the committed end from the file: it is right even if notes were lost or late."""
         try:
             end_seq = self._readers.get(feed.name).next_seq()
@@ -161,7 +161,7 @@ class FanOut:
         elif end_seq < feed.end_seq:  # cut, and its reader was opened anew, before the owner's word came
             self.cut(feed.name, end_seq)
 
-    def look_at_some(self) -> None:
+    def refresh_some(self) -> None:
         """From the timer: a few of the streams that live elsewhere, in turn, in case a note was lost."""
         if not self._to_look_at:
             self._to_look_at = [name for name, feed in self.feeds.items() if feed.remote]
@@ -360,7 +360,7 @@ class FanOut:
             for cursor in filtered:
                 if not cursor.done:
                     self._place(cursor)
-            self.look(feed)
+            self.refresh(feed)
 
     def _cursors_of(self, name: bytes, parked: dict[Cursor, None]) -> list[Cursor]:
         """All that move; one that has not been started yet is seen to then. One that is done may be half out still."""
@@ -442,7 +442,7 @@ class FanOut:
             self.give_up(cursor, Code.TRIMMED, f"seq {cursor.seq} was trimmed while it was being sent")
             return
         cursor.client.current = None
-        cursor.client.tell_trimmed(cursor, first_seq)
+        cursor.client.send_trimmed(cursor, first_seq)
         cursor.seq, cursor.offset = first_seq, -1
         self._place(cursor)
 

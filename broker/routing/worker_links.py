@@ -89,7 +89,7 @@ class ForwardedStream:
 class ForwardedPublish:
     """A forwarded publish, answered when each of its streams has an outcome.
 
-    While some of them wait to be opened, those that have an outcome are answered now and then (`tell_some`); at the end
+    While some of them wait to be opened, those that have an outcome are answered now and then (`send_some`); at the end
     of the turn in which the first of them has to wait at once. The parts refer to this, and this refers to none of them
     that is answered: a finished part is freed at once.
     """
@@ -137,7 +137,7 @@ class ForwardedPublish:
         """Whether the other end is to get some results now."""
         return now_s >= self._due_s or len(self._news) >= PARTLY_ROWS or not self._waiting or self.link.closed
 
-    def tell_some(self, now_s: float) -> None:
+    def send_some(self, now_s: float) -> None:
         """Answer the parts that have an outcome, if others have none."""
         if self._waiting and not self._moved and not self.link.closed:
             news, self._news, self._due_s = self._news, [], now_s + PARTLY_S
@@ -147,9 +147,9 @@ class ForwardedPublish:
     def move(self) -> None:
         """The parts without an outcome go to the successor of this worker."""
         if not self._moved and not self.link.closed:
-            self.tell_some(0.0)
+            self.send_some(0.0)
             self._moved = True
-            self._siblings.say_moved(self.link, self.request_id)
+            self._siblings.send_moved(self.link, self.request_id)
 
 
 class DelayedBatch(StreamBatch):
@@ -185,7 +185,7 @@ class SiblingCall:
 
     def move(self) -> None:
         if not self._link.closed:
-            self._siblings.say_moved(self._link, self._request_id)
+            self._siblings.send_moved(self._link, self._request_id)
 
 
 class WorkerLinks:
@@ -242,7 +242,7 @@ class WorkerLinks:
             sibling.HANDOVER: self._handover,
             sibling.HELD: self._held,
             sibling.GONE: self._gone,
-            sibling.NEWS: lambda _link, body: self._followers.hear_news(sibling.unpack_news(body)),
+            sibling.NEWS: lambda _link, body: self._followers.on_news(sibling.unpack_news(body)),
             sibling.WANT: self._want,
             sibling.SWITCHED: lambda link, _body: self.switched.add(link),
         }
@@ -283,11 +283,11 @@ class WorkerLinks:
         """Send the siblings the queues of this turn."""
         self._followers.flush()
         if self._partly:
-            self._tell_some()
+            self._send_some()
         if self._replicated or self._called:
-            self._tell_taken()
+            self._send_taken()
         if self._recounted:
-            self._tell_counts()
+            self._send_counts()
         self.links.send()
 
     @property
@@ -295,11 +295,11 @@ class WorkerLinks:
         """Whether other workers are soon to get the outcome of publishes of theirs."""
         return bool(self._partly)
 
-    def _tell_some(self) -> None:
+    def _send_some(self) -> None:
         now_s = time.monotonic()
         for forwarded in [each for each in self._partly if each.is_due(now_s)]:
             del self._partly[forwarded]
-            forwarded.tell_some(now_s)
+            forwarded.send_some(now_s)
 
     def close(self) -> None:
         """Send what the links take at once, and close them."""
@@ -340,7 +340,7 @@ class WorkerLinks:
     def _forward(self, link: WorkerLink, body: memoryview) -> None:
         request_id, groups, frames = sibling.unpack_forward(body)
         if not self._owner.catalog.owning:
-            self.say_moved(link, request_id)
+            self.send_moved(link, request_id)
             return
         router, opened, waiting = self._router, self._owner.catalog.open, self._work.waiting
         forwarded = ForwardedPublish(self, link, request_id)
@@ -360,7 +360,7 @@ class WorkerLinks:
                 self._replicated.append((link, request_id, batch))
         router.staged_bytes += start
 
-    def _tell_taken(self) -> None:
+    def _send_taken(self) -> None:
         """Let siblings take requests that may take long out of their windows: publishes that are logged here and wait
         for other nodes only, and calls whose answers are not known in the turn they came in.
         """
@@ -403,7 +403,7 @@ class WorkerLinks:
     def _call(self, link: WorkerLink, body: memoryview) -> None:
         request_id, verb, args = sibling.unpack_call(body)
         if not self._calls.answers(verb) and not self._owner.catalog.owning:
-            self.say_moved(link, request_id)
+            self.send_moved(link, request_id)
             return
         self._router.flush()  # publishes that came over this link before it come first
         called = link, request_id
@@ -436,7 +436,7 @@ class WorkerLinks:
     def _moved(self, link: WorkerLink, body: memoryview) -> None:
         self.links.routes[link.slot].moved(sibling.unpack_moved(body))
 
-    def say_moved(self, link: WorkerLink, request_id: int) -> None:
+    def send_moved(self, link: WorkerLink, request_id: int) -> None:
         link.queue(sibling.pack_moved(request_id))
         self.links.touch(link)
 
@@ -469,7 +469,7 @@ class WorkerLinks:
         members = self._members.get(name, 0)
         return (0 if feed is None else feed.cursors) + (sum(links.values()) if links else 0) + members
 
-    def _tell_counts(self) -> None:
+    def _send_counts(self) -> None:
         recounted, self._recounted = self._recounted, {}
         notes: dict[WorkerLink, list[tuple[bytes, int]]] = {}
         for name, count in recounted.items():

@@ -326,8 +326,8 @@ class Maintenance:
         text = name.decode()
         paths = stream_paths(self._catalog.shard_path(name), text)
         if self._looks_at_what_was_left:
-            self._look_for_mark(name, text)
-            self._look_for_trimmed(name, paths)
+            self._search_mark(name, text)
+            self._search_trimmed(name, paths)
         nbytes = disk_bytes(paths)
         self._swept_bytes += nbytes
         if self.owner.space.is_watched:
@@ -342,7 +342,7 @@ class Maintenance:
         if (policy.max_age_s or policy.max_bytes) and name not in self._catalog.damaged:
             self._retain(name, policy)
 
-    def _look_for_mark(self, name: bytes, text: str) -> None:
+    def _search_mark(self, name: bytes, text: str) -> None:
         """A worker before this one may have left streams whose sync has failed, and nobody may ask for them."""
         try:
             if is_sync_failed(self._catalog.shard_path(name), text):
@@ -350,7 +350,7 @@ class Maintenance:
         except OSError as error:
             log.warning("cannot see whether a sync of stream %r has failed: %s", text, error)
 
-    def _look_for_trimmed(self, name: bytes, paths: StreamPaths) -> None:
+    def _search_trimmed(self, name: bytes, paths: StreamPaths) -> None:
         """A predecessor may have trimmed the stream, and ended before it gave the space back."""
         try:
             seq = unpunched_seq(paths)

@@ -207,13 +207,13 @@ class _Run:
             each._replace(end_seq=copies.end_seqs.get(each.was, each.end_seq))
             for each in find_kept(self._plan, before, unreadable, self._job, copies.found)
         ]
-        self._tell_kept(found)
+        self._report_kept(found)
         fresh = {
             level: [self._raw / result.files[level] for result in results if level in result.files] for level in TABLES
         }
         if found or copies.fresh:
             show = "keeping rows of trimmed messages"
-            self._tell_left_out(
+            self._report_left_out(
                 write_merged(
                     fresh,
                     self._old,
@@ -226,12 +226,12 @@ class _Run:
         else:
             self._take(fresh)
 
-    def _tell_left_out(self, messages: Mapping[Identity, int]) -> None:
+    def _report_left_out(self, messages: Mapping[Identity, int]) -> None:
         for each, count in messages.items():
             text = f"{count:,} messages of node {each.node} are not counted: another copy is of a later term"
             self._outcome.add(Note(each.stream, text, False))
 
-    def _tell_kept(self, wanted: list[Kept]) -> None:
+    def _report_kept(self, wanted: list[Kept]) -> None:
         """Rows of streams that this run was not asked for stay, too, and those of the other nodes of a fleet; nobody
         needs a message."""
         kept, others, copies = set[str](), set[str](), set[str]()

@@ -166,7 +166,7 @@ def write_report(store: Store, night: Night, outcome: Outcome, show: Show) -> st
     show("writing the report", 0, 1)
     jobs = (job, *night.more)
     removals = None if night.policy_of is None or len(jobs) > 1 else find_removals(job, night.policy_of)
-    told = [Told(note.stream, note.text) for note in outcome.notes] + told_of_kept(outcome)
+    told = [Told(note.stream, note.text) for note in outcome.notes] + reports_of_kept(outcome)
     store.prepare_report(job.day)
     now = datetime.now(UTC)
     source = ", ".join(each.source.get("path") or each.source.get("brokers", "") for each in jobs)
@@ -177,7 +177,7 @@ def write_report(store: Store, night: Night, outcome: Outcome, show: Show) -> st
     return store.publish_report(job.day)
 
 
-def told_of_kept(outcome: Outcome) -> list[Told]:
+def reports_of_kept(outcome: Outcome) -> list[Told]:
     """Streams whose older rows were kept, the first few by name."""
     trimmed = "was trimmed since the previous rollup of the day: the former rows were kept"
     others = "has rows of another node, or of an earlier stream of this name, which were kept beside its own"

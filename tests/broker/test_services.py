@@ -60,7 +60,7 @@ class _Held:
     def holds(self) -> bool:
         return self.looks > 0
 
-    def look(self) -> None:
+    def retry(self) -> None:
         self.looks -= 1
 
 
@@ -68,7 +68,7 @@ def test_held_gets_are_looked_at_until_they_are_answered(node: World) -> None:
     services = node.workers[0].services
     soon, late = _Held(1), _Held(2)
     services.held_gets.update({soon: None, late: None})
-    services.look_at_held_gets()
+    services.retry_held_gets()
     assert list(services.held_gets) == [late]
-    services.look_at_held_gets()
+    services.retry_held_gets()
     assert not services.held_gets

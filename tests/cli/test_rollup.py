@@ -23,7 +23,7 @@ from tailrace.cli.rollup import (
     parse_nodes,
     parse_settings,
     parse_source,
-    tell,
+    print_outcome,
 )
 from tailrace.shard.directory import make_data_dir
 
@@ -290,7 +290,7 @@ def test_what_is_told(capsys: Captured) -> None:
     from tailrace.spark.rollup.job import Note, Outcome
 
     outcome = Outcome(5, 2, {"minutes": 3}, ["a", "b"], [Note("c", "damaged", True)] * (NOTES_SHOWN + 1), {"c"}, True)
-    tell(outcome, date(2026, 11, 20), None)
+    print_outcome(outcome, date(2026, 11, 20), None)
     out, err = capsys.readouterr()
     assert err.count("tailrace: c: damaged\n") == NOTES_SHOWN
     assert "and 1 more of that kind" in err

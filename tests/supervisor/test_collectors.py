@@ -170,15 +170,16 @@ def test_a_stream_that_is_no_longer_measured_vanishes() -> None:
 
 
 def test_more_streams_than_have_a_place_are_shown_together() -> None:
-    """As after very many were made and deleted: names keep their place as long as their worker lives."""
+    """Others get the places of those that are gone."""
     board = Board(1)
     writer, metrics = worker_of(board, 1)
-    for generation in range(2):
-        names = [f"{generation}.{'x' * 190}.{number}" for number in range(MAX_STREAMS)]
+    for generation in range(3):
+        names = [f"{generation}.{'x' * 190}.{number}" for number in range(MAX_STREAMS + 9)]
         metrics.measured_streams = {name: StreamMeasures(kept_messages=1) for name in names}
-        metrics.measured_consumers = {f"{name}\0{'y' * 100}": ConsumerMeasures(1) for name in names[:MAX_CONSUMERS]}
+        metrics.measured_consumers = {f"{name}\0{'y' * 100}": ConsumerMeasures(1) for name in names}
         writer.store(metrics)
+        writer.store(metrics)  # a place that was another's has its value from now on
         shown = samples(WorkerCollector(board))
-        label = "other" if generation else names[-1]
-        assert shown["tailrace_stream_kept_messages", label] == (MAX_STREAMS if generation else 1)
-    assert shown["tailrace_stream_consumer_lag_messages", "other", "other"] == MAX_CONSUMERS
+        assert shown["tailrace_stream_kept_messages", names[0]] == 1
+        assert shown["tailrace_stream_kept_messages", "other"] == 9
+    assert shown["tailrace_stream_consumer_lag_messages", "other", "other"] == MAX_STREAMS + 9 - MAX_CONSUMERS

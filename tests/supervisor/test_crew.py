@@ -89,7 +89,7 @@ def test_a_successor_is_linked_to_its_predecessor_and_takes_its_place(crew: Crew
     assert (crew.current[0], crew.retired, old.stage) == (new, [old], Stage.RETIRING)
     assert (crew.board.slot(0).pid, crew.board.slot(0).state) == (new.pid, STATE_READY)
     assert list(crew) == [new, old]
-    old.tell("leave")
+    old.send("leave")
     os.waitpid(old.pid, 0)
     crew.forget(old)
     assert list(crew) == [new] and crew.board.slot(0).pid == new.pid
@@ -125,7 +125,7 @@ def test_a_worker_has_its_row_of_metrics_until_it_is_reaped(crew: Crew, caplog: 
 
 def test_everybody_is_told_and_everybody_is_reaped(crew: Crew) -> None:
     pids = {crew.start(slot).pid for slot in range(3)}
-    crew.tell_all("leave")
+    crew.send_all("leave")
     ended: dict[int, int] = {}
     deadline_s = time.monotonic() + PATIENCE_S
     while len(ended) < 3 and time.monotonic() < deadline_s:

@@ -104,7 +104,7 @@ class Crew:
     def __init__(self) -> None:
         self.told: list[tuple[str, bytes]] = []
 
-    def tell_all(self, kind: str, **fields: bytes) -> None:
+    def send_all(self, kind: str, **fields: bytes) -> None:
         self.told.append((kind, fields["marks"]))
 
 

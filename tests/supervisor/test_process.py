@@ -47,7 +47,7 @@ def answer_once(control: ControlChannel) -> int:
 def test_a_child_talks_and_its_body_says_how_it_ends() -> None:
     child = forked(answer_once)
     assert (child.slot, child.generation, child.stage) == (3, 7, Stage.BOOTING)
-    child.tell("owner", slot=42, generation=1)
+    child.send("owner", slot=42, generation=1)
     assert message_from(child) == "shutdown"
     assert code_of(child) == 42
     assert 0 <= child.lived_s() < PATIENCE_S
@@ -87,7 +87,7 @@ def test_what_is_the_parents_is_let_go_before_the_body() -> None:
 def test_talking_to_a_child_that_is_gone_is_no_fault() -> None:
     child = forked(lambda _control: 0)
     os.waitpid(child.pid, 0)
-    child.tell("drain")
+    child.send("drain")
     child.kill(signal.SIGTERM)
     with pytest.raises(ControlClosed):
         child.control.receive()

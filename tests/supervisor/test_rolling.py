@@ -19,7 +19,7 @@ class FakeChild:
         self.told: list[str] = []
         self.killed: list[int] = []
 
-    def tell(self, kind: str, **_fields: int) -> None:
+    def send(self, kind: str, **_fields: int) -> None:
         self.told.append(kind)
 
     def kill(self, number: int) -> None:

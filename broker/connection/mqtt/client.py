@@ -208,7 +208,7 @@ class MqttClient(ClientConnection):
             self.end_reason = reason
         self.end_with(code, text)
 
-    def tell(self, code: Code, text: str, *, fatal: bool = False) -> None:
+    def send_error(self, code: Code, text: str, *, fatal: bool = False) -> None:
         """MQTT has no errors that do not end a connection, and MQTT 3.1.1 only those of CONNACK."""
         if not fatal or self.end_reason is Reason.SUCCESS:
             return
@@ -529,11 +529,11 @@ class MqttClient(ClientConnection):
     def is_reading(self) -> bool:
         return bool(self.cursors or self.subscriptions)
 
-    def tell_trimmed(self, cursor: Cursor, first_seq: int) -> None:
+    def send_trimmed(self, cursor: Cursor, first_seq: int) -> None:
         """MQTT has no word for it: the messages are missing."""
         self.services.metrics.refused.add(Code.TRIMMED)
 
-    def tell_ended(self, cursor: Cursor, code: Code | None, text: str) -> None:
+    def send_ended(self, cursor: Cursor, code: Code | None, text: str) -> None:
         self.mqtt.subscribing.ended(self, cursor, code, text)
 
     def _end_subscriptions(self) -> None:
@@ -558,7 +558,7 @@ class MqttClient(ClientConnection):
         if self.greeted and not self.closed:
             self.mqtt.keep_alives.add(self)
             self.mqtt.sessions.adopt(self)
-            self.mqtt.wildcards.look_at(self)
+            self.mqtt.wildcards.reconcile(self)
 
     def lose(self, key: Any, name: bytes, next_seq: int, why: str) -> None:
         self.end_with(Code.UNAVAILABLE, f"{name.decode()}: {why}")

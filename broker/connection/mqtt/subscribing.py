@@ -137,7 +137,7 @@ class TopicSubscriptions:
             reasons.append(Reason.NO_SUBSCRIPTION_EXISTED if subscription is None else Reason.SUCCESS)
             if subscription is not None:
                 self._end(client, subscription)
-        self._wildcards.look_at(client)
+        self._wildcards.reconcile(client)
         client.say_fitting(pack_unsuback(client.version, packet.packet_id, reasons))
 
     def _refusal(self, client: MqttClient, topic_filter: bytes) -> Reason | None:
@@ -211,7 +211,7 @@ class TopicSubscriptions:
         if step.missing or client.closed:
             return
         if client.say_fitting(pack_suback(client.version, step.packet_id, step.reasons)):
-            self._wildcards.look_at(client)
+            self._wildcards.reconcile(client)
             self.start(client, step.cursors)
 
     def join(

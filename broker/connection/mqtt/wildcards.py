@@ -92,7 +92,7 @@ class Wildcards:
 
     # --- streams made later -----------------------------------------------------------------------------------------
 
-    def look_at(self, client: WildcardReader) -> None:
+    def reconcile(self, client: WildcardReader) -> None:
         """Its filters have changed. A stream may have been made since their search."""
         if any(each.is_wild for each in client.subscriptions.values()):
             self._clients[client] = None

@@ -54,7 +54,7 @@ class Compactor:
         if read is None or read.generation != stream_log.generation or not self._follows(read, stream):
             read = ScannedLog(stream_log.generation, stream_log.first_seq, CheckpointFinder())
         for seq, record in read_records(stream_log, read.next_seq):
-            read.finder.look(seq, record)
+            read.finder.visit(seq, record)
         self._read[stream.name] = read._replace(next_seq=stream_log.next_seq)
         return read.finder.found
 

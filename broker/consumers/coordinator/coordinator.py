@@ -105,7 +105,7 @@ class Coordinator:
         self._on_change(name)
         if book.log.staged:
             self._staged[name] = book
-        self.post.look_at(book)
+        self.post.reconcile(book)
         self.schedule(book)
         self._put_away()
         return book
@@ -134,7 +134,7 @@ class Coordinator:
         self._staged.pop(book.name, None)
         book.log.refuse(refused)
         for waiter in self.waiters.take_all(book.name):
-            waiter.tell(refused)
+            waiter.resolve(refused)
 
     def deleted(self, name: bytes) -> None:
         """The stream, or its log of consumers, is about to be no more."""
@@ -188,7 +188,7 @@ class Coordinator:
                 if self.waiters.of(book.name, consumer):
                     self._hungry[book.name, consumer] = None
         if decision.dead:
-            self.post.look_at(book)
+            self.post.reconcile(book)
         self.schedule(book)
 
     def answer_empty(self, waiter: WaitingGet) -> None:
@@ -196,9 +196,9 @@ class Coordinator:
         book = self.known(waiter.name)
         nothing: Decision[None] = Decision((), None)
         if book is None:
-            waiter.tell(Refused(Code.UNAVAILABLE, "the consumers of this stream are read anew; ask again"))
+            waiter.resolve(Refused(Code.UNAVAILABLE, "the consumers of this stream are read anew; ask again"))
             return
-        answer = LoggedAnswer(waiter.tell, waiter.so_far.to_wire())
+        answer = LoggedAnswer(waiter.resolve, waiter.so_far.to_wire())
         self.stage(book, nothing, answer, sync=waiter.sync, replicas=waiter.wanted.replicas)
 
     # --- the turn ---------------------------------------------------------------------------------------------------
@@ -258,14 +258,16 @@ class Coordinator:
                 nothing_for_idle |= not self._serve_one(book, waiter) and idle
             except Refused as refused:
                 self.waiters.remove(waiter)
-                waiter.tell(refused)
+                waiter.resolve(refused)
             looked_at += 1
         return looked_at
 
     def _serve_one(self, book: StreamConsumers, waiter: WaitingGet) -> bool:
         """Whether it was given something. Raises Refused."""
-        look, now_us = book.current(), self.owner.clock_us()
-        decision = self.decided(book, lambda: decide.get(book.consumers, waiter.wanted, look, now_us, waiter.asked_us))
+        log_view, now_us = book.current(), self.owner.clock_us()
+        decision = self.decided(
+            book, lambda: decide.get(book.consumers, waiter.wanted, log_view, now_us, waiter.asked_us)
+        )
         if decision.value.runs:
             self.waiters.remove(waiter)
         self._give(book, waiter, decision)
@@ -274,7 +276,7 @@ class Coordinator:
     def _give(self, book: StreamConsumers, waiter: WaitingGet, decision: Decision[GetResult]) -> None:
         before, now = waiter.so_far, decision.value
         waiter.so_far = so_far = GetResult(now.runs, before.stale + now.stale, before.trimmed + now.trimmed)
-        answer = LoggedAnswer(waiter.tell, so_far.to_wire()) if now.runs else None
+        answer = LoggedAnswer(waiter.resolve, so_far.to_wire()) if now.runs else None
         self.stage(book, decision, answer, sync=waiter.sync, replicas=waiter.wanted.replicas)
 
     # --- time -------------------------------------------------------------------------------------------------------
@@ -310,8 +312,8 @@ class Coordinator:
 
     def _expire(self, book: StreamConsumers, now_us: int) -> None:
         try:
-            look = book.current()
-            decision = self.decided(book, lambda: decide.expire(book.consumers, look, now_us))
+            log_view = book.current()
+            decision = self.decided(book, lambda: decide.expire(book.consumers, log_view, now_us))
             self.stage(book, decision)
             for consumer in decision.value:
                 if self.waiters.of(book.name, consumer):

@@ -52,7 +52,7 @@ class CheckpointFinder:
         self._begun_seq = -1
         self.found: CheckpointRange | None = None
 
-    def look(self, seq: int, record: Record) -> None:
+    def visit(self, seq: int, record: Record) -> None:
         if isinstance(record, CheckpointBegun):
             self._begun_seq = seq
         elif isinstance(record, CheckpointEnded) and self._begun_seq >= 0 and record.parts == seq - self._begun_seq - 1:
@@ -102,7 +102,7 @@ class CursorLog(Nobody):
         try:
             for seq, record in read_records(stream.log, stream.log.first_seq):
                 consumers.apply(record)
-                finder.look(seq, record)
+                finder.visit(seq, record)
         except BadRecord as error:
             paths = stream_paths(self._owner.catalog.shard_path(self.name), self.name.decode())
             raise StreamDamaged(paths.name, Path(paths.content_file), 0, f"message {seq}: {error}") from error

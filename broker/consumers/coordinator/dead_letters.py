@@ -68,7 +68,7 @@ class DeadLetters:
         self.waiting: dict[bytes, None] = {}
         self._failed: dict[bytes, None] = {}  # those to be tried again later
 
-    def look_at(self, book: StreamConsumers) -> None:
+    def reconcile(self, book: StreamConsumers) -> None:
         """There may be letters."""
         if book.consumers.unburied():
             self.waiting[book.name] = None
@@ -118,10 +118,10 @@ class DeadLetters:
 
     def _send_some(self, book: StreamConsumers, letters: list[DeadLetter]) -> None:
         """Raises Refused, StorageError, OSError, and ValueError if a letter would be too long."""
-        owner, look, name = self._desk.owner, book.current(), dead_name(book.name)
+        owner, log_view, name = self._desk.owner, book.current(), dead_name(book.name)
         row = []
         for letter in letters:
-            if not look.first_seq <= letter.seq < look.next_seq:
+            if not log_view.first_seq <= letter.seq < log_view.next_seq:
                 self.arrived(book, letter)
                 continue
             batch = StreamBatch(name, 0)
@@ -142,5 +142,5 @@ def _key(letter: DeadLetter) -> tuple[bytes, int, int]:
 
 def _read(book: StreamConsumers, seq: int) -> memoryview:
     """The message's frame. Raises StorageError, OSError."""
-    run = next(iter(book.look.log.walk(seq)))
+    run = next(iter(book.log_view.log.walk(seq)))
     return run.frames[: unpack_header(run.frames).length]

@@ -18,7 +18,7 @@ class StreamConsumers:
     `posted`: dead letters whose publish has no outcome yet; `scheduled_us`: when somebody looks at the deadlines.
     """
 
-    __slots__ = ("_owner", "consumers", "log", "look", "name", "posted", "scheduled_us")
+    __slots__ = ("_owner", "consumers", "log", "log_view", "name", "posted", "scheduled_us")
 
     def __init__(self, owner: Owner, name: bytes) -> None:
         """Read the log. Raises Refused, StorageError, OSError."""
@@ -36,8 +36,8 @@ class StreamConsumers:
         Raises Refused, StorageError, OSError, ValueError.
         """
         stream = self._owner.stream(self.name)
-        self.look = LogView(stream.log, history_of(self._owner, stream))
-        self.log.stage(decide.rewind(self.consumers, self.look).records, None)
+        self.log_view = LogView(stream.log, history_of(self._owner, stream))
+        self.log.stage(decide.rewind(self.consumers, self.log_view).records, None)
         if self.consumers.removed:
             self.log.stage(letters.cut(self.consumers, self._end_of_letters()).records, None)
 
@@ -54,10 +54,10 @@ class StreamConsumers:
     def current(self) -> LogView:
         """The stream as it is now. Raises Refused."""
         stream = self._owner.stream(self.name)
-        if stream.log.last_epoch > last_epoch(self.look.history):  # a term of which nothing was written down
-            self.look = LogView(stream.log, history_of(self._owner, stream))
-        self.look.log = stream.log
-        return self.look
+        if stream.log.last_epoch > last_epoch(self.log_view.history):  # a term of which nothing was written down
+            self.log_view = LogView(stream.log, history_of(self._owner, stream))
+        self.log_view.log = stream.log
+        return self.log_view
 
     def has_some(self, consumer: bytes) -> bool:
         """Whether there is anything that a member could be given, as far as that is seen at once. Raises Refused."""

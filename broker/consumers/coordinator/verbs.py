@@ -73,8 +73,8 @@ def _get(desk: Coordinator, args: CallArgs, done: OnResult) -> None:
     older = desk.waiters.take(name, wanted.name, wanted.member)
     if older is not None:
         desk.answer_empty(older)
-    look, now_us = book.current(), desk.owner.clock_us()
-    decision = desk.decided(book, lambda: decide.get(book.consumers, wanted, look, now_us))
+    log_view, now_us = book.current(), desk.owner.clock_us()
+    decision = desk.decided(book, lambda: decide.get(book.consumers, wanted, log_view, now_us))
     given = decision.value
     if given.runs or not wanted.max_messages or not wanted.wait_ms or not desk.patient:
         desk.stage(book, decision, LoggedAnswer(done, given.to_wire()), [wanted.name], sync=sync, replicas=replicas)
@@ -112,17 +112,17 @@ def _require_room(desk: Coordinator, name: bytes) -> None:
 
 def _create(desk: Coordinator, deed: Consume, done: OnResult) -> None:
     book = desk.book(deed.stream)
-    seq, look, now_us = _place(desk, deed), book.current(), desk.owner.clock_us()
+    seq, log_view, now_us = _place(desk, deed), book.current(), desk.owner.clock_us()
     retry = _microseconds(deed.retry_s), _microseconds(deed.retry_max_s)
     settings = _microseconds(deed.ack_wait_s), deed.deliveries_max, *retry
-    decision = desk.decided(book, lambda: decide.create(book.consumers, deed.name, seq, look, now_us, *settings))
+    decision = desk.decided(book, lambda: decide.create(book.consumers, deed.name, seq, log_view, now_us, *settings))
     _say(desk, deed, decision, {"next_seq": decision.value.next_seq, "created": decision.value.created}, done)
 
 
 def _reset(desk: Coordinator, deed: Consume, done: OnResult) -> None:
     book = desk.book(deed.stream)
-    seq, look, now_us = _place(desk, deed), book.current(), desk.owner.clock_us()
-    decision = desk.decided(book, lambda: decide.reset(book.consumers, deed.name, seq, look, now_us))
+    seq, log_view, now_us = _place(desk, deed), book.current(), desk.owner.clock_us()
+    decision = desk.decided(book, lambda: decide.reset(book.consumers, deed.name, seq, log_view, now_us))
     _say(desk, deed, decision, {"next_seq": decision.value.next_seq}, done)
 
 
@@ -157,9 +157,9 @@ def _microseconds(seconds: float | None) -> int | None:
 
 def _list(desk: Coordinator, deed: Consume, done: OnResult) -> None:
     book = desk.book(deed.stream)
-    look, now_us = book.current(), desk.owner.clock_us()
-    rows = desk.decided(book, lambda: Decision((), decide.listing(book.consumers, look, now_us))).value
-    done({"consumers": [_row(each, look.log, now_us) for each in rows]})
+    log_view, now_us = book.current(), desk.owner.clock_us()
+    rows = desk.decided(book, lambda: Decision((), decide.listing(book.consumers, log_view, now_us))).value
+    done({"consumers": [_row(each, log_view.log, now_us) for each in rows]})
 
 
 def _row(listed: ConsumerStatus, stream_log: StreamLog, now_us: int) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class WaitingGet:
     def sync(self) -> bool:
         return self.wanted.ack == ACK_SYNCED
 
-    def tell(self, value: Any) -> None:
+    def resolve(self, value: Any) -> None:
         """Its answer. Only the first one counts."""
         done, self._done = self._done, None
         if done is not None:

@@ -20,7 +20,7 @@ def consume(client: BinaryClient, message: c.Consume) -> None:
         if isinstance(value, Refused):
             client.refuse_request(Op.CONSUME, message.id, value.code, value.text)
         else:
-            client.say(pack(_consumed(message.id, value)))
+            client.send_envelope(pack(_consumed(message.id, value)))
 
     if message.do == "drop":
         if not client.may(Right.ADMIN, message.stream):
@@ -41,9 +41,9 @@ def get(client: BinaryClient, message: c.Get) -> None:
             client.refuse_request(Op.GET, message.id, outcome.code, outcome.text)
             return
         runs, frames, stale, trimmed = outcome
-        client.say(c.pack_got(message.id, runs, stale, trimmed, sum(map(len, frames))))
+        client.send_envelope(c.pack_got(message.id, runs, stale, trimmed, sum(map(len, frames))))
         for part in frames:
-            client.say(part)
+            client.send_envelope(part)
         client.traffic.messages_out += sum(run[1] for run in runs)
 
     if not client.is_free and (refused := _denied(client, message.stream)) is not None:

@@ -80,8 +80,8 @@ class LineConsumerSession(ConsumerSession):
         if self.holds:
             self.client.services.held_gets[self] = None
 
-    def look(self) -> None:
-        super().look()
+    def retry(self) -> None:
+        super().retry()
         self._step()
 
     @property
@@ -194,7 +194,7 @@ def _finish(serving: LineConsumerSession, pending: Pending, command: lines.Finis
     seqs = [command.first] if command.first == command.last else [command.first, command.last]
     rows, unknown = serving.handed.meant((command.stream, command.name), command.first, command.last)
     wanted = c.Get(0, command.stream, command.name, serving.member, finished=tuple(rows))
-    _say(serving, pending, wanted, unknown, _ok("ack", command, *seqs))
+    _answer_ack_only(serving, pending, wanted, unknown, _ok("ack", command, *seqs))
 
 
 def _nack(serving: LineConsumerSession, pending: Pending, command: lines.Nack) -> None:
@@ -202,10 +202,10 @@ def _nack(serving: LineConsumerSession, pending: Pending, command: lines.Nack) -
     failed = tuple((seq, epoch, command.reason) for seq, _last, epoch in rows)
     delays = tuple((seq, epoch, command.delay_ms) for seq, _last, epoch in rows if command.delay_ms >= 0)
     wanted = c.Get(0, command.stream, command.name, serving.member, failed=failed, delays=delays)
-    _say(serving, pending, wanted, unknown, _ok("nack", command, command.seq))
+    _answer_ack_only(serving, pending, wanted, unknown, _ok("nack", command, command.seq))
 
 
-def _say(
+def _answer_ack_only(
     serving: LineConsumerSession, pending: Pending, wanted: c.Get, unknown: list[c.MessageRange], done: bytes
 ) -> None:
     """A get that asks for no messages. `unknown`: messages to finish or fail that were not given to this connection."""

@@ -166,7 +166,7 @@ class ConsumerSession:
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def retry(self) -> None:
         """Answer the held gets that can be answered now."""
         for getting in [each for each in self._gets if each.given is not None]:
             self._answer(getting)

@@ -78,7 +78,7 @@ def create(
     consumers: ConsumerTable,
     name: bytes,
     seq: int,
-    look: ConsumedStream,
+    log_view: ConsumedStream,
     now_us: int,
     ack_wait_us: int | None = None,
     deliveries_max: int | None = None,
@@ -105,19 +105,19 @@ def create(
     if retry_max_us is None:
         settings[3] = max(settings[2:])
     settings[2] = min(settings[2:])
-    parted = on_line(consumers, look) if look.history != consumers.history else ()
-    created = ConsumerCreated(name, now_us, _nearest(seq, look), *settings)
+    parted = on_line(consumers, log_view) if log_view.history != consumers.history else ()
+    created = ConsumerCreated(name, now_us, _nearest(seq, log_view), *settings)
     return Decision((*parted, *_apply(consumers, created)), ConsumeResult(created.seq, True))
 
 
 def reset(
-    consumers: ConsumerTable, name: bytes, seq: int, look: ConsumedStream, now_us: int
+    consumers: ConsumerTable, name: bytes, seq: int, log_view: ConsumedStream, now_us: int
 ) -> Decision[ConsumeResult]:
     """Go on at `seq`, or the nearest there is; messages in flight become nobody's. Raises Refused: CONSUMER, USAGE."""
     require_seq(seq)
     find(consumers, name)
-    parted = on_line(consumers, look) if look.history != consumers.history else ()
-    done = ConsumerReset(name, now_us, _nearest(seq, look))
+    parted = on_line(consumers, log_view) if log_view.history != consumers.history else ()
+    done = ConsumerReset(name, now_us, _nearest(seq, log_view))
     return Decision((*parted, *_apply(consumers, done)), ConsumeResult(done.seq))
 
 
@@ -128,9 +128,9 @@ def delete(consumers: ConsumerTable, name: bytes) -> Decision[bool]:
     return Decision(_apply(consumers, ConsumerDeleted(name)), True)
 
 
-def listing(consumers: ConsumerTable, look: ConsumedStream, now_us: int) -> list[ConsumerStatus]:
+def listing(consumers: ConsumerTable, log_view: ConsumedStream, now_us: int) -> list[ConsumerStatus]:
     """All consumers, by name."""
-    return [_listed(consumer, look, now_us) for _name, consumer in sorted(consumers.by_name.items())]
+    return [_listed(consumer, log_view, now_us) for _name, consumer in sorted(consumers.by_name.items())]
 
 
 def away(consumers: ConsumerTable, name: bytes, member: bytes, now_us: int) -> None:
@@ -163,7 +163,7 @@ def leave(consumers: ConsumerTable, name: bytes, member: bytes) -> Decision[None
     return Decision(records, None)
 
 
-def expire(consumers: ConsumerTable, look: ConsumedStream, now_us: int) -> Decision[frozenset[bytes]]:
+def expire(consumers: ConsumerTable, log_view: ConsumedStream, now_us: int) -> Decision[frozenset[bytes]]:
     """Return the messages that were in flight for too long, or whose member is gone.
 
     The value: the consumers that have something again, those included whose failed messages have waited long enough.
@@ -181,7 +181,7 @@ def expire(consumers: ConsumerTable, look: ConsumedStream, now_us: int) -> Decis
         left = {name for name, member in consumer.members.items() if 0 < member.leaving_us <= now_us}
         for member, late in _late(consumer, left, now_us).items():
             reason, time_us = (LEFT, 0) if member in left else (LATE, now_us)
-            records.append(_return(consumers, consumer, member, late, look, reason, time_us))
+            records.append(_return(consumers, consumer, member, late, log_view, reason, time_us))
         for member in left:
             consumer.members.pop(member, None)
         dead += since(consumer, letters)
@@ -214,8 +214,8 @@ def _require_same(consumer: DurableConsumer, wanted: tuple[int | None, ...]) -> 
     raise Refused(Code.USAGE, f"the consumer {shown(consumer.name)} is there with {has}: delete it, or ask for these")
 
 
-def _nearest(seq: int, look: ConsumedStream) -> int:
-    return min(max(seq, look.first_seq), look.next_seq)
+def _nearest(seq: int, log_view: ConsumedStream) -> int:
+    return min(max(seq, log_view.first_seq), log_view.next_seq)
 
 
 def _apply(consumers: ConsumerTable, record: Record) -> tuple[Record]:
@@ -223,13 +223,13 @@ def _apply(consumers: ConsumerTable, record: Record) -> tuple[Record]:
     return (record,)
 
 
-def _listed(consumer: DurableConsumer, look: ConsumedStream, now_us: int) -> ConsumerStatus:
+def _listed(consumer: DurableConsumer, log_view: ConsumedStream, now_us: int) -> ConsumerStatus:
     members = present(consumer, now_us)
     latest = next(reversed(consumer.members.values())).seen_us if members else 0
     return ConsumerStatus(
         consumer.name,
         consumer.floor_seq,
-        consumer.lag_messages(look.next_seq),
+        consumer.lag_messages(log_view.next_seq),
         consumer.flight.count,
         members,
         consumer.redelivered,
@@ -256,12 +256,12 @@ def _return(
     consumer: DurableConsumer,
     member: bytes,
     late: list[SeqRange],
-    look: ConsumedStream,
+    log_view: ConsumedStream,
     reason: str,
     time_us: int,
 ) -> FlightReturned:
     consumer.fail(late, reason, consumers.history, time_us)
-    back = followers(consumer, member, late, look)
+    back = followers(consumer, member, late, log_view)
     consumer.back(back)
     return FlightReturned(consumer.name, member, reason, flat(late), flat(back), time_us)
 

@@ -39,7 +39,7 @@ FailedRecord: TypeAlias = tuple[int, int, str, int]
 
 
 def get(
-    consumers: ConsumerTable, wanted: Get, look: ConsumedStream, now_us: int, asked_us: int = 0
+    consumers: ConsumerTable, wanted: Get, log_view: ConsumedStream, now_us: int, asked_us: int = 0
 ) -> Decision[GetResult]:
     """Finish and fail the messages that the member names, then give it messages.
 
@@ -54,24 +54,24 @@ def get(
     finished, failed = finished_of(wanted.finished), failed_of(wanted.failed)
     anew = _welcome(consumer, wanted, now_us, asked_us)
     records: list[Record] = []
-    if look.history != consumers.history or consumer.next_seq > look.next_seq:
-        records += on_line(consumers, look)
+    if log_view.history != consumers.history or consumer.next_seq > log_view.next_seq:
+        records += on_line(consumers, log_view)
     letters = consumer.dead
     progress = Progress(wanted.name, wanted.member, now_us)
     stale: list[SeqRange] = []
     if finished or failed or anew:
-        done = merged(_done(consumers, consumer, wanted.member, finished, look, stale))
+        done = merged(_done(consumers, consumer, wanted.member, finished, log_view, stale))
         consumer.finish(done)
-        rows = _failed(consumers, consumer, wanted, failed, look, stale) if failed else []
+        rows = _failed(consumers, consumer, wanted, failed, log_view, stale) if failed else []
         progress = progress._replace(finished=flat(done))
         if rows or anew:
-            progress = _fail(consumers, consumer, progress, rows, anew, look)
+            progress = _fail(consumers, consumer, progress, rows, anew, log_view)
     pieces: list[Candidate] = []
     trimmed = 0
     if wanted.max_messages:
-        progress, trimmed = _kept(consumer, progress, wanted.fresh, look)
-        progress, pieces = _given(consumer, progress, wanted, look, now_us)
-    if _says_something(progress) or now_us - consumer.last_us >= TOUCH_US:
+        progress, trimmed = _kept(consumer, progress, wanted.fresh, log_view)
+        progress, pieces = _given(consumer, progress, wanted, log_view, now_us)
+    if _has_content(progress) or now_us - consumer.last_us >= TOUCH_US:
         consumer.last_us = now_us
         records.append(progress)
         if progress.given:
@@ -82,23 +82,23 @@ def get(
     )
 
 
-def rewind(consumers: ConsumerTable, look: ConsumedStream) -> Decision[int]:
+def rewind(consumers: ConsumerTable, log_view: ConsumedStream) -> Decision[int]:
     """Go back to where stream X has other messages, or none, than the consumers were given; how many went back.
 
     Each decision that reads the stream does this where the history is another than the last time. That the stream has
     lost its end without a new term shows only before it has grown again: so this is to be called after each load.
     """
     before = {name: consumer.next_seq for name, consumer in consumers.by_name.items()}
-    ahead = any(seq > look.next_seq for seq in before.values())
-    if not before or not (ahead or look.history != consumers.history):
+    ahead = any(seq > log_view.next_seq for seq in before.values())
+    if not before or not (ahead or log_view.history != consumers.history):
         return Decision((), 0)
-    records = on_line(consumers, look)
+    records = on_line(consumers, log_view)
     return Decision(records, sum(each.next_seq < before[name] for name, each in consumers.by_name.items()))
 
 
-def on_line(consumers: ConsumerTable, look: ConsumedStream) -> tuple[HistoryChanged]:
+def on_line(consumers: ConsumerTable, log_view: ConsumedStream) -> tuple[HistoryChanged]:
     """All consumers are on the stream's present line of messages."""
-    line = HistoryChanged(look.history, look.next_seq)
+    line = HistoryChanged(log_view.history, log_view.next_seq)
     consumers.apply(line)
     return (line,)
 
@@ -139,7 +139,7 @@ def _done(
     consumer: DurableConsumer,
     member: bytes,
     finished: Iterable[FinishedRow],
-    look: ConsumedStream,
+    log_view: ConsumedStream,
     stale: list[SeqRange],
 ) -> Iterator[SeqRange]:
     """The part of these ranges that this finishes: of this line, and in flight at the member, or at nobody.
@@ -147,7 +147,7 @@ def _done(
     Of messages that nobody was given, as far as is known, those are taken that an owner of an earlier term may have
     given; the others can only be meant as messages that this line has lost.
     """
-    end_seq = _end_of_given(consumer, look)
+    end_seq = _end_of_given(consumer, log_view)
     for first, last, epoch in finished:
         own_first, own_last = seqs_of_epoch(consumers.history, epoch)
         if first < own_first:
@@ -158,11 +158,11 @@ def _done(
         yield from _landed(consumer, member, max(first, own_first), min(last, own_last), stale)
 
 
-def _end_of_given(consumer: DurableConsumer, look: ConsumedStream) -> int:
+def _end_of_given(consumer: DurableConsumer, log_view: ConsumedStream) -> int:
     """The first message that no member was given, as far as is known."""
     if len(consumer.waiting) + len(consumer.delayed.runs) >= WAITING_RUNS_MAX:
         return consumer.next_seq
-    return max(consumer.next_seq, min(consumer.unsure_seq, look.next_seq))
+    return max(consumer.next_seq, min(consumer.unsure_seq, log_view.next_seq))
 
 
 def _landed(
@@ -187,13 +187,13 @@ def _failed(
     consumer: DurableConsumer,
     wanted: Get,
     failed: Iterable[FailedRow],
-    look: ConsumedStream,
+    log_view: ConsumedStream,
     stale: list[SeqRange],
 ) -> list[FailedRecord]:
     """Those of these that are in flight at the member, in rows with one reason and one delay each."""
     delays = {(seq, epoch): 1_000 * delay_ms + 1 for seq, epoch, delay_ms in wanted.delays}
     rows: list[FailedRecord] = []
-    end_seq = _end_of_given(consumer, look)
+    end_seq = _end_of_given(consumer, log_view)
     for seq, epoch, reason in failed:
         delay = delays.get((seq, epoch), 0)
         own_first, own_last = seqs_of_epoch(consumers.history, epoch)
@@ -215,7 +215,7 @@ def _fail(
     progress: Progress,
     rows: list[FailedRecord],
     anew: bool,
-    look: ConsumedStream,
+    log_view: ConsumedStream,
 ) -> Progress:
     """These have failed at the member, and all that it has besides if it has begun `anew`."""
     failed = _with_failed(progress, rows)
@@ -224,7 +224,7 @@ def _fail(
         lost = [(run.first, len(run), BEGUN_ANEW, AT_ONCE) for run in own(consumer, progress.member)]
         consumers.fail(consumer, _with_failed(progress, lost))
         return _with_failed(progress, [*rows, *lost])
-    back = followers(consumer, progress.member, [(first, first + count - 1) for first, count, *_ in rows], look)
+    back = followers(consumer, progress.member, [(first, first + count - 1) for first, count, *_ in rows], log_view)
     consumer.back(back)
     return failed._replace(back=flat(back))
 
@@ -235,12 +235,12 @@ def _with_failed(progress: Progress, rows: list[FailedRecord]) -> Progress:
     return progress._replace(failed=failed, delays=delays if any(delays) else ())
 
 
-def _kept(consumer: DurableConsumer, progress: Progress, fresh: bool, look: ConsumedStream) -> tuple[Progress, int]:
+def _kept(consumer: DurableConsumer, progress: Progress, fresh: bool, log_view: ConsumedStream) -> tuple[Progress, int]:
     """Move on to what the stream still has; how many messages the member does not get for that.
 
     What others have in flight is theirs to finish. This member's messages are lost to it if it asks for them again.
     """
-    kept_seq, trimmed = look.first_seq, 0
+    kept_seq, trimmed = log_view.first_seq, 0
     if consumer.floor_seq >= kept_seq:
         return progress, 0
     if not fresh:
@@ -258,16 +258,16 @@ def _kept(consumer: DurableConsumer, progress: Progress, fresh: bool, look: Cons
 
 
 def _given(
-    consumer: DurableConsumer, progress: Progress, wanted: Get, look: ConsumedStream, now_us: int
+    consumer: DurableConsumer, progress: Progress, wanted: Get, log_view: ConsumedStream, now_us: int
 ) -> tuple[Progress, list[Candidate]]:
     max_bytes = max(wanted.max_bytes, 1)  # the first message comes even if it is larger
     if not wanted.fresh:
-        pieces = again(consumer, wanted.member, look, wanted.max_messages, max_bytes)
+        pieces = again(consumer, wanted.member, log_view, wanted.max_messages, max_bytes)
         if pieces:
             return progress, pieces
     if consumer.delayed.runs.count:
         consumer.wake(now_us)
-    pieces = choose(consumer, wanted.member, look, wanted.max_messages, max_bytes)
+    pieces = choose(consumer, wanted.member, log_view, wanted.max_messages, max_bytes)
     if pieces:
         progress = progress._replace(given=flat((piece.first, piece.last) for piece in pieces))
     return progress, pieces
@@ -280,7 +280,7 @@ def _runs(consumers: ConsumerTable, pieces: Iterable[Candidate]) -> Iterator[Del
             yield first, last - first + 1, piece.deliveries, epoch
 
 
-def _says_something(progress: Progress) -> bool:
+def _has_content(progress: Progress) -> bool:
     return bool(progress.finished or progress.failed or progress.kept_seq or progress.given)
 
 

@@ -59,8 +59,8 @@ class Candidate(NamedTuple):
 class _Room:
     """The room left in an answer: messages and bytes. One message has room in any."""
 
-    def __init__(self, look: ConsumedStream, messages: int, nbytes: int) -> None:
-        self._look = look
+    def __init__(self, log_view: ConsumedStream, messages: int, nbytes: int) -> None:
+        self._look = log_view
         self.messages = messages
         self._bytes = nbytes
         self.pieces: list[Candidate] = []
@@ -81,10 +81,10 @@ class _Room:
 
 
 def again(
-    consumer: DurableConsumer, member: bytes, look: ConsumedStream, max_messages: int, max_bytes: int
+    consumer: DurableConsumer, member: bytes, log_view: ConsumedStream, max_messages: int, max_bytes: int
 ) -> list[Candidate]:
     """What the member has in flight, in order, as much as the answer takes."""
-    return _filled(look, map(_piece, own(consumer, member)), max_messages, max_bytes)
+    return _filled(log_view, map(_piece, own(consumer, member)), max_messages, max_bytes)
 
 
 def own(consumer: DurableConsumer, member: bytes) -> Iterator[DeliveryRun]:
@@ -96,7 +96,7 @@ def own(consumer: DurableConsumer, member: bytes) -> Iterator[DeliveryRun]:
 
 
 def choose(
-    consumer: DurableConsumer, member: bytes, look: ConsumedStream, max_messages: int, max_bytes: int
+    consumer: DurableConsumer, member: bytes, log_view: ConsumedStream, max_messages: int, max_bytes: int
 ) -> list[Candidate]:
     """The waiting and new messages that the member, which is one of the consumer's, is given now.
 
@@ -107,16 +107,16 @@ def choose(
         return []
     if len(consumer.members) == 1 and not consumer.delayed.runs.count:
         consumer.keys = None
-        return _filled(look, _candidates(consumer, look), room, max_bytes)
+        return _filled(log_view, _candidates(consumer, log_view), room, max_bytes)
     if consumer.keys is None:
-        consumer.keys = _of_flight(consumer, look)
-    consumer.delayed.learn(look)
-    room = min(room, _share(consumer, member, look))
-    return _filled(look, _free(consumer, consumer.keys, member, look, room), room, max_bytes)
+        consumer.keys = _of_flight(consumer, log_view)
+    consumer.delayed.learn(log_view)
+    room = min(room, _share(consumer, member, log_view))
+    return _filled(log_view, _free(consumer, consumer.keys, member, log_view, room), room, max_bytes)
 
 
 def followers(
-    consumer: DurableConsumer, member: bytes, failed: Iterable[SeqRange], look: ConsumedStream
+    consumer: DurableConsumer, member: bytes, failed: Iterable[SeqRange], log_view: ConsumedStream
 ) -> list[SeqRange]:
     """Messages in flight at the member that must wait again: an earlier one of their key is in `failed`.
 
@@ -130,7 +130,7 @@ def followers(
         return []
     keys = consumer.keys or Keys()
     for run in (*again_due, *later):
-        keys.learn(look, run.first, run.last)
+        keys.learn(log_view, run.first, run.last)
     by_seq = keys.by_seq
     first_of: dict[bytes | None, int] = {None: NEVER_SEQ}
     for run in again_due:
@@ -144,8 +144,8 @@ def followers(
     )
 
 
-def _filled(look: ConsumedStream, candidates: Iterable[Candidate], messages: int, nbytes: int) -> list[Candidate]:
-    room = _Room(look, messages, nbytes)
+def _filled(log_view: ConsumedStream, candidates: Iterable[Candidate], messages: int, nbytes: int) -> list[Candidate]:
+    room = _Room(log_view, messages, nbytes)
     for piece in candidates:
         if not room.take(*piece):
             break
@@ -156,27 +156,27 @@ def _piece(run: DeliveryRun) -> Candidate:
     return Candidate(run.first, run.last, run.deliveries)
 
 
-def _candidates(consumer: DurableConsumer, look: ConsumedStream) -> Iterator[Candidate]:
+def _candidates(consumer: DurableConsumer, log_view: ConsumedStream) -> Iterator[Candidate]:
     """The messages that no member has and that may be delivered, in order."""
     yield from map(_piece, consumer.waiting)
-    next_seq = look.next_seq
+    next_seq = log_view.next_seq
     if consumer.next_seq < next_seq and consumer.delayed.runs.count < DELAYED_MAX:
         yield Candidate(consumer.next_seq, next_seq - 1, 0)
 
 
 def _free(
-    consumer: DurableConsumer, keys: Keys, member: bytes, look: ConsumedStream, messages: int
+    consumer: DurableConsumer, keys: Keys, member: bytes, log_view: ConsumedStream, messages: int
 ) -> Iterator[Candidate]:
     """The candidates that the member may have, about `messages` of them, among the first WINDOW ones."""
     left, window = messages, WINDOW
     blocks = consumer.delayed.blocks if consumer.delayed.runs.count else None
-    for piece in _candidates(consumer, look):
+    for piece in _candidates(consumer, log_view):
         first = piece.first
         while first <= piece.last:
             if left < 1 or window < 1:
                 return
             last = min(piece.last, first + min(max(KEYS_CHUNK, left), window) - 1)
-            keys.learn(look, first, last)
+            keys.learn(log_view, first, last)
             for free_first, free_last in keys.free(first, last, member, blocks):
                 yield Candidate(free_first, free_last, piece.deliveries)
                 left -= free_last - free_first + 1
@@ -184,17 +184,17 @@ def _free(
             first = last + 1
 
 
-def _share(consumer: DurableConsumer, member: bytes, look: ConsumedStream) -> int:
+def _share(consumer: DurableConsumer, member: bytes, log_view: ConsumedStream) -> int:
     """How many more messages a member may have: its even share of all, or of those left; at least one."""
     members = len(consumer.members)
-    left = consumer.waiting.count + max(0, look.next_seq - consumer.next_seq)
+    left = consumer.waiting.count + max(0, log_view.next_seq - consumer.next_seq)
     even = -(-(left + consumer.flight.count) // members) - consumer.members[member].in_flight
     return max(even, -(-left // members), 1)
 
 
-def _of_flight(consumer: DurableConsumer, look: ConsumedStream) -> Keys:
+def _of_flight(consumer: DurableConsumer, log_view: ConsumedStream) -> Keys:
     keys = Keys()
     for run in consumer.flight:
-        keys.learn(look, run.first, run.last)
+        keys.learn(log_view, run.first, run.last)
         keys.took_off(run)
     return keys

@@ -55,7 +55,7 @@ class Watcher(Protocol):
     closed: bool
     out: bytearray
 
-    def say(self, envelope: bytes) -> None: ...
+    def send_envelope(self, envelope: bytes) -> None: ...
 
     def may(self, right: Right, stream: bytes) -> bool: ...
 
@@ -169,5 +169,5 @@ class NameCatalog:
                 if len(found) >= NAMES_MAX:
                     break
         if found:
-            client.say(pack(Names(watch.number, tuple(found))))
+            client.send_envelope(pack(Names(watch.number, tuple(found))))
         return watch.place < len(self._names)

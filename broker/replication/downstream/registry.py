@@ -94,7 +94,7 @@ class FollowerRegistry:
         """It has ended: nobody holds anything by way of it."""
         self._forget(following)
         for node in following.rows:
-            self.tell_gone(following, node)
+            self.send_gone(following, node)
 
     def remove_all(self, follower: FollowerSession, followings: list[ReplicaFeed]) -> None:
         """A connection has ended, with these."""
@@ -102,7 +102,7 @@ class FollowerRegistry:
         for following in followings:
             self._forget(following)
         for slot in {self._slot_of(each.name) for each in followings if each.rows}:
-            self._tell_owner_gone(slot, follower.connection, [])
+            self._send_owner_gone(slot, follower.connection, [])
 
     def _forget(self, following: ReplicaFeed) -> None:
         followings = self._of.get(following.name)
@@ -115,15 +115,15 @@ class FollowerRegistry:
 
     # --- to the owners ----------------------------------------------------------------------------------------------
 
-    def tell_held(self, following: ReplicaFeed, node: str) -> None:
+    def send_held(self, following: ReplicaFeed, node: str) -> None:
         self._held[following.name, following.follower.connection, node] = following
 
-    def tell_gone(self, following: ReplicaFeed, node: str) -> None:
+    def send_gone(self, following: ReplicaFeed, node: str) -> None:
         connection = following.follower.connection
         self._held.pop((following.name, connection, node), None)
-        self._tell_owner_gone(self._slot_of(following.name), connection, [(following.name, node)])
+        self._send_owner_gone(self._slot_of(following.name), connection, [(following.name, node)])
 
-    def _tell_owner_gone(self, slot: int, connection: int, rows: list[tuple[bytes, str]]) -> None:
+    def _send_owner_gone(self, slot: int, connection: int, rows: list[tuple[bytes, str]]) -> None:
         if slot not in self._links.routes:
             self._owner.replicas.gone(slot, self._generation, connection, rows)
             return
@@ -179,28 +179,28 @@ class FollowerRegistry:
             link.queue(sibling.pack_want(names[start : start + LINEAGES_MAX]))
         self._links.touch(link)
 
-    def hear_news(self, news: Iterable[tuple[bytes, list[Any]]]) -> None:
+    def on_news(self, news: Iterable[tuple[bytes, list[Any]]]) -> None:
         for name, row in news:
             followings = self._of.get(name)
             if followings is None:
                 continue
             found = replica_state.unpack(row)
             for following in list(followings):
-                self._hear_news(following, found)
+                self._on_news(following, found)
 
-    def _hear_news(self, following: ReplicaFeed, found: ReplicaState) -> None:
+    def _on_news(self, following: ReplicaFeed, found: ReplicaState) -> None:
         other_line = following.lineage.line != found.line
-        following.follower.hear_news(following, found)
+        following.follower.on_news(following, found)
         if other_line and following in self._of.get(
             following.name, ()
         ):  # the owner has dropped earlier positions; streams still followed are unchanged
             for node in following.rows:
-                self.tell_held(following, node)
+                self.send_held(following, node)
 
-    def tell_ends(self) -> None:
+    def send_ends(self) -> None:
         """From the timer: let those that are behind know how far."""
         for follower in list(self.nodes):
-            follower.tell_ends()
+            follower.send_ends()
 
     def role_changed(self, name: bytes) -> None:
         """The role of a stream of this worker, its terms or its way to the master may be others now."""
@@ -216,7 +216,7 @@ class FollowerRegistry:
             self._changed.clear()
             return
         news = replica_state.lineages(self._owner, _some(self._changed, lambda: self._changed.popitem()[0]))
-        self.hear_news(news)
+        self.on_news(news)
         for start in range(0, len(news), LINEAGES_MAX):
             envelope = sibling.pack_news(news[start : start + LINEAGES_MAX])
             for link in self._links.open.values():
@@ -228,7 +228,7 @@ class FollowerRegistry:
         those that are open, and so in use.
         """
         found = self._owner.catalog.open
-        self._tell_wanted(link, [name for name in names if name in found])
+        self._send_wanted(link, [name for name in names if name in found])
         self._wanted.extend((link, name) for name in names if name not in found)
 
     def _flush_wanted(self) -> None:
@@ -236,9 +236,9 @@ class FollowerRegistry:
         for link, name in _some(self._wanted, self._wanted.popleft):
             wanted.setdefault(link, []).append(name)
         for link, names in wanted.items():
-            self._tell_wanted(link, names)
+            self._send_wanted(link, names)
 
-    def _tell_wanted(self, link: WorkerLink, names: list[bytes]) -> None:
+    def _send_wanted(self, link: WorkerLink, names: list[bytes]) -> None:
         if names and not link.closed:
             link.queue(sibling.pack_news(replica_state.lineages(self._owner, names)))
             self._links.touch(link)

@@ -56,7 +56,7 @@ class ReplicaAcks:
 
     # --- reports of nodes ---------------------------------------------------------------------------------------------
 
-    def tell(self, node: str, held: ReplicaPosition) -> bool:
+    def record(self, node: str, held: ReplicaPosition) -> bool:
         """Store a node's report; whether it is news."""
         known = self.nodes.get(node)
         if known == held or (known is None and len(self.nodes) >= NODES_MAX):

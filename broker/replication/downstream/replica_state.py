@@ -39,7 +39,7 @@ class ReplicaState(NamedTuple):
     line: int
     contacts: tuple[str, ...] = ()  # addresses of former upstreams that do not know of the latest term yet
 
-    def told(self) -> tuple[str, History, tuple[str, ...], tuple[str, ...]]:
+    def reported(self) -> tuple[str, History, tuple[str, ...], tuple[str, ...]]:
         """The parts whose changes are sent to followers."""
         return self.role, self.history, self.path, self.contacts
 
@@ -76,7 +76,7 @@ def follow(owner: Owner, args: CallArgs) -> list[Any]:
         raise Refused(Code.DELETED, "the stream was deleted")
     if name not in owner.catalog.names:
         owner.create(name, by_command=base_of(name) in owner.catalog.names)  # a companion, of which there is more below
-    stream_roles.hear_of(owner, name, epoch, "")
+    stream_roles.record_term(owner, name, epoch, "")
     return list(of(owner, name))
 
 

@@ -60,17 +60,17 @@ class Replicas:
             holders = self.streams.get(name)
             if holders is None or holders.line != line:
                 continue
-            if holders.tell(node, ReplicaPosition(next_seq, synced_seq, (slot, generation, connection))):
+            if holders.record(node, ReplicaPosition(next_seq, synced_seq, (slot, generation, connection))):
                 self._answer_due(name, holders)
                 self._on_held(name)
 
     def gone(self, slot: int, generation: int, connection: int, rows: Iterable[tuple[bytes, str]]) -> None:
         """These nodes, reported by a connection before, are not below it any more. No rows: it is closed."""
         via = (slot, generation, connection)
-        told = list(rows)
-        for name, node in told:
+        reported = list(rows)
+        for name, node in reported:
             self._withdraw(name, node, via)
-        for name in [] if told else list(self.streams):
+        for name in [] if reported else list(self.streams):
             self._withdraw(name, "", via)
 
     def worker_gone(self, slot: int, generation: int) -> None:

@@ -215,7 +215,7 @@ class FollowerSession:
             if state == "following":
                 remote = services.is_remote(name)
                 cursor = services.fanout.subscribe(client, name, seq, remote=remote, key=message.id)
-        self._say(message.id, state, seq, found)
+        self._send_followed(message.id, state, seq, found)
         if state != "following":
             return
         client.cursors[message.id] = cursor
@@ -224,19 +224,19 @@ class FollowerSession:
         self.here.followers.add(following)
         services.fanout.start(cursor)
 
-    def hear_news(self, following: ReplicaFeed, found: ReplicaState) -> None:
+    def on_news(self, following: ReplicaFeed, found: ReplicaState) -> None:
         """The stream's role, its terms or the way to its master may be others now."""
         known, following.lineage = following.lineage, found
-        if known.told() == found.told():
+        if known.reported() == found.reported():
             return
         try:
             replica_state.require_no_cycle(self.node, found.path)
         except Refused as refused:
             self.end(following, refused.code, refused.text)
             return
-        self._say(following.number, "news", 0, found)
+        self._send_followed(following.number, "news", 0, found)
 
-    def tell_ends(self) -> None:
+    def send_ends(self) -> None:
         """Send the ends of some streams that are still behind. A node that does not read gets nothing for now."""
         client = self.client
         if client.out:
@@ -244,15 +244,19 @@ class FollowerSession:
         for cursor in islice((client.current, *client.ready), ENDS_A_TICK):
             following = None if cursor is None else self.followings.get(cursor.key)
             if following is not None and following.cursor is cursor:
-                self._say(following.number, "news", 0, following.lineage._replace(next_seq=cursor.feed.end_seq))
+                self._send_followed(
+                    following.number, "news", 0, following.lineage._replace(next_seq=cursor.feed.end_seq)
+                )
 
-    def _say(self, number: int, state: r.FollowState, start_seq: int, found: ReplicaState) -> None:
+    def _send_followed(self, number: int, state: r.FollowState, start_seq: int, found: ReplicaState) -> None:
         role, history, path, first_seq, next_seq, _line, contacts = found
-        self.client.say(pack(r.Followed(number, state, start_seq, first_seq, next_seq, role, history, path, contacts)))
+        self.client.send_envelope(
+            pack(r.Followed(number, state, start_seq, first_seq, next_seq, role, history, path, contacts))
+        )
 
     # --- reports from below -----------------------------------------------------------------------------------------
 
-    def hear_held(self, message: r.Held) -> None:
+    def on_held(self, message: r.Held) -> None:
         """Rows of streams that are followed no more were on their way when that ended."""
         if not self.trusted:
             self.client.end_with(Code.DENIED, self._untrusted_text)
@@ -261,7 +265,7 @@ class FollowerSession:
         for number, node in message.gone:
             following = self.followings.get(number)
             if following is not None and following.rows.pop(node, None) is not None:
-                followers.tell_gone(following, node)
+                followers.send_gone(following, node)
         for number, node, next_seq, synced_seq in message.rows:
             following = self.followings.get(number)
             if following is None:
@@ -273,7 +277,7 @@ class FollowerSession:
                 return
             if node in following.rows or len(following.rows) < NODES_MAX:
                 following.rows[node] = next_seq, synced_seq
-                followers.tell_held(following, node)
+                followers.send_held(following, node)
 
     def _wrong_row(self, following: ReplicaFeed, node: str, next_seq: int, synced_seq: int) -> str:
         """Why a HELD cannot be true; "" if it can."""
@@ -320,7 +324,7 @@ class FollowerSession:
             if isinstance(value, Refused):
                 client.refuse_request(Op.CLAIM, number, value.code, value.text)
             else:
-                client.say(pack(r.Claimed(number, *value)))
+                client.send_envelope(pack(r.Claimed(number, *value)))
 
         args = [message.stream, message.history, *split_address(self.address), message.only_related]
         client.services.router.call(message.stream, "claim", args, self._awaiting(answer), client)
@@ -335,7 +339,7 @@ class FollowerSession:
             if isinstance(value, Refused):
                 client.refuse_request(Op.FENCE, number, value.code, value.text)
             else:
-                client.say(pack(r.Fenced(number, *value)))
+                client.send_envelope(pack(r.Fenced(number, *value)))
 
         args = [message.stream, message.epoch]
         client.services.router.call(message.stream, "fence", args, self._awaiting(answer))
@@ -351,7 +355,7 @@ class FollowerSession:
             if isinstance(outcome, Refused):
                 client.refuse_request(Op.ASK, number, outcome.code, outcome.text)
             else:
-                client.say(pack(outcome))
+                client.send_envelope(pack(outcome))
 
         self.here.gather(message, self._awaiting(answer))
 
@@ -394,13 +398,13 @@ class FollowerSession:
             self._return_refusal(number, value)
             return
         try:
-            self.client.say(pack(r.Returned(number, pack_value(request, value))))
+            self.client.send_envelope(pack(r.Returned(number, pack_value(request, value))))
         except Refused as refused:
             self._return_refusal(number, refused)
 
     def _return_refusal(self, number: int, refused: Refused) -> None:
         self.client.services.metrics.refused.add(refused.code)
-        self.client.say(pack(r.Returned(number, None, refused.code, refused.text)))
+        self.client.send_envelope(pack(r.Returned(number, None, refused.code, refused.text)))
 
     def end_calls(self) -> None:
         """The connection is to end: the callers ask the next worker, which may be sent the same request."""
@@ -428,7 +432,7 @@ class FollowerSession:
         client.cursors.pop(following.number, None)
         client.services.fanout.end(cursor)
         seq = cursor.seq if cursor.cut is None else cursor.cut[0]
-        client.say(pack(Ended(following.number, seq, code, f"{following.name.decode()}: {text}")))
+        client.send_envelope(pack(Ended(following.number, seq, code, f"{following.name.decode()}: {text}")))
         self.ended(following.number)
 
     def ended(self, number: int) -> None:

@@ -155,7 +155,7 @@ class RuleApplication:
             self._outcome = together((self._outcome, change()))
             self._owner.roles.when_written(self._written)
             self._looked_at += 1
-            self._tell_progress()
+            self._report_progress()
         try:
             found = next(self._changes)
         except StopIteration:
@@ -164,7 +164,7 @@ class RuleApplication:
         name, step = (b"", None) if found is None else found
         self._work.later(name, (self,), partial(self.next, step), self._give_up)
 
-    def _tell_progress(self) -> None:
+    def _report_progress(self) -> None:
         now_s = time.monotonic()
         if now_s - self._told_s >= PROGRESS_S:
             self._told_s = now_s

@@ -86,14 +86,14 @@ class Rules:
         One without an upstream is left out if no other rule gives one: a rule that is taken back leaves no trace.
         """
         kept = tuple(each for each in self.commands if not covers(rule.pattern, each.pattern))
-        if rule.upstream is not None or self._says_otherwise(kept, rule.pattern):
+        if rule.upstream is not None or self._is_changed_by(kept, rule.pattern):
             kept = (rule, *kept)
         if len(kept) > RULES_MAX:
             raise TooManyRules(f"this node has {RULES_MAX} rules for slaves; take some back, or give a shorter prefix")
         former = tuple(pattern for pattern in self.former if not covers(rule.pattern, pattern))
         return replace(self, commands=kept, former=former)
 
-    def _says_otherwise(self, kept: tuple[Rule, ...], pattern: bytes) -> bool:
+    def _is_changed_by(self, kept: tuple[Rule, ...], pattern: bytes) -> bool:
         """Whether some stream of `pattern` would follow another node by the remaining rules."""
         for rule in (*kept, *self.configured):
             if covers(rule.pattern, pattern):

@@ -79,7 +79,7 @@ def term(meta: StreamMeta, history: History) -> Term:
     return epoch, history[-1].master if known else ""
 
 
-def _heard_of(owner: Owner, meta: StreamMeta, known: Term) -> Term:
+def _reported_term(owner: Owner, meta: StreamMeta, known: Term) -> Term:
     """A term as sent to others: without a master if that was this node, which is not the master any more."""
     own = meta.role is not Role.MASTER and known[1] == owner.catalog.directory.node_id
     return (known[0], "") if own else known
@@ -91,7 +91,7 @@ def written_history(owner: Owner, name: bytes) -> History:
     history = meta.history
     if meta.role is Role.MASTER and name not in owner.roles.metas:
         history = claim(history, owner.catalog.directory.node_id)
-    epoch, master = _heard_of(owner, meta, term(meta, history))
+    epoch, master = _reported_term(owner, meta, term(meta, history))
     if not history or (history[-1].epoch, history[-1].master) == (epoch, master):
         return history or (EpochStart(epoch, 0, master),)
     before = tuple(start for start in history if start.epoch < epoch)
@@ -244,7 +244,7 @@ def claimed(owner: Owner, args: CallArgs) -> list[Any]:
         return [Role.DISABLED.value, *claim_term, True]  # there is nothing here to give in
     stream = _changeable(owner, name)
     meta, own = owner.roles.meta(name), history_of(owner, stream)
-    mine = _heard_of(owner, meta, term(meta, own))
+    mine = _reported_term(owner, meta, term(meta, own))
     if any(rest) and not are_related(own, history):
         return [meta.role.value, *claim_term, True]
     _require_near(mine, claim_term[0])
@@ -302,7 +302,7 @@ def give_in(owner: Owner, name: bytes, epoch: int, master: str = "", leads: Upst
         follow(owner, owner.stream(name), leads or meta.upstream, max(epoch, meta.epoch), master)
 
 
-def hear_of(owner: Owner, name: bytes, epoch: int, master_id: str) -> None:
+def record_term(owner: Owner, name: bytes, epoch: int, master_id: str) -> None:
     """Another node knows this term. A master of an earlier one takes no more messages from now on.
 
     Raises Refused for a term that cannot be, StorageError, OSError.
@@ -394,12 +394,12 @@ def learn(owner: Owner, stream: OpenStream, theirs: History, contacts: Iterable[
         meta = unconfirmed(meta)  # they confirmed another master
     fence = meta.fence if meta.fence > last_epoch(theirs) else 0
     learnt = with_contacts(replace(meta, epoch=epoch, history=theirs, term_master=master, fence=fence), contacts)
-    if learnt == meta or (stream.name not in owner.roles.metas and _says_nothing(theirs) and not learnt.contacts):
+    if learnt == meta or (stream.name not in owner.roles.metas and _is_first_term(theirs) and not learnt.contacts):
         return
     owner.roles.set_meta(learnt)
 
 
-def _says_nothing(theirs: History) -> bool:
+def _is_first_term(theirs: History) -> bool:
     """A first term from the beginning: by far the most streams never have another, and need nothing written down."""
     return len(theirs) == 1 and theirs[0][:2] == (1, 0)
 

@@ -60,7 +60,7 @@ class ReplicationMetrics:
         """Each step looks at one stream; the last one adds up the round."""
         found = _Round({}, Counter())
         for name, holders in list(self._owner.replicas.streams.items()):
-            self._look_at_slaves(name, holders, found.slaves)
+            self._measure_slaves(name, holders, found.slaves)
             yield
         for uplink in list(self._uplinks):
             for copy in list(uplink.copies.by_name.values()):
@@ -72,7 +72,7 @@ class ReplicationMetrics:
         metrics.copies = dict(found.states)
         metrics.copies_lag_messages = found.copies_lag_messages
 
-    def _look_at_slaves(self, name: bytes, holders: ReplicaAcks, slaves: dict[str, SlaveMeasures]) -> None:
+    def _measure_slaves(self, name: bytes, holders: ReplicaAcks, slaves: dict[str, SlaveMeasures]) -> None:
         for node, held in holders.nodes.items():
             measures = slaves.get(node)
             if measures is None:

@@ -322,7 +322,7 @@ class UpstreamConnection:
 
     # --- messages of the upstream -------------------------------------------------------------------------------------
 
-    def hear_challenge(self, message: m.Challenge, _now_s: float) -> None:
+    def on_challenge(self, message: m.Challenge, _now_s: float) -> None:
         wire = self._wire
 
         def if_open(act: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -330,7 +330,7 @@ class UpstreamConnection:
 
         self._login.answer(message.data, if_open(self.queue), if_open(self.fail))
 
-    def hear_welcome(self, message: m.Welcome, now_s: float) -> None:
+    def on_welcome(self, message: m.Welcome, now_s: float) -> None:
         if self.phase is UpstreamPhase.UP:
             raise UpstreamClosed("it sent Welcome, which nobody asked for")
         self._login.check(message.login)
@@ -353,22 +353,22 @@ class UpstreamConnection:
         self.calls.went_up()
         self._tick_up(now_s, float("inf"))
 
-    def hear_chunks(self, message: ChunkRun, now_s: float) -> None:
+    def on_chunks(self, message: ChunkRun, now_s: float) -> None:
         self.copies.chunks(message.id, message.pieces, now_s)
 
-    def hear_followed(self, message: r.Followed, now_s: float) -> None:
+    def on_followed(self, message: r.Followed, now_s: float) -> None:
         self.copies.followed(message, now_s)
         self.copies.ask(now_s)
 
-    def hear_ended(self, message: m.Ended, now_s: float) -> None:
+    def on_ended(self, message: m.Ended, now_s: float) -> None:
         self.copies.ended(message, now_s)
 
-    def hear_published(self, message: m.Published, _now_s: float) -> None:
+    def on_published(self, message: m.Published, _now_s: float) -> None:
         request = self.route.settle(message.request)
         if isinstance(request, UpstreamPublish):
             request.published(message)
 
-    def hear_failed(self, message: m.Failed, now_s: float) -> None:
+    def on_failed(self, message: m.Failed, now_s: float) -> None:
         if message.fatal:
             if message.code == Code.CLOSING:  # it has answered all that it had taken
                 self.route.take_back()
@@ -397,20 +397,20 @@ class UpstreamConnection:
             self._complained_s = now_s
             log.warning("upstream %s said %s", self.address, shown_text(f"{message.code}: {message.text}"))
 
-    def hear_names(self, message: r.Names, _now_s: float) -> None:
+    def on_names(self, message: r.Names, _now_s: float) -> None:
         if not 1 <= message.id <= self._watches:
             raise UpstreamClosed("it sent Names, which nobody asked for")
         prefixes = tuple(self.prefixes)
         self._around.found(self, [name for name in message.names if base_of(name).startswith(prefixes)])
 
-    def hear_claimed(self, message: r.Claimed, now_s: float) -> None:
+    def on_claimed(self, message: r.Claimed, now_s: float) -> None:
         self.claims.answered(message, now_s)
         self.claims.tick(now_s)
 
-    def hear_returned(self, message: r.Returned, _now_s: float) -> None:
+    def on_returned(self, message: r.Returned, _now_s: float) -> None:
         self.calls.returned(message)
 
-    def hear_ping(self, _message: m.Ping, _now_s: float) -> None:
+    def on_ping(self, _message: m.Ping, _now_s: float) -> None:
         if self._wire is not None and self._wire.queued_bytes < PONGS_UNSENT_MAX_BYTES:
             self.queue(pack(m.Pong()))
 
@@ -436,18 +436,18 @@ class HostLookup:
 
 
 _HANDLERS: Mapping[type, Callable[[UpstreamConnection, Any, float], None]] = {
-    m.Challenge: UpstreamConnection.hear_challenge,
-    m.Welcome: UpstreamConnection.hear_welcome,
-    ChunkRun: UpstreamConnection.hear_chunks,
-    r.Followed: UpstreamConnection.hear_followed,
-    m.Ended: UpstreamConnection.hear_ended,
-    m.Published: UpstreamConnection.hear_published,
-    m.Failed: UpstreamConnection.hear_failed,
+    m.Challenge: UpstreamConnection.on_challenge,
+    m.Welcome: UpstreamConnection.on_welcome,
+    ChunkRun: UpstreamConnection.on_chunks,
+    r.Followed: UpstreamConnection.on_followed,
+    m.Ended: UpstreamConnection.on_ended,
+    m.Published: UpstreamConnection.on_published,
+    m.Failed: UpstreamConnection.on_failed,
     m.Opened: UpstreamConnection.pass_over,
-    r.Names: UpstreamConnection.hear_names,
-    r.Claimed: UpstreamConnection.hear_claimed,
-    r.Returned: UpstreamConnection.hear_returned,
-    m.Ping: UpstreamConnection.hear_ping,
+    r.Names: UpstreamConnection.on_names,
+    r.Claimed: UpstreamConnection.on_claimed,
+    r.Returned: UpstreamConnection.on_returned,
+    m.Ping: UpstreamConnection.on_ping,
     m.Pong: UpstreamConnection.pass_over,
 }
 _BEFORE_UP = frozenset({m.Challenge, m.Welcome, m.Failed, m.Ping, m.Pong})

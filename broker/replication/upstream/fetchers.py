@@ -112,13 +112,13 @@ ScheduleStep = Callable[[bytes, Callable[[], object]], object]
 
 
 class ReplicaFetchers:
-    """`say` queues bytes for the upstream. `set_aside` and `later` are the worker's."""
+    """`send_envelope` queues bytes for the upstream. `set_aside` and `later` are the worker's."""
 
     def __init__(
         self,
         owner: Owner,
         upstream: tuple[str, int],
-        say: Callable[[bytes], None],
+        send_envelope: Callable[[bytes], None],
         set_aside: SetAside,
         later: ScheduleStep,
     ) -> None:
@@ -128,7 +128,7 @@ class ReplicaFetchers:
         self._later_step = later
         self._to_open = 0  # copies whose streams are to be opened before they are asked for
         self._node_id = owner.catalog.directory.node_id
-        self._say = say
+        self._send_envelope = send_envelope
         self._set_aside = set_aside
         self.by_name: dict[bytes, ReplicaFetcher] = {}
         self._by_id: dict[int, ReplicaFetcher] = {}
@@ -234,7 +234,7 @@ class ReplicaFetchers:
         copy.id, copy.state = self._last_id, FetchState.ASKED
         self._by_id[copy.id] = copy
         self._asked += 1
-        self._say(pack(Follow(copy.id, copy.name, found.next_seq, *term, last, start)))
+        self._send_envelope(pack(Follow(copy.id, copy.name, found.next_seq, *term, last, start)))
 
     def _queue(self, copy: ReplicaFetcher) -> None:
         copy.state = FetchState.QUEUED
@@ -253,7 +253,7 @@ class ReplicaFetchers:
     def _leave(self, copy: ReplicaFetcher) -> None:
         """What still comes of this FOLLOW is passed over."""
         if copy.id:
-            self._say(pack(Unsubscribe(copy.id)))
+            self._send_envelope(pack(Unsubscribe(copy.id)))
             self._settle(copy)
 
     def _settle(self, copy: ReplicaFetcher) -> None:
@@ -284,7 +284,7 @@ class ReplicaFetchers:
             stream = self._owner.stream(copy.name)
             if copy.state is FetchState.FOLLOWING:
                 self._learn(stream, message)
-                self.look_at_fence(copy.name, now_s)
+                self.reconcile_fence(copy.name, now_s)
             elif message.state != NEWS:
                 stream_roles.require_possible(self._owner, stream, message.history)
                 if copy.id:
@@ -359,7 +359,7 @@ class ReplicaFetchers:
         found = self.by_name.get(base)
         return copy.upstream_epoch + 1 if found is not None and found.fenced else 0
 
-    def look_at_fence(self, name: bytes, now_s: float) -> None:
+    def reconcile_fence(self, name: bytes, now_s: float) -> None:
         """This node may have learned of a later term than the upstream is in: then it leaves that, until it is too."""
         for each in (name, *self._owner.catalog.companions.of(name)):
             copy = self.by_name.get(each)
@@ -441,7 +441,7 @@ class ReplicaFetchers:
         if copy is not None:
             self._settle(copy)
             self._wait(copy, shown_text(message.text) or "the upstream ended it", now_s)
-            self._look_at_deletion(copy, message.code)
+            self._check_deletion(copy, message.code)
 
     def failed(self, message: Failed, now_s: float) -> None:
         """FOLLOW could not be done, or cannot go on without a gap."""
@@ -450,9 +450,9 @@ class ReplicaFetchers:
             if message.op == Op.FOLLOW:
                 self._settle(copy)
             self._wait(copy, shown_text(f"{message.code}: {message.text}"), now_s)
-            self._look_at_deletion(copy, message.code)
+            self._check_deletion(copy, message.code)
 
-    def _look_at_deletion(self, copy: ReplicaFetcher, code: str | None) -> None:
+    def _check_deletion(self, copy: ReplicaFetcher, code: str | None) -> None:
         """The upstream has deleted the stream: so does this node. Its companions go with it."""
         if code != Code.DELETED or is_companion(copy.name):
             return

@@ -29,13 +29,13 @@ _NOTHING: Final[tuple[bytes, stream_roles.Term]] = (b"", (0, ""))
 
 
 class LeadershipClaims:
-    """The claims of one uplink, to the node at (host, port). `say` queues bytes for it. Each stream has one claim at
-    most, on each connection.
+    """The claims of one uplink, to the node at (host, port). `send_envelope` queues bytes for it. Each stream has one
+    claim at most, on each connection.
     """
 
-    def __init__(self, owner: Owner, say: Callable[[bytes], None], node: tuple[str, int]) -> None:
+    def __init__(self, owner: Owner, send_envelope: Callable[[bytes], None], node: tuple[str, int]) -> None:
         self._owner = owner
-        self._say = say
+        self._send_envelope = send_envelope
         self._node = node
         self._wanted: dict[bytes, None] = {}
         self._queue: deque[bytes] = deque()  # to be claimed next; some of them may not be wanted any more
@@ -89,7 +89,7 @@ class LeadershipClaims:
         was_above = any(each.was_above for each in stream_roles.to_be_told(owner, name) if each[:2] == self._node)
         self._last += 1
         self._asked[self._last] = name, history[-1][::2]
-        self._say(pack(Claim(self._last, name, history, not was_above)))
+        self._send_envelope(pack(Claim(self._last, name, history, not was_above)))
 
     def answered(self, message: Claimed, now_s: float) -> None:
         name, claimed = self._asked.pop(message.id, _NOTHING)

@@ -68,8 +68,8 @@ class NodeLogin:
         first = self._scram.first()
         return replace(hello, token=None, peer_token=None, mechanism=MECHANISM, user=self._user, login=first)
 
-    def answer(self, challenge: bytes, say: Callable[[bytes], None], fail: Callable[[str], None]) -> None:
-        """Answer a challenge, later: calls `say` with bytes to send, or `fail`. Raises NodeLoginFailed."""
+    def answer(self, challenge: bytes, send_envelope: Callable[[bytes], None], fail: Callable[[str], None]) -> None:
+        """Answer a challenge, later: calls `send_envelope` with bytes to send, or `fail`. Raises NodeLoginFailed."""
         if self._scram is None or self._answered:
             raise NodeLoginFailed("it sent CHALLENGE, and no login is under way")
         self._answered = True
@@ -80,7 +80,7 @@ class NodeLogin:
                 fail(f"the login failed: {job.wrong}")
             else:
                 self._proven = True
-                say(pack(m.Prove(job.data)))
+                send_envelope(pack(m.Prove(job.data)))
 
         self._request(job, SyncJob(answered))
 

@@ -1,6 +1,6 @@
 """The uplinks of a worker: which of its streams follow which node, and the one connection to each of those.
 
-Every change of a stream's role (a command, a claim, a start) ends in `look_at`, which brings the stream's upstream in
+Every change of a stream's role (a command, a claim, a start) ends in `reconcile`, which brings the stream's upstream in
 line with its metadata. Nothing here is kept on the disk: it follows from the streams' .meta files and the node's rules.
 """
 
@@ -126,7 +126,7 @@ class UpstreamManager:
         owner = self._owner
         if owner.roles.metas or owner.roles.rules != Rules():  # or else no stream follows, however many there are
             for name in owner.catalog.names:
-                self.look_at(name)
+                self.reconcile(name)
         self.watch()
         roles = owner.roles
         nodes = dict.fromkeys((*roles.followers, *roles.peers.nodes)) if asks and roles.was_followed else {}
@@ -175,7 +175,7 @@ class UpstreamManager:
             if not uplink.needed:
                 uplink.close("no stream follows it any more")
                 del self._uplinks[uplink.host, uplink.port]
-        self._look_at_crowded_out()
+        self._reconcile_crowded_out()
         if self._asking is not None:
             self._asking.tick(self._services.now_s)
         if self._to_make and not self._making:
@@ -192,7 +192,7 @@ class UpstreamManager:
 
     # --- streams ----------------------------------------------------------------------------------------------------
 
-    def look_at(self, name: bytes) -> None:
+    def reconcile(self, name: bytes) -> None:
         """A stream may have another role or upstream now."""
         if not self._owner.catalog.owning:
             return
@@ -211,7 +211,7 @@ class UpstreamManager:
                 wanted.copies.add(name)
                 self._watched.join(name, (wanted.host, wanted.port))
         elif wanted is not None:
-            wanted.copies.look_at_fence(name, self._services.now_s)
+            wanted.copies.reconcile_fence(name, self._services.now_s)
         self._claim(name)
 
     def _claim(self, name: bytes) -> None:
@@ -304,12 +304,12 @@ class UpstreamManager:
             log.warning("no connection to %s port %d: this worker has max_upstreams, %d", host, port, limit)
         return False
 
-    def _look_at_crowded_out(self) -> None:
+    def _reconcile_crowded_out(self) -> None:
         """Look at some of the streams whose upstream had to wait for room."""
         for _ in range(LOOKS_A_TICK):
             if not self._crowded_out or len(self._uplinks) >= self._owner.settings.max_upstreams:
                 return
-            self.look_at(self._crowded_out.popitem()[0])
+            self.reconcile(self._crowded_out.popitem()[0])
 
     def _touch(self, uplink: UpstreamConnection) -> None:
         self._touched[uplink] = None

@@ -35,10 +35,10 @@ class _PendingCall(NamedTuple):
 
 
 class UpstreamCalls:
-    """The calls of one uplink. `say` queues bytes for the other end."""
+    """The calls of one uplink. `send_envelope` queues bytes for the other end."""
 
-    def __init__(self, say: Callable[[bytes], None]) -> None:
-        self._say = say
+    def __init__(self, send_envelope: Callable[[bytes], None]) -> None:
+        self._send_envelope = send_envelope
         self._is_up = False
         self._last_id = 0
         self._asked: dict[int, _PendingCall] = {}  # in the order in which they are late
@@ -74,7 +74,7 @@ class UpstreamCalls:
             return
         self._last_id = self._last_id % IDS_MAX + 1
         self._asked[self._last_id] = _PendingCall(request, now_s + PATIENCE_S, done)
-        self._say(pack(Call(self._last_id, request.stream, verb, packed)))
+        self._send_envelope(pack(Call(self._last_id, request.stream, verb, packed)))
 
     def returned(self, message: Returned) -> None:
         """Raises UpstreamClosed for an invalid answer. A late one is passed over."""

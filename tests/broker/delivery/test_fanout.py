@@ -62,7 +62,7 @@ class FakeClient:
     def chunk_ended(self) -> None:
         self.chunk_ends += 1
 
-    def tell_trimmed(self, cursor: Cursor, first_seq: int) -> None:
+    def send_trimmed(self, cursor: Cursor, first_seq: int) -> None:
         self.answer(b"trimmed %s %d to %d\r\n" % (cursor.feed.name, cursor.seq, first_seq - 1))
 
     def subscription_ended(self, cursor: Cursor, code: Code | None, _text: str) -> None:
@@ -184,7 +184,7 @@ def test_a_note_that_was_lost_is_made_up_for_by_a_look(world: World) -> None:
     world.append("a", b"two")
     world.run()
     assert client.seqs("a") == []
-    world.fanout.look_at_some()
+    world.fanout.refresh_some()
     world.run()
     assert client.seqs("a") == [1]
     world.append("a", b"three")
@@ -576,7 +576,7 @@ def test_a_reader_that_was_opened_after_the_cut_tells_of_it_too(world: World) ->
     world.run()
     cut(world, "a", 5)
     world.readers.forget(b"a")
-    world.fanout.look_at_some()
+    world.fanout.refresh_some()
     assert client.ended == [cursor] and client.out == b"ended a diverged\r\n"
 
 
@@ -601,7 +601,7 @@ def test_a_look_finds_the_cut_before_the_owners_word(world: World) -> None:
     other.room, other.got = 0, bytearray()
     cut(world, "a", 8)
     world.append("a", *[b"another"] * 5)
-    world.fanout.look_at_some()
+    world.fanout.refresh_some()
     assert client.ended == [cursor] and other.ended == [early]
     world.fanout.cut(b"a", 8)
     assert client.ended == [cursor], "once"

@@ -1,5 +1,4 @@
-"""An owner lets go of a stream: the work it waits for, the requests it refuses, and the remains if the files cannot go.
-"""
+"""An owner lets go of a stream: the work it waits for, the refused requests, and the remains if the files cannot go."""
 
 from __future__ import annotations
 
@@ -145,7 +144,7 @@ def test_a_disk_that_refuses_a_later_step(place: Place, monkeypatch: pytest.Monk
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "_tell_readers", broken)
+        patch.setattr(files, "_notify_readers", broken)
         answers = place.delete()
         place.finish()
     assert answers == [{}], "it is deleted"

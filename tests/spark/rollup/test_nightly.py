@@ -13,7 +13,7 @@ from tailrace.shard.retention import RetentionPolicy
 from tailrace.spark.rollup import nightly
 from tailrace.spark.rollup.engine import Engine
 from tailrace.spark.rollup.job import Job, Note, Outcome
-from tailrace.spark.rollup.nightly import Night, find_removals, run_nights, told_of_kept
+from tailrace.spark.rollup.nightly import Night, find_removals, reports_of_kept, run_nights
 from tailrace.supervisor.textfile import read_textfile
 from tests.spark.data import make_directory
 from tests.spark.rollup.directories import DAY, DAY_START_US
@@ -89,7 +89,7 @@ def test_notes_and_kept_streams_are_in_the_report(tmp_path: Path, monkeypatch: p
 
 
 def test_many_kept_streams_are_told_in_a_few_lines() -> None:
-    told = told_of_kept(Outcome(kept=[f"s{i}" for i in range(1_000)]))
+    told = reports_of_kept(Outcome(kept=[f"s{i}" for i in range(1_000)]))
     assert len(told) == 11
     assert told[-1].stream == "990 more streams"
 

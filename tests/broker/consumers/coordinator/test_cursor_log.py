@@ -151,11 +151,11 @@ def test_checkpoints_are_found_where_they_are_whole() -> None:
     begun, kept = CheckpointBegun(()), ConsumerRows(())
     rows: list[Record] = [CheckpointEnded(0), begun, kept, begun, kept, CheckpointEnded(2), begun, CheckpointEnded(1)]
     for seq, record in enumerate(rows):
-        finder.look(seq, record)
+        finder.visit(seq, record)
         assert finder.found is None
     rows = [begun, kept, kept, CheckpointEnded(2), ConsumerCreated(C, 1, 0, 1, 0)]
     for seq, record in enumerate(rows, 8):
-        finder.look(seq, record)
+        finder.visit(seq, record)
     assert finder.found == (8, 12)
 
 

@@ -120,7 +120,7 @@ def test_a_letter_whose_message_is_gone_is_done_with(office: Office, monkeypatch
         patch.setattr(office.desk.post, "send", lambda: office.desk.post.waiting.clear())
         fail(office, 3)
     call(office.owner, "trim", [S, ["seq", 5], False])
-    office.desk.post.look_at(office.desk.book(S))
+    office.desk.post.reconcile(office.desk.book(S))
     office.turn()
     assert buried(office) and letters(office) == []
 

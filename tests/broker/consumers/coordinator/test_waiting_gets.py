@@ -57,6 +57,6 @@ def test_one_that_is_gone_is_not_due_and_not_removed_twice() -> None:
 def test_only_the_first_answer_counts() -> None:
     answers: list[Any] = []
     one = WaitingGet(Get(1, b"s", b"c", b"m"), GetResult(), answers.append, 1.0, 5)
-    one.tell("first")
-    one.tell("second")
+    one.resolve("first")
+    one.resolve("second")
     assert answers == ["first"]

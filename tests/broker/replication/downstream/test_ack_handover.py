@@ -77,7 +77,7 @@ def test_it_waits_a_little_only(tmp_path: Path) -> None:
 def test_messages_that_are_not_there_any_more_are_not_waited_for(tmp_path: Path, change: str) -> None:
     owner = make_owner(tmp_path)
     publish(owner, S)
-    owner.replicas.holders(S).tell("node-b", ReplicaPosition(9, 9, VIA))
+    owner.replicas.holders(S).record("node-b", ReplicaPosition(9, 9, VIA))
     args = {
         "disabled": [S, 0, 1, 1, 1],
         "another term": [S, 0, 1, 2, 1],

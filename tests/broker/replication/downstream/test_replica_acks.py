@@ -13,7 +13,7 @@ def told(**nodes: int) -> ReplicaAcks:
     """Acknowledgements with the next seq reported by each node, all by one way."""
     made = ReplicaAcks(1)
     for node, next_seq in nodes.items():
-        assert made.tell(node, ReplicaPosition(next_seq, 0, A))
+        assert made.record(node, ReplicaPosition(next_seq, 0, A))
     return made
 
 
@@ -36,14 +36,14 @@ def test_a_message_is_held_by_those_whose_next_seq_is_behind_it() -> None:
 
 def test_the_same_word_is_no_news() -> None:
     holders = told(b=5)
-    assert not holders.tell("b", ReplicaPosition(5, 0, A))
-    assert holders.tell("b", ReplicaPosition(5, 5, A)) and holders.tell("b", ReplicaPosition(4, 4, A))
+    assert not holders.record("b", ReplicaPosition(5, 0, A))
+    assert holders.record("b", ReplicaPosition(5, 5, A)) and holders.record("b", ReplicaPosition(4, 4, A))
     assert holders.count_holding(5) == 0
 
 
 def test_a_node_counts_once_and_its_old_way_takes_nothing_back() -> None:
     holders = told(b=5)
-    holders.tell("b", ReplicaPosition(6, 0, B))
+    holders.record("b", ReplicaPosition(6, 0, B))
     assert holders.held_seq(1) == 6 and holders.held_seq(2) == 0
     assert holders.withdraw("b", A) == [] and holders.withdraw("", A) == []
     assert holders.withdraw("", B[:2]) == ["b"] and not holders.nodes
@@ -52,16 +52,16 @@ def test_a_node_counts_once_and_its_old_way_takes_nothing_back() -> None:
 def test_one_node_is_withdrawn_or_all_of_a_way() -> None:
     holders = told(b=5, c=6)
     assert holders.withdraw("c", A) == ["c"] and list(holders.nodes) == ["b"]
-    holders.tell("d", ReplicaPosition(1, 1, (0, 1, 2)))
+    holders.record("d", ReplicaPosition(1, 1, (0, 1, 2)))
     assert holders.withdraw("", A) == ["b"] and list(holders.nodes) == ["d"]
 
 
 def test_nodes_are_bounded() -> None:
     holders = ReplicaAcks(1)
     for number in range(holders_module.NODES_MAX):
-        assert holders.tell(f"n{number}", ReplicaPosition(1, 1, A))
-    assert not holders.tell("one more", ReplicaPosition(1, 1, A))
-    assert holders.tell("n0", ReplicaPosition(2, 2, A)) and len(holders.nodes) == holders_module.NODES_MAX
+        assert holders.record(f"n{number}", ReplicaPosition(1, 1, A))
+    assert not holders.record("one more", ReplicaPosition(1, 1, A))
+    assert holders.record("n0", ReplicaPosition(2, 2, A)) and len(holders.nodes) == holders_module.NODES_MAX
 
 
 def test_after_a_cut_nobody_is_known_to_hold_anything() -> None:
@@ -78,11 +78,11 @@ def test_a_batch_waits_for_as_many_nodes_as_it_asked_for() -> None:
     for each in (wait(3, 1), wait(5, 2), wait(7, 1)):
         holders.wait(each)
     assert holders.waiting == 3 and holders.take_due() == []
-    holders.tell("b", ReplicaPosition(7, 0, A))
+    holders.record("b", ReplicaPosition(7, 0, A))
     assert ends(holders.take_due()) == [3, 7]
-    holders.tell("c", ReplicaPosition(4, 0, A))
+    holders.record("c", ReplicaPosition(4, 0, A))
     assert holders.take_due() == []
-    holders.tell("c", ReplicaPosition(5, 0, A))
+    holders.record("c", ReplicaPosition(5, 0, A))
     assert ends(holders.take_due()) == [5] and holders.waiting == 0
 
 

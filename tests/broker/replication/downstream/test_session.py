@@ -271,14 +271,14 @@ def test_who_is_behind_hears_how_far(node: World, name: str) -> None:
     node.settle()
     node.stop_timers()  # they send it as well
     followers = node.workers[0].followers
-    followers.tell_ends()
-    followers.tell_ends()
+    followers.send_ends()
+    followers.send_ends()
     peer.peer.deaf = False
     node.settle()
     answers = peer.take()
     news = [each for each in answers[1:] if isinstance(each, r.Followed)]
     assert [(each.id, each.state, each.next_seq) for each in news] == [(1, "news", 20)], "once, until it has read that"
-    followers.tell_ends()
+    followers.send_ends()
     node.settle()
     assert peer.take() == [], "it is behind no more"
 

@@ -30,7 +30,7 @@ def learn(owner: Owner, epoch: int) -> object:
 
 
 DOORS: dict[str, tuple[Role, NowHears]] = {
-    "FOLLOW": (Role.MASTER, lambda owner, epoch: stream_roles.hear_of(owner, S, epoch, "~")),
+    "FOLLOW": (Role.MASTER, lambda owner, epoch: stream_roles.record_term(owner, S, epoch, "~")),
     "CLAIM": (
         Role.MASTER,
         lambda owner, epoch: stream_roles.claimed(owner, [S, [[epoch, 0, "~"]], "10.0.0.2", 5050, False]),

@@ -202,7 +202,7 @@ def test_a_claim_of_a_stream_is_one_of_its_companions(owner: Owner) -> None:
 def test_who_follows_a_companion_of_a_later_term_is_told_one_behind_it(owner: Owner) -> None:
     """It was another master's and has not come here before this node was promoted; who is the master now is settled."""
     publish(owner, CURSOR, b"x")
-    stream_roles.hear_of(owner, CURSOR, 5, "")
+    stream_roles.record_term(owner, CURSOR, 5, "")
     assert (owner.roles.role(CURSOR), owner.roles.epoch(CURSOR), owner.catalog.open[CURSOR].epoch) == (
         Role.MASTER,
         6,

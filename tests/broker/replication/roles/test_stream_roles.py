@@ -233,7 +233,7 @@ def test_a_term_too_far_beyond_is_not_believed(node: Node, role: Role) -> None:
         assert caught.value.code is Code.USAGE
         if role is Role.MASTER:
             with pytest.raises(Refused, match="cannot be"):
-                stream_roles.hear_of(node.owner, S, epoch, HIGH)
+                stream_roles.record_term(node.owner, S, epoch, HIGH)
     assert (node.meta, node.changed) == (before, [])
     assert claim(node, farthest, HIGH)[1:] == [farthest, HIGH, True]
 
@@ -456,7 +456,7 @@ def test_who_hears_of_a_later_term_takes_no_more_messages(
     upstream = None if role is Role.DISABLED else UPSTREAM
     node.be(role, 3, upstream, (1, 0, LOW), (3, 0, node.id))
     before = node.meta
-    stream_roles.hear_of(node.owner, S, epoch, master)
+    stream_roles.record_term(node.owner, S, epoch, master)
     if gives_in:
         assert (node.meta.role, node.meta.epoch, node.meta.upstream) == (Role.SLAVE, epoch, UPSTREAM)
         assert node.written == node.meta and node.changed == [S]
@@ -465,13 +465,13 @@ def test_who_hears_of_a_later_term_takes_no_more_messages(
 
 
 def test_hearing_of_a_stream_that_is_not_here_is_nothing(node: Node) -> None:
-    stream_roles.hear_of(node.owner, S, 9, HIGH)
+    stream_roles.record_term(node.owner, S, 9, HIGH)
     assert S not in node.owner.catalog.names and not node.changed
 
 
 def test_one_who_has_given_in_with_nobody_to_follow_is_disabled_until_somebody_claims(node: Node) -> None:
     node.be(Role.MASTER, 3, None, (3, 0, node.id))
-    stream_roles.hear_of(node.owner, S, 4, "")
+    stream_roles.record_term(node.owner, S, 4, "")
     assert (node.meta.role, node.meta.upstream) == (Role.SLAVE, None)
     assert stream_roles.term_of(node.owner, S) == (4, ""), "whose term it is nobody has said"
 

@@ -39,8 +39,8 @@ def test_stat_has_a_row_for_each_slave(tmp_path: Path) -> None:
     stream = owner.stream(S)
     assert stat_of_slaves(stream, None, 0) == {"slaves": 0, "slaves_caught_up": 0}
     holders = ReplicaAcks(1)
-    holders.tell("node-c", ReplicaPosition(1, 0, (0, 0, 0)))
-    holders.tell("node-b", ReplicaPosition(2, 1, (0, 0, 0)))
+    holders.record("node-c", ReplicaPosition(1, 0, (0, 0, 0)))
+    holders.record("node-b", ReplicaPosition(2, 1, (0, 0, 0)))
     assert stat_of_slaves(stream, holders, clock.microseconds()) == {
         "slaves": 2,
         "slaves_caught_up": 1,

@@ -52,7 +52,7 @@ def test_a_stream_that_is_not_open_is_not_opened_for_this(node: World) -> None:
     owner = node.workers[0].owner
     holders = owner.replicas.holders(b"s")
     holders.end_seq = 2
-    holders.tell(B, ReplicaPosition(1, 1, (0, 1, 1)))
+    holders.record(B, ReplicaPosition(1, 1, (0, 1, 1)))
     owner.close_logs()
     survey(node)
     assert node.workers[0].metrics.slaves[B] == SlaveMeasures(1, 0, 1, 0, 0.0) and not owner.catalog.open
@@ -61,7 +61,7 @@ def test_a_stream_that_is_not_open_is_not_opened_for_this(node: World) -> None:
 def test_nodes_are_bounded(node: World) -> None:
     holders = node.workers[0].owner.replicas.holders(b"s")
     for number in range(MAX_NODES + 5):
-        holders.tell(f"n{number}", ReplicaPosition(0, 0, (0, 1, 1)))
+        holders.record(f"n{number}", ReplicaPosition(0, 0, (0, 1, 1)))
     survey(node)
     slaves = node.workers[0].metrics.slaves
     assert len(slaves) == MAX_NODES + 1 and slaves[OTHER].streams == 5
@@ -71,7 +71,7 @@ def test_a_round_takes_as_many_ticks_as_it_needs(node: World, monkeypatch: pytes
     survey(node)
     monkeypatch.setattr(survey_module, "SLICE_S", -1.0)
     for number in range(3):
-        node.workers[0].owner.replicas.holders(b"s%d" % number).tell(B, ReplicaPosition(0, 0, (0, 1, 1)))
+        node.workers[0].owner.replicas.holders(b"s%d" % number).record(B, ReplicaPosition(0, 0, (0, 1, 1)))
     survey(node)
     assert node.workers[0].metrics.slaves == {}
     for _ in range(5):

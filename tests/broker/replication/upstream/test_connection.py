@@ -221,7 +221,7 @@ def test_its_pings_are_answered_while_it_reads(near: Near) -> None:
     near.uplink.queue(b"\0" * PONGS_UNSENT_MAX_BYTES)
     assert near.uplink._wire is not None
     before = near.uplink._wire.queued_bytes
-    near.uplink.hear_ping(m.Ping(), near.clock.now_s)
+    near.uplink.on_ping(m.Ping(), near.clock.now_s)
     assert near.uplink._wire.queued_bytes == before, "or there would be ever more to read"
 
 

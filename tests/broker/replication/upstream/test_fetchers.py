@@ -593,7 +593,7 @@ def test_a_fenced_copy_leaves_an_upstream_of_an_earlier_term(slave: Slave) -> No
     slave.be(FetchState.FOLLOWING)
     slave.copies.note_held(S)
     stream_roles.fence(slave.owner, [S, 5])
-    slave.copies.look_at_fence(S, slave.now_s)
+    slave.copies.reconcile_fence(S, slave.now_s)
     (left,) = slave.heard()
     number = left.id
     assert isinstance(left, m.Unsubscribe) and slave.copy.fenced
@@ -616,7 +616,7 @@ def test_a_fence_of_the_term_that_the_upstream_is_in_changes_nothing(slave: Slav
     slave.be(FetchState.FOLLOWING)
     slave.followed("news", history=(EpochStart(1, 0, A), EpochStart(5, 10, A)))
     stream_roles.fence(slave.owner, [S, 5])
-    slave.copies.look_at_fence(S, slave.now_s)
+    slave.copies.reconcile_fence(S, slave.now_s)
     assert slave.copy.state is FetchState.FOLLOWING and slave.heard() == []
 
 
@@ -629,7 +629,7 @@ def test_the_companions_of_a_fenced_stream_leave_with_it(slave: Slave) -> None:
     slave.followed("following", 0, number=asked.id)
     assert slave.copies.by_name[cursor].state is FetchState.FOLLOWING
     stream_roles.fence(slave.owner, [S, 5])
-    slave.copies.look_at_fence(S, slave.now_s)
+    slave.copies.reconcile_fence(S, slave.now_s)
     assert sorted(each.id for each in slave.heard()) == [1, 2]
     assert {copy.state for copy in slave.copies.by_name.values()} == {FetchState.WAITING}
     again = slave.tick(RETRY_MAX_S)

@@ -432,7 +432,7 @@ def test_a_worker_that_is_replaced_follows_nobody(tree: Tree, pair: tuple[Node, 
     worker._retire()
     assert not down.uplinks and not worker.owner.uproutes
     assert sink.refusals[0][0] is Code.UNAVAILABLE
-    worker.uplinks.look_at(b"s")
+    worker.uplinks.reconcile(b"s")
     worker.uplinks.tick()
     assert not down.uplinks, "its streams are its successor's"
     tree.until(lambda: not up.world.workers[0].followers.nodes)
