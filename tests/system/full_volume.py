@@ -13,7 +13,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
@@ -23,20 +22,14 @@ from tailrace.shard.log import StreamLog
 from tailrace.shard.window import SMALL_APPENDS_MIN
 from tests.shard.helpers import append, open_log
 from tests.system.mounts import CannotMount, mounted, unmount
-from tests.system.power_loss import EXIT_CANNOT_MOUNT
-from tests.system.volumes import MAKE, LoopVolume, with_own_mounts
+from tests.system.volume_try import run
+from tests.system.volumes import MAKE, LoopVolume
 
 STREAMS: Final = 40
 ROUNDS: Final = 20
 IMAGE_BYTES: Final = {"ext4": 48 << 20, "xfs": 320 << 20, "btrfs": 128 << 20}
 TMPFS: Final = "size=32m"
 BALLAST_BYTES: Final = (1 << 20, 1 << 16, 1 << 12, 1)
-INSIDE: Final = "--mounts-are-private"
-
-
-def command(kind: str) -> list[str]:
-    """The command line of a try on a file system, in a mount namespace of its own. Raises CannotMount."""
-    return with_own_mounts(sys.executable, "-m", "tests.system.full_volume", kind, INSIDE)
 
 
 def fill(path: Path) -> None:
@@ -99,21 +92,8 @@ def _mounted(kind: str, directory: Path, stack: ExitStack) -> Path:
     return path
 
 
-def main() -> int:
-    kind = sys.argv[1]
-    try:
-        if INSIDE not in sys.argv:
-            return subprocess.run(command(kind), check=False).returncode
-        with tempfile.TemporaryDirectory(prefix="tailrace-full-") as directory, ExitStack() as stack:
-            print(kind, play(kind, Path(directory), stack))
-    except CannotMount as error:
-        print(error)
-        return EXIT_CANNOT_MOUNT
-    return 0
-
-
 if __name__ == "__main__":
-    code = main()
+    code = run("tests.system.full_volume", play)
     if code == -signal.SIGBUS:
         print("SIGBUS")
     sys.exit(code)

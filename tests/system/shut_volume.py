@@ -8,9 +8,7 @@ So some messages more are appended, until the window is full or a second old. No
 
 from __future__ import annotations
 
-import subprocess
 import sys
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -19,18 +17,12 @@ from tailrace.shard.errors import StorageError
 from tailrace.shard.log import StreamLog
 from tailrace.shard.window import CONTENT_WINDOW_BYTES_MAX, INDEX_WINDOW_BYTES_MAX, SMALL_APPENDS_MIN
 from tests.shard.helpers import append, open_log
-from tests.system.full_volume import IMAGE_BYTES, INSIDE
-from tests.system.mounts import CannotMount
-from tests.system.power_loss import EXIT_CANNOT_MOUNT
-from tests.system.volumes import LoopVolume, with_own_mounts
+from tests.system.full_volume import IMAGE_BYTES
+from tests.system.volume_try import run
+from tests.system.volumes import LoopVolume
 
 STREAMS: Final = 20
 APPENDS: Final = (CONTENT_WINDOW_BYTES_MAX + INDEX_WINDOW_BYTES_MAX) // 32
-
-
-def command(kind: str) -> list[str]:
-    """The command line of a try on a file system, in a mount namespace of its own. Raises CannotMount."""
-    return with_own_mounts(sys.executable, "-m", "tests.system.shut_volume", kind, INSIDE)
 
 
 def play(kind: str, directory: Path, stack: ExitStack) -> dict[str, int]:
@@ -72,18 +64,5 @@ def _is_synced(log: StreamLog) -> bool:
         return False
 
 
-def main() -> int:
-    kind = sys.argv[1]
-    try:
-        if INSIDE not in sys.argv:
-            return subprocess.run(command(kind), check=False).returncode
-        with tempfile.TemporaryDirectory(prefix="tailrace-shut-") as directory, ExitStack() as stack:
-            print(kind, play(kind, Path(directory), stack))
-    except CannotMount as error:
-        print(error)
-        return EXIT_CANNOT_MOUNT
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("tests.system.shut_volume", play))
