@@ -313,7 +313,7 @@ class Maintenance:
             self.owner.space.look()
 
     def _measure(self, name: bytes, paths: StreamPaths) -> None:
-        """What a stream takes. While publishes are refused, an open one gives back what it has reserved ahead."""
+        """The bytes of a stream on the disk. While publishes are refused, an open one frees its reserved space."""
         found = self.owner.catalog.open.get(name)
         used, ahead = used_bytes(paths, None if found is None else found.log.end_offset)
         self.owner.space.measured(name, used)
