@@ -232,15 +232,15 @@ class MqttClient(ClientConnection):
         """Nothing is sent to a peer whose version is not known."""
         if version in (p.MQTT_3_1_1, p.MQTT_5):
             made = fitting(partial(pack_refusal, version, reason), text, self.packet_bytes_max)
-            self.say(made)
+            self.send_packet(made)
 
-    def say_fitting(self, data: bytes) -> bool:
+    def send_fitting(self, data: bytes) -> bool:
         """Give an answer, or end the connection if its client does not take one so large; whether it goes on."""
         if len(data) > self.packet_bytes_max:
             text = f"an answer of {len(data)} bytes is larger than the Maximum Packet Size {self.packet_bytes_max}"
             self.end_for(Reason.PACKET_TOO_LARGE, Code.SIZE, text)
             return False
-        self.say(data)
+        self.send_packet(data)
         return True
 
     def _peeked_version(self) -> int:
@@ -295,7 +295,7 @@ class MqttClient(ClientConnection):
 
     # --- acknowledgements -------------------------------------------------------------------------------------------
 
-    def say(self, data: bytes) -> None:
+    def send_packet(self, data: bytes) -> None:
         if self.lingering_since_s:  # nothing follows DISCONNECT
             return
         self.services.answered_bytes += len(data)
@@ -319,7 +319,7 @@ class MqttClient(ClientConnection):
     def _answer_in_order(self, data: bytes) -> None:
         """An acknowledgement behind those that are not known yet."""
         if not self.answers:
-            self.say(data)
+            self.send_packet(data)
             return
         settled = Pending(self.answers_ready)
         settled.text = data
@@ -506,10 +506,10 @@ class MqttClient(ClientConnection):
             return
         known = self.window.holds(packet.packet_id)
         reason = Reason.SUCCESS if known else Reason.PACKET_ID_NOT_FOUND
-        self.say(pack_ack(PacketType.PUBREL, self.version, packet.packet_id, reason))
+        self.send_packet(pack_ack(PacketType.PUBREL, self.version, packet.packet_id, reason))
 
     def ping(self, _packet: p.PingPacket) -> None:
-        self.say(PINGRESP)
+        self.send_packet(PINGRESP)
 
     def authenticate(self, _packet: p.AuthPacket) -> None:
         self.malformed(protocol_error("AUTH without an authentication method in CONNECT"))

@@ -163,7 +163,7 @@ def _greet(client: MqttClient, packet: ConnectPacket, connack: bytes) -> None:
     client.window.size = min(client.window.size, properties.get(PropertyId.RECEIVE_MAXIMUM, client.window.size))
     client.services.deadlines.login.stop(client)
     client.mqtt.keep_alives.add(client)
-    client.say(connack)
+    client.send_packet(connack)
 
 
 def _offers(client: MqttClient, packet: ConnectPacket) -> list[tuple[PropertyId, Any]]:

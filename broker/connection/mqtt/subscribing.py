@@ -138,7 +138,7 @@ class TopicSubscriptions:
             if subscription is not None:
                 self._end(client, subscription)
         self._wildcards.reconcile(client)
-        client.say_fitting(pack_unsuback(client.version, packet.packet_id, reasons))
+        client.send_fitting(pack_unsuback(client.version, packet.packet_id, reasons))
 
     def _refusal(self, client: MqttClient, topic_filter: bytes) -> Reason | None:
         """Why there can be no subscription with this filter."""
@@ -210,7 +210,7 @@ class TopicSubscriptions:
         step.missing -= 1
         if step.missing or client.closed:
             return
-        if client.say_fitting(pack_suback(client.version, step.packet_id, step.reasons)):
+        if client.send_fitting(pack_suback(client.version, step.packet_id, step.reasons)):
             self._wildcards.reconcile(client)
             self.start(client, step.cursors)
 

@@ -14,6 +14,7 @@ from tailrace.broker.connection.mqtt.publishing import ALIASES_MAX, RECEIVE_MAXI
 from tailrace.broker.topics.rules import TopicRule
 from tailrace.protocol.errors import Code
 from tailrace.protocol.messages import Ack, pack_publish
+from tailrace.protocol.mqtt.responses import PINGRESP
 from tailrace.protocol.topics import topic_metadata
 from tailrace.shard.frame import pack_frame
 from tests.broker.binary import BinaryPeer
@@ -370,6 +371,10 @@ def test_nothing_follows_disconnect(tmp_path: Path) -> None:
         peer = MqttPeer(node)
         answers = peer.ask(wire.subscribe(V5, 1, (node.name(1), 0)), wire.packet(0xC1))
         assert [each.kind for each in answers] == [14] and peer.ended
+        peer = MqttPeer(node)
+        peer.client.end_with(Code.CLOSING, "this node is stopping")
+        peer.client.send_packet(PINGRESP)
+        assert [each.kind for each in peer.take()] == [14] and peer.ended
 
 
 def test_a_client_with_a_small_maximum_packet_size_gets_no_reason_string(tmp_path: Path) -> None:
