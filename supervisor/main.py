@@ -71,7 +71,7 @@ class NodeState:
             tune(listener, settings.notsent_bytes)
         try:
             if settings.admin != "none":
-                self.admin_listener = open_admin_listener(self.admin_path)
+                self.admin_listener = patiently(lambda: open_admin_listener(self.admin_path))
             self.http_listener = patiently(lambda: open_metrics_listener(settings.metrics_host, settings.metrics_port))
         except CannotListen:
             self._close_listeners()
@@ -247,7 +247,7 @@ def _reload(node: NodeState, reload: Callable[[], Settings] | None, crew: Crew) 
 
 
 def patiently(bind: Callable[[], Bound]) -> Bound:
-    """Bind, and where the port is taken wait for the processes of a node whose supervisor was killed: they are leaving.
+    """Bind; where an address is taken, wait for the processes of a node whose supervisor was killed: they are leaving.
 
     Raises CannotListen.
     """

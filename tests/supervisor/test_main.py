@@ -20,10 +20,11 @@ import pytest
 from tailrace.broker.access.users import LOGIN_MARK_BYTES, User, login_mark
 from tailrace.broker.process.control import MESSAGE_MAX_BYTES
 from tailrace.broker.process.settings import Settings
+from tailrace.broker.process.tls_contexts import TLSContexts
 from tailrace.shard.errors import DirectoryError, ShardLocked
 from tailrace.supervisor import main
 from tailrace.supervisor.config import ConfigError
-from tailrace.supervisor.listeners import CannotListen, open_listeners, open_metrics_listener
+from tailrace.supervisor.listeners import CannotListen, open_admin_listener, open_listeners, open_metrics_listener
 from tailrace.supervisor.main import (
     EXIT_CANNOT_BIND,
     patiently,
@@ -89,6 +90,19 @@ def test_a_port_that_is_being_freed_is_waited_for() -> None:
     (listener,) = patiently(lambda: open_listeners("127.0.0.1", port, 1))
     assert listener.getsockname()[1] == port
     listener.close()
+
+
+def test_a_socket_of_administration_that_is_being_freed_is_waited_for(tmp_path: Path) -> None:
+    """The workers of a node whose supervisor was killed hold it until they have ended."""
+    settings = settings_for(tmp_path)
+    directory, lock = take_directory(settings)
+    taken = open_admin_listener(main.admin_path(settings, directory.path))
+    threading.Timer(0.1, taken.close).start()
+    node = main.NodeState(settings, TLSContexts(), directory, lock)
+    assert node.admin_listener is not None
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.connect(str(node.admin_path))
+    node.close()
 
 
 def test_what_waiting_does_not_help_is_told_at_once() -> None:
