@@ -324,6 +324,9 @@ class WorkerMetrics:
         "tailrace_consumers_soon_abandoned", "Consumers idle for most of their time."
     )
     consumers_abandoned: int = _gauge("tailrace_consumers_abandoned", "Consumers for which nothing is kept any more.")
+    held_letter_streams: int = _gauge(
+        "tailrace_held_letter_streams", "Streams whose dead letters cannot be published now."
+    )
     slaves: dict[str, SlaveMeasures] = field(default_factory=dict)  # of the owned streams, by node id
     measured_streams: dict[str, StreamMeasures] = field(default_factory=dict)  # owned and chosen, by name
     measured_consumers: dict[str, ConsumerMeasures] = field(default_factory=dict)  # by stream, LABELS_SEPARATOR, name

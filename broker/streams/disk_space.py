@@ -2,8 +2,8 @@
 
 Each worker knows the bytes of its own streams: a sweep measures them (`broker.streams.maintenance`), and what is
 appended between two measurements is added. The scoreboard has the sum of each worker, so the sum over the node costs a
-few loads. A worker looks at that, and at the free space (one statvfs), once for every LOOK_BYTES that it appends, and
-at its housekeeping; in between, a publish costs one addition.
+few loads. A worker looks at that, and at the free space (one statvfs), once for every LOOK_BYTES that it appends,
+before a publish makes a stream, and at its housekeeping; in between, a publish costs one addition.
 
     room > slack       all is well
     0 < room <= slack  sweeps follow each other quickly, so that retention drops now what it may drop
@@ -27,7 +27,7 @@ from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tailrace.shard.frame import INDEX_ENTRY_BYTES
 from tailrace.shard.growth import STEP_BYTES_MAX, limit_steps
-from tailrace.shard.names import base_of
+from tailrace.shard.names import CURSOR_PREFIX, base_of
 
 log = logging.getLogger(__name__)
 
@@ -130,6 +130,11 @@ class DiskSpace:
 
     # --- the bounds -------------------------------------------------------------------------------------------------
 
+    def look_now(self) -> None:
+        """Look before a stream is made: each takes space, also without messages, and its files take far longer."""
+        if self.is_watched:
+            self.look()
+
     def look(self) -> None:
         """Find out whether a bound is met."""
         self._beyond_bytes = 0
@@ -183,14 +188,23 @@ class DiskSpace:
             self._log()
 
     def require(self, name: bytes, messages: int) -> None:
-        """Raises Refused if these messages must not be appended now.
+        """Raises Refused if these messages must not be published now.
 
-        What consumers have finished, and their dead letters, are written down at all times.
+        What consumers have finished is written down at all times. Their dead letters wait for room.
         """
-        if self.is_met and base_of(name) == name:
+        if self.is_met and not name.startswith(CURSOR_PREFIX):
             self._metrics.data_refused_messages += messages
             self._log()
             raise Refused(Code.FULL, f"{self._text}; {NOTHING_TEXT}")
+
+    def require_for_copy(self, name: bytes) -> None:
+        """Raises Refused if messages of the master must not be taken now.
+
+        Those of companions are: a node that knows that a message is a dead letter must have the letter, or a promotion
+        would lose it.
+        """
+        if base_of(name) == name:
+            self.require(name, 0)
 
     def _log(self) -> None:
         """A warning a minute."""

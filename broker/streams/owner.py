@@ -31,6 +31,7 @@ from tailrace.shard.admission import StampBounds
 from tailrace.shard.directory import DataDirectory
 from tailrace.shard.epochs import EPOCH_LEAP_MAX, EpochStart
 from tailrace.shard.errors import StorageError, StorageFull
+from tailrace.shard.header import HEADER_PAGE_BYTES
 from tailrace.shard.meta import Role
 from tailrace.shard.names import base_of, new_name_fault
 
@@ -47,6 +48,8 @@ UNKNOWN_TEXT = "no such stream here; the first publish makes it"
 AHEAD_MAX_US = 3_600_000_000  # of this machine's clock, in the timestamps of a master
 BATCHES_A_BEAT = 256  # a turn may make tens of thousands of streams, which takes longer than a silent worker may live
 FRESH_BYTES_MAX = 64 << 10  # of frames from a master: readers that wait for more of them read the file
+
+FILES_BYTES = 2 * HEADER_PAGE_BYTES  # of a stream without messages
 
 _new_tuple = tuple.__new__  # without the Python function that a NamedTuple has
 
@@ -357,7 +360,7 @@ class Owner:
             raise Refused(Code.UNAVAILABLE, UNWRITTEN_TEXT)
         if self.syncs.failed and (text := self.syncs.failed.refusal(name, False, now_s)):
             raise Refused(Code.UNAVAILABLE, text)
-        self.space.require(name, 0)
+        self.space.require_for_copy(name)
         first_seq, start_offset = stream.log.next_seq, stream.log.end_offset
         found = stream.log
         latest_us = max(self.clock_us() + AHEAD_MAX_US, found.last_timestamp_us)
@@ -412,6 +415,7 @@ class Owner:
             if creator is None:
                 raise batches[0].creation_refusal()
             require_new_name(name)
+            self.space.look_now()
             self.space.require(name, sum(batch.count for batch in batches))
             self.create(name)
             creator.count_created()
@@ -434,6 +438,8 @@ class Owner:
         if self._total_streams() >= self.settings.max_streams:
             raise Refused(Code.NODESTREAMS, f"this node has {self.settings.max_streams} streams, which is its limit")
         self._open(name)
+        if self.space.is_watched:
+            self.space.grew(name, FILES_BYTES, 0)
         deleted_epoch = self.catalog.deleted.get(name, 0)
         self.catalog.add(name)
         self._begin_after(name, deleted_epoch)

@@ -6,11 +6,13 @@ import contextlib
 import os
 import signal
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tailrace import NOW, Client, connect
 from tests.system.mounts import CannotMount, mounted
 from tests.system.node import LineClient, Node, rows, running, wait_for
 from tests.system.streams import lives, names_of, tailrace
@@ -170,6 +172,54 @@ def test_kill_restart_and_reload_over_the_bound(tmp_path: Path) -> None:
         wait_for(lambda: int(space_of(node)["used_bytes"]) > MOST, "it is measured without a bound too")
         done = subprocess.run(tailrace(node, "admin", "space"), capture_output=True, text=True, check=True)
         assert "state" in done.stdout and "ample" in done.stdout
+
+
+def test_members_that_fail_everything_stay_within_the_bound_and_lose_nothing(tmp_path: Path) -> None:
+    """By nack in Python and by lines, by deadlines, and after resets; the letters come when there is room again."""
+    stream, count, resets = STREAMS[0], MOST // (2 * len(BIG)), 3
+    with (
+        space_node(tmp_path / "data", config(MOST)) as node,
+        publisher(node) as lines,
+        connect(f"127.0.0.1:{node.port}") as client,
+    ):
+        client.publish_many(stream, [BIG] * count)
+        publish_until_full(lines, STREAMS[2:], MOST)
+        for _ in range(resets):
+            fail_all(client, stream, count)
+            client.reset_consumer(stream, "billing", start=0)
+        client.create_consumer(stream, "slow", start=0, ack_wait_s=1, deliveries_max=1)
+        client.create_consumer(stream, "lines", start=0, deliveries_max=1)
+        for consumer, to_fail in (("slow", 0), ("lines", 5)):
+            lines.send(f"get {stream} {consumer} 0 5")
+            for message in lines.read_messages(5)[:to_fail]:
+                assert lines.ask(f"nack {stream} {consumer} {message.seq} broken").startswith("ok ")
+        dead = {"billing": resets * count, "lines": 5, "slow": 5}
+        wait_for(lambda: {each.name: each.dead for each in client.consumers(stream)} == dead, "all of them are dead")
+        assert files_bytes(node.data) <= MOST + OVER
+        wait_for(lambda: node.metric("tailrace_held_letter_streams") == 1, "the metrics show that they wait")
+        assert node.log().count("dead letters wait") == 1
+        reload_with(node, config(16 * MOST))
+        wait_for(lambda: end_of(client, f"{stream}/$dead") == sum(dead.values()), "they are published")
+        found = Counter(
+            (letter.headers["dead-consumer"], letter.headers["dead-seq"])
+            for letter in client.subscribe(f"{stream}/$dead", end=NOW)
+        )
+        seqs = range(count)
+        assert found == {("billing", str(seq)): resets for seq in seqs} | {
+            (name, str(seq)): 1 for name in ("lines", "slow") for seq in range(5)
+        }
+
+
+def fail_all(client: Client, stream: str, count: int) -> None:
+    with client.consumer(stream, "billing", start=0, deliveries_max=1, retry_s=0) as consumer:
+        for _ in range(count):
+            message = consumer.receive(60)
+            assert message is not None
+            message.nack("broken")
+
+
+def end_of(client: Client, stream: str) -> int:
+    return sum(found.next_seq for found in client.streams(stream))
 
 
 def reload_with(node: Node, text: str) -> None:

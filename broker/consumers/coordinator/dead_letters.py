@@ -2,6 +2,9 @@
 
 A letter is published with `sync`, and the consumer's message is finished only after that: a message is in one of the
 two streams, even after a failure in between. The producer's number of each letter keeps it from being there twice.
+
+While the node refuses publishes for want of room (`DiskSpace.is_met`) letters wait. They are logged in `$cursor/X` and
+bounded by DYING_MAX of each consumer; further messages that have failed too often are delivered again meanwhile.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ log = logging.getLogger(__name__)
 
 LETTERS_A_TURN: Final = 64
 """Of one stream: they are written together."""
+LETTER_BYTES_A_TURN: Final = 1 << 20
+"""Of messages that are read for letters, of all streams together; but at least one letter."""
 
 
 class LetterPublish:
@@ -67,34 +72,51 @@ class DeadLetters:
         self._desk = desk
         self.waiting: dict[bytes, None] = {}
         self._failed: dict[bytes, None] = {}  # those to be tried again later
+        self._warned: set[bytes] = set()  # those of them that are in the log already
+        self._is_held = False  # the node has no room for letters, and the log says so
 
     def reconcile(self, book: StreamConsumers) -> None:
         """There may be letters."""
-        if book.consumers.unburied():
+        if book.consumers.has_unburied:
             self.waiting[book.name] = None
 
     def try_again(self) -> None:
         """From a slow timer."""
         failed, self._failed = self._failed, {}
+        self._warned.intersection_update(failed)
+        self._desk.owner.metrics.held_letter_streams = len(failed)
         self.waiting.update(failed)
 
     def send(self) -> None:
-        """Publish the letters whose death is logged already."""
+        """Publish the letters whose death is logged already, if the node has room for them."""
+        if not self.waiting:
+            return
         waiting, self.waiting = self.waiting, {}
+        if not self._has_room():
+            self._failed.update(waiting)
+            return
+        left_bytes = LETTER_BYTES_A_TURN
         for name in waiting:
             book = self._desk.known(name)
             if book is None:
                 continue
-            if book.log.staged:
+            if book.log.staged or left_bytes <= 0:
                 self.waiting[name] = None
                 continue
-            letters = [each for each in book.consumers.unburied() if _key(each) not in book.posted]
-            if len(letters) > LETTERS_A_TURN:
-                self.waiting[name] = None
             try:
-                self._send_some(book, letters[:LETTERS_A_TURN])
+                left_bytes -= self._send_some(book, left_bytes)
             except (Refused, StorageError, OSError, ValueError) as error:
                 self._put_off(name, str(error))
+
+    def _has_room(self) -> bool:
+        """Whether the node takes messages. The log has one line when letters begin to wait, and one when they go on."""
+        is_met = self._desk.owner.space.is_met
+        if is_met and not self._is_held:
+            log.warning("dead letters wait until this node takes publishes again: it has met a bound on disk space")
+        elif self._is_held and not is_met:
+            log.info("dead letters are published again")
+        self._is_held = is_met
+        return not is_met
 
     def arrived(self, book: StreamConsumers, letter: DeadLetter) -> None:
         """It is in the stream of dead letters, or its message is not kept any more."""
@@ -112,28 +134,39 @@ class DeadLetters:
         self._put_off(book.name, why)
 
     def _put_off(self, name: bytes, why: str) -> None:
-        if name not in self._failed:
+        self._failed[name] = None
+        if name not in self._warned:
+            self._warned.add(name)
             log.warning("dead letters of stream %r cannot be published now: %s", name, why)
-            self._failed[name] = None
 
-    def _send_some(self, book: StreamConsumers, letters: list[DeadLetter]) -> None:
-        """Raises Refused, StorageError, OSError, and ValueError if a letter would be too long."""
+    def _send_some(self, book: StreamConsumers, most_bytes: int) -> int:
+        """Publish letters of one stream; returns how many bytes of messages were read for them.
+
+        Raises Refused, StorageError, OSError, and ValueError if a letter would be too long.
+        """
         owner, log_view, name = self._desk.owner, book.current(), dead_name(book.name)
-        row = []
-        for letter in letters:
+        row, posted, nbytes = [], [], 0
+        letters = [each for each in book.consumers.unburied() if _key(each) not in book.posted]
+        for place, letter in enumerate(letters):
+            if place >= LETTERS_A_TURN or nbytes >= most_bytes:
+                self.waiting[book.name] = None
+                break
             if not log_view.first_seq <= letter.seq < log_view.next_seq:
                 self.arrived(book, letter)
                 continue
+            frame = _read(book, letter.seq)
+            nbytes += len(frame)
             batch = StreamBatch(name, 0)
             batch.sync = batch.numbered = True
-            batch.add(LetterPublish(self, book, letter), 0, 1, make_frame(book.name, letter, _read(book, letter.seq)))
+            batch.add(LetterPublish(self, book, letter), 0, 1, make_frame(book.name, letter, frame))
             row.append(batch)
-        if not row:
-            return
-        if name not in owner.catalog.names:
-            owner.create(name, by_command=True)
-        book.posted.update(_key(letter) for letter in letters)
-        owner.append_row(row, self._desk.clock())
+            posted.append(_key(letter))
+        if row:
+            if name not in owner.catalog.names:
+                owner.create(name, by_command=True)
+            book.posted.update(posted)
+            owner.append_row(row, self._desk.clock())
+        return nbytes
 
 
 def _key(letter: DeadLetter) -> tuple[bytes, int, int]:

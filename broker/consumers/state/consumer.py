@@ -32,6 +32,9 @@ JITTER: Final = 5
 DYING_MAX: Final = 4_096
 """Dead letters of one consumer that are not published yet. While there are so many, messages go on being delivered."""
 
+OVERDUE_WAIT_US: Final = 1_000_000
+"""What a message waits at least that has failed too often, while it cannot become a dead letter for DYING_MAX."""
+
 
 class DeadLetter(NamedTuple):
     """A message that is delivered no more. `deliveries`: how often it was. `number`: of this consumer's, from 0 on."""
@@ -182,6 +185,8 @@ class DurableConsumer:
                     self._condemn(run.part(run.first, run.first + doomed - 1), reason, history)
                 if doomed < len(run):
                     due_us = self._due_us(run, time_us, delay) if time_us else 0
+                    if time_us and self._is_overdue(run):
+                        due_us = max(due_us, time_us + OVERDUE_WAIT_US)
                     earliest_us = min(earliest_us, due_us) if earliest_us else due_us
                     self._lay(DeliveryRun(run.first + doomed, run.last, run.deliveries + 1, b"", due_us))
         return earliest_us
@@ -253,9 +258,13 @@ class DurableConsumer:
 
     def doomed(self, run: DeliveryRun) -> int:
         """How many of these messages, from the first on, die if one delivery more has failed."""
-        if not 0 < self.deliveries_max <= run.deliveries + 1:
+        if not self._is_overdue(run):
             return 0
         return max(0, min(len(run), DYING_MAX - len(self.dying)))
+
+    def _is_overdue(self, run: DeliveryRun) -> bool:
+        """Whether these messages have had all their deliveries, with one more that has failed."""
+        return 0 < self.deliveries_max <= run.deliveries + 1
 
     def restore(
         self, waiting: Iterable[DeliveryRun], flight: Iterable[DeliveryRun], dying: Iterable[DeadLetter]

@@ -61,6 +61,11 @@ class ConsumerTable:
         """
         return parts_of(self.history, self.by_name.values(), self.removed, part_max_bytes)
 
+    @property
+    def has_unburied(self) -> bool:
+        """Whether `unburied` has any."""
+        return any(consumer.dying for consumer in self.by_name.values())
+
     def unburied(self) -> list[DeadLetter]:
         """The letters that are to be published to X/$dead, or may be published: `decide.bury` is the end of each."""
         return [letter for consumer in self.by_name.values() for letter in consumer.dying.values()]

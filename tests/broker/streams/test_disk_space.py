@@ -14,7 +14,7 @@ from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.process.settings import Settings
 from tailrace.broker.routing.batch import StreamBatch
 from tailrace.broker.streams.disk_space import LOG_INTERVAL_S, LOOK_BYTES, NOTHING_TEXT, SLACK_BYTES_MAX, DiskSpace
-from tailrace.broker.streams.owner import Owner
+from tailrace.broker.streams.owner import FILES_BYTES, Owner
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tailrace.shard.frame import INDEX_ENTRY_BYTES, pack_frame
@@ -172,10 +172,19 @@ def test_the_bound_that_lacks_most_is_named(node: Node) -> None:
 def test_what_consumers_have_finished_is_written_down_at_all_times(node: Node) -> None:
     space = space_of(node, node_max_bytes=MOST)
     space.grew(b"orders", MOST, 0)
-    for name in (b"$cursor/orders", b"orders/$dead", b"$cursor/orders/$dead"):
+    for name in (b"$cursor/orders", b"$cursor/orders/$dead"):
         space.require(name, 1)
-    for name in (b"orders", b"$replies/7"):
+    for name in (b"orders", b"$replies/7", b"orders/$dead"):
         refusal(space, name)
+
+
+def test_a_copy_takes_the_companions_of_its_stream_and_not_the_stream(node: Node) -> None:
+    space = space_of(node, node_max_bytes=MOST)
+    space.grew(b"orders", MOST, 0)
+    for name in (b"$cursor/orders", b"orders/$dead"):
+        space.require_for_copy(name)
+    with pytest.raises(Refused):
+        space.require_for_copy(b"orders")
 
 
 def test_the_room_limits_what_files_reserve_ahead(node: Node) -> None:
@@ -267,7 +276,7 @@ def test_an_owner_counts_what_it_appends(tmp_path: Path) -> None:
     owner.append_row([batch(b"a", b"x" * 100)], 0.0)
     assert owner.append_parts({b"a": (Sink(), 1, bytearray(pack_frame(b"x" * 100)))}, 0.0) == []
     frames_bytes = owner.stream(b"a").log.end_offset - HEADER_PAGE_BYTES
-    assert owner.space._total_bytes == frames_bytes + 3 * INDEX_ENTRY_BYTES
+    assert owner.space._total_bytes == FILES_BYTES + frames_bytes + 3 * INDEX_ENTRY_BYTES
     owner.release()
 
 
@@ -294,7 +303,7 @@ def test_administration_and_consumers_go_on(tmp_path: Path) -> None:
     first, second = Sink(), Sink()
     owner.append_row([batch(b"$cursor/orders", b"x", sink=first)], 0.0)
     owner.append(batch(b"orders/$dead", b"x", sink=second), 0.0)
-    assert codes(first, second) == [None, None]
+    assert codes(first, second) == [None, Code.FULL]  # dead letters wait for room
     owner.release()
 
 
@@ -309,6 +318,15 @@ def test_a_repeat_of_what_is_logged_is_answered_and_the_producer_goes_on_after_a
     assert owner.stream(b"orders").producers is known  # a refusal costs no reading of the log
     make_room(owner)
     assert [sink.published_at for sink in append(owner, 1, 2)] == [{0: 1}, {0: 2}]
+    owner.release()
+
+
+def test_streams_without_a_look_by_bytes_stay_within_the_bound(tmp_path: Path) -> None:
+    """Their files count as they are made, though hardly anything is appended."""
+    owner = make_owner(tmp_path, node_max_bytes=20 * FILES_BYTES)
+    sinks = [publish(owner, b"new-%d" % number) for number in range(30)]
+    assert codes(*sinks) == [None] * 20 + [Code.FULL] * 10
+    assert len(owner.catalog.names) == 20
     owner.release()
 
 

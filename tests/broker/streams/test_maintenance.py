@@ -283,7 +283,7 @@ def test_retention_drops_by_age_and_size_what_its_pattern_names(tmp_path: Path) 
 
 def test_sweeps_follow_quickly_while_the_node_is_short_of_space_and_measure_all_files(tmp_path: Path) -> None:
     world = settled(tmp_path, retention_interval_s=600.0, node_max_bytes=1 << 30)
-    space, total, others = world.owner.space, [0], [1 << 30]
+    space, total, others = world.owner.space, [0], [0]
 
     def share(nbytes: int, _is_whole: bool) -> int:
         total.append(nbytes)
@@ -291,6 +291,7 @@ def test_sweeps_follow_quickly_while_the_node_is_short_of_space_and_measure_all_
 
     space._share = share
     world.publish(b"a", bytes(1_000))
+    others[0] = 1 << 30
     paths = stream_paths(world.owner.catalog.shard_path(b"a"), "a")
     beside = diverged_path(paths.directory, paths.stem)
     beside.write_bytes(bytes(50_000))

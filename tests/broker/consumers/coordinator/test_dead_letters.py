@@ -125,6 +125,71 @@ def test_a_letter_whose_message_is_gone_is_done_with(office: Office, monkeypatch
     assert buried(office) and letters(office) == []
 
 
+def test_letters_wait_while_the_node_has_no_room(office: Office, caplog: pytest.LogCaptureFixture) -> None:
+    """Whether the members have failed or their time was over; they are there once, in order, when there is room."""
+    caplog.set_level("INFO", "tailrace.broker.consumers")
+    office.create(b"slow", ack_wait_s=1.0, deliveries_max=1)
+    office.runs(most=10)
+    office.runs(consumer=b"slow", most=1)
+    office.owner.space.is_met = True
+    fail(office, 3, 5)
+    for _ in range(3):
+        office.tick(1.0)
+    assert DEAD not in office.owner.catalog.names and not buried(office) and not office.desk.pending
+    assert office.rows()[C]["dead"] == 2 and office.rows()[b"slow"]["dead"] == 1
+    assert office.owner.metrics.held_letter_streams == 1
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    office.owner.space.is_met = False
+    office.tick(1.0)
+    office.sync()
+    assert letters(office) == [("3", "no 3", b"3"), ("5", "no 5", b"5"), ("0", "its deadline has passed", b"0")]
+    assert buried(office)
+    office.tick(1.0)
+    assert office.owner.metrics.held_letter_streams == 0
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
+def test_letters_that_wait_for_room_survive_a_crash(office: Office) -> None:
+    office.runs(most=10)
+    office.owner.space.is_met = True
+    fail(office, 3)
+    again = office.crash()
+    again.owner.space.is_met = True
+    again.rows()
+    again.turn()
+    assert letters(again) == [] and not buried(again)
+    again.owner.space.is_met = False
+    again.tick(1.0)
+    again.sync()
+    assert letters(again) == [("3", "no 3", b"3")] and buried(again)
+
+
+def test_a_lasting_failure_is_logged_once(office: Office, caplog: pytest.LogCaptureFixture) -> None:
+    office.owner.create(DEAD, by_command=True)
+    office.runs(most=10)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StreamLog, "walk", lambda _log, _seq: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+        fail(office, 3)
+        for _ in range(3):
+            office.tick(1.0)
+    assert len([record for record in caplog.records if "cannot be published now" in record.message]) == 1
+    office.tick(1.0)
+    office.sync()
+    assert letters(office) == [("3", "no 3", b"3")] and buried(office)
+
+
+def test_letters_of_a_turn_are_bounded_in_bytes(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(post_module, "LETTER_BYTES_A_TURN", 1)
+    office.runs(most=10)
+    office.get(failed=[[seq, "no"] for seq in range(4)], most=0)
+    for count in (1, 2, 3, 4):
+        office.desk.work()
+        assert len(letters(office)) == count
+    office.turn()
+    office.sync()
+    assert buried(office)
+
+
 def test_many_letters_go_a_few_at_a_time(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(post_module, "LETTERS_A_TURN", 2)
     office.runs(most=10)

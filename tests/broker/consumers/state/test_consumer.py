@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.broker.consumers.state.consumer import DYING_MAX, DeadLetter, DurableConsumer
+from tailrace.broker.consumers.state.consumer import DYING_MAX, OVERDUE_WAIT_US, DeadLetter, DurableConsumer
 from tailrace.broker.consumers.state.ranges import DeliveryRuns
 from tailrace.broker.consumers.state.records import BadRecord
 from tailrace.shard.epochs import EpochStart
@@ -87,6 +87,21 @@ def test_while_too_many_die_none_does() -> None:
     one.fail([(0, DYING_MAX + 4)], "no", HISTORY)
     assert len(one.dying) == DYING_MAX
     assert shown(one)[0] == [(DYING_MAX, DYING_MAX + 4, 1)]
+
+
+def test_what_cannot_die_yet_waits_a_while_however_short_its_consumer_lets_it() -> None:
+    one = consumer(0, deliveries_max=2)
+    one.retry_us = one.retry_max_us = 0
+    one.give(b"m", [(0, DYING_MAX)], 50)
+    assert one.fail([(0, DYING_MAX)], "no", HISTORY, 100) == 0, "with deliveries left it does not wait"
+    one.give(b"m", [(0, DYING_MAX)], 50)
+    assert one.fail([(0, DYING_MAX)], "no", HISTORY, 200, 1) == 200 + OVERDUE_WAIT_US
+    assert len(one.dying) == DYING_MAX
+    counts = []
+    for now_us in (199 + OVERDUE_WAIT_US, 200 + OVERDUE_WAIT_US):
+        one.wake(now_us)
+        counts.append(one.waiting.count)
+    assert counts == [0, 1]
 
 
 def test_what_comes_back_counts_no_delivery() -> None:
