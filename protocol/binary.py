@@ -9,8 +9,8 @@ several reads is assembled once, in a buffer of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, Final, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from tailrace.protocol.envelope import BODY_BYTES_MAX, HEAD, HEAD_BYTES, EnvelopeReader, too_long
 from tailrace.protocol.errors import Code, PeerError
@@ -47,6 +47,14 @@ PublishedRow: TypeAlias = tuple[int, int, int, int, int, int]
 """The fields of a PUBLISHED with one result: opcode, body length, request, first seq, count, subscribers."""
 
 
+class PlacedHandle(NamedTuple):
+    """A topic's handle: the stream in which it lies, and the metadata of the messages to it."""
+
+    stream: bytes
+    topic: bytes
+    metadata: bytes
+
+
 class _RequestReader(EnvelopeReader):
     """Judges an envelope by its head: HELLO comes first, and all but PUBLISH is short."""
 
@@ -75,12 +83,16 @@ class ServerCodec:
     numbered one. The class attribute `stages` turns that off.
     """
 
-    __slots__ = ("_dead", "_reader", "_rest", "features", "max_message_bytes", "waits")
+    __slots__ = ("_dead", "_placed", "_reader", "_rest", "features", "max_message_bytes", "waits")
     stages: ClassVar[bool] = True
 
-    def __init__(self, max_envelope_bytes: int, max_message_bytes: int) -> None:
-        """The limits in bytes: of a whole PUBLISH with its head; of a message's metadata and payload."""
+    def __init__(
+        self, max_envelope_bytes: int, max_message_bytes: int, placed: Mapping[int, PlacedHandle] | None = None
+    ) -> None:
+        """The limits in bytes: of a whole PUBLISH with its head; of a message's metadata and payload. `placed`: a
+        dictionary of the handles that stand for topics, which its owner may change at any time."""
         self.max_message_bytes = max_message_bytes
+        self._placed = {} if placed is None else placed
         self.features = NO_FEATURES
         """Those that were granted: from then on their messages are taken."""
         self.waits = False
@@ -115,7 +127,7 @@ class ServerCodec:
             opcode, length = _HEAD_AT(buffer)
             if opcode == _PUBLISH:
                 if self.stages:
-                    stop, ack, groups = _stage(buffer, 0, count, self.max_message_bytes, reader.body_max_bytes)
+                    stop, ack, groups = self._staged(buffer, 0, count)
                     if stop == count:
                         return (PublishRun(ack, groups),)
                     if stop:
@@ -149,6 +161,14 @@ class ServerCodec:
         self.features = frozenset(features)
         self._reader.restore_state(held)
 
+    def _staged(
+        self, buffer: memoryview | bytearray | bytes, start: int, end: int
+    ) -> tuple[int, int, list[tuple[int, int, bytearray, bytes]]]:
+        found: tuple[int, int, list[tuple[int, int, bytearray, bytes]]] = _stage(
+            buffer, start, end, self.max_message_bytes, self._reader.body_max_bytes, self._placed
+        )
+        return found
+
     def _after(self, run: PublishRun, view: memoryview, position: int) -> Iterator[Request | PublishRun | Malformed]:
         yield run
         yield from self._messages(view, position)
@@ -158,7 +178,7 @@ class ServerCodec:
         staged_to = position  # where the last run ended: the next envelope cannot be staged
         while not self._dead:
             if self.stages and staged_to < position < size and view[position] == _PUBLISH:
-                staged_to, ack, groups = _stage(view, position, size, max_message_bytes, reader.body_max_bytes)
+                staged_to, ack, groups = self._staged(view, position, size)
                 if groups:
                     yield PublishRun(ack, groups)
                     position = staged_to

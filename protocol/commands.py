@@ -19,11 +19,13 @@ class Staged:
     """A run of `pub` lines. Not frozen, because it is made once a read and freezing doubles its cost.
 
     groups: (stream, messages, unstamped frames back to back), one a stream, in order of first appearance;
-    order: the index into `groups` of each message, when it was asked for, else empty.
+    order: the index into `groups` of each message, when it was asked for, else empty;
+    placed: names that are topics have been placed in their streams.
     """
 
     groups: list[tuple[bytes, int, bytearray]]
     order: list[int]
+    placed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,10 +69,13 @@ class LineCodec:
         "max_line_bytes",
         "max_message_bytes",
         "strayed",
+        "table",
     )
 
-    def __init__(self, max_line_bytes: int, max_message_bytes: int, *, in_order: bool = False) -> None:
-        """in_order: `Staged` always has the order of its messages.
+    def __init__(
+        self, max_line_bytes: int, max_message_bytes: int, *, in_order: bool = False, table: bytes = b""
+    ) -> None:
+        """in_order: `Staged` always has the order of its messages. table: places names in streams, as far as it tells.
 
         Both limits in bytes; a line's includes its end, a message's is for its payload (at most that of a frame)."""
         self.max_line_bytes = max_line_bytes
@@ -80,6 +83,7 @@ class LineCodec:
         self.ack = False
         self._stage_max_bytes = staged_max_bytes(max_line_bytes, max_message_bytes)
         self.in_order = in_order
+        self.table = table
         self._held: bytearray | None = None  # the line that has begun and not ended
         self._head_open = True  # no bar yet in the held bytes: an IAC there comes from telnet
         self._discarding = False  # the line that has begun is too long
@@ -104,9 +108,9 @@ class LineCodec:
         A bad line gives `Invalid`; no bytes raise anything.
         """
         if self._plain:
-            stop, groups, order = _stage(buffer, 0, count, self._stage_max_bytes, self.ack or self.in_order)
+            stop, groups, order = self._stage_from(buffer, 0, count)
             if stop == count and groups:
-                return (Staged(groups, order),)
+                return (Staged(groups, order, bool(self.table)),)
             return self._lines(buffer, count, stop, groups, order)
         return self._resume(buffer, count)
 
@@ -146,7 +150,7 @@ class LineCodec:
         while True:
             if groups:
                 self._begin()
-                yield Staged(groups, order)
+                yield Staged(groups, order, bool(self.table))
             if stop >= count:
                 return
             end = _find_lf(buffer, stop, count)
@@ -216,7 +220,7 @@ class LineCodec:
         self, buffer: memoryview | bytearray | bytes, start: int, count: int
     ) -> tuple[int, list[tuple[bytes, int, bytearray]], list[int]]:
         staged: tuple[int, list[tuple[bytes, int, bytearray]], list[int]] = _stage(
-            buffer, start, count, self._stage_max_bytes, self.ack or self.in_order
+            buffer, start, count, self._stage_max_bytes, self.ack or self.in_order, self.table
         )
         return staged
 
@@ -255,7 +259,7 @@ class LineCodec:
         stop, groups, order = self._stage_from(line, 0, size)
         if stop == size:
             self._begin()
-            yield Staged(groups, order)
+            yield Staged(groups, order, bool(self.table))
             return
         yield self._parsed(_without_end(line))
 

@@ -7,6 +7,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
+from tailrace.protocol.topic_table cimport tr_place
 from tailrace.shard.frame_cy cimport tr_store32
 
 cdef extern from *:
@@ -72,6 +73,7 @@ cdef struct Staging:
     Message *messages
     Group *groups
     int *slots            # group index + 1 by hash, or NULL while there are few groups
+    const uint8_t *table  # of the rules for topics, or NULL
     Py_ssize_t message_count
     Py_ssize_t message_room
     Py_ssize_t group_count

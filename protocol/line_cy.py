@@ -17,7 +17,8 @@ except ModuleNotFoundError:
 
 from tailrace.protocol.line_heads import HEAD_BYTES_MAX as HEAD_BYTES_MAX
 from tailrace.protocol.line_heads import UNSTAMPED, frame_with_metadata, frames_of, parse_head, topic_of
-from tailrace.protocol.topics import LEVELS_MAX
+from tailrace.protocol.topic_table import place_by_table
+from tailrace.protocol.topics import LEVELS_MAX, topic_metadata
 from tailrace.shard.names import DEAD_SUFFIX, name_bytes_valid
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     tr_is_pub: Any
     tr_is_topic: Any
     tr_name_hash: Any
+    tr_place: Any
     tr_prefetch: Any
     tr_store32: Any
 
@@ -59,7 +61,12 @@ def is_compiled() -> bool:
 
 
 def stage(
-    buffer: bytes | bytearray | memoryview, start: int, end: int, max_message_bytes: int, want_order: bool
+    buffer: bytes | bytearray | memoryview,
+    start: int,
+    end: int,
+    max_message_bytes: int,
+    want_order: bool,
+    table: bytes = b"",
 ) -> tuple[int, list[tuple[bytes, int, bytearray]], list[int]]:
     """Stage the run of complete `pub NAME |payload` and `pub NAME topic TOPIC |payload` lines that begins at
     buffer[start] and ends before `end`.
@@ -69,11 +76,14 @@ def stage(
     offset where it stopped, groups, order). A group is (name, messages, their unstamped frames), one per stream, in
     order of first appearance; `order` is the index of each message's group when `want_order`, else empty. ValueError if
     start:end is not in the buffer.
+
+    With a `table` (`protocol.topic_table`) a NAME that it places in a stream is a topic there. Then this also stops at
+    a line with such a name and a TOPIC, and at names that the table does not tell about.
     """
     if cython.compiled:
-        return _stage_pointers(buffer, start, end, max_message_bytes, want_order)
+        return _stage_pointers(buffer, start, end, max_message_bytes, want_order, table)
     else:
-        return _stage_slices(buffer, start, end, max_message_bytes, want_order)
+        return _stage_slices(buffer, start, end, max_message_bytes, want_order, table)
 
 
 def find_lf(buffer: bytes | bytearray | memoryview, start: int, end: int) -> int:
@@ -102,14 +112,15 @@ if not cython.compiled:
         `metadata` is that of the heads that have any.
         """
 
-        def __init__(self) -> None:
+        def __init__(self, table: bytes) -> None:
+            self.table = table
             self.index: dict[bytes, int] = {}
             self.payloads: list[list[bytes]] = []
             self.order: list[int] = []
             self.metadata: dict[bytes, bytes] = {}
 
         def __missing__(self, head: bytes) -> int:
-            parsed = parse_head(head + b"|")
+            parsed = _parse(head + b"|", self.table)
             if parsed is None:
                 raise LookupError("not for `stage`")
             if parsed[1]:
@@ -131,17 +142,33 @@ if not cython.compiled:
                 if payloads  # only the last streams can have none: those first named behind the line it stopped at
             ]
 
+    def _parse(head: bytes, table: bytes) -> tuple[bytes, bytes] | None:
+        """The stream's name and the metadata, if this is the head of a line for `stage`, up to and with the bar."""
+        parsed = parse_head(head)
+        if parsed is None or not table:
+            return parsed
+        placed = place_by_table(table, parsed[0])
+        if placed is None or (placed[1] and parsed[1]):
+            return None
+        stream, topic = placed
+        return (stream, topic_metadata(topic)) if topic else parsed
+
     def _stage_slices(
-        buffer: bytes | bytearray | memoryview, start: int, end: int, max_message_bytes: int, want_order: bool
+        buffer: bytes | bytearray | memoryview,
+        start: int,
+        end: int,
+        max_message_bytes: int,
+        want_order: bool,
+        table: bytes,
     ) -> tuple[int, list[tuple[bytes, int, bytearray]], list[int]]:
         view = memoryview(buffer)
         if not 0 <= start <= end <= len(view):
             raise _outside(start, end, len(view))
         if end - start <= _WINDOW_BYTES:
-            group = _stage_one(bytes(view[start:end]), max_message_bytes)
+            group = _stage_one(bytes(view[start:end]), max_message_bytes, table)
             if group is not None:
                 return end, [group], [0] if want_order else []
-        gathered = _Gathered()
+        gathered = _Gathered(table)
         # Windows that grow while all of each is taken: where other commands come in between, little is read in vain.
         window = _WINDOW_BYTES
         while start < end:
@@ -157,13 +184,13 @@ if not cython.compiled:
             window = min(window * 4, _WINDOW_BYTES_MAX)
         return start, gathered.groups(), gathered.order
 
-    def _stage_one(line: bytes, max_message_bytes: int) -> tuple[bytes, int, bytearray] | None:
+    def _stage_one(line: bytes, max_message_bytes: int, table: bytes) -> tuple[bytes, int, bytearray] | None:
         """The group of a single line for `stage`; None when it is anything else."""
         stop = len(line) - 1
         if line.find(b"\n") != stop:
             return None
         payload_start = line.find(b"|", 0, HEAD_BYTES_MAX) + 1
-        parsed = parse_head(line[:payload_start])
+        parsed = _parse(line[:payload_start], table)
         if line[-2:-1] == b"\r":
             stop -= 1
         if parsed is None or stop - payload_start + len(parsed[1]) > max_message_bytes:
@@ -176,7 +203,7 @@ if not cython.compiled:
     def _stage_piece(gathered: _Gathered, piece: bytes, last: int, max_message_bytes: int, want_order: bool) -> int:
         """Stage the lines of piece[:last + 1], which ends in an LF; returns how many bytes of it were taken."""
         head = piece[: piece.find(b"|", 0, HEAD_BYTES_MAX) + 1]
-        parsed = parse_head(head)
+        parsed = _parse(head, gathered.table)
         if parsed is None:
             return 0
         name, metadata = parsed
@@ -209,7 +236,7 @@ if not cython.compiled:
         except LookupError:
             keys = []
         if len(keys) < len(parts) or len(body) > max_message_bytes:  # metadata is shorter than its head
-            taken = _well_formed(parts, max_message_bytes)
+            taken = _well_formed(parts, max_message_bytes, gathered.table)
             taken_bytes = sum(map(len, body.split(b"\n")[:taken])) + taken
             del parts[taken:]
             keys = [gathered[head] for head, _, _ in parts]
@@ -226,10 +253,10 @@ if not cython.compiled:
             return body.split(b"\n")
         return [line.removesuffix(b"\r") for line in body.split(b"\n")]
 
-    def _well_formed(parts: list[tuple[bytes, bytes, bytes]], max_message_bytes: int) -> int:
+    def _well_formed(parts: list[tuple[bytes, bytes, bytes]], max_message_bytes: int, table: bytes) -> int:
         """Returns how many of the lines, cut at their first bar, `stage` can handle, up to the first that it cannot."""
         for index, (head, bar, payload) in enumerate(parts):
-            parsed = parse_head(head + b"|") if bar else None
+            parsed = _parse(head + b"|", table) if bar else None
             if parsed is None or len(parsed[1]) + len(payload) > max_message_bytes:
                 return index
         return len(parts)
@@ -259,6 +286,7 @@ def _stage_pointers(
     end: cython.Py_ssize_t,
     max_message_bytes: cython.Py_ssize_t,
     want_order: cython.bint,
+    table: bytes,
 ) -> tuple:
     view: Py_buffer
     staging: Staging
@@ -270,6 +298,8 @@ def _stage_pointers(
         if start < 0 or start > end or end > view.len:
             raise _outside(start, end, view.len)
         first: cython.p_const_uchar = cython.cast(cython.p_const_uchar, view.buf)
+        if table:
+            staging.table = cython.cast(cython.p_const_uchar, PyBytes_AS_STRING(table))
         stop: cython.Py_ssize_t = _find_messages(cython.address(staging), first, start, end, max_message_bytes, topics)
         groups: list = _make_groups(cython.address(staging))
         _write_frames(cython.address(staging))
@@ -288,6 +318,7 @@ def _begin(staging: cython.pointer(Staging)) -> cython.void:
     staging.messages = staging.first_messages
     staging.groups = staging.first_groups
     staging.slots = cython.NULL
+    staging.table = cython.NULL
     staging.message_count = staging.group_count = staging.slot_count = 0
     staging.message_room = 64
     staging.group_room = 8
@@ -341,6 +372,8 @@ def _find_messages(
             _cut_head(line, limit, cython.address(head))
             payload = head.payload
             if payload == cython.NULL or not (head.plain_topic or _resolve_topic(cython.address(head), topics)):
+                break
+            if staging.table != cython.NULL and not _place(staging.table, cython.address(head)):
                 break
         line_end = cython.cast(cython.p_const_uchar, memchr(payload, 10, limit - payload))
         if line_end == cython.NULL:
@@ -441,6 +474,23 @@ def _resolve_topic(head: cython.pointer(Head), topics: list) -> cython.int:
     topics.append(topic)
     head.topic = cython.cast(cython.p_const_uchar, PyBytes_AS_STRING(topic))
     head.topic_length = cython.cast(cython.uint, len(cython.cast(bytes, topic)))
+    return 1
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _place(table: cython.p_const_uchar, head: cython.pointer(Head)) -> cython.int:
+    """Makes a name that lies in a stream the topic, and the stream the name; 0 if `stage` takes no such line."""
+    stream: cython.p_const_uchar = cython.NULL
+    length: cython.uint = 0
+    placed: cython.int = tr_place(table, head.name, head.name_length, cython.address(stream), cython.address(length))
+    if placed <= 0:
+        return placed == 0
+    if head.topic_length or not (head.plain or name_bytes_valid(_bytes_at(head.name, head.name_length))):
+        return 0
+    head.topic, head.topic_length = head.name, head.name_length
+    head.name, head.name_length = stream, length
+    head.plain = True
     return 1
 
 

@@ -128,7 +128,8 @@ class Publish:
 class PublishRun:
     """Publishes of one read to one stream each, all with the same `ack`, staged by `protocol.publish_cy`.
 
-    A group is all that goes to one handle: (handle, messages, their unstamped frames, its requests for `pack_answers`).
+    A group is all that goes to one handle: (handle, messages, their unstamped frames, its requests for `pack_answers`);
+    or to the topics of one stream, by the handle that came first.
     """
 
     ack: int

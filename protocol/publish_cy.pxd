@@ -29,9 +29,13 @@ cdef struct Request:
     uint32_t messages
     Py_ssize_t group
 
-# All that a run publishes by one handle; `out` and `numbers` are where the next request of it is written.
+# All that a run publishes by one handle, or to the topics of one stream: then the `target` of the others is the group
+# of the first. `out` and `numbers` are where the next request of it is written.
 cdef struct Group:
     uint32_t handle
+    Py_ssize_t target
+    const uint8_t *metadata
+    Py_ssize_t metadata_bytes
     Py_ssize_t requests
     Py_ssize_t messages
     Py_ssize_t nbytes

@@ -8,6 +8,7 @@ a property test holds them to. Load this module through `shard.leaves`. docs/bin
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -70,7 +71,12 @@ def is_compiled() -> bool:
 
 
 def stage(
-    buffer: bytes | bytearray | memoryview, start: int, end: int, max_message_bytes: int, body_max_bytes: int
+    buffer: bytes | bytearray | memoryview,
+    start: int,
+    end: int,
+    max_message_bytes: int,
+    body_max_bytes: int,
+    placed: Mapping[int, tuple[bytes, bytes, bytes]] | None = None,
 ) -> tuple[int, int, list[tuple[int, int, bytearray, bytes]]]:
     """Stage the run of whole PUBLISH envelopes that begins at buffer[start] and ends before `end`.
 
@@ -80,11 +86,16 @@ def stage(
     payload. Returns (the offset of that envelope, ack, groups). A group is (handle, messages, their unstamped frames,
     REQUEST_BYTES for each request), one per handle, in order of first appearance. ValueError if start:end is not in
     the buffer.
+
+    The handles in `placed` are those of topics, with the stream, the topic and the metadata of its messages. All that
+    is published to topics of one stream is one group, by the handle that came first, and its frames have their
+    metadata. This also stops at a request to such a handle with a frame that has metadata already, or is too large for
+    more.
     """
     if cython.compiled:
-        return _stage_pointers(buffer, start, end, max_message_bytes, body_max_bytes)
+        return _stage_pointers(buffer, start, end, max_message_bytes, body_max_bytes, placed or {})
     else:
-        return _stage_slices(buffer, start, end, max_message_bytes, body_max_bytes)
+        return _stage_slices(buffer, start, end, max_message_bytes, body_max_bytes, placed or {})
 
 
 def pack_answers(requests: bytes, first_seq: int, subscribers: int) -> bytes:
@@ -107,16 +118,26 @@ if not cython.compiled:
     _PUBLISH_AT = struct.Struct("<BIIBBHI").unpack_from
     _FRAME_AT = struct.Struct("<I24xHH").unpack_from
     _PAIR = struct.Struct("<II")
+    _LENGTH_AT, _LENGTH_PACK = struct.Struct("<I").unpack_from, struct.Struct("<I").pack
+    _SHORT_PACK = struct.Struct("<H").pack
+    _UNPLACED = (b"", b"", b"")
     _PACK_ANSWER = struct.Struct("<BIIQII").pack
 
+    _Groups = dict[int | bytes, tuple[int, list[int], bytearray, bytearray]]
+
     def _stage_slices(
-        buffer: bytes | bytearray | memoryview, start: int, end: int, max_message_bytes: int, body_max_bytes: int
+        buffer: bytes | bytearray | memoryview,
+        start: int,
+        end: int,
+        max_message_bytes: int,
+        body_max_bytes: int,
+        placed: Mapping[int, tuple[bytes, bytes, bytes]],
     ) -> tuple[int, int, list[tuple[int, int, bytearray, bytes]]]:
         view = memoryview(buffer)
         if not 0 <= start <= end <= len(view):
             raise _outside(start, end, len(view))
         run_ack = -1
-        groups: dict[int, tuple[list[int], bytearray, bytearray]] = {}
+        groups: _Groups = {}  # by handle, or by the stream of topics
         for _ in range(REQUESTS_MAX):
             if end - start <= HEAD_BYTES:
                 break
@@ -126,29 +147,51 @@ if not cython.compiled:
                 break
             if ack != run_ack and (run_ack >= 0 or ack > ACK_MAX):
                 break
-            messages = _count_frames(view, start + HEAD_BYTES, stop, max_message_bytes)
+            stream, _topic, metadata = placed.get(handle, _UNPLACED)
+            messages = _count_frames(view, start + HEAD_BYTES, stop, max_message_bytes, len(metadata))
             if not messages:
                 break
             run_ack = ack
-            group = groups.get(handle)
+            group = groups.get(stream or handle)
             if group is None:
-                group = groups[handle] = ([0], bytearray(), bytearray())
-            group[0][0] += messages
-            group[1].extend(view[start + HEAD_BYTES : stop])
-            group[2].extend(_PAIR.pack(request, messages))
+                group = groups[stream or handle] = (handle, [0], bytearray(), bytearray())
+            group[1][0] += messages
+            frames = view[start + HEAD_BYTES : stop]
+            group[2].extend(_with_metadata(frames, metadata) if metadata else frames)
+            group[3].extend(_PAIR.pack(request, messages))
             start = stop
-        found = [(handle, count[0], frames, bytes(requests)) for handle, (count, frames, requests) in groups.items()]
+        found = [(handle, count[0], frames, bytes(requests)) for handle, count, frames, requests in groups.values()]
         return start, max(run_ack, 0), found
 
-    def _count_frames(view: memoryview, position: int, end: int, max_message_bytes: int) -> int:
-        """Returns the number of frames; 0 unless all of view[position:end] are frames that can be staged."""
+    def _with_metadata(frames: memoryview, metadata: bytes) -> bytes:
+        """These frames, which have none, with this metadata."""
+        made: list[bytes | memoryview] = []
+        at = 0
+        while at < len(frames):
+            (length,) = _LENGTH_AT(frames, at)
+            made += (
+                _LENGTH_PACK(length + len(metadata)),
+                frames[at + 4 : at + 30],
+                _SHORT_PACK(len(metadata)),
+                metadata,
+            )
+            made.append(frames[at + HEADER_BYTES : at + length])
+            at += length
+        return b"".join(made)
+
+    def _count_frames(view: memoryview, position: int, end: int, max_message_bytes: int, added_bytes: int) -> int:
+        """Returns the number of frames; 0 unless all of view[position:end] are frames that can be staged, and can have
+        metadata of `added_bytes`.
+        """
         count = 0
         while position < end:
             if end - position < HEADER_BYTES:
                 return 0
             length, flags, metadata_bytes = _FRAME_AT(view, position)
             size = length - HEADER_BYTES
-            if flags or length > MAX_FRAME_BYTES or not metadata_bytes <= size <= max_message_bytes:
+            if flags or length + added_bytes > MAX_FRAME_BYTES or not metadata_bytes <= size <= max_message_bytes:
+                return 0
+            if metadata_bytes and added_bytes:
                 return 0
             if position + length > end or (metadata_bytes and not _is_map(view[position + HEADER_BYTES])):
                 return 0
@@ -178,6 +221,7 @@ def _stage_pointers(
     end: cython.Py_ssize_t,
     max_message_bytes: cython.Py_ssize_t,
     body_max_bytes: cython.Py_ssize_t,
+    placed: dict,
 ) -> tuple:
     view: Py_buffer
     staging: Staging
@@ -194,7 +238,7 @@ def _stage_pointers(
         _allocate(cython.address(staging), (end - start) // (_HEAD + _HEADER))
         first: cython.p_const_uchar = cython.cast(cython.p_const_uchar, view.buf)
         stop: cython.Py_ssize_t = _find_requests(
-            cython.address(staging), first, start, end, max_message_bytes, body_max_bytes
+            cython.address(staging), first, start, end, max_message_bytes, body_max_bytes, placed, {}
         )
         if stop > start:
             ack = first[start + 9]
@@ -226,7 +270,7 @@ def _allocate(staging: cython.pointer(Staging), room: cython.Py_ssize_t) -> cyth
 
 
 @cython.cfunc
-@cython.exceptval(check=False)
+@cython.exceptval(-1)
 def _find_requests(
     staging: cython.pointer(Staging),
     first: cython.p_const_uchar,
@@ -234,6 +278,8 @@ def _find_requests(
     end: cython.Py_ssize_t,
     max_message_bytes: cython.Py_ssize_t,
     body_max_bytes: cython.Py_ssize_t,
+    placed: dict,
+    streams: dict,
 ) -> cython.Py_ssize_t:
     """Fill `staging.requests`; returns where the run ends."""
     at: cython.p_const_uchar = first + start
@@ -250,10 +296,6 @@ def _find_requests(
             break
         if at[10] != 0 or tr_load16(at + 11) != 1 or at[9] > _ACK_MAX or (ack >= 0 and at[9] != ack):
             break
-        messages = _count_pointers(at + _HEAD, length - _BODY_HEAD, max_message_bytes)
-        if messages == 0:
-            break
-        ack = at[9]
         handle = tr_load32(at + 13)
         # Most requests are for the stream of the one before, or for the one that followed it before.
         if last >= 0 and staging.groups[last].handle == handle:
@@ -261,7 +303,13 @@ def _find_requests(
         elif last >= 0 and staging.groups[staging.groups[last].next].handle == handle:
             group = staging.groups[last].next
         else:
-            group = _group_of(staging, handle)
+            group = _group_of(staging, handle, placed, streams)
+        messages = _count_pointers(
+            at + _HEAD, length - _BODY_HEAD, max_message_bytes, staging.groups[group].metadata_bytes
+        )
+        if messages == 0:
+            break
+        ack = at[9]
         if last >= 0:
             staging.groups[last].next = group
         last = group
@@ -273,9 +321,14 @@ def _find_requests(
 @cython.cfunc
 @cython.exceptval(check=False)
 def _count_pointers(
-    frame: cython.p_const_uchar, left: cython.Py_ssize_t, max_message_bytes: cython.Py_ssize_t
+    frame: cython.p_const_uchar,
+    left: cython.Py_ssize_t,
+    max_message_bytes: cython.Py_ssize_t,
+    added_bytes: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Returns the number of frames; 0 unless all of these bytes are frames that can be staged."""
+    """Returns the number of frames; 0 unless all of these bytes are frames that can be staged, and can have metadata of
+    `added_bytes`.
+    """
     count: cython.Py_ssize_t = 0
     length: cython.Py_ssize_t
     metadata_bytes: cython.Py_ssize_t
@@ -284,7 +337,9 @@ def _count_pointers(
             return 0
         length = tr_load32(frame)
         metadata_bytes = tr_load16(frame + 30)
-        if tr_load16(frame + 28) != 0 or length > _FRAME_MAX or length > left:
+        if tr_load16(frame + 28) != 0 or length + added_bytes > _FRAME_MAX or length > left:
+            return 0
+        if metadata_bytes and added_bytes:
             return 0
         if length - _HEADER < metadata_bytes or length - _HEADER > max_message_bytes:
             return 0
@@ -297,8 +352,8 @@ def _count_pointers(
 
 
 @cython.cfunc
-@cython.exceptval(check=False)
-def _group_of(staging: cython.pointer(Staging), handle: cython.uint) -> cython.Py_ssize_t:
+@cython.exceptval(-1)
+def _group_of(staging: cython.pointer(Staging), handle: cython.uint, placed: dict, streams: dict) -> cython.Py_ssize_t:
     """Returns the index of the handle's group, a new one if needed."""
     index: cython.Py_ssize_t
     slot: cython.Py_ssize_t = tr_handle_hash(handle, _KEY) & (staging.slot_count - 1)
@@ -313,8 +368,24 @@ def _group_of(staging: cython.pointer(Staging), handle: cython.uint) -> cython.P
     group: cython.pointer(Group) = cython.address(staging.groups[index])
     group.handle = handle
     group.requests = group.messages = group.nbytes = 0
-    group.next = index
+    group.next = group.target = index
+    group.metadata_bytes = 0
+    if placed:
+        _place(group, index, placed.get(handle), streams)
     return index
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _place(group: cython.pointer(Group), index: cython.Py_ssize_t, place: object, streams: dict) -> cython.int:
+    """The group of a topic: its messages go to the first group of its stream. `placed` keeps the metadata."""
+    if place is None:
+        return 0
+    metadata: bytes = cython.cast(tuple, place)[2]
+    group.target = streams.setdefault(cython.cast(tuple, place)[0], index)
+    group.metadata = cython.cast(cython.p_const_uchar, PyBytes_AS_STRING(metadata))
+    group.metadata_bytes = len(metadata)
+    return 0
 
 
 @cython.cfunc
@@ -334,9 +405,10 @@ def _add_request(
     request.messages = cython.cast(cython.uint, messages)
     request.group = group
     staging.request_count += 1
-    staging.groups[group].requests += 1
-    staging.groups[group].messages += messages
-    staging.groups[group].nbytes += request.nbytes
+    target: cython.pointer(Group) = cython.address(staging.groups[staging.groups[group].target])
+    target.requests += 1
+    target.messages += messages
+    target.nbytes += request.nbytes + messages * staging.groups[group].metadata_bytes
 
 
 @cython.cfunc
@@ -347,6 +419,8 @@ def _make_groups(staging: cython.pointer(Staging)) -> list:
     group: cython.pointer(Group)
     for index in range(staging.group_count):
         group = cython.address(staging.groups[index])
+        if group.requests == 0:  # another one has its messages
+            continue
         frames: bytearray = PyByteArray_FromStringAndSize(cython.NULL, group.nbytes)
         numbers: bytes = PyBytes_FromStringAndSize(cython.NULL, group.requests * REQUEST_BYTES)
         group.out = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(frames))
@@ -360,15 +434,42 @@ def _make_groups(staging: cython.pointer(Staging)) -> list:
 def _write_groups(staging: cython.pointer(Staging)) -> cython.void:
     index: cython.Py_ssize_t
     request: cython.pointer(Request)
+    of_handle: cython.pointer(Group)
     group: cython.pointer(Group)
     for index in range(staging.request_count):
         request = cython.address(staging.requests[index])
-        group = cython.address(staging.groups[request.group])
-        memcpy(group.out, request.frames, request.nbytes)
-        group.out += request.nbytes
+        of_handle = cython.address(staging.groups[request.group])
+        group = cython.address(staging.groups[of_handle.target])
+        if of_handle.metadata_bytes:
+            group.out = _write_frames(group.out, request, of_handle)
+        else:
+            memcpy(group.out, request.frames, request.nbytes)
+            group.out += request.nbytes
         tr_store32(group.numbers, request.number)
         tr_store32(group.numbers + 4, request.messages)
         group.numbers += 8
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _write_frames(
+    out: cython.p_uchar, request: cython.pointer(Request), group: cython.pointer(Group)
+) -> cython.p_uchar:
+    """Writes the frames of a request with the metadata of its group; returns where they end."""
+    frame: cython.p_const_uchar = request.frames
+    end: cython.p_const_uchar = frame + request.nbytes
+    length: cython.Py_ssize_t
+    while frame < end:
+        length = tr_load32(frame)
+        memcpy(out, frame, _HEADER)
+        tr_store32(out, cython.cast(cython.uint, length + group.metadata_bytes))
+        out[30] = group.metadata_bytes & 255
+        out[31] = group.metadata_bytes >> 8
+        memcpy(out + _HEADER, group.metadata, group.metadata_bytes)
+        memcpy(out + _HEADER + group.metadata_bytes, frame + _HEADER, length - _HEADER)
+        out += length + group.metadata_bytes
+        frame += length
+    return out
 
 
 @cython.cfunc

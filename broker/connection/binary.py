@@ -38,12 +38,11 @@ from tailrace.broker.routing.batch import FramePublication, RunPublication
 from tailrace.broker.routing.route import Route
 from tailrace.broker.services import Services
 from tailrace.broker.streams.owner import Refused
-from tailrace.broker.topics.rules import Placed
 from tailrace.protocol import consuming as c
 from tailrace.protocol import listing
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
-from tailrace.protocol.binary import ServerCodec
+from tailrace.protocol.binary import PlacedHandle, ServerCodec
 from tailrace.protocol.envelope import HEAD_BYTES
 from tailrace.protocol.errors import Code
 from tailrace.protocol.messages import CHUNK_HEAD, Ack, Op, pack
@@ -95,9 +94,10 @@ class BinaryClient(HandleClient):
         self.binary = binary
         self.delivery = binary.chunks
         self.traffic = services.metrics.binary
-        self.codec = ServerCodec(services.settings.max_envelope_bytes, services.settings.max_message_bytes)
         self.handles: dict[int, bytes] = {}
-        self.placed: dict[int, Placed] = {}  # the handles of topics
+        self.placed: dict[int, PlacedHandle] = {}  # the handles of topics
+        settings = services.settings
+        self.codec = ServerCodec(settings.max_envelope_bytes, settings.max_message_bytes, self.placed)
         self.revoked: dict[int, bytes] = {}  # handles whose right has gone since they were opened
         self.follower: FollowerSession | None = None  # when the peer is a node, or speaks as nodes do
         self.asked: dict[int, m.Subscribe | r.Follow] = {}  # those whose stream's owner has not answered yet
@@ -325,9 +325,7 @@ class BinaryClient(HandleClient):
         run, sync = RunPublication(self, message.ack != Ack.NONE), message.ack == Ack.SYNCED
         names, publish_group = self.handles, self.services.router.publish_group
         for handle, messages, frames, requests in message.groups:
-            name = names.get(handle)
-            if name is None and self.placed:
-                name, frames = handles.stamped(self, handle, frames)
+            name = names.get(handle) or handles.stream_of(self, handle)
             if not name or self.leaving:
                 self._refuse_requests(handle, requests)
                 continue

@@ -15,8 +15,10 @@ from tailrace.broker.streams.refused import Refused
 from tailrace.broker.topics.rules import Placed
 from tailrace.broker.topics.stamping import UnstampableFrame, with_topic
 from tailrace.protocol import messages as m
+from tailrace.protocol.binary import PlacedHandle
 from tailrace.protocol.errors import Code
 from tailrace.protocol.messages import Ack, Op, pack
+from tailrace.protocol.topics import topic_metadata
 
 UNKNOWN_HANDLE_TEXT: Final = "handle {handle} stands for no stream; OPEN it first"
 ANOTHER_TOPIC_TEXT: Final = "a message has metadata that cannot take the topic, or another topic than the name's"
@@ -28,7 +30,7 @@ class HandleClient(GreetedClient):
     __slots__ = ("handles", "placed", "revoked", "under_way")
 
     handles: dict[int, bytes]
-    placed: dict[int, Placed]
+    placed: dict[int, PlacedHandle]
     revoked: dict[int, bytes]
     under_way: int
 
@@ -62,7 +64,7 @@ def hold(client: HandleClient, number: int, name: bytes) -> None:
     """Lets a handle stand for a name."""
     placed = _placed(client, name)
     if placed.topic:
-        client.placed[number] = placed
+        client.placed[number] = PlacedHandle(*placed, topic_metadata(placed.topic))
     else:
         client.handles[number] = placed.stream
     _count(client, 1)
@@ -99,7 +101,16 @@ def handle_refusal(client: HandleClient, number: int) -> Refused:
     return Refused(Code.DENIED, f"{name.decode()}: {client.denial(Right.PUBLISH).text}")
 
 
-def stamped(client: HandleClient, number: int, frames: bytearray) -> tuple[bytes, bytearray]:
+def stream_of(client: HandleClient, number: int) -> bytes:
+    """The stream that a handle stands for, or in which its topic lies; b"" if nothing can be published to it."""
+    name = client.handles.get(number)
+    if name is not None:
+        return name
+    placed = client.placed.get(number)
+    return b"" if placed is None else placed.stream
+
+
+def _stamped(client: HandleClient, number: int, frames: bytearray) -> tuple[bytes, bytearray]:
     """The stream of a topic's handle, and the frames with the topic; b"" if they cannot be published to it."""
     placed = client.placed.get(number)
     if placed is None:
@@ -119,7 +130,7 @@ def publish_placed(client: HandleClient, message: m.Publish) -> None:
     for number in message.handles:
         stream, frames = client.handles.get(number, b""), bytearray(message.frames)
         if not stream:
-            stream, frames = stamped(client, number, frames)
+            stream, frames = _stamped(client, number, frames)
         refused = None if stream else handle_refusal(client, number)
         if stream in (each for each, _frames in parts):
             refused = Refused(

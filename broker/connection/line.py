@@ -76,7 +76,8 @@ class LineClient(ClientConnection):
         self.traffic = services.metrics.line
         self.places = bool(services.topic_rules)  # a name may be a topic in a stream of another name
         settings = services.settings
-        self.codec = LineCodec(settings.max_line_bytes, settings.max_message_bytes, in_order=self.places)
+        self.codec = LineCodec(settings.max_line_bytes, settings.max_message_bytes)
+        self._place_by_table()
         self.answers: deque[Pending] = deque()  # the first is not known yet; the others wait behind it
         self.subscribing: deque[SubscriptionStep] = deque()  # the first waits for a stream's owner (`commands`)
         self.patterns: dict[bytes, dict[bytes, None]] = {}  # subscribed to; of each the streams that are passed over
@@ -87,6 +88,15 @@ class LineClient(ClientConnection):
         self._outcomes = b""
         self.choked = False  # the rest of a read waits until the answers so far are read
         self.backlog: deque[object] = deque()  # the rest of a read, behind a command that waits (`broker.process.work`)
+
+    def _place_by_table(self) -> None:
+        """Lets the codec place names if no right has to be asked for; else it has to give the order of the messages."""
+        self.codec.table = self.services.topic_rules.table if self.is_free else b""
+        self.codec.in_order = self.places and not self.codec.table
+
+    def become_user(self, identity: Identity) -> None:
+        super().become_user(identity)
+        self._place_by_table()
 
     def admitted(self) -> bool:
         access = self.services.access
@@ -108,7 +118,7 @@ class LineClient(ClientConnection):
         commands = iter(self.codec.feed(self.services.receive_view, count))
         for command in commands:
             if type(command) is Staged:
-                if self.is_free and not self.places:
+                if self.is_free and (command.placed or not self.places):
                     self.services.router.publish(self, command)
                 else:
                     self._publish_permitted(command)
@@ -120,7 +130,7 @@ class LineClient(ClientConnection):
                     self._choke()
                 if self.held_up:
                     self.backlog.extend(commands)
-        if self.places and type(command) is Staged and len(command.groups) > NAMES_A_READ:
+        if self.codec.in_order and type(command) is Staged and len(command.groups) > NAMES_A_READ:
             self.read_bytes = READ_BYTES_MIN
             self.read_more(count, 0)
         elif count >= self.read_bytes or self.codec.pending_bytes != self.held_bytes:
@@ -131,12 +141,12 @@ class LineClient(ClientConnection):
     @property
     def _is_plain(self) -> bool:
         """Whether its bytes are those of the socket, in any number, and it may publish to any stream."""
-        return self.codec.is_plain and self.is_free and not self.places and self.tls is None and not self.rates
+        return self.codec.is_plain and self.is_free and not self.codec.in_order and self.tls is None and not self.rates
 
     def _publish_permitted(self, staged: Staged) -> None:
         """Publish to the streams that it has the right to, and refuse the others. Checks each stream once per read."""
         services = self.services
-        if self.places:
+        if self.places and not staged.placed:
             staged, denied = place_staged(services.topic_rules, staged, self.publish_refusal)
             if not self.codec.ack:
                 staged.order.clear()

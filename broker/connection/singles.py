@@ -19,6 +19,7 @@ from tailrace.broker.routing.router import PublishingClient
 from tailrace.broker.services import Services
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol import answers
+from tailrace.protocol.binary import PlacedHandle
 from tailrace.protocol.errors import Code
 from tailrace.protocol.line import staged_max_bytes
 from tailrace.shard.leaves import load
@@ -79,6 +80,7 @@ class SinglePublisher(Asker, PublishingClient, Protocol):
 
 class BinarySinglePublisher(SinglePublisher, Protocol):
     handles: dict[int, bytes]
+    placed: dict[int, PlacedHandle]
 
     def requests_refused(
         self, name: bytes, requests: bytes, count: int, code: Code, text: str, first_seq: int | None
@@ -286,7 +288,8 @@ class Singles:
             handles = [client.handles for client in clients]
             # With users, the id of the producer has to be looked at.
             numbered: list[Numbered] | None = None if services.access.has_users else []
-            options = handles, self._buffer, services.settings.max_message_bytes, groups, numbered
+            placed = [client.placed for client in clients] if services.topic_rules else None
+            options = handles, self._buffer, services.settings.max_message_bytes, groups, numbered, placed
             place, count, nbytes = _receive(*known, *options)
             services.metrics.binary.bytes_in += nbytes
             for ack, found in enumerate(groups):
@@ -303,7 +306,8 @@ class Singles:
             groups: tuple[dict[bytes, Group], dict[bytes, Group]] = ({}, {})
             known = [client.fd for client in clients], [client.read_bytes for client in clients]
             acks = [client.wants_answers for client in clients]
-            place, count, nbytes = _receive_lines(*known, acks, self._buffer, self._line_max_bytes, groups)
+            options = acks, self._buffer, self._line_max_bytes, groups, services.topic_rules.table
+            place, count, nbytes = _receive_lines(*known, *options)
             services.metrics.line.bytes_in += nbytes
             for ack, found in enumerate(groups):
                 for name, (frames, _requests, places) in found.items():

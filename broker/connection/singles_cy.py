@@ -78,20 +78,22 @@ def receive(
     max_message_bytes: int,
     groups: tuple[dict[bytes, Group], dict[bytes, Group]],
     numbered: list[Numbered] | None = None,
+    placed: Sequence[Mapping[int, tuple[bytes, bytes, bytes]]] | None = None,
 ) -> tuple[int, int, int]:
     """Read each of these sockets once, its limit of bytes at most, until one gives anything but a PUBLISH of a message.
 
     That is a whole envelope and no byte more, for one stream by a handle that `handles` (of the same place) has, with
     an ack up to ACK_MAX and a valid frame of at most `max_message_bytes` of metadata and payload. It is added to the
     groups of its ack by the name of its stream, or to `numbered`; without that, a numbered one is anything else. A
+    `placed` has the handles of topics, whose frames get their metadata; one that has some already is anything else. A
     socket with nothing to read is passed over. Returns (the place of the socket at which this stopped, the result
     of its read, the bytes of the reads before). The bytes read there are at the beginning of the buffer; 0 is the
     end of its input, FAILED an error. The place is len(fds) when all of them were read.
     """
     if cython.compiled:
-        return _receive_pointers(fds, limits, handles, buffer, max_message_bytes, groups, numbered)
+        return _receive_pointers(fds, limits, handles, buffer, max_message_bytes, groups, numbered, placed or [])
     else:
-        return _receive_slices(fds, limits, handles, buffer, max_message_bytes, groups, numbered)
+        return _receive_slices(fds, limits, handles, buffer, max_message_bytes, groups, numbered, placed)
 
 
 def receive_lines(
@@ -101,15 +103,16 @@ def receive_lines(
     buffer: bytearray | memoryview,
     max_message_bytes: int,
     groups: tuple[dict[bytes, Group], dict[bytes, Group]],
+    table: bytes = b"",
 ) -> tuple[int, int, int]:
     """As `receive`, for connections that speak lines, until one gives anything but one `pub` line.
 
-    That is what `line_cy.stage` takes, whole and nothing behind it. It is added to groups[acks[place]].
+    That is what `line_cy.stage` takes with this table, whole and nothing behind it. It is added to groups[acks[place]].
     """
     if cython.compiled:
-        return _receive_line_pointers(fds, limits, acks, buffer, max_message_bytes, groups)
+        return _receive_line_pointers(fds, limits, acks, buffer, max_message_bytes, groups, table)
     else:
-        return _receive_line_slices(fds, limits, acks, buffer, max_message_bytes, groups)
+        return _receive_line_slices(fds, limits, acks, buffer, max_message_bytes, groups, table)
 
 
 def send_each(fds: list[int], answers: list[bytes]) -> tuple[int, list[tuple[int, int]]]:
@@ -132,6 +135,8 @@ if not cython.compiled:
     _PUBLISH_AT = struct.Struct("<BIIBBHI").unpack_from
     _FRAME_AT = struct.Struct("<I24xHH").unpack_from
     _PAIR = struct.Struct("<II").pack
+    _LENGTH, _SHORT = struct.Struct("<I").pack, struct.Struct("<H").pack
+    _UNPLACED = (b"", b"", b"")
 
     def _receive_slices(
         fds: list[int],
@@ -141,6 +146,7 @@ if not cython.compiled:
         max_message_bytes: int,
         groups: tuple[dict[bytes, Group], dict[bytes, Group]],
         numbered: list[Numbered] | None,
+        placed: Sequence[Mapping[int, tuple[bytes, bytes, bytes]]] | None,
     ) -> tuple[int, int, int]:
         nbytes = 0
         for place in range(len(fds)):
@@ -151,20 +157,32 @@ if not cython.compiled:
             except OSError:
                 return place, FAILED, nbytes
             found = _single(buffer, count, max_message_bytes)
-            name = None if found is None else handles[place].get(found[2])
-            if found is None or name is None or (found[3] and numbered is None):
+            if found is None or (found[3] and numbered is None):
                 return place, count, nbytes
-            ack, request, _handle, flags = found
+            ack, request, handle, flags = found
+            frame = memoryview(buffer)[HEAD_BYTES:count]
+            name, added = handles[place].get(handle), b""
+            if name is None and placed is not None:
+                name, _topic, added = placed[place].get(handle, _UNPLACED)
+            if not name or (added and not _has_room(frame, added)):
+                return place, count, nbytes
             nbytes += count
             if flags and numbered is not None:
-                frame = bytearray(memoryview(buffer)[HEAD_BYTES:count])
-                numbered.append((name, frame, _PAIR(request, 1), place, ack))
+                numbered.append((name, bytearray(frame), _PAIR(request, 1), place, ack))
                 continue
             frames, requests, places = groups[ack].setdefault(name, (bytearray(), bytearray(), []))
-            frames += memoryview(buffer)[HEAD_BYTES:count]
+            frames += _with_metadata(frame, added) if added else frame
             requests += _PAIR(request, 1)
             places.append(place)
         return len(fds), 0, nbytes
+
+    def _has_room(frame: memoryview, metadata: bytes) -> bool:
+        """Whether this frame has none, and room for these bytes."""
+        return not any(frame[30:32]) and len(frame) + len(metadata) <= MAX_FRAME_BYTES
+
+    def _with_metadata(frame: memoryview, metadata: bytes) -> bytes:
+        start = _LENGTH(len(frame) + len(metadata)) + bytes(frame[4:30]) + _SHORT(len(metadata))
+        return start + metadata + frame[HEADER_BYTES:]
 
     def _single(buffer: bytearray | memoryview, count: int, max_message_bytes: int) -> tuple[int, int, int, int] | None:
         """Ack, request, handle and flags of a single publish."""
@@ -191,6 +209,7 @@ if not cython.compiled:
         buffer: bytearray | memoryview,
         max_message_bytes: int,
         groups: tuple[dict[bytes, Group], dict[bytes, Group]],
+        table: bytes,
     ) -> tuple[int, int, int]:
         nbytes = 0
         for place in range(len(fds)):
@@ -200,7 +219,7 @@ if not cython.compiled:
                 continue
             except OSError:
                 return place, FAILED, nbytes
-            stop, staged, _order = _stage_lines(buffer, 0, count, max_message_bytes, False)
+            stop, staged, _order = _stage_lines(buffer, 0, count, max_message_bytes, False, table)
             if stop != count or len(staged) != 1 or staged[0][1] != 1:
                 return place, count, nbytes
             name, _messages, line_frames = staged[0]
@@ -240,6 +259,7 @@ def _receive_pointers(
     max_message_bytes: cython.Py_ssize_t,
     groups: tuple,
     numbered: object,
+    placed: list,
 ) -> tuple:
     view: Py_buffer
     place: cython.Py_ssize_t
@@ -260,10 +280,17 @@ def _receive_pointers(
                 return place, FAILED, nbytes
             if not _is_single(data, count, max_message_bytes):
                 return place, count, nbytes
-            name: object = cython.cast(dict, handles[place]).get(tr_load32(data + 13))
-            if name is None or (numbered is None and tr_load16(data + _HEAD + 28) != 0):
+            if numbered is None and tr_load16(data + _HEAD + 28) != 0:
                 return place, count, nbytes
-            if tr_load16(data + _HEAD + 28) != 0:
+            name: object = cython.cast(dict, handles[place]).get(tr_load32(data + 13))
+            if name is None:
+                topic: object = None
+                if placed:
+                    topic = cython.cast(dict, placed[place]).get(tr_load32(data + 13))
+                if topic is None or not _takes_metadata(data, count, cython.cast(tuple, topic)[2]):
+                    return place, count, nbytes
+                _add_placed(cython.cast(dict, groups[data[9]]), cython.cast(tuple, topic), data, count, place)
+            elif tr_load16(data + _HEAD + 28) != 0:
                 cython.cast(list, numbered).append(_numbered(name, data, count, place))
             else:
                 _add(cython.cast(dict, groups[data[9]]), name, data, count, place)
@@ -298,13 +325,49 @@ def _is_single(
 def _add(
     groups: dict, name: object, data: cython.p_const_uchar, count: cython.Py_ssize_t, place: cython.Py_ssize_t
 ) -> object:
+    group: tuple = _group_of(groups, name)
+    _extend(group[0], data + _HEAD, count - _HEAD)
+    return _add_request(group, data, place)
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _takes_metadata(data: cython.p_const_uchar, count: cython.Py_ssize_t, metadata: bytes) -> cython.bint:
+    """Whether the frame has none, and room for these bytes."""
+    return tr_load16(data + _HEAD + 30) == 0 and count - _HEAD + len(metadata) <= _FRAME_MAX
+
+
+@cython.cfunc
+def _add_placed(
+    groups: dict, topic: tuple, data: cython.p_const_uchar, count: cython.Py_ssize_t, place: cython.Py_ssize_t
+) -> object:
+    """Adds a frame with the metadata of its topic."""
+    group: tuple = _group_of(groups, topic[0])
+    frames: bytearray = group[0]
+    metadata: bytes = topic[2]
+    added: cython.Py_ssize_t = len(metadata)
+    start: cython.Py_ssize_t = PyByteArray_GET_SIZE(frames)
+    _extend(frames, data + _HEAD, _HEADER)
+    _extend(frames, cython.cast(cython.p_const_uchar, PyBytes_AS_STRING(metadata)), added)
+    _extend(frames, data + _HEAD + _HEADER, count - _HEAD - _HEADER)
+    frame: cython.p_uchar = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(frames)) + start
+    tr_store32(frame, cython.cast(cython.uint, count - _HEAD + added))
+    frame[30] = added & 255
+    frame[31] = added >> 8
+    return _add_request(group, data, place)
+
+
+@cython.cfunc
+def _group_of(groups: dict, name: object) -> tuple:
     found: object = groups.get(name)
     if found is None:
         found = groups[name] = (bytearray(), bytearray(), [])
-    group: tuple = cython.cast(tuple, found)
-    frames: bytearray = group[0]
+    return cython.cast(tuple, found)
+
+
+@cython.cfunc
+def _add_request(group: tuple, data: cython.p_const_uchar, place: cython.Py_ssize_t) -> object:
     requests: bytearray = group[1]
-    _extend(frames, data + _HEAD, count - _HEAD)
     _extend(requests, data + 5, 8)
     tr_store32(
         cython.cast(cython.p_uchar, PyByteArray_AS_STRING(requests)) + PyByteArray_GET_SIZE(requests) - 4,
@@ -341,6 +404,7 @@ def _receive_line_pointers(
     buffer: object,
     max_message_bytes: object,
     groups: tuple,
+    table: bytes,
 ) -> tuple:
     view: Py_buffer
     place: cython.Py_ssize_t
@@ -359,7 +423,7 @@ def _receive_line_pointers(
                 if errno in (EAGAIN, EINTR):
                     continue
                 return place, FAILED, nbytes
-            staged: tuple = _stage_lines(buffer, 0, count, max_message_bytes, False)
+            staged: tuple = _stage_lines(buffer, 0, count, max_message_bytes, False, table)
             found: list = staged[1]
             if staged[0] != count or len(found) != 1 or cython.cast(tuple, found[0])[1] != 1:
                 return place, count, nbytes

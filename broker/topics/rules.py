@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from tailrace.protocol.topic_table import RULES_MAX, TableRule, pack_table
 from tailrace.protocol.topics import ANY_LEVELS, ONE_LEVEL, SEPARATOR, filter_fault, has_wildcards
 from tailrace.shard.names import REPLIES_PREFIX, base_of, is_reserved, name_bytes_valid, new_name_fault
 
@@ -60,6 +61,8 @@ class TopicRules:
         self._rules = tuple(_ParsedRule(rule) for rule in rules)
         self.place = lru_cache(PLACES_KEPT)(self._place) if self._rules else _place_alone
         """`place(name)`: where a name lies that is valid as a stream's or as a topic's."""
+        self.table = _table_of(self._rules)
+        """What the leaves place names by; b"" without rules, or with some that no table has."""
 
     def __bool__(self) -> bool:
         return bool(self._rules)
@@ -122,6 +125,17 @@ class _ParsedRule:
         stream = b"".join([part if isinstance(part, bytes) else _value(part, topic, levels) for part in self._parts])
         return stream if _is_stream_name(stream) else OTHER_STREAM
 
+    def table_rule(self) -> TableRule | None:
+        """For the leaves: all its streams, by the hash of a topic, or the level that is the stream; None for others."""
+        topics = SEPARATOR.join(self.levels)
+        if self._parts == self._fields and len(self._fields) == 1 and self._fields[0].level:
+            return topics, self._fields[0].level
+        if len(self._fields) > 1 or any(field.level for field in self._fields):
+            return None
+        numbers = range(self._fields[0].hashes if self._fields else 1)
+        streams = [b"".join([part if isinstance(part, bytes) else b"%d" % n for part in self._parts]) for n in numbers]
+        return topics, [stream if _is_stream_name(stream) else OTHER_STREAM for stream in streams]
+
     def only_stream(self, levels: list[bytes]) -> bytes | None:
         """The stream of all topics that a filter matches, which this rule's filter covers; None if there may be
         several.
@@ -180,6 +194,12 @@ def literal_prefix(topic_filter: bytes) -> bytes:
     return _literal_prefix(topic_filter.split(SEPARATOR))
 
 
+def _table_of(rules: Sequence[_ParsedRule]) -> bytes:
+    found = [rule.table_rule() for rule in rules]
+    whole = [rule for rule in found if rule is not None]
+    return pack_table(whole) if 0 < len(whole) == len(found) <= RULES_MAX else b""
+
+
 def _place_alone(name: bytes) -> Placed:
     """Without a rule: every name of a stream is one."""
     return Placed(name, b"") if name_bytes_valid(name) else Placed(OTHER_STREAM, name)
@@ -203,6 +223,7 @@ def _parse_template(template: str) -> list[bytes | _Field]:
         parts += [template[at : found.start()].encode(), _Field(int(found[1] or 0), int(found[2] or 0))]
         at = found.end()
     parts.append(template[at:].encode())
+    parts = [part for part in parts if part != b""]
     if any(brace in part for part in parts if isinstance(part, bytes) for brace in (b"{", b"}")):
         raise WrongTemplate(f"{template} has braces that are not fields; fields are {{1}} to {{999}} and {{hash:16}}")
     return parts

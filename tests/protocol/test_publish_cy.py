@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from tailrace.protocol.binary import ServerCodec
 from tailrace.protocol.messages import Ack, Credit, Malformed, Open, Ping, Publish, PublishRun, Request, pack
-from tailrace.shard.frame import FLAG_CONTINUES, FLAG_PRODUCER, HEADER_BYTES, pack_frame
+from tailrace.protocol.topics import topic_metadata
+from tailrace.shard.frame import FLAG_CONTINUES, FLAG_PRODUCER, HEADER_BYTES, MAX_FRAME_BYTES, pack_frame
 from tailrace.shard.leaves import load, load_source
 from tests.protocol.lines import cut
 from tests.protocol.plain_codec import PlainCodec
@@ -150,6 +151,65 @@ def test_both_bodies_stage_the_same(edits: Sequence[tuple[int, bytes]], seed: in
     for at, changed in edits:
         data[at : at + len(changed)] = changed
     assert stage(LOADED, bytes(data)) == stage(SOURCE, bytes(data))
+
+
+# --- handles of topics ----------------------------------------------------------------------------------------------
+
+PLACED = {
+    number: (b"s%d" % (number % 2), topic, topic_metadata(topic))
+    for number, topic in ((1, b"a"), (2, b"b/1"), (3, b"c" * 40), (300, b"d"))
+}
+
+
+def with_topic(frame: bytes, handle: int) -> bytes:
+    metadata = PLACED[handle][2]
+    size = struct.pack("<I", len(frame) + len(metadata))
+    return size + frame[4:30] + struct.pack("<H", len(metadata)) + metadata + frame[32:]
+
+
+def test_topics_of_one_stream_are_one_group_in_the_order_sent(leaf: ModuleType) -> None:
+    order = [2, 1, 7, 300, 2, 3, 7, 1]
+    sent = [publish(number, (handle,), pack_frame(b"%d" % number) * 2) for number, handle in enumerate(order)]
+    data = session(sent)
+    stop, _ack, groups = leaf.stage(data, 0, len(data), MAX, BODY_MAX, PLACED)
+    assert stop == len(data)
+    expected: list[tuple[int, int, bytes, bytes]] = []
+    for first, handles in ((2, (2, 300)), (1, (1, 3)), (7, (7,))):
+        own = [number for number, handle in enumerate(order) if handle in handles]
+        frames = [pack_frame(b"%d" % number) for number in own]
+        stamped = [with_topic(frame, order[n]) if first != 7 else frame for frame, n in zip(frames, own, strict=True)]
+        requests = b"".join(struct.pack("<II", number, 2) for number in own)
+        expected.append((first, 2 * len(own), b"".join(2 * frame for frame in stamped), requests))
+    assert groups == expected
+
+
+def test_a_message_with_metadata_is_not_staged_for_a_topic(leaf: ModuleType) -> None:
+    with_metadata = pack_frame(b"x", metadata=b"\x80")
+    taken = [publish(1, (1,), ONE * 2), publish(2, (7,), with_metadata)]
+    data = session([*taken, publish(3, (3,), ONE + with_metadata)])
+    stop, _ack, groups = leaf.stage(data, 0, len(data), MAX, BODY_MAX, PLACED)
+    assert stop == len(session(taken))
+    assert [(handle, messages) for handle, messages, *_ in groups] == [(1, 2), (7, 1)]
+    assert leaf.stage(data, stop, len(data), MAX, BODY_MAX, PLACED)[::2] == (stop, [])
+
+
+def test_a_message_without_room_for_its_topic_is_not_staged(leaf: ModuleType) -> None:
+    frame = pack_frame(bytes(MAX_FRAME_BYTES - HEADER_BYTES - len(PLACED[1][2])))
+    for one, taken in ((frame, True), (struct.pack("<I", len(frame) + 1) + frame[4:] + b"x", False)):
+        data = pack(publish(1, (1,), one))
+        stop, _ack, groups = leaf.stage(data, 0, len(data), MAX_FRAME_BYTES, 2 * MAX_FRAME_BYTES, PLACED)
+        assert (stop, len(groups)) == ((len(data), 1) if taken else (0, 0))
+
+
+@given(handles=st.lists(st.sampled_from((1, 2, 3, 7, 300, 8)), max_size=40), odd=st.integers(0, 60))
+def test_both_bodies_stage_the_same_for_topics(handles: Sequence[int], odd: int) -> None:
+    kinds = [ONE, ONE * 3, pack_frame(b"12345")]
+    sent = [publish(number, (handle,), kinds[number % 3]) for number, handle in enumerate(handles)]
+    if odd < len(sent):
+        sent[odd] = publish(odd, (handles[odd],), pack_frame(b"", metadata=b"\x80"))
+    data = session(sent)
+    found = [leaf.stage(data, 0, len(data), MAX, BODY_MAX, PLACED) for leaf in (LOADED, SOURCE)]
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 100])

@@ -205,6 +205,13 @@ def test_a_wheel_with_native_code_holds_all_of_it(copy: Path, tmp_path: Path) ->
         stem = leaf.replace(".", "/")
         assert [name for name in names if name.startswith(f"{stem}.") and name.endswith(".so")]
         assert f"{stem}.py" in names
-    others = {"shard/frame_cy.pxd", "shard/py.typed", "cli/main.py", "spark/rollup/report.html", "py.typed"}
+    others = {
+        "shard/frame_cy.pxd",
+        "protocol/topic_table.pxd",
+        "shard/py.typed",
+        "cli/main.py",
+        "spark/rollup/report.html",
+        "py.typed",
+    }
     assert {f"tailrace/{name}" for name in others} <= set(names)
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"tailrace", "pyspark_tailrace.py"}

@@ -125,14 +125,61 @@ def test_handles_of_topics_move_with_their_connection(node: World) -> None:
     assert talk.read(b"a/1") == [("a/1", b"1")]
 
 
-def test_a_read_of_many_names_by_lines_is_followed_by_a_short_one(node: World) -> None:
-    peer = node.connect()
-    node.ask(peer, "ping")
-    client = node.client_of(peer)
-    for round_ in range(12):
-        peer.send_raw(b"pub sensors/%d |x\r\n" % round_ * (1 << 11))
-        node.settle()
-    assert client.read_bytes > 2 * READ_BYTES_MIN
-    peer.send_raw(b"".join(b"pub sensors/%d |x\r\n" % number for number in range(2 * NAMES_A_READ)))
-    node.settle()
-    assert client.read_bytes == READ_BYTES_MIN
+def test_topics_of_one_stream_keep_the_order_of_their_messages(node: World) -> None:
+    talk = Talk(node)
+    talk.ask(m.Open(1, b"a/1"), m.Open(2, b"a/2"))
+    forged = pack_frame(b"x", metadata=topic_metadata(b"a/3"))
+    answers = talk.ask(*[publish(n, 1 + n % 2) for n in range(4)], publish(4, 1, frames=forged), publish(5, 2))
+    assert refusals(answers) == [Code.TOPIC]
+    expected = [("a/1" if number % 2 == 0 else "a/2", b"%d" % number) for number in range(4)] + [("a/2", b"5")]
+    assert talk.read(b"a") == expected
+    seqs = {each.request: each.results[0][0] for each in answers if isinstance(each, m.Published)}
+    assert seqs == {0: 0, 1: 1, 2: 2, 3: 3, 5: 4}
+
+
+def test_single_messages_to_topics_are_read_together(node: World) -> None:
+    """In both protocols, and each with its topic."""
+    talks = [Talk(node) for _ in range(2)]
+    for number, talk in enumerate(talks):
+        talk.ask(m.Open(1, b"a/%d" % number), publish(1, 1))
+        talk.ask(publish(2, 1))
+    speakers = [node.connect(0) for _ in range(2)]
+    for number, peer in enumerate(speakers):
+        node.ask(peer, "ack on")
+        node.ask(peer, f"pub a/{number} |l")
+        assert node.ask(peer, f"pub a/{number} |m")[0].startswith("ok pub a ")
+    singles = node.workers[0].singles
+    assert {node.binary_client_of(talk.peer) for talk in talks} <= set(singles._binary.values())
+    assert {node.client_of(peer) for peer in speakers} <= set(singles._lines.values())
+    for number in range(2):
+        assert Talk(node).read(b"a/%d" % number) == [(f"a/{number}", data) for data in (b"1", b"2", b"l", b"m")]
+
+
+def test_lines_are_placed_alike_with_a_table_and_without(tmp_path: Path) -> None:
+    lines = "".join(f"pub a/{number % 3} |{number}\r\n" for number in range(9))
+    found = []
+    for number, rule in enumerate((TopicRule("#", "{1}"), TopicRule("a/#", "{1}{hash:1}"))):
+        with world(tmp_path / str(number), topics=(rule,)) as node:
+            peer = node.connect()
+            node.ask(peer, "ping")
+            assert node.client_of(peer).codec.in_order is bool(number)
+            peer.send_raw(lines.encode())
+            node.settle()
+            found.append(Talk(node).read(b"a0" if number else b"a"))
+    assert found[0] == found[1] == [(f"a/{number % 3}", b"%d" % number) for number in range(9)]
+
+
+def test_a_read_of_many_names_by_lines_is_followed_by_a_short_one(tmp_path: Path) -> None:
+    """If they have to be placed one by one."""
+    for template, is_short in (("{1}", False), ("{1}-s", True)):
+        with world(tmp_path / template, topics=(TopicRule("#", template),)) as node:
+            peer = node.connect()
+            node.ask(peer, "ping")
+            client = node.client_of(peer)
+            for round_ in range(12):
+                peer.send_raw(b"pub sensors/%d |x\r\n" % round_ * (1 << 11))
+                node.settle()
+            assert client.read_bytes > 2 * READ_BYTES_MIN
+            peer.send_raw(b"".join(b"pub sensors/%d |x\r\n" % number for number in range(2 * NAMES_A_READ)))
+            node.settle()
+            assert (client.read_bytes == READ_BYTES_MIN) is is_short

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from tailrace.protocol.messages import Ack, Ping, pack
+from tailrace.protocol.topic_table import pack_table
+from tailrace.protocol.topics import topic_metadata
 from tailrace.shard.frame import FLAG_PRODUCER, pack_frame
 from tailrace.shard.leaves import load, load_source
 from tests.protocol.wires import publish
@@ -55,6 +57,7 @@ def receive(
     sent: list[bytes],
     limits: list[int] | None = None,
     numbered: list[Any] | None = None,
+    placed: list[Any] | None = None,
 ) -> tuple[Any, list[Any], bytes]:
     """What the leaf returns, the groups, and the buffer after it."""
     for (peer, _ours), data in zip(pairs, sent, strict=False):
@@ -64,7 +67,7 @@ def receive(
     fds = [ours.fileno() for _peer, ours in pairs[: len(sent)]]
     known = [HANDLES] * len(sent)
     wanted = limits or [BUFFER_BYTES] * len(sent)
-    returned = leaf.receive(fds, wanted, known, memoryview(buffer), MAX, groups, numbered)
+    returned = leaf.receive(fds, wanted, known, memoryview(buffer), MAX, groups, numbered, placed)
     return returned, [groups[0], groups[1]], bytes(buffer)
 
 
@@ -93,6 +96,27 @@ def test_numbered_ones_are_apart(leaf: ModuleType, pairs: Pairs) -> None:
         pairs = pairs[1:]
     bare = pack(publish(9, (7,), ONE[:28] + struct.pack("<H", FLAG_PRODUCER) + ONE[30:]))
     assert receive(leaf, pairs[4:], [bare], numbered=[])[0] == (0, len(bare), 0), "it has no number"
+
+
+def test_messages_to_topics_get_them(leaf: ModuleType, pairs: Pairs) -> None:
+    metadata = topic_metadata(b"a/1")
+    topics = {1: (b"seven", b"a/1", metadata)}
+    with_metadata = pack(publish(3, (1,), pack_frame(b"x", metadata=b"\x80")))
+    sent = [SINGLE, pack(publish(8, (1,), ONE)), with_metadata]
+    returned, (_silent, awaited), _buffer = receive(leaf, pairs, sent, placed=[topics] * 3)
+    assert returned == (2, len(with_metadata), len(SINGLE) * 2)
+    stamped = struct.pack("<I", len(ONE) + len(metadata)) + ONE[4:30] + struct.pack("<H", len(metadata)) + metadata
+    assert awaited[b"seven"] == (ONE + stamped + ONE[32:], struct.pack("<4I", 9, 1, 8, 1), [0, 1])
+    assert receive(leaf, pairs[3:], [sent[1]], placed=[{}])[0] == (0, len(SINGLE), 0)
+    assert receive(leaf, pairs[4:], [sent[1]])[0] == (0, len(SINGLE), 0)
+
+
+def test_names_of_lines_are_placed_by_the_table(leaf: ModuleType, pairs: Pairs) -> None:
+    table = pack_table([(b"a/#", [b"s"])])
+    lines = [b"pub a/%d |x\r\n" % number for number in range(3)] + [b"pub a/1 topic t |x\r\n"]
+    returned, (_silent, awaited), _buffer = receive_lines(leaf, pairs, lines, table=table)
+    assert returned == (3, len(lines[3]), 3 * len(lines[0])) and list(awaited) == [b"s"]
+    assert awaited[b"s"][0].count(b"\xa1t\xa3a/") == 3
 
 
 def test_silent_ones_have_groups_of_their_own(leaf: ModuleType, pairs: Pairs) -> None:
@@ -187,7 +211,7 @@ def _anything(chance: random.Random) -> bytes:
 
 
 def receive_lines(
-    leaf: ModuleType, pairs: Pairs, sent: list[bytes], acks: list[bool] | None = None
+    leaf: ModuleType, pairs: Pairs, sent: list[bytes], acks: list[bool] | None = None, table: bytes = b""
 ) -> tuple[Any, list[Any], bytes]:
     """As `receive`."""
     for (peer, _ours), data in zip(pairs, sent, strict=False):
@@ -196,7 +220,7 @@ def receive_lines(
     buffer = bytearray(BUFFER_BYTES)
     fds = [ours.fileno() for _peer, ours in pairs[: len(sent)]]
     limits, wanted = [BUFFER_BYTES] * len(sent), acks or [True] * len(sent)
-    returned = leaf.receive_lines(fds, limits, wanted, memoryview(buffer), MAX, groups)
+    returned = leaf.receive_lines(fds, limits, wanted, memoryview(buffer), MAX, groups, table)
     return returned, [groups[0], groups[1]], bytes(buffer)
 
 
