@@ -479,6 +479,7 @@ class StreamLog:
             if self.closed or begun.generation != self._generation:
                 return
             self._directory_synced = True
+            self._ends.window.synced()
             if begun.seq > self.synced_seq:
                 self.synced_seq = begun.seq
                 self._index_words[INDEX_SYNCED_SEQ] = tagged(begun.seq)

@@ -7,8 +7,8 @@ A mapping has three disadvantages:
   returns an error. The interpreted build maps nothing. Nor is anything mapped on file systems that write a changed page
   to another place.
 - The kernel sets a file's times at the first store into a page only. So the first append FRESH_S after the last one by
-  `pwrite` is by `pwrite` too, and a sync sets the times (`show_appends`). A file's time is at most FRESH_S older than
-  its last message.
+  `pwrite` is by `pwrite` too, and a sync sets the times (`show_appends`), unless the kernel has. A file's time is at
+  most FRESH_S older than its last message.
 - It takes disk and address space. So a stream gets a window after SMALL_APPENDS_MIN small batches in close succession,
   a small one at first, and at most WINDOWS_MAX streams of a process have one.
 
@@ -48,7 +48,8 @@ MAPPED_BYTES_MAX: Final = WINDOWS_MAX * (CONTENT_WINDOW_BYTES_MAX + INDEX_WINDOW
 FRESH_S: Final = 1.0
 """The greatest age of a file's time at an append."""
 
-_RESERVING: Final = frozenset((0xEF53, 0x58465342, 0x01021994))  # ext4, XFS, tmpfs: reserved space needs no more later
+_TMPFS: Final = 0x01021994
+_RESERVING: Final = frozenset((0xEF53, 0x58465342, _TMPFS))  # ext4, XFS, tmpfs: reserved space needs no more later
 _STATFS_BYTES: Final = 256  # more than the kernel writes
 
 _leaf = load("tailrace.shard.window_cy")
@@ -61,6 +62,8 @@ MAPS: Final[bool] = _leaf.is_compiled()
 _STORED: Final = 8 * _leaf.STORED_WORD
 _store_three = struct.Struct("<3Q").pack_into
 _store_two = struct.Struct("<2Q").pack_into
+_store_one = struct.Struct("<Q").pack_into
+_word_at = struct.Struct("<Q").unpack_from
 _CONTENT, _INDEX, _HEADERS, _FRESH = 0, 24, 48, 8 * _leaf.FRESH_FROM_WORD
 _FRESH_NS: Final = int(FRESH_S * 1e9)
 _fstatfs = ctypes.CDLL(None, use_errno=True).fstatfs
@@ -76,7 +79,18 @@ class AppendWindow:
     another one appends.
     """
 
-    __slots__ = ("_content", "_content_bytes", "_fresh_until_ns", "_index", "_index_bytes", "_pair", "_small", "words")
+    __slots__ = (
+        "_content",
+        "_content_bytes",
+        "_fresh_until_ns",
+        "_index",
+        "_index_bytes",
+        "_is_clean",
+        "_is_noticed",
+        "_pair",
+        "_small",
+        "words",
+    )
 
     def __init__(self, pair: FilePair) -> None:
         self.words = bytearray(8 * _leaf.WORDS)
@@ -86,6 +100,8 @@ class AppendWindow:
         self._content_bytes = CONTENT_WINDOW_BYTES_MIN
         self._index_bytes = INDEX_WINDOW_BYTES_MIN
         self._small = 0
+        self._is_clean = False  # no page was stored into since the last sync
+        self._is_noticed = False  # by the kernel: the first store into a page after a sync, which sets the file's times
         self._fresh_until_ns = 0
 
     def wrote_large(self) -> None:
@@ -128,12 +144,27 @@ class AppendWindow:
         _mapped.discard(id(self))
 
     def show_appends(self) -> None:
-        """Set the times of the files, if something was appended through the window since the last call."""
-        if self.words[_STORED]:
-            self.words[_STORED] = 0
-            with suppress(OSError):
-                os.utime(self._pair.index_fd)
-                os.utime(self._pair.content_fd)
+        """A sync begins: set the times of the files, if something was appended through the window since the last one.
+
+        A single append to clean pages has set them.
+        """
+        stored = self._stored()
+        is_shown = stored == 1 and self._is_clean and self._is_noticed
+        self._is_clean = False
+        if stored:
+            _store_one(self.words, _STORED, 0)
+            if not is_shown:
+                with suppress(OSError):
+                    os.utime(self._pair.index_fd)
+                    os.utime(self._pair.content_fd)
+
+    def synced(self) -> None:
+        """The sync has succeeded: all pages are clean, unless something was appended meanwhile."""
+        self._is_clean = not self._stored()
+
+    def _stored(self) -> int:
+        """Returns how many appends went through the window since the last sync began."""
+        return int(_word_at(self.words, _STORED)[0])
 
     def __del__(self) -> None:
         self.close()
@@ -160,8 +191,10 @@ class AppendWindow:
             self._index_bytes = min(self._index_bytes, INDEX_WINDOW_BYTES_MAX)
 
     def _may_open(self) -> bool:
-        if len(_mapped) >= WINDOWS_MAX or not MAPS or not _reserves(self._pair.content_fd):
+        kind = _file_system(self._pair.content_fd)
+        if len(_mapped) >= WINDOWS_MAX or not MAPS or kind not in _RESERVING:
             return False
+        self._is_noticed = kind != _TMPFS
         _leaf.install_guard()
         _mapped.add(id(self))
         pair = self._pair
@@ -188,7 +221,7 @@ class AppendWindow:
         return mapping, 2 * size
 
 
-def _reserves(fd: int) -> bool:
-    """Returns whether the file system lets reserved space be written without taking more."""
+def _file_system(fd: int) -> int:
+    """Returns the kind of a file's file system, as a number of the kernel; 0 if it cannot be asked."""
     found = ctypes.create_string_buffer(_STATFS_BYTES)
-    return _fstatfs(fd, found) == 0 and int.from_bytes(found.raw[:8], sys.byteorder) in _RESERVING
+    return int.from_bytes(found.raw[:8], sys.byteorder) if _fstatfs(fd, found) == 0 else 0

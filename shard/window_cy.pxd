@@ -117,7 +117,7 @@ cdef extern from *:
         stage = 1;
         __atomic_store_n(next_word, tr_tagged(next_seq), __ATOMIC_RELEASE);
         tr_guarded = NULL;
-        words[TR_STORED] = 1;
+        words[TR_STORED]++;
         return TR_DONE;
     }
     """

@@ -39,7 +39,7 @@ FAULT = 3
 
 # The words of a window, each of 8 bytes: address, start and end of the mapped part of the content; the same of the
 # index; addresses of the words `end_offset` and `next_seq` in the header pages; from when until when (ns since the Unix
-# epoch) appends need not change the files' times; whether something was stored since this was last set to 0.
+# epoch) appends need not change the files' times; appends that were stored since this was last set to 0.
 WORDS = 11
 FRESH_FROM_WORD = 8
 STORED_WORD = 10
@@ -140,6 +140,7 @@ if not cython.compiled:
 
     _CLOCK_REALTIME_COARSE = 5  # Linux's number
     _WORDS_AT = struct.Struct(f"<{WORDS}Q").unpack_from
+    _store_word = struct.Struct("<Q").pack_into
 
     def _append_slices(
         words: bytearray,
@@ -151,16 +152,16 @@ if not cython.compiled:
     ) -> int:
         if len(words) < 8 * WORDS:
             raise ValueError(f"{len(words)} bytes are too few words")
-        at, start, end, index_at, index_start, index_end, end_at, next_at, fresh_from, fresh_until, _ = _WORDS_AT(words)
+        at, start, end, index_at, index_start, index_end, end_at, next_at, *fresh, stored = _WORDS_AT(words)
         if not start <= offset <= offset + len(frames) <= end:
             return PAST
         if not index_start <= index_offset <= index_offset + len(entries) <= index_end:
             return PAST
-        if not fresh_from <= file_clock_ns() < fresh_until:
+        if not fresh[0] <= file_clock_ns() < fresh[1]:
             return STALE
         ctypes.memmove(at + offset - start, bytes(frames), len(frames))
         ctypes.memmove(index_at + index_offset - index_start, bytes(entries), len(entries))
         ctypes.memmove(end_at, tagged(offset + len(frames)).to_bytes(8, "little"), 8)
         ctypes.memmove(next_at, tagged(next_seq).to_bytes(8, "little"), 8)
-        words[8 * STORED_WORD] = 1
+        _store_word(words, 8 * STORED_WORD, stored + 1)
         return DONE

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -210,6 +211,71 @@ def test_the_time_of_a_file_shows_appends_and_a_sync_sets_it(log: StreamLog) -> 
     log.sync()
     for fd in (log._content_fd, log._index_fd):
         assert os.fstat(fd).st_mtime_ns > time.time_ns() - 30 * 10**9
+
+
+@pytest.fixture(params=["disk", "memory"])
+def synced_log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StreamLog]:
+    """A stream with a window, all of it synced, and with old files; on the disk, and where nothing is written back."""
+    with TemporaryDirectory(dir="/dev/shm") as memory:
+        opened = open_log(tmp_path if request.param == "disk" else Path(memory))
+        if (window._file_system(opened._content_fd) == window._TMPFS) == (request.param == "disk"):
+            pytest.skip(f"{tmp_path} is not on a disk, or /dev/shm not in memory")
+        fill(opened, 2 * SMALL_APPENDS_MIN)
+        opened.sync()
+        make_old(opened)
+        yield opened
+        opened.close()
+
+
+def make_old(log: StreamLog) -> None:
+    for fd in (log._content_fd, log._index_fd):
+        os.utime(fd, ns=(0, 0))
+
+
+def has_fresh_times(log: StreamLog) -> bool:
+    return all(os.fstat(fd).st_mtime > time.time() - 30 for fd in (log._content_fd, log._index_fd))
+
+
+@compiled_only
+@pytest.mark.parametrize("appends", [1, 2])
+def test_a_sync_leaves_the_times_to_the_kernel_if_it_has_set_them(
+    synced_log: StreamLog, monkeypatch: pytest.MonkeyPatch, appends: int
+) -> None:
+    """Under `always` a stream often has one message for a sync, and hundreds of streams are synced at once."""
+    set_for: list[int] = []
+    real = os.utime
+
+    def watched(fd: int) -> None:
+        set_for.append(fd)
+        real(fd)
+
+    monkeypatch.setattr(os, "utime", watched)
+    for _ in range(3):
+        fill(synced_log, appends)
+        synced_log.sync()
+        assert has_fresh_times(synced_log)
+    is_on_disk = window._file_system(synced_log._content_fd) != window._TMPFS
+    assert len(set_for) == (0 if appends == 1 and is_on_disk else 6)
+
+
+@compiled_only
+def test_a_page_that_was_stored_into_during_a_sync_shows_nothing_by_itself(
+    synced_log: StreamLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(synced_log, 1)
+    real, next_seq = os.fdatasync, synced_log.next_seq
+
+    def sync_and_append(fd: int) -> None:
+        real(fd)
+        if synced_log.next_seq == next_seq:
+            fill(synced_log, 1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", sync_and_append)
+        synced_log.sync()
+    make_old(synced_log)
+    synced_log.sync()
+    assert has_fresh_times(synced_log)
 
 
 @compiled_only

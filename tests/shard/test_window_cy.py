@@ -98,6 +98,8 @@ def test_a_batch_is_copied_and_committed(leaf: ModuleType) -> None:
     assert found.entries == b"entries" + bytes(SIZE - 7)
     assert found.headers == struct.pack("<2Q", tagged(8_206), tagged(77))
     assert found.words[8 * leaf.STORED_WORD] == 1
+    assert leaf.append(found.words, bytearray(b"more"), b"entry", 8_206, 4_103, 78) == leaf.DONE
+    assert found.words[8 * leaf.STORED_WORD] == 2
 
 
 def test_nothing_is_stored_where_nothing_is_mapped(leaf: ModuleType) -> None:
