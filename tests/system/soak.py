@@ -3,8 +3,9 @@
     python -m tests.system.soak --minutes 120 --rate 5000
 
 Publishers write to 50 streams. Subscribers and members of durable consumers come and go, some of them over connections
-that are cut half-way, and others drop their connections in the middle of a line. In the first half of the time the node
-is reloaded every `--reload-every` seconds, in the second half never. The streams keep `--keep` bytes each.
+that are cut half-way, and others drop their connections in the middle of a line. The node is reloaded every
+`--reload-every` seconds for the first `--reload-minutes` (half of the time unless given), then never. The streams keep
+`--keep` bytes each.
 
 It prints its findings, writes them and the samples of memory to a folder, and exits with 1 if a promise was broken.
 """
@@ -63,6 +64,7 @@ class Options(NamedTuple):
     seconds: float
     rate: float
     reload_every_s: float
+    reload_s: float
     flat_s: float
     sample_every_s: float
     streams: int
@@ -166,7 +168,7 @@ class Soak:
         next_reload_s, next_sample_s = options.reload_every_s, 0.0
         with progress(options.seconds) as show:
             while self._goes_on(at_s := time.monotonic() - began_s) and self._all_run():
-                if next_reload_s <= at_s < options.seconds / 2:
+                if next_reload_s <= at_s < options.reload_s:
                     self.node.signal(signal.SIGHUP)
                     self.reloads += 1
                     next_reload_s += options.reload_every_s
@@ -317,6 +319,7 @@ def parse_options(words: list[str] | None = None) -> Options:
     parser.add_argument("--minutes", type=float, default=120.0)
     parser.add_argument("--rate", type=float, default=5_000.0, help="messages a second in all; 0: as fast as it goes")
     parser.add_argument("--reload-every", type=float, default=180.0, metavar="SECONDS")
+    parser.add_argument("--reload-minutes", type=float, help="reload in the first ones (default: half of the time)")
     parser.add_argument("--flat-minutes", type=float, help="no growth in the last ones (default: 3/8 of the time)")
     parser.add_argument("--sample-every", type=float, default=15.0, metavar="SECONDS")
     parser.add_argument("--streams", type=int, default=50)
@@ -326,10 +329,11 @@ def parse_options(words: list[str] | None = None) -> Options:
     parser.add_argument("--folder", type=Path, help="an empty one for data and results (default: a new one)")
     found = parser.parse_args(words)
     seconds = found.minutes * 60
+    reload_s = seconds / 2 if found.reload_minutes is None else found.reload_minutes * 60
     flat_s = seconds * 3 / 8 if found.flat_minutes is None else found.flat_minutes * 60
     folder = found.folder or Path(tempfile.mkdtemp(prefix="tailrace-soak-"))
     folder.mkdir(parents=True, exist_ok=True)
-    timing = (seconds, found.rate, found.reload_every, flat_s, found.sample_every)
+    timing = (seconds, found.rate, found.reload_every, reload_s, flat_s, found.sample_every)
     return Options(*timing, found.streams, found.workers, found.keep, found.seed, folder)
 
 

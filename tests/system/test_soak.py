@@ -116,7 +116,7 @@ def test_an_error_in_the_log_is_noticed() -> None:
 
 @pytest.mark.slow
 def test_a_short_soak(tmp_path: Path) -> None:
-    found = soak(Options(SECONDS, 1_500.0, 2.5, 0.0, 2.0, 50, 2, 1 << 20, 1, tmp_path))
+    found = soak(Options(SECONDS, 1_500.0, 2.5, SECONDS / 2, 0.0, 2.0, 50, 2, 1 << 20, 1, tmp_path))
     assert found["faults"] == []
     assert found["reloads"] == 2 and found["cut_connections"] > 0
     assert all(found["counts"][what] > 0 for what in ("published", "delivered", "finished", "visits", "dropped"))
