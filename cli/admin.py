@@ -15,6 +15,7 @@ from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED, CommandError
 from tailrace.cli.options import server_options
 from tailrace.cli.output import write_all
 from tailrace.cli.server import RECEIVE_BYTES, choose_server, connect_admin_socket, connect_socket, is_server_named
+from tailrace.cli.values import FilePath
 from tailrace.core.address import Address
 from tailrace.sockets import end_output
 
@@ -46,15 +47,15 @@ Exit codes: 0 done, 1 refused by the broker, 2 wrong arguments, 4 no connection 
     "admin", epilog=EPILOG, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
 )
 @server_options
-@click.option(
-    "--socket", "path", type=click.Path(path_type=Path), metavar="FILE", help=f"{SOCKET_HELP} [env: {SOCKET_VARIABLE}]."
-)
+@click.option("--socket", "path", type=FilePath(), metavar="FILE", help=f"{SOCKET_HELP} [env: {SOCKET_VARIABLE}].")
 @click.argument("words", nargs=-1, required=True, metavar="COMMAND...", type=click.UNPROCESSED)
 def command(words: tuple[str, ...], path: Path | None) -> int:
     """Send one COMMAND to the broker and print the answer."""
     line = " ".join(words)
-    if "\n" in line or "\r" in line:
-        raise click.UsageError("a command is one line")
+    if "\n" in line or "\r" in line or not line.strip():
+        raise click.UsageError("a command is one line, which is not empty")
+    if line.startswith("-"):
+        raise click.UsageError(f"No such option {words[0]!r}")
     answer = Answer()
     chosen, sock = _connect(path)
     with sock:
@@ -62,7 +63,7 @@ def command(words: tuple[str, ...], path: Path | None) -> int:
             answer.take(received)
             if not answer.is_of_a_broker:
                 raise _other(chosen, "it speaks another protocol")
-    if not answer.has_begun and words[0].lower().split()[:1] not in ([], ["pub"]):  # these get no answer if all is well
+    if not answer.has_begun and line.lower().split()[0] != "pub":  # these get no answer if all is well
         raise _other(chosen, "it closed the connection without an answer")
     if answer.is_cut:
         raise _lost(chosen, "the broker closed the connection in the middle of its answer")

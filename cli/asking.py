@@ -11,6 +11,7 @@ from tailrace.core.address import Address
 from tailrace.core.link import CLIENT_NAME
 from tailrace.core.login import Login
 from tailrace.core.options import ClientOptions
+from tailrace.core.strangers import STRANGER_BYTES, stranger
 from tailrace.errors import BrokerFault
 from tailrace.protocol import messages as m
 from tailrace.protocol.binary import ClientCodec
@@ -49,14 +50,12 @@ def ask_node(
         raise AskFailed(error.strerror or str(error)) from None
     except BrokerFault as error:
         raise AskFailed(str(error)) from None
-    except PeerError as error:
-        raise AskFailed(f"the peer is not a tailrace broker: {error.text}") from None
 
 
 def _converse(sock: socket.socket, stream: str | None, options: ClientOptions, deadline_s: float) -> Told:
-    """Raises AskFailed, BrokerFault, PeerError, OSError."""
+    """Raises AskFailed, BrokerFault, OSError."""
     login = Login(options)
-    codec = ClientCodec(ANSWER_MAX_BYTES, features=frozenset({FEATURE}))
+    codec, is_known = ClientCodec(ANSWER_MAX_BYTES, features=frozenset({FEATURE})), False
     sock.sendall(m.pack(login.hello(m.Hello(m.VERSION, (FEATURE,), CLIENT_NAME, options.token), options)))
     while True:
         left_s = deadline_s - time.monotonic()
@@ -66,7 +65,13 @@ def _converse(sock: socket.socket, stream: str | None, options: ClientOptions, d
         data = sock.recv(RECEIVE_BYTES)
         if not data:
             raise AskFailed("the node closed the connection")
-        for message in codec.feed(data):
+        try:
+            messages = list(codec.feed(data))
+        except PeerError as error:
+            text = f"the peer is not a tailrace broker: {error.text}"
+            raise AskFailed(text if is_known else stranger(data[:STRANGER_BYTES])) from None
+        is_known = True
+        for message in messages:
             if isinstance(message, m.Welcome):
                 login.check(message.login)
                 _check_welcome(message)

@@ -55,12 +55,12 @@ class BenchFigures:
 
     def shown(self) -> str:
         published = f"{self.published_per_s:,.0f} messages/s ({size(self.published_per_s * self.message_bytes)}/s)"
-        delivered = f"{self.delivered_per_s:,.0f}/s to {self.subscribers} subscribers, " if self.subscribers else ""
+        delivered = f"delivered {self.delivered_per_s:,.0f}/s to {self.subscribers} subscribers, "
         lost = "" if self.is_complete else f"{self.messages * self.subscribers - self.delivered:,} NOT DELIVERED, "
         times = f"{self.round_trip_median_s * 1e3:.2f} ms, 99 % within {self.round_trip_p99_s * 1e3:.2f} ms"
         return (
             f"{self.messages:,} messages of {self.message_bytes:,} bytes: published {published}, "
-            f"delivered {delivered}{lost}one by one ({self.ack}) {times}"
+            f"{delivered if self.subscribers else ''}{lost}one by one ({self.ack}) {times}"
         )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from tailrace.cli.ending import OK, USAGE, CommandError
+from tailrace.cli.values import FilePath
 
 DAYS = 365
 MAKE_TIMEOUT_S = 60
@@ -32,7 +33,7 @@ Needs the command openssl. Exit codes: 0 done, 1 openssl failed, 2 wrong argumen
 @click.command("cert", epilog=EPILOG)
 @click.option("--self-signed", is_flag=True, required=True, help="Sign the certificate with its own key.")
 @click.option("--host", "hosts", multiple=True, help="A name or address of the broker. [default: localhost, loopback]")
-@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("folder", type=FilePath(file_okay=False))
 def command(self_signed: bool, hosts: tuple[str, ...], folder: Path) -> int:
     """Make a certificate and its key in FOLDER, to try TLS with."""
     names = ",".join(map(alternative_name, hosts or ("localhost", "127.0.0.1", "::1")))

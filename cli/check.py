@@ -12,6 +12,7 @@ import click
 from tailrace.cli.ending import IN_USE, NO_DIRECTORY, OK, REFUSED, CommandError
 from tailrace.cli.progress import ProgressBar
 from tailrace.cli.start import to_iso
+from tailrace.cli.values import FilePath
 from tailrace.shard.catalog import count_streams
 from tailrace.shard.check import check_data
 from tailrace.shard.directory import DataDirectory, open_data_dir
@@ -70,7 +71,7 @@ class CheckSummary:
 
 
 @click.command("check", epilog=EPILOG)
-@click.argument("data", type=click.Path(path_type=Path))
+@click.argument("data", type=FilePath())
 @click.option("--rebuild-index", is_flag=True, help="Make indexes anew from contents that are right.")
 @click.option("--repair", is_flag=True, help="Mend what can be mended, cutting damaged contents as well.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each stream, damaged or not.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import select
 import subprocess
@@ -121,5 +122,6 @@ class Program:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            pipe.close()
+        with contextlib.suppress(BrokenPipeError):  # the program has ended before it has read all
+            self._process.stdin.close()
+        self._process.stdout.close()

@@ -13,7 +13,7 @@ from tailrace import ConsumedMessage, Consumer, OperationTimeout, Trimmed
 from tailrace.cli.ending import OK, REFUSED, USAGE, CommandError
 from tailrace.cli.notes import notes_shown
 from tailrace.cli.options import (
-    Seconds,
+    check_consumer,
     consumer_argument,
     json_option,
     reconnect_option,
@@ -23,7 +23,9 @@ from tailrace.cli.options import (
 )
 from tailrace.cli.output import render_json, render_plain, write_all
 from tailrace.cli.server import broker_client
+from tailrace.cli.values import Seconds
 from tailrace.core.places import START, StartPlace
+from tailrace.protocol.consuming import ACK_WAIT_MAX_S
 
 EPILOG = """\b
 Examples:
@@ -32,8 +34,8 @@ Examples:
   tailrace consume mails sender --from new --ack-wait 120 -- sendmail -t
   tailrace consume orders billing --count 100 --wait 5 --json
 
-GROUP is a durable consumer, made if it does not exist. Run the same command several times, on any machines, and the
-messages are shared among them.
+GROUP is a durable consumer, made if it does not exist, to begin at --from; one that exists goes on where it was. Run
+the same command several times, on any machines, and the messages are shared among them.
 
 With a command after --, it is run once for each message, one at a time, with the message on its standard input and
 TAILRACE_MESSAGE_STREAM, _SEQ, _TIMESTAMP_US, _DELIVERIES and, if it has a key, _KEY in its environment. A message is
@@ -54,11 +56,21 @@ STDOUT = 1
 @start_option("0")
 @click.option("--count", "-n", type=click.IntRange(1), help="Stop after N messages.")
 @click.option("--wait", "wait_s", type=Seconds(0), metavar="SECONDS", help="Stop if none comes for so long.")
-@click.option("--ack-wait", "ack_wait_s", type=Seconds(), metavar="SECONDS", help="The longest that COMMAND may take.")
 @click.option(
-    "--retry-after", "retry_s", type=Seconds(0), metavar="SECONDS", help="A failed message's wait, each time."
+    "--ack-wait",
+    "ack_wait_s",
+    type=Seconds(0, ACK_WAIT_MAX_S, min_open=True),
+    metavar="SECONDS",
+    help="The longest that COMMAND may take.",
 )
-@click.option("--member", metavar="NAME", help="This member's name, for one that comes back.")
+@click.option(
+    "--retry-after",
+    "retry_s",
+    type=Seconds(0, ACK_WAIT_MAX_S),
+    metavar="SECONDS",
+    help="A failed message's wait, each time.",
+)
+@click.option("--member", callback=check_consumer, metavar="NAME", help="This member's name, for one that comes back.")
 @json_option
 @reconnect_option
 @server_options
@@ -76,6 +88,9 @@ def command(
     reconnect_s: float,
 ) -> int:
     """Take messages of STREAM as a member of the durable consumer GROUP."""
+    check_command(words, as_json=as_json)
+    if retry_s is not None and not words:
+        raise click.UsageError("--retry-after is for messages that COMMAND fails for, and there is no COMMAND")
     with (
         notes_shown(),
         broker_client(reconnect_s) as client,
@@ -89,6 +104,14 @@ def command(
     ):
         _taken, failed = consume(consumer, words, count, wait_s, retry_s, as_json=as_json)
     return REFUSED if failed else OK
+
+
+def check_command(words: Sequence[str], *, as_json: bool) -> None:
+    """Raises UsageError if these do not go together."""
+    if words and not words[0]:
+        raise click.UsageError("COMMAND must not be empty")
+    if words and as_json:
+        raise click.UsageError("--json is for messages that are printed; COMMAND gets the message as it is")
 
 
 def consume(

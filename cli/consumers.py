@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from tailrace import ConsumerInfo
-from tailrace.cli.ending import OK, REFUSED
-from tailrace.cli.options import Seconds, consumer_argument, json_option, server_options, start_option, stream_argument
+from tailrace.cli.ending import OK, REFUSED, did_you_mean
+from tailrace.cli.options import consumer_argument, json_option, server_options, start_option, stream_argument
 from tailrace.cli.server import broker_client
 from tailrace.cli.tables import ago, make_table, plain, show, show_json, warn
+from tailrace.cli.values import Seconds
 from tailrace.core.places import StartPlace
+from tailrace.protocol.consuming import ACK_WAIT_MAX_S, DELIVERIES_MAX
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -34,6 +36,13 @@ ago a member last asked.
 Exit codes: 0 done, 1 refused by the broker, 2 wrong arguments, 4 no connection or lost.
 """
 LIST = "ls"
+OTHER_WORDS = {
+    **dict.fromkeys(("list", "show", "describe"), LIST),
+    **dict.fromkeys(("add", "make", "new"), "create"),
+    **dict.fromkeys(("delete", "remove", "del", "drop"), "rm"),
+    **dict.fromkeys(("seek", "move", "rewind"), "reset"),
+}
+"""What other systems call a command."""
 
 
 class ListedByDefault(click.Group):
@@ -42,6 +51,10 @@ class ListedByDefault(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         completes = ctx.resilient_parsing and not args  # a shell asks for the first word
         if not completes and args[:1] not in [[word] for word in (*self.commands, *ctx.help_option_names)]:
+            words = [arg for arg in args[:2] if not arg.startswith("-")]
+            hint = did_you_mean(words[0], tuple(self.commands), OTHER_WORDS) if len(words) > 1 else ""
+            if hint:
+                raise click.UsageError(f"No such command {words[0]!r}{hint}", ctx)
             args = [LIST, *args]
         return super().parse_args(ctx, args)
 
@@ -73,13 +86,32 @@ def list_consumers(stream: str, as_json: bool) -> int:
 @consumer_argument
 @start_option("0")
 @click.option(
-    "--ack-wait", "ack_wait_s", type=Seconds(), metavar="SECONDS", help="Deliver a message again after this time."
+    "--ack-wait",
+    "ack_wait_s",
+    type=Seconds(0, ACK_WAIT_MAX_S, min_open=True),
+    metavar="SECONDS",
+    help="Deliver a message again after this time.",
 )
 @click.option(
-    "--retry", "retry_s", type=Seconds(), metavar="SECONDS", help="Wait so long after a first failure; doubles."
+    "--retry",
+    "retry_s",
+    type=Seconds(0, ACK_WAIT_MAX_S),
+    metavar="SECONDS",
+    help="Wait so long after a first failure; doubles.",
 )
-@click.option("--retry-max", "retry_max_s", type=Seconds(), metavar="SECONDS", help="Wait at most so long.")
-@click.option("--deliveries", type=int, metavar="N", help="Deliver a message at most N times; 0: no end.")
+@click.option(
+    "--retry-max",
+    "retry_max_s",
+    type=Seconds(0, ACK_WAIT_MAX_S),
+    metavar="SECONDS",
+    help="Wait at most so long.",
+)
+@click.option(
+    "--deliveries",
+    type=click.IntRange(0, DELIVERIES_MAX),
+    metavar="N",
+    help="Deliver a message at most N times; 0: no end.",
+)
 @json_option
 @server_options
 def create_consumer(
@@ -93,6 +125,8 @@ def create_consumer(
     as_json: bool,
 ) -> int:
     """Make the durable consumer GROUP of STREAM. One that exists with these settings goes on as it is."""
+    if retry_s is not None and retry_max_s is not None and retry_s > retry_max_s:
+        raise click.UsageError(f"--retry {retry_s:g} is more than --retry-max {retry_max_s:g}")
     with broker_client() as client:
         next_seq = client.create_consumer(
             *(stream, group, start),
@@ -129,12 +163,17 @@ def reset_consumer(
 @command.command("rm", epilog=EPILOG)
 @stream_argument
 @consumer_argument
+@json_option
 @server_options
-def delete_consumer(stream: str, group: str) -> int:
+def delete_consumer(stream: str, group: str, as_json: bool) -> int:
     """End the durable consumer GROUP of STREAM. The stream's messages stay."""
     with broker_client() as client:
         existed = client.delete_consumer(stream, group)
-    if not existed:
+    if as_json:
+        show_json([{"stream": stream, "consumer": group, "deleted": existed}])
+    elif existed:
+        click.echo(f"consumer {group} of {stream} is deleted")
+    else:
         click.echo(f"tailrace: {stream} has no durable consumer {group}", err=True)
     return OK if existed else REFUSED
 

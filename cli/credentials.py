@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from tailrace.cli.ending import USAGE, CommandError
+from tailrace.cli.values import FILLED
 from tailrace.core.options import ClientOptions
 
 USER_VARIABLE: Final = "TAILRACE_USER"
@@ -47,7 +48,9 @@ def login_options(function: F) -> F:
     """--user, --password-file and --token-file, which `credentials` finds."""
     for name, text in reversed(LOGIN_HELP.items()):
         metavar = "NAME" if name == "user" else "FILE"
-        function = click.option(f"--{name}", expose_value=False, callback=_keep, metavar=metavar, help=text)(function)
+        function = click.option(
+            f"--{name}", expose_value=False, callback=_keep, type=FILLED, metavar=metavar, help=text
+        )(function)
     return function
 
 
@@ -96,8 +99,10 @@ def _in_file(option: str) -> str | None:
     try:
         with Path(path).open("rb") as file:
             secret = file.read(SECRET_MAX_BYTES + 1).decode().rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise CommandError(f"{path}: cannot be read: {error}", USAGE) from None
+    except OSError as error:
+        raise CommandError(f"{path}: cannot be read: {error.strerror}", USAGE) from None
     if not secret or len(secret.encode()) > SECRET_MAX_BYTES or not secret.isprintable():
         raise CommandError(f"{path}: must hold one line of 1 to {SECRET_MAX_BYTES} bytes", USAGE)
     return secret

@@ -16,6 +16,7 @@ from tailrace.cli.options import json_option, server_options, stream_argument
 from tailrace.cli.output import render_json, write_all
 from tailrace.cli.server import broker_client
 from tailrace.cli.start import to_iso
+from tailrace.cli.tables import show_json
 from tailrace.protocol.fields import NUMBER_MAX
 
 EPILOG = """\b
@@ -80,16 +81,23 @@ def command(
     changes = redrive or purge
     if (redrive and purge) or changes != (everything or (changes and seqs is not None)):
         raise click.UsageError("--redrive or --purge needs --all or --seq, and --all one of them")
-    if changes and ((everything and seqs is not None) or count is not None or as_json):
-        raise click.UsageError("--redrive and --purge take --all or --seq, and nothing else")
+    if changes and ((everything and seqs is not None) or count is not None):
+        raise click.UsageError("--redrive and --purge take --all or --seq, and not --count")
     with broker_client() as client:
         if redrive:
-            click.echo(f"{client.redrive(stream, seqs):,} dead letters were published to {stream} again")
+            _report(stream, "redriven", client.redrive(stream, seqs), f"were published to {stream} again", as_json)
         elif purge:
-            click.echo(f"{client.purge(stream, seqs):,} dead letters of {stream} were removed")
+            _report(stream, "purged", client.purge(stream, seqs), f"of {stream} were removed", as_json)
         else:
             _show(client, stream, count, seqs, as_json)
     return OK
+
+
+def _report(stream: str, deed: str, letters: int, text: str, as_json: bool) -> None:
+    if as_json:
+        show_json([{"stream": stream, deed: letters}])
+    else:
+        click.echo(f"{letters:,} dead letters {text}")
 
 
 def _show(client: Client, stream: str, count: int | None, seqs: range | None, as_json: bool) -> None:

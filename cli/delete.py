@@ -7,8 +7,9 @@ import sys
 import click
 
 from tailrace.cli.ending import OK
-from tailrace.cli.options import server_options, stream_argument
+from tailrace.cli.options import json_option, server_options, stream_argument
 from tailrace.cli.server import broker_client
+from tailrace.cli.tables import show_json
 
 EPILOG = """\b
 Examples:
@@ -26,8 +27,9 @@ Exit codes: 0 done, 1 refused by the broker, 2 wrong arguments, 4 no connection 
 @click.command("delete", epilog=EPILOG)
 @stream_argument
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
 @server_options
-def command(stream: str, yes: bool) -> int:
+def command(stream: str, yes: bool, as_json: bool) -> int:
     """Delete STREAM for good."""
     if not yes:
         if not sys.stdin.isatty():
@@ -36,5 +38,8 @@ def command(stream: str, yes: bool) -> int:
             raise click.UsageError("that is another name; nothing is deleted")
     with broker_client() as client:
         client.delete_stream(stream)
-    click.echo(f"{stream} is deleted")
+    if as_json:
+        show_json([{"stream": stream, "deleted": True}])
+    else:
+        click.echo(f"{stream} is deleted")
     return OK

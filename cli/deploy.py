@@ -9,6 +9,7 @@ from importlib.resources.abc import Traversable
 import click
 
 from tailrace.cli.ending import OK, CommandError
+from tailrace.cli.values import FILLED
 
 NOT_SHOWN = frozenset({"__init__.py", "__pycache__"})
 
@@ -21,22 +22,31 @@ Exit codes: 0 done, 1 there is no such file, 2 wrong arguments.
 """
 
 
+def _complete(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    return [each for each in sorted(_found()) if each.startswith(incomplete)]
+
+
 @click.command("deploy", epilog=EPILOG)
 @click.option("--list", "listing", is_flag=True, help="List the names of all files, one in a line.")
-@click.option("--print", "name", metavar="FILE", help="Print one file.")
+@click.option("--print", "name", type=FILLED, metavar="FILE", shell_complete=_complete, help="Print one file.")
 def command(listing: bool, name: str | None) -> int:
     """Show the files of an installation: units, settings, alerts."""
     if listing == (name is not None):
         raise click.UsageError("give --list or --print FILE")
-    found = dict(_walk(files("tailrace.deploy"), ""))
+    found = _found()
     if name is None:
         for each in sorted(found):
             click.echo(each)
     elif name in found:
         click.echo(found[name].read_bytes(), nl=False)
     else:
-        raise CommandError(f"no such file: {name}; `tailrace deploy --list` names all files")
+        raise CommandError(f"no such file: {name!r}; `tailrace deploy --list` names all files")
     return OK
+
+
+def _found() -> dict[str, Traversable]:
+    """By name; one in a folder with that before it."""
+    return dict(_walk(files("tailrace.deploy"), ""))
 
 
 def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:

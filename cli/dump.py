@@ -17,6 +17,7 @@ from tailrace.cli.ending import NO_DIRECTORY, OK, REFUSED, CommandError
 from tailrace.cli.output import write_all
 from tailrace.cli.progress import ProgressBar
 from tailrace.cli.start import BadStart, parse_start, to_iso
+from tailrace.cli.values import FilePath
 from tailrace.core.headers import unpack_headers
 from tailrace.core.places import Seq, Time
 from tailrace.shard.directory import open_data_dir
@@ -75,12 +76,12 @@ def _check_place(_ctx: click.Context, _parameter: click.Parameter, value: str | 
     except BadStart as error:
         raise click.BadParameter(str(error)) from None
     if not isinstance(place, Seq | Time):
-        raise click.BadParameter("a dump ends at the last message: it cannot start at `new`")
+        raise click.BadParameter(f"{value!r} is neither #SEQ nor a time; a dump is of messages that are there")
     return place
 
 
 @click.command("dump", epilog=EPILOG)
-@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("source", type=FilePath())
 @click.argument("stream", required=False)
 @click.option("--diverged", is_flag=True, help="Dump what was set aside when STREAM followed another master.")
 @click.option("--torn", is_flag=True, help="Dump what recovery or repair cut off STREAM.")
@@ -103,6 +104,8 @@ def command(
     """Writes out the messages of a stream, or of tails that were cut off it, from the files in SOURCE."""
     if form == "frames" and sys.stdout.isatty():
         raise click.UsageError("frames are binary: redirect the output to a file")
+    if part is not None and stream is not None and not (diverged or torn):
+        raise click.UsageError("--part is for --diverged, --torn or a file of those")
     bounds = _bounds(first, end)
     with ExitStack() as stack:
         try:

@@ -5,7 +5,8 @@ Light on purpose: imported by every subcommand.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from importlib.util import find_spec
 
 OK = 0
@@ -17,6 +18,8 @@ NO_DIRECTORY = 5  # the data directory is unusable
 INTERRUPTED = 130  # by ^C, as a shell reports it
 SERVER_PACKAGES = ("h11", "prometheus_client", "psutil", "setproctitle")
 """The extra `server`: what a node needs beyond the client and the command."""
+SIMILAR = 0.6
+"""From 0 to 1: how similar a name must be to be proposed."""
 
 
 class CommandError(Exception):
@@ -33,3 +36,10 @@ def require(names: Iterable[str], extra: str) -> None:
     missing = ", ".join(name for name in sorted(names) if find_spec(name) is None)
     if missing:
         raise CommandError(f"this needs {missing}, not installed here; install with: pip install 'tailrace[{extra}]'")
+
+
+def did_you_mean(name: str, possible: Sequence[str], other_words: Mapping[str, str]) -> str:
+    """`; did you mean tail?`, or nothing if no name is similar. `other_words`: what other systems call a command."""
+    also = other_words.get(name)
+    found = [also] if also else get_close_matches(name, possible, 3, SIMILAR)
+    return f"; did you mean {', '.join(found)}?" if found else ""

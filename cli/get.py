@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import click
 
 from tailrace import Consumer
-from tailrace.cli.consume import consume
+from tailrace.cli.consume import check_command, consume
 from tailrace.cli.ending import OK, REFUSED
-from tailrace.cli.options import Seconds, consumer_argument, json_option, server_options, start_option, stream_argument
+from tailrace.cli.options import consumer_argument, json_option, server_options, start_option, stream_argument
 from tailrace.cli.server import broker_client
+from tailrace.cli.values import Seconds
 from tailrace.core.places import START, StartPlace
 
 EPILOG = """\b
@@ -19,9 +20,9 @@ Examples:
   tailrace get orders billing --wait 60 --json
   tailrace get orders billing -- ./bill-one-order
 
-GROUP is a durable consumer, made if it does not exist. The message is finished once it is written, or when COMMAND,
-with the message on its standard input, ends with exit code 0; the next get has the next message. `tailrace consume`
-goes on taking messages.
+GROUP is a durable consumer, made if it does not exist, to begin at --from; one that exists goes on where it was. The
+message is finished once it is written, or when COMMAND, with the message on its standard input, ends with exit code 0;
+the next get has the next message. `tailrace consume` goes on taking messages.
 
 Exit codes: 0 done, 1 no message came in time, the command failed, or refused by the broker, 2 wrong arguments or a
 command that cannot be run, 4 no connection or lost, 130 interrupted.
@@ -48,6 +49,7 @@ def command(
     stream: str, group: str, words: tuple[str, ...], start: StartPlace | None, wait_s: float, as_json: bool
 ) -> int:
     """Take the next message of STREAM as a member of the durable consumer GROUP."""
+    check_command(words, as_json=as_json)
     with (
         broker_client() as client,
         client.consumer(stream, group, start=start or START, batch=1) as consumer,

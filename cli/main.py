@@ -10,12 +10,11 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Any, NoReturn
 
 import click
 
-from tailrace.cli.ending import INTERRUPTED, OK, REFUSED, USAGE, CommandError
+from tailrace.cli.ending import INTERRUPTED, OK, REFUSED, USAGE, CommandError, did_you_mean
 
 COMMANDS = (
     *(
@@ -49,8 +48,8 @@ OTHER_WORDS = {
     **dict.fromkeys(("users", "passwd"), "user"),
 }
 """What other systems call a command."""
-SIMILAR = 0.6
-"""From 0 to 1: how similar a name must be to be proposed."""
+NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
+"""What click raises, from 8.2 on, for a group of commands without a command."""
 
 EPILOG = """\b
 Examples:
@@ -121,7 +120,7 @@ class LazyGroup(click.Group):
         """Raises UsageError, which names the commands that may have been meant."""
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            text = f"No such command {name!r}{did_you_mean(name, COMMANDS)}"
+            text = f"No such command {name!r}{did_you_mean(name, COMMANDS, OTHER_WORDS)}"
             raise click.UsageError(text, ctx)
         return super().resolve_command(ctx, args)
 
@@ -150,6 +149,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command; its exit code. Errors are one line on standard error, without a traceback."""
     try:
         code = cli.main(arguments, prog_name="tailrace", standalone_mode=False)
+    except NO_ARGUMENTS as error:
+        click.echo(error.format_message(), err=True)
+        return USAGE
     except click.UsageError as error:
         return _fail(_with_help(error), USAGE)
     except click.ClickException as error:
@@ -163,13 +165,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else OK
 
 
-def did_you_mean(name: str, possible: Sequence[str]) -> str:
-    """`; did you mean tail?`, or nothing if no name is similar."""
-    also = OTHER_WORDS.get(name)
-    found = [also] if also else get_close_matches(name, possible, 3, SIMILAR)
-    return f"; did you mean {', '.join(found)}?" if found else ""
-
-
 def _fail(text: str, exit_code: int) -> int:
     click.echo(f"tailrace: {text}", err=True)
     return exit_code
@@ -177,7 +172,7 @@ def _fail(text: str, exit_code: int) -> int:
 
 def _with_help(error: click.UsageError) -> str:
     where = error.ctx.command_path if error.ctx is not None else "tailrace"
-    return f"{error.format_message().rstrip('.')} (see {where} --help)"
+    return f"{' '.join(error.format_message().split()).rstrip('.')} (see {where} --help)"
 
 
 def _forget_stdout() -> None:

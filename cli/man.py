@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 
 from tailrace.cli.ending import OK, USAGE, CommandError
+from tailrace.cli.values import FilePath
 from tailrace.version import VERSION
 
 EPILOG = """\b
 Examples:
   tailrace man tail | man -l -
+  tailrace man consumers create | man -l -
   tailrace man --install /usr/local/share/man/man1
 
 Without COMMAND it is the page of tailrace itself.
@@ -25,20 +27,26 @@ SECTION = 1
 HEADING = re.compile(r"^(Examples|Environment|Exit codes):$")
 
 
+def _complete(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    before = tuple(ctx.params.get("words") or ())
+    follow = (words[-1] for words in all_commands() if words and words[:-1] == before)
+    return [word for word in follow if word.startswith(incomplete)]
+
+
 @click.command("man", epilog=EPILOG)
-@click.argument("name", required=False, metavar="[COMMAND]")
-@click.option(
-    "--install", "folder", type=click.Path(file_okay=False, path_type=Path), help="Write all pages to this folder."
-)
-def command(name: str | None, folder: Path | None) -> int:
+@click.argument("words", nargs=-1, metavar="[COMMAND...]", shell_complete=_complete)
+@click.option("--install", "folder", type=FilePath(file_okay=False), help="Write all pages to this folder.")
+def command(words: tuple[str, ...], folder: Path | None) -> int:
     """Print the manual page of COMMAND."""
     if folder is None:
-        click.echo(page_of(name), nl=False)
+        click.echo(page_of(words), nl=False)
         return OK
+    if words:
+        raise click.UsageError("--install writes the pages of all commands; it goes without COMMAND")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for each in (None, *root().list_commands(click.Context(root()))):
-            file = folder / f"{_title(each)}.{SECTION}"
+        for each in all_commands():
+            file = folder / f"{'-'.join(('tailrace', *each))}.{SECTION}"
             file.write_text(page_of(each))
             click.echo(file)
     except OSError as error:
@@ -52,20 +60,27 @@ def root() -> click.Group:
     return found
 
 
-def page_of(name: str | None) -> str:
-    """The page in roff. Raises CommandError."""
-    group = root()
-    top = click.Context(group, info_name="tailrace")
-    if name is None:
-        return "\n".join(_page(group, top)) + "\n"
-    found = group.get_command(top, name)
-    if found is None:
-        raise CommandError(f"there is no command {name!r}", USAGE)
-    return "\n".join(_page(found, click.Context(found, top, info_name=name))) + "\n"
+def all_commands() -> Iterator[tuple[str, ...]]:
+    """The words of each command, those of groups and of their commands too; () is tailrace itself."""
+    yield ()
+    top = click.Context(root())
+    for name in root().list_commands(top):
+        yield (name,)
+        found = root().get_command(top, name)
+        if isinstance(found, click.Group):
+            yield from ((name, each) for each in found.list_commands(top))
 
 
-def _title(name: str | None) -> str:
-    return "tailrace" if name is None else f"tailrace-{name}"
+def page_of(words: Sequence[str]) -> str:
+    """The page in roff of a command, such as ("consumers", "create"). Raises CommandError."""
+    command: click.Command = root()
+    ctx = click.Context(command, info_name="tailrace")
+    for word in words:
+        found = command.get_command(ctx, word) if isinstance(command, click.Group) else None
+        if found is None:
+            raise CommandError(f"there is no command {' '.join(words)!r}", USAGE)
+        command, ctx = found, click.Context(found, ctx, info_name=word)
+    return "\n".join(_page(command, ctx)) + "\n"
 
 
 def _page(command: click.Command, ctx: click.Context) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,6 +10,7 @@ import click
 from tailrace.cli.credentials import login_options
 from tailrace.cli.server import RECONNECT_S, SERVER_VARIABLE
 from tailrace.cli.start import FORMS, BadStart, parse_start
+from tailrace.cli.values import FILLED, Seconds
 from tailrace.core.address import DEFAULT_HOST, DEFAULT_PORT
 from tailrace.core.places import StartPlace
 from tailrace.errors import InvalidArgument
@@ -32,15 +32,15 @@ def server_options(function: F) -> F:
     """--server, --host and --port, and how to log in: all of them are found by `cli.server`."""
     port = click.IntRange(1, 65_535)
     function = _kept("--port", "-p", type=port, help="The broker's port; overrides that of --server.")(function)
-    function = _kept("--host", help="The broker's host; overrides that of --server.")(function)
+    function = _kept("--host", type=FILLED, help="The broker's host; overrides that of --server.")(function)
     function = login_options(tls_options(function))
-    return _kept("--server", "-s", metavar="HOST:PORT", help=SERVER_HELP)(function)
+    return _kept("--server", "-s", type=FILLED, metavar="HOST:PORT", help=SERVER_HELP)(function)
 
 
 def tls_options(function: F) -> F:
     """--tls, --ca, --cert and --cert-key, which `cli.server` finds."""
     for name, text in reversed(TLS_HELP.items()):
-        flags = {"is_flag": True} if name == "tls" else {"metavar": "FILE"}
+        flags: dict[str, Any] = {"is_flag": True} if name == "tls" else {"metavar": "FILE", "type": FILLED}
         function = _kept(f"--{name}", help=text, **flags)(function)
     return function
 
@@ -52,17 +52,6 @@ def _kept(*names: str, **settings: Any) -> Callable[[F], F]:
 
 def _keep(ctx: click.Context, parameter: click.Parameter, value: object) -> None:
     ctx.meta[f"tailrace.{parameter.name}"] = value
-
-
-class Seconds(click.FloatRange):
-    """A number of seconds, neither infinite nor "nan", which compares as no number does."""
-
-    name = "seconds"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not math.isfinite(click.FLOAT.convert(value, param, ctx)):
-            self.fail(f"{value!r} is not a number of seconds", param, ctx)
-        return super().convert(value, param, ctx)
 
 
 def reconnect_option(function: F) -> F:
@@ -113,10 +102,13 @@ def _check_start(_ctx: click.Context, _parameter: click.Parameter, value: str | 
 
 def consumer_argument(function: F) -> F:
     """GROUP, the name of a durable consumer."""
-    return click.argument("group", callback=_check_consumer)(function)
+    return click.argument("group", callback=check_consumer)(function)
 
 
-def _check_consumer(_ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
+def check_consumer(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """Checks the name of a consumer or a member for click; None is allowed for optional parameters."""
+    if value is None:
+        return None
     from tailrace.core.consumer_calls import checked_name  # not for commands that have no consumers
 
     try:

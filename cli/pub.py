@@ -59,6 +59,8 @@ def _parse_headers(_ctx: click.Context, _parameter: click.Parameter, values: tup
         key, equals, text = value.partition("=")
         if not key or not equals:
             raise click.BadParameter(f"{value!r} is not KEY=VALUE")
+        if key in headers:
+            raise click.BadParameter(f"the header {key!r} is given twice")
         headers[key] = text
     try:
         pack_headers(headers)
@@ -82,9 +84,7 @@ def _check_topic(_ctx: click.Context, _parameter: click.Parameter, value: str | 
 @click.option("--topic", "-t", callback=_check_topic, help="The topic of every message.")
 @click.option("-K", "separator", metavar="SEP", help="Each line begins with the key of its message and SEP.")
 @click.option("--stream", "template", metavar="TEMPLATE", help="The stream of each line, made from the line.")
-@click.option(
-    "--ack", type=click.Choice(list(ACKS)), default="appended", show_default=True, help="What each publish waits for."
-)
+@click.option("--ack", type=click.Choice(list(ACKS)), help="What each publish waits for.  [default: appended]")
 @click.option(
     "--replicas",
     type=click.IntRange(1, REPLICAS_MAX),
@@ -106,7 +106,7 @@ def command(
     topic: str | None,
     separator: str | None,
     template: str | None,
-    ack: str,
+    ack: str | None,
     replicas: int | None,
     no_ack: bool,
     headers: dict[str, str | bytes],
@@ -116,13 +116,15 @@ def command(
 ) -> int:
     """Publish TEXT, or each line of standard input, to STREAM."""
     streams = _streams(stream, template)
-    level = Ack.NONE if no_ack else ACKS[ack]
+    if no_ack and ack not in (None, "none"):
+        raise click.UsageError(f"--no-ack is --ack none, and contradicts --ack {ack}")
+    level = Ack.NONE if no_ack else ACKS[ack or "appended"]
     if replicas and level is not Ack.REPLICATED:
         raise click.UsageError("--replicas goes with --ack replicated")
     if separator is not None and (text is not None or key is not None or not separator):
         raise click.UsageError("-K SEP, at least one character, goes with lines of standard input and without --key")
+    headers = _with_key(headers, key, separator)
     chosen = choose_server()
-    headers = _with_key(headers, key)
     if text is not None and stream is not None:
         with broker_errors(chosen), connect(chosen, reconnect_s) as client:
             options: PublishOptions = {"headers": headers, "topic": topic, "ack": level, "replicas": replicas or 0}
@@ -162,11 +164,12 @@ def command(
     return REFUSED if outcome.refused else OK
 
 
-def _with_key(headers: dict[str, str | bytes], key: str | None) -> dict[str, str | bytes]:
+def _with_key(headers: dict[str, str | bytes], key: str | None, separator: str | None) -> dict[str, str | bytes]:
+    if KEY_HEADER in headers and (key is not None or separator is not None):
+        option = "-K" if key is None else "--key"
+        raise click.UsageError(f"{option} and the header {KEY_HEADER!r}: pass one of them")
     if key is None:
         return headers
-    if KEY_HEADER in headers:
-        raise click.UsageError(f"--key and the header {KEY_HEADER!r}: pass one of them")
     return {**headers, KEY_HEADER: key}
 
 

@@ -21,8 +21,10 @@ from tailrace.cli.credentials import client_options
 from tailrace.cli.ending import NO_CONNECTION, OK, CommandError
 from tailrace.cli.options import check_stream, server_options
 from tailrace.cli.server import RECEIVE_BYTES, choose_server, connect_socket
+from tailrace.cli.values import FilePath
 from tailrace.core.link import CLIENT_NAME
 from tailrace.core.login import Login
+from tailrace.core.strangers import STRANGER_BYTES, stranger
 from tailrace.errors import BrokerFault
 from tailrace.protocol import messages as m
 from tailrace.protocol.binary import ClientCodec
@@ -74,14 +76,16 @@ class Piece(NamedTuple):
 
 
 @click.command("republish", epilog=EPILOG)
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=FilePath())
 @click.option("--stream", "-t", callback=check_stream, help="Stream to publish to; by default, the file's name.")
 @click.option("--part", type=click.IntRange(1), metavar="N", help="Publish only the Nth tail.")
 @server_options
 def command(file: Path, stream: str | None, part: int | None) -> int:
     """Publishes again the tails in FILE, a .diverged file."""
     name = stream or name_of_stem(file.stem)
-    if file.suffix != DIVERGED_SUFFIX or name is None:
+    if file.suffix != DIVERGED_SUFFIX:
+        raise click.UsageError(f"{file} is not a {DIVERGED_SUFFIX} file")
+    if name is None:
         raise click.UsageError(f"{file} is not named STREAM{DIVERGED_SUFFIX}; name the stream with --stream")
     chosen = choose_server()
     try:
@@ -91,10 +95,12 @@ def command(file: Path, stream: str | None, part: int | None) -> int:
     try:
         with connect_socket(chosen) as sock:
             publisher = RepublishConnection(sock, name)
-            for section in diverged_sections(fd, file, name):
-                if part in (None, section.number):
-                    count = republish(publisher, section, name)
-                    click.echo(f"{name}: all {count:,} messages of tail {section.number} are in the stream")
+            tails = [each for each in diverged_sections(fd, file, name) if part in (None, each.number)]
+            for section in tails:
+                count = republish(publisher, section, name)
+                click.echo(f"{name}: all {count:,} messages of tail {section.number} are in the stream")
+            if not tails:
+                raise CommandError(f"{file}: has no tail" + ("" if part is None else f" {part}"))
     except StorageError as error:
         raise CommandError(str(error)) from None
     except (OSError, PeerError) as error:
@@ -163,6 +169,7 @@ class RepublishConnection:
         self._codec = ClientCodec()
         self._answers: list[m.Response] = []
         self._request = 0
+        self._is_known = False
         sock.settimeout(ANSWER_TIMEOUT_S)
         welcome = self._log_in()
         if m.PRODUCERS_FEATURE not in welcome.features:
@@ -214,7 +221,13 @@ class RepublishConnection:
             data = self._sock.recv(RECEIVE_BYTES)
             if not data:
                 raise ConnectionError("the broker closed the connection")
-            self._answers += self._codec.feed(data)
+            try:
+                self._answers += self._codec.feed(data)
+            except PeerError:
+                if self._is_known:
+                    raise
+                raise CommandError(stranger(data[:STRANGER_BYTES]), NO_CONNECTION) from None
+            self._is_known = True
 
 
 def _refused(answer: m.Response) -> CommandError:

@@ -13,12 +13,14 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from tailrace.cli.credentials import credentials, login_options
 from tailrace.cli.ending import IN_USE, NO_CONNECTION, NO_DIRECTORY, OK, REFUSED, USAGE, CommandError, require
 from tailrace.cli.java_noise import start_quietly
 from tailrace.cli.logs import LEVELS, set_up_logging
 from tailrace.cli.progress import ProgressBar
+from tailrace.cli.values import FILLED, FilePath
 from tailrace.errors import TailraceError
 from tailrace.shard.errors import DirectoryError
 from tailrace.shard.retention import RetentionPolicy
@@ -38,6 +40,10 @@ NamedSource = tuple[str, dict[str, str]]
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _NODE = re.compile(r"(?:([A-Za-z0-9_.-]+)=)?(.+)", re.DOTALL)
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
+_MEMORY = re.compile(r"[1-9][0-9]{0,9}[kmgtKMGT]", re.ASCII)
+FOR_MERGE = frozenset({"data", "out", "merge", "day", "first", "last", "catch_up", "log_level"})
+FOR_BROKERS = frozenset({"token", "user", "password_file", "token_file"})
+"""Parameters that --merge takes, and those that only --brokers takes."""
 _WORKER = re.compile(r"^\s*worker: (\S+)$", re.MULTILINE)
 
 EPILOG = """\b
@@ -66,11 +72,11 @@ arguments, 3 another rollup writes to OUT, 4 no connection to the brokers, 5 DAT
 
 
 @click.command("rollup", epilog=EPILOG)
-@click.argument("data", metavar="[NODE=]DATA…", nargs=-1)
-@click.argument("out", metavar="OUT", callback=lambda _context, _option, text: parse_out(text))
+@click.argument("data", type=FILLED, metavar="[NODE=]DATA…", nargs=-1)
+@click.argument("out", type=FILLED, metavar="OUT", callback=lambda _context, _option, text: parse_out(text))
 @click.option(
     "--nodes",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FilePath(dir_okay=False),
     help="A file with more nodes, a NODE=DATA on each line; # begins a comment.",
 )
 @click.option("--day", metavar="YYYY-MM-DD", help="The day, UTC [default: yesterday].")
@@ -82,17 +88,17 @@ arguments, 3 another rollup writes to OUT, 4 no connection to the brokers, 5 DAT
     type=click.Choice(("week", "month")),
     help="Only make the table of weeks or months out of the days in OUT, of the week or month of the day.",
 )
-@click.option("--stream", "streams", multiple=True, metavar="PATTERN", help="Only these streams; may be repeated.")
+@click.option(
+    "--stream", "streams", type=FILLED, multiple=True, metavar="PATTERN", help="Only these streams; may be repeated."
+)
 @click.option("--replace", is_flag=True, help="Remove rows of other nodes, and of streams that are gone or made anew.")
 @click.option("--verify", is_flag=True, help="Read the messages too, and count those whose checksum is wrong.")
 @click.option(
     "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FilePath(dir_okay=False),
     help="The broker's configuration file; the report then shows what retention removes next.",
 )
-@click.option(
-    "--metrics", type=click.Path(path_type=Path, dir_okay=False), help="Write metrics of the run here, for Prometheus."
-)
+@click.option("--metrics", type=FilePath(dir_okay=False), help="Write metrics of the run here, for Prometheus.")
 @click.option(
     "--format",
     "tables",
@@ -103,7 +109,7 @@ arguments, 3 another rollup writes to OUT, 4 no connection to the brokers, 5 DAT
 )
 @click.option("--no-report", is_flag=True, help="Write the tables only, no report.")
 @click.option("--brokers", is_flag=True, help="DATA is not a directory but HOST:PORT,… of brokers.")
-@click.option("--token", help="The token that the brokers require, or with --user that of the user.")
+@click.option("--token", type=FILLED, help="The token that the brokers require, or with --user that of the user.")
 @login_options
 @click.option(
     "--engine",
@@ -112,7 +118,7 @@ arguments, 3 another rollup writes to OUT, 4 no connection to the brokers, 5 DAT
 )
 @click.option("--cores", default="*", show_default=True, help="Processors to use; * for all.")
 @click.option("--memory", default="1g", show_default=True, help="Memory of Spark's Java process.")
-@click.option("--master", metavar="URL", help="A Spark cluster [default: this machine].")
+@click.option("--master", type=FILLED, metavar="URL", help="A Spark cluster [default: this machine].")
 @click.option("--py-files", default="", metavar="ZIP,…", help="Python files that the cluster's nodes need.")
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
 @click.option("--background", is_flag=True, help="Run at the lowest (idle) processor priority.")
@@ -145,6 +151,7 @@ def command(
     log_level: str,
 ) -> int:
     """Roll a day of the streams in DATA up into OUT; of several nodes each with a name before it."""
+    check_options(merge, engine, memory, brokers=brokers)
     require(NEEDED, "rollup")
     if tables == "delta":
         require(("deltalake",), "delta")
@@ -185,6 +192,26 @@ def command(
         nights = make_nights(store, jobs, days, catch_up, policies, not no_report, tables == "delta")
         done = run(store, nights, choose, metrics, out)
     return REFUSED if any(each.outcome is None or each.outcome.failures for each in done) else OK
+
+
+def check_options(merge: Period | None, engine: str | None, memory: str, *, brokers: bool) -> None:
+    """Raises click.UsageError if an option was given that would do nothing."""
+    ctx = click.get_current_context()
+    given = {
+        each.name: each.opts[0]
+        for each in ctx.command.params
+        if each.name and ctx.get_parameter_source(each.name) is ParameterSource.COMMANDLINE
+    }
+    idle = {name: option for name, option in given.items() if name not in FOR_MERGE} if merge is not None else {}
+    if idle:
+        raise click.UsageError(f"--merge only reads the tables in OUT; it takes no {', '.join(idle.values())}")
+    idle = {} if brokers else {name: option for name, option in given.items() if name in FOR_BROKERS}
+    if idle:
+        raise click.UsageError(f"{', '.join(idle.values())}: only with --brokers; files need no login")
+    if engine == "local" and "memory" in given:
+        raise click.UsageError("--memory is for --engine spark")
+    if _MEMORY.fullmatch(memory) is None:
+        raise click.UsageError(f"--memory {memory!r} is not a size of Java, such as 512m or 2g")
 
 
 def merge_periods(out: str, period: Period, data: tuple[str, ...], days: list[date]) -> int:

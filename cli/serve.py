@@ -13,6 +13,7 @@ from tailrace.broker.process.setting_specs import Kind, spec_of
 from tailrace.broker.process.settings import described_fields
 from tailrace.cli.ending import OK, SERVER_PACKAGES, USAGE, require
 from tailrace.cli.logs import LEVELS, set_up_logging
+from tailrace.cli.values import FilePath
 from tailrace.supervisor.config import ConfigError, flag_name, load
 from tailrace.supervisor.config_values import format_number
 from tailrace.supervisor.signals import hold_reloads
@@ -60,7 +61,7 @@ def _default(field: Field[Any]) -> str:
 
 
 @click.command("serve", epilog=EPILOG)
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Configuration, a TOML file.")
+@click.option("--config", type=FilePath(), metavar="FILE", help="Configuration, a TOML file.")
 @click.option("--check-config", is_flag=True, help="Check the configuration without starting anything.")
 @click.option(
     "--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="The lowest level that is logged."

@@ -46,11 +46,15 @@ def choose_server(server: str | None = None) -> Address:
     return Address(host or chosen.host, port or chosen.port, chosen.tls or bool(tls_files()))
 
 
+def has_server_option() -> bool:
+    """Whether an option names the broker."""
+    given = given_options()
+    return any(given.get(f"tailrace.{name}") for name in ("server", "host", "port"))
+
+
 def is_server_named() -> bool:
     """Whether an option or the environment names the broker."""
-    given = given_options()
-    named = any(given.get(f"tailrace.{name}") for name in ("server", "host", "port"))
-    return named or bool(os.environ.get(SERVER_VARIABLE))
+    return has_server_option() or bool(os.environ.get(SERVER_VARIABLE))
 
 
 @dataclass(frozen=True, slots=True)

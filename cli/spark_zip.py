@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from tailrace.cli.ending import OK, CommandError, require
+from tailrace.cli.values import FilePath
 
 EPILOG = """\b
 Examples:
@@ -20,7 +21,7 @@ Exit codes: 0 done, 1 FILE cannot be written, 2 wrong arguments.
 
 
 @click.command("spark-zip", epilog=EPILOG)
-@click.argument("file", default="tailrace.zip", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", default="tailrace.zip", type=FilePath(dir_okay=False))
 def command(file: Path) -> int:
     """Write the package as a zip for the nodes of a Spark cluster [default: tailrace.zip]."""
     require(("numpy", "pyarrow", "pyspark"), "spark")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import select
 from collections.abc import Callable, Sequence
 
@@ -27,6 +28,7 @@ from tailrace.cli.server import choose_server, connect
 from tailrace.core.address import Address
 from tailrace.core.listing import WILDCARD, checked_patterns, is_pattern
 from tailrace.core.places import Last, StartPlace
+from tailrace.protocol.topics import filter_fault
 
 EPILOG = """\b
 Examples:
@@ -78,6 +80,13 @@ def _check_streams(ctx: click.Context, parameter: click.Parameter, values: tuple
     return checked_patterns(values)
 
 
+def _check_filter(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    fault = "" if value is None else filter_fault(os.fsencode(value))
+    if fault:
+        raise click.BadParameter(fault)
+    return value
+
+
 @click.command("tail", epilog=EPILOG)
 @click.argument("streams", nargs=-1, required=True, callback=_check_streams)
 @click.option("--lines", "-n", "last", type=click.IntRange(0), metavar="N", help="Begin N messages before the end.")
@@ -85,7 +94,9 @@ def _check_streams(ctx: click.Context, parameter: click.Parameter, values: tuple
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after N messages.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each message.")
 @click.option("--headers", "with_headers", is_flag=True, help="Show user headers too.")
-@click.option("--topics", default="", metavar="FILTER", help="Only messages whose topic matches; show it too.")
+@click.option(
+    "--topics", callback=_check_filter, metavar="FILTER", help="Only messages whose topic matches; show it too."
+)
 @click.option("--follow/--no-follow", default=True, help="Continue with new messages, or stop at the current end.")
 @click.option("--wait", is_flag=True, help="Wait for a stream that does not exist yet.")
 @reconnect_option
@@ -97,7 +108,7 @@ def command(
     count: int | None,
     as_json: bool,
     with_headers: bool,
-    topics: str,
+    topics: str | None,
     follow: bool,
     wait: bool,
     reconnect_s: float,
@@ -105,6 +116,8 @@ def command(
     """Print the messages of STREAMS."""
     if last is not None and start is not None:
         raise click.UsageError("-n and --from: pass one of them")
+    if wait and not follow:
+        raise click.UsageError("--wait waits for messages to come, and --no-follow does not")
     if start is None:
         start = Last(LINES if last is None else last)
     chosen = choose_server()
@@ -117,7 +130,7 @@ def command(
             write_all(STDOUT, render_plain(messages, **shown))
 
     with notes_shown(), connect(chosen, reconnect_s) as client:
-        tail = Tail(client, chosen, streams, topics)
+        tail = Tail(client, chosen, streams, topics or "")
         tail.run(start, follow=follow, count=count, wait=wait, deliver=deliver)
     return OK
 

@@ -11,10 +11,11 @@ import click
 
 from tailrace import Client, Denied, StreamInfo
 from tailrace.cli.ending import OK
-from tailrace.cli.options import Seconds, server_options
+from tailrace.cli.options import server_options
 from tailrace.cli.server import broker_errors, choose_server, connect
 from tailrace.cli.start import to_iso
 from tailrace.cli.tables import ago, make_console, make_table, plain, rate, show_json, size, warn
+from tailrace.cli.values import Seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

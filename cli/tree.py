@@ -9,12 +9,13 @@ from typing import Any
 import click
 
 from tailrace.cli.asking import AskFailed, ask_node
-from tailrace.cli.credentials import TOKEN_VARIABLE, client_options, login_options
+from tailrace.cli.credentials import TOKEN_VARIABLE, client_options
 from tailrace.cli.ending import NO_CONNECTION, OK, CommandError
-from tailrace.cli.options import check_stream, json_option, tls_options
-from tailrace.cli.server import choose_server, context_of
+from tailrace.cli.options import check_stream, json_option, server_options
+from tailrace.cli.server import choose_server, context_of, has_server_option
 from tailrace.cli.tables import show_json
 from tailrace.cli.tree_walk import Node, walk
+from tailrace.cli.values import FILLED
 from tailrace.core.address import Address
 from tailrace.core.options import ClientOptions
 from tailrace.protocol.replication import Told
@@ -37,16 +38,17 @@ Exit codes: 0 done, 2 wrong arguments, 4 the first node cannot be asked.
 
 
 @click.command("tree", epilog=EPILOG)
-@click.argument("server", required=False, metavar="[HOST:PORT]")
+@click.argument("address", required=False, type=FILLED, metavar="[HOST:PORT]")
 @click.option("--stream", "-t", callback=check_stream, help="Only the tree of this stream.")
 @json_option
-@tls_options
-@login_options
-@click.option("--token", help=f"The token that the nodes require [env: {TOKEN_VARIABLE}].")
-def command(server: str | None, stream: str | None, as_json: bool, token: str | None) -> int:
+@server_options
+@click.option("--token", type=FILLED, help=f"The token that the nodes require [env: {TOKEN_VARIABLE}].")
+def command(address: str | None, stream: str | None, as_json: bool, token: str | None) -> int:
     """Draw the replication tree that the node at HOST:PORT is in."""
+    if address is not None and has_server_option():
+        raise click.UsageError("HOST:PORT and --server, --host or --port: pass one of them")
     options = ClientOptions(token=token) if token else client_options()
-    start = choose_server(server)
+    start = choose_server(address)
     tls = context_of(start)
     with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
 

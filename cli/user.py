@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -17,6 +18,7 @@ from tailrace.broker.process.settings import USERS_FILE
 from tailrace.cli.ending import OK, REFUSED, CommandError
 from tailrace.cli.options import json_option
 from tailrace.cli.tables import show_json
+from tailrace.cli.values import FILLED, FilePath
 from tailrace.protocol.scram import PASSWORD_CHARACTERS_MAX, make_verifier
 from tailrace.shard.files import read_small
 from tailrace.supervisor.user_file import COUNT_MAX, UserFileError, editing, hash_token, read_users, user_fault
@@ -57,7 +59,7 @@ def command() -> None:
 
 def file_option(function: F) -> F:
     text = f"The file of users [default: {USERS_FILE}]."
-    return click.option("--file", "path", type=click.Path(path_type=Path), default=USERS_FILE, help=text)(function)
+    return click.option("--file", "path", type=FilePath(), default=USERS_FILE, help=text)(function)
 
 
 def limit_options(function: F) -> F:
@@ -70,15 +72,23 @@ def limit_options(function: F) -> F:
 
 def password_option(function: F) -> F:
     text = f"Read the password from this file; else from {PASSWORD_VARIABLE}, else it is asked for."
-    return click.option("--password-file", type=click.Path(path_type=Path), help=text)(function)
+    return click.option("--password-file", type=FilePath(), help=text)(function)
 
 
-@command.command("add")
+@command.command("add", epilog=EPILOG)
 @click.argument("name")
 @click.option("--group", "groups", multiple=True, help="A group of the user. May be repeated.")
 @click.option("--token", is_flag=True, help="Make a token and print it; it is not shown again.")
-@click.option("--certificate", "certificates", multiple=True, help="Subject or alternative name of a certificate.")
-@click.option("--address", "addresses", multiple=True, metavar="HOST:PORT", help="Of a node: where it listens.")
+@click.option(
+    "--certificate",
+    "certificates",
+    type=FILLED,
+    multiple=True,
+    help="Subject or alternative name of a certificate.",
+)
+@click.option(
+    "--address", "addresses", type=FILLED, multiple=True, metavar="HOST:PORT", help="Of a node: where it listens."
+)
 @limit_options
 @password_option
 @file_option
@@ -114,13 +124,15 @@ def add(
     return OK
 
 
-@command.command("passwd")
+@command.command("passwd", epilog=EPILOG)
 @click.argument("name")
 @click.option("--token", is_flag=True, help="Make a token in place of the old ones and print it.")
 @password_option
 @file_option
 def passwd(name: str, token: bool, password_file: Path | None, path: Path) -> int:
     """Give the user NAME a new password, or a new token."""
+    if token and password_file is not None:
+        raise click.UsageError("--token and --password-file: pass one of them")
     made = secrets.token_urlsafe(TOKEN_BYTES)
     password = "" if token else _password(password_file)
     with _editing(path) as users:
@@ -134,7 +146,7 @@ def passwd(name: str, token: bool, password_file: Path | None, path: Path) -> in
     return OK
 
 
-@command.command("limit")
+@command.command("limit", epilog=EPILOG)
 @click.argument("name")
 @limit_options
 @file_option
@@ -147,7 +159,7 @@ def limit(name: str, path: Path, **limits: int | None) -> int:
     return OK
 
 
-@command.command("rm")
+@command.command("rm", epilog=EPILOG)
 @click.argument("name")
 @file_option
 def rm(name: str, path: Path) -> int:
@@ -158,7 +170,7 @@ def rm(name: str, path: Path) -> int:
     return OK
 
 
-@command.command("ls")
+@command.command("ls", epilog=EPILOG)
 @json_option
 @file_option
 def ls(as_json: bool, path: Path) -> int:
@@ -218,5 +230,7 @@ def _password(path: Path | None) -> str:
 
 
 def _ask() -> str:
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"no password: nobody is there to be asked; give --password-file or {PASSWORD_VARIABLE}")
     asked: str = click.prompt("Password", hide_input=True, confirmation_prompt=True)
     return asked

@@ -60,7 +60,8 @@ class BrokerError(TailraceError):
         self.code = code or type(self).code
 
     def __str__(self) -> str:
-        return f"{self.code}: {self.text}"
+        place = "" if not self.stream or self.text.startswith(f"{self.stream}: ") else f"{self.stream}: "
+        return f"{self.code}: {place}{self.text}"
 
 
 class UnknownCommand(BrokerError):
@@ -327,7 +328,7 @@ class PartlyPublished(TailraceError):
     def __init__(self, outcomes: Sequence[Receipt | BrokerError]) -> None:
         self.outcomes = tuple(outcomes)
         errors = [each for each in self.outcomes if isinstance(each, BrokerError)]
-        shown = "; ".join(f"{error.stream}: {error}" for error in errors[:3])
+        shown = "; ".join(f"{error.stream}: {error.code}: {error.text}" for error in errors[:3])
         super().__init__(f"{len(errors)} of {len(self.outcomes)} streams failed: {shown}")
 
 

@@ -20,6 +20,8 @@ SocketAddress = tuple[socket.AddressFamily, tuple[object, ...]]
 
 SILENT = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN})
 """Errors of a connection whose other end no longer sends anything."""
+WITHOUT_TLS = frozenset({"WRONG_VERSION_NUMBER", "SSLV3_ALERT_HANDSHAKE_FAILURE"})
+"""Reasons of TLS for a peer that speaks something else, or refuses TLS."""
 KEEPALIVE_PART = 0.6
 """Of the silence that is allowed: so long nothing comes before the kernel asks whether the peer is there."""
 TCP_INFO_BYTES, BYTES_ACKED_AT = 128, 120
@@ -63,7 +65,8 @@ def tls_reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"TLS: the certificate is refused: {error.verify_message.rstrip('.')}"
     if isinstance(error, ssl.SSLError):
-        return f"TLS: {(error.reason or str(error)).lower().replace('_', ' ')}"
+        hint = "; does the broker have TLS at this port?" if error.reason in WITHOUT_TLS else ""
+        return f"TLS: {(error.reason or str(error)).lower().replace('_', ' ')}{hint}"
     return f"TLS: {getattr(error, 'strerror', None) or error}"
 
 

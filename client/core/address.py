@@ -30,6 +30,8 @@ def parse_address(text: str) -> Address:
     """
     tls = text.startswith(TLS_SCHEME)
     text = text.removeprefix(TLS_SCHEME).removeprefix(PLAIN_SCHEME)
+    if "/" in text or any(each.isspace() for each in text):
+        raise InvalidArgument(f"{text!r} is not HOST:PORT, {PLAIN_SCHEME}HOST:PORT or {TLS_SCHEME}HOST:PORT")
     host, port = text, ""
     if text.startswith("["):
         host, _, port = text[1:].partition("]")

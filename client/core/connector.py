@@ -17,7 +17,7 @@ from tailrace.core.address_selector import AddressSelector, ConnectAttempt
 from tailrace.core.heartbeat import NOT_KNOWN, Heartbeat, Transit
 from tailrace.core.link import BrokerLink
 from tailrace.core.options import ClientOptions
-from tailrace.core.strangers import stranger
+from tailrace.core.strangers import STRANGER_BYTES, stranger
 from tailrace.errors import BrokerFault, ClientClosed, ConnectionLost, TailraceError
 from tailrace.protocol import messages as m
 from tailrace.protocol.binary import PublishedRow
@@ -134,7 +134,7 @@ class Connector:
             self._received(now_s)
         except PeerError as error:
             is_new = self.phase is ConnectionPhase.GREETING
-            text = stranger(bytes(data[:16])) if is_new else f"the peer is not a tailrace broker: {error}"
+            text = stranger(bytes(data[:STRANGER_BYTES])) if is_new else f"the peer is not a tailrace broker: {error}"
             self._disconnect(BrokerFault(text), now_s)
 
     def tick(self, now_s: float) -> None:

@@ -15,6 +15,9 @@ PROTOCOLS: Final[Mapping[bytes, str]] = {
     b"220 ": "it speaks SMTP or FTP",
 }
 
+STRANGER_BYTES: Final = 16
+"""So many of the first bytes are enough for `stranger`."""
+
 
 def stranger(data: bytes) -> str:
     """One sentence for a person; `data` are the first bytes that came, at least one."""

@@ -32,11 +32,12 @@ def test_what_the_node_tells() -> None:
     ("answer", "reason"),
     [
         (m.Failed("denied", "show the token", fatal=True), "denied: show the token"),
-        (b"err protocol no\r\n", "the peer is not a tailrace broker: .*"),
-        (b"\xff" * 100, "the peer is not a tailrace broker: .*"),
+        (b"err protocol no\r\n", "this is not a tailrace broker: it answers in lines of text"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "this is not a tailrace broker: it answers in HTTP: .*"),
+        (b"\xff" * 100, "this is not a tailrace broker: its first bytes are .*"),
         (None, "no answer within 0 s"),
     ],
-    ids=["refused", "lines", "garbage", "silence"],
+    ids=["refused", "lines", "http", "garbage", "silence"],
 )
 def test_no_answer_but_a_reason(answer: m.Response | bytes | None, reason: str) -> None:
     with asked_node(answer) as node, pytest.raises(AskFailed, match=f"^{reason}$"):

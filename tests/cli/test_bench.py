@@ -32,3 +32,4 @@ def test_the_line_says_what_is_missing() -> None:
         "100 messages of 10 bytes: published 1,000,000 messages/s (9.5 MiB/s), delivered 2,000,000/s to 2 subscribers, "
         "10 NOT DELIVERED, one by one (appended) 1.00 ms, 99 % within 2.50 ms"
     )
+    assert "B/s), one by one (appended)" in BenchFigures(9, 10, 0, "appended", 1e6, 0, 0, 0.001, 0.0025).shown()

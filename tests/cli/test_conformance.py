@@ -73,6 +73,7 @@ def test_the_client_for_go(tmp_path: Path) -> None:
     ("program", "fault"),
     [
         ("import sys; sys.stdin.readline()", "connect: the program has ended"),
+        ("input(); import os; os.close(0); print('{}', flush=True); os.read(1, 1)", "publish: the program has ended"),
         ("input(); print('hello'); input()", "connect: the answer is not JSON"),
         ("input(); print('[]'); input()", "connect: the answer is not a JSON object"),
         ("while True: print('{\"seq\": 7}', flush=True); input()", "the seq in 'p': 7, not 0"),

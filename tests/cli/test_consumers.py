@@ -73,9 +73,12 @@ def test_create_reset_and_rm(server: ModelServer, capfd: pytest.CaptureFixture[s
     assert out.splitlines() == [
         "consumer billing of orders: seq 1 is next",
         '{"stream": "orders", "consumer": "billing", "next_seq": 3}',
+        "consumer billing of orders is deleted",
     ]
     assert err.endswith("tailrace: orders has no durable consumer billing\n")
     assert "--from FROM is needed" in err
+    assert main.run(["consumers", "rm", *words, "--json"]) == REFUSED
+    assert capfd.readouterr().out == '{"stream": "orders", "consumer": "billing", "deleted": false}\n'
 
 
 def test_without_a_stream(capfd: pytest.CaptureFixture[str]) -> None:

@@ -59,6 +59,8 @@ def test_a_range_and_all_are_redriven_and_purged(server: ModelServer, capfd: pyt
     assert capfd.readouterr().err == "tailrace: orders has no dead letter 2 to 3\n"
     assert main.run(["dead", "orders", "--purge", "--all", "--server", server.address]) == OK
     assert capfd.readouterr().out == "2 dead letters of orders were removed\n"
+    assert main.run(["dead", "orders", "--purge", "--all", "--json", "--server", server.address]) == OK
+    assert capfd.readouterr().out == '{"stream": "orders", "purged": 0}\n'
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,7 @@ def test_a_range_and_all_are_redriven_and_purged(server: ModelServer, capfd: pyt
         ["--all"],
         ["--redrive", "--purge", "--all"],
         ["--redrive", "--all", "--seq", "1"],
-        ["--purge", "--all", "--json"],
+        ["--purge", "--all", "--count", "1"],
         ["--purge", "--seq", "3-2"],
         ["--seq", "x"],
     ],

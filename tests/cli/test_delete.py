@@ -14,6 +14,8 @@ def test_it_is_asked_for(server: ModelServer, capfd: pytest.CaptureFixture[str])
     groups = Groups(server.model)
     assert main.run(["delete", "orders", "--yes", "--server", server.address]) == OK
     assert groups.dropped == [b"orders"] and capfd.readouterr().out == "orders is deleted\n"
+    assert main.run(["delete", "orders", "--yes", "--json", "--server", server.address]) == OK
+    assert capfd.readouterr().out == '{"stream": "orders", "deleted": true}\n'
 
 
 def test_nobody_deletes_by_chance(server: ModelServer, capfd: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,7 @@ def test_a_file_comes_out_as_it_is(name: str, capfdbinary: pytest.CaptureFixture
 @pytest.mark.parametrize("name", ["nothing", "../pyproject.toml", "__init__.py", "prometheus"])
 def test_what_is_not_there(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["deploy", "--print", name]) == REFUSED
-    assert f"no such file: {name}; `tailrace deploy --list` names" in capsys.readouterr().err
+    assert f"no such file: {name!r}; `tailrace deploy --list` names" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [[], ["--list", "--print", "tailrace.service"]])

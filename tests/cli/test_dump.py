@@ -204,7 +204,7 @@ def test_what_is_not_there(data: DataDirectory, tmp_path: Path, capfdbinary: Cap
         ),
         ((data.path, "a b"), USAGE, "the stream name 'a b' has ' ' in it"),
         ((data.path, "orders", "--diverged", "--torn"), USAGE, "one at a time"),
-        ((data.path, "orders", "--from", "new"), USAGE, "cannot start at `new`"),
+        ((data.path, "orders", "--from", "new"), USAGE, "'new' is neither #SEQ nor a time"),
         ((data.path, "orders", "--to", "soon"), USAGE, "is not a position"),
     ):
         out, err = dumped(capfdbinary, *arguments, code=code)

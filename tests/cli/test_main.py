@@ -36,7 +36,30 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["publish"], "No such command 'publish'; did you mean pub\\?"),
         (["consumer", "s"], "No such command 'consumer'; did you mean consumers, consume\\?"),
         (["xyzzy"], "No such command 'xyzzy' \\(see tailrace --help\\)"),
-        (["consumers", "rst", "s", "g"], "unexpected extra argument"),
+        (["consumers", "rst", "s", "g"], "No such command 'rst'; did you mean reset\\?"),
+        (["consumers", "list", "s"], "No such command 'list'; did you mean ls\\?"),
+        (["consumers", "orders", "g"], "unexpected extra argument"),
+        (["completion"], "Missing argument .* Choose from: bash, zsh, fish"),
+        (["pub", "s", "x", "--ack", "synced", "--no-ack"], "--no-ack is --ack none, and contradicts --ack synced"),
+        (["pub", "s", "-K", ":", "-H", "key=b"], "-K and the header 'key': pass one of them"),
+        (["pub", "s", "-H", "a=1", "-H", "a=2"], "the header 'a' is given twice"),
+        (["tail", "s", "--topics", ""], "a topic filter has 1 to 1024 bytes"),
+        (["tail", "s", "--topics", "a/#/b"], "# must be the last level of a topic filter"),
+        (["tail", "s", "--wait", "--no-follow"], "--wait waits for messages to come, and --no-follow does not"),
+        (["consume", "s", "g", "--json", "--", "cat"], "--json is for messages that are printed"),
+        (["get", "s", "g", "--json", "--", "cat"], "--json is for messages that are printed"),
+        (["get", "s", "g", "--", ""], "COMMAND must not be empty"),
+        (["consume", "s", "g", "--retry-after", "1"], "--retry-after is for messages that COMMAND fails for"),
+        (["consume", "s", "g", "--ack-wait", "0"], "0<x<=604800"),
+        (["consume", "s", "g", "--member", "a b"], "Invalid value for '--member'"),
+        (["consumers", "create", "s", "g", "--deliveries", "-1"], "0<=x<=65535"),
+        (["consumers", "create", "s", "g", "--retry", "9", "--retry-max", "5"], "--retry 9 is more than --retry-max 5"),
+        (["pub", "s", "x", "--server", "http://a:1"], "'http://a:1' is not HOST:PORT, tail://HOST:PORT or tails://"),
+        (["tree", "a:1", "--server", "b:1"], "HOST:PORT and --server, --host or --port: pass one of them"),
+        (["dump", "data", "s", "--part", "1"], "--part is for --diverged, --torn or a file of those"),
+        (["republish", "x.txt", "--stream", "s"], "x.txt is not a .diverged file"),
+        (["admin", " "], "a command is one line, which is not empty"),
+        (["admin", "--jsn", "workers"], "No such option '--jsn'"),
         (["pub", "s", "text", "-K", ":"], "-K SEP, at least one character, goes with lines"),
         (["pub", "s", "--key", "a", "-H", "key=b"], "--key and the header 'key': pass one of them"),
         (["tail"], "Missing argument 'STREAMS...'"),
@@ -51,6 +74,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         *((["get", "s", "g", "--wait", each], "is not a number of seconds") for each in ("nan", "inf")),
         (["consumers", "create", "s", "g", "--ack-wait", "nan"], "is not a number of seconds"),
         (["top", "--json", "--once", "--interval", "nan"], "is not a number of seconds"),
+        (["top", "--json", "--interval", "1e300"], "is not a number of seconds"),
         (["tail", "s", "--reconnect", "nan"], "is not a number of seconds"),
     ],
 )
@@ -63,6 +87,15 @@ def test_wrong_arguments_are_one_line(
     assert shown.startswith("tailrace: ")
     assert shown.count("\n") == 1
     assert re.search(message, shown), shown
+
+
+@pytest.mark.parametrize("words", [[], ["user"], ["consumers", "create", "--help"]])
+def test_help_is_shown_as_it_is(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Also without a command, which is an error."""
+    code = main.run(words)
+    out, err = capsys.readouterr()
+    assert (out or err).startswith("Usage: tailrace") and "see tailrace --help" not in err
+    assert code == (OK if out else USAGE)
 
 
 @pytest.mark.parametrize(

@@ -206,7 +206,7 @@ def test_one_message_from_the_command_line(server: ModelServer, capfd: pytest.Ca
 def test_one_message_that_is_refused(server: ModelServer, capfd: pytest.CaptureFixture[str]) -> None:
     server.model.on_message = refuse_full
     assert main.run(["pub", "s", "text", "--server", server.address]) == REFUSED
-    assert capfd.readouterr().err == f"tailrace: {server.address}: full: because of the test\n"
+    assert capfd.readouterr().err == f"tailrace: {server.address}: full: s: because of the test\n"
 
 
 def refuse_full(connection: ModelConnection, message: m.AnyMessage) -> bool:

@@ -73,3 +73,16 @@ def test_each_message_is_in_the_stream_once(tmp_path: Path, capsys: pytest.Captu
         assert "disabled: " in capsys.readouterr().err
     assert main.run(["republish", str(file), "--server", server]) == NO_CONNECTION
     assert main.run(["republish", str(file.with_suffix(".torn"))]) == USAGE
+
+
+def test_a_tail_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = set_aside(tmp_path / "aside")
+    (tmp_path / "e.diverged").touch()
+    with running(tmp_path / "data", workers=1) as node:
+        server = f"127.0.0.1:{node.port}"
+        assert main.run(["republish", str(file), "--part", "2", "--server", server]) == REFUSED
+        assert main.run(["republish", str(tmp_path / "e.diverged"), "--server", server]) == REFUSED
+        out, err = capsys.readouterr()
+        assert (out, err) == ("", f"tailrace: {file}: has no tail 2\ntailrace: {tmp_path}/e.diverged: has no tail\n")
+        assert main.run(["republish", str(file), "--port", str(node.metrics_port)]) == NO_CONNECTION
+        assert "this is not a tailrace broker: it answers in HTTP" in capsys.readouterr().err

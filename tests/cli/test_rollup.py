@@ -69,7 +69,14 @@ def test_yesterday_is_the_default(tmp_path: Path) -> None:
         (["--cores", "some"], "--cores 'some' is not a number of processors"),
         (["--conf", "x=1"], "--conf 'x=1': give a setting of Spark as spark.NAME=VALUE"),
         (["--merge", "week"], "--merge makes weeks out of the days in OUT, without DATA"),
+        (
+            ["--merge", "week", "--verify", "--stream", "s"],
+            "--merge only reads the tables in OUT; it takes no --stream, ",
+        ),
         (["--verify", "--brokers"], "--verify reads the files"),
+        (["--user", "ann", "--token", "t"], "--token, --user: only with --brokers"),
+        (["--engine", "local", "--memory", "2g"], "--memory is for --engine spark"),
+        (["--memory", "much"], "--memory 'much' is not a size of Java"),
         (["--config", "/nonexistent/tailrace.toml"], "cannot be read"),
     ],
 )

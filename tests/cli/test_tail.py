@@ -95,7 +95,7 @@ def test_a_refusal(server: ModelServer) -> None:
     server.model.on_message = on_message
     done = tailrace("tail", "s", "--port", str(server.port))
     assert (done.returncode, done.stdout) == (REFUSED, b"")
-    assert done.stderr == f"tailrace: {server.address}: unknown: no such stream\n".encode()
+    assert done.stderr == f"tailrace: {server.address}: unknown: s: no such stream\n".encode()
 
 
 def test_a_hole_is_told_beside(server: ModelServer) -> None:

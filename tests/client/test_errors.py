@@ -56,7 +56,7 @@ def test_the_error_of_a_code() -> None:
     error = broker_error("disabled", "not here", "orders")
     assert type(error) is StreamDisabled
     assert (str(error), error.text, error.stream, error.code) == (
-        "disabled: not here",
+        "disabled: orders: not here",
         "not here",
         "orders",
         "disabled",

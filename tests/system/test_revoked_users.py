@@ -30,13 +30,12 @@ def binary_of(node: Node, name: str) -> BinaryPeer:
 def consume_until_it_fails(node: Node, name: str, outcome: list[str]) -> None:
     address = f"127.0.0.1:{node.port}"
     try:
-        with (
-            tailrace.connect(address, user=name, token=token_of(name), reconnect_s=1_000.0) as client,
-            client.consumer("s", "c") as messages,
-        ):
-            for message in messages:
-                outcome.append(message.payload.decode())
-                message.ack()
+        with tailrace.connect(address, user=name, token=token_of(name), reconnect_s=1_000.0) as client:
+            client.wait_for_stream("s")  # whose first message another connection has just sent
+            with client.consumer("s", "c") as messages:
+                for message in messages:
+                    outcome.append(message.payload.decode())
+                    message.ack()
     except tailrace.TailraceError as error:
         outcome.append(f"failed: {error}")
 

@@ -56,7 +56,7 @@ def test_what_may_go_well_later_is_asked_again_after_a_pause() -> None:
     assert calls.take_sendable(calls.resume_s) == [call]
     assert calls.due_s == 40.0
     calls.expire(40.0)
-    assert (str(call.error), call.error) == ("unreplicated: not now", call.refusal)
+    assert (str(call.error), call.error) == ("unreplicated: s: not now", call.refusal)
 
 
 def test_another_node_may_be_the_master() -> None:

@@ -213,7 +213,7 @@ def test_an_error_about_a_run_is_each_ones_own() -> None:
         == (
             "full",
             "s",
-            "full: because of the test",
+            "full: s: because of the test",
         )
     )
     assert first is not second

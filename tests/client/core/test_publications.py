@@ -47,7 +47,7 @@ def test_some_streams_took_it_and_some_did_not() -> None:
         found.outcome()
     outcomes = caught.value.outcomes
     assert outcomes[0] == Receipt("a", 7, 1, 2)
-    assert str(outcomes[1]) == "full: no space"
+    assert str(outcomes[1]) == "full: b: no space"
     assert outcomes[2] == Receipt("c", 1, 1, 0)
 
 
