@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from tailrace.broker.consumers.coordinator.coordinator import Coordinator
 from tailrace.broker.consumers.coordinator.lag_scanner import LagScanner
 from tailrace.broker.delivery.fanout import FanOut
+from tailrace.broker.last.last_values import LastValues
 from tailrace.broker.process.timers import now_us
 from tailrace.broker.process.work import WorkQueue
 from tailrace.broker.replication.downstream.registry import FollowerRegistry
@@ -29,6 +30,7 @@ class WorkerParts(Protocol):
 
     owner: Owner
     desk: Coordinator
+    last_values: LastValues
     work: WorkQueue
     fanout: FanOut
     patrol: LagScanner
@@ -70,6 +72,7 @@ class OwnerWiring:
         self._worker.uplinks.reconcile(name)
         self._worker.followers.role_changed(name)
         self._worker.desk.role_changed(name)
+        self._worker.last_values.role_changed(name)
 
     def on_rules(self) -> None:
         self._worker.uplinks.watch()
@@ -87,6 +90,7 @@ class OwnerWiring:
         worker.fanout.cut(name, seq)
         worker.followers.role_changed(name)
         worker.desk.role_changed(name)
+        worker.last_values.role_changed(name)
 
     def on_deleted(self, name: bytes) -> None:
         worker = self._worker
@@ -117,6 +121,9 @@ class OwnerWiring:
 
     def spared_seq(self, name: bytes) -> int | None:
         return self._worker.patrol.spared_seq(name)
+
+    def require_kept(self, name: bytes, seq: int) -> None:
+        self._worker.last_values.require_kept(name, seq)
 
     def asks_first(self, name: bytes) -> bool:
         return self._worker.uplinks.asks_first(name)

@@ -26,6 +26,7 @@ from tailrace.broker.connection.binary import BinaryClient, BinaryServices
 from tailrace.broker.connection.commands import Commands
 from tailrace.broker.connection.detect import ProtocolFactories
 from tailrace.broker.connection.heartbeat import TICKS_AN_INTERVAL, Heartbeats
+from tailrace.broker.connection.last import LastReader
 from tailrace.broker.connection.line import LineClient, LineServices
 from tailrace.broker.connection.listing import Listings
 from tailrace.broker.connection.login import Logins
@@ -47,6 +48,7 @@ from tailrace.broker.delivery.frame_chunks import FrameChunks
 from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.delivery.subscribe import Subscriptions
 from tailrace.broker.delivery.text_chunks import TextChunks
+from tailrace.broker.last.last_values import LastValues
 from tailrace.broker.process import drain
 from tailrace.broker.process.control import ControlChannel, ControlClosed, ControlMessage
 from tailrace.broker.process.memory import keep_freed_memory
@@ -73,7 +75,7 @@ from tailrace.broker.replication.upstream.login import NodeLogins
 from tailrace.broker.replication.upstream.manager import UpstreamManager
 from tailrace.broker.routing.calls import WorkerCalls
 from tailrace.broker.routing.link_table import LinkTable
-from tailrace.broker.routing.router import Router
+from tailrace.broker.routing.router import LateAnswer, Router
 from tailrace.broker.routing.worker_links import PARTLY_S, WorkerLinks
 from tailrace.broker.services import Services
 from tailrace.broker.streams.aging import SAVE_S, AgingClock
@@ -180,12 +182,16 @@ class Worker:
             context=wiring,
             role_writer=self.role_writer,
         )
+        self.readers = StreamReaders(boot.directory, settings.max_open_streams, boot.boot_id)
+        self.last_values = LastValues(self.owner, self.readers, self.metrics)
         self.desk = Coordinator(self.owner, time.monotonic, on_change=lambda name: self.patrol.forget(name))
-        answered_later = {
+        answered_later: dict[str, LateAnswer] = {
             "await": partial(ack_handover.wait_on, self.owner),
             "consume": partial(verbs.consume, self.desk),
             "get": partial(verbs.get, self.desk),
             "rules": partial(obey, self.owner, self.work),
+            "last": self.last_values.last,
+            "keep_last": self.last_values.keep,
         }
         self.router = Router(
             self.owner,
@@ -198,7 +204,6 @@ class Worker:
             answered_later=answered_later,
             on_away=lambda client, slot: self.movers.consider_publisher(client, slot),
         )
-        self.readers = StreamReaders(boot.directory, settings.max_open_streams, boot.boot_id)
         self.fanout = FanOut(
             self.readers,
             on_count=lambda feed: self.siblings.recount(feed) if feed.remote else None,
@@ -248,8 +253,10 @@ class Worker:
         """What clients and other nodes are served by, and the links over which siblings hand them over."""
         services, subscribing = self.services, self.subscribing
         self.logins = Logins(services, self.syncer.calculate)
-        commands = Commands(services, subscribing, self.calls, self.scouts, self.logins, boot.board, self._ask_to_stop)
         self.patterns = PatternSubscriptions(services, subscribing, self.work, self.calls, boot.board)
+        last = LastReader(services, self.patterns)
+        asked = self.scouts, self.logins, last, boot.board, self._ask_to_stop
+        commands = Commands(services, subscribing, self.calls, *asked)
         self.singles = Singles(services)
         line = LineServices(self.renderings, commands, subscribing, self.patterns, self.singles)
         node = NodeServices(self.node_id, self.owner, self.followers, self.catalog, subscribing, self.status.gather)
@@ -322,6 +329,10 @@ class Worker:
             self.desk.work()
             if self.owner.grown:
                 self.announce()
+        if self.last_values.due:
+            self.last_values.work()
+            if self.owner.grown:
+                self.announce()
         if self.owner.syncs.urgent:
             self.upkeep.sync_urgent()
         if self.owner.syncs.due_s <= services.now_s:
@@ -354,7 +365,7 @@ class Worker:
 
     def _is_busy(self) -> bool:
         """Whether something is to be gone on with at once."""
-        sending = self.fanout.runnable or self.fanout.walks.due
+        sending = self.fanout.runnable or self.fanout.walks.due or self.last_values.due
         return bool(sending or self.followers.busy or self.desk.pending or self.catalog.busy)
 
     def _wait_s(self) -> float:
@@ -419,6 +430,8 @@ class Worker:
                 self.owner.replicas.grew(name, growth.next_seq)
         if self.desk.waiters.count:
             self.desk.grew(grown)
+        if self.last_values.tracked:
+            self.last_values.grew(grown)
         if self.siblings.interest:
             self.siblings.announce(grown)
         feeds = self.fanout.feeds
@@ -490,6 +503,7 @@ class Worker:
 
     def _own(self, *, asks: bool = False) -> None:
         self.owner.take()
+        self.last_values.start()
         self.uplinks.start(asks=asks)
         self._set_cells(self._slot)
         self.count_streams()
@@ -510,6 +524,7 @@ class Worker:
         self.acceptor.stop()
         self.router.flush()
         self.desk.retire()
+        self.last_values.retire()
         self._finish_roles()
         if self.owner.grown:
             self.announce()
@@ -573,6 +588,7 @@ class Worker:
     def _forget(self, name: bytes) -> None:
         """The stream is about to be no more."""
         self.desk.deleted(name)
+        self.last_values.deleted(name)
         self.upkeep.forget(name)
 
     def _often(self) -> None:
@@ -601,6 +617,7 @@ class Worker:
             self.upkeep.punch_due()
             self.upkeep.look_at_space()
             self.desk.seldom()
+            self.last_values.tick()
         self.aging.now_us()
         self.metrics.clock_ahead_s = self.aging.ahead_s
         drain.drop_stalled(self.services)

@@ -48,6 +48,17 @@ class Subscribe:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadLast:
+    """The last values of what `stream` names, which may be a topic, a filter or a pattern, behind the topic `after` of
+    the stream `after_stream`; both may be empty.
+    """
+
+    stream: bytes
+    after_stream: bytes = b""
+    after: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
 class Unsubscribe:
     stream: bytes
 
@@ -282,6 +293,7 @@ class Reply:
 Command: TypeAlias = (
     Staged
     | Subscribe
+    | ReadLast
     | Unsubscribe
     | Ack
     | Consume

@@ -163,6 +163,15 @@ def _sub(verb: Verb, rest: bytes, _max: int) -> c.Command:
     return c.Subscribe(name, start, skip, wait, topics)
 
 
+def _last(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    name, *words = _args(verb, rest, 1, 4)
+    if not words:
+        return c.ReadLast(readable_name(name))
+    if len(words) != 3 or words[0].lower() != b"after":
+        raise verb.usage()
+    return c.ReadLast(readable_name(name), stream_name(words[1]), topic_of_word(words[2]))
+
+
 def _ack(verb: Verb, rest: bytes, _max: int) -> c.Command:
     """The number of words selects the form."""
     usage = PeerError(Code.USAGE, f"write: {verb.form}, or: {_FINISH_FORM}")
@@ -344,6 +353,13 @@ _ROWS = (
         "no more messages of the stream, or of the pattern",
         False,
         _stream_only(c.Unsubscribe, readable_name),
+    ),
+    Verb(
+        "last STREAM [after STREAM TOPIC]",
+        "the last value of each topic; STREAM may be a topic, a filter or a pattern; after: the place where an answer "
+        "has ended",
+        False,
+        _last,
     ),
     Verb("consume STREAM NAME FROM", "a durable consumer NAME, which begins at FROM", False, _consumer_at(c.Consume)),
     Verb("get STREAM NAME [WAIT_MS [MAX]]", "its next MAX (1) messages, until they are acked", False, _get),

@@ -3,8 +3,9 @@
 A name is 1 to 200 bytes of UTF-8 without white space, control characters or `|`. `25` is a name, `a/b` and `..` are
 names; none of them reaches the file system as it is.
 
-A stream X may have two companions, which live in its shard: `$cursor/X`, the log of how far its durable consumers are,
-and `X/$dead`, the messages that they could not do. Those of a companion are companions of X too.
+A stream X may have three companions, which live in its shard: `$cursor/X`, the log of how far its durable consumers
+are, `X/$dead`, the messages that they could not do, and `$last/X`, the last values of its topics. Those of a companion
+are companions of X too.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ NODE_BYTES_MAX: Final = 32
 """The longest id of a node, in UTF-8."""
 
 CURSOR_PREFIX: Final = b"$cursor/"
+LAST_PREFIX: Final = b"$last/"
 DEAD_SUFFIX: Final = b"/$dead"
 REPLIES_PREFIX: Final = b"reply-to/"
 """Of the streams that clients read for replies to their requests."""
@@ -116,7 +118,7 @@ def shard_of(name: bytes, shards: int = 64) -> int:
 def base_of(name: bytes) -> bytes:
     """The stream whose companion this is, or whose companion's; of any other the name itself."""
     while b"$" in name:
-        base = name.removeprefix(CURSOR_PREFIX) or name
+        base = name.removeprefix(CURSOR_PREFIX).removeprefix(LAST_PREFIX) or name
         if base == name:
             base = name.removesuffix(DEAD_SUFFIX) or name
         if base == name:
@@ -127,14 +129,19 @@ def base_of(name: bytes) -> bytes:
 
 def base_of_prefix(prefix: bytes) -> bytes:
     """The prefix of all streams that have this one, or whose companions have it."""
-    while prefix.startswith(CURSOR_PREFIX):
-        prefix = prefix.removeprefix(CURSOR_PREFIX)
-    return b"" if CURSOR_PREFIX.startswith(prefix) else prefix
+    while prefix.startswith((CURSOR_PREFIX, LAST_PREFIX)):
+        prefix = prefix.removeprefix(CURSOR_PREFIX).removeprefix(LAST_PREFIX)
+    return b"" if CURSOR_PREFIX.startswith(prefix) or LAST_PREFIX.startswith(prefix) else prefix
 
 
 def cursor_name(name: bytes) -> bytes:
     """The log of the stream's consumers. Raises InvalidName if the name would be too long."""
     return _companion(CURSOR_PREFIX + name)
+
+
+def last_name(name: bytes) -> bytes:
+    """The log of the last values of the stream's topics. Raises InvalidName if the name would be too long."""
+    return _companion(LAST_PREFIX + name)
 
 
 def dead_name(name: bytes) -> bytes:

@@ -11,6 +11,14 @@ from dataclasses import fields, replace
 from typing import Any
 
 from tailrace.broker.access.rules import Right, denied_text
+from tailrace.broker.connection.last import (
+    VALUE_BYTES_MAX,
+    VALUES_MAX,
+    GatheredPage,
+    LastReader,
+    Position,
+    page_text,
+)
 from tailrace.broker.connection.line import LineClient
 from tailrace.broker.connection.login import Logins
 from tailrace.broker.connection.named import reading_of
@@ -61,6 +69,7 @@ class Commands:
         calls: WorkerCalls,
         scouts: PromotionChecks,
         logins: Logins,
+        last_reader: LastReader,
         board: Board,
         ask_to_stop: Callable[[], None],
     ) -> None:
@@ -69,11 +78,13 @@ class Commands:
         self._calls = calls
         self._scouts = scouts
         self._logins = logins
+        self._last_reader = last_reader
         self._board = board
         self._ask_to_stop = ask_to_stop
         self._table: Mapping[type, Callable[[LineClient, Any], None]] = {
             c.Subscribe: self.subscribe,
             c.Unsubscribe: self.unsubscribe,
+            c.ReadLast: self.last,
             c.Ack: self.ack,
             c.Auth: self.auth,
             c.Ping: self.ping,
@@ -191,6 +202,22 @@ class Commands:
             return
         pending.after = lambda: subscribing.start(client, cursor)
         pending.settle(answers.ok_sub(name, cursor.seq, command.stream if command.name else b""))
+
+    def last(self, client: LineClient, command: c.ReadLast) -> None:
+        """What the connection sent behind it waits, so that its answers are bounded."""
+        pending = self._pend(client)
+        found = reading_of(client, command.stream, b"")
+        if isinstance(found, Refused):
+            pending.settle(self._refusal(Refused(found.code, f"{command.stream.decode()}: {found.text}")))
+            return
+
+        def done(page: GatheredPage | Refused) -> None:
+            pending.settle(self._refusal(page) if isinstance(page, Refused) else page_text(command.stream, page))
+
+        client.hold_up()
+        pending.after = client.go_on
+        after = Position(command.after_stream, command.after)
+        self._last_reader.read(client, found, after, VALUES_MAX, VALUE_BYTES_MAX, done)
 
     def unsubscribe(self, client: LineClient, command: c.Unsubscribe) -> None:
         if not client.subscribing:

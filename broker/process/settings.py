@@ -24,7 +24,7 @@ from tailrace.broker.process.fair_limits import FairLimits
 from tailrace.broker.process.setting_specs import DAY_S, GIB, HOUR_S, KIB, MIB, YEAR_S, Kind, setting, spec_of
 from tailrace.broker.topics.rules import TopicRule
 from tailrace.shard.frame import MAX_FRAME_BYTES
-from tailrace.shard.names import CURSOR_PREFIX
+from tailrace.shard.names import CURSOR_PREFIX, LAST_PREFIX
 
 # `pub NAME |` + payload + CRLF: what a line takes beyond its payload, with the longest name and some blanks; and what
 # the default gives it, so that a message just over its limit gets the error about a message, not the one about a line.
@@ -37,7 +37,7 @@ SECTIONS = ("node", "listen", "tls", "access", "replication", "metrics", "log", 
 
 USERS_FILE = Path("/etc/tailrace/users.toml")
 
-_CURSOR_PREFIX = CURSOR_PREFIX.decode()
+_LOG_PREFIXES = CURSOR_PREFIX.decode(), LAST_PREFIX.decode()
 
 
 class ClientCertificates(StrEnum):
@@ -121,6 +121,13 @@ class StreamPolicy:
         low=1,
         high=100 * YEAR_S,
         zero="never",
+    )
+    last_values: bool = setting(
+        "stream",
+        "last_values",
+        Kind.FLAG,
+        False,
+        "whether the last message of each topic is kept beyond the others; those to be retained always are",
     )
 
     def matches(self, name: str) -> bool:
@@ -486,6 +493,24 @@ class Settings(FairLimits):
         low=64 * KIB,
         high=64 * GIB,
     )
+    max_last_values: int = setting(
+        "limits",
+        "max_last_values",
+        Kind.COUNT,
+        2_000_000,
+        "topics of a worker that may have a last value",
+        low=1,
+        high=1_000_000_000,
+    )
+    max_last_value_bytes: int = setting(
+        "limits",
+        "max_last_value_bytes",
+        Kind.BYTES,
+        256 * MIB,
+        "memory of a worker for the topics that have a last value; the values are on the disk",
+        low=64 * KIB,
+        high=64 * GIB,
+    )
     link_window_bytes: int = setting(
         "limits",
         "link_window_bytes",
@@ -624,10 +649,12 @@ class Settings(FairLimits):
     def policy(self, name: str) -> StreamPolicy:
         """The policy of the stream `name`: the first [[stream]] section that matches, else the defaults.
 
-        The log of a stream's consumers is kept as safely as the stream, and is as long as it needs to be.
+        The logs of a stream's consumers and last values are kept as safely as the stream, and are as long as they need
+        to be.
         """
-        if name.startswith(_CURSOR_PREFIX):
-            return replace(self.policy(name.removeprefix(_CURSOR_PREFIX)), max_age_s=0, max_bytes=0)
+        for prefix in _LOG_PREFIXES:
+            if name.startswith(prefix):
+                return replace(self.policy(name.removeprefix(prefix)), max_age_s=0, max_bytes=0)
         for candidate in self.streams:
             if candidate.matches(name):
                 return candidate

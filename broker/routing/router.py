@@ -68,11 +68,13 @@ OF_A_STREAM = frozenset(
         "stat",
         "consume",
         "get",
+        "keep_last",
+        "last",
         "list_stream",
         "list_names",
     }
 )
-LONG = OF_A_STREAM - {"end", "consume", "get"}
+LONG = OF_A_STREAM - {"end", "consume", "get", "keep_last", "last"}
 
 NONE_DENIED: Mapping[int, Refused] = MappingProxyType({})
 

@@ -67,6 +67,9 @@ class OwnerContext(Protocol):
     def spared_seq(self, name: bytes, /) -> int | None:
         """The first message that consumers of the stream still need; None if they need none. Raises Refused."""
 
+    def require_kept(self, name: bytes, seq: int, /) -> None:
+        """The messages before `seq` are to be dropped. Raises Refused if a last value of theirs would be lost."""
+
     def asks_first(self, name: bytes, /) -> bool:
         """Whether a stream that is being opened must wait for other nodes' answers before it takes messages."""
 

@@ -536,6 +536,7 @@ class Owner:
         """Drop the messages before `seq`. Raises Refused, StorageError, OSError."""
         if stream.busy:
             raise Refused(Code.UNAVAILABLE, "the end of this stream is being set aside; try again in a moment")
+        self.context.require_kept(stream.name, seq)
         dropped = seq - stream.log.first_seq
         stream.log.trim(seq)
         self.events.on_trim(stream, dropped)

@@ -86,6 +86,7 @@ class Around:
         self.on_pause: Callable[[], None] = lambda: None
         self.subscribers: Callable[[bytes], int] = lambda _name: 0
         self.spared_seq: Callable[[bytes], int | None] = lambda _name: None
+        self.require_kept: Callable[[bytes, int], None] = lambda _name, _seq: None
         self.asks_first: Callable[[bytes], bool] = lambda _name: False
         self.path_above: Callable[[bytes], tuple[str, ...]] = lambda _name: ()
         self.stat_upstream: Callable[[OpenStream], dict[str, int | str]] = lambda _stream: {}

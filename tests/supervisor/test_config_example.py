@@ -23,7 +23,7 @@ def test_the_example_is_the_defaults_commented_out_or_not(tmp_path: Path) -> Non
     assert load(EXAMPLE) == Settings()
     uncommented = re.sub(r"^#(?=\[\[|\w+ = )", "", text, flags=re.MULTILINE)
     keys = re.findall(r"^(\w+) = ", uncommented, flags=re.MULTILINE)
-    assert len(keys) == len(described_fields()) + 7 + 3
+    assert len(keys) == len(described_fields()) + 8 + 3
     # It has no effect with the default durability, which is a fault.
     uncommented = uncommented.replace("\ninterval_ms = ", "\n#interval_ms = ")
     file = tmp_path / "example.toml"
