@@ -14,7 +14,7 @@ from tailrace.cli.options import consumer_argument, json_option, server_options,
 from tailrace.cli.server import broker_client
 from tailrace.cli.tables import ago, make_table, plain, show, show_json, warn
 from tailrace.cli.values import Seconds
-from tailrace.core.places import StartPlace
+from tailrace.core.places import Seq, StartPlace
 from tailrace.protocol.consuming import ACK_WAIT_MAX_S, DELIVERIES_MAX
 
 if TYPE_CHECKING:
@@ -156,6 +156,8 @@ def reset_consumer(
         raise click.UsageError("--from FROM is needed: where the consumer is to continue")
     with broker_client() as client:
         next_seq = client.reset_consumer(stream, group, start)
+    if isinstance(start, Seq) and next_seq < start.seq:
+        click.echo(f"tailrace: seq {start.seq:,} is beyond the end of the stream", err=True)
     _show_place(stream, group, next_seq, as_json)
     return OK
 

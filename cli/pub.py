@@ -135,7 +135,8 @@ def command(
             click.echo(shown_receipt(receipt), err=True)
         return OK
     title, total = stream or template or "", _size()
-    with connect(chosen, reconnect_s) as client, ProgressBar(title, total, is_bytes=True, wanted=not quiet) as bar:
+    wanted = not quiet and not os.isatty(0)  # a bar would overwrite the line that is being typed
+    with connect(chosen, reconnect_s) as client, ProgressBar(title, total, is_bytes=True, wanted=wanted) as bar:
         publisher = Publisher(
             client,
             chosen,

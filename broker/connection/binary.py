@@ -555,7 +555,7 @@ class BinaryClient(HandleClient):
             size = min(chunk.size - done, tls.batch_bytes)
             frames = os.pread(reader.content_fd, size, chunk.offset + done)
             if len(frames) < size or not reader.is_current:  # see `_send_file`
-                raise OSError(f"the content of {cursor.feed.name!r} ends before its messages, or was cut")
+                raise OSError(f"the content of {cursor.feed.name.decode()!r} ends before its messages, or was cut")
             sent += tls.sendmsg((head, frames)) if head else tls.send(frames)
             done, head = done + size, b""
         return sent
@@ -571,7 +571,7 @@ class BinaryClient(HandleClient):
         except BlockingIOError:
             return 0
         if not sent or not reader.is_current:
-            raise OSError(f"the content of {cursor.feed.name!r} ends before its messages, or was cut")
+            raise OSError(f"the content of {cursor.feed.name.decode()!r} ends before its messages, or was cut")
         return sent
 
     # --- the heartbeat (see `broker.connection.heartbeat`) ------------------------------------------------------------

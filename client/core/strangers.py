@@ -22,4 +22,4 @@ STRANGER_BYTES: Final = 16
 def stranger(data: bytes) -> str:
     """One sentence for a person; `data` are the first bytes that came, at least one."""
     known = next((text for start, text in PROTOCOLS.items() if data.startswith(start)), None)
-    return f"this is not a tailrace broker: {known or f'its first bytes are {bytes(data[:8])!r}'}"
+    return f"this is not a tailrace broker: {known or f'its first bytes are {repr(bytes(data[:8]))[1:]}'}"

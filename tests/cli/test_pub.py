@@ -171,6 +171,17 @@ def test_a_bar_on_a_terminal(server: ModelServer, tmp_path: Path, kind: str) -> 
     assert b"50,000 acknowledged" in shown
 
 
+def test_no_progress_hides_what_is_typed(server: ModelServer) -> None:
+    main_fd, terminal_fd = pty.openpty()
+    process = start("pub", "s", "--port", str(server.port), stdin=terminal_fd, stderr=terminal_fd)
+    os.close(terminal_fd)
+    os.write(main_fd, b"typed line\n\x04")  # which the terminal shows, and Control-D
+    shown = _read_terminal(main_fd)
+    process.communicate(timeout=DEADLINE_S)
+    assert server.payloads(b"s") == [b"typed line"]
+    assert shown.startswith(b"typed line\r\n") and b"1 lines, 11 bytes" in shown and b"\x1b[" not in shown
+
+
 def _read_terminal(fd: int) -> bytes:
     shown = b""
     try:

@@ -13,4 +13,5 @@ def test_known_protocols(start: bytes) -> None:
 
 
 def test_others() -> None:
-    assert stranger(b"hello world") == "this is not a tailrace broker: its first bytes are b'hello wo'"
+    assert stranger(b"hello world") == "this is not a tailrace broker: its first bytes are 'hello wo'"
+    assert stranger(b"\0\xff").endswith(r"its first bytes are '\x00\xff'")
