@@ -266,7 +266,8 @@ class Worker:
             LineClient.protocol: partial(LineClient, services, line),
             BinaryClient.protocol: partial(BinaryClient, services, binary),
         }
-        self.mqtt = MqttServices.build(services, subscribing, self.patterns, self.calls, self.logins, boot.slots)
+        rest_of_mqtt = self.logins, last, boot.slots
+        self.mqtt = MqttServices.build(services, subscribing, self.patterns, self.calls, *rest_of_mqtt)
         if boot.settings.mqtt:
             protocols = {**protocols, MqttClient.protocol: partial(MqttClient, services, self.mqtt)}
         self.handshakes = Handshakes(services, protocols, boot.tls.server)

@@ -217,7 +217,8 @@ class Commands:
         client.hold_up()
         pending.after = client.go_on
         after = Position(command.after_stream, command.after)
-        self._last_reader.read(client, found, after, VALUES_MAX, VALUE_BYTES_MAX, done)
+        wanted = self._last_reader.filter_of(client, found)
+        self._last_reader.read(client, wanted, after, VALUES_MAX, VALUE_BYTES_MAX, done)
 
     def unsubscribe(self, client: LineClient, command: c.Unsubscribe) -> None:
         if not client.subscribing:

@@ -6,12 +6,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
-from tailrace.broker.access.rules import Right
 from tailrace.broker.connection.client import ClientConnection
 from tailrace.broker.connection.listing import GatheredCalls
 from tailrace.broker.connection.named import NamedReading, StreamSelection
 from tailrace.broker.process.scoreboard import Board
-from tailrace.broker.process.work import WorkQueue
+from tailrace.broker.process.work import Asker, WorkQueue
 from tailrace.broker.routing.calls import WorkerCalls
 from tailrace.broker.services import Services
 from tailrace.broker.streams.refused import Refused
@@ -55,6 +54,16 @@ class GatheredPage(NamedTuple):
 PageDone = Callable[[GatheredPage | Refused], None]
 
 
+class LastFilter(NamedTuple):
+    """The streams and topics that are wanted. `stream`: the only one, or b"": those that `selects` takes. `topics`: the
+    filter for what the client may read of a stream, or None.
+    """
+
+    stream: bytes
+    selects: Callable[[bytes], bool]
+    topics: Callable[[bytes], bytes | None]
+
+
 class StreamNames(Protocol):
     """What is needed to find the streams of a pattern or filter: see `PatternSubscriptions`."""
 
@@ -78,10 +87,23 @@ class LastReader:
         self.services = services
         self.patterns = patterns
 
+    def filter_of(self, client: ClientConnection, reading: NamedReading) -> LastFilter:
+        """What a name stands for that the client may read."""
+        stream, topics = reading
+        if stream:
+            return LastFilter(stream, lambda _stream: True, lambda _stream: topics or ANY_LEVELS)
+        selection = self.patterns.selection(topics)
+
+        def topics_in(stream: bytes) -> bytes | None:
+            found = selection.topics(client, stream)
+            return ANY_LEVELS if found == b"" else found
+
+        return LastFilter(b"", selection.selects, topics_in)
+
     def read(
         self,
-        client: ClientConnection,
-        reading: NamedReading,
+        client: Asker,
+        wanted: LastFilter,
         after: Position,
         most: int,
         bytes_max: int,
@@ -92,7 +114,7 @@ class LastReader:
         """Calls `done` once, with the last values that the client may read, or a Refused. The streams and, in each of
         them, the topics are in the order of their bytes. `retained`: of messages that were to be retained.
         """
-        _Gathering(self, client, reading, after, most, bytes_max, done, retained=retained).go_on()
+        _Gathering(self, client, wanted, after, most, bytes_max, done, retained=retained).go_on()
 
 
 class _Gathering:
@@ -101,8 +123,8 @@ class _Gathering:
     def __init__(
         self,
         reader: LastReader,
-        client: ClientConnection,
-        reading: NamedReading,
+        client: Asker,
+        wanted: LastFilter,
         after: Position,
         most: int,
         bytes_max: int,
@@ -112,7 +134,7 @@ class _Gathering:
     ) -> None:
         self._reader = reader
         self._client = client
-        self._reading = reading
+        self._wanted = wanted
         self._after = after
         self._most, self._bytes_max = most, bytes_max
         self._done = done
@@ -121,10 +143,10 @@ class _Gathering:
         self._messages = self._asked = 0
         self._streams: deque[bytes] = deque()
         self._listed = after.stream  # names up to this one are listed
-        self._lists_more = not reading.stream
+        self._lists_more = not wanted.stream
         self._waiting = self._looping = self._ended = False
-        if reading.stream:
-            self._streams.append(reading.stream)
+        if wanted.stream:
+            self._streams.append(wanted.stream)
         elif after.stream:
             self._streams.append(after.stream)
 
@@ -170,14 +192,13 @@ class _Gathering:
         streams = [name.removeprefix(LAST_PREFIX) for name in names]
         self._lists_more = len(names) == NAMES_MAX
         self._listed = streams[-1] if streams else b""
-        selection = self._reader.patterns.selection(self._reading.topics)
-        self._streams.extend(name for name in streams if selection.selects(name))
+        self._streams.extend(filter(self._wanted.selects, streams))
         self.go_on()
 
     # --- their values -------------------------------------------------------------------------------------------------
 
     def _ask(self, stream: bytes) -> None:
-        topics = self._topics(stream)
+        topics = self._wanted.topics(stream)
         if topics is None:
             return
         self._asked += 1
@@ -195,16 +216,6 @@ class _Gathering:
     def _resume(self) -> None:
         self._waiting = False
         self.go_on()
-
-    def _topics(self, stream: bytes) -> bytes | None:
-        """The filter for what the client may read of a stream; None if that is nothing."""
-        if not self._reading.stream:
-            found = self._reader.patterns.selection(self._reading.topics).topics(self._client, stream)
-        elif self._reading.topics:
-            found = self._reading.topics
-        else:
-            found = b"" if self._client.may(Right.SUBSCRIBE, stream) else None
-        return ANY_LEVELS if found == b"" else found
 
     def _take(self, stream: bytes, value: Any) -> None:
         self._waiting = False

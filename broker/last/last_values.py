@@ -233,7 +233,7 @@ class LastValues:
                 if self._owner.roles.role(name) is Role.MASTER:
                     self._begin(name)
                 else:
-                    raise Refused(Code.UNSUPPORTED, "the first retained message of a stream is its master's to take")
+                    raise Refused(Code.DISABLED, "the first retained message of a stream is its master's to take")
             done({})
         except Refused as refused:
             done(refused)

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 from tailrace.protocol.mqtt.properties import NO_PROPERTIES, Properties, PropertyId
-from tailrace.shard.topics import TOPIC_KEY
+from tailrace.shard.topics import RETAIN_KEY, TOPIC_KEY, is_retained
 
 CONTENT_TYPE_KEY: Final = "c"
 RESPONSE_TOPIC_KEY: Final = "r"
@@ -45,14 +45,19 @@ class MessageProperties(NamedTuple):
     qos: int
     expiry_s: int | None
     origin: bytes
+    retained: bool
     properties: tuple[tuple[PropertyId, Any], ...]
 
 
-def pack_metadata(topic: bytes, qos: int, properties: Properties = NO_PROPERTIES, origin: bytes = b"") -> bytes:
+def pack_metadata(
+    topic: bytes, qos: int, properties: Properties = NO_PROPERTIES, origin: bytes = b"", *, retain: bool = False
+) -> bytes:
     """Metadata for a frame; none if there is nothing to keep. `topic`: empty if the stream's name is the topic."""
     keys: dict[str, Any] = {}
     if topic:
         keys[TOPIC_KEY] = topic.decode()
+    if retain:
+        keys[RETAIN_KEY] = 1
     if properties:
         keys |= _kept(properties)
     if qos != PLAIN_QOS:
@@ -92,6 +97,7 @@ def read_metadata(metadata: bytes, stream: bytes) -> MessageProperties:
         keys[QOS_KEY] if _is_number(keys.get(QOS_KEY), 2) else PLAIN_QOS,
         keys[EXPIRY_KEY] if _is_number(keys.get(EXPIRY_KEY), 0xFFFFFFFF) else None,
         origin if isinstance(origin, bytes) else b"",
+        is_retained(metadata),
         tuple(_given_back(keys)),
     )
 

@@ -23,13 +23,20 @@ MICROSECONDS: Final = 1_000_000
 NO_LIMIT: Final = 1 << 32
 """As the largest packet: a client that has set none."""
 
+NOT_RETAINED: Final = 0
+AS_PUBLISHED: Final = 1
+ALL_RETAINED: Final = 2
+"""The flag RETAIN of packets: in none, in those that were published with it, in all."""
+_RETAIN: Final = 0x01
+
 _PUBLISH: Final = PacketType.PUBLISH << 4
 _ID: Final = Struct(">H")
 
 
 class PublishForm(NamedTuple):
     """What makes the packets of two subscriptions differ. `qos`: the most; `subscription_id`: 0 without one; `origin`:
-    the mark of the session whose messages are left out, if any.
+    the mark of the session whose messages are left out, if any. `retain`: whether packets have the flag, one of the
+    constants.
     """
 
     version: int
@@ -37,10 +44,12 @@ class PublishForm(NamedTuple):
     subscription_id: int
     origin: bytes
     packet_bytes_max: int
+    retain: int = NOT_RETAINED
 
     def key(self) -> bytes:
         """Stands for the form in a cache."""
-        return b"%d %d %d %d " % (self.version, self.qos, self.subscription_id, self.packet_bytes_max) + self.origin
+        numbers = self.version, self.qos, self.subscription_id, self.packet_bytes_max, self.retain
+        return b"%d %d %d %d %d " % numbers + self.origin
 
 
 class PublishRendering(NamedTuple):
@@ -85,7 +94,7 @@ def render_publishes(frames: bytes, stream: bytes, form: PublishForm, now_us: in
     """The whole frames, which are not checked, as packets. Leaves out those that have expired, those of the form's
     origin, and packets that are larger than the client takes.
     """
-    version, qos_max, subscription_id, origin, packet_bytes_max = form
+    version, qos_max, subscription_id, origin, packet_bytes_max, retain = form
     parts: list[bytes] = []
     places, ends, seqs, numbers = array("L"), array("L"), array("Q"), array("L")
     size = messages = at = 0
@@ -107,7 +116,8 @@ def render_publishes(frames: bytes, stream: bytes, form: PublishForm, now_us: in
         if origin and message.origin == origin:
             continue
         body_bytes = len(topic) + (2 if qos else 0) + len(properties) + len(payload)
-        start = bytes((_PUBLISH | qos << 1,)) + pack_varint(body_bytes)
+        flag = _RETAIN if retain == ALL_RETAINED or (retain and message.retained) else 0
+        start = bytes((_PUBLISH | qos << 1 | flag,)) + pack_varint(body_bytes)
         packet_bytes = len(start) + body_bytes
         if packet_bytes > packet_bytes_max:
             continue

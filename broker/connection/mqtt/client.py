@@ -29,13 +29,14 @@ from tailrace.protocol.mqtt import packets as p
 from tailrace.protocol.mqtt.codec import MqttCodec
 from tailrace.protocol.mqtt.metadata import PLAIN_QOS, pack_metadata
 from tailrace.protocol.mqtt.properties import PacketType, PropertyId
-from tailrace.protocol.mqtt.publishes import NO_LIMIT, PublishForm, with_ids
+from tailrace.protocol.mqtt.publishes import NO_LIMIT, PublishForm, PublishRendering, with_ids
 from tailrace.protocol.mqtt.reasons import FAILURE, PacketError, Reason, protocol_error, reason_of
 from tailrace.protocol.mqtt.responses import PINGRESP, fitting, pack_ack, pack_disconnect, pack_refusal
 from tailrace.protocol.sniff import PEEKED_BYTES, mqtt_level
 from tailrace.shard.frame import MAX_METADATA_BYTES, pack_frame
 
 if TYPE_CHECKING:
+    from tailrace.broker.connection.mqtt.retained import RetainedSending
     from tailrace.broker.connection.mqtt.services import MqttServices
     from tailrace.broker.connection.mqtt.subscribing import TopicSubscription
 
@@ -72,6 +73,7 @@ class MqttClient(ClientConnection):
         "packet_bytes_max",
         "packet_s",
         "rendered_us",
+        "sendings",
         "subscriptions",
         "under_way",
         "unreleased",
@@ -105,6 +107,7 @@ class MqttClient(ClientConnection):
         self.half_id = self.rendered_us = self.last_key = 0
         self.forms: dict[int, PublishForm] = {}  # by cursor key
         self.subscriptions: dict[bytes, TopicSubscription] = {}  # by filter
+        self.sendings: deque[RetainedSending] = deque()  # one after the other
 
     @property
     def version(self) -> int:
@@ -284,7 +287,7 @@ class MqttClient(ClientConnection):
         will, self.will = self.will, None
         if will is None or not self.greeted:
             return
-        packet = p.PublishPacket(will.topic, will.payload, will.qos, False, False, 0, will.properties)
+        packet = p.PublishPacket(will.topic, will.payload, will.qos, will.retain, False, 0, will.properties)
         self._stage(PublishRow(self), [packet], answers=False)
 
     def _release(self) -> None:
@@ -304,7 +307,7 @@ class MqttClient(ClientConnection):
 
     @property
     def awaited(self) -> int:
-        return len(self.answers) + self.held_up + len(self.backlog)
+        return len(self.answers) + self.held_up + len(self.backlog) + len(self.sendings)
 
     def answers_ready(self) -> None:
         """Some acknowledgements are known: those in front go out."""
@@ -368,8 +371,6 @@ class MqttClient(ClientConnection):
         answers: bool,
     ) -> None:
         topic, payload, qos, retain, _dup, packet_id, properties = packet
-        if retain and self.version == p.MQTT_5:
-            raise PacketError(Reason.RETAIN_NOT_SUPPORTED, "no messages are retained, as CONNACK said")
         if properties or not topic:
             topic = self._topic_of(packet)
         if qos and answers and self._is_repeated(packet):
@@ -380,8 +381,8 @@ class MqttClient(ClientConnection):
             denied = self.publish_refusal(placed)
             refusal = None if denied is None else (denied.code, denied.text)
         stream, kept = placed
-        if refusal is None and (properties or qos != PLAIN_QOS or self.mark):
-            metadata = pack_metadata(kept, qos, properties, self.mark)
+        if refusal is None and (properties or qos != PLAIN_QOS or self.mark or retain):
+            metadata = pack_metadata(kept, qos, properties, self.mark, retain=retain)
         if refusal is None and self.is_too_large(metadata, payload):
             refusal = Code.SIZE, "the message is larger than max_message_bytes"
         if refusal is not None:
@@ -389,13 +390,15 @@ class MqttClient(ClientConnection):
             if qos and answers:
                 row.add_answer(qos, packet_id, -1, _refusal_reason(refusal[0]))
             return
+        if retain:
+            row.keep(stream, self.mqtt.retained.keep)
         key = groups.get(stream, -1)
         if key < 0:
             key = groups[stream] = len(frames)
             frames.append([])
         frames[key].append(pack_frame(payload, metadata=metadata))
         if qos and answers:
-            row.add_answer(qos, packet_id, key)
+            row.add_answer(qos, packet_id, key, retained_in=stream if retain else b"")
 
     def is_too_large(self, metadata: bytes, payload: bytes) -> bool:
         nbytes = len(metadata) + len(payload)
@@ -481,11 +484,25 @@ class MqttClient(ClientConnection):
     def _note_sent(self, chunk: PublishChunk) -> None:
         """A chunk has begun to go out: all of its messages are under way."""
         self.half_id, self.rendered_us = self.window.next_id, chunk.rendered_us
-        if chunk.id_count:
-            self.window.add(chunk.id_count)
+        self._fill_window(chunk.id_count)
+
+    def _fill_window(self, count: int) -> None:
+        if count:
+            self.window.add(count)
             if not self.window.room:
                 for cursor in self.awaiting_cursors():
                     cursor.credit_bytes = 0
+
+    def send_retained(self, rendering: PublishRendering) -> None:
+        """Messages of no cursor, of which no more have an identifier than there is room for."""
+        count = len(rendering.id_places)
+        self.send_packet(bytes(with_ids(rendering, count, self.window.next_id)) if count else rendering.data)
+        self._fill_window(count)
+
+    def after_turn(self) -> None:
+        super().after_turn()
+        if self.sendings:
+            self.sendings[0].go_on()
 
     def awaiting_cursors(self) -> list[Cursor]:
         """Those whose messages the client acknowledges."""
@@ -498,6 +515,8 @@ class MqttClient(ClientConnection):
         if was_full and self.window.room:
             for cursor in self.awaiting_cursors():
                 self.services.fanout.grant(cursor, 1 - (cursor.credit_bytes or 0))
+            if self.sendings:
+                self.sendings[0].go_on()
 
     def received_qos_2(self, packet: p.AckPacket) -> None:
         """PUBREC."""
@@ -539,6 +558,7 @@ class MqttClient(ClientConnection):
     def _end_subscriptions(self) -> None:
         super()._end_subscriptions()
         self.subscriptions.clear()
+        self.sendings.clear()
 
     def chunk_ended(self) -> None:
         super().chunk_ended()

@@ -82,8 +82,6 @@ def _refusal(client: MqttClient, packet: ConnectPacket) -> tuple[Reason, Code, s
     if not (packet.client_id or packet.clean or packet.version == MQTT_5):
         text = "without a client identifier a session must be clean"
         return Reason.CLIENT_ID_NOT_VALID, Code.NAME, text
-    if packet.will is not None and packet.version == MQTT_5 and packet.will.retain:
-        return Reason.RETAIN_NOT_SUPPORTED, Code.UNSUPPORTED, "no messages are retained"
     return None
 
 
@@ -146,8 +144,8 @@ def _will_refusal(client: MqttClient, will: WillMessage) -> tuple[Reason, Code, 
     if denied is not None:
         return Reason.NOT_AUTHORIZED, denied.code, denied.text
     metadata = destination.metadata
-    if will.properties or will.qos != PLAIN_QOS:
-        metadata = pack_metadata(placed.topic, will.qos, will.properties)
+    if will.properties or will.qos != PLAIN_QOS or will.retain:
+        metadata = pack_metadata(placed.topic, will.qos, will.properties, retain=will.retain)
     if client.is_too_large(metadata, will.payload):
         return Reason.QUOTA_EXCEEDED, Code.SIZE, "the will is larger than max_message_bytes"
     return None
@@ -159,6 +157,8 @@ def _greet(client: MqttClient, packet: ConnectPacket, connack: bytes) -> None:
     client.greeted = True
     client.asked_to_last = bool(properties.get(PropertyId.SESSION_EXPIRY))
     client.will = packet.will
+    if packet.will is not None and packet.will.retain:
+        client.mqtt.retained.keep(client.mqtt.destination_of(packet.will.topic).placed.stream)
     client.keep_alive_s = packet.keep_alive_s
     client.window.size = min(client.window.size, properties.get(PropertyId.RECEIVE_MAXIMUM, client.window.size))
     client.services.deadlines.login.stop(client)
@@ -170,7 +170,6 @@ def _offers(client: MqttClient, packet: ConnectPacket) -> list[tuple[PropertyId,
     """The properties of a CONNACK: what MQTT 5 assumes and is not so here."""
     offers: list[tuple[PropertyId, Any]] = [
         (PropertyId.RECEIVE_MAXIMUM, RECEIVE_MAXIMUM),
-        (PropertyId.RETAIN_AVAILABLE, 0),
         (PropertyId.MAXIMUM_PACKET_SIZE, client.codec.packet_bytes_max),
         (PropertyId.TOPIC_ALIAS_MAXIMUM, ALIASES_MAX),
         (PropertyId.SHARED_AVAILABLE, 0),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from tailrace.broker.routing.batch import Pending, RunPublication, RunPublisher
+from tailrace.broker.streams.refused import Refused
 from tailrace.broker.topics.rules import Placed, TopicRules
 from tailrace.protocol.errors import Code
 from tailrace.protocol.mqtt.metadata import PLAIN_QOS, pack_metadata
@@ -26,6 +29,10 @@ RESERVED_TEXT: Final = "topics that begin with $ belong to the broker"
 REFUSED_TEXT: Final = "a message was refused, which MQTT 3.1.1 has no other answer for"
 ACKS: Final = {1: PacketType.PUBACK, 2: PacketType.PUBREC}
 """By QoS, the answer to a PUBLISH."""
+
+
+Keep: TypeAlias = Callable[[bytes, Callable[[Refused | None], None]], None]
+"""See `RetainedMessages.keep`."""
 
 
 class Destination(NamedTuple):
@@ -50,12 +57,15 @@ def destination_of(rules: TopicRules, topic: bytes) -> Destination:
 
 
 class _Answer(NamedTuple):
-    """One acknowledgement. `group`: of the run, whose outcome it gives; -1 if `reason` is known already."""
+    """One acknowledgement. `group`: of the run, whose outcome it gives; -1 if `reason` is known already. `retained_in`:
+    the stream of a message that is to be retained, else b"".
+    """
 
     qos: int
     packet_id: int
     group: int
     reason: Reason
+    retained_in: bytes
 
 
 class MqttPublisher(RunPublisher, Protocol):
@@ -77,7 +87,7 @@ class MqttPublisher(RunPublisher, Protocol):
 class PublishRow(RunPublication):
     """The messages of a read, by stream, and their acknowledgements. `pending`: their place in the client's row."""
 
-    __slots__ = ("_answers", "_publisher", "_refusals", "_waiting", "pending")
+    __slots__ = ("_answers", "_kept", "_publisher", "_refusals", "_unkept", "_waiting", "pending")
 
     def __init__(self, publisher: MqttPublisher) -> None:
         super().__init__(publisher, True)
@@ -85,21 +95,39 @@ class PublishRow(RunPublication):
         self._publisher = publisher
         self._answers: list[_Answer] = []
         self._refusals: dict[int, tuple[Code, str]] = {}
-        self._waiting = 0
+        self._waiting = 1  # until `begin`
+        self._kept: set[bytes] = set()
+        self._unkept: dict[bytes, tuple[Code, str]] = {}
 
-    def add_answer(self, qos: int, packet_id: int, group: int, reason: Reason = Reason.SUCCESS) -> None:
+    def add_answer(
+        self, qos: int, packet_id: int, group: int, reason: Reason = Reason.SUCCESS, retained_in: bytes = b""
+    ) -> None:
         self._publisher.under_way += qos == 1
-        self._answers.append(_Answer(qos, packet_id, group, reason))
+        self._answers.append(_Answer(qos, packet_id, group, reason, retained_in))
+
+    def keep(self, stream: bytes, keep: Keep) -> None:
+        """A message is to be retained in this stream: the answers wait until it is certain that it will be."""
+        if stream not in self._kept:
+            self._kept.add(stream)
+            self._waiting += 1
+            keep(stream, partial(self._kept_or_not, stream))
+
+    def _kept_or_not(self, stream: bytes, refused: Refused | None) -> None:
+        if refused is not None:
+            self._unkept[stream] = refused.code, refused.text
+        self._count_down()
 
     def begin(self, groups: int) -> None:
         """All messages are here, and the outcomes of this number of groups are to come."""
-        self._waiting = groups
-        if not groups:
-            self._settle()
+        self._waiting += groups
+        self._count_down()
 
     def settle_group(self, key: int, refusal: tuple[Code, str] | None) -> None:
         if refusal is not None:
             self._refusals[key] = refusal
+        self._count_down()
+
+    def _count_down(self) -> None:
         self._waiting -= 1
         if not self._waiting:
             self._settle()
@@ -108,8 +136,8 @@ class PublishRow(RunPublication):
         publisher, texts = self._publisher, []
         version = publisher.version
         publisher.under_way -= sum(answer.qos == 1 for answer in self._answers)
-        for qos, packet_id, group, known in self._answers:
-            refusal = self._refusals.get(group)
+        for qos, packet_id, group, known, retained_in in self._answers:
+            refusal = self._refusals.get(group) or self._unkept.get(retained_in)
             reason = known if refusal is None else reason_of(refusal[0])
             if reason >= FAILURE:
                 if qos == 2:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Final
 
+from tailrace.broker.connection.last import LastReader
 from tailrace.broker.connection.login import Logins
 from tailrace.broker.connection.mqtt.keep_alive import KeepAlives
 from tailrace.broker.connection.mqtt.publishing import Destination, destination_of
+from tailrace.broker.connection.mqtt.retained import RetainedMessages
 from tailrace.broker.connection.mqtt.sessions import MqttSessions
 from tailrace.broker.connection.mqtt.subscribing import TopicSubscriptions
 from tailrace.broker.connection.mqtt.wildcards import Wildcards
@@ -33,6 +35,7 @@ class MqttServices:
     destination_of: Callable[[bytes], Destination]
     keep_alives: KeepAlives
     logins: Logins
+    retained: RetainedMessages
     sessions: MqttSessions
     subscribing: TopicSubscriptions
     wildcards: Wildcards
@@ -45,17 +48,20 @@ class MqttServices:
         patterns: PatternSubscriptions,
         calls: WorkerCalls,
         logins: Logins,
+        last: LastReader,
         slots: int,
     ) -> MqttServices:
         rules = services.topic_rules
         wildcards = Wildcards(services, patterns, rules)
+        retained = RetainedMessages(services, last, rules)
         return cls(
             PublishChunks(services.readers, services.settings.chunk_cache_bytes, now_us, services.fanout.walks.found),
             lru_cache(DESTINATIONS_KEPT)(partial(destination_of, rules)),
             KeepAlives(time.monotonic),
             logins,
+            retained,
             MqttSessions(calls, slots),
-            TopicSubscriptions(services, subscribing, rules, wildcards),
+            TopicSubscriptions(services, subscribing, rules, wildcards, retained),
             wildcards,
         )
 

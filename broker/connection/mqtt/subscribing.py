@@ -22,7 +22,7 @@ from tailrace.broker.topics.trie import TooManyFilters
 from tailrace.protocol.errors import Code
 from tailrace.protocol.mqtt import packets as p
 from tailrace.protocol.mqtt.properties import PropertyId
-from tailrace.protocol.mqtt.publishes import PublishForm
+from tailrace.protocol.mqtt.publishes import AS_PUBLISHED, NOT_RETAINED, PublishForm
 from tailrace.protocol.mqtt.reasons import Reason, reason_of
 from tailrace.protocol.mqtt.responses import pack_suback, pack_unsuback
 from tailrace.protocol.places import FROM_NEW, From
@@ -32,12 +32,15 @@ from tailrace.shard.names import is_reserved
 
 if TYPE_CHECKING:
     from tailrace.broker.connection.mqtt.client import MqttClient
+    from tailrace.broker.connection.mqtt.retained import RetainedMessages
     from tailrace.broker.connection.mqtt.wildcards import Wildcards
 
 MARK_BYTES: Final = 6
 """Of the mark of a session that has a subscription with No Local."""
 PASSED_OVER_MAX: Final = 1_024
 """Streams of a filter that are not subscribed to again: they cannot be read."""
+SEND_ALWAYS, SEND_NEVER = 0, 2
+"""Values of Retain Handling; 1 is for new subscriptions."""
 _SHARED: Final = b"$share/"
 _GOES_ON: Final = frozenset({Code.DELETED, Code.DIVERGED})
 """Ends of a cursor after which the same filter goes on to be read."""
@@ -84,17 +87,27 @@ class _Step:
         self.reasons: list[int] = [Reason.UNSPECIFIED] * count
         self.missing = count
         self.cursors: list[Cursor] = []
+        self.retained: list[TopicSubscription] = []  # that are sent the retained messages first
+        self.known: set[bytes] = set()  # those of them that were there before
         self.waiting: dict[bytes, list[tuple[int, int]]] = {}
 
 
 class TopicSubscriptions:
     """The subscriptions of one worker's MQTT connections."""
 
-    def __init__(self, services: Services, subscribing: Subscriptions, rules: TopicRules, wildcards: Wildcards) -> None:
+    def __init__(
+        self,
+        services: Services,
+        subscribing: Subscriptions,
+        rules: TopicRules,
+        wildcards: Wildcards,
+        retained: RetainedMessages,
+    ) -> None:
         self._services = services
         self._subscribing = subscribing
         self._rules = rules
         self._wildcards = wildcards
+        self._retained = retained
 
     # --- the packets ------------------------------------------------------------------------------------------------
 
@@ -113,6 +126,9 @@ class TopicSubscriptions:
         known = client.subscriptions.get(request.filter)
         if known is not None:
             self._replace(client, known, form)
+            if request.retain_handling == SEND_ALWAYS:
+                step.retained.append(known)
+                step.known.add(request.filter)
             if request.filter in step.waiting:
                 step.waiting[request.filter].append((place, form.qos))
             else:
@@ -121,6 +137,8 @@ class TopicSubscriptions:
         stream = self._rules.streams_of(request.filter)
         subscription = TopicSubscription(request.filter, form, is_wild=stream is None)
         client.subscriptions[request.filter] = subscription
+        if request.retain_handling != SEND_NEVER:
+            step.retained.append(subscription)
         step.waiting[request.filter] = [(place, form.qos)]
         if stream is None:
             client.hold_up()
@@ -156,7 +174,8 @@ class TopicSubscriptions:
         if request.no_local and not client.mark:
             client.mark = secrets.token_bytes(MARK_BYTES)
         origin = client.mark if request.no_local else b""
-        return PublishForm(client.version, request.qos, number, origin, client.packet_bytes_max)
+        retain = AS_PUBLISHED if request.retain_as_published else NOT_RETAINED
+        return PublishForm(client.version, request.qos, number, origin, client.packet_bytes_max, retain)
 
     # --- finding ----------------------------------------------------------------------------------------------------
 
@@ -212,7 +231,11 @@ class TopicSubscriptions:
             return
         if client.send_fitting(pack_suback(client.version, step.packet_id, step.reasons)):
             self._wildcards.reconcile(client)
-            self.start(client, step.cursors)
+            self._retained.send(client, step.retained, step.known, partial(self._start_those, client, step.cursors))
+
+    def _start_those(self, client: MqttClient, cursors: Sequence[Cursor]) -> None:
+        """The retained messages are on their way. Some cursors may have ended, or have others in their place."""
+        self.start(client, [each for each in cursors if client.cursors.get(each.key) is each])
 
     def join(
         self,

@@ -47,7 +47,7 @@ def test_it_comes_back(topic: bytes, qos: int, properties: dict[PropertyId, Any]
 
 def test_a_message_of_another_protocol() -> None:
     found = read_metadata(b"", b"stream")
-    assert found == MessageProperties(b"stream", 1, None, b"", ())
+    assert found == MessageProperties(b"stream", 1, None, b"", False, ())
     headers = msgpack.packb({"t": "a", "h": {"lang": "en", "raw": b"\xff", "x": "\0"}})
     assert read_metadata(headers, b"s").properties == ((PropertyId.USER_PROPERTY, (b"lang", b"en")),)
 
@@ -62,7 +62,7 @@ def test_a_message_of_another_protocol() -> None:
     ],
 )
 def test_keys_that_are_not_as_they_should_be_count_as_absent(keys: object) -> None:
-    assert read_metadata(msgpack.packb(keys), b"s") == MessageProperties(b"s", 1, None, b"", ())
+    assert read_metadata(msgpack.packb(keys), b"s") == MessageProperties(b"s", 1, None, b"", False, ())
 
 
 @given(st.binary(min_size=1, max_size=60))

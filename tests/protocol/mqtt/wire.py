@@ -128,6 +128,7 @@ class Delivered(NamedTuple):
     qos: int
     packet_id: int
     raw: bytes
+    retain: bool = False
 
 
 def delivered(version: int, answers: Iterable[Answer]) -> list[Delivered]:
@@ -143,7 +144,7 @@ def delivered(version: int, answers: Iterable[Answer]) -> list[Delivered]:
             if version == V5:
                 size, end = _varint_at(body, end)
                 raw, end = body[end : end + size], end + size
-            found.append(Delivered(topic, body[end:], qos, packet_id, raw))
+            found.append(Delivered(topic, body[end:], qos, packet_id, raw, bool(flags & 1)))
     return found
 
 

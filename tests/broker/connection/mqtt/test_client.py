@@ -153,18 +153,6 @@ def test_a_message_that_is_too_large(tmp_path: Path, version: int) -> None:
         assert [wire.reason(each) for each in answers] == [0x95][: int(version == V5)] and large.ended
 
 
-def test_retained_messages_are_not_offered(tmp_path: Path) -> None:
-    """[MQTT-3.2.2-14]; MQTT 3.1.1 has no way to refuse them."""
-    with world(tmp_path) as node:
-        writer = MqttPeer(node)
-        first, second = writer.ask(wire.publish(V5, "s", b"a", 1, 1), wire.publish(V5, "s", b"b", 1, 2, retain=True))
-        assert (first.kind, second.kind, wire.reason(second)) == (4, 14, 0x9A) and writer.ended
-        MqttPeer(node, V4).ask(wire.publish(V4, "s", b"c", 1, 1, retain=True))
-        reader = MqttPeer(node, client_id="reader")
-        reader.subscribe(("s", 0))
-        assert reader.payloads() == [] and log_of(node, "s") == [(0, b"a"), (1, b"c")]
-
-
 def test_receive_maximum(tmp_path: Path) -> None:
     """[MQTT-3.3.4-7]: the server ends a client that has more under way than it may."""
     with world(tmp_path) as node:

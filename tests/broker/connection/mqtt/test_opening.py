@@ -67,7 +67,7 @@ def test_connack_of_version_5_gives_the_limits(tmp_path: Path) -> None:
     with world(tmp_path) as node:
         peer = MqttPeer(node, V5, "", raw=b"\x11\0\0\1\0")
         body = peer.connack.body
-        assert b"\x25\0" in body and b"\x2a\0" in body and b"\x22\0\x20" in body
+        assert b"\x25\0" not in body and b"\x2a\0" in body and b"\x22\0\x20" in body
         assert b"\x11\0\0\0\0" in body, "the session expiry that counts"
         assert b"\x12" + wire.text(peer.client.client_id) in body, "[MQTT-3.1.3-7]"
         assert b"\x12" not in MqttPeer(node, V5, "mine").connack.body[3:5]
@@ -138,7 +138,6 @@ def test_connects_that_any_client_is_refused(tmp_path: Path, version: int) -> No
         else:
             refused(node, version, 0, 0x81, flags=3)
             refused(node, version, 0, 0x8C, raw=b"\x15" + wire.text("SCRAM-SHA-256"))  # [MQTT-4.12.0-1]
-            refused(node, version, 0, 0x9A, will=("w", b"x", 0), will_retain=True)  # [MQTT-3.2.2-13]
 
 
 @pytest.mark.parametrize(("level", "answer"), [(3, b"\0\1"), (6, b"\0\x84")])
