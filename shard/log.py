@@ -354,8 +354,9 @@ class StreamLog:
 
         Call it when the trimmed messages have no reader. With `sent`, bytes of the content that sockets may still hold
         stay unchanged, for which up to FOLIO_MAX_BYTES are not given back yet. It waits for the disk, and may run in
-        another thread, as `sync`. The last message always stays: it has the last timestamp. Returns the bytes that were
-        freed. Raises OSError.
+        another thread while messages are appended. So nothing is given back after a failed sync, before another one has
+        succeeded. The last message always stays: it has the last timestamp. Returns the bytes that were freed. Raises
+        OSError.
         """
         with self._lock:
             seq = min(before, self._oldest_seq())
@@ -368,8 +369,9 @@ class StreamLog:
         if content_end <= self._punched_content and index_end <= self._punched_index:
             return 0
         # What recovery starts from, the new beginning and a synced seq beyond the hole, is on the disk before the hole.
-        if self.sync() < seq or not self._flush_header():
-            return 0
+        with self.syncing:
+            if self.sync_failed_seq is not None or self.sync() < seq or not self._flush_header():
+                return 0
         return self._punch_files(content_end, index_end, generation)
 
     def set_aside(self, seq: int) -> DivergedTail | None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from tailrace.broker.consumers.coordinator.lag_scanner import LagScanner
 from tailrace.broker.process.settings import Durability, StreamPolicy
+from tailrace.broker.streams.failed_syncs import RETRY_MIN_S
 from tailrace.broker.streams.listing import disk_bytes, used_bytes
 from tailrace.broker.streams.owner import OpenStream, Owner, Refused
 from tailrace.broker.streams.owner_calls import spare, tails_of
@@ -74,16 +75,16 @@ class WholeSync:
 class PunchJob:
     """Giving back a stream's trimmed space waits for the disk, so it is done where syncs are."""
 
-    __slots__ = ("_log", "_sent", "_seq", "name")
+    __slots__ = ("_log", "_sent", "name", "seq")
 
     def __init__(self, stream_log: StreamLog, seq: int, *, sent: bool) -> None:
         self._log = stream_log
-        self._seq = seq
+        self.seq = seq
         self._sent = sent
         self.name = stream_log.name
 
     def sync(self) -> int:
-        return self._log.punch(self._seq, sent=self._sent)
+        return self._log.punch(self.seq, sent=self._sent)
 
 
 class Maintenance:
@@ -206,8 +207,8 @@ class Maintenance:
                 self._syncing_whole = False
                 for name in outcome.log.marked:
                     self._syncs.failed.found(name)
-            elif outcome.error is not None and isinstance(outcome.log, PunchJob):
-                self._syncs.failed.found(outcome.log.name.encode())
+            elif isinstance(outcome.log, PunchJob):
+                self._punched(outcome.log, outcome.error)
         self._hand_over()
 
     def _synced(self, stream: OpenStream, upto: int, error: OSError | StorageError | None) -> None:
@@ -259,7 +260,11 @@ class Maintenance:
     def on_trim(self, stream: OpenStream, dropped: int) -> None:
         """See `OwnerEvents.on_trim`."""
         self.owner.metrics.trimmed_messages += dropped
-        self._punches.append((self._clock() + self.owner.settings.trim_grace_s, stream.name, stream.log.first_seq))
+        self._punch_later(stream.name, stream.log.first_seq)
+
+    def _punch_later(self, name: bytes, seq: int, *, after_s: float = 0.0) -> None:
+        delay_s = max(self.owner.settings.trim_grace_s, after_s)
+        self._punches.append((self._clock() + delay_s, name, seq))
 
     def forget(self, name: bytes) -> None:
         """The stream is deleted: its trimmed ranges do not apply to a later stream of the same name."""
@@ -269,16 +274,27 @@ class Maintenance:
     def punch_due(self) -> None:
         """Free the space of messages that were trimmed a grace period ago: no reader is in the middle of them any more.
 
-        But their bytes may still be in the socket of a slow one.
+        But their bytes may still be in the socket of a slow one. A stream is synced first. So one whose sync has failed
+        waits until its messages were written again, which is only done while nothing is appended.
         """
         now_s = self._clock()
         while self._punches and self._punches[0][0] <= now_s:
             _due, name, seq = self._punches.popleft()
+            if name in self._syncs.failed:
+                self._punch_later(name, seq, after_s=RETRY_MIN_S)
+                continue
             try:
                 stream_log = self.owner.stream(name).log
                 self.syncer.request(PunchJob(stream_log, seq, sent=self.owner.context.subscribers(name) > 0), None)
             except Refused as refused:
                 log.warning("cannot give back the trimmed space of stream %r: %s", name, refused)
+
+    def _punched(self, job: PunchJob, error: OSError | StorageError | None) -> None:
+        name, failed = job.name.encode(), self._syncs.failed
+        if error is not None:
+            failed.found(name)
+        if name in failed:
+            self._punch_later(name, job.seq, after_s=RETRY_MIN_S)
 
     def sweep(self) -> None:
         """One slice of the walk over all streams: apply retention, add up the disk's bytes and the tails set aside."""
@@ -358,7 +374,7 @@ class Maintenance:
             log.warning("cannot see whether stream %r has trimmed space: %s", name, error)
             return
         if seq is not None:
-            self._punches.append((self._clock() + self.owner.settings.trim_grace_s, name, seq))
+            self._punch_later(name, seq)
 
     def _trim_unread(self, name: bytes) -> None:
         """A stream of replies whose client has left keeps nothing."""

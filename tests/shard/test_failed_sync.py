@@ -147,3 +147,16 @@ def test_a_failed_sync_of_all_marks_what_was_not_synced(tmp_path: Path) -> None:
     assert not mark_unsynced_failed(tmp_path, NAME, boot_id=BOOT)
     assert not mark_unsynced_failed(tmp_path, "gone", boot_id=BOOT)
     log.close()
+
+
+def test_a_punch_leaves_a_marked_stream_to_its_next_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages may be appended while a punch runs, which would disturb messages that are written again."""
+    log = failed(tmp_path, *[b"x" * 5_000] * 100)
+    log.trim(90)
+    with monkeypatch.context() as patch:
+        patch.setattr(rewrite, "write_again", broken_disk)
+        assert log.punch(90) == 0
+    assert log.sync_failed_seq == 1
+    log.sync()
+    assert log.punch(90) > 400_000
+    log.close()

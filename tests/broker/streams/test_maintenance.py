@@ -204,6 +204,35 @@ def test_trimmed_space_comes_back_after_the_grace_period(tmp_path: Path) -> None
     world.owner.release()
 
 
+@pytest.mark.parametrize("fails", ["sync", "punch"])
+def test_trimmed_space_waits_until_the_messages_behind_a_failed_sync_were_written_again(
+    tmp_path: Path, fails: str
+) -> None:
+    """They are written again only while nothing is appended, and a punch does not keep publishers away."""
+    world = settled(tmp_path, async_sync_s=1.0, trim_grace_s=5.0)
+    world.publish(b"s", *(bytes(5_000) for _ in range(100)))
+    file = Path(stream_paths(world.owner.catalog.shard_path(b"s"), "s").content_file)
+    before = file.stat().st_blocks
+    world.owner.trim(world.owner.stream(b"s"), 90)
+    if fails == "sync":
+        assert world.tick(1.5) == ["s"]
+        world.work(OSError(5, "Input/output error"))
+    for _ in range(2):
+        world.clock.now_s += 5.5
+        world.upkeep.punch_due()
+        assert [type(target) for target, _token in world.syncer.asked] == ([] if fails == "sync" else [PunchJob])
+        world.work(OSError(5, "Input/output error"))
+        fails = "sync"
+    assert file.stat().st_blocks == before
+    assert world.tick() == ["s"], "its next try"
+    world.work()
+    world.clock.now_s += 5.5
+    world.upkeep.punch_due()
+    world.work()
+    assert file.stat().st_blocks < before - 90 * 5_000 // 512 // 2
+    world.owner.release()
+
+
 def test_space_that_a_predecessor_has_trimmed_comes_back(tmp_path: Path) -> None:
     """The worker is replaced within the grace period."""
     former = settled(tmp_path, trim_grace_s=5.0)
