@@ -77,7 +77,7 @@ packages:
 # The steps before the tests wait for the network, or keep one core busy: side by side. mypy needs a minute of one core,
 # and the tests do not need its result.
 test:  ## everything: lint, and the whole suite, compiled and interpreted side by side
-	@$(MAKE) --no-print-directory --jobs=3 packages setup
+	@$(MAKE) --no-print-directory --jobs=3 packages setup build/npm
 	@$(MAKE) --no-print-directory --jobs=2 lint suite
 
 suite:
@@ -87,6 +87,10 @@ suite:
 		echo "== no compiled leaves here: the suite runs interpreted only"; \
 		TAILRACE_INTERPRETED=1 $(PYTEST); \
 	fi
+
+# A test in a browser needs it, and is skipped without it.
+build/npm:
+	-! command -v npm >/dev/null || npm install --silent --no-audit --no-fund --ignore-scripts --prefix $@ mqtt@5.16.0
 
 build/kafka: bench/peers/kafka.xml
 	! command -v mvn >/dev/null || mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$@

@@ -24,7 +24,7 @@ import setproctitle
 from tailrace.broker.connection.accept import Acceptor
 from tailrace.broker.connection.binary import BinaryClient, BinaryServices
 from tailrace.broker.connection.commands import Commands
-from tailrace.broker.connection.detect import ProtocolFactories
+from tailrace.broker.connection.detect import HTTP, ConnectionFactory
 from tailrace.broker.connection.heartbeat import TICKS_AN_INTERVAL, Heartbeats
 from tailrace.broker.connection.last import LastReader
 from tailrace.broker.connection.line import LineClient, LineServices
@@ -38,6 +38,7 @@ from tailrace.broker.connection.mqtt.sessions import CLAIM
 from tailrace.broker.connection.patterns import PatternSubscriptions
 from tailrace.broker.connection.singles import Singles
 from tailrace.broker.connection.tls import Handshakes
+from tailrace.broker.connection.upgrade import UpgradingConnection
 from tailrace.broker.consumers.coordinator import verbs
 from tailrace.broker.consumers.coordinator.coordinator import Coordinator
 from tailrace.broker.consumers.coordinator.lag_scanner import LagScanner
@@ -262,14 +263,16 @@ class Worker:
         node = NodeServices(self.node_id, self.owner, self.followers, self.catalog, subscribing, self.status.gather)
         rest = boot.slot, self.logins, Listings(self.calls, boot.board), self.singles
         binary = BinaryServices(self.frame_chunks, self.heartbeats, subscribing, node, *rest)
-        protocols: ProtocolFactories = {
+        protocols: dict[str, ConnectionFactory] = {
             LineClient.protocol: partial(LineClient, services, line),
             BinaryClient.protocol: partial(BinaryClient, services, binary),
         }
         rest_of_mqtt = self.logins, last, boot.slots
         self.mqtt = MqttServices.build(services, subscribing, self.patterns, self.calls, *rest_of_mqtt)
         if boot.settings.mqtt:
-            protocols = {**protocols, MqttClient.protocol: partial(MqttClient, services, self.mqtt)}
+            protocols[MqttClient.protocol] = partial(MqttClient, services, self.mqtt)
+            if boot.settings.websocket:
+                protocols[HTTP] = partial(UpgradingConnection, services, protocols)
         self.handshakes = Handshakes(services, protocols, boot.tls.server)
         others = self.links, self.handshakes.begin_tls, boot.admin_listener
         self.acceptor = Acceptor(services, protocols, boot.listener, boot.board, boot.slot, *others)

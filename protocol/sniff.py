@@ -16,6 +16,8 @@ MQTT_CONNECT: Final = 0x10
 MQTT_5: Final = 5
 """The protocol level of MQTT 5 in CONNECT."""
 TLS_HANDSHAKE: Final = 0x16
+HTTP_START: Final = b"GET /"
+"""With which a request for WebSocket begins. No line that is the first one of a connection does (`foreign`)."""
 
 CONNACK_REFUSED: Final = bytes((0x20, 2, 0, 1))
 """MQTT 3.1.1: CONNACK, return code 1 (protocol level not supported)."""
@@ -39,6 +41,11 @@ def protocol_of(first: int) -> Literal["line", "binary", "mqtt"] | None:
     if first == MQTT_CONNECT:
         return "mqtt"
     return "binary" if first == BINARY else None
+
+
+def may_be_http(head: bytes) -> bool:
+    """Whether a connection that begins with these bytes may be one that asks for WebSocket."""
+    return HTTP_START.startswith(head[: len(HTTP_START)])
 
 
 def mqtt_level(head: bytes) -> int:

@@ -20,6 +20,7 @@ from tailrace.broker.replication.roles.peers import PEERS_MAX, parse_peer
 from tailrace.protocol.address import split_address
 from tailrace.protocol.errors import PeerError
 from tailrace.protocol.grammar import place
+from tailrace.protocol.websocket import ANY_ORIGIN
 from tailrace.shard.names import InvalidName, is_reserved, validate_name
 
 BYTE_UNITS = {
@@ -47,9 +48,11 @@ _BYTE_TEXT_UNITS = ("PiB", "TiB", "GiB", "MiB", "KiB")
 _MS_TEXT_UNITS = ("d", "h", "min", "s")
 
 _QUANTITY = re.compile(r"([0-9][0-9_]{0,30}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9._-]+(?::[0-9]{1,5})?|[a-z]+://\[[0-9a-f:.]+\](?::[0-9]{1,5})?")
 _WHOLE = re.compile(r"[+-]?[0-9][0-9_]{0,30}")
 SECRET_MAX_BYTES = 1_024
 PATTERNS_MAX = 64
+ORIGINS_MAX = 64
 NAME_CHARACTERS_MAX = 64
 _UNIT_NAMES = {Kind.BYTES: "bytes", Kind.SECONDS: "s", Kind.MILLISECONDS: "ms"}
 _SHOWN_CHARACTERS = 60
@@ -189,6 +192,14 @@ def _parse_place(text: str) -> str:
     return text
 
 
+def _parse_origin(text: str) -> str:
+    """As browsers send it: scheme, host, and a port that is not the scheme's own; or `*`."""
+    if text == ANY_ORIGIN or _ORIGIN.fullmatch(text):
+        return text
+    example = "https://app.example or http://localhost:8080, in small letters and without a path"
+    raise WrongValue(f"{show(text)} is not an origin such as {example}")
+
+
 def _parse_secret(text: str) -> str:
     if len(text.encode()) > SECRET_MAX_BYTES:
         raise WrongValue(f"is longer than {SECRET_MAX_BYTES} bytes")
@@ -224,6 +235,7 @@ class Array(NamedTuple):
 
 _ARRAYS: Mapping[Kind, Array] = {
     Kind.PEERS: Array('["10.0.0.1:5050", "10.0.1.0/24"]', PEERS_MAX, ", and a network is one", _parse_peer),
+    Kind.ORIGINS: Array('["https://app.example"]', ORIGINS_MAX, ', and "*" allows all', _parse_origin),
     Kind.PATTERNS: Array('["orders.*", "payments"]', PATTERNS_MAX, ", and * matches any characters", _parse_pattern),
 }
 

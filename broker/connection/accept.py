@@ -20,6 +20,7 @@ from tailrace.broker.connection import handover
 from tailrace.broker.connection.admin_door import AdminDoor
 from tailrace.broker.connection.admission import ConnectionAdmission
 from tailrace.broker.connection.base import Connection
+from tailrace.broker.connection.client import ClientConnection
 from tailrace.broker.connection.detect import BeginTLS, ProtocolFactories, UndetectedConnection
 from tailrace.broker.connection.login import REVOKED_TEXT
 from tailrace.broker.connection.proxied import ProxiedConnection
@@ -237,6 +238,7 @@ class Acceptor:
             )
             return
         client = self._protocols[state["protocol"]](sock, peer, identity)
+        assert isinstance(client, ClientConnection)
         self._take_in(client, sock)
         handover.restore(client, state)
         if client.must_log_in:

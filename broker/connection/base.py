@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tailrace.broker.access.identity import Identity, Proof
 from tailrace.broker.access.rules import Right
 from tailrace.broker.connection.deadlines import Awaited
-from tailrace.broker.connection.transport import AnySocket, TLSTransport, Transport
+from tailrace.broker.connection.transport import AnySocket, Transport
 from tailrace.broker.process.event_log import Event
 from tailrace.broker.process.metrics import Traffic
 from tailrace.protocol.errors import Code
@@ -51,7 +51,8 @@ class Connection(ABC):
     """There may be tens of thousands of these: parts that few need are made when needed.
 
     `identity`: its user, as far as it has been proven. `account`: its address's; `accounts`: that and its user's.
-    `encrypted`: nobody on the way can read what it sends. `tls`: its socket once more if that is under TLS, else None.
+    `encrypted`: nobody on the way can read what it sends. `layer`: its socket once more if that is not a plain one, but
+    TLS or WebSocket, else None.
     """
 
     __slots__ = (
@@ -67,6 +68,7 @@ class Connection(ABC):
         "fd",
         "held_bytes",
         "identity",
+        "layer",
         "lingering_since_s",
         "out",
         "paused",
@@ -74,15 +76,14 @@ class Connection(ABC):
         "progress_s",
         "services",
         "sock",
-        "tls",
         "traffic",
     )
 
     def __init__(self, services: Services, sock: AnySocket, peer: str, identity: Identity) -> None:
         self.services = services
         self.sock: Transport = sock
-        self.tls = sock if isinstance(sock, TLSTransport) else None
-        self.fd = sock.polled_fd if isinstance(sock, TLSTransport) else sock.fileno()
+        self.layer = None if isinstance(sock, socket.socket) else sock
+        self.fd = sock.fileno() if isinstance(sock, socket.socket) else sock.polled_fd
         self.peer = peer
         self.identity = identity
         self.account = services.accounts.of(peer, services.now_s)
@@ -137,7 +138,7 @@ class Connection(ABC):
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def on_event(self, mask: int) -> None:
-        if mask & _OUT and self._flush_tls():
+        if mask & _OUT and self._flush_layer():
             self._writable()
         if self.closed:
             return
@@ -191,7 +192,7 @@ class Connection(ABC):
         self.traffic.bytes_out += sent
         if sent:
             self.progress_s = self.services.now_s
-        if self.out or (self.tls is not None and self.tls.unsent_bytes):
+        if self.out or (self.layer is not None and self.layer.unsent_bytes):
             self.block()
             return False
         return True
@@ -211,8 +212,8 @@ class Connection(ABC):
         """
         services = self.services
         unsent = 0 if self.closed else len(self.out)
-        if self.tls is not None and not self.closed:
-            unsent += self.tls.unsent_bytes
+        if self.layer is not None and not self.closed:
+            unsent += self.layer.unsent_bytes
         if unsent > OUT_HIGH_BYTES:
             self.pause(Pause.ANSWERS)
         services.unsent_bytes += unsent - self._unsent_bytes
@@ -225,19 +226,19 @@ class Connection(ABC):
     @property
     def unsent_bytes(self) -> int:
         """Answers that the socket has not taken, and what TLS has encrypted and not sent."""
-        return len(self.out) + (0 if self.tls is None else self.tls.unsent_bytes)
+        return len(self.out) + (0 if self.layer is None else self.layer.unsent_bytes)
 
-    def _flush_tls(self) -> bool:
+    def _flush_layer(self) -> bool:
         """Send the encrypted bytes. False if the socket is still full, or gone."""
-        if self.tls is None or not self.tls.unsent_bytes:
+        if self.layer is None or not self.layer.unsent_bytes:
             return True
-        before = self.tls.unsent_bytes
+        before = self.layer.unsent_bytes
         try:
-            done = self.tls.flush()
+            done = self.layer.flush()
         except OSError:
             self.close("reset")
             return False
-        if self.tls.unsent_bytes < before:
+        if self.layer.unsent_bytes < before:
             self.progress_s = self.services.now_s
         return done
 

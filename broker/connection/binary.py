@@ -24,7 +24,7 @@ from tailrace.broker.connection.listing import Listings
 from tailrace.broker.connection.login import NO_LOGIN_TEXT, Logins
 from tailrace.broker.connection.named import subscribe_by_name
 from tailrace.broker.connection.singles import SINGLE_ACK_MAX, SINGLE_HEAD_BYTES, Singles
-from tailrace.broker.connection.transport import AnySocket, TLSTransport, send_file
+from tailrace.broker.connection.transport import AnySocket, Layer, send_file
 from tailrace.broker.consumers.edge import binary
 from tailrace.broker.consumers.edge.session import ConsumerSession
 from tailrace.broker.delivery.cursor import Cursor
@@ -343,7 +343,7 @@ class BinaryClient(HandleClient):
     @property
     def _is_plain(self) -> bool:
         """Whether its bytes are those of the socket, in any number, and its peer is not a node."""
-        return self.tls is None and self.follower is None and not self.rates
+        return self.layer is None and self.follower is None and not self.rates
 
     def _refuse_requests(self, handle: int, requests: bytes) -> None:
         refused = Refused(Code.CLOSING, LEAVING_TEXT) if self.leaving else handles.handle_refusal(self, handle)
@@ -517,7 +517,7 @@ class BinaryClient(HandleClient):
         except OSError:
             self.close("reset")
             return 0
-        if cursor.skip + sent < chunk.nbytes or (self.tls is not None and self.tls.unsent_bytes):
+        if cursor.skip + sent < chunk.nbytes or (self.layer is not None and self.layer.unsent_bytes):
             self.block()
         if sent:
             self.progress_s = self.life_s = self.services.now_s
@@ -525,8 +525,8 @@ class BinaryClient(HandleClient):
 
     def _send_chunk(self, cursor: Cursor, chunk: FrameChunk) -> int:
         sock = self.sock
-        if self.tls is not None:
-            return self._send_encrypted(self.tls, cursor, chunk)
+        if self.layer is not None:
+            return self._send_encrypted(self.layer, cursor, chunk)
         assert isinstance(sock, socket.socket)
         skip = cursor.skip
         if chunk.frames is not None:
@@ -543,7 +543,7 @@ class BinaryClient(HandleClient):
             skip += sent
         return sent + self._send_file(sock, cursor, chunk, skip - CHUNK_HEAD.size)
 
-    def _send_encrypted(self, tls: TLSTransport, cursor: Cursor, chunk: FrameChunk) -> int:
+    def _send_encrypted(self, tls: Layer, cursor: Cursor, chunk: FrameChunk) -> int:
         """As `_send_chunk`, where the frames have to come here: batch by batch, until the socket is full."""
         done = cursor.skip - CHUNK_HEAD.size
         head = CHUNK_HEAD.pack(*head_fields(cursor, chunk))[done:] if done < 0 else b""
@@ -591,7 +591,7 @@ class BinaryClient(HandleClient):
         self.traffic.bytes_out += sent
         if sent < len(_PING):
             self.send_envelope(_PING[sent:])
-        elif self.tls is not None and self.tls.unsent_bytes:
+        elif self.layer is not None and self.layer.unsent_bytes:
             self.block()
 
     def _is_pong(self) -> bool:

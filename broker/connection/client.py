@@ -16,7 +16,7 @@ from tailrace.broker.connection.accounts import Account
 from tailrace.broker.connection.base import Connection, Pause
 from tailrace.broker.connection.deadlines import Awaited
 from tailrace.broker.connection.token_bucket import TokenBucket
-from tailrace.broker.connection.transport import AnySocket, TLSTransport
+from tailrace.broker.connection.transport import AnySocket, Layer
 from tailrace.broker.connection.unfinished import holders_to_end
 from tailrace.broker.delivery.cursor import Cursor, Delivery
 from tailrace.broker.routing.route import Route
@@ -166,8 +166,7 @@ class ClientConnection(Connection):
         try:
             count = self._recv_into(services.receive_buffer, self.read_bytes)
         except BlockingIOError:
-            if self.tls is not None:
-                self._hold_half_record(self.tls)
+            self._after_layer()
             return
         except OSError:  # the peer reset the connection, or the network did
             self.close("reset")
@@ -188,16 +187,23 @@ class ClientConnection(Connection):
             self._take_timed(count)
         else:
             self.take(count)
-        if self.tls is None or self.closed:
+        self._after_layer()
+
+    def _after_layer(self) -> None:
+        """Once per read of TLS or WebSocket."""
+        layer = self.layer
+        if layer is None or self.closed:
             return
-        if self.tls.ended:  # its close follows these bytes, and it sends no more
+        if layer.unsent_bytes:  # what it answers by itself, such as the pong to a ping
+            self.block()
+        if layer.ended:  # its close follows these bytes, and it sends no more
             self._read_after_the_end(0)
         else:
-            self._hold_half_record(self.tls)
+            self._hold_half_record(layer)
 
-    def _hold_half_record(self, tls: TLSTransport) -> None:
+    def _hold_half_record(self, layer: Layer) -> None:
         """The bytes that TLS holds of an unfinished record count as an unfinished request."""
-        held = self.pending_bytes + tls.half_record_bytes
+        held = self.pending_bytes + layer.half_record_bytes
         if held != self.held_bytes and not self.lingering_since_s:
             self.hold(held)
 
@@ -485,7 +491,7 @@ class ClientConnection(Connection):
     @property
     def owed(self) -> bool:
         """Answers, or the rest of a chunk."""
-        encrypted = self.tls is not None and self.tls.unsent_bytes
+        encrypted = self.layer is not None and self.layer.unsent_bytes
         return bool(self.out or self.awaited or encrypted) or self.current is not None
 
     def _close_when_done(self) -> None:

@@ -10,18 +10,21 @@ from collections.abc import Callable, Mapping
 
 from tailrace.broker.access.identity import Identity
 from tailrace.broker.connection.base import Connection
-from tailrace.broker.connection.client import ClientConnection
+from tailrace.broker.connection.client import ClientConnection, free_unfinished
 from tailrace.broker.connection.transport import AnySocket
 from tailrace.broker.services import Services
 from tailrace.protocol import answers
 from tailrace.protocol.errors import Code
-from tailrace.protocol.sniff import PEEKED_BYTES, TLS_HANDSHAKE, protocol_of, refusal
+from tailrace.protocol.sniff import PEEKED_BYTES, TLS_HANDSHAKE, may_be_http, protocol_of, refusal
 
-ProtocolFactories = Mapping[str, Callable[[AnySocket, str, Identity], ClientConnection]]
-"""By its name, what makes a connection that speaks a protocol from its socket, its peer, and who that is."""
+ConnectionFactory = Callable[[AnySocket, str, Identity], Connection]
+"""Makes a connection from its socket, its peer, and who that is."""
+ProtocolFactories = Mapping[str, ConnectionFactory]
+"""By the name of a protocol. All make a ClientConnection, but for HTTP, which ends in another protocol or soon."""
 BeginTLS = Callable[[socket.socket, str, Identity], Connection]
 """Makes a connection that shakes hands, from the same."""
 
+HTTP = "http"
 NEEDS_TLS_TEXT = "this node takes connections from other machines over TLS only"
 
 DISCARD_BYTES = 16 << 10  # read at once of input after the end
@@ -71,7 +74,10 @@ class UndetectedConnection(Connection):
     def _sniff(self, head: bytes) -> None:
         first = head[0]
         if first == TLS_HANDSHAKE and self.begin_tls is not None and self.refused is None:
-            self._begin_tls(self.begin_tls)
+            self._replace_by(self.begin_tls(self._plain(), self.peer, self.identity))
+            return
+        if HTTP in self.protocols and may_be_http(head) and self.refused is None:
+            self._replace_by(self.protocols[HTTP](self.layer or self._plain(), self.peer, self.identity))
             return
         protocol = protocol_of(first)
         if protocol is None or protocol not in self.protocols:
@@ -81,12 +87,18 @@ class UndetectedConnection(Connection):
         else:
             self.become(protocol)
 
+    @property
+    def needs_tls(self) -> bool:
+        """Whether this peer may not speak as it does."""
+        return self.services.settings.tls_required and not (self.encrypted or self.identity.local)
+
     def become(self, protocol: str) -> ClientConnection:
         """Replace this by a client of the protocol, which has read the first bytes."""
-        bare = self.tls is None and not self.identity.local
-        if bare and self.services.settings.tls_required and self.refused is None:
+        self._hold(0)
+        if self.needs_tls and self.refused is None:
             self.refused = Code.DENIED, NEEDS_TLS_TEXT
-        client = self.protocols[protocol](self.tls or self._plain(), self.peer, self.identity)
+        client = self.protocols[protocol](self.layer or self._plain(), self.peer, self.identity)
+        assert isinstance(client, ClientConnection)
         client.accepted_s = self.accepted_s
         client.encrypted = self.encrypted
         deadlines = self.services.deadlines
@@ -95,17 +107,22 @@ class UndetectedConnection(Connection):
             deadlines.login.start(client, self.services.now_s)
         self.closed = True  # references to this one are of no use any more
         self.services.replace_client(client)
-        if client.tls is not None and client.tls.unsent_bytes:
+        if client.layer is not None and client.layer.unsent_bytes:
             client.block()
         if self.refused is not None:
             client.end_with(*self.refused)
         elif client.admitted():
-            client.readable()
+            self._pass_on(client)
         return client
 
-    def _begin_tls(self, begin_tls: BeginTLS) -> None:
-        newcomer = begin_tls(self._plain(), self.peer, self.identity)
-        newcomer.accepted_s = self.accepted_s
+    def _pass_on(self, client: ClientConnection) -> None:
+        """Its first bytes wait in the socket."""
+        client.readable()
+
+    def _replace_by(self, newcomer: Connection) -> None:
+        """Replace this by a connection whose protocol is still to be found."""
+        self._hold(0)
+        newcomer.accepted_s, newcomer.encrypted = self.accepted_s, newcomer.encrypted or self.encrypted
         self.services.deadlines.forget(self)
         self.closed = True
         self.services.replace_client(newcomer)
@@ -114,6 +131,18 @@ class UndetectedConnection(Connection):
     def _plain(self) -> socket.socket:
         assert isinstance(self.sock, socket.socket)
         return self.sock
+
+    def _hold(self, nbytes: int) -> None:
+        """Account for what is held of something that has begun and not ended, before the protocol is known."""
+        services = self.services
+        services.partial_bytes += nbytes - self.held_bytes
+        self.held_bytes = nbytes
+        if nbytes and services.partial_bytes > services.settings.max_partial_bytes:
+            free_unfinished(services)
+
+    def _release(self) -> None:
+        super()._release()
+        self._hold(0)
 
     def give_up(self) -> None:
         """It has not shown its protocol."""

@@ -19,7 +19,7 @@ def possible(connection: Connection) -> bool:
     """Not while an answer is awaited, nor while the connection is ending. Another node connects again, and so does a
     peer that speaks TLS.
     """
-    ending = connection.lingering_since_s or connection.closed or connection.tls is not None
+    ending = connection.lingering_since_s or connection.closed or connection.layer is not None
     return not connection.awaited and not connection.bound and not ending
 
 

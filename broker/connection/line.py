@@ -141,7 +141,8 @@ class LineClient(ClientConnection):
     @property
     def _is_plain(self) -> bool:
         """Whether its bytes are those of the socket, in any number, and it may publish to any stream."""
-        return self.codec.is_plain and self.is_free and not self.codec.in_order and self.tls is None and not self.rates
+        is_free = self.is_free and not self.codec.in_order and not self.rates
+        return is_free and self.codec.is_plain and self.layer is None
 
     def _publish_permitted(self, staged: Staged) -> None:
         """Publish to the streams that it has the right to, and refuse the others. Checks each stream once per read."""
@@ -366,7 +367,7 @@ class LineClient(ClientConnection):
         except OSError:
             self.close("reset")
             return 0
-        if skip + sent < chunk.nbytes or (self.tls is not None and self.tls.unsent_bytes):
+        if skip + sent < chunk.nbytes or (self.layer is not None and self.layer.unsent_bytes):
             self.block()
         if sent:
             self.progress_s = self.services.now_s

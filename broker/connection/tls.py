@@ -14,7 +14,7 @@ from collections import deque
 
 from tailrace.broker.access.identity import Identity, LoginFailure, Proof
 from tailrace.broker.connection.base import Pause
-from tailrace.broker.connection.client import READ_BYTES_MIN, ClientConnection, free_unfinished
+from tailrace.broker.connection.client import READ_BYTES_MIN
 from tailrace.broker.connection.deadlines import Awaited
 from tailrace.broker.connection.detect import BeginTLS, ProtocolFactories, UndetectedConnection
 from tailrace.broker.connection.transport import TLSTransport
@@ -123,22 +123,6 @@ class TLSNewcomer(UndetectedConnection):
         head = bytes(services.receive_view[:count])
         self.secured.put_back(head)
         self._sniff(head)
-
-    def _hold(self, nbytes: int) -> None:
-        """Account for what OpenSSL holds of a message of the handshake, or a record, that has not ended."""
-        services = self.services
-        services.partial_bytes += nbytes - self.held_bytes
-        self.held_bytes = nbytes
-        if nbytes and services.partial_bytes > services.settings.max_partial_bytes:
-            free_unfinished(services)
-
-    def _release(self) -> None:
-        super()._release()
-        self._hold(0)
-
-    def become(self, protocol: str) -> ClientConnection:
-        self._hold(0)
-        return super().become(protocol)
 
     def end_with(self, code: Code, text: str, *, is_logged: bool = False) -> None:
         super().end_with(code, text, is_logged=is_logged)

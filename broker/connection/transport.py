@@ -1,4 +1,4 @@
-"""What connections send and receive over: a plain socket, or one under TLS.
+"""What connections send and receive over: a plain socket, or a layer over one, such as TLS.
 
 A file is sent as it is by `send_file` alone, which takes a plain socket. A TLS connection is not one, and has neither a
 descriptor to give nor a method that would take a file: all that goes out of it is encrypted.
@@ -30,6 +30,31 @@ class Transport(Protocol):
     def shutdown(self, how: int) -> None: ...
 
     def close(self) -> None: ...
+
+
+class Layer(Transport, Protocol):
+    """A transport between a connection and its socket. It may hold bytes that the socket has not taken.
+
+    polled_fd: for epoll, and the name of the connection; nothing is sent over it by anybody else. unsent_bytes: taken
+    from the connection, and not by the socket yet. half_record_bytes: held of input that has begun and not ended.
+    ended: the peer sends no more. batch_bytes: how many are best sent at once.
+    """
+
+    polled_fd: int
+    batch_bytes: int
+
+    @property
+    def unsent_bytes(self) -> int: ...
+
+    @property
+    def half_record_bytes(self) -> int: ...
+
+    @property
+    def ended(self) -> bool: ...
+
+    def flush(self) -> bool:
+        """Send what is held. False if the socket does not take all of it. Raises OSError."""
+        ...
 
 
 def send_file(sock: socket.socket, file_fd: int, offset: int, count: int) -> int:
@@ -78,4 +103,4 @@ class TLSTransport(TLSStream):
         self._raw.close()
 
 
-AnySocket: TypeAlias = socket.socket | TLSTransport
+AnySocket: TypeAlias = socket.socket | Layer

@@ -172,7 +172,7 @@ def hand_all_over(services: Services, links: LinkTable, slot: int, began_s: floa
     for client in list(services.clients.values()):
         if client.bound:
             continue
-        if client.tls is not None:
+        if client.layer is not None:
             _end_when_answered(client, read_on=services.now_s < began_s + DRAIN_READ_S)
         elif not handover.possible(client):
             client.pause(Pause.LEAVING)

@@ -27,6 +27,7 @@ class Kind(StrEnum):
     PLACE = "place"
     SECRET = "secret"
     PEERS = "peers"
+    ORIGINS = "origins"
     HOST = "host"
     NAME = "name"
     PATH = "path"

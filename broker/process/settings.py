@@ -237,6 +237,15 @@ class Settings(FairLimits):
     mqtt: bool = setting(
         "listen", "mqtt", Kind.FLAG, True, "whether MQTT clients are served, of version 3.1.1 and 5, on the same port"
     )
+    websocket: bool = setting("listen", "websocket", Kind.FLAG, True, "whether MQTT is also served over WebSocket")
+    websocket_origins: tuple[str, ...] = setting(
+        "listen",
+        "websocket_origins",
+        Kind.ORIGINS,
+        (),
+        'origins of the web pages that may connect by WebSocket, such as "https://app.example"; "*" allows all;'
+        " programs that are not browsers need none",
+    )
     advertise: str = setting(
         "listen",
         "advertise",

@@ -6,7 +6,7 @@ from typing import Any
 
 from tailrace.broker.connection.detect import UndetectedConnection
 from tailrace.broker.connection.mqtt.client import MqttClient
-from tests.broker.world import World
+from tests.broker.world import Peer, World
 from tests.protocol.mqtt import wire
 from tests.protocol.mqtt.wire import V5, Answer, Delivered
 
@@ -24,11 +24,12 @@ class MqttPeer:
         opened: bool = True,
         local: bool = True,
         small: bool = False,
+        peer: Peer | None = None,
         **connect: Any,
     ) -> None:
         self.node = node
         self.version = version
-        self.peer = node.connect(slot, local=local, small=small)
+        self.peer = node.connect(slot, local=local, small=small) if peer is None else peer
         self.answers: list[Answer] = []
         self.got: list[Delivered] = []
         if opened:

@@ -56,7 +56,10 @@ class PahoClient:
         self.subscribed: queue.Queue[list[int]] = queue.Queue()
         self.connected: queue.Queue[Any] = queue.Queue()
         self.ended: queue.Queue[str] = queue.Queue()
-        self.client = paho.Client(CallbackAPIVersion.VERSION2, client_id, protocol=LEVELS[version])
+        transport = more.pop("transport", "tcp")
+        self.client = paho.Client(
+            CallbackAPIVersion.VERSION2, client_id, protocol=LEVELS[version], transport=transport
+        )
         self.client.on_connect = lambda _c, _u, _f, reason, props: self.connected.put((str(reason), props))
         self.client.on_subscribe = lambda _c, _u, _m, reasons, _p: self.subscribed.put([each.value for each in reasons])
         self.client.on_message = lambda _c, _u, message: self.got.put(message)

@@ -248,7 +248,7 @@ class MqttClient(ClientConnection):
 
     def _peeked_version(self) -> int:
         """The version of a CONNECT that waits in the socket, for a refusal before it is read."""
-        if self.tls is not None:
+        if self.layer is not None:
             return 0
         try:
             data = self.sock.recv(PEEKED_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -473,7 +473,7 @@ class MqttClient(ClientConnection):
         except OSError:
             self.close("reset")
             return 0
-        if skip + sent < chunk.nbytes or (self.tls is not None and self.tls.unsent_bytes):
+        if skip + sent < chunk.nbytes or (self.layer is not None and self.layer.unsent_bytes):
             self.block()
         if sent:
             self.progress_s = self.services.now_s

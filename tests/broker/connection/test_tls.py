@@ -16,6 +16,7 @@ from tailrace.broker.connection import handover, tls
 from tailrace.broker.connection.deadlines import HANDSHAKE_TIMEOUT_S
 from tailrace.broker.connection.line import LineClient
 from tailrace.broker.connection.tls import TLSNewcomer
+from tailrace.broker.connection.transport import TLSTransport
 from tailrace.broker.process import drain
 from tailrace.broker.process.settings import ClientCertificates
 from tailrace.protocol.tls_stream import HALF_RECORD_BYTES
@@ -107,7 +108,8 @@ def test_the_names_of_a_verified_certificate_stay_with_the_connection(node: Worl
     shown = authority.issue("reader", "DNS:reader.example", "/O=Ex/CN=reader")
     client = SecretPeer(node, authority.client_context(shown)).open()
     found = node.connection_of(client.peer)
-    assert found.tls is not None and found.tls.certificate == ("CN=reader,O=Ex", ("reader.example",))
+    assert isinstance(found.layer, TLSTransport)
+    assert found.layer.certificate == ("CN=reader,O=Ex", ("reader.example",))
     assert SecretPeer(node, authority.client_context()).open().ask(b"ping") == b"ok pong\r\n"
 
 
