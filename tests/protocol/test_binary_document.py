@@ -387,3 +387,10 @@ def shown_lines() -> list[tuple[bytes, str]]:
         elif line[0] == " ":
             found[-1] = found[-1][0] + bytes.fromhex(shown), found[-1][1]
     return found
+
+
+def test_the_operations_for_nodes_alone() -> None:
+    [bounds] = re.findall(r"Those from (\d+) to (\d+) and from (\d+) to (\d+) are for nodes", TEXT)
+    first, last, more_first, more_last = map(int, bounds)
+    of_nodes = {*replication_readers.READERS.requests, *replication_readers.READERS.responses}
+    assert {*range(first, last + 1), *range(more_first, more_last + 1)} == of_nodes
