@@ -129,6 +129,9 @@ def command(
         with broker_errors(chosen), connect(chosen, reconnect_s) as client:
             options: PublishOptions = {"headers": headers, "topic": topic, "ack": level, "replicas": replicas or 0}
             receipt = client.publish(stream, os.fsencode(text), **options)
+            client.close()  # errors without an acknowledgement come until then
+            if client.refused:
+                raise CommandError(f"{chosen}: {client.last_refusal}")
         if as_json:
             show_json([{"stream": stream, "seq": receipt.seq, "subscribers": receipt.subscribers}])
         elif not quiet:

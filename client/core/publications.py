@@ -293,7 +293,7 @@ class Publications:
         if self._once_more(publication, code, text, parts, now_s):
             return
         if parts is None:
-            self._fail(publication, _last_error(publication, broker_error(code, text, publication.streams[0])))
+            self._fail(publication, _last_error(publication, _refusal(publication, code, text)))
         elif len(parts) != len(publication.streams):
             self._fail(publication, _miscounted(len(parts), publication.count, publication))
         else:
@@ -309,12 +309,12 @@ class Publications:
         if not publication.retry or (parts is not None and sequence is None):
             return False  # those streams that took it would have it twice
         if codes <= self._codes_retried:
-            self._try_again(publication, broker_error(code, text, publication.streams[0]), now_s)
+            self._try_again(publication, _refusal(publication, code, text), now_s)
             return True
         if sequence is None or not codes <= self._codes_retried | NUMBERS_REFUSED:
             return False
         if not sequence.is_first(publication):
-            self._try_after_others(publication, sequence, broker_error(code, text, publication.streams[0]), now_s)
+            self._try_after_others(publication, sequence, _refusal(publication, code, text), now_s)
             return True
         if publication.doubtful or parts is not None:
             return False
@@ -479,6 +479,13 @@ def _failure(streams: tuple[str, ...], parts: tuple[PartResult, ...]) -> BrokerE
     outcomes = [_outcome(stream, part) for stream, part in zip(streams, parts, strict=True)]
     first = outcomes[0]
     return first if len(outcomes) == 1 and isinstance(first, BrokerError) else PartlyPublished(outcomes)
+
+
+def _refusal(publication: PendingPublication, code: str, text: str) -> BrokerError:
+    """The error of a whole request. Of one to several streams the text begins with the stream that it is about, or none."""
+    first, *others = publication.streams
+    named = (each for each in publication.streams if text.startswith(f"{each}: "))
+    return broker_error(code, text, next(named, "" if others else first))
 
 
 def _outcome(stream: str, part: PartResult) -> Receipt | BrokerError:

@@ -218,6 +218,8 @@ def test_one_message_that_is_refused(server: ModelServer, capfd: pytest.CaptureF
     server.model.on_message = refuse_full
     assert main.run(["pub", "s", "text", "--server", server.address]) == REFUSED
     assert capfd.readouterr().err == f"tailrace: {server.address}: full: s: because of the test\n"
+    assert main.run(["pub", "s", "text", "--no-ack", "--server", server.address]) == REFUSED
+    assert capfd.readouterr().err == f"tailrace: {server.address}: full: because of the test\n"
 
 
 def refuse_full(connection: ModelConnection, message: m.AnyMessage) -> bool:

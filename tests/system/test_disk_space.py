@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -107,6 +108,22 @@ def test_the_bound_of_a_node_refuses_publishes_on_all_workers_and_nothing_else(t
         assert node.metric("tailrace_data_refused_messages_total") >= 5
         assert lives(node) == before
         assert 1 <= node.log().count("publishes are refused") <= WORKERS
+
+
+def test_the_command_stops_at_the_bound_and_says_it_once(tmp_path: Path) -> None:
+    """Many requests are under way when one is refused: the numbers of those after it do not come next."""
+    lines = (b"x" * 199 + b"\n") * (2 * MOST // 200)
+    with space_node(tmp_path / "data", config(MOST)) as node:
+        done = subprocess.run(tailrace(node, "pub", "s", "--json"), input=lines, capture_output=True, check=False)
+        [refusal, stopped] = done.stderr.decode().splitlines()
+        assert done.returncode == 1 and ": full: s: " in refusal and SETTING in refusal
+        assert "the rest of the input was not read" in stopped
+        report = json.loads(done.stdout)
+        assert report["full_at"] == report["acknowledged"] + 1 > MOST // 400
+        with connect(f"127.0.0.1:{node.port}") as client:
+            assert client.streams("s")[0].next_seq == report["acknowledged"]
+        one = subprocess.run(tailrace(node, "pub", "s", "one", "--no-ack"), capture_output=True, check=False)
+        assert one.returncode == 1 and ": full: s: " in one.stderr.decode()
 
 
 def test_a_trim_gives_room(tmp_path: Path) -> None:

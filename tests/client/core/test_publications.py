@@ -12,6 +12,7 @@ from tailrace.errors import (
     BrokerFault,
     ClientClosed,
     ConnectionLost,
+    Denied,
     NotReplicated,
     OperationTimeout,
     PartlyPublished,
@@ -37,6 +38,16 @@ def in_flight(window: Publications, *streams: str) -> PendingPublication:
     assert window.take_sendable(0.0) == [found]
     window.sent(found)
     return found
+
+
+@pytest.mark.parametrize(("text", "stream"), [("b: you may not", "b"), ("you may not", "")])
+def test_an_error_of_all_streams_is_about_the_one_that_it_names(text: str, stream: str) -> None:
+    window = publications()
+    found = in_flight(window, "a", "b")
+    window.failed(found.request, "denied", text, None, 0.0)
+    with pytest.raises(Denied) as caught:
+        found.outcome()
+    assert (caught.value.stream, str(caught.value)) == (stream, f"denied: {text}")
 
 
 def test_some_streams_took_it_and_some_did_not() -> None:
