@@ -482,7 +482,7 @@ def _failure(streams: tuple[str, ...], parts: tuple[PartResult, ...]) -> BrokerE
 
 
 def _refusal(publication: PendingPublication, code: str, text: str) -> BrokerError:
-    """The error of a whole request. Of one to several streams the text begins with the stream that it is about, or none."""
+    """The error of a whole request. With several streams, the text begins with that which it is about, or with none."""
     first, *others = publication.streams
     named = (each for each in publication.streams if text.startswith(f"{each}: "))
     return broker_error(code, text, next(named, "" if others else first))
