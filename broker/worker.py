@@ -448,6 +448,7 @@ class Worker:
         answered, self.services.answered = self.services.answered, {}
         for client in answered:
             client.after_turn()
+        self.links.send()  # one that has sent a page of retained messages asks for the next
 
     def pause(self) -> None:
         """In the middle of something long: the worker is not hung."""

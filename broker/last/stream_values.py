@@ -19,7 +19,7 @@ from tailrace.broker.last.value_log import VALUE_BYTES_MAX, ValueLog, frame_in
 from tailrace.broker.replication.roles.stream_roles import history_of
 from tailrace.broker.streams.open_stream import OpenStream
 from tailrace.broker.streams.owner import Owner
-from tailrace.shard.epochs import History, epoch_at
+from tailrace.shard.epochs import NEVER_SEQ, EpochStart, History, epoch_at
 from tailrace.shard.leaves import load
 from tailrace.shard.log import StreamLog
 from tailrace.shard.meta import Role
@@ -36,6 +36,7 @@ IN_STREAM: Final = 1 << 63
 _leaf = load("tailrace.broker.last.last_cy")
 _newest, _records = _leaf.newest, _leaf.records
 _ALL: Final = 1 << 40
+NO_TERM: Final = EpochStart(0, NEVER_SEQ)
 
 
 class ValueBudget:
@@ -161,7 +162,12 @@ class StreamValues:
 
     def _is_of_stream(self, seq: int, epoch: int, next_seq: int) -> bool:
         """Whether the stream has, or had before it was trimmed, this message of this term."""
-        return seq < next_seq and epoch_at(self._history, seq) in (0, epoch)
+        if seq >= next_seq:
+            return False
+        last = self._history[-1] if self._history else NO_TERM
+        if seq >= last.first_seq:  # as nearly always
+            return epoch == last.epoch
+        return epoch_at(self._history, seq) in (0, epoch)
 
     def _on_mark(self, seq: int, epoch: int, *, settled: bool) -> None:
         if self.leads and seq and not self._is_of_stream(seq - 1, epoch, self._owner.stream(self.name).log.next_seq):
@@ -181,6 +187,9 @@ class StreamValues:
 
     def _take(self, index: TopicIndex, topic: bytes, seq: int, place: int, *, is_empty: bool) -> None:
         """A record of the log. What was seen in the stream itself is later than it, or the same."""
+        if self.seq < 0:  # nothing was: of the records so far it is the last one
+            self._put(index, topic, seq, place, is_empty=is_empty)
+            return
         found = index.get(topic)
         if self._scanned_from <= seq < self.seq:
             if found is not None and found.seq == seq:
@@ -239,14 +248,14 @@ class StreamValues:
             if not is_empty and self._budget.is_met:
                 self._budget.dropped += 1
                 return False
-            return not is_empty
+            return not is_empty or self._keeps_all  # a retained message before it may be in the log
         return _seq_of(frames, at) >= entry.seq
 
     def _write(
         self, frames: memoryview, news: Iterable[tuple[TopicIndex, bytes, int, int, bool]], now_s: float
     ) -> dict[int, int]:
         """Where the frames can be read, by where they are in `frames`; a master logs them. Raises Refused."""
-        lengths = {at: length for _index, _topic, at, length, _is_empty in news}
+        lengths = dict(sorted((at, length) for _index, _topic, at, length, _is_empty in news))
         if not self.leads:
             return {at: IN_STREAM | _seq_of(frames, at) for at in lengths}
         if not lengths:

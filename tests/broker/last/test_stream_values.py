@@ -135,7 +135,7 @@ def test_as_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
     assert holder.found(retained=True) == model.retained
     assert holder.found(retained=False) == (model.newest if keeps_all else model.retained)
     assert holder.budget.topics == holder.values.live
-    assert cleaned > 50
+    assert cleaned > 10
 
 
 def test_records_of_messages_that_the_stream_has_lost_do_not_count(tmp_path: Path) -> None:
@@ -168,3 +168,13 @@ def test_a_start_reads_the_stream_from_the_last_mark_on(tmp_path: Path, monkeypa
         holder.step(1)
     assert holder.values._scanned_from > 60
     assert holder.found(retained=True) == {b"a": b"1"}
+
+
+def test_a_message_that_deletes_counts_after_a_retained_one_of_the_same_piece(tmp_path: Path) -> None:
+    """They are records in the order of the messages, so that a start finds the same."""
+    holder = Holder(tmp_path, keeps_all=True)
+    publish(holder.owner, (b"a", b"kept", True), (b"b", b"kept", True), (b"a", b"", False), (b"b", b"2", False))
+    for _ in range(2):
+        assert holder.found(retained=False) == {b"b": b"2"}
+        assert holder.found(retained=True) == {b"a": b"kept", b"b": b"kept"}
+        holder.kill()

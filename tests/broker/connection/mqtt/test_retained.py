@@ -229,6 +229,22 @@ def test_no_more_are_under_way_than_the_client_takes(tmp_path: Path, version: in
         assert sorted(came[:20]) == sorted(b"%d" % number for number in range(20)) and came[20:] == [b"live"]
 
 
+def test_the_next_page_is_asked_for_in_the_same_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each page would wait as long as an idle worker sleeps."""
+    monkeypatch.setattr(module, "AHEAD_BYTES", 0)
+    monkeypatch.setattr(module, "VALUES_MAX", 2)
+    with node(tmp_path, (TopicRule("#", "{1}"),)) as made:
+        first = made.name(0)
+        retain(made, V5, *((f"{first}/{number}", b"x") for number in range(9)))
+        peer = MqttPeer(made, V5, slot=1)
+        peer.send(wire.subscribe(V5, 1, (f"{first}/#", 0)))
+        for _ in range(100):
+            for worker in made.workers:
+                worker.turn()
+                assert not worker.links._touched
+        assert len(got(peer)) == 9
+
+
 def test_a_client_that_does_not_read_is_sent_no_more_than_a_page(tmp_path: Path) -> None:
     with node(tmp_path, (TopicRule("#", "{1}"),)) as made:
         for number in range(80):
