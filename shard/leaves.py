@@ -23,6 +23,8 @@ LEAF_MODULES = (
     "tailrace.shard.run_cy",
     "tailrace.shard.window_cy",
     "tailrace.protocol.line_cy",
+    "tailrace.protocol.mqtt.render_cy",
+    "tailrace.protocol.mqtt.stage_cy",
     "tailrace.protocol.publish_cy",
     "tailrace.protocol.text_cy",
     "tailrace.broker.connection.singles_cy",

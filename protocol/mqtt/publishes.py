@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from array import array
 from functools import lru_cache
-from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from tailrace.protocol.mqtt.fields import pack_field, pack_varint
@@ -16,6 +15,7 @@ from tailrace.protocol.mqtt.metadata import MessageProperties, read_metadata
 from tailrace.protocol.mqtt.packets import MQTT_5
 from tailrace.protocol.mqtt.properties import PacketType, PropertyId, pack_properties
 from tailrace.shard.frame import HEADER, HEADER_BYTES
+from tailrace.shard.leaves import load
 
 METADATA_KEPT: Final = 4_096
 """Forms of metadata that need not be packed again: most messages of a topic have the same."""
@@ -30,7 +30,9 @@ ALL_RETAINED: Final = 2
 _RETAIN: Final = 0x01
 
 _PUBLISH: Final = PacketType.PUBLISH << 4
-_ID: Final = Struct(">H")
+_render_cy = load("tailrace.protocol.mqtt.render_cy")
+_render, _with_identifiers = _render_cy.render, _render_cy.with_identifiers
+_PLAIN: Final = read_metadata(b"", b"")
 
 
 class PublishForm(NamedTuple):
@@ -94,9 +96,21 @@ def render_publishes(frames: bytes, stream: bytes, form: PublishForm, now_us: in
     """The whole frames, which are not checked, as packets. Leaves out those that have expired, those of the form's
     origin, and packets that are larger than the client takes.
     """
+    properties = _packed(_PLAIN, form.subscription_id, []) if form.version == MQTT_5 else b""
+    is_flagged = form.retain == ALL_RETAINED
+    found = None if is_flagged else _render(frames, stream, form.qos, properties, form.packet_bytes_max)
+    if found is None:  # or a message has more than a topic
+        return _render_any(frames, stream, form, now_us)
+    data, messages, *offsets = found
+    places, ends, seqs, numbers = (array("Q", each) for each in offsets)
+    return PublishRendering(data, messages, places, ends, seqs, numbers, False)
+
+
+def _render_any(frames: bytes, stream: bytes, form: PublishForm, now_us: int) -> PublishRendering:
+    """As `render_publishes`, with properties, expiry, origin and the flag RETAIN."""
     version, qos_max, subscription_id, origin, packet_bytes_max, retain = form
     parts: list[bytes] = []
-    places, ends, seqs, numbers = array("L"), array("L"), array("Q"), array("L")
+    places, ends, seqs, numbers = array("Q"), array("Q"), array("Q"), array("Q")
     size = messages = at = 0
     expires = False
     while at < len(frames):
@@ -140,9 +154,6 @@ def with_ids(rendering: PublishRendering, count: int, first_id: int) -> bytearra
     After 65,535 comes 1. Packets without an identifier behind the last of all belong to it.
     """
     whole = count == len(rendering.id_places)
-    copy = bytearray(rendering.data if whole else rendering.data[: rendering.id_ends[count - 1]])
-    pack_into, packet_id = _ID.pack_into, first_id
-    for place in rendering.id_places[:count]:
-        pack_into(copy, place, packet_id)
-        packet_id = packet_id % 0xFFFF + 1
-    return copy
+    end = len(rendering.data) if whole else rendering.id_ends[count - 1]
+    made: bytearray = _with_identifiers(rendering.data, rendering.id_places, count, end, first_id)
+    return made

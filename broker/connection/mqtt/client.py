@@ -26,7 +26,7 @@ from tailrace.broker.routing.batch import Pending, RunPublication
 from tailrace.broker.services import Services
 from tailrace.protocol.errors import Code
 from tailrace.protocol.mqtt import packets as p
-from tailrace.protocol.mqtt.codec import MqttCodec
+from tailrace.protocol.mqtt.codec import AckRun, AnyPacket, MqttCodec, StagedPublishes, StagingLimits
 from tailrace.protocol.mqtt.metadata import PLAIN_QOS, pack_metadata
 from tailrace.protocol.mqtt.properties import PacketType, PropertyId
 from tailrace.protocol.mqtt.publishes import NO_LIMIT, PublishForm, PublishRendering, with_ids
@@ -88,7 +88,7 @@ class MqttClient(ClientConnection):
         self.traffic = services.metrics.mqtt
         self.codec = MqttCodec(services.settings.max_message_bytes + PACKET_OVERHEAD_BYTES)
         self.answers: deque[Pending] = deque()  # acknowledgements; the first is not known yet
-        self.backlog: deque[p.Packet | PacketError] = deque()  # the rest of a read, behind something that waits
+        self.backlog: deque[AnyPacket] = deque()  # the rest of a read, behind something that waits
         self._going_on = False
         self.client_id = b""
         self.claimed_ns = 0
@@ -126,8 +126,10 @@ class MqttClient(ClientConnection):
     def take(self, count: int) -> None:
         """Runs of PUBLISH are taken together; any other packet after those before it."""
         run: list[p.PublishPacket] = []
-        packets = iter(self.codec.feed(self.services.receive_view[:count]))
+        packets = iter(self.codec.feed(self.services.receive_view[:count], lambda: self._staging_limits(len(run))))
+        is_run = False  # the last packets are a run of PUBLISH
         for packet in packets:
+            is_run = type(packet) in _PUBLISHES
             if type(packet) is p.PublishPacket and self.greeted:
                 run.append(packet)
                 continue
@@ -144,9 +146,20 @@ class MqttClient(ClientConnection):
         if run:
             self._publish_run(run)
         if not (self.closed or self.lingering_since_s):
-            self.read_more(count, int(bool(run)))
+            self.read_more(count, int(is_run))
 
-    def _execute(self, packet: p.Packet | PacketError) -> None:
+    def _staging_limits(self, pending: int) -> StagingLimits | None:
+        """For runs of PUBLISH and PUBACK behind this number of PUBLISHes that are not executed yet; None if packets
+        have to come one by one.
+        """
+        if self.held_up or not self.greeted or not self.is_free or self.mark or not self.mqtt.stages:
+            return None
+        room = 1 << 30
+        if self.version == p.MQTT_5:
+            room = max(RECEIVE_MAXIMUM - self.under_way - len(self.unreleased) - pending, 0)
+        return StagingLimits(self.services.settings.max_message_bytes, room, self.mqtt.table)
+
+    def _execute(self, packet: AnyPacket) -> None:
         """Anything but a run of PUBLISH."""
         self.packet_s = self.services.now_s
         if self.held_up:
@@ -159,6 +172,8 @@ class MqttClient(ClientConnection):
             self.malformed(packet)
         elif type(packet) is p.PublishPacket:
             self._publish_run([packet])
+        elif type(packet) is StagedPublishes:
+            self._publish_staged(packet)
         else:
             _HANDLERS[type(packet)](self, packet)
 
@@ -343,6 +358,16 @@ class MqttClient(ClientConnection):
             self.malformed(error)
         self.note_awaited()
 
+    def _publish_staged(self, staged: StagedPublishes) -> None:
+        """A run that the codec has made frames of."""
+        row = PublishRow(self)
+        row.add_staged(staged)
+        self.answers.append(row.pending)
+        row.begin(len(staged.groups))
+        for key, (_name, _count, frames) in enumerate(staged.groups):
+            self.services.router.publish_group(self, row, key, frames, False)
+        self.note_awaited()
+
     def _stage(self, row: PublishRow, run: list[p.PublishPacket], *, answers: bool) -> None:
         """Give the messages to the router, by stream. Raises PacketError behind those before the faulty one."""
         groups: dict[bytes, int] = {}
@@ -510,8 +535,11 @@ class MqttClient(ClientConnection):
 
     def acknowledge(self, packet: p.AckPacket) -> None:
         """PUBACK or PUBCOMP, or a PUBREC that refuses a message."""
+        self.acknowledge_run(AckRun(packet.packet_id, 1))
+
+    def acknowledge_run(self, run: AckRun) -> None:
         was_full = not self.window.room
-        self.window.acknowledge(packet.packet_id)
+        self.window.acknowledge_run(*run)
         if was_full and self.window.room:
             for cursor in self.awaiting_cursors():
                 self.services.fanout.grant(cursor, 1 - (cursor.credit_bytes or 0))
@@ -599,10 +627,12 @@ _ACKS: Final[Mapping[PacketType, Callable[[MqttClient, p.AckPacket], None]]] = {
     PacketType.PUBREC: MqttClient.received_qos_2,
     PacketType.PUBREL: MqttClient.release,
 }
-_CHEAP: Final = frozenset({p.AckPacket, p.PingPacket, p.PublishPacket})
+_PUBLISHES: Final = frozenset({p.PublishPacket, StagedPublishes})
+_CHEAP: Final = frozenset({p.AckPacket, p.PingPacket, p.PublishPacket, StagedPublishes, AckRun})
 """Packets that change nothing for the reads after them."""
 _HANDLERS: Final[Mapping[type, Callable[[MqttClient, Any], None]]] = {
     p.ConnectPacket: opening.connect,
+    AckRun: MqttClient.acknowledge_run,
     p.AckPacket: _ack,
     p.SubscribePacket: MqttClient.subscribe,
     p.UnsubscribePacket: MqttClient.unsubscribe,

@@ -10,12 +10,14 @@ from tailrace.broker.routing.batch import Pending, RunPublication, RunPublisher
 from tailrace.broker.streams.refused import Refused
 from tailrace.broker.topics.rules import Placed, TopicRules
 from tailrace.protocol.errors import Code
+from tailrace.protocol.mqtt.codec import StagedPublishes
 from tailrace.protocol.mqtt.metadata import PLAIN_QOS, pack_metadata
 from tailrace.protocol.mqtt.packets import MQTT_5
 from tailrace.protocol.mqtt.properties import PacketType
 from tailrace.protocol.mqtt.reasons import FAILURE, Reason, reason_of
 from tailrace.protocol.mqtt.responses import pack_ack
 from tailrace.protocol.topics import topic_fault
+from tailrace.shard.leaves import load
 from tailrace.shard.names import base_of, is_reserved
 
 RECEIVE_MAXIMUM: Final = 100
@@ -27,9 +29,13 @@ ALIASES_MAX: Final = 32
 NOWHERE: Final = Placed(b"", b"")
 RESERVED_TEXT: Final = "topics that begin with $ belong to the broker"
 REFUSED_TEXT: Final = "a message was refused, which MQTT 3.1.1 has no other answer for"
+ID_BYTES: Final = 2
+"""Of a packet identifier."""
 ACKS: Final = {1: PacketType.PUBACK, 2: PacketType.PUBREC}
 """By QoS, the answer to a PUBLISH."""
 
+
+_pack_acks = load("tailrace.protocol.mqtt.stage_cy").pack_acks
 
 Keep: TypeAlias = Callable[[bytes, Callable[[Refused | None], None]], None]
 """See `RetainedMessages.keep`."""
@@ -68,6 +74,15 @@ class _Answer(NamedTuple):
     retained_in: bytes
 
 
+def _answers_of(staged: StagedPublishes) -> list[_Answer]:
+    ids = staged.ids
+    owners = staged.owners or [0] * (len(ids) // ID_BYTES)
+    return [
+        _Answer(1, int.from_bytes(ids[ID_BYTES * place : ID_BYTES * (place + 1)], "big"), owner, Reason.SUCCESS, b"")
+        for place, owner in enumerate(owners)
+    ]
+
+
 class MqttPublisher(RunPublisher, Protocol):
     """What a row needs of its client. `unreleased`: its QoS 2 messages that it has not released; `under_way`: its QoS 1
     messages that are not acknowledged.
@@ -87,13 +102,14 @@ class MqttPublisher(RunPublisher, Protocol):
 class PublishRow(RunPublication):
     """The messages of a read, by stream, and their acknowledgements. `pending`: their place in the client's row."""
 
-    __slots__ = ("_answers", "_kept", "_publisher", "_refusals", "_unkept", "_waiting", "pending")
+    __slots__ = ("_answers", "_kept", "_publisher", "_refusals", "_staged", "_unkept", "_waiting", "pending")
 
     def __init__(self, publisher: MqttPublisher) -> None:
         super().__init__(publisher, True)
         self.pending = Pending(publisher.answers_ready)
         self._publisher = publisher
         self._answers: list[_Answer] = []
+        self._staged: StagedPublishes | None = None
         self._refusals: dict[int, tuple[Code, str]] = {}
         self._waiting = 1  # until `begin`
         self._kept: set[bytes] = set()
@@ -117,6 +133,13 @@ class PublishRow(RunPublication):
             self._unkept[stream] = refused.code, refused.text
         self._count_down()
 
+    def add_staged(self, staged: StagedPublishes) -> None:
+        """All of a run, whose groups are those of this row."""
+        for name, count, _frames in staged.groups:
+            self.add(name, count, b"")
+        self._staged = staged
+        self._publisher.under_way += len(staged.ids) // ID_BYTES
+
     def begin(self, groups: int) -> None:
         """All messages are here, and the outcomes of this number of groups are to come."""
         self._waiting += groups
@@ -133,6 +156,13 @@ class PublishRow(RunPublication):
             self._settle()
 
     def _settle(self) -> None:
+        staged = self._staged
+        if staged is not None and not self._refusals:
+            self._publisher.under_way -= len(staged.ids) // ID_BYTES
+            self.pending.settle(_pack_acks(staged.ids))
+            return
+        if staged is not None:
+            self._answers = _answers_of(staged)
         publisher, texts = self._publisher, []
         version = publisher.version
         publisher.under_way -= sum(answer.qos == 1 for answer in self._answers)

@@ -29,7 +29,7 @@ DESTINATIONS_KEPT: Final = 16_384
 
 @dataclass(frozen=True, slots=True)
 class MqttServices:
-    """One per worker."""
+    """One per worker. `table`: what the leaf places topics by; `stages`: it can place them."""
 
     chunks: PublishChunks
     destination_of: Callable[[bytes], Destination]
@@ -37,7 +37,9 @@ class MqttServices:
     logins: Logins
     retained: RetainedMessages
     sessions: MqttSessions
+    stages: bool
     subscribing: TopicSubscriptions
+    table: bytes
     wildcards: Wildcards
 
     @classmethod
@@ -61,7 +63,9 @@ class MqttServices:
             logins,
             retained,
             MqttSessions(calls, slots),
+            bool(rules.table) or not rules,
             TopicSubscriptions(services, subscribing, rules, wildcards, retained),
+            rules.table,
             wildcards,
         )
 

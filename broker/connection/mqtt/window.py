@@ -54,6 +54,15 @@ class SendWindow:
             self._span -= 1
         return True
 
+    def acknowledge_run(self, first_id: int, count: int) -> None:
+        """These identifiers, one after the other; those that are not under way count for nothing."""
+        if first_id == self._first_id and count <= self._span and not self._acked:
+            self._first_id = (first_id + count - 1) % IDS + 1
+            self._span -= count
+            return
+        for number in range(count):
+            self.acknowledge((first_id + number - 1) % IDS + 1)
+
     # --- moving to another worker -----------------------------------------------------------------------------------
 
     def export_state(self) -> list[Any]:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.protocol.mqtt.codec import CONNECT_BYTES_MAX, MqttCodec
-from tailrace.protocol.mqtt.packets import ConnectPacket, Packet, PingPacket, PublishPacket
+from tailrace.protocol.mqtt.codec import CONNECT_BYTES_MAX, AnyPacket, MqttCodec
+from tailrace.protocol.mqtt.packets import ConnectPacket, PingPacket, PublishPacket
 from tailrace.protocol.mqtt.reasons import PacketError, Reason
 from tests.protocol.mqtt import wire
 from tests.protocol.mqtt.wire import V4, V5, VERSIONS
@@ -34,7 +34,7 @@ def test_packets_are_the_same_in_any_pieces(version: int) -> None:
     assert len(whole) == 206 and not any(isinstance(each, PacketError) for each in whole)
     for seed in range(4):
         rng, codec, at = random.Random(seed), MqttCodec(1 << 20), 0
-        found: list[Packet | PacketError] = []
+        found: list[AnyPacket] = []
         while at < len(data):
             size = 1 if not seed else rng.randrange(1, 700)
             found += codec.feed(data[at : at + size])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.broker.connection import handover
-from tailrace.broker.connection.mqtt.client import WINDOW_MAX
+from tailrace.broker.connection.mqtt.client import WINDOW_MAX, MqttClient
 from tailrace.broker.connection.mqtt.publishing import ALIASES_MAX, RECEIVE_MAXIMUM, UNRELEASED_MAX
 from tailrace.broker.topics.rules import TopicRule
 from tailrace.protocol.errors import Code
@@ -64,6 +64,56 @@ def test_acknowledgements_keep_the_order_of_the_messages(tmp_path: Path, version
         writer = MqttPeer(node, version)
         packets = [wire.publish(version, (here, there)[n % 2], b"x", 1, n + 1) for n in range(20)]
         assert [each.body for each in writer.ask(*packets)] == [(n + 1).to_bytes(2, "big") for n in range(20)]
+
+
+def _door(tmp_path: Path, version: int, seed: int, rules: tuple[TopicRule, ...]) -> tuple[object, ...]:
+    """What a client gets for a random conversation, and what lies in the streams after it."""
+    rng, packets = random.Random(seed), []
+    topics = ("a", "a/b", "b", "b/c", "a b", "é/1", "$SYS/x", "a/$dead", "/".join("x" * 200))
+    for number in range(150):
+        topic = rng.choice(topics if rng.random() < 0.1 and version == V5 else topics[:4])
+        raw = b"\x01\1" if version == V5 and rng.random() < 0.1 else b""
+        payload = bytes(300) if rng.random() < 0.03 and version == V5 else b"%d" % number
+        packets.append(wire.publish(version, topic, payload, rng.choice((0, 1, 1, 2)), number + 1, raw=raw))
+        if rng.random() < 0.1:
+            packets.append(wire.ack(wire.PUBREL, max(number - 60, 1)))  # its PUBREC has come
+    if seed % 3 == 2:
+        packets.insert(rng.randrange(50), wire.packet(0x30, b"\0"))
+    with world(tmp_path, topics=rules, max_message_bytes=256) as node:
+        writer = MqttPeer(node, version)
+        answers, at = [], 0
+        while at < len(packets) and not writer.ended:
+            size = rng.choice((1, 7, 40))
+            answers += writer.ask(*packets[at : at + size])
+            at += size
+        names = ("a", "b", "a/b", "b/c", "topics", "é")
+        return answers, writer.ended, [log_of(node, name) for name in names]
+
+
+@both
+@pytest.mark.parametrize("seed", range(6))
+def test_runs_are_answered_as_packets_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, seed: int
+) -> None:
+    rules = (TopicRule("#", "{1}"),) if seed % 2 else ()
+    staged = _door(tmp_path / "staged", version, seed, rules)
+    monkeypatch.setattr(MqttClient, "_staging_limits", lambda _client, _pending: None)
+    assert staged == _door(tmp_path / "plain", version, seed, rules)
+
+
+def test_a_run_that_is_refused(tmp_path: Path) -> None:
+    """MQTT 5 says so of each message; MQTT 3.1.1 closes behind the acknowledgements of those before."""
+    with world(tmp_path) as node:
+        names = ["s", "n*", "s", "n*"]
+        writer = MqttPeer(node)
+        answers = writer.ask(*(wire.publish(V5, name, b"x", 1, n + 1) for n, name in enumerate(names)))
+        assert [(each.body[:2], wire.reason(each) if each.body[2:] else 0) for each in answers] == [
+            ((n + 1).to_bytes(2, "big"), 0 if name == "s" else 0x90) for n, name in enumerate(names)
+        ]
+        old = MqttPeer(node, V4, "old")
+        answers = old.ask(*(wire.publish(V4, name, b"x", 1, n + 1) for n, name in enumerate(names)))
+        assert [each.body for each in answers] == [b"\0\1"] and old.ended
+        assert len(log_of(node, "s")) == 4
 
 
 @both

@@ -37,6 +37,25 @@ def test_as_a_set_of_identifiers(seed: int) -> None:
             window.restore_state(state)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_run_of_acknowledgements_is_each_of_them(seed: int) -> None:
+    rng, window, other = random.Random(seed), SendWindow(50), SendWindow(50)
+    for _ in range(5_000):
+        if rng.random() < 0.6 and window.room:
+            count = rng.randint(1, window.room)
+            window.add(count)
+            other.add(count)
+        first = (window.next_id - 1 - rng.choice((50, 20, 5, 1, -2))) % IDS + 1
+        if rng.random() < 0.5:
+            first = window.export_state()[1]
+        count = rng.randint(1, 30)
+        window.acknowledge_run(first, count)
+        for number in range(count):
+            other.acknowledge((first + number - 1) % IDS + 1)
+        state, expected = window.export_state(), other.export_state()
+        assert [*state[:3], sorted(state[3])] == [*expected[:3], sorted(expected[3])]
+
+
 def test_identifiers_begin_again_behind_the_last() -> None:
     window = SendWindow(10)
     for number in range(1, IDS + SPAN_MAX + 20):
