@@ -146,7 +146,13 @@ TARGETS = (
     _least(0.97, "ingest-1", "tailrace-rights-acks", _BINARY_ACKS, "batches of a user with rights: 3 % slower"),
     _least(1.0, "ingest-1", "tailrace-tls-acks", "nats-tls", "ingest over TLS, acknowledged: NATS with TLS"),
     _least(1.0, "replay-1", "tailrace-tls", "jetstream-tls", "replay over TLS: JetStream with TLS"),
-    _least(50.0, "replay-1", "tailrace-tls", "", "replay over TLS: 50 % of the cipher alone", _extra("cipher_percent")),
+    *(
+        _least(50.0, "replay-1", f"tailrace-tls{reader}", "", f"replay over TLS: {text}", _extra("cipher_percent"))
+        for reader, text in (
+            ("", "50 % of the cipher alone"),
+            ("-undecrypted", "50 % of the cipher alone, to a reader that does not decrypt"),
+        )
+    ),
     _most(1.0, _CROWD, _BINARY, "nats", "16,000 subscribers have a message: NATS core"),
     _most(6e3, _CROWD, _BINARY, "", "16,000 subscribers: 6,000 resident bytes each", _extra(_RESIDENT)),
     _most(2.0, "beside-connecting", _LINES, "", "connecting beside 1,000 connects/s: twice the p99", _p99_times_alone),

@@ -1,7 +1,7 @@
 """TLS over anything that receives and sends as a non-blocking socket does: what broker and client share.
 
 Bounds: TLS_READ_MAX_BYTES are received at once, ENCRYPT_MAX_BYTES encrypted at once, and nothing more is encrypted
-before the socket has taken that.
+before the socket has taken that. A last batch may be longer by RECORD_BYTES, so that no send has only a few bytes.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ TLS_READ_MAX_BYTES: Final = 256 << 10
 RECORD_SHARE: Final = 9
 """A read of 2 ** 9 bytes receives one more, for what TLS adds: a full record comes with a read of its length."""
 ENCRYPT_BYTES: Final = 64 << 10
-"""Encrypted at once at first, and again after the socket was full."""
+"""Encrypted at once at first, and at least."""
 ENCRYPT_MAX_BYTES: Final = 256 << 10
 """Encrypted at once while the socket takes all of it, and so about the most that is held for a peer that does not
-read. Larger batches leave the cache of the processor, smaller ones cost more calls.
+read. Larger batches leave the cache of the processor, smaller ones cost more calls. Each time that the socket is full
+the next batch is half as long.
 """
+BATCH_MAX_BYTES: Final = ENCRYPT_MAX_BYTES + RECORD_BYTES
+"""The longest batch: one whose rest would be shorter than a record."""
 HELD_MAX_BYTES: Final = ENCRYPT_MAX_BYTES + (64 << 10)
 """With what TLS itself adds and answers (key updates). A peer that has not read this much is given up."""
 HALF_RECORD_BYTES: Final = 17 << 10
@@ -58,6 +61,7 @@ class TLSWorkspace:
     def __init__(self) -> None:
         self.buffers = TLSBuffers.make()
         self.received = memoryview(bytearray(TLS_READ_MAX_BYTES + (TLS_READ_MAX_BYTES >> RECORD_SHARE)))
+        self.batch = memoryview(bytearray(BATCH_MAX_BYTES))
 
 
 class TLSStream:
@@ -203,14 +207,25 @@ class TLSStream:
         """
         if self._unsent and not self.flush():
             raise BlockingIOError
-        if len(data) <= self.batch_bytes:
+        count = len(data)
+        if count <= self.batch_bytes + RECORD_BYTES:
             return self._send_batch(data)
         taken = 0
         with memoryview(data) as whole:
-            while taken < len(whole) and not self._unsent:
-                with whole[taken : taken + self.batch_bytes] as batch:
+            while taken < count and not self._unsent:
+                with whole[taken : taken + self._next_batch_bytes(count - taken)] as batch:
                     taken += self._send_batch(batch)
         return taken
+
+    def batch_room(self, due_bytes: int) -> memoryview:
+        """Memory for the next batch of the bytes that are due, to be filled and given to `send`. All streams of a
+        thread share it.
+        """
+        return self._workspace.batch[: self._next_batch_bytes(due_bytes)]
+
+    def _next_batch_bytes(self, due_bytes: int) -> int:
+        size = self.batch_bytes
+        return due_bytes if due_bytes <= size + RECORD_BYTES else size
 
     def _send_batch(self, batch: Sendable) -> int:
         """Nothing may be unsent. The next batch may be larger if the socket takes all of this one.
@@ -227,9 +242,9 @@ class TLSStream:
                 sent = 0
             if sent < len(fresh):
                 self._unsent = memoryview(fresh)[sent:]
-                self.batch_bytes = ENCRYPT_BYTES
-            elif count == self.batch_bytes < ENCRYPT_MAX_BYTES:
-                self.batch_bytes = 2 * count
+                self.batch_bytes = max(ENCRYPT_BYTES, self.batch_bytes // 2)
+            elif count >= self.batch_bytes < ENCRYPT_MAX_BYTES:
+                self.batch_bytes *= 2
         return count
 
     def sendmsg(self, buffers: Sequence[Sendable]) -> int:

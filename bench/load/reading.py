@@ -104,7 +104,7 @@ class PushedLane:
         self.got_bytes = 0
         self._request = load.peer.replay_request(name)
         self._due_bytes = load.peer.replay_bytes(name, messages, payload_bytes)
-        self._take = make_counter(load.peer, payload_bytes, sock).take
+        self._take = make_counter(load.peer, payload_bytes, sock, self._due_bytes).take
 
     def start(self) -> None:
         send_some(self.sock, memoryview(self._request))

@@ -11,7 +11,8 @@ from __future__ import annotations
 import socket
 
 from bench.load.limits import LoadError
-from bench.load.sockets import READ_BYTES, drain, read, read_into
+from bench.load.sockets import READ_BYTES, drain, drain_undecrypted, read, read_into
+from bench.load.tls import plaintext_bytes
 from bench.peers.base import SUBSCRIPTION, Contestant
 from tailrace.protocol.envelope import HEAD, HEAD_BYTES
 from tailrace.protocol.messages import CHUNK_HEAD, Op
@@ -60,6 +61,27 @@ class Copied:
 
     def take(self) -> int:
         return read_into(self._sock, self._memory)
+
+
+class Undecrypted:
+    """Counts bytes under TLS that the kernel throws away, as the plaintext of full records, and not beyond `due_bytes`.
+
+    Heads of chunks count too. So a replay is over some thousandths before its end.
+    """
+
+    __slots__ = ("_got_bytes", "_left_bytes", "_sock")
+
+    def __init__(self, sock: socket.socket, due_bytes: int) -> None:
+        self._sock = sock
+        self._left_bytes = due_bytes
+        self._got_bytes = 0  # encrypted ones
+
+    def take(self) -> int:
+        before = plaintext_bytes(self._got_bytes)
+        self._got_bytes += drain_undecrypted(self._sock)
+        count = min(self._left_bytes, plaintext_bytes(self._got_bytes) - before)
+        self._left_bytes -= count
+        return count
 
 
 class Marked:
@@ -160,12 +182,16 @@ def _after_others(data: bytes, position: int) -> int:
     return position
 
 
-Counter = Drained | Copied | ChunkCounter
+Counter = Drained | Copied | Undecrypted | ChunkCounter
 AnswerCounter = Silent | Drained | Marked
 
 
-def make_counter(peer: Contestant, payload_bytes: int, sock: socket.socket) -> Counter:
-    """Return what counts this peer's deliveries on one connection; all payloads have one length."""
+def make_counter(peer: Contestant, payload_bytes: int, sock: socket.socket, due_bytes: int = 0) -> Counter:
+    """Return what counts this peer's deliveries on one connection; all payloads have one length. due_bytes: of a
+    replay.
+    """
+    if peer.undecrypted:
+        return Undecrypted(sock, due_bytes)
     if peer.framed:
         return ChunkCounter(sock, HEADER_BYTES + payload_bytes)
     return Copied(sock) if peer.copied else Drained(sock)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import select
 import socket
 import ssl
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from bench.load.limits import Deadline, LoadError, PeerClosed
 from bench.load.tls import secured
@@ -31,10 +32,19 @@ def drain(sock: socket.socket, bytes_max: int = DRAIN_BYTES) -> int:
     return read_into(sock, _NOWHERE, min(bytes_max, DRAIN_BYTES), socket.MSG_TRUNC)
 
 
+def drain_undecrypted(sock: socket.socket) -> int:
+    """As `drain`, of the encrypted bytes of a connection under TLS, of which nothing can be decrypted afterwards."""
+    return _received(partial(socket.socket.recv_into, sock, _NOWHERE, DRAIN_BYTES, socket.MSG_TRUNC))
+
+
 def read_into(sock: socket.socket, memory: bytearray, bytes_max: int = 0, flags: int = 0) -> int:
     """Receive up to `bytes_max` (0: the size of `memory`) and return the bytes; 0 if there is nothing."""
+    return _received(partial(sock.recv_into, memory, bytes_max, flags))
+
+
+def _received(receive: Callable[[], int]) -> int:
     try:
-        count = sock.recv_into(memory, bytes_max, flags)
+        count = receive()
     except BlockingIOError:
         return 0
     except ConnectionError as error:

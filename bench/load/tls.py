@@ -11,6 +11,8 @@ from bench.load.limits import LoadError
 
 CIPHERS = "ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384"
 RECORD_BYTES = 16 << 10
+_RECORD_ADDED_BYTES = 5 + 8 + 16
+"""Of AES-GCM in TLS 1.2: head, nonce, tag."""
 _SPEED_S = 3
 
 
@@ -56,6 +58,11 @@ def client_context() -> ssl.SSLContext:
 def secured(sock: socket.socket, context: ssl.SSLContext | None) -> socket.socket:
     """The connected socket under TLS, if there is a context. Raises OSError."""
     return sock if context is None else context.wrap_socket(sock)
+
+
+def plaintext_bytes(encrypted_bytes: int) -> int:
+    """How much plaintext full records of this length hold."""
+    return encrypted_bytes * RECORD_BYTES // (RECORD_BYTES + _RECORD_ADDED_BYTES)
 
 
 def cipher_bytes_per_s() -> float:

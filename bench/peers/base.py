@@ -91,6 +91,8 @@ class Contestant(ABC):
     chatter: Mapping[bytes, bytes] = MappingProxyType({})
     # Of the connections to it, if they are under TLS.
     tls: ssl.SSLContext | None = None
+    # Its readers throw away what they get under TLS without decrypting it.
+    undecrypted: bool = False
     # One byte that every answer to a publish contains exactly once, if their lengths cannot be known beforehand.
     answer_mark: bytes = b""
     # How many requests may wait for their answers at one time; 0 for as many as fit the sockets. For acknowledged

@@ -54,6 +54,17 @@ class TailraceTLS(TailraceBinary):
         return super().command(site)
 
 
+class TailraceTLSUndecrypted(TailraceTLS):
+    """Measures the broker where a reader that decrypts would be the slower side."""
+
+    undecrypted = True
+
+    def __init__(self, *, interpreted: bool = False, workers: int = 2) -> None:
+        super().__init__(interpreted=interpreted, workers=workers)
+        self.name, self.title = "tailrace-tls-undecrypted", "tailrace binary, TLS, not decrypted"
+        self.kinds = frozenset({"replay"})
+
+
 class TailraceRights(TailraceBinary):
     """Publishes as a user; a rule allows it."""
 
@@ -101,6 +112,7 @@ def secure_peers(*, interpreted: bool, workers: int) -> list[Contestant]:
     return [
         TailraceRights(interpreted=interpreted, workers=workers),
         *(TailraceTLS(acked=acked, interpreted=interpreted, workers=workers) for acked in (False, True)),
+        TailraceTLSUndecrypted(interpreted=interpreted, workers=workers),
         NatsTLS(),
         JetStreamTLS(),
     ]

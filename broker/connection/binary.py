@@ -550,14 +550,15 @@ class BinaryClient(HandleClient):
         done = max(done, 0)
         if chunk.frames is not None:
             return tls.sendmsg((head, chunk.frames)) if head else tls.send(memoryview(chunk.frames)[done:])
-        reader, sent = self.services.readers.get(cursor.feed.name), 0
+        reader, sent, ahead = self.services.readers.get(cursor.feed.name), 0, len(head)
         while done < chunk.size and not tls.unsent_bytes:
-            size = min(chunk.size - done, tls.batch_bytes)
-            frames = os.pread(reader.content_fd, size, chunk.offset + done)
-            if len(frames) < size or not reader.is_current:  # see `_send_file`
+            batch = tls.batch_room(ahead + chunk.size - done)
+            batch[:ahead] = head
+            count = os.preadv(reader.content_fd, (batch[ahead:],), chunk.offset + done)
+            if ahead + count < len(batch) or not reader.is_current:  # see `_send_file`
                 raise OSError(f"the content of {cursor.feed.name.decode()!r} ends before its messages, or was cut")
-            sent += tls.sendmsg((head, frames)) if head else tls.send(frames)
-            done, head = done + size, b""
+            sent += tls.send(batch)
+            done, head, ahead = done + count, b"", 0
         return sent
 
     def _send_file(self, sock: socket.socket, cursor: Cursor, chunk: FrameChunk, done: int) -> int:

@@ -37,11 +37,10 @@ class Layer(Transport, Protocol):
 
     polled_fd: for epoll, and the name of the connection; nothing is sent over it by anybody else. unsent_bytes: taken
     from the connection, and not by the socket yet. half_record_bytes: held of input that has begun and not ended.
-    ended: the peer sends no more. batch_bytes: how many are best sent at once.
+    ended: the peer sends no more.
     """
 
     polled_fd: int
-    batch_bytes: int
 
     @property
     def unsent_bytes(self) -> int: ...
@@ -51,6 +50,10 @@ class Layer(Transport, Protocol):
 
     @property
     def ended(self) -> bool: ...
+
+    def batch_room(self, due_bytes: int) -> memoryview:
+        """Memory for as much of the bytes that are due as is best sent at once."""
+        ...
 
     def flush(self) -> bool:
         """Send what is held. False if the socket does not take all of it. Raises OSError."""

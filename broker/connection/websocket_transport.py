@@ -23,7 +23,7 @@ FRAME_BYTES: Final = 64 << 10
 class WebSocketTransport:
     """`rest`: bytes of frames that came behind the request."""
 
-    __slots__ = ("_below", "_closing", "_early", "_reader", "_sock", "_unsent", "batch_bytes", "polled_fd")
+    __slots__ = ("_below", "_closing", "_early", "_reader", "_sock", "_unsent", "polled_fd")
 
     def __init__(self, sock: AnySocket, rest: bytes) -> None:
         self._below = None if isinstance(sock, socket.socket) else sock  # TLS
@@ -31,7 +31,6 @@ class WebSocketTransport:
         self._sock = sock
         self._early = rest
         self._reader = FrameReader()
-        self.batch_bytes = FRAME_BYTES
         self._unsent = memoryview(b"")  # of frames, not taken by the socket yet: nothing else is sent before
         self._closing = False  # a close is sent, or waits to be: nothing may follow it
 
@@ -79,6 +78,10 @@ class WebSocketTransport:
     @property
     def unsent_bytes(self) -> int:
         return len(self._unsent) + (0 if self._below is None else self._below.unsent_bytes)
+
+    def batch_room(self, due_bytes: int) -> memoryview:
+        """Memory for a frame, or for all that is due."""
+        return memoryview(bytearray(min(due_bytes, FRAME_BYTES)))
 
     def send(self, data: Sendable) -> int:
         """How many bytes of `data` were taken, in whole frames. Raises BlockingIOError, OSError."""

@@ -12,6 +12,7 @@ import pytest
 
 from tailrace.protocol.tls import READ_SLACK_BYTES, RECORD_BYTES, TLSEngine, TLSFailed, harden
 from tailrace.protocol.tls_stream import (
+    BATCH_MAX_BYTES,
     ENCRYPT_BYTES,
     ENCRYPT_MAX_BYTES,
     HALF_RECORD_BYTES,
@@ -75,7 +76,7 @@ def test_encrypting_stops_where_the_socket_is_full(ends: Ends) -> None:
     assert ends.server.unsent_bytes == 0 and ends.server.flush()
 
 
-def test_batches_grow_while_the_socket_takes_them_and_are_small_again_when_it_is_full(ends: Ends) -> None:
+def test_batches_grow_while_the_socket_takes_them_and_are_halved_when_it_is_full(ends: Ends) -> None:
     sizes, room, found = [], bytearray(2 * ENCRYPT_MAX_BYTES), 0
     ends.near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * ENCRYPT_MAX_BYTES)
     for _ in range(4):
@@ -86,7 +87,47 @@ def test_batches_grow_while_the_socket_takes_them_and_are_small_again_when_it_is
     assert sizes == [ENCRYPT_BYTES, 2 * ENCRYPT_BYTES, ENCRYPT_MAX_BYTES, ENCRYPT_MAX_BYTES]
     ends.server.send(bytes(16 * ENCRYPT_MAX_BYTES))
     assert 0 < ends.server.unsent_bytes <= ENCRYPT_MAX_BYTES + 8_192 < HELD_MAX_BYTES
-    assert ends.server.batch_bytes == ENCRYPT_BYTES
+    assert ends.server.batch_bytes == ENCRYPT_MAX_BYTES // 2
+    ends.near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+    for due in (ENCRYPT_MAX_BYTES // 4, ENCRYPT_BYTES, ENCRYPT_BYTES):
+        ends.read(ends.client)
+        ends.server.send(bytes(16 * ENCRYPT_MAX_BYTES))
+        assert ends.server.batch_bytes == due and ends.server.unsent_bytes
+
+
+class CountedSends:
+    """A socket that takes everything, and the lengths of its sends."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def recv_into(self, _buffer: memoryview, _nbytes: int, /) -> int:
+        raise BlockingIOError
+
+    def send(self, data: bytes | memoryview, /) -> int:
+        self.sizes.append(len(data))
+        return len(data)
+
+
+def test_no_batch_is_left_that_is_shorter_than_a_record(ends: Ends) -> None:
+    """A send of a few bytes costs as much as one of many thousands."""
+    ends.server._sock = counted = CountedSends()
+    assert ends.server.send(bytes(ENCRYPT_BYTES + RECORD_BYTES)) == ENCRYPT_BYTES + RECORD_BYTES
+    assert len(counted.sizes) == 1 and ends.server.batch_bytes == 2 * ENCRYPT_BYTES
+    due = 3 * ENCRYPT_MAX_BYTES + 1
+    ends.server.batch_bytes = ENCRYPT_MAX_BYTES
+    assert ends.server.send(bytes(due)) == due
+    assert len(counted.sizes) == 4 and max(counted.sizes) < BATCH_MAX_BYTES + 1_024 < HELD_MAX_BYTES
+
+
+def test_the_memory_of_a_batch_is_as_long_as_the_batch(ends: Ends) -> None:
+    rooms = [len(ends.server.batch_room(due)) for due in (1, ENCRYPT_BYTES + RECORD_BYTES, 1 << 30)]
+    assert rooms == [1, ENCRYPT_BYTES + RECORD_BYTES, ENCRYPT_BYTES]
+    ends.server.batch_bytes = ENCRYPT_MAX_BYTES
+    assert len(ends.server.batch_room(ENCRYPT_MAX_BYTES + RECORD_BYTES)) == BATCH_MAX_BYTES
+    room = ends.server.batch_room(3)
+    room[:] = b"abc"
+    assert ends.server.send(room) == 3 and ends.read(ends.client) == b"abc"
 
 
 def test_several_buffers_in_their_order(ends: Ends) -> None:

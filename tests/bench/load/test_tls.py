@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from bench.load import tls
-from bench.load.limits import LoadError
+from bench.load.limits import LoadError, PeerClosed
+from bench.load.receiving import make_counter
+from bench.peers.secure import TailraceTLSUndecrypted
 from tests.certificates import Authority
 
 PATIENCE_S = 60.0
@@ -50,6 +52,21 @@ def test_many_records_are_thrown_away_at_once(pair: tuple[socket.socket, ssl.SSL
     assert near.recv(1) == b"d" * 10_000, "nothing stays where epoll does not see it"
     with pytest.raises(BlockingIOError):
         near.recv_into(room, 10)
+
+
+def test_a_replay_is_counted_without_decrypting_it(pair: tuple[socket.socket, ssl.SSLSocket]) -> None:
+    near, far = pair
+    due_bytes = 3 * tls.RECORD_BYTES - 7
+    counter = make_counter(TailraceTLSUndecrypted(), 100, near, due_bytes)
+    assert counter.take() == 0
+    far.sendall(bytes(2 * tls.RECORD_BYTES))
+    assert counter.take() == 2 * tls.RECORD_BYTES
+    far.sendall(bytes(2 * tls.RECORD_BYTES))
+    assert counter.take() == due_bytes - 2 * tls.RECORD_BYTES, "not beyond the bytes that are due"
+    far.close()
+    with pytest.raises(PeerClosed):
+        counter.take()
+        counter.take()
 
 
 def test_a_send_that_does_not_fit_goes_on(pair: tuple[socket.socket, ssl.SSLSocket]) -> None:

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 from bench.peers.base import Site
-from bench.peers.secure import JetStreamTLS, NatsTLS, TailraceRights, TailraceTLS
+from bench.peers.secure import JetStreamTLS, NatsTLS, TailraceRights, TailraceTLS, TailraceTLSUndecrypted
 from tailrace.supervisor.user_file import read_users
 
 
@@ -16,6 +16,12 @@ def test_ours_has_a_certificate(tmp_path: Path) -> None:
     peer.command(Site(tmp_path, 5050, 0))
     assert peer.name == "tailrace-tls-acks" and peer.tls is not None
     assert tomllib.loads((tmp_path / "tailrace.toml").read_text())["tls"]["key"] == str(tmp_path / "tls" / "key.pem")
+
+
+def test_only_a_replay_is_thrown_away_undecrypted() -> None:
+    peer = TailraceTLSUndecrypted()
+    assert peer.undecrypted and peer.name == "tailrace-tls-undecrypted" and peer.kinds == {"replay"}
+    assert not TailraceTLS().undecrypted
 
 
 def test_the_last_rule_allows_the_user_of_ours(tmp_path: Path) -> None:

@@ -17,9 +17,15 @@ from tailrace.broker.connection.deadlines import HANDSHAKE_TIMEOUT_S
 from tailrace.broker.connection.line import LineClient
 from tailrace.broker.connection.tls import TLSNewcomer
 from tailrace.broker.connection.transport import TLSTransport
+from tailrace.broker.delivery.frame_chunks import SENDFILE_MIN_BYTES
 from tailrace.broker.process import drain
 from tailrace.broker.process.settings import ClientCertificates
+from tailrace.protocol.binary import ClientCodec
+from tailrace.protocol.messages import VERSION, Chunk, Hello, Subscribe, pack
+from tailrace.protocol.places import From
+from tailrace.protocol.tls import RECORD_BYTES
 from tailrace.protocol.tls_stream import HALF_RECORD_BYTES
+from tests.broker.connection.tls_peer import TLSPeer
 from tests.broker.world import Peer, World, world
 from tests.certificates import Authority
 
@@ -279,3 +285,23 @@ def test_unfinished_handshakes_and_first_records_give_way_too(authority: Authori
         client.peer.send_raw(record[-1:])
         node.settle()
         assert client.read() == b"ok pong\r\n" and services.partial_bytes == 0
+
+
+def test_a_chunk_from_the_file_goes_out_in_full_records_with_its_head(node: World, authority: Authority) -> None:
+    """A record for a head of 13 bytes, or a send of the last few bytes, costs as much as one of thousands."""
+    for _ in range(4):
+        node.fill("big", [b"x" * 9_000] * 10)
+    peer = TLSPeer.of(node, authority.client_context())
+    peer.send_raw(pack(Hello(VERSION, (), "test")))
+    node.settle()
+    sealed = node.binary_client_of(peer).layer
+    assert isinstance(sealed, TLSTransport)
+    sizes, encrypt = list[int](), sealed._encrypt
+    sealed._encrypt = lambda data: (sizes.append(len(data)), encrypt(data))[1]  # type: ignore[func-returns-value]
+    peer.received.clear()
+    peer.send_raw(pack(Subscribe(7, b"big", From("seq", 0))))
+    node.settle()
+    answers = [each for each in ClientCodec().feed(bytes(peer.received)) if isinstance(each, Chunk)]
+    frames = b"".join(bytes(each.frames) for each in answers)
+    assert frames.count(b"x" * 9_000) == 40 and len(frames) > SENDFILE_MIN_BYTES
+    assert all(size % RECORD_BYTES == 0 for size in sizes[1:-1]) and min(sizes[1:]) > RECORD_BYTES

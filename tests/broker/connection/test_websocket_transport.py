@@ -26,6 +26,11 @@ def test_a_file_cannot_be_sent_over_it() -> None:
         send_file(transport, 0, 0, 1)  # type: ignore[arg-type]
 
 
+def test_the_memory_of_a_batch_is_that_of_a_frame() -> None:
+    transport = WebSocketTransport.__new__(WebSocketTransport)
+    assert [len(transport.batch_room(due)) for due in (3, 1 << 30)] == [3, FRAME_BYTES]
+
+
 def test_packets_and_frames_need_not_be_aligned(tmp_path: Path) -> None:
     """MQTT-6.0.0-2."""
     with world(tmp_path) as node:
