@@ -446,8 +446,9 @@ def test_the_limit_on_connections_is_the_nodes(tmp_path: Path) -> None:
             for _ in range(20):
                 clients.append(node.client())
                 assert clients[-1].ask("ping") == "ok pong"
-            for _ in range(10):
-                with node.client() as refused:
+            with contextlib.ExitStack() as stack:
+                # Each is closed a second later, since its answer must not be lost: they wait for that side by side.
+                for refused in [stack.enter_context(node.client()) for _ in range(10)]:
                     refused.read_to_end()
                     assert [answer.split()[1] for answer in refused.answers] == ["connections"]
             clients.pop().close()
