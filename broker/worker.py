@@ -261,7 +261,7 @@ class Worker:
         self.singles = Singles(services)
         line = LineServices(self.renderings, commands, subscribing, self.patterns, self.singles)
         node = NodeServices(self.node_id, self.owner, self.followers, self.catalog, subscribing, self.status.gather)
-        rest = boot.slot, self.logins, Listings(self.calls, boot.board), self.singles
+        rest = boot.slot, self.logins, Listings(self.calls, boot.board), last, self.singles
         binary = BinaryServices(self.frame_chunks, self.heartbeats, subscribing, node, *rest)
         protocols: dict[str, ConnectionFactory] = {
             LineClient.protocol: partial(LineClient, services, line),
@@ -448,7 +448,8 @@ class Worker:
         answered, self.services.answered = self.services.answered, {}
         for client in answered:
             client.after_turn()
-        self.links.send()  # one that has sent a page of retained messages asks for the next
+        if self.links.touched:
+            self.links.send()  # one that has sent a page of retained messages asks for the next
 
     def pause(self) -> None:
         """In the middle of something long: the worker is not hung."""

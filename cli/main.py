@@ -23,6 +23,7 @@ COMMANDS = (
         "tail",
         "consume",
         "get",
+        "last",
         "consumers",
         "dead",
         "delete",
@@ -59,6 +60,7 @@ Examples:
   tailrace pub greetings 'hello world'
   tailrace consume orders billing -- ./bill-one-order
   tailrace get orders billing
+  tailrace last 'sensors/+/temp'
   tailrace consumers orders
   tailrace dead orders
   tailrace streams 'orders.*'

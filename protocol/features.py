@@ -23,6 +23,8 @@ CONSUMERS: Final = "consumers"
 """What is said of durable consumers: `protocol.consuming`."""
 LISTING: Final = "listing"
 """The streams and the workers of a node: `protocol.listing`."""
+LAST: Final = "last"
+"""The last values of topics: `protocol.recalling`."""
 NO_FEATURES: Final[frozenset[str]] = frozenset()
 
 
@@ -43,18 +45,21 @@ REQUESTS: Final[Mapping[int, str]] = {
     **dict.fromkeys((Op.FOLLOW, Op.HELD, Op.WATCH, Op.CLAIM, Op.ASK, Op.CALL, Op.FENCE), REPLICATION),
     **dict.fromkeys((Op.CONSUME, Op.GET), CONSUMERS),
     Op.LIST: LISTING,
+    Op.RECALL: LAST,
 }
 """The feature that a request belongs to, by its opcode."""
 RESPONSES: Final[Mapping[int, str]] = {
     **dict.fromkeys((Op.FOLLOWED, Op.NAMES, Op.CLAIMED, Op.TOLD, Op.RETURNED, Op.FENCED), REPLICATION),
     **dict.fromkeys((Op.CONSUMED, Op.GOT), CONSUMERS),
     Op.LISTED: LISTING,
+    Op.RECALLED: LAST,
 }
 """The feature that a response belongs to, by its opcode."""
 HOMES: Final[Mapping[str, str]] = {
     REPLICATION: "tailrace.protocol.replication_readers",
     CONSUMERS: "tailrace.protocol.consuming_readers",
     LISTING: "tailrace.protocol.listing",
+    LAST: "tailrace.protocol.recalling",
 }
 """The module whose `READERS` read a feature's messages."""
 PACKERS: Final[dict[type, Callable[[Any], bytes]]] = {}

@@ -27,7 +27,7 @@ from tailrace.protocol.opcodes import Op as Op
 from tailrace.protocol.places import From
 
 if TYPE_CHECKING:
-    from tailrace.protocol import consuming, listing, replication
+    from tailrace.protocol import consuming, listing, recalling, replication
 
 BEARER: Final = "bearer"
 """The mechanism of a login with a token: `login` is the token."""
@@ -285,8 +285,10 @@ CoreRequest: TypeAlias = Hello | Prove | Open | Publish | Subscribe | Unsubscrib
 CoreResponse: TypeAlias = Welcome | Challenge | Opened | Published | Subscribed | Chunk | Ended | Failed | Ping | Pong
 """Those that need no feature."""
 if TYPE_CHECKING:
-    Request: TypeAlias = CoreRequest | consuming.ConsumerRequest | listing.ListingRequest | replication.NodeRequest
-    Response: TypeAlias = CoreResponse | consuming.ConsumerResponse | listing.ListingResponse | replication.NodeResponse
+    FeatureRequest: TypeAlias = consuming.ConsumerRequest | listing.ListingRequest | recalling.RecallRequest
+    FeatureResponse: TypeAlias = consuming.ConsumerResponse | listing.ListingResponse | recalling.RecallResponse
+    Request: TypeAlias = CoreRequest | FeatureRequest | replication.NodeRequest
+    Response: TypeAlias = CoreResponse | FeatureResponse | replication.NodeResponse
 else:  # the modules of the features are not loaded for this
     Request, Response = CoreRequest, CoreResponse
 AnyMessage: TypeAlias = Request | Response

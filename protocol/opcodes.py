@@ -10,7 +10,8 @@ VERSION: Final = 1
 
 class Op(IntEnum):
     """FOLLOW to TOLD and CALL to FENCED belong to the feature "replication" (`protocol.replication`), CONSUME to
-    GOT to "consumers" (`protocol.consuming`), LIST and LISTED to "listing" (`protocol.listing`).
+    GOT to "consumers" (`protocol.consuming`), LIST and LISTED to "listing" (`protocol.listing`), RECALL and RECALLED
+    to "last" (`protocol.recalling`).
     """
 
     HELLO = 1
@@ -50,3 +51,5 @@ class Op(IntEnum):
     PROVE = 35
     LIST = 36
     LISTED = 37
+    RECALL = 38
+    RECALLED = 39

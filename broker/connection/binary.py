@@ -20,6 +20,7 @@ from tailrace.broker.connection.client import READ_BYTES_MAX
 from tailrace.broker.connection.handles import HandleClient
 from tailrace.broker.connection.heartbeat import Heartbeats
 from tailrace.broker.connection.hello_login import ANOTHERS_TEXT
+from tailrace.broker.connection.last import LastReader, recall
 from tailrace.broker.connection.listing import Listings
 from tailrace.broker.connection.login import NO_LOGIN_TEXT, Logins
 from tailrace.broker.connection.named import subscribe_by_name
@@ -39,7 +40,7 @@ from tailrace.broker.routing.route import Route
 from tailrace.broker.services import Services
 from tailrace.broker.streams.owner import Refused
 from tailrace.protocol import consuming as c
-from tailrace.protocol import listing
+from tailrace.protocol import listing, recalling
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol.binary import PlacedHandle, ServerCodec
@@ -47,9 +48,12 @@ from tailrace.protocol.envelope import HEAD_BYTES
 from tailrace.protocol.errors import Code
 from tailrace.protocol.messages import CHUNK_HEAD, Ack, Op, pack
 from tailrace.protocol.places import FROM_THE_END
+from tailrace.protocol.recalling import Recall
 from tailrace.shard.leaves import load
 
-FEATURES = frozenset({c.FEATURE, listing.FEATURE, r.FEATURE, m.PRODUCERS_FEATURE, m.TOPICS_FEATURE})  # of this broker
+FEATURES = frozenset(  # of this broker
+    {c.FEATURE, listing.FEATURE, recalling.FEATURE, r.FEATURE, m.PRODUCERS_FEATURE, m.TOPICS_FEATURE}
+)
 NODE_PENDING_MAX = 1 << 16  # answers to another node that are not known yet; it is read no more above it
 CREDIT_MAX_BYTES = 1 << 62  # of one subscription; more is as good as none
 LEAVING_TEXT = "this worker is being replaced; send this to its successor"
@@ -71,6 +75,7 @@ class BinaryServices:
     slot: int
     logins: Logins
     listings: Listings
+    last: LastReader
     singles: Singles
 
 
@@ -672,6 +677,7 @@ _HANDLERS: Mapping[type, Callable[[BinaryClient, Any], None]] = {
     c.Consume: binary.consume,
     c.Get: binary.get,
     listing.List: lambda client, message: client.binary.listings.list(client, message),
+    Recall: lambda client, message: recall(client.binary.last, client, client, message),
     r.Follow: lambda client, message: client.replication.follow(message),
     r.Watch: lambda client, message: client.replication.watch(message),
     r.Claim: lambda client, message: client.replication.claim(message),

@@ -7,24 +7,26 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
 from tailrace.broker.connection.client import ClientConnection
-from tailrace.broker.connection.listing import GatheredCalls
-from tailrace.broker.connection.named import NamedReading, StreamSelection
+from tailrace.broker.connection.listing import LISTS_MAX, GatheredCalls, ListingClient
+from tailrace.broker.connection.named import NamedReading, StreamSelection, reading_of
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.process.work import Asker, WorkQueue
 from tailrace.broker.routing.calls import WorkerCalls
 from tailrace.broker.services import Services
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.answers import ok_last
+from tailrace.protocol.errors import Code
 from tailrace.protocol.listing import NAMES_MAX
+from tailrace.protocol.messages import pack
+from tailrace.protocol.opcodes import Op
+from tailrace.protocol.recalling import VALUE_BYTES_MAX as VALUE_BYTES_MAX
+from tailrace.protocol.recalling import VALUES_MAX as VALUES_MAX
+from tailrace.protocol.recalling import Recall, Recalled
 from tailrace.protocol.topics import ANY_LEVELS
 from tailrace.shard.frame import unpack_header
 from tailrace.shard.leaves import load
 from tailrace.shard.names import LAST_PREFIX
 
-VALUES_MAX: Final = 1_000
-"""Of one page."""
-VALUE_BYTES_MAX: Final = 256 << 10
-"""Of one page, with their headers; more only if one value is larger."""
 STREAMS_A_TURN: Final = 64
 """Whose owners one page asks, before others have their turn."""
 
@@ -252,3 +254,33 @@ def page_text(name: bytes, page: GatheredPage) -> bytes:
             parts.append(_render(frame, 0, len(frame), seq, seq + 1, prefix, True, len(frame))[0])
     after = page.after or START
     return b"".join(parts) + ok_last(name, page.messages, *after)
+
+
+class RecallingClient(ListingClient, Protocol):
+    """A connection that may send RECALL. `listing` counts those too that are not answered yet."""
+
+
+def recall(reader: LastReader, client: ClientConnection, asker: RecallingClient, message: Recall) -> None:
+    """Answers a RECALL. `asker`: the client as it is answered."""
+    found = reading_of(client, message.name, b"")
+    if isinstance(found, Refused):
+        asker.refuse_request(Op.RECALL, message.id, found.code, f"{message.name.decode()}: {found.text}")
+        return
+    if asker.listing >= LISTS_MAX:
+        text = f"this connection waits for {LISTS_MAX} lists, which is its limit"
+        asker.refuse_request(Op.RECALL, message.id, Code.OVERLOADED, text)
+        return
+
+    def done(page: GatheredPage | Refused) -> None:
+        asker.listing -= 1
+        if isinstance(page, Refused):
+            asker.refuse_request(Op.RECALL, message.id, page.code, page.text)
+            return
+        stream, after = page.after or START
+        values = tuple([(name.decode(), frames) for name, frames in page.values])
+        asker.send_envelope(pack(Recalled(message.id, values, stream.decode(), after.decode())))
+
+    asker.listing += 1
+    place = Position(message.stream, message.after)
+    reader.read(asker, reader.filter_of(client, found), place, VALUES_MAX, VALUE_BYTES_MAX, done)
+    asker.note_awaited()

@@ -15,7 +15,7 @@ from tailrace.protocol import sibling
 class LinkTable:
     """One per worker. `routes`: to every slot but its own, until it is retired.
 
-    `open`: the open links by slot and generation of the worker at the other end.
+    `open`: the open links by slot and generation of the worker at the other end. `touched`: those with output.
     """
 
     def __init__(self, slots: int, own: int, window_bytes: int, poller: Poller, clock: Callable[[], float]) -> None:
@@ -24,7 +24,7 @@ class LinkTable:
         self.poller = poller
         self._clock = clock
         self.routes = {slot: self._route(slot) for slot in range(slots) if slot != own}
-        self._touched: dict[WorkerLink, None] = {}
+        self.touched: dict[WorkerLink, None] = {}
 
     def follow_successor(self, own: int) -> None:
         """This worker is retired: requests for its own slot go to the slot's next owner."""
@@ -42,12 +42,12 @@ class LinkTable:
 
     def touch(self, link: WorkerLink) -> None:
         """There is something to send over this link; it goes at the end of the turn."""
-        self._touched[link] = None
+        self.touched[link] = None
 
     def send(self) -> None:
         """Send the queues now."""
-        while self._touched:
-            link, _ = self._touched.popitem()
+        while self.touched:
+            link, _ = self.touched.popitem()
             if link.closed:
                 continue
             try:

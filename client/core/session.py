@@ -470,7 +470,7 @@ class Session(Connector):
             self._subscribe_failed(message, now_s)
         elif message.op == m.Op.OPEN:
             link.handle_refused(message)
-        elif message.op in (m.Op.CONSUME, m.Op.GET, m.Op.LIST):
+        elif message.op in (m.Op.CONSUME, m.Op.GET, m.Op.LIST, m.Op.RECALL):
             self._call_failed(message, now_s)
         elif message.op != m.Op.UNSUBSCRIBE:  # one that has ended meanwhile is nobody's concern
             log.warning("error from the broker: %s: %s", message.code, message.text)
@@ -486,7 +486,7 @@ class Session(Connector):
         self._send_held(now_s)
 
     def _on_answer(self, link: BrokerLink, message: Any, now_s: float) -> None:
-        """CONSUMED, GOT, LISTED."""
+        """CONSUMED, GOT, LISTED, RECALLED."""
         call = self.calls.answered(message.id, message, now_s)
         if call is not None:
             link.useful = True

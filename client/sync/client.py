@@ -566,6 +566,16 @@ class Client(ClientInfo):
 
         return self._ask_each(find_streams(prefix, self._timeout(timeout_s)))
 
+    def last(self, name: str, *, timeout_s: float | None = None) -> list[Message]:
+        """The last message of each topic that a name stands for: a topic, a stream, a filter (`sensors/+/temp`) or a
+        pattern. By stream and topic; without those that were deleted by a message without a payload.
+
+        Where the operator's configuration keeps them (`last_values`), also of messages that were trimmed since.
+        """
+        from tailrace.core.last_values import find_last
+
+        return self._ask_each(find_last(name, self._timeout(timeout_s)))
+
     def workers(self, *, timeout_s: float | None = None) -> list[WorkerRow]:
         """The node's worker processes. Raises Denied unless this client may administer."""
         from tailrace.core.listing import find_workers

@@ -18,7 +18,7 @@ from tailrace.broker.consumers.state.decide import DEFAULTS, GRACE_US
 from tailrace.broker.process.settings import Settings
 from tailrace.broker.replication.downstream import calls
 from tailrace.protocol import consuming as c
-from tailrace.protocol import consuming_readers, listing, replication_readers, requests, responses
+from tailrace.protocol import consuming_readers, listing, recalling, replication_readers, requests, responses
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol.binary import ClientCodec
@@ -43,7 +43,7 @@ from tests.protocol.wires import (
     stamped,
 )
 
-FEATURES = (replication_readers.READERS, consuming_readers.READERS, listing.READERS)
+FEATURES = (replication_readers.READERS, consuming_readers.READERS, listing.READERS, recalling.READERS)
 FEATURES_SAY = {opcode for readers in FEATURES for opcode in readers.requests}
 FEATURES_HEAR = {opcode for readers in FEATURES for opcode in readers.responses}
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "binary-protocol.md").read_text()
@@ -78,6 +78,8 @@ FULL: dict[str, m.AnyMessage] = {
     "CONSUMED": c.Consumed(1, 0, True, True, (STANDING,), 1, ((0, 1),)),
     "GET": c.Get(1, b"s", b"n", b"m", ((0, 1, 1),), ((2, 1, "why"),), 1, 1, 1, True, 3, 1, 1, ((2, 1, 9),)),
     "LIST": listing.List(1, "names", b"p", b"a"),
+    "RECALL": recalling.Recall(1, b"s", b"s", b"t"),
+    "RECALLED": recalling.Recalled(1, (("s", b""),), "s", "t"),
     "LISTED": listing.Listed(1, ("n",), (STREAM_ROW,), (WORKER_ROW,), "n", 1, 1),
 }
 """Each message that is a map, with every field it can have."""
@@ -85,6 +87,7 @@ INSTEAD: dict[str, m.AnyMessage] = {
     "FOLLOW": r.Follow(1, b"s", 1, 1, "n", start=From("seq", 0)),
     "CONSUME": c.Consume(1, "list", b"s", ack=2),
     "RETURNED": r.Returned(1, None, "c", "t"),
+    "RECALL": recalling.Recall(1, b"s"),
     "GET": c.Get(1, b"s", b"n", b"m", ack=2),
 }
 """The same with the fields that exclude some of those."""

@@ -15,9 +15,10 @@ from tailrace.protocol.binary import ClientCodec
 from tailrace.protocol.consuming import Consume, Consumed, Get, Got
 from tailrace.protocol.envelope import pack_envelope
 from tailrace.protocol.errors import PeerError
-from tailrace.protocol.features import CONSUMERS, LISTING, REPLICATION
+from tailrace.protocol.features import CONSUMERS, LAST, LISTING, REPLICATION
 from tailrace.protocol.listing import List, Listed
 from tailrace.protocol.places import FROM_NEW, From
+from tailrace.protocol.recalling import Recall, Recalled
 from tailrace.protocol.replication import (
     Ask,
     Call,
@@ -96,6 +97,12 @@ SCENARIOS: dict[str, list[Step]] = {
         *hears(Listed(1, streams=(STREAM_ROW,), next="é", total=2)),
         *says(List(3, "streams", b"", "é".encode())), *hears(Listed(3, total=2)),
         *garbles(m.pack(List(4, "names")).replace(b"names", b"games"), 36, 4, "usage"),
+    ],
+    "last values page by page": [
+        *says(m.Hello(1, (LAST,), "tailrace/9")), *hears(m.Welcome(1, (LAST,), "tailrace/9", "n1", 0, {})),
+        *says(Recall(1, b"a/#"), Recall(2, b"a/b")), *hears(Recalled(2)),
+        *hears(Recalled(1, (("s", bytes(stamped())),), "s", "a/1")),
+        *says(Recall(3, b"a/#", b"s", b"a/1")), *hears(Recalled(3)),
     ],
     "greeting": GREETING,
     "another version": [("→", m.Hello(2, (), "c"), (1, 0, "unsupported", True))],

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, get_args
 
-from tailrace.protocol import consuming, listing, replication
+from tailrace.protocol import consuming, listing, recalling, replication
 from tailrace.protocol.binary import RESPONSE_MAX_BYTES, ClientCodec
 from tailrace.protocol.consuming import Consume, Consumed, Get, Got, Standing
 from tailrace.protocol.features import HOMES
@@ -71,12 +71,14 @@ REQUEST_KINDS = {
     *get_args(consuming.ConsumerRequest),
     *get_args(replication.NodeRequest),
     listing.List,
+    recalling.Recall,
 }
 RESPONSE_KINDS = {
     *get_args(CoreResponse),
     *get_args(consuming.ConsumerResponse),
     *get_args(replication.NodeResponse),
     listing.Listed,
+    recalling.Recalled,
 }
 HISTORY = (EpochStart(1, 0, "n1"), EpochStart(4, 6), EpochStart(2**32 - 1, 2**63 - 2, "n" * 32))
 
@@ -157,6 +159,8 @@ REQUESTS: Sequence[Request] = (
     listing.List(1, "names"),
     listing.List(2**32 - 1, "streams", "é".encode(), b"n" * 200),
     listing.List(3, "workers"),
+    recalling.Recall(1, b"a/+/#"),
+    recalling.Recall(2**32 - 1, "é".encode(), b"s", "a/é b".encode()),
     Prove(b"c=biws"),
     Ping(),
     Pong(),
@@ -216,6 +220,8 @@ RESPONSES: Sequence[Response] = (
     Got(1, (), (), 0, memoryview(b"")),
     Got(2**32 - 1, ((4, 1, 0, 1), (5, 2, 2**32 - 1, 2**32 - 1)), ((0, 0), (7, 2**63 - 1)), 2**63 - 1, stamped()),
     listing.Listed(1),
+    recalling.Recalled(1),
+    recalling.Recalled(2, (("s", bytes(stamped())), ("é", b"")), "é", "a/é b"),
     listing.Listed(2, ("a", "é"), (STREAM_ROW, STREAM_ROW), (WORKER_ROW,), "é", 2**63 - 1, 2**63 - 1),
     Failed("usage", "what is wrong"),
     Failed("full", "no space", True, 5, 2**32 - 1, ((5, 3, 1, "", ""), (0, 3, 0, "full", "no space"))),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import random
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import tailrace
 from tests.system.node import Node, running, wait_for
 
 pytestmark = pytest.mark.system
@@ -108,3 +113,23 @@ def test_a_slave_has_them_and_keeps_them_when_it_is_promoted(tmp_path: Path) -> 
         wanted["s/5"] = b"later"
         assert last(bottom) == wanted
         top.start()
+
+
+def test_by_python_and_the_command(tmp_path: Path) -> None:
+    with running(tmp_path, config=CONFIG) as node:
+        publish(node, [(f"s/{number % 1_500}", str(number)) for number in range(3_000)])
+        wanted = {f"s/{number}": str(1_500 + number).encode() for number in range(1_500)}
+        with tailrace.connect(f"127.0.0.1:{node.port}") as client:
+            assert {each.topic: each.payload for each in client.last("s/+")} == wanted
+            [one] = client.last("s/7")
+            assert (one.stream, one.seq, one.payload) == ("s", 1_507, b"1507")
+
+        async def ask() -> list[tailrace.Message]:
+            async with await tailrace.connect_async(f"127.0.0.1:{node.port}") as client:
+                return await client.last("s/8")
+
+        assert [each.payload for each in asyncio.run(ask())] == [b"1508"]
+        command = [sys.executable, "-m", "tailrace.cli.main", "last", "s/9", "--server", f"127.0.0.1:{node.port}"]
+        assert subprocess.run(command, capture_output=True, check=True).stdout == b"s/9\t1509\n"
+        shown = subprocess.run([*command, "--json"], capture_output=True, check=True).stdout
+        assert json.loads(shown)["topic"] == "s/9"

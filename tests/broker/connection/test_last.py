@@ -10,6 +10,11 @@ import pytest
 from tailrace.broker.connection import last as module
 from tailrace.broker.process.settings import StreamPolicy
 from tailrace.broker.topics.rules import TopicRule
+from tailrace.core.last_values import messages_in
+from tailrace.protocol import messages as m
+from tailrace.protocol import recalling
+from tailrace.protocol.binary import ClientCodec
+from tests.broker.binary import BinaryPeer
 from tests.broker.world import world
 
 ROOMS: dict[str, Any] = {
@@ -42,6 +47,32 @@ def test_values_of_several_streams_come_in_order_and_in_pages(tmp_path: Path, mo
             "cx",
         ]
         assert whole[3] == "ok last * 3 after rooms-a rooms/a/y"
+
+
+def test_recall_gives_pages_of_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "VALUES_MAX", 2)
+    with world(tmp_path, 2, **ROOMS) as node:
+        peer = BinaryPeer(node, hello=False)
+        peer.codec = ClientCodec(features=frozenset({recalling.FEATURE}))
+        peer.ask(m.Hello(1, (recalling.FEATURE,), "t"))
+        writer = node.connect(1)
+        writer.send(*(f"pub rooms/{room}/{thing} |{room}{thing}" for room in "ba" for thing in "yx"), "pub other |x")
+        node.settle()
+        found, place = [], (b"", b"")
+        for _ in range(3):
+            [answer] = peer.ask(recalling.Recall(7, b"rooms/#", *place))
+            assert isinstance(answer, recalling.Recalled) and answer.id == 7
+            found += [each for stream, frames in answer.values for each in messages_in(stream, frames)]
+            if not answer.stream:
+                break
+            place = answer.stream.encode(), answer.after.encode()
+        assert [(each.topic, each.payload) for each in found] == [
+            (f"rooms/{room}/{thing}", f"{room}{thing}".encode()) for room in "ab" for thing in "xy"
+        ]
+        monkeypatch.setattr(type(node.binary_client_of(peer.peer)), "may", lambda *_args: False)
+        node.binary_client_of(peer.peer).is_free = False
+        [refused] = peer.ask(recalling.Recall(8, b"other"))
+        assert isinstance(refused, m.Failed) and (refused.code, refused.op, refused.id) == ("denied", 38, 8)
 
 
 def test_what_stands_behind_waits_for_the_answer(tmp_path: Path) -> None:

@@ -241,7 +241,7 @@ def test_the_next_page_is_asked_for_in_the_same_turn(tmp_path: Path, monkeypatch
         for _ in range(100):
             for worker in made.workers:
                 worker.turn()
-                assert not worker.links._touched
+                assert not worker.links.touched
         assert len(got(peer)) == 9
 
 
