@@ -20,6 +20,7 @@ _COLUMNS: Final = {
     "lines": ("tailrace", "tailrace-acks"),
     "binary": ("tailrace-binary", "tailrace-binary-acks", "tailrace-slaves", "tailrace-slaves-held"),
     "binary, one a request": ("tailrace-single", "tailrace-single-acks"),
+    "MQTT": ("tailrace-mqtt", "tailrace-mqtt-qos1"),
     "NATS": ("nats",),
     "JetStream": ("jetstream", "jetstream-r3"),
     "Redis": ("redis", "redis-silent", "redis-pubsub"),
@@ -27,7 +28,7 @@ _COLUMNS: Final = {
     "Kafka": ("kafka",),
     "no broker": ("plain", "plain-acks", "sendfile", "sendfile-read"),
 }
-_OURS: Final = ("lines", "binary", "binary, one a request")
+_OURS: Final = ("lines", "binary", "binary, one a request", "MQTT")
 _LIMIT: Final = "no broker"
 _ANSWERED: Final = ("ingest", "turns", "round-robin", "replicated")
 """Kinds of row in which answered and silent publishes are lines of their own."""

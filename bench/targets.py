@@ -11,7 +11,7 @@ from bench.rows.durability import FLUSHES_MS
 COMPILED, INTERPRETED = "compiled", "interpreted"
 _COMPILED, _BOTH = (COMPILED,), (COMPILED, INTERPRETED)
 _LINES, _BINARY, _BINARY_ACKS, _SLAVES = "tailrace", "tailrace-binary", "tailrace-binary-acks", "tailrace-slaves"
-_SINGLE_ACKS = "tailrace-single-acks"
+_SINGLE_ACKS, _MQTT = "tailrace-single-acks", "tailrace-mqtt"
 _CROWD, _RESIDENT = "connections-16000", "resident_bytes_per_connection"
 
 Figure = Callable[[Cell], float | None]
@@ -56,6 +56,9 @@ def _cpu(cell: Cell) -> float | None:
 
 def _extra(name: str) -> Figure:
     return lambda cell: cell.extra(name)
+
+
+_TIMES: Figure = _extra("times_one_stream")
 
 
 def _raised_ms(cell: Cell) -> float | None:
@@ -129,6 +132,26 @@ TARGETS = (
         for quantile, figure in (("median", _value), ("p99", _extra("p99_us")), ("p99.9", _extra("p99_9_us")))
     ),
     _most(120.0, "hop-1000", _SLAVES, "", "latency that a hop adds, median: 120 us"),
+    # Topics of one stream.
+    _least(1e6, "ingest-topics", "tailrace-single", "", "topics in turn by binary requests: 1 M/s"),
+    _least(500e3, "ingest-topics", _LINES, "", "topics in turn by lines: 500 k/s"),
+    *(
+        _most(
+            1.3, "topics-turns-1000", ours, "", f"connections with a topic each, {ours}: 1.3 times one stream", _TIMES
+        )
+        for ours in (_LINES, _BINARY)
+    ),
+    _most(2.0, "topics-10000", _LINES, "", "one of 10,000 subscribers wakes: twice one of 10", _extra("times_10")),
+    # MQTT, by one connection and to 100 subscribers.
+    _least(2e6, "ingest-1", _MQTT, "", "MQTT ingest, QoS 0: 2 M/s"),
+    _least(500e3, "ingest-1", "tailrace-mqtt-qos1", "", "MQTT ingest, QoS 1: 500 k/s"),
+    _least(15e6, "fanout-100", _MQTT, "", "MQTT fan-out to 100, QoS 0: 15 M/s"),
+    _least(50.0, "fanout-100", _MQTT, "mosquitto", "MQTT fan-out to 100, QoS 0: 50 times mosquitto"),
+    *(
+        _most(1.0, f"latency-{rate}", _MQTT, "mosquitto", f"MQTT latency at {rate:,} msg/s, {quantile}", figure)
+        for rate in (1_000, 10_000)
+        for quantile, figure in (("median", _value), ("p99", _extra("p99_us")))
+    ),
     # The brokers' own Python clients.
     _least(1.0, "client-wait", _BINARY_ACKS, "redis", "a Python client that waits: redis-py"),
     _least(1.0, "client-tasks", _BINARY_ACKS, "jetstream", "100 tasks of asyncio: nats-py with JetStream"),

@@ -21,9 +21,11 @@ _SILENCE_S = 0.3
 _RECEIVE_BYTES = 1 << 16
 
 
-def one_of_many(load: Load, subscribers: int, stop: Stop) -> FannedOut:
-    """Publish to each topic in turn, one message after the other. LoadError if one goes to another subscriber."""
-    names = [f"t/{number}" for number in range(subscribers)]
+def one_of_many(load: Load, subscribers: int, stop: Stop, stream: str) -> FannedOut:
+    """Publish to each topic of a new stream in turn, one message after the other. LoadError if one goes to another
+    subscriber.
+    """
+    names = [f"{stream}/{number}" for number in range(subscribers)]
     scripts = [load.peer.topic_subscriber(name, client) for client, name in enumerate(names)]
     with load.connected(*scripts, load.peer.publisher(subscribers, names[:1])) as (*readers, publisher):
         requests = [load.peer.publish(name, load.payload) for name in names]

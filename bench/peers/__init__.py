@@ -13,6 +13,7 @@ from bench.peers.secure import secure_peers
 from bench.peers.spark import SparkSession
 from bench.peers.tailrace import Tailrace
 from bench.peers.tailrace_binary import TailraceBinary
+from bench.peers.tailrace_mqtt import TailraceMqtt
 from bench.peers.tailrace_nodes import TailraceNodes
 from tailrace.shard.frame import HEADER_BYTES
 
@@ -35,6 +36,7 @@ def make_peers(
             TailraceBinary(acked=acked, interpreted=interpreted, workers=workers, single=True)
             for acked in (False, True)
         ),
+        *(TailraceMqtt(qos=qos, interpreted=interpreted, workers=workers) for qos in (0, 1)),
         *(TailraceNodes(replicas=replicas, interpreted=interpreted, workers=workers) for replicas in (0, 1)),
         *secure_peers(interpreted=interpreted, workers=workers),
         Nats(),

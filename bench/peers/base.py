@@ -252,6 +252,11 @@ def stream_names(count: int) -> list[str]:
     return [f"b.{i:06d}" for i in range(count)]
 
 
+def topic_names(count: int) -> list[str]:
+    """The same as topics of one stream."""
+    return [f"b/{name}" for name in stream_names(count)]
+
+
 def make_payload(payload_bytes: int) -> bytes:
     """One PAYLOAD_MARK, then filler that holds no mark of any kind."""
     return (PAYLOAD_MARK + b"abcdefghijklmnopqrstuvwxyz" * (payload_bytes // 26 + 1))[:payload_bytes]

@@ -22,7 +22,7 @@ max_inflight_messages 0
 """
 _CLIENT_NAME = "bench-{client}-{kind}"
 _PUBACK_BYTES = 4
-_SILENT = {"ingest", "turns", "fanout", "latency", "connections", "topics"}
+_SILENT = {"ingest", "turns", "fanout", "latency", "connections", "topics", "topics-turns"}
 
 
 class Mosquitto(Contestant):
@@ -50,12 +50,12 @@ class Mosquitto(Contestant):
         return [_connect(_CLIENT_NAME.format(client=client, kind="p"))]
 
     def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
-        topic = _string(name)
+        topic = make_string(name)
         identifier = (1 + serial % 0xFFFF).to_bytes(2, "big") if self.qos else b""
-        return _packet(0x30 | self.qos << 1, topic + identifier + payload)
+        return make_packet(0x30 | self.qos << 1, topic + identifier + payload)
 
     def barrier(self, name: str) -> RequestStep:
-        return RequestStep(_packet(0xC0, b""), b"\xd0\x00")
+        return RequestStep(make_packet(0xC0, b""), b"\xd0\x00")
 
     def answers_bytes(self, names: Sequence[str], requests: int) -> int:
         return requests * _PUBACK_BYTES
@@ -69,24 +69,26 @@ class Mosquitto(Contestant):
         return [RequestStep(connect.send + subscribe.send, subscribe.until)]
 
     def delivered_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
-        return messages * len(_packet(0x30, _string(name) + bytes(payload_bytes)))
+        return messages * len(make_packet(0x30, make_string(name) + bytes(payload_bytes)))
 
 
 def _connect(client_name: str) -> RequestStep:
     """Clean session, no keep-alive."""
-    return RequestStep(_packet(0x10, _string("MQTT") + b"\x04\x02\x00\x00" + _string(client_name)), b"\x20\x02\x00\x00")
+    return RequestStep(
+        make_packet(0x10, make_string("MQTT") + b"\x04\x02\x00\x00" + make_string(client_name)), b"\x20\x02\x00\x00"
+    )
 
 
 def _subscribe(name: str) -> RequestStep:
-    return RequestStep(_packet(0x82, b"\x00\x01" + _string(name) + b"\x00"), b"\x90\x03\x00\x01\x00")
+    return RequestStep(make_packet(0x82, b"\x00\x01" + make_string(name) + b"\x00"), b"\x90\x03\x00\x01\x00")
 
 
-def _string(text: str) -> bytes:
+def make_string(text: str) -> bytes:
     raw = text.encode()
     return len(raw).to_bytes(2, "big") + raw
 
 
-def _packet(first: int, body: bytes) -> bytes:
+def make_packet(first: int, body: bytes) -> bytes:
     return bytes((first,)) + _remaining_length(len(body)) + body
 
 

@@ -17,7 +17,9 @@ CONNECT = b"CONNECT %s\r\nPING\r\n" % _CONNECT.encode()
 class Nats(Contestant):
     name = "nats"
     title = "NATS core"
-    kinds = frozenset({"ingest", "turns", "fanout", "latency", "connections", "topics", "client-silent"})
+    kinds = frozenset(
+        {"ingest", "turns", "fanout", "latency", "connections", "topics", "topics-turns", "client-silent"}
+    )
     # Once a connection is made, and every `ping_interval`.
     chatter = MappingProxyType({b"PING\r\n": b"PONG\r\n"})
 

@@ -22,6 +22,7 @@ _PING = RequestStep(b"ping\r\n", b"ok pong\r\n")
 
 _PUBLISHED = frozenset({"ingest", "turns"})
 _DELIVERED = frozenset({"fanout", "replay", "latency", "connections", "neighbour", "flooded", "topics"})
+_TOPICS = frozenset({"ingest-topics", "topics-turns"})
 _STORED = frozenset({"round-robin", "streams", "durability"})
 
 
@@ -30,7 +31,7 @@ class Tailrace(Contestant):
         self.acked = acked
         self.name = "tailrace-acks" if acked else "tailrace"
         self.title = "tailrace, acks" if acked else "tailrace"
-        self.kinds = _PUBLISHED if acked else _PUBLISHED | _DELIVERED | _STORED
+        self.kinds = _PUBLISHED if acked else _PUBLISHED | _DELIVERED | _STORED | _TOPICS
         self.interpreted = interpreted
         self.workers = workers
         self.config = ""

@@ -45,8 +45,9 @@ _BOTH = frozenset({"ingest", "turns", "fanout", "latency", "round-robin"})
 _ACKED = frozenset(
     {"client-wait", "client-tasks", "idempotence", "consume", "consumers", "beside-rollup", "spark-live"}
 )
-_OF_SINGLES = frozenset({"ingest", "round-robin"})  # elsewhere the others publish one by one too
-_SILENT = frozenset({"client-silent", "replay", "connections", "neighbour"})
+_OF_SINGLES = frozenset({"ingest", "round-robin", "ingest-topics"})  # elsewhere the others publish one by one too
+_SILENT = frozenset({"client-silent", "replay", "connections", "neighbour", "topics-turns"})
+_OPENED_AT_ONCE = 1_000
 
 
 class TailraceBinary(Tailrace):
@@ -71,8 +72,12 @@ class TailraceBinary(Tailrace):
 
     def publisher(self, client: int, names: Sequence[str] = ()) -> list[RequestStep]:
         """Handles for all names; the answers come in order."""
-        opens = b"".join(pack(Open(handle_of(name), name.encode())) for name in names)
-        return [*self.ready(), *([RequestStep(opens, pack(Opened(handle_of(names[-1]))))] if names else [])]
+        steps = self.ready()
+        for start in range(0, len(names), _OPENED_AT_ONCE):
+            some = names[start : start + _OPENED_AT_ONCE]
+            opens = b"".join(pack(Open(handle_of(name), name.encode())) for name in some)
+            steps.append(RequestStep(opens, pack(Opened(handle_of(some[-1])))))
+        return steps
 
     def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
         return self.publish_many(name, payload, 1, serial)
@@ -91,11 +96,12 @@ class TailraceBinary(Tailrace):
 
         The owner's answer is an error of known bytes, since the end that is asked for has not come yet.
         """
-        return RequestStep(pack(Subscribe(SUBSCRIPTION, name.encode(), FROM_NEW, end=_LATER)), pack(_NOT_YET))
+        stream = name.partition("/")[0].encode()
+        return RequestStep(pack(Subscribe(SUBSCRIPTION, stream, FROM_NEW, end=_LATER)), pack(_NOT_YET))
 
     def ends(self, names: Sequence[str]) -> Sequence[str]:
         """One stream of each worker: what goes to one worker stays in order."""
-        return list({shard_of(name.encode()) % self.workers: name for name in names}.values())
+        return list({shard_of(name.partition("/")[0].encode()) % self.workers: name for name in names}.values())
 
     def answers_bytes(self, names: Sequence[str], requests: int) -> int:
         return requests * _PUBLISHED_BYTES

@@ -13,7 +13,16 @@ from bench.rows.delivering import (
 )
 from bench.rows.durability import FLUSHES_MS, always_row, interval_row
 from bench.rows.latency import FLOODS, beside_rollup_row, connecting_row, flooded_row, latency_row, neighbour_row
-from bench.rows.publishing import client_row, idempotence_row, ingest_row, round_robin_row, streams_row, turns_row
+from bench.rows.publishing import (
+    client_row,
+    idempotence_row,
+    ingest_row,
+    ingest_topics_row,
+    round_robin_row,
+    streams_row,
+    topics_turns_row,
+    turns_row,
+)
 from bench.rows.replication import catch_up_row, hop_row, replicated_row
 from bench.rows.spark import live_row, rollup_row, spark_scan_row
 from bench.scale import Scale
@@ -27,6 +36,8 @@ def make_rows(scale: Scale) -> list[BenchRow]:
         turns_row("turns-of-100", 100, 1),
         turns_row("turns-1", scale.connections, 1),
         turns_row("turns-1000", scale.connections, scale.connections),
+        ingest_topics_row(scale.many_streams),
+        topics_turns_row(scale.connections),
         fan_out_row(100),
         fan_out_row(1_000),
         topics_row(10),

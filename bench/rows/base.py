@@ -12,6 +12,7 @@ from bench.load.meter import Spent
 from bench.load.publishing import Pushed, ingest
 from bench.load.sockets import take_steps
 from bench.peers.base import Contestant, RequestFeed, make_feed, make_payload
+from bench.peers.tailrace import Tailrace
 from bench.scale import Scale
 from bench.server import PeerServer
 from tailrace.shard.frame import HEADER_BYTES
@@ -21,6 +22,7 @@ R = TypeVar("R")
 
 STREAM = "b.000000"
 """The stream of rows that need one: the first of `stream_names`."""
+_TOPICS_CONFIG = '[limits]\nmax_handles = 200_000\n\n[[topics]]\nfilter = "#"\nstream = "{1}"\n'
 FILL_MESSAGES = 10_000  # of one feed, the same for all peers, so that all hold the same number of messages
 WINDOW_FEEDS = 4  # a feed is this part of the window, if there is one, so that the window stays full
 # The generator's own deadline is the first to pass, so that its error names the wait.
@@ -92,6 +94,11 @@ class RowRun:
     def measured(self, value: float, spent: Spent, count: int, extras: dict[str, float] | None = None) -> Measurement:
         """The result; `count` messages or deliveries share the processor time."""
         return Measurement(value, cpu_us(spent, count), self.server.peak_rss_bytes(), extras or {})
+
+
+def with_topics(peer: Contestant) -> Contestant:
+    """A node whose names with levels are topics of one stream."""
+    return peer.changed(config=_TOPICS_CONFIG) if isinstance(peer, Tailrace) else peer
 
 
 def _as_it_is(peer: Contestant) -> Contestant:

@@ -12,14 +12,12 @@ from bench.load.limits import LoadError
 from bench.load.reading import consume, consume_many, replay
 from bench.load.tls import cipher_bytes_per_s
 from bench.load.topics import one_of_many
-from bench.peers.base import Contestant
 from bench.peers.consuming import BATCH
 from bench.peers.plain import BareSendfile
-from bench.peers.tailrace import Tailrace
 from bench.peers.tailrace_binary import TailraceBinary
-from bench.rows.base import FILL_MESSAGES, STREAM, BenchRow, Measurement, RowRun, replay_messages
+from bench.rows.base import FILL_MESSAGES, STREAM, BenchRow, Measurement, RowRun, cpu_us, replay_messages, with_topics
 
-FIRST_LEVEL = '[[topics]]\nfilter = "#"\nstream = "{1}"\n'
+_FEW_SUBSCRIBERS = 10
 _CONSUMED_PART = 5  # of a gigabyte
 _SMALL_BATCH, _SMALL_BATCHES = 50, 2  # messages; of each of many consumers
 
@@ -43,17 +41,15 @@ def topics_row(subscribers: int, share: float = 1.0) -> BenchRow:
     """
     measure = partial(_measure_topics, subscribers=max(1, int(subscribers * share)))
     title = f"topics, {subscribers:,} subscribers of one each, one message at a time"
-    return BenchRow(f"topics-{subscribers}", title, "topics", "msg/s", measure, suited=_with_topics)
-
-
-def _with_topics(peer: Contestant) -> Contestant:
-    """A node whose names with levels are topics of one stream."""
-    return peer.changed(config=FIRST_LEVEL) if isinstance(peer, Tailrace) else peer
+    return BenchRow(f"topics-{subscribers}", title, "topics", "msg/s", measure, suited=with_topics)
 
 
 def _measure_topics(run: RowRun, subscribers: int) -> Measurement:
-    done = run.generate(one_of_many, subscribers, Stop(seconds=run.scale.seconds))
-    return run.measured(done.messages / done.spent.wall_s, done.spent, done.messages)
+    stop = Stop(seconds=run.scale.seconds)
+    few = run.generate(one_of_many, _FEW_SUBSCRIBERS, stop, "few")
+    done = run.generate(one_of_many, subscribers, stop, "many")
+    times = cpu_us(done.spent, done.messages) / max(cpu_us(few.spent, few.messages), 1e-3)
+    return run.measured(done.messages / done.spent.wall_s, done.spent, done.messages, {"times_10": times})
 
 
 def replay_row(readers: int) -> BenchRow:

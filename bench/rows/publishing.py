@@ -14,9 +14,9 @@ from bench.load.clients import TASKS, publish_by_client
 from bench.load.limits import Deadline, LoadError
 from bench.load.meter import Spent
 from bench.load.publishing import Pushed, ingest_feeds, turns
-from bench.peers.base import RequestFeed, stream_names
+from bench.peers.base import RequestFeed, stream_names, topic_names
 from bench.peers.tailrace_binary import TailraceBinary
-from bench.rows.base import STREAM, BenchRow, Measurement, RowRun, cpu_us, total
+from bench.rows.base import STREAM, BenchRow, Measurement, RowRun, cpu_us, total, with_topics
 from bench.server import START_TIMEOUT_S, PeerServer
 
 _BATCH_MESSAGES = 100  # of the round-robin
@@ -63,6 +63,37 @@ def turns_row(name: str, connections: int, streams: int) -> BenchRow:
 def _measure_turns(run: RowRun, connections: int, streams: int) -> Measurement:
     names = stream_names(streams)
     return _measured(run, names, run.generate(turns, names, connections, Stop(seconds=run.scale.seconds)))
+
+
+def ingest_topics_row(topics: int) -> BenchRow:
+    """One connection publishes to very many topics of one stream in turn, one message a request."""
+    measure = partial(_measure_ingest_topics, topics=topics)
+    title = f"ingest, 1 connection, {topics:,} topics of one stream in turn"
+    return BenchRow("ingest-topics", title, "ingest-topics", "msg/s", measure, suited=with_topics)
+
+
+def _measure_ingest_topics(run: RowRun, topics: int) -> Measurement:
+    names = topic_names(topics)
+    feed = run.feed(names, run.scale.feed_bytes, 0, 1)
+    pushed = run.ingest(names, feed, Stop(seconds=run.scale.seconds), warm=feed)
+    run.check_stored("b", pushed.stored)
+    return run.measured(_per_s([pushed]), pushed.spent, pushed.messages)
+
+
+def topics_turns_row(connections: int) -> BenchRow:
+    """Connections publish one message each in turn, to a topic each of one stream; the same without topics before."""
+    title = f"ingest, {connections:,} connections, one message each in turn, a topic each of one stream"
+    measure = partial(_measure_topics_turns, connections=connections)
+    return BenchRow("topics-turns-1000", title, "topics-turns", "msg/s", measure, suited=with_topics)
+
+
+def _measure_topics_turns(run: RowRun, connections: int) -> Measurement:
+    stop = Stop(seconds=run.scale.seconds)
+    plain = run.generate(turns, [STREAM], connections, stop)
+    pushed = run.generate(turns, topic_names(connections), connections, stop)
+    run.check_stored("b", pushed.stored)
+    times = cpu_us(pushed.spent, pushed.messages) / max(cpu_us(plain.spent, plain.messages), 1e-3)
+    return run.measured(_per_s([pushed]), pushed.spent, pushed.messages, {"times_one_stream": times})
 
 
 def client_row(how: str) -> BenchRow:

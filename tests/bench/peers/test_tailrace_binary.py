@@ -137,5 +137,5 @@ def test_who_takes_part_in_what() -> None:
     acked, plain = TailraceBinary(acked=True).kinds, TailraceBinary().kinds
     answered = {"client-wait", "client-tasks"}
     assert acked - plain == answered | {"idempotence", "consume", "consumers", "beside-rollup", "spark-live"}
-    assert plain - acked == {"client-silent", "replay", "connections", "neighbour"}
+    assert plain - acked == {"client-silent", "replay", "connections", "neighbour", "topics-turns"}
     assert "streams" not in TailraceBinary().kinds

@@ -7,7 +7,16 @@ from bench.peers.base import Contestant
 from bench.peers.plain import Plain
 from bench.peers.tailrace import Tailrace
 from bench.peers.tailrace_binary import TailraceBinary
-from bench.rows.publishing import client_row, idempotence_row, ingest_row, round_robin_row, streams_row, turns_row
+from bench.rows.publishing import (
+    client_row,
+    idempotence_row,
+    ingest_row,
+    ingest_topics_row,
+    round_robin_row,
+    streams_row,
+    topics_turns_row,
+    turns_row,
+)
 from tailrace.shard.leaves import interpreted_wanted
 from tests.bench.rows.conftest import MeasureRow
 
@@ -43,6 +52,19 @@ def test_it_is_as_much_slower_as_its_rates_say(measure_row: MeasureRow) -> None:
 @pytest.mark.parametrize("peer", OURS, ids=lambda peer: str(peer.name))
 def test_the_broker_holds_all_of_it(measure_row: MeasureRow, peer: Contestant) -> None:
     measure_row(round_robin_row(50), peer)
+
+
+@pytest.mark.slow
+@pytest.mark.system
+@pytest.mark.parametrize("kind", [Tailrace, TailraceBinary], ids=["lines", "binary"])
+def test_topics_lie_in_one_stream(measure_row: MeasureRow, kind: type[Tailrace]) -> None:
+    single = TailraceBinary(interpreted=interpreted_wanted(), single=True)
+    peer = single if kind is TailraceBinary else kind(interpreted=interpreted_wanted())
+    row = ingest_topics_row(1_500)
+    assert row.kind in peer.kinds
+    measure_row(row, row.suited(peer))
+    row = topics_turns_row(20)
+    assert measure_row(row, row.suited(kind(interpreted=interpreted_wanted()))).extras["times_one_stream"] > 0
 
 
 def test_only_who_numbers_takes_part(measure_row: MeasureRow) -> None:
