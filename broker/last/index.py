@@ -17,6 +17,11 @@ ENTRY_BYTES: Final = 80
 """Memory of a topic beyond the bytes of its name, about: the object's head, its pointer and the numbers."""
 
 
+def entry_bytes(topic: bytes) -> int:
+    """The memory of a topic in an index."""
+    return len(topic) + ENTRY_BYTES
+
+
 class LastEntry(NamedTuple):
     """`seq`: of the message in the stream. `place`: where its frame can be read, as the holder of the index counts."""
 
@@ -67,7 +72,7 @@ class TopicIndex:
         block.seqs.insert(at, seq)
         block.places.insert(at, place)
         self._count += 1
-        self.nbytes += len(topic) + ENTRY_BYTES
+        self.nbytes += entry_bytes(topic)
         if len(block.topics) > BLOCK_TOPICS:
             self._split(number)
         return True
@@ -81,7 +86,7 @@ class TopicIndex:
             return False
         del block.topics[at], block.seqs[at], block.places[at]
         self._count -= 1
-        self.nbytes -= len(topic) + ENTRY_BYTES
+        self.nbytes -= entry_bytes(topic)
         if not block.topics and number:
             del self._blocks[number], self._firsts[number]
         return True

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from tailrace.broker.last.index import LastEntry, TopicIndex
+from tailrace.broker.last.index import LastEntry, TopicIndex, entry_bytes
 from tailrace.broker.last.value_log import VALUE_BYTES_MAX, ValueLog, frame_in
 from tailrace.broker.replication.roles.stream_roles import history_of
 from tailrace.broker.streams.open_stream import OpenStream
@@ -198,14 +198,14 @@ class StreamValues:
             self._put(index, topic, seq, place, is_empty=is_empty)
 
     def _put(self, index: TopicIndex, topic: bytes, seq: int, place: int, *, is_empty: bool) -> None:
-        topics, nbytes = len(index), index.nbytes
+        budget = self._budget
         if is_empty:
-            index.remove(topic)
-        elif self._budget.is_met and index.get(topic) is None:
-            self._budget.dropped += 1
-        else:
-            index.set(topic, seq, place)
-        self._budget.add(len(index) - topics, index.nbytes - nbytes)
+            if index.remove(topic):
+                budget.add(-1, -entry_bytes(topic))
+        elif budget.is_met and index.get(topic) is None:
+            budget.dropped += 1
+        elif index.set(topic, seq, place):
+            budget.add(1, entry_bytes(topic))
 
     # --- the stream -------------------------------------------------------------------------------------------------
 

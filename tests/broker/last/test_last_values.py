@@ -79,6 +79,15 @@ def test_a_trim_keeps_last_values_and_a_deletion_takes_them(node: World) -> None
     assert last(node, peer, "sensors/#") == ["sensors/1=new", "ok last sensors/# 1"]
 
 
+def test_a_trim_does_not_overtake_them(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tailrace.broker.last.last_values.TRIM_S", -1.0)
+    peer = node.connect(0)
+    refused, *_rest = node.ask(peer, *(f"pub sensors/{n} |{n}" for n in range(9)), "trim sensors #9")
+    assert refused.startswith("err unavailable") and "last values" in refused
+    assert node.ask(peer, "trim sensors #9") == ["ok trim sensors 9 9"]
+    assert last(node, peer, "sensors/#")[-1] == "ok last sensors/# 9"
+
+
 def test_a_stream_without_the_setting_has_none(node: World) -> None:
     peer = node.connect(0)
     peer.send("pub plain |a")
