@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 
 FALLOC_FL_KEEP_SIZE = 0x01
 FALLOC_FL_PUNCH_HOLE = 0x02
+SYNC_FILE_RANGE_WRITE = 0x02
 STATFS_BYTES = 256  # more than the kernel writes
 FLUSHED_BY_SYNCFS = frozenset((0xEF53, 0x9123683E))  # ext4, btrfs; XFS forces its log only, which may be empty
 PIECES_MAX = 64  # a system call takes 1,024 at most
@@ -28,6 +29,7 @@ NEW_SUFFIX = ".new"
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _libc.syncfs.argtypes = (ctypes.c_int,)
+_libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 _libc.fstatfs.argtypes = (ctypes.c_int, ctypes.c_char_p)
 
 
@@ -195,6 +197,14 @@ def read_small(path: str | Path, bytes_max: int) -> SmallFile:
     if len(content) > bytes_max:
         raise OSError(errno.EFBIG, f"is larger than {bytes_max:,} bytes", str(path))
     return SmallFile(mode, content)
+
+
+def start_writing(fd: int) -> None:
+    """Begin to write the changed pages of a file to the disk, in this thread, and do not wait for the end.
+
+    A sync must follow, which finds less to do and gets the errors. Any number is a valid `fd`.
+    """
+    _libc.sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE)
 
 
 def sync_file(path: str) -> None:

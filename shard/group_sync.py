@@ -1,8 +1,11 @@
 """Many streams put on the disk with one sync of their file system.
 
 Each fdatasync of a file that has grown makes the file system commit its journal and the disk write its cache, twice a
-stream. One syncfs does that once for all of them, also if there is only one. An error of it may be of any file, and is
-reported once: every stream is then synced by itself at its next turn, which shows whether it was its error.
+stream. One syncfs does that once for all of them, also if there is only one. The kernel writes all of them in a single
+thread then. So a group begins to write by itself, as the groups of other workers do at the same time.
+
+An error of syncfs may be of any file, and is reported once: every stream is then synced by itself at its next turn,
+which shows whether it was its error.
 """
 
 from __future__ import annotations
@@ -38,6 +41,9 @@ def sync_together(logs: Sequence[StreamLog], file_system: FileSystem) -> list[Sy
 def _sync_held(logs: Sequence[StreamLog], file_system: FileSystem) -> list[SyncError]:
     errors = file_system.errors
     begun, alone = _begin(logs, errors)
+    if len(begun) > 1:
+        for log in begun:
+            log.start_writing()
     outcomes: dict[StreamLog, SyncError] = {}
     is_synced = (len(begun) > 1 or (begun and file_system.flushes_always)) and _sync(file_system, errors)
     if is_synced and not file_system.flushes_always:

@@ -22,7 +22,7 @@ from tailrace.shard.diverged import DivergedTail, SetAsideTail, keep_diverged
 from tailrace.shard.epochs import History, find_epochs
 from tailrace.shard.errors import StorageFull, StreamDamaged, StreamMissing, is_full
 from tailrace.shard.file_ends import FileEnds
-from tailrace.shard.files import punch_hole, sync_directory, write_all, write_row
+from tailrace.shard.files import punch_hole, start_writing, sync_directory, write_all, write_row
 from tailrace.shard.frame import CRC_OFFSET, INDEX_ENTRY_BYTES, IndexEntry
 from tailrace.shard.header import (
     CONTENT_END_OFFSET,
@@ -471,6 +471,11 @@ class StreamLog:
             failed = self._index_words[INDEX_SYNC_FAILED] != 0
             content_fd, index_fd = (os.dup(self._content_fd), os.dup(self._index_fd)) if fds else (-1, -1)
             return BegunSync(self.next_seq, self.end_offset, self._generation, content_fd, index_fd, failed)
+
+    def start_writing(self) -> None:
+        """For `shard.group_sync`: begin to write what was appended to the disk. Does nothing if closed."""
+        start_writing(self._content_fd)
+        start_writing(self._index_fd)
 
     def finish_sync(self, begun: BegunSync) -> None:
         """Content, index and directory are on the disk: publish synced_seq.

@@ -18,6 +18,7 @@ from tailrace.shard.files import (
     read_all,
     read_small,
     replace_file,
+    start_writing,
     sync_directory,
     sync_file_system,
     write_all,
@@ -111,6 +112,20 @@ def test_a_hole_reads_as_zeros_and_keeps_the_length(tmp_path: Path) -> None:
     data = path.read_bytes()
     assert data == b"x" * 4_096 + bytes(32_768) + b"x" * 4_096
     assert path.stat().st_blocks * 512 < 40_960
+
+
+def test_to_begin_writing_promises_nothing(tmp_path: Path) -> None:
+    """A log may be closed meanwhile, and its number be another file's."""
+    with open(tmp_path / "file", "wb") as file:
+        file.write(b"x" * 40_960)
+        file.flush()
+        start_writing(file.fileno())
+    start_writing(-1)
+    ends = os.pipe()
+    for fd in ends:
+        start_writing(fd)
+        os.close(fd)
+    assert (tmp_path / "file").read_bytes() == b"x" * 40_960
 
 
 def test_errors_of_the_system_are_raised(tmp_path: Path) -> None:

@@ -46,6 +46,31 @@ def test_all_are_synced_and_closed_ones_are_left_alone(tmp_path: Path, logs: lis
     close(logs)
 
 
+@pytest.mark.parametrize("together", [1, 3])
+def test_a_group_begins_to_write_before_it_is_synced(
+    tmp_path: Path, logs: list[StreamLog], monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    calls: list[object] = []
+    real, file_system = FileSystem.sync, FileSystem(tmp_path)
+    monkeypatch.setattr("tailrace.shard.log.start_writing", calls.append)
+
+    def sync(self: FileSystem) -> None:
+        calls.append("sync")
+        real(self)
+
+    monkeypatch.setattr(FileSystem, "sync", sync)
+    assert sync_together(logs[:together], file_system) == [None] * together
+    files = [fd for log in logs for fd in (log._content_fd, log._index_fd)]
+    assert calls == ([*files, "sync"] if together > 1 else ["sync"])
+    file_system.close()
+    close(logs)
+
+
+def test_a_log_that_is_closed_meanwhile_writes_nothing(logs: list[StreamLog]) -> None:
+    close(logs)
+    logs[0].start_writing()
+
+
 def test_after_an_error_of_the_file_system_each_stream_is_asked_once(
     tmp_path: Path, logs: list[StreamLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
