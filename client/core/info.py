@@ -16,7 +16,7 @@ from tailrace.core.message import Message
 from tailrace.core.options import ClientOptions
 from tailrace.core.session import Session
 from tailrace.core.subscription_state import Arrived, SubscriptionPhase, SubscriptionState
-from tailrace.errors import TailraceError
+from tailrace.errors import InvalidArgument, TailraceError
 from tailrace.protocol.messages import Ack
 
 if TYPE_CHECKING:
@@ -85,7 +85,12 @@ class ClientInfo:
         return f"<{type(self).__name__} node={self.node!r} {self._session.phase.name}>"
 
     def _timeout(self, timeout_s: float | None) -> float:
-        return self._session.options.timeout_s if timeout_s is None else timeout_s
+        """Raises InvalidArgument for one that is not a number: it would never be over."""
+        if timeout_s is None:
+            return self._session.options.timeout_s
+        if timeout_s != timeout_s:
+            raise InvalidArgument(f"timeout_s is {timeout_s}; it is a number of seconds")
+        return timeout_s
 
     def _batches(
         self,

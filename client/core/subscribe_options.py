@@ -54,6 +54,8 @@ def subscribe_options(
     topics: str = "",
 ) -> SubscribeOptions:
     """Raises InvalidArgument, InvalidStreamName."""
+    if not isinstance(topics, str):
+        raise InvalidArgument(f'topics is {topics!r}; it is a topic filter, or "" for all messages')
     fault = filter_fault(topics.encode(errors="surrogatepass")) if topics else ""
     if fault:
         raise InvalidArgument(fault)

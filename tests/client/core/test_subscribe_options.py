@@ -36,6 +36,8 @@ def test_options() -> None:
         ({"credit_bytes": 0}, "credit_bytes is 0"),
         ({"credit_bytes": None}, "credit_bytes is None"),
         ({"end": START}, "is not an end"),
+        ({"topics": None}, "topics is None; it is a topic filter"),
+        ({"topics": "a/#/b"}, "# must be the last level"),
     ],
 )
 def test_what_is_none(changed: dict[str, Any], why: str) -> None:

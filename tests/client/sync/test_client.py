@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import subprocess
 import sys
@@ -92,6 +93,16 @@ def test_publishing(server: ModelServer) -> None:
         assert client.publish_many("s", (b"%d" % number for number in range(3))) == Receipt("s", 2, 3, 1)
         assert client.publish_to(["s", "t"], b"x") == [Receipt("s", 5, 1, 1), Receipt("t", 0, 1, 1)]
     assert server.payloads(b"s") == [b"a", b"b", b"0", b"1", b"2", b"x"]
+
+
+def test_a_time_that_would_never_be_over(server: ModelServer) -> None:
+    with connect(server) as client:
+        for call in (client.consumers, client.delete_stream, client.streams):
+            with pytest.raises(tailrace.InvalidArgument, match="timeout_s is nan"):
+                call("s", timeout_s=math.nan)
+        with pytest.raises(tailrace.InvalidArgument, match="timeout_s is nan"):
+            client.publish("s", b"x", timeout_s=math.nan)
+    assert not server.model.said(m.Publish)
 
 
 def test_how_many_nodes_hold_it(server: ModelServer) -> None:
