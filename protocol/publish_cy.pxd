@@ -29,19 +29,22 @@ cdef struct Request:
     uint32_t messages
     Py_ssize_t group
 
-# All that a run publishes by one handle, or to the topics of one stream: then the `target` of the others is the group
-# of the first. `out` and `numbers` are where the next request of it is written.
+# All that a run publishes by one handle; `out` and `numbers` are where the next request of it is written.
 cdef struct Group:
     uint32_t handle
-    Py_ssize_t target
-    const uint8_t *metadata
-    Py_ssize_t metadata_bytes
+    uint32_t next
     Py_ssize_t requests
     Py_ssize_t messages
     Py_ssize_t nbytes
-    Py_ssize_t next
     uint8_t *out
     uint8_t *numbers
+
+# Of the group of a topic: the group that has all of its stream, and the metadata of its messages. In another place than
+# the group, since publishes to streams need the cache for that.
+cdef struct Topic:
+    const uint8_t *metadata
+    uint32_t metadata_bytes
+    uint32_t target
 
 # Reserved at once for `room` requests, which may each have a group of its own.
 cdef struct Staging:
@@ -52,3 +55,4 @@ cdef struct Staging:
     Py_ssize_t request_count
     Py_ssize_t group_count
     Py_ssize_t slot_count     # a power of two, at least twice the room
+    Topic *topics             # of the same indices as the groups; NULL if no handle is that of a topic

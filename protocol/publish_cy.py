@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     PyObject_GetBuffer: Any
     Request: Any
     Staging: Any
+    Topic: Any
     calloc: Any
     free: Any
     malloc: Any
@@ -231,11 +232,12 @@ def _stage_pointers(
     staging.requests = cython.NULL
     staging.groups = cython.NULL
     staging.slots = cython.NULL
+    staging.topics = cython.NULL
     staging.request_count = staging.group_count = 0
     try:
         if start < 0 or start > end or end > view.len:
             raise _outside(start, end, view.len)
-        _allocate(cython.address(staging), (end - start) // (_HEAD + _HEADER))
+        _allocate(cython.address(staging), (end - start) // (_HEAD + _HEADER), len(placed) > 0)
         first: cython.p_const_uchar = cython.cast(cython.p_const_uchar, view.buf)
         stop: cython.Py_ssize_t = _find_requests(
             cython.address(staging), first, start, end, max_message_bytes, body_max_bytes, placed, {}
@@ -243,18 +245,22 @@ def _stage_pointers(
         if stop > start:
             ack = first[start + 9]
             groups = _make_groups(cython.address(staging))
-            _write_groups(cython.address(staging))
+            if staging.topics != cython.NULL:
+                _write_placed(cython.address(staging))
+            else:
+                _write_groups(cython.address(staging))
     finally:
         free(staging.requests)
         free(staging.groups)
         free(staging.slots)
+        free(staging.topics)
         PyBuffer_Release(cython.address(view))
     return stop, ack, groups
 
 
 @cython.cfunc
 @cython.exceptval(-1)
-def _allocate(staging: cython.pointer(Staging), room: cython.Py_ssize_t) -> cython.int:
+def _allocate(staging: cython.pointer(Staging), room: cython.Py_ssize_t, has_topics: cython.bint) -> cython.int:
     """Room for as many requests as fit into the bytes, each with a group of its own. MemoryError; the caller frees."""
     room = min(room, _REQUESTS_MAX)
     staging.room = room
@@ -266,6 +272,10 @@ def _allocate(staging: cython.pointer(Staging), room: cython.Py_ssize_t) -> cyth
     staging.slots = cython.cast(cython.p_int, calloc(staging.slot_count, cython.sizeof(cython.int)))
     if staging.requests == cython.NULL or staging.groups == cython.NULL or staging.slots == cython.NULL:
         raise MemoryError
+    if has_topics:
+        staging.topics = cython.cast(cython.pointer(Topic), malloc((room + 1) * cython.sizeof(Topic)))
+        if staging.topics == cython.NULL:
+            raise MemoryError
     return 0
 
 
@@ -296,6 +306,9 @@ def _find_requests(
             break
         if at[10] != 0 or tr_load16(at + 11) != 1 or at[9] > _ACK_MAX or (ack >= 0 and at[9] != ack):
             break
+        messages = _count_pointers(at + _HEAD, length - _BODY_HEAD, max_message_bytes)
+        if messages == 0:
+            break
         handle = tr_load32(at + 13)
         # Most requests are for the stream of the one before, or for the one that followed it before.
         if last >= 0 and staging.groups[last].handle == handle:
@@ -304,14 +317,13 @@ def _find_requests(
             group = staging.groups[last].next
         else:
             group = _group_of(staging, handle, placed, streams)
-        messages = _count_pointers(
-            at + _HEAD, length - _BODY_HEAD, max_message_bytes, staging.groups[group].metadata_bytes
-        )
-        if messages == 0:
+        if staging.topics != cython.NULL and not _takes_metadata(
+            at + _HEAD, length - _BODY_HEAD, staging.topics[group].metadata_bytes
+        ):
             break
         ack = at[9]
         if last >= 0:
-            staging.groups[last].next = group
+            staging.groups[last].next = cython.cast(cython.uint, group)
         last = group
         _add_request(staging, at, length, messages, group)
         at += _ENVELOPE_HEAD + length
@@ -321,14 +333,9 @@ def _find_requests(
 @cython.cfunc
 @cython.exceptval(check=False)
 def _count_pointers(
-    frame: cython.p_const_uchar,
-    left: cython.Py_ssize_t,
-    max_message_bytes: cython.Py_ssize_t,
-    added_bytes: cython.Py_ssize_t,
+    frame: cython.p_const_uchar, left: cython.Py_ssize_t, max_message_bytes: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """Returns the number of frames; 0 unless all of these bytes are frames that can be staged, and can have metadata of
-    `added_bytes`.
-    """
+    """Returns the number of frames; 0 unless all of these bytes are frames that can be staged."""
     count: cython.Py_ssize_t = 0
     length: cython.Py_ssize_t
     metadata_bytes: cython.Py_ssize_t
@@ -337,9 +344,7 @@ def _count_pointers(
             return 0
         length = tr_load32(frame)
         metadata_bytes = tr_load16(frame + 30)
-        if tr_load16(frame + 28) != 0 or length + added_bytes > _FRAME_MAX or length > left:
-            return 0
-        if metadata_bytes and added_bytes:
+        if tr_load16(frame + 28) != 0 or length > _FRAME_MAX or length > left:
             return 0
         if length - _HEADER < metadata_bytes or length - _HEADER > max_message_bytes:
             return 0
@@ -349,6 +354,20 @@ def _count_pointers(
         left -= length
         count += 1
     return count
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _takes_metadata(
+    frame: cython.p_const_uchar, left: cython.Py_ssize_t, added_bytes: cython.Py_ssize_t
+) -> cython.bint:
+    """Whether these whole frames have none, and room for these bytes, if there are any."""
+    while added_bytes and left > 0:
+        if tr_load16(frame + 30) != 0 or tr_load32(frame) + added_bytes > _FRAME_MAX:
+            return False
+        left -= tr_load32(frame)
+        frame += tr_load32(frame)
+    return True
 
 
 @cython.cfunc
@@ -368,23 +387,24 @@ def _group_of(staging: cython.pointer(Staging), handle: cython.uint, placed: dic
     group: cython.pointer(Group) = cython.address(staging.groups[index])
     group.handle = handle
     group.requests = group.messages = group.nbytes = 0
-    group.next = group.target = index
-    group.metadata_bytes = 0
-    if placed:
-        _place(group, index, placed.get(handle), streams)
+    group.next = cython.cast(cython.uint, index)
+    if staging.topics != cython.NULL:
+        _place(cython.address(staging.topics[index]), index, placed.get(handle), streams)
     return index
 
 
 @cython.cfunc
 @cython.exceptval(-1)
-def _place(group: cython.pointer(Group), index: cython.Py_ssize_t, place: object, streams: dict) -> cython.int:
+def _place(topic: cython.pointer(Topic), index: cython.uint, place: object, streams: dict) -> cython.int:
     """The group of a topic: its messages go to the first group of its stream. `placed` keeps the metadata."""
+    topic.target = index
+    topic.metadata_bytes = 0
     if place is None:
         return 0
     metadata: bytes = cython.cast(tuple, place)[2]
-    group.target = streams.setdefault(cython.cast(tuple, place)[0], index)
-    group.metadata = cython.cast(cython.p_const_uchar, PyBytes_AS_STRING(metadata))
-    group.metadata_bytes = len(metadata)
+    topic.target = streams.setdefault(cython.cast(tuple, place)[0], index)
+    topic.metadata = cython.cast(cython.p_const_uchar, PyBytes_AS_STRING(metadata))
+    topic.metadata_bytes = len(metadata)
     return 0
 
 
@@ -405,10 +425,13 @@ def _add_request(
     request.messages = cython.cast(cython.uint, messages)
     request.group = group
     staging.request_count += 1
-    target: cython.pointer(Group) = cython.address(staging.groups[staging.groups[group].target])
+    target: cython.pointer(Group) = cython.address(staging.groups[group])
+    if staging.topics != cython.NULL:
+        target = cython.address(staging.groups[staging.topics[group].target])
+        target.nbytes += messages * staging.topics[group].metadata_bytes
     target.requests += 1
     target.messages += messages
-    target.nbytes += request.nbytes + messages * staging.groups[group].metadata_bytes
+    target.nbytes += request.nbytes
 
 
 @cython.cfunc
@@ -434,14 +457,31 @@ def _make_groups(staging: cython.pointer(Staging)) -> list:
 def _write_groups(staging: cython.pointer(Staging)) -> cython.void:
     index: cython.Py_ssize_t
     request: cython.pointer(Request)
-    of_handle: cython.pointer(Group)
     group: cython.pointer(Group)
     for index in range(staging.request_count):
         request = cython.address(staging.requests[index])
-        of_handle = cython.address(staging.groups[request.group])
-        group = cython.address(staging.groups[of_handle.target])
-        if of_handle.metadata_bytes:
-            group.out = _write_frames(group.out, request, of_handle)
+        group = cython.address(staging.groups[request.group])
+        memcpy(group.out, request.frames, request.nbytes)
+        group.out += request.nbytes
+        tr_store32(group.numbers, request.number)
+        tr_store32(group.numbers + 4, request.messages)
+        group.numbers += 8
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _write_placed(staging: cython.pointer(Staging)) -> cython.void:
+    """As `_write_groups`, where some handles are those of topics."""
+    index: cython.Py_ssize_t
+    request: cython.pointer(Request)
+    topic: cython.pointer(Topic)
+    group: cython.pointer(Group)
+    for index in range(staging.request_count):
+        request = cython.address(staging.requests[index])
+        topic = cython.address(staging.topics[request.group])
+        group = cython.address(staging.groups[topic.target])
+        if topic.metadata_bytes:
+            group.out = _write_frames(group.out, request, topic)
         else:
             memcpy(group.out, request.frames, request.nbytes)
             group.out += request.nbytes
@@ -453,21 +493,21 @@ def _write_groups(staging: cython.pointer(Staging)) -> cython.void:
 @cython.cfunc
 @cython.exceptval(check=False)
 def _write_frames(
-    out: cython.p_uchar, request: cython.pointer(Request), group: cython.pointer(Group)
+    out: cython.p_uchar, request: cython.pointer(Request), topic: cython.pointer(Topic)
 ) -> cython.p_uchar:
-    """Writes the frames of a request with the metadata of its group; returns where they end."""
+    """Writes the frames of a request with the metadata of its topic; returns where they end."""
     frame: cython.p_const_uchar = request.frames
     end: cython.p_const_uchar = frame + request.nbytes
     length: cython.Py_ssize_t
     while frame < end:
         length = tr_load32(frame)
         memcpy(out, frame, _HEADER)
-        tr_store32(out, cython.cast(cython.uint, length + group.metadata_bytes))
-        out[30] = group.metadata_bytes & 255
-        out[31] = group.metadata_bytes >> 8
-        memcpy(out + _HEADER, group.metadata, group.metadata_bytes)
-        memcpy(out + _HEADER + group.metadata_bytes, frame + _HEADER, length - _HEADER)
-        out += length + group.metadata_bytes
+        tr_store32(out, cython.cast(cython.uint, length + topic.metadata_bytes))
+        out[30] = topic.metadata_bytes & 255
+        out[31] = topic.metadata_bytes >> 8
+        memcpy(out + _HEADER, topic.metadata, topic.metadata_bytes)
+        memcpy(out + _HEADER + topic.metadata_bytes, frame + _HEADER, length - _HEADER)
+        out += length + topic.metadata_bytes
         frame += length
     return out
 
