@@ -10,6 +10,8 @@ from rich.tree import Tree
 
 from tailrace.cli.tree_walk import LINK_UP, Found, Node, Tie
 from tailrace.protocol.replication import CLAIMS, CopyEnd, Told
+from tailrace.shard.meta import Role
+from tailrace.shard.names import base_of
 
 DEPTH_MAX = 100
 """Levels of a tree; a longer chain goes on in a tree of its own, since each level is drawn by a call within a call."""
@@ -78,10 +80,27 @@ def warnings(found: Found, name: str) -> list[str]:
             count = state.removeprefix(CLAIMS).partition(":")[0]
             rival = "RIVAL" if told is not None else "perhaps a RIVAL"
             lines.append(f"{rival}: {found.nodes[claimant].address} claims {count} of its streams, not confirmed yet")
+    for other, stream in _masters_beside(found, name):
+        lines.append(f"RIVAL: {found.nodes[other].address} is a master of {stream} too")
     if told is not None and told.turned:
         above = [found.nodes[up].address for (up, slave), tie in found.ties.items() if slave == name and _carries(tie)]
         lines.append(f"new streams made here are not replicated: make it follow {', '.join(above)} for * (`slave`)")
     return lines
+
+
+def _masters_beside(found: Found, name: str) -> Iterator[tuple[str, str]]:
+    """The other nodes that are a master of the stream that was asked for, if this one is."""
+    mine = _mastered(found.nodes[name].told)
+    for other, node in found.nodes.items():
+        if other != name:
+            yield from ((other, stream) for stream in mine & _mastered(node.told))
+
+
+def _mastered(told: Told | None) -> set[str]:
+    ends = () if told is None else told.ends
+    return {
+        end.stream for end in ends if end.role == Role.MASTER and base_of(end.stream.encode()) == end.stream.encode()
+    }
 
 
 def _carries(tie: Tie) -> bool:

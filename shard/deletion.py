@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 import msgpack
 
 from tailrace.shard.diverged import DIVERGED_SUFFIX
-from tailrace.shard.epochs import EPOCH_MAX, EpochStart
+from tailrace.shard.epochs import EPOCH_MAX, EpochStart, History, make_history
 from tailrace.shard.errors import MetaDamaged
 from tailrace.shard.files import replace_file, sync_directory
 from tailrace.shard.header import HEADER_PAGE_BYTES, INDEX_CUTS, map_page, tagged, untagged
@@ -35,6 +35,8 @@ from tailrace.shard.torn import TORN_SUFFIX
 DELETED_SUFFIX: Final = ".deleted"
 DELETED_MAGIC: Final = b"TRgone\x001"
 DELETED_BYTES_MAX: Final = 1 << 16
+TERMS_KEPT: Final = 16
+"""Terms of a deleted stream that are remembered, the last ones."""
 SUFFIXES: Final = (INDEX_SUFFIX, CONTENT_SUFFIX, PRODUCERS_SUFFIX, TORN_SUFFIX, DIVERGED_SUFFIX, META_SUFFIX)
 """Of all files that a stream may have."""
 _HEAD = struct.Struct("<8sI")
@@ -46,13 +48,24 @@ class DeletedStream(NamedTuple):
     """`stems`: of the files that are to go; () once they are gone.
 
     `epoch`: all terms of the deleted stream came before this one; 0 to remember nothing. `master`: the node that begins
-    the stream of this name in that term; "" if another node may make it.
+    the stream of this name in that term; "" if another node may make it. `history`: the last terms of the deleted
+    stream, by which a copy of it elsewhere is recognized.
     """
 
     name: str
     epoch: int
     master: str
     stems: tuple[str, ...]
+    history: History = ()
+
+    def next_history(self, master: str) -> History:
+        """The terms of the stream of this name that `master` makes."""
+        return (EpochStart(self.epoch, 0, master),)
+
+    def is_of(self, theirs: History) -> bool:
+        """Whether a stream with these terms is a copy of the deleted one: they have a term in common."""
+        known = {(start.epoch, start.master) for start in self.history if start.master}
+        return any((start.epoch, start.master) in known for start in theirs)
 
 
 def deleted_path(directory: Path, name: str) -> Path:
@@ -82,7 +95,7 @@ def finish_deletion(directory: Path, deleted: DeletedStream) -> None:
         sync_directory(directory)
         return
     if deleted.master:
-        history = (EpochStart(deleted.epoch, 0, deleted.master),)
+        history = deleted.next_history(deleted.master)
         write_meta(directory, StreamMeta(deleted.name, epoch=deleted.epoch, history=history))
         step()
     _write(directory, deleted._replace(stems=()))
@@ -110,7 +123,10 @@ def read_deleted(path: Path) -> DeletedStream:
         name, epoch, stems = validate_name(fields["name"]), fields["epoch"], tuple(map(str, fields["stems"]))
         if not 0 <= epoch <= EPOCH_MAX or any("/" in stem for stem in stems):
             raise ValueError("its term or its stems cannot be")
-        return DeletedStream(name, epoch, str(fields["master"]), stems)
+        history = make_history(EpochStart(*start) for start in fields.get("history", ()))
+        if history and history[-1].epoch >= epoch:
+            raise ValueError("a term of the deleted stream is not before its own")
+        return DeletedStream(name, epoch, str(fields["master"]), stems, history)
     except (ValueError, KeyError, TypeError, InvalidName) as error:
         raise MetaDamaged(path.stem, path, _HEAD.size, f"its map is invalid: {error!r}") from error
 

@@ -21,7 +21,7 @@ from tailrace.broker.streams.open_stream import OpenStream
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tailrace.shard.catalog import stream_names
-from tailrace.shard.deletion import DELETED_SUFFIX, finish_deletion, forget_deleted, read_deleted
+from tailrace.shard.deletion import DELETED_SUFFIX, DeletedStream, finish_deletion, forget_deleted, read_deleted
 from tailrace.shard.directory import DataDirectory
 from tailrace.shard.errors import MetaDamaged, StorageError, StorageFull, StreamDamaged
 from tailrace.shard.files import NEW_SUFFIX
@@ -42,7 +42,7 @@ class StreamCatalog:
     """One per owner: the shards `slot`, `slot + slots`, ... of the data directory.
 
     open: open streams, the least recently used first.
-    deleted: streams that were deleted, and the term in which one of that name begins. deleting: those whose files are
+    deleted: streams that were deleted, with the term in which one of that name begins. deleting: those whose files are
     being removed, which takes a moment, and cannot be made again before that.
     incarnation: no other owner of these shards has the same while the node runs; another one after a deletion.
     """
@@ -57,7 +57,7 @@ class StreamCatalog:
         self._sorted: dict[int, list[bytes]] = {}  # the same by shard, which keeps the cost of a new name small
         self.companions = InternalStreams()
         self.damaged: dict[bytes, StreamDamaged] = {}
-        self.deleted: dict[bytes, int] = {}
+        self.deleted: dict[bytes, DeletedStream] = {}
         self.deleting: set[bytes] = set()
         self.open: OrderedDict[bytes, OpenStream] = OrderedDict()
         self.full_disk = FullDiskLog(directory.path)
@@ -73,7 +73,7 @@ class StreamCatalog:
             self._finish_deletions(path)
             self._sorted[shard] = sorted(name.encode() for name in stream_names(path))
             self.names.update(dict.fromkeys(self._sorted[shard]))
-        self.deleted = {name: epoch for name, epoch in self.deleted.items() if name not in self.names}
+        self.deleted = {name: known for name, known in self.deleted.items() if name not in self.names}
         self.companions.note(self.names)
         self.owning = True
 
@@ -91,7 +91,7 @@ class StreamCatalog:
                 log.warning("stream %r: finishing its deletion", deleted.name)
                 finish_deletion(path, deleted)
             if deleted.epoch:
-                self.deleted[deleted.name.encode()] = deleted.epoch
+                self.deleted[deleted.name.encode()] = deleted._replace(stems=())
 
     def unlock(self) -> None:
         """Release the locks; a successor may take them at once."""

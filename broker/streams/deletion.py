@@ -11,12 +11,13 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
+from tailrace.broker.replication.roles.stream_roles import history_of
 from tailrace.broker.streams.owner import OpenStream, Owner
 from tailrace.broker.streams.refused import OnResult, Refused
 from tailrace.broker.streams.syncer import Syncable, SyncJob
 from tailrace.protocol.errors import Code
-from tailrace.shard.deletion import DeletedStream, delete_stream, deleted_path, read_deleted
-from tailrace.shard.epochs import EPOCH_MAX, EpochStart
+from tailrace.shard.deletion import TERMS_KEPT, DeletedStream, delete_stream, deleted_path, read_deleted
+from tailrace.shard.epochs import EPOCH_MAX, History
 from tailrace.shard.errors import MetaDamaged, StorageError
 from tailrace.shard.meta import Role, StreamMeta
 from tailrace.shard.names import base_of, file_stem
@@ -137,7 +138,8 @@ class Deletions:
         leads = not deletion.copy and owner.roles.role(name) is Role.MASTER
         epoch = self._next_epoch(names) if leads or deletion.copy else 0
         master = owner.catalog.directory.node_id if leads else ""
-        deleted = DeletedStream(name.decode(), epoch, master, tuple(file_stem(each.decode()) for each in names))
+        stems = tuple(file_stem(each.decode()) for each in names)
+        deleted = DeletedStream(name.decode(), epoch, master, stems, self._last_terms(name, epoch))
         metas = {each: owner.roles.metas[each] for each in names if each in owner.roles.metas}
         for each in names:
             self._forget(each)
@@ -157,6 +159,15 @@ class Deletions:
                 log.warning("stream %r: its last term cannot be read, and is deleted: %s", each.decode(), error)
         return min(max(known) + 1, EPOCH_MAX)
 
+    def _last_terms(self, name: bytes, epoch: int) -> History:
+        """The last terms of a stream, before `epoch`: as they are written down if its messages cannot be read."""
+        owner = self._owner
+        try:
+            history = history_of(owner, owner.stream(name))
+        except (Refused, StorageError, OSError):
+            history = owner.roles.meta(name).history
+        return tuple(start for start in history if start.epoch < epoch)[-TERMS_KEPT:]
+
     def _removed(
         self,
         deletion: Deletion,
@@ -175,9 +186,9 @@ class Deletions:
             deletion.done(Refused(Code.UNAVAILABLE, f"the stream could not be deleted: {job.failure.strerror}"))
             return
         if deleted.epoch:
-            owner.catalog.deleted[name] = deleted.epoch
+            owner.catalog.deleted[name] = deleted._replace(stems=())
         if deleted.master:
-            history = (EpochStart(deleted.epoch, 0, deleted.master),)
+            history = deleted.next_history(deleted.master)
             owner.roles.metas[name] = StreamMeta(deleted.name, epoch=deleted.epoch, history=history)
         for each in names:
             owner.events.on_deleted(each)

@@ -28,8 +28,9 @@ from tailrace.broker.streams.roles import StreamRoles
 from tailrace.broker.streams.sync_schedule import SyncSchedule
 from tailrace.protocol.errors import Code
 from tailrace.shard.admission import StampBounds
+from tailrace.shard.deletion import DeletedStream
 from tailrace.shard.directory import DataDirectory
-from tailrace.shard.epochs import EPOCH_LEAP_MAX, EpochStart
+from tailrace.shard.epochs import EPOCH_LEAP_MAX
 from tailrace.shard.errors import StorageError, StorageFull
 from tailrace.shard.header import HEADER_PAGE_BYTES
 from tailrace.shard.meta import Role
@@ -423,10 +424,11 @@ class Owner:
 
     # --- streams ----------------------------------------------------------------------------------------------------
 
-    def create(self, name: bytes, *, by_command: bool = False) -> None:
+    def create(self, name: bytes, *, by_command: bool = False, is_copy: bool = False) -> None:
         """Make a stream that is not known here, and the one whose companion it is. Raises Refused.
 
-        Its name may be one that `require_new_name` refuses: another node has made it.
+        Its name may be one that `require_new_name` refuses: another node has made it. `is_copy`: it is about to follow
+        another node, and begins no term here, even after a deletion.
         """
         base = base_of(name)
         if base in self.catalog.deleting:
@@ -440,18 +442,19 @@ class Owner:
         self._open(name)
         if self.space.is_watched:
             self.space.grew(name, FILES_BYTES, 0)
-        deleted_epoch = self.catalog.deleted.get(name, 0)
+        deleted = self.catalog.deleted.get(name)
         self.catalog.add(name)
-        self._begin_after(name, deleted_epoch)
+        if deleted is not None and not is_copy:
+            self._begin_after(name, deleted)
         self.events.on_create()
         self.events.on_role(name)
 
-    def _begin_after(self, name: bytes, deleted_epoch: int) -> None:
+    def _begin_after(self, name: bytes, deleted: DeletedStream) -> None:
         """A copy of this name was deleted here: if this node makes the stream, its term is later. Raises Refused."""
         meta = self.roles.meta(name)
-        if deleted_epoch > meta.epoch and meta.role is not Role.SLAVE:
-            history = (EpochStart(deleted_epoch, 0, self.catalog.directory.node_id),)
-            self.roles.set_meta(replace(meta, epoch=deleted_epoch, history=history))
+        if deleted.epoch > meta.epoch and meta.role is not Role.SLAVE:
+            history = deleted.next_history(self.catalog.directory.node_id)
+            self.roles.set_meta(replace(meta, epoch=deleted.epoch, history=history))
 
     def stream(self, name: bytes) -> OpenStream:
         """The open stream, opened if need be. Raises Refused (`unknown`, `damaged`, `full`, `unavailable`)."""

@@ -80,6 +80,17 @@ def test_a_rival_and_a_node_that_makes_new_streams_of_its_own_are_named() -> Non
     assert "perhaps a RIVAL: a:5050 claims 2" in lines[3]
 
 
+def test_two_masters_of_the_stream_that_was_asked_for_are_rivals() -> None:
+    found = Found(start="A")
+    for name, role in (("A", "master"), ("B", "master"), ("C", "slave")):
+        ends = tuple(CopyEnd(stream, role, 2, 2, 7) for stream in ("g", "$cursor/g"))
+        found.nodes[name] = node(name, replace(told(name), ends=ends))
+    a, b, c = drawn(found)
+    assert a.endswith("  RIVAL: b:5050 is a master of g too")
+    assert b.endswith("  RIVAL: a:5050 is a master of g too")
+    assert "RIVAL" not in c
+
+
 def test_a_link_without_streams_is_no_branch() -> None:
     """A promoted node notifies its former upstream until that has answered; it is no longer below it."""
     found = Found(start="A")

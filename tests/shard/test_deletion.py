@@ -12,6 +12,7 @@ import pytest
 from tailrace.shard import deletion
 from tailrace.shard.catalog import list_shard
 from tailrace.shard.deletion import DeletedStream, delete_stream, deleted_path, finish_deletion, read_deleted
+from tailrace.shard.epochs import EpochStart
 from tailrace.shard.errors import MetaDamaged, StreamCut, StreamMissing
 from tailrace.shard.frame import pack_frame
 from tailrace.shard.log import StreamLog
@@ -20,7 +21,8 @@ from tailrace.shard.names import file_stem
 from tailrace.shard.reader import StreamReader
 
 NAMES = ("s", "$cursor/s", "s/$dead", "other")
-GONE = DeletedStream("s", 4, "node-1", tuple(map(file_stem, NAMES[:3])))
+TERMS = (EpochStart(1, 0, "node-1"), EpochStart(3, 7, "node-2"))
+GONE = DeletedStream("s", 4, "node-1", tuple(map(file_stem, NAMES[:3])), TERMS)
 
 
 def make(path: Path) -> None:
@@ -61,7 +63,10 @@ def test_a_kill_at_any_step_leaves_the_stream_or_nothing(tmp_path: Path) -> None
         assert stays(path) == ["other"]
         assert {file.name for file in path.iterdir()} == {"other.content", "other.indx", "s.deleted", "s.meta"}
         assert read_deleted(deleted_path(path, "s")) == GONE._replace(stems=())
-        assert (read_meta(path, "s").epoch, read_meta(path, "s").history) == (4, ((4, 0, "node-1"),))
+        assert (read_meta(path, "s").epoch, read_meta(path, "s").history) == (
+            4,
+            ((4, 0, "node-1"),),
+        )
         if not killed:
             assert step > 15
             return

@@ -72,7 +72,8 @@ def follow(owner: Owner, args: CallArgs) -> list[Any]:
     one epoch settle it when one claims the stream.
     """
     name, epoch, _master = args
-    if owner.catalog.deleted.get(base_of(name), 0) > epoch:
+    deleted = owner.catalog.deleted.get(base_of(name))
+    if deleted is not None and deleted.epoch > epoch:
         raise Refused(Code.DELETED, "the stream was deleted")
     if name not in owner.catalog.names:
         owner.create(name, by_command=base_of(name) in owner.catalog.names)  # a companion, of which there is more below

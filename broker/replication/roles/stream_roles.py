@@ -21,7 +21,7 @@ from tailrace.broker.replication.upstream.contacts import (
     with_contacts,
     with_former,
 )
-from tailrace.broker.streams.owner import OpenStream, Owner, Refused, require_new_name
+from tailrace.broker.streams.owner import DELETING_TEXT, OpenStream, Owner, Refused, require_new_name
 from tailrace.broker.streams.refused import CallArgs
 from tailrace.protocol.errors import Code
 from tailrace.shard.epochs import (
@@ -241,7 +241,7 @@ def claimed(owner: Owner, args: CallArgs) -> list[Any]:
     history = make_history(EpochStart(*row) for row in rows)
     claim_term = history[-1].epoch, history[-1].master
     if name not in owner.catalog.names:
-        return [Role.DISABLED.value, *claim_term, True]  # there is nothing here to give in
+        return _claimed_unknown(owner, name, history, Upstream(host, port, "seq", 0), any(rest))
     stream = _changeable(owner, name)
     meta, own = owner.roles.meta(name), history_of(owner, stream)
     mine = _reported_term(owner, meta, term(meta, own))
@@ -258,6 +258,29 @@ def claimed(owner: Owner, args: CallArgs) -> list[Any]:
             owner.roles.set_meta(replace(_in_term(meta, own, *claim_term), history=own))
         mine = claim_term
     return [owner.roles.role(name).value, *mine, mine == claim_term or _leaves_it(meta, mine, claim_term, claimant)]
+
+
+def _claimed_unknown(owner: Owner, name: bytes, theirs: History, claimant: Upstream, is_peer: bool) -> list[Any]:
+    """As `claimed`, of a stream that is not here.
+
+    If it was deleted here, a copy that missed that was promoted. The term that was kept for this node is not begun, so
+    it is the claimant's if that has begun it: this node follows. If that has begun an earlier one, it is to give in.
+    """
+    claim_term = theirs[-1].epoch, theirs[-1].master
+    accepted = [Role.DISABLED.value, *claim_term, True]
+    if name in owner.catalog.deleting:
+        raise Refused(Code.UNAVAILABLE, DELETING_TEXT)
+    deleted = owner.catalog.deleted.get(name)
+    if deleted is None or (is_peer and not deleted.is_of(theirs)):
+        return accepted
+    _require_near((deleted.epoch, deleted.master), claim_term[0])
+    if claim_term[0] < deleted.epoch:
+        return [Role.MASTER.value, deleted.epoch, deleted.master, False] if deleted.master else accepted
+    log.warning("stream %r: it was deleted here, and %s leads to a master of it; following it", name, claimant)
+    owner.create(name, by_command=True, is_copy=True)
+    owner.roles.metas.pop(name, None)
+    follow(owner, owner.stream(name), claimant, *claim_term)
+    return [Role.SLAVE.value, *claim_term, True]
 
 
 def _leaves_it(meta: StreamMeta, mine: Term, claim_term: Term, claimant: Upstream) -> bool:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tailrace.broker.replication.downstream.replica_state import follow
-from tailrace.broker.replication.roles.stream_roles import history_of
+from tailrace.broker.replication.roles.stream_roles import claimable, claimed, history_of
 from tailrace.broker.streams.deletion import Deletions
 from tailrace.broker.streams.owner import OpenStream
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tailrace.shard import deletion as files
-from tailrace.shard.meta import Role, StreamMeta
+from tailrace.shard.meta import Role, StreamMeta, Upstream
 from tailrace.shard.names import cursor_name, dead_name
 from tests.broker.consumers.desks import Office, S
 from tests.broker.owning import around
@@ -60,6 +60,10 @@ def stems(place: Place) -> set[str]:
     return {file.suffix for file in place.owner.catalog.shard_path(S).iterdir() if file.suffix}
 
 
+def terms_of_deleted(place: Office) -> dict[bytes, int]:
+    return {name: deleted.epoch for name, deleted in place.owner.catalog.deleted.items()}
+
+
 def code(answers: list[Any]) -> Code:
     (answer,) = answers
     assert isinstance(answer, Refused), answer
@@ -89,7 +93,7 @@ def test_a_term_above_all_that_were(place: Place) -> None:
         assert place.owner.roles.epoch(S) == expected
         if expected == 3:
             office = place.crash()
-            assert office.owner.catalog.deleted == {S: 3}
+            assert terms_of_deleted(office) == {S: 3}
             office.owner.release()
             place = Place(place.path)
         place.owner.create(S)
@@ -151,7 +155,7 @@ def test_a_disk_that_refuses_a_later_step(place: Place, monkeypatch: pytest.Monk
     with pytest.raises(Refused):
         place.owner.create(S)
     office = place.crash()
-    assert not office.owner.catalog.names and office.owner.catalog.deleted == {S: 2}
+    assert not office.owner.catalog.names and terms_of_deleted(office) == {S: 2}
     office.owner.create(S)
 
 
@@ -167,7 +171,7 @@ def test_what_cannot_be_deleted(place: Place) -> None:
     answers = place.delete(copy=True)
     assert code(place.delete(copy=True)) is Code.UNAVAILABLE, "it is being done"
     place.finish()
-    assert answers == [{}] and stems(place) == {".deleted"} and owner.catalog.deleted == {S: 2}
+    assert answers == [{}] and stems(place) == {".deleted"} and terms_of_deleted(place) == {S: 2}
 
 
 def test_a_name_whose_copy_was_deleted_begins_in_a_later_term_too(place: Place) -> None:
@@ -182,6 +186,53 @@ def test_a_name_whose_copy_was_deleted_begins_in_a_later_term_too(place: Place) 
     office = place.crash()
     assert office.owner.roles.epoch(S) == 2
     office.owner.release()
+
+
+NODE, OTHER = ("10.0.0.1", 5050), "other-node"
+
+
+def claim(place: Place, *terms: tuple[int, int, str], is_peer: bool = False) -> list[Any]:
+    """Another node claims the stream."""
+    return claimed(place.owner, [S, terms, *NODE, is_peer])
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_a_promoted_copy_that_missed_the_deletion_is_followed(place: Place, copy: bool) -> None:
+    """Whether this node was its master or had a copy: the term that was to be this node's is not given twice."""
+    here = place.owner.catalog.directory.node_id
+    place.delete(copy=copy)
+    place.finish()
+    terms = (1, 0, here), (2, 1, OTHER)
+    assert claim(place, *terms, is_peer=True) == ["slave", 2, OTHER, True]
+    assert place.owner.roles.meta(S).upstream == Upstream(*NODE, "seq", 0)
+    assert not place.owner.catalog.deleted and stems(place) == {".content", ".indx", ".meta"}
+    office = place.crash()
+    assert office.owner.roles.role(S) is Role.SLAVE and claimable(office.owner, S) == (2, OTHER)
+    office.owner.release()
+
+
+def test_a_copy_that_was_promoted_in_an_earlier_term_gives_in(place: Place) -> None:
+    place.owner.roles.set_meta(StreamMeta(S.decode(), epoch=4))
+    place.delete()
+    place.finish()
+    here = place.owner.catalog.directory.node_id
+    assert claim(place, (1, 0, here), (2, 1, OTHER)) == ["master", 5, here, False]
+    assert S not in place.owner.catalog.names and place.owner.roles.epoch(S) == 5
+
+
+def test_another_stream_of_the_name_at_a_peer_changes_nothing(place: Place) -> None:
+    place.delete()
+    place.finish()
+    terms = (1, 0, OTHER), (2, 1, OTHER)
+    assert claim(place, *terms, is_peer=True) == ["disabled", 2, OTHER, True]
+    assert S not in place.owner.catalog.names and terms_of_deleted(place) == {S: 2}
+
+
+def test_a_claim_waits_while_the_stream_is_being_deleted(place: Place) -> None:
+    place.delete()
+    with pytest.raises(Refused) as caught:
+        claim(place, (2, 1, OTHER))
+    assert caught.value.code is Code.UNAVAILABLE
 
 
 def test_a_follower_that_was_away_is_told(place: Place) -> None:
