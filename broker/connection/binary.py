@@ -183,10 +183,11 @@ class BinaryClient(HandleClient):
         self._fail(m.Failed(code, text, fatal))
 
     def _fail(self, failed: m.Failed) -> None:
-        """A fatal error waits for the publishes under way: a peer that has got it reads no more. But those of a node
-        may wait for reports that are not read any more.
+        """A fatal error waits for the publishes under way: a peer that has got it reads no more. All of them have an
+        outcome within `replication_timeout_s`. A worker that leaves does not wait for those of a node.
         """
-        if failed.fatal and self.under_way and not self.bound:
+        leaves = self.bound and failed.code == Code.UNAVAILABLE
+        if failed.fatal and self.under_way and not leaves:
             self.last_word = pack(failed)
         else:
             self.send_envelope(pack(failed))

@@ -187,7 +187,7 @@ def test_a_publish_that_cannot_be_taken_is_refused_whole(node: World) -> None:
     name = node.name(0)
     peer.open(name)
     peer.publish(7, b"x")
-    peer.publish([1, 7], b"x")
+    peer.publish([7, 8], b"x")
     peer.peer.send_raw(m.pack_publish(4, 1, [1], b"x" * 40) + b"x" * 40)
     node.settle()
     assert failed(peer.take()) == [

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tailrace.broker.connection.binary import BinaryClient
 from tailrace.broker.connection.client import READ_BYTES_MAX, READ_BYTES_SCATTERED_MAX, ClientConnection
 from tailrace.broker.routing.router import NEW_STREAMS
 from tailrace.protocol.binary import ClientCodec
-from tailrace.protocol.messages import Failed, Subscribe, pack
+from tailrace.protocol.errors import Code
+from tailrace.protocol.messages import Failed, Published, Subscribe, pack
 from tailrace.protocol.places import From
 from tests.broker.binary import BinaryPeer
 from tests.broker.world import Peer, World, world
@@ -132,3 +135,34 @@ def test_a_closed_one_leaves_nothing_behind(tmp_path: Path, kind: str) -> None:
         assert not (
             worker.fanout.blocked or worker.fanout.feeds or worker.services.partial_bytes or worker.services.clients
         )
+
+
+def fatal(answers: Sequence[object]) -> list[str]:
+    return [each.code for each in answers if isinstance(each, Failed) and each.fatal]
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_a_fatal_error_comes_after_every_answer_to_a_node_too(tmp_path: Path, slot: int) -> None:
+    with world(tmp_path, workers=2) as node:
+        peer = BinaryPeer(node, node_id="n2")
+        name = node.name(slot)
+        node.fill(name, [b"there"])
+        peer.open(name)
+        peer.publish(1, b"x")
+        peer.peer.send_raw(b"\x05\xff\xff\xff\xff")
+        node.settle()
+        answers = peer.take()
+        assert answers[0] == Published(1, ((1, 1, 0),)) and fatal(answers[1:]) == ["size"]
+        assert peer.peer.ended
+
+
+def test_a_worker_that_leaves_does_not_wait_for_the_answers_of_a_node(tmp_path: Path) -> None:
+    """It says with `unavailable` that publishes without an answer may or may not be logged."""
+    with world(tmp_path, workers=2) as node:
+        peer = BinaryPeer(node, node_id="n2")
+        peer.open(node.name(1))
+        (client,) = [each for each in node.workers[0].services.clients.values() if isinstance(each, BinaryClient)]
+        client.under_way += 1
+        client.end_with(Code.UNAVAILABLE, "it is replaced")
+        node.settle()
+        assert fatal(peer.take()) == ["unavailable"]
