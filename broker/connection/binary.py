@@ -308,12 +308,8 @@ class BinaryClient(HandleClient):
         names: list[bytes] = []
         for handle in message.handles:
             name = self.handles.get(handle)
-            if name is None and handle in self.placed:
-                handles.publish_placed(self, message)
-                return
             if name is None:
-                refused = handles.handle_refusal(self, handle)
-                self.refuse_request(Op.PUBLISH, message.request, refused.code, refused.text)
+                handles.publish_apart(self, message)
                 return
             names.append(name)
         if self.is_by_another(message.frames):

@@ -121,29 +121,39 @@ def _stamped(client: HandleClient, number: int, frames: bytearray) -> tuple[byte
         return b"", frames
 
 
-def publish_placed(client: HandleClient, message: m.Publish) -> None:
-    """A PUBLISH of which one handle at least is that of a topic: the frames differ from stream to stream."""
+def publish_apart(client: HandleClient, message: m.Publish) -> None:
+    """A PUBLISH of which one handle at least is not that of a stream.
+
+    If it is that of a topic the frames differ from stream to stream. If its OPEN was refused the other streams take the
+    message all the same.
+    """
     if client.is_by_another(message.frames):
         client.refuse_request(Op.PUBLISH, message.request, Code.PRODUCER, ANOTHERS_TEXT)
         return
-    parts: list[tuple[bytes, bytearray]] = []
-    for number in message.handles:
+    names: list[bytes] = []
+    parts: list[tuple[int, bytes, bytearray]] = []
+    refusals: list[tuple[int, Refused]] = []
+    for place, number in enumerate(message.handles):
         stream, frames = client.handles.get(number, b""), bytearray(message.frames)
         if not stream:
             stream, frames = _stamped(client, number, frames)
-        refused = None if stream else handle_refusal(client, number)
-        if stream in (each for each, _frames in parts):
-            refused = Refused(
-                Code.USAGE, f"two of the names lie in the stream {stream.decode()}: publish to each alone"
-            )
-        if refused is not None:
-            client.refuse_request(Op.PUBLISH, message.request, refused.code, refused.text)
+        if not stream:
+            refusals.append((place, handle_refusal(client, number)))
+        elif stream in names:
+            text = f"two of the names lie in the stream {stream.decode()}: publish to each alone"
+            client.refuse_request(Op.PUBLISH, message.request, Code.USAGE, text)
             return
-        parts.append((stream, frames))
-    names = [stream for stream, _frames in parts]
+        else:
+            parts.append((place, stream, frames))
+        names.append(stream)
+    if not parts:
+        client.refuse_request(Op.PUBLISH, message.request, refusals[0][1].code, refusals[0][1].text)
+        return
     publication = FramePublication(client, message.request, message.ack != Ack.NONE, names, message.count)
     client.under_way += 1
     client.services.router.publish_parts(client, publication, parts, message.ack == Ack.SYNCED, message.replicas)
+    for place, refused in refusals:
+        publication.refused(place, refused.code, refused.text)
     client.note_awaited()
 
 

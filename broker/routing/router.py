@@ -357,12 +357,12 @@ class Router:
         self,
         client: PublishingClient,
         publication: FramePublication,
-        parts: list[tuple[bytes, bytearray]],
+        parts: list[tuple[int, bytes, bytearray]],
         sync: bool,
         replicas: int,
     ) -> None:
-        """As `publish_frames`, with frames of its own for each of the streams."""
-        for key, (name, frames) in enumerate(parts):
+        """As `publish_frames`, for some of the streams, each with its place among all, and frames of its own."""
+        for key, name, frames in parts:
             batch = self.batch_for(name, frames, replicas)
             batch.add(publication, key, publication.count, frames)
             batch.sync |= sync

@@ -118,6 +118,16 @@ class BrokerLink:
                 return self._refused[stream]
         return None
 
+    def explained(self, streams: tuple[str, ...], results: tuple[m.PartResult, ...]) -> tuple[m.PartResult, ...]:
+        """The results of a publish; those of streams that have no handle with the reason why they have none."""
+        if not self._refused or len(results) != len(streams):
+            return results
+        rows = []
+        for stream, row in zip(streams, results, strict=True):
+            refused = self._refused.get(stream)
+            rows.append(row if refused is None else (*row[:3], refused.code, refused.text))
+        return tuple(rows)
+
     def _open(self, stream: str) -> int:
         self._handles_made += 1
         handle = self._handles[stream] = self._handles_made

@@ -479,10 +479,15 @@ class Session(Connector):
         publications = self.publications
         streams = publications.streams_of(message.id)
         error = link.refusal_of(streams) or message
-        codes = [message.code] * len(streams) if message.results is None else [row[3] for row in message.results]
+        results = message.results
+        if results is None:
+            codes = [message.code] * len(streams)
+        else:
+            results = link.explained(streams, results)
+            codes = [row[3] for row in results]
         for stream, code in zip(streams, codes, strict=False):  # as many as there are, or else it fails below
             self.failover.refused(stream, code, now_s)
-        publications.failed(message.id, error.code, error.text, message.results, now_s)
+        publications.failed(message.id, error.code, error.text, results, now_s)
         self._send_held(now_s)
 
     def _on_answer(self, link: BrokerLink, message: Any, now_s: float) -> None:

@@ -92,8 +92,21 @@ def test_a_publish_to_several_names(node: World) -> None:
     talk.ask(m.Open(1, b"a/1"), m.Open(2, b"b/1"), m.Open(3, b"c"), m.Open(4, b"a/2"))
     assert refusals(talk.ask(publish(1, 3, 1, 2))) == []
     assert refusals(talk.ask(publish(2, 1, 4))) == [Code.USAGE], "both lie in one stream"
-    assert refusals(talk.ask(publish(3, 1, 9))) == [Code.USAGE]
     assert [talk.read(name) for name in (b"a", b"b", b"c")] == [[("a/1", b"1")], [("b/1", b"1")], [("", b"1")]]
+
+
+def test_a_name_that_is_refused_does_not_keep_the_others_from_a_publish(node: World) -> None:
+    talk = Talk(node)
+    talk.ask(m.Open(1, b"a/1"), m.Open(2, b"plain"))
+    for request, handles, taken in ((1, (1, 9), 0), (2, (9, 2), 1), (3, (2, 8, 1), 0)):
+        (answer,) = talk.ask(publish(request, *handles))
+        assert isinstance(answer, m.Failed) and answer.results is not None
+        assert [row[3] for row in answer.results] == ["usage" if handle > 2 else "" for handle in handles]
+        assert answer.results[taken][1] == 1
+    (none,) = talk.ask(publish(4, 8, 9))
+    assert isinstance(none, m.Failed) and (none.code, none.results) == (Code.USAGE, None)
+    assert talk.read(b"a") == [("a/1", b"1"), ("a/1", b"3")]
+    assert talk.read(b"plain") == [("", b"2"), ("", b"3")]
 
 
 def test_a_message_cannot_have_another_topic_than_its_handle(node: World) -> None:

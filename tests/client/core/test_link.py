@@ -43,5 +43,8 @@ def test_a_refused_handle_is_remembered() -> None:
     link.handle_refused(refused)
     assert link.refusal_of(("a",)) is None
     assert link.refusal_of(("a", "b")) is refused
+    results = ((7, 1, 0, "", ""), (0, 0, 0, "usage", "handle 2 stands for no stream"))
+    assert link.explained(("a", "b"), results) == (results[0], (0, 0, 0, "handles", "enough"))
+    assert link.explained(("a",), results) is results, "an answer that cannot be"
     link.handle_refused(m.Failed("handles", "enough", False, m.Op.OPEN, 77))
     assert link.refusal_of(()) is None
