@@ -172,7 +172,7 @@ def test_the_bound_that_lacks_most_is_named(node: Node) -> None:
 def test_what_consumers_have_finished_is_written_down_at_all_times(node: Node) -> None:
     space = space_of(node, node_max_bytes=MOST)
     space.grew(b"orders", MOST, 0)
-    for name in (b"$cursor/orders", b"$cursor/orders/$dead"):
+    for name in (b"$cursor/orders", b"$cursor/orders/$dead", b"$last/orders"):
         space.require(name, 1)
     for name in (b"orders", b"$replies/7", b"orders/$dead"):
         refusal(space, name)
