@@ -8,6 +8,7 @@
     ├── StorageFull        no space, or no quota; nothing was committed, try again when there is space
     ├── FramesRefused      frames of another log do not follow the messages of this one; nothing was written
     ├── Trimmed            the message was there once and has been trimmed
+    ├── MessageMissing     the stream does not have this message; a ValueError too
     ├── StreamCut          the end of the stream was set aside under an open reader: open it anew
     ├── MessagesLost       a failed sync has left messages unreadable: opening the stream anew cuts them off
     ├── ShardLocked        another process owns the shard, or the data directory
@@ -85,6 +86,15 @@ class Trimmed(StorageError):
         self.name = name
         self.seq = seq
         self.first_seq = first_seq
+
+
+class MessageMissing(StorageError, ValueError):
+    """The stream has other messages; those asked for may have been set aside by another thread a moment before."""
+
+    def __init__(self, name: str, seq: int, first_seq: int, next_seq: int) -> None:
+        super().__init__(f"stream {name!r} has messages {first_seq} to {next_seq - 1}, not {seq}")
+        self.name = name
+        self.seq = seq
 
 
 class StreamCut(StorageError):

@@ -20,7 +20,7 @@ from tailrace.shard.admission import Frames, LogEnd, StampBounds, admit_pieces
 from tailrace.shard.begun_sync import BegunSync
 from tailrace.shard.diverged import DivergedTail, SetAsideTail, keep_diverged
 from tailrace.shard.epochs import History, find_epochs
-from tailrace.shard.errors import StorageFull, StreamDamaged, StreamMissing, is_full
+from tailrace.shard.errors import MessageMissing, StorageFull, StreamDamaged, StreamMissing, is_full
 from tailrace.shard.file_ends import FileEnds
 from tailrace.shard.files import punch_hole, start_writing, sync_directory, write_all, write_row
 from tailrace.shard.frame import CRC_OFFSET, INDEX_ENTRY_BYTES, IndexEntry
@@ -291,9 +291,9 @@ class StreamLog:
         self.end_offset, self._index_end, self.next_seq = end, index_end, next_seq
 
     def entry(self, seq: int) -> IndexEntry:
-        """Returns the index entry of an existing message. ValueError for others, StreamDamaged, OSError."""
+        """Returns the index entry of an existing message. Raises MessageMissing for others, StreamDamaged, OSError."""
         if not self.first_seq <= seq < self.next_seq:
-            raise ValueError(f"stream {self.name!r} has messages {self.first_seq} to {self.next_seq - 1}, not {seq}")
+            raise MessageMissing(self.name, seq, self.first_seq, self.next_seq)
         return self._entry(seq)
 
     def seq_at(self, timestamp_us: int, skip: int = 0) -> int:

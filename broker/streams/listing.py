@@ -12,7 +12,7 @@ from tailrace.broker.streams.owner import Owner, Refused
 from tailrace.broker.streams.refused import CallArgs
 from tailrace.protocol.listing import StreamRow
 from tailrace.shard.deletion import SUFFIXES
-from tailrace.shard.errors import StorageError
+from tailrace.shard.errors import MessageMissing, StorageError
 from tailrace.shard.log import StreamLog
 from tailrace.shard.stream_files import CONTENT_SUFFIX, StreamPaths, stream_paths
 
@@ -50,7 +50,6 @@ def describe(owner: Owner, name: bytes) -> StreamRow:
 def _describe(owner: Owner, name: bytes) -> StreamRow:
     stream, text = owner.stream(name), name.decode()
     found, now_us = stream.log, owner.clock_us()
-    is_empty = found.next_seq == found.first_seq
     minute_seq = max(found.seq_at(max(now_us - MINUTE_US, 0)), found.first_seq)
     consumers, consumer_lag = owner.context.consumer_lag(name)
     return StreamRow(
@@ -61,8 +60,7 @@ def _describe(owner: Owner, name: bytes) -> StreamRow:
         found.next_seq,
         _bytes_from(found, found.first_seq),
         disk_bytes(stream_paths(owner.catalog.shard_path(name), text)),
-        0 if is_empty else found.entry(found.first_seq).timestamp_us,
-        0 if is_empty else found.last_timestamp_us,
+        *_times(found),
         found.next_seq - minute_seq,
         _bytes_from(found, minute_seq),
         consumers,
@@ -71,9 +69,20 @@ def _describe(owner: Owner, name: bytes) -> StreamRow:
     )
 
 
+def _times(found: StreamLog) -> tuple[int, int]:
+    """The timestamps of the first and the last message, 0 without one. Another thread may be cutting the stream."""
+    try:
+        return found.entry(found.first_seq).timestamp_us, found.last_timestamp_us
+    except MessageMissing:
+        return 0, 0
+
+
 def _bytes_from(found: StreamLog, seq: int) -> int:
     """The bytes in the log of the messages from `seq` on, with their headers."""
-    return found.end_offset - found.entry(seq).offset if seq < found.next_seq else 0
+    try:
+        return found.end_offset - found.entry(seq).offset
+    except MessageMissing:
+        return 0
 
 
 def disk_bytes(paths: StreamPaths) -> int:

@@ -7,6 +7,7 @@ import pytest
 
 from tailrace.shard.errors import (
     FramesRefused,
+    MessageMissing,
     MetaDamaged,
     ShardLocked,
     StorageError,
@@ -31,6 +32,7 @@ FILE = Path("/data/shard-00/x.content")
         (TailsDamaged("x", FILE, 0, "cut"), "stream 'x' is damaged: /data/shard-00/x.content at byte 0: cut"),
         (StorageFull("x", FILE, 9), "no space for 9 more bytes of stream 'x' in /data/shard-00/x.content"),
         (FramesRefused("x", 3, "crc", "bent"), "stream 'x' refuses these frames: message 3: bent"),
+        (MessageMissing("x", 7, 2, 5), "stream 'x' has messages 2 to 4, not 7"),
         (StreamCut("x", 3), "stream 'x' changed from message 3 on: its end was set aside"),
         (Trimmed("x", 3, 5), "message 3 of stream 'x' was trimmed; the first one kept is 5"),
         (ShardLocked(FILE, 12), "/data/shard-00/x.content is locked by process 12"),

@@ -5,10 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from tailrace.broker.streams import listing
 from tailrace.broker.streams.owner_calls import call
+from tailrace.broker.streams.refused import Refused
+from tailrace.protocol.errors import Code
 from tailrace.protocol.listing import StreamRow
+from tailrace.shard.frame import IndexEntry
 from tailrace.shard.header import HEADER_PAGE_BYTES
+from tailrace.shard.log import StreamLog
 from tailrace.shard.stream_files import stream_paths
 from tests.broker.owning import Clock, around, make_owner, publish
 
@@ -66,4 +72,34 @@ def test_an_empty_stream_and_a_damaged_one(tmp_path: Path) -> None:
     empty, torn = [StreamRow(*call(owner, "list_stream", [name])) for name in (b"empty", b"torn")]
     assert (empty.name, empty.next_seq, empty.content_bytes, empty.last_timestamp_us) == ("empty", 0, 0, 0)
     assert (torn.name, torn.role, torn.next_seq) == ("torn", listing.DAMAGED, 0)
+    owner.release()
+
+
+def test_a_stream_whose_end_is_set_aside_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread does that. A request that looks at the stream in the same moment must not end the worker."""
+    owner = make_owner(tmp_path)
+    seq_at, entry = StreamLog.seq_at, StreamLog.entry
+
+    def cut(log: StreamLog) -> None:
+        log.set_aside(0)
+
+    def seq_at_of_cut(log: StreamLog, timestamp_us: int, skip: int = 0) -> int:
+        found = seq_at(log, timestamp_us, skip)
+        cut(log)
+        return found
+
+    def entry_of_cut(log: StreamLog, seq: int) -> IndexEntry:
+        cut(log)
+        return entry(log, seq)
+
+    publish(owner, b"s", b"12345")
+    with monkeypatch.context() as patch:
+        patch.setattr(StreamLog, "seq_at", seq_at_of_cut)
+        found = StreamRow(*call(owner, "list_stream", [b"s"]))
+    assert (found.role, found.content_bytes, found.first_timestamp_us) == ("master", 0, 0)
+    publish(owner, b"s", b"12345")
+    monkeypatch.setattr(StreamLog, "entry", entry_of_cut)
+    with pytest.raises(Refused) as caught:
+        call(owner, "stat", [b"s"])
+    assert caught.value.code is Code.UNAVAILABLE
     owner.release()
