@@ -8,16 +8,20 @@
 
 The last one stays, with the .meta, as what is known of a deleted stream, until a stream of its name is made again. A
 file with stems that is found when the shard is taken was left by a crash: its deletion is finished then.
+
+A shard keeps RECORDS_MAX such records, the latest. Of the others FORGOTTEN_FILE has the latest term: a stream without a
+record begins in it.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import struct
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgpack
 
@@ -32,9 +36,15 @@ from tailrace.shard.names import InvalidName, file_stem, validate_name
 from tailrace.shard.stream_files import CONTENT_SUFFIX, INDEX_SUFFIX, PRODUCERS_SUFFIX
 from tailrace.shard.torn import TORN_SUFFIX
 
+log = logging.getLogger(__name__)
+
 DELETED_SUFFIX: Final = ".deleted"
 DELETED_MAGIC: Final = b"TRgone\x001"
 DELETED_BYTES_MAX: Final = 1 << 16
+RECORDS_MAX: Final = 64
+"""Records of deleted streams that a shard keeps."""
+FORGOTTEN_FILE: Final = "=forgotten" + DELETED_SUFFIX
+"""No stream has this stem: behind a `=` others have a hash."""
 TERMS_KEPT: Final = 16
 """Terms of a deleted stream that are remembered, the last ones."""
 SUFFIXES: Final = (INDEX_SUFFIX, CONTENT_SUFFIX, PRODUCERS_SUFFIX, TORN_SUFFIX, DIVERGED_SUFFIX, META_SUFFIX)
@@ -111,15 +121,41 @@ def forget_deleted(directory: Path, name: str) -> None:
         os.unlink(deleted_path(directory, name))
 
 
+def forget_record(directory: Path, deleted: DeletedStream) -> None:
+    """Keep only the term of a record. Raises OSError.
+
+    A stream of this name may have been made since; then it has files, and its .meta stays.
+    """
+    if deleted.epoch > read_forgotten(directory):
+        _write_map(directory / FORGOTTEN_FILE, {"epoch": deleted.epoch})
+        step()
+    stem = file_stem(deleted.name)
+    if deleted.master and not os.path.exists(directory / (stem + CONTENT_SUFFIX)):
+        with suppress(FileNotFoundError):
+            os.unlink(directory / (stem + META_SUFFIX))
+        step()
+    forget_deleted(directory, deleted.name)
+
+
+def read_forgotten(directory: Path) -> int:
+    """The term in which a stream begins that has no record; 0 if none was forgotten, or the file is damaged.
+
+    Raises OSError.
+    """
+    try:
+        epoch = _read_map(directory / FORGOTTEN_FILE)["epoch"]
+    except FileNotFoundError:
+        return 0
+    except (MetaDamaged, KeyError) as damage:
+        log.error("what is known of streams that were deleted long ago is damaged: %s", damage)
+        return 0
+    return epoch if isinstance(epoch, int) and 0 <= epoch <= EPOCH_MAX else 0
+
+
 def read_deleted(path: Path) -> DeletedStream:
     """Raises MetaDamaged, FileNotFoundError, OSError."""
-    with open(path, "rb") as file:
-        data = file.read(DELETED_BYTES_MAX)
-    body = data[_HEAD.size :]
-    if len(data) < _HEAD.size or _HEAD.unpack_from(data) != (DELETED_MAGIC, crc32c(body)):
-        raise MetaDamaged(path.stem, path, 0, "it is no record of a deleted stream")
+    fields = _read_map(path)
     try:
-        fields = msgpack.unpackb(body)
         name, epoch, stems = validate_name(fields["name"]), fields["epoch"], tuple(map(str, fields["stems"]))
         if not 0 <= epoch <= EPOCH_MAX or any("/" in stem for stem in stems):
             raise ValueError("its term or its stems cannot be")
@@ -146,8 +182,28 @@ def step() -> None:
 
 
 def _write(directory: Path, deleted: DeletedStream) -> None:
-    body: bytes = msgpack.packb(deleted._asdict())
-    replace_file(deleted_path(directory, deleted.name), _HEAD.pack(DELETED_MAGIC, crc32c(body)) + body)
+    _write_map(deleted_path(directory, deleted.name), deleted._asdict())
+
+
+def _write_map(path: Path, fields: dict[str, Any]) -> None:
+    body: bytes = msgpack.packb(fields)
+    replace_file(path, _HEAD.pack(DELETED_MAGIC, crc32c(body)) + body)
+
+
+def _read_map(path: Path) -> dict[str, Any]:
+    """Raises MetaDamaged, FileNotFoundError, OSError."""
+    with open(path, "rb") as file:
+        data = file.read(DELETED_BYTES_MAX)
+    body = data[_HEAD.size :]
+    if len(data) < _HEAD.size or _HEAD.unpack_from(data) != (DELETED_MAGIC, crc32c(body)):
+        raise MetaDamaged(path.stem, path, 0, "it is no record of a deleted stream")
+    try:
+        fields = msgpack.unpackb(body)
+    except ValueError as error:
+        raise MetaDamaged(path.stem, path, _HEAD.size, f"its map is invalid: {error!r}") from error
+    if not isinstance(fields, dict):
+        raise MetaDamaged(path.stem, path, _HEAD.size, "it has no map")
+    return fields
 
 
 def _notify_readers(index_file: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from tailrace.broker.replication.roles.stream_roles import history_of
@@ -16,11 +17,11 @@ from tailrace.broker.streams.owner import OpenStream, Owner
 from tailrace.broker.streams.refused import OnResult, Refused
 from tailrace.broker.streams.syncer import Syncable, SyncJob
 from tailrace.protocol.errors import Code
-from tailrace.shard.deletion import TERMS_KEPT, DeletedStream, delete_stream, deleted_path, read_deleted
+from tailrace.shard.deletion import TERMS_KEPT, DeletedStream, delete_stream, deleted_path, forget_record, read_deleted
 from tailrace.shard.epochs import EPOCH_MAX, History
 from tailrace.shard.errors import MetaDamaged, StorageError
 from tailrace.shard.meta import Role, StreamMeta
-from tailrace.shard.names import base_of, file_stem
+from tailrace.shard.names import base_of, file_stem, shard_of
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,20 @@ class DeletionJob:
             return bool(read_deleted(deleted_path(self._directory, self.name)))
         except (MetaDamaged, OSError):
             return False
+
+
+class ForgettingJob:
+    """Drops the files of a record, in a helper thread. If it fails they are there at the next start."""
+
+    __slots__ = ("_deleted", "_directory", "name")
+
+    def __init__(self, directory: Path, deleted: DeletedStream) -> None:
+        self._directory = directory
+        self._deleted = deleted
+        self.name = deleted.name
+
+    def sync(self) -> None:
+        forget_record(self._directory, self._deleted)
 
 
 class Deletion(NamedTuple):
@@ -187,6 +202,7 @@ class Deletions:
             return
         if deleted.epoch:
             owner.catalog.deleted[name] = deleted._replace(stems=())
+            self._bound_records(name)
         if deleted.master:
             history = deleted.next_history(deleted.master)
             owner.roles.metas[name] = StreamMeta(deleted.name, epoch=deleted.epoch, history=history)
@@ -198,3 +214,18 @@ class Deletions:
             owner.catalog.deleting.discard(name)
         value: dict[str, Any] = {}
         deletion.done(value)
+
+    def _bound_records(self, name: bytes) -> None:
+        """A deletion may leave one record too many in its shard. The same thread writes a later role of that name."""
+        owner = self._owner
+        catalog = owner.catalog
+        oldest = catalog.forget_oldest(shard_of(name, catalog.directory.shards))
+        if oldest is None:
+            return
+        if oldest.master:
+            owner.roles.metas.pop(oldest.name.encode(), None)
+        self.removing += 1
+        self._syncer.request(ForgettingJob(catalog.shard_path(name), oldest), SyncJob(self._forgotten))
+
+    def _forgotten(self) -> None:
+        self.removing -= 1

@@ -11,7 +11,16 @@ import pytest
 
 from tailrace.shard import deletion
 from tailrace.shard.catalog import list_shard
-from tailrace.shard.deletion import DeletedStream, delete_stream, deleted_path, finish_deletion, read_deleted
+from tailrace.shard.deletion import (
+    FORGOTTEN_FILE,
+    DeletedStream,
+    delete_stream,
+    deleted_path,
+    finish_deletion,
+    forget_record,
+    read_deleted,
+    read_forgotten,
+)
 from tailrace.shard.epochs import EpochStart
 from tailrace.shard.errors import MetaDamaged, StreamCut, StreamMissing
 from tailrace.shard.frame import pack_frame
@@ -109,3 +118,48 @@ def test_what_is_damaged_deletes_nothing(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(MetaDamaged):
         read_deleted(deleted_path(tmp_path, "s"))
     assert stays(tmp_path) == sorted(NAMES)
+
+
+def record(path: Path, name: str, epoch: int, master: str = "node-1") -> DeletedStream:
+    deleted = DeletedStream(name, epoch, master, ())
+    delete_stream(path, deleted)
+    return deleted
+
+
+def forgets_until(path: Path, step: int, *forgotten: DeletedStream) -> bool:
+    """Forgets records in another process, which is killed after `step` steps; returns whether it was."""
+    child = os.fork()
+    if not child:
+        left = itertools.count(step, -1)
+        deletion.step = lambda: None if next(left) else os.kill(os.getpid(), signal.SIGKILL)
+        for each in forgotten:
+            forget_record(path, each)
+        os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def test_a_forgotten_record_leaves_its_term_also_if_it_is_cut_short(tmp_path: Path) -> None:
+    for step in itertools.count():
+        path = tmp_path / str(step)
+        path.mkdir()
+        killed = forgets_until(path, step, record(path, "early", 7), record(path, "late", 5))
+        assert read_forgotten(path) == 7, "it is written first"
+        assert stays(path) == []
+        if not killed:
+            assert [file.name for file in path.iterdir()] == [FORGOTTEN_FILE] and step > 2
+            return
+
+
+def test_a_record_of_a_name_that_is_used_again_takes_nothing_of_the_stream(tmp_path: Path) -> None:
+    forgotten = record(tmp_path, "s", 4)
+    make(tmp_path)
+    forget_record(tmp_path, forgotten)
+    assert read_meta(tmp_path, "s").epoch == 4 and stays(tmp_path) == sorted(NAMES)
+
+
+def test_what_is_known_of_forgotten_streams_may_be_damaged(tmp_path: Path) -> None:
+    assert read_forgotten(tmp_path) == 0
+    (tmp_path / FORGOTTEN_FILE).write_bytes(b"something else")
+    assert read_forgotten(tmp_path) == 0
+    forget_record(tmp_path, record(tmp_path, "s", 3))
+    assert read_forgotten(tmp_path) == 3
