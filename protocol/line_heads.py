@@ -9,6 +9,7 @@ import re
 import struct
 from functools import cache, lru_cache
 
+from tailrace.protocol.errors import PeerError
 from tailrace.protocol.topics import topic_fault, topic_metadata, unescaped
 from tailrace.shard.names import DEAD_SUFFIX, name_bytes_valid
 
@@ -32,7 +33,10 @@ class WholeFrame(bytes):
 @lru_cache(maxsize=8_192)
 def topic_of(word: bytes) -> bytes | None:
     """The topic that a word stands for; None if it is invalid."""
-    topic = unescaped(word)
+    try:
+        topic = unescaped(word)
+    except PeerError:
+        return None
     return None if topic_fault(topic) else topic
 
 

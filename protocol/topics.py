@@ -27,6 +27,7 @@ ANY_LEVELS: Final = b"#"
 
 _NOT_IN_WORDS = re.compile(rb"[\x00- \x7f|%]")
 _ESCAPED = re.compile(rb"%([0-9A-Fa-f]{2})")
+_WRONG_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
 def topic_fault(topic: bytes) -> str:
@@ -69,7 +70,10 @@ def topic_of_word(word: bytes) -> bytes:
 
 
 def unescaped(word: bytes) -> bytes:
-    """A word of a line with its bytes %XX as they are; any other % stands for itself."""
+    """A word of a line with its bytes %XX as they are. Raises PeerError with `topic` for any other %."""
+    if _WRONG_ESCAPE.search(word):
+        text = "a % in a topic is followed by two hexadecimal digits, and %25 stands for a % itself"
+        raise PeerError(Code.TOPIC, f"{text}: {shown(word)}")
     return _ESCAPED.sub(lambda found: bytes.fromhex(found[1].decode()), word)
 
 

@@ -224,7 +224,7 @@ def test_a_run_that_stops_at_once_is_not_paid_for(leaf: ModuleType) -> None:
         (b"sensors/7/temp", "sensors/7/temp"),
         (b"a%20b%7Cc%25", "a b|c%"),
         ("é/あ".encode(), "é/あ"),
-        (b"100%", "100%"),
+        (b"100%25", "100%"),
         (b"topic", "topic"),
         (b"x" * 31, "x" * 31),
         (b"x" * 32, "x" * 32),

@@ -45,7 +45,8 @@ def test_the_longest_head() -> None:
 
 
 def test_the_topic_of_a_word() -> None:
-    assert topic_of(b"a%20b") == b"a b" and topic_of(b"a%zz") == b"a%zz"
+    assert topic_of(b"a%20b") == b"a b" and topic_of(b"100%25") == b"100%"
+    assert topic_of(b"a%zz") is None and topic_of(b"a%") is None, "the line is answered with the reason"
     assert topic_of(b"a%2B") is None and topic_of(b"%FF") is None and topic_of(b"") is None
 
 

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.protocol.topics import LEVELS_MAX, TOPIC_BYTES_MAX, filter_fault, has_wildcards, topic_fault
+from tailrace.protocol.errors import Code, PeerError
+from tailrace.protocol.topics import (
+    LEVELS_MAX,
+    TOPIC_BYTES_MAX,
+    filter_fault,
+    has_wildcards,
+    topic_fault,
+    unescaped,
+)
 
 DEEPEST = b"/" * (LEVELS_MAX - 1)
 LONGEST = "é".encode() * (TOPIC_BYTES_MAX // 2)
@@ -61,3 +69,10 @@ def test_every_topic_is_a_filter_for_itself(name: bytes) -> None:
 def test_faults_are_short_and_printable(name: bytes) -> None:
     for fault in (topic_fault(name), filter_fault(name)):
         assert len(fault) < 500 and (not fault or fault.isprintable())
+
+
+@pytest.mark.parametrize("word", [b"%zz", b"a/%", b"%4", b"100%", b"%2%20"])
+def test_a_percent_sign_of_a_line_begins_two_hexadecimal_digits(word: bytes) -> None:
+    with pytest.raises(PeerError, match="%25 stands for a % itself") as caught:
+        unescaped(word)
+    assert caught.value.code is Code.TOPIC
