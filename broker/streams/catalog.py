@@ -16,25 +16,15 @@ from pathlib import Path
 
 from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.replication.roles.internal_streams import InternalStreams
+from tailrace.broker.streams.deleted_records import DeletedRecords, finish_deletions
 from tailrace.broker.streams.full_disk import FullDiskLog
 from tailrace.broker.streams.open_stream import OpenStream
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tailrace.shard.catalog import stream_names
-from tailrace.shard.deletion import (
-    DELETED_SUFFIX,
-    FORGOTTEN_FILE,
-    RECORDS_MAX,
-    DeletedStream,
-    finish_deletion,
-    forget_deleted,
-    forget_record,
-    read_deleted,
-    read_forgotten,
-)
+from tailrace.shard.deletion import forget_deleted
 from tailrace.shard.directory import DataDirectory
-from tailrace.shard.errors import MetaDamaged, StorageError, StorageFull, StreamDamaged
-from tailrace.shard.files import NEW_SUFFIX
+from tailrace.shard.errors import StorageError, StorageFull, StreamDamaged
 from tailrace.shard.lock import ShardLock, lock_shard
 from tailrace.shard.log import StreamLog
 from tailrace.shard.names import base_of, shard_of
@@ -54,7 +44,6 @@ class StreamCatalog:
     open: open streams, the least recently used first.
     deleted: streams that were deleted, with the term in which one of that name begins. deleting: those whose files are
     being removed, which takes a moment, and cannot be made again before that.
-    forgotten: by shard, the term in which streams begin whose deletion is no longer in `deleted`.
     incarnation: no other owner of these shards has the same while the node runs; another one after a deletion.
     """
 
@@ -68,8 +57,7 @@ class StreamCatalog:
         self._sorted: dict[int, list[bytes]] = {}  # the same by shard, which keeps the cost of a new name small
         self.companions = InternalStreams()
         self.damaged: dict[bytes, StreamDamaged] = {}
-        self.deleted: dict[bytes, DeletedStream] = {}
-        self.forgotten: dict[int, int] = {}
+        self.deleted = DeletedRecords(directory)
         self.deleting: set[bytes] = set()
         self.open: OrderedDict[bytes, OpenStream] = OrderedDict()
         self.full_disk = FullDiskLog(directory.path)
@@ -82,60 +70,12 @@ class StreamCatalog:
         for shard in self.shards:
             path = self.directory.shard_path(shard)
             self._locks.append(lock_shard(path, deadline_s))
-            records = self._finish_deletions(path)
+            records = finish_deletions(path)
             self._sorted[shard] = sorted(name.encode() for name in stream_names(path))
             self.names.update(dict.fromkeys(self._sorted[shard]))
-            self._keep_records(shard, [each for each in records if each.name.encode() not in self.names])
+            self.deleted.keep(shard, [each for each in records if each.name.encode() not in self.names])
         self.companions.note(self.names)
         self.owning = True
-
-    def _finish_deletions(self, path: Path) -> list[DeletedStream]:
-        """The records of deleted streams, the earliest first. Raises OSError.
-
-        A crash may have left a deletion in its middle, or before its record had its name.
-        """
-        found: list[tuple[int, DeletedStream]] = []
-        for file in path.glob(f"*{DELETED_SUFFIX}{NEW_SUFFIX}"):
-            file.unlink(missing_ok=True)
-        for file in path.glob(f"*{DELETED_SUFFIX}"):
-            if file.name == FORGOTTEN_FILE:
-                continue
-            try:
-                deleted, written_ns = read_deleted(file), file.stat().st_mtime_ns
-            except MetaDamaged as damage:
-                log.error("the record of a deleted stream is damaged: %s", damage)
-                continue
-            if deleted.stems:
-                log.warning("stream %r: finishing its deletion", deleted.name)
-                finish_deletion(path, deleted)
-            if deleted.epoch:
-                found.append((written_ns, deleted._replace(stems=())))
-        return [deleted for _written_ns, deleted in sorted(found)]
-
-    def _keep_records(self, shard: int, records: list[DeletedStream]) -> None:
-        """Raises OSError."""
-        path = self.directory.shard_path(shard)
-        for deleted in records[:-RECORDS_MAX]:
-            forget_record(path, deleted)
-        self.deleted.update({each.name.encode(): each for each in records[-RECORDS_MAX:]})
-        if epoch := read_forgotten(path):
-            self.forgotten[shard] = epoch
-
-    def forget_oldest(self, shard: int) -> DeletedStream | None:
-        """Drop the oldest record of a shard that has more than RECORDS_MAX; the caller drops its files."""
-        records = [each for name, each in self.deleted.items() if shard_of(name, self.directory.shards) == shard]
-        if len(records) <= RECORDS_MAX:
-            return None
-        del self.deleted[records[0].name.encode()]
-        self.forgotten[shard] = max(self.forgotten.get(shard, 0), records[0].epoch)
-        return records[0]
-
-    def deleted_before(self, name: bytes) -> DeletedStream | None:
-        """The record of the deleted stream of this name, or a record for all whose own is forgotten."""
-        if (known := self.deleted.get(name)) is not None or base_of(name) != name:
-            return known
-        epoch = self.forgotten.get(shard_of(name, self.directory.shards), 0)
-        return DeletedStream(name.decode(), epoch, "", ()) if epoch else None
 
     def unlock(self) -> None:
         """Release the locks; a successor may take them at once."""

@@ -219,7 +219,7 @@ class Deletions:
         """A deletion may leave one record too many in its shard. The same thread writes a later role of that name."""
         owner = self._owner
         catalog = owner.catalog
-        oldest = catalog.forget_oldest(shard_of(name, catalog.directory.shards))
+        oldest = catalog.deleted.forget_oldest(shard_of(name, catalog.directory.shards))
         if oldest is None:
             return
         if oldest.master:

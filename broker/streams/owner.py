@@ -442,7 +442,7 @@ class Owner:
         self._open(name)
         if self.space.is_watched:
             self.space.grew(name, FILES_BYTES, 0)
-        deleted = self.catalog.deleted_before(name)
+        deleted = self.catalog.deleted.before(name)
         self.catalog.add(name)
         if deleted is not None and not is_copy:
             self._begin_after(name, deleted)

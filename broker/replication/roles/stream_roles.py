@@ -270,7 +270,7 @@ def _claimed_unknown(owner: Owner, name: bytes, theirs: History, claimant: Upstr
     accepted = [Role.DISABLED.value, *claim_term, True]
     if name in owner.catalog.deleting:
         raise Refused(Code.UNAVAILABLE, DELETING_TEXT)
-    deleted = owner.catalog.deleted_before(name)
+    deleted = owner.catalog.deleted.before(name)
     if deleted is None or (is_peer and not deleted.is_of(theirs)):
         return accepted
     _require_near((deleted.epoch, deleted.master), claim_term[0])

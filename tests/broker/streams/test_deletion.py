@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 
 from tailrace.broker.replication.downstream.replica_state import follow
 from tailrace.broker.replication.roles.stream_roles import claimable, claimed, history_of
-from tailrace.broker.streams import catalog as catalog_module
 from tailrace.broker.streams.deletion import Deletions
 from tailrace.broker.streams.owner import OpenStream
 from tailrace.broker.streams.refused import Refused
@@ -237,56 +235,13 @@ def test_a_claim_waits_while_the_stream_is_being_deleted(place: Place) -> None:
     assert caught.value.code is Code.UNAVAILABLE
 
 
-def delete_more(place: Place, count: int) -> list[bytes]:
-    """Streams of the same shard, which are made and deleted."""
-    shards = place.owner.catalog.directory.shards
-    names = (b"more-%d" % number for number in itertools.count())
-    found = list(itertools.islice((name for name in names if shard_of(name, shards) == shard_of(S, shards)), count))
-    for name in found:
-        place.owner.create(name)
-        place.delete(name)
-        place.finish()
-    return found
-
-
-def test_records_are_bounded_and_a_name_that_is_forgotten_begins_in_a_later_term_too(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (catalog_module, files):
-        monkeypatch.setattr(module, "RECORDS_MAX", 3)
-    place.owner.roles.set_meta(StreamMeta(S.decode(), epoch=4))
-    place.delete()
-    place.finish()
-    more = delete_more(place, 4)
-    place.finish()
-    assert not place.deletions.removing and terms_of_deleted(place) == dict.fromkeys(more[1:], 2) | {more[-1]: 6}
-    left = [file for file in place.owner.catalog.shard_path(S).iterdir() if file.suffix]
-    assert len(left) == 2 * 3 + 1, "a record and a role of each, and one file for all others"
-    office = place.crash()
-    assert terms_of_deleted(office) == terms_of_deleted(place)
-    office.owner.create(S)
-    office.publish(b"again")
-    assert (office.owner.roles.epoch(S), office.owner.stream(S).log.last_epoch) == (5, 5)
-    assert not office.owner.catalog.deleted_before(cursor_name(S)), "its companions go with it"
-    office.owner.release()
-
-
-def test_a_start_forgets_records_beyond_the_bound(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    more = delete_more(place, 4)
-    monkeypatch.setattr(catalog_module, "RECORDS_MAX", 2)
-    office = place.crash()
-    assert list(terms_of_deleted(office)) == more[2:] and S in office.owner.catalog.names
-    assert set(office.owner.catalog.forgotten.values()) == {2}
-    office.owner.release()
-
-
 def test_a_promoted_copy_of_a_forgotten_stream_is_followed(place: Place) -> None:
     """Only one that was below this node: a peer may have another stream of the name."""
     place.delete()
     place.finish()
     forgotten = place.owner.catalog.deleted.pop(S)
     shard = shard_of(S, place.owner.catalog.directory.shards)
-    place.owner.catalog.forgotten[shard] = forgotten.epoch
+    place.owner.catalog.deleted.forgotten[shard] = forgotten.epoch
     terms = (1, 0, "unknown"), (2, 1, OTHER)
     assert claim(place, *terms, is_peer=True) == ["disabled", 2, OTHER, True]
     assert claim(place, *terms) == ["slave", 2, OTHER, True]
