@@ -2,7 +2,8 @@
 
     python -m tests.system.tls_fuzz PORT CA.pem 1000000
 
-prints how many inputs were sent. Whether workers ended is seen on the node: their pids in the command `workers`.
+prints how many inputs were sent; with --mqtt they are of MQTT only. Whether workers ended is seen on the node: their
+pids in the command `workers`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,31 @@ from tailrace.protocol import messages as m
 from tailrace.protocol.messages import Ack, pack, pack_publish
 from tailrace.protocol.places import From
 from tailrace.shard.frame import pack_frame
+from tests.protocol.mqtt import wire
 
 INPUTS_A_CONNECTION = 200
+MQTT_INPUTS_A_CONNECTION = 20
+"""Most of them: the first malformed packet ends the connection."""
 REPORT_S = 10.0
+
+
+def mqtt_samples(version: int) -> list[bytes]:
+    """Right packets; the first ones begin a session."""
+    topics = b"\x23\0\1", b"\x26" + wire.text("name") + wire.text("value") + b"\x02\0\0\0\x09"
+    alias, several = topics if version == wire.V5 else (b"", b"")
+    will = ("fuzz/will", b"gone", 1)
+    return [
+        wire.connect(version, "fuzz", keep_alive_s=60, will=will, will_raw=several, user="ann", password=b"secret"),
+        wire.connect(version, ""),
+        wire.publish(version, "fuzz", b"x"),
+        wire.publish(version, "fuzz/1", b"y", 1, 7, raw=alias),
+        wire.publish(version, "fuzz/2", b"z" * 300, 2, 8, raw=several, retain=True),
+        wire.subscribe(version, 9, ("fuzz/#", 2), ("+", 1), ("fuzz", 0)),
+        wire.unsubscribe(version, 10, "fuzz/#", "fuzz"),
+        *(wire.ack(first, 8) for first in (wire.PUBACK, wire.PUBREC, wire.PUBREL, wire.PUBCOMP)),
+        wire.PINGREQ,
+        wire.DISCONNECT,
+    ]
 
 
 def samples() -> list[bytes]:
@@ -58,26 +81,47 @@ def mutated(sample: bytes, dice: random.Random) -> bytes:
     return bytes(data)
 
 
-def fuzz(port: int, context: ssl.SSLContext, count: int, seed: int) -> int:
-    """Sends `count` inputs at least; how many these were."""
+def fuzz(port: int, context: ssl.SSLContext, count: int, seed: int, *, mqtt: bool = False) -> int:
+    """Sends `count` inputs at least; how many these were. mqtt: of MQTT only, else of the other two protocols."""
     dice, right = random.Random(seed), samples()
     sent, said_s = 0, time.monotonic()
     while sent < count:
+        parts = _mqtt_parts(dice) if mqtt else _parts(dice, right)
         with contextlib.suppress(OSError):  # most connections are ended by the broker
-            sent += _one_connection(port, context, dice, right)
+            sent += _one_connection(port, context, dice, parts)
         if time.monotonic() - said_s > REPORT_S:
             said_s = time.monotonic()
             print(f"{sent:,} inputs", flush=True)
     return sent
 
 
-def _one_connection(port: int, context: ssl.SSLContext, dice: random.Random, right: list[bytes]) -> int:
+def _parts(dice: random.Random, right: list[bytes]) -> list[bytes]:
+    sample = dice.choice(right)
+    return [mutated(dice.choice(right) if dice.random() < 0.3 else sample, dice) for _ in range(INPUTS_A_CONNECTION)]
+
+
+def _mqtt_parts(dice: random.Random) -> list[bytes]:
+    """A CONNECT, mostly a right one, and packets of which half have a right length around a mutated body."""
+    packets = mqtt_samples(dice.choice(wire.VERSIONS))
+    connects, others = packets[:2], packets[2:]
+    parts = [dice.choice(connects)]
+    if dice.random() < 0.2:
+        parts = [_packet_mutated(parts[0], dice)]
+    while len(parts) < MQTT_INPUTS_A_CONNECTION:
+        parts.append(_packet_mutated(dice.choice(others), dice))
+    return parts
+
+
+def _packet_mutated(sample: bytes, dice: random.Random) -> bytes:
+    if dice.random() < 0.5 or len(sample) < 3:
+        return mutated(sample, dice)
+    (whole,) = wire.split(sample)
+    return wire.packet(sample[0], mutated(whole.body, dice))
+
+
+def _one_connection(port: int, context: ssl.SSLContext, dice: random.Random, parts: list[bytes]) -> int:
     raw = socket.create_connection(("127.0.0.1", port), 30)
     with context.wrap_socket(raw, server_hostname="localhost") as sock:
-        sample = dice.choice(right)
-        parts = [
-            mutated(dice.choice(right) if dice.random() < 0.3 else sample, dice) for _ in range(INPUTS_A_CONNECTION)
-        ]
         if dice.random() < 0.1:
             for part in parts[:20]:
                 sock.sendall(part)
@@ -94,12 +138,13 @@ def main() -> None:
     parser.add_argument("port", type=int)
     parser.add_argument("ca", help="the CA of the node's certificate, PEM")
     parser.add_argument("count", type=int, nargs="?", default=1_000_000)
+    parser.add_argument("--mqtt", action="store_true", help="inputs of MQTT only")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     chosen = parser.parse_args()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(chosen.ca)
     print(f"seed {chosen.seed}")
-    print(f"{fuzz(chosen.port, context, chosen.count, chosen.seed):,} inputs sent")
+    print(f"{fuzz(chosen.port, context, chosen.count, chosen.seed, mqtt=chosen.mqtt):,} inputs sent")
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from tailrace.protocol.mqtt.reasons import FAILURE, PacketError, Reason, protoco
 from tailrace.protocol.mqtt.responses import PINGRESP, fitting, pack_ack, pack_disconnect, pack_refusal
 from tailrace.protocol.sniff import PEEKED_BYTES, mqtt_level
 from tailrace.shard.frame import MAX_METADATA_BYTES, pack_frame
+from tailrace.shard.topics import TOPIC_BYTES_MAX
 
 if TYPE_CHECKING:
     from tailrace.broker.connection.mqtt.retained import RetainedSending
@@ -298,9 +299,9 @@ class MqttClient(ClientConnection):
         super().close(reason)
 
     def _publish_will(self) -> None:
-        """The session ends now, so the will's delay is over too."""
+        """The session ends now, so the will's delay is over too. A user that is revoked publishes nothing any more."""
         will, self.will = self.will, None
-        if will is None or not self.greeted:
+        if will is None or not self.greeted or self.services.access.is_revoked(self.identity):
             return
         packet = p.PublishPacket(will.topic, will.payload, will.qos, will.retain, False, 0, will.properties)
         self._stage(PublishRow(self), [packet], answers=False)
@@ -437,7 +438,7 @@ class MqttClient(ClientConnection):
         if not 0 < alias <= ALIASES_MAX:
             raise PacketError(Reason.TOPIC_ALIAS_INVALID, f"the topic alias {alias} is not one of 1 to {ALIASES_MAX}")
         if packet.topic:
-            self.aliases[alias] = packet.topic
+            self.aliases[alias] = packet.topic[: TOPIC_BYTES_MAX + 1]  # a longer one is refused
         elif alias not in self.aliases:
             raise protocol_error(f"the topic alias {alias} stands for no topic")
         return self.aliases[alias]

@@ -24,6 +24,7 @@ from tailrace.shard.epochs import DEFAULT_HISTORY
 from tailrace.shard.frame import pack_frame
 from tailrace.supervisor.user_file import hash_token
 from tests.broker.connection.tls_peer import TLSPeer
+from tests.broker.connection.websocket_peer import WebSocketPeer
 from tests.broker.world import Peer, World
 from tests.certificates import Authority
 from tests.protocol.mqtt import wire
@@ -75,6 +76,7 @@ class Door:
     rights: frozenset[Right] = frozenset(Right) - {Right.NODE}
     local: bool = True
     security: str = PLAIN
+    websocket: bool = False
 
     @property
     def logins(self) -> tuple[str, ...]:
@@ -83,8 +85,10 @@ class Door:
     def connect(self, node: World, login: str, certificates: Certificates) -> Peer:
         """A peer that has not logged in; one that the node has refused has ended."""
         if self.security == PLAIN:
-            return node.connect(local=self.local)
-        return TLSPeer.of(node, certificates.context(self.security, login), local=self.local)
+            peer = node.connect(local=self.local)
+        else:
+            peer = TLSPeer.of(node, certificates.context(self.security, login), local=self.local)
+        return WebSocketPeer.of(node, peer=peer) if self.websocket and not peer.ended else peer
 
     def welcomes(self, login: str) -> str:
         """The code of what answers the login; "closed" if the handshake fails."""
@@ -250,6 +254,42 @@ def _mqtt_answer(node: World, peer: Peer, packet: bytes) -> str:
     return {0: "ok", 0x86: "denied", 0x87: "denied", 0x97: "connections"}.get(reason, hex(reason))
 
 
+def _mqtt_3_log_in(node: World, peer: Peer, login: str) -> str:
+    if peer.ended:
+        return "closed"
+    user = None if login == "no user" else REVOKED if login == "revoked" else "ann"
+    password = None if user is None else b"x" if login == "wrong" else TOKEN.encode()
+    return _mqtt_3_answer(node, peer, wire.connect(wire.V4, user=user, password=password))
+
+
+def _mqtt_3_certificate(node: World, peer: Peer, login: str) -> str:
+    return "closed" if peer.ended else _mqtt_3_answer(node, peer, wire.connect(wire.V4))
+
+
+def _mqtt_3_ask(node: World, peer: Peer, right: Right) -> str:
+    """MQTT 3.1.1 has no answer for a message that is refused: the connection ends. So a row has one right."""
+    if peer.ended:
+        return "closed"
+    if right is Right.SUBSCRIBE:
+        return _mqtt_3_answer(node, peer, wire.subscribe(wire.V4, 1, (STREAM, 0)))
+    name = "fresh" if right is Right.CREATE else STREAM
+    return _mqtt_3_answer(node, peer, wire.publish(wire.V4, name, b"x", 1))
+
+
+def _mqtt_3_answer(node: World, peer: Peer, packet: bytes) -> str:
+    """By the return code of a CONNACK or SUBACK; a PUBACK has none, and the end is a refusal."""
+    peer.send_raw(packet)
+    node.settle()
+    answers = [each for each in wire.split(bytes(peer.received)) if each.kind != 3]
+    peer.received.clear()
+    if not answers:
+        return "denied" if peer.ended else "none"
+    kind, _flags, body = answers[0]
+    code = {2: body[1], 9: body[-1]}.get(kind, 0)
+    refusals = {2: {3: "connections", 4: "denied", 5: "denied"}, 9: {0x80: "denied"}}
+    return "ok" if not code else refusals[kind].get(code, hex(code))
+
+
 CLIENT, NODE = (c.FEATURE,), (r.FEATURE,)
 BINARY_RIGHTS = frozenset({Right.PUBLISH, Right.CREATE, Right.SUBSCRIBE, Right.CONSUME})
 MQTT_RIGHTS = BINARY_RIGHTS - {Right.CONSUME}
@@ -264,6 +304,20 @@ DOORS: Mapping[str, Door] = {
     "MQTT, plain": Door(_mqtt_log_in, _mqtt_ask, MQTT_RIGHTS),
     "MQTT, TLS": Door(_mqtt_log_in, _mqtt_ask, MQTT_RIGHTS, False, TLS),
     "MQTT, mTLS": Door(_mqtt_certificate, _mqtt_ask, MQTT_RIGHTS, False, MTLS),
+    "MQTT, WebSocket, plain": Door(_mqtt_log_in, _mqtt_ask, MQTT_RIGHTS, websocket=True),
+    "MQTT, WebSocket, TLS": Door(_mqtt_log_in, _mqtt_ask, MQTT_RIGHTS, False, TLS, True),
+    "MQTT, WebSocket, mTLS": Door(_mqtt_certificate, _mqtt_ask, MQTT_RIGHTS, False, MTLS, True),
+    **{
+        f"MQTT 3.1.1, {right}, {security}": Door(log_in, _mqtt_3_ask, frozenset({right}), security == PLAIN, security)
+        for right, log_in, security in (
+            (Right.PUBLISH, _mqtt_3_log_in, PLAIN),
+            (Right.CREATE, _mqtt_3_log_in, PLAIN),
+            (Right.SUBSCRIBE, _mqtt_3_log_in, PLAIN),
+            (Right.PUBLISH, _mqtt_3_log_in, TLS),
+            (Right.PUBLISH, _mqtt_3_certificate, MTLS),
+            (Right.SUBSCRIBE, _mqtt_3_certificate, MTLS),
+        )
+    },
     "line, TLS": Door(_line_log_in, _line_ask, local=False, security=TLS),
     "binary with a token, TLS": Door(_BEARER, _binary_ask, BINARY_RIGHTS, False, TLS),
     "binary with SCRAM, TLS": Door(_SCRAM, _binary_ask, BINARY_RIGHTS, False, TLS),

@@ -17,6 +17,7 @@ from tailrace.protocol.messages import Ack, pack_publish
 from tailrace.protocol.mqtt.responses import PINGRESP
 from tailrace.protocol.topics import topic_metadata
 from tailrace.shard.frame import pack_frame
+from tailrace.shard.topics import TOPIC_BYTES_MAX
 from tests.broker.binary import BinaryPeer
 from tests.broker.mqtt import MqttPeer
 from tests.broker.world import World, world
@@ -149,6 +150,17 @@ def test_topic_aliases(tmp_path: Path) -> None:
         )
         assert [payload for _, payload in log_of(node, "s")] == [b"a", b"b"]
         assert [payload for _, payload in log_of(node, "t")] == [b"c", b"d"]
+
+
+def test_an_alias_holds_no_more_than_a_topic_may_have(tmp_path: Path) -> None:
+    """Else 32 of them are two megabytes of a connection. What is refused by its name is refused by its alias too."""
+    with world(tmp_path) as node:
+        writer = MqttPeer(node)
+        long = wire.publish(V5, "t" * 3_000, b"x", 1, 1, raw=b"\x23\0\1")
+        fits = wire.publish(V5, "t" * TOPIC_BYTES_MAX, b"x", 0, raw=b"\x23\0\2")
+        answers = writer.ask(long, wire.publish(V5, "", b"x", 1, 2, raw=b"\x23\0\1"), fits)
+        assert [wire.reason(each) for each in answers] == [0x90, 0x90] and not writer.ended
+        assert sorted(map(len, writer.client.aliases.values())) == [TOPIC_BYTES_MAX, TOPIC_BYTES_MAX + 1]
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from tailrace.broker.access.rules import AccessRule, Right
-from tailrace.broker.access.users import User
+from tailrace.broker.access.users import User, login_mark
 from tailrace.broker.connection import login
 from tailrace.broker.connection.detect import UndetectedConnection
 from tailrace.broker.connection.mqtt.opening import CLIENT_ID_BYTES_MAX, refusal_of
+from tailrace.broker.process import drain
 from tailrace.protocol.errors import Code
 from tailrace.protocol.mqtt.reasons import Reason
 from tailrace.protocol.scram import ITERATIONS_MIN, make_verifier
@@ -262,6 +263,25 @@ def test_rights(tmp_path: Path, version: int) -> None:
         willed = MqttPeer(node, version, opened=False)
         refusal = first(willed, client_id="w", will=("read", b"x", 0), **login_of)
         assert refusal is not None and refusal.body[1] == (0x87 if version == V5 else 5)
+
+
+@both
+def test_the_will_of_a_revoked_user_is_not_published(tmp_path: Path, version: int) -> None:
+    """That of another user is, with the same outcome of its connection."""
+    with world(tmp_path, users=USERS, rules=RULES) as node:
+        reader = MqttPeer(node, version, "reader", user="bob", password=b"bob")
+        reader.subscribe(("open", 0))
+        secrets = {"ann": TOKEN.encode(), "bob": b"bob"}
+        for user, secret in secrets.items():
+            will = ("open", user.encode(), 1)
+            peer = MqttPeer(node, version, f"of-{user}", will=will, user=user, password=secret)
+            identity, services = peer.client.identity, node.workers[0].services
+            if user == "ann":
+                drain.revoke(services, login_mark(identity.user, identity.credential))
+            else:
+                peer.client.end_with(Code.DENIED, "for a test")
+            assert peer.ended
+        assert reader.payloads() == [b"bob"]
 
 
 # --- client identifiers -----------------------------------------------------------------------------------------------
