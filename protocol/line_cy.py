@@ -541,7 +541,7 @@ def _new_group(
 ) -> cython.Py_ssize_t:
     if not head.plain and not name_bytes_valid(_bytes_at(head.name, head.name_length)):
         return -1
-    has_sign: cython.bint = head.name_length > 6 and head.name[head.name_length - 5] == 36  # as in /$dead
+    has_sign: cython.bint = head.name_length > 5 and head.name[head.name_length - 5] == 36  # as in /$dead
     if has_sign and _bytes_at(head.name, head.name_length).endswith(DEAD_SUFFIX):
         return -1
     index: cython.Py_ssize_t = staging.group_count

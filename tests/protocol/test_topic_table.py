@@ -62,6 +62,7 @@ def test_a_table_agrees_with_the_rules(rules: list[TopicRule], name: str) -> Non
 @given(rules=RULES, names=st.lists(NAMES, min_size=1, max_size=8))
 @example(rules=[TopicRule("#", "s-{hash:7}")], names=["a/b", "b/a", "a/b"])
 @example(rules=[TopicRule("#", "{1}")], names=["a/b", "sensors", "a/a", "é/a"])
+@example(rules=[TopicRule("#", "s-{1}")], names=["/$dead"])
 def test_lines_are_staged_where_the_table_places_their_names(rules: list[TopicRule], names: list[str]) -> None:
     table = TopicRules(rules).table
     data = b"".join(b"pub %b |%d\r\n" % (name.encode(), number) for number, name in enumerate(names))

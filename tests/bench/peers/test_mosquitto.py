@@ -1,12 +1,8 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from bench.peers.base import Site
 from bench.peers.mosquitto import Mosquitto
-from bench.peers.tailrace_mqtt import TailraceMqtt
 
 
 def test_mosquitto_packets() -> None:
@@ -32,11 +28,3 @@ def test_a_listener_asks_for_everything_at_once() -> None:
     connect, subscribe = Mosquitto().subscriber("b.1", 7)
     assert step.send == connect.send + subscribe.send
     assert step.until == subscribe.until
-
-
-def test_tailrace_is_measured_with_the_same_packets(tmp_path: Path) -> None:
-    ours, theirs = TailraceMqtt(qos=1, workers=3), Mosquitto(qos=1)
-    assert ours.publish("b", b"@", 7) == theirs.publish("b", b"@", 7) and ours.publisher(1) == theirs.publisher(1)
-    assert ours.barrier("b.1").send == b"\x32\x07\x00\x03b.1\x00\x01", "a PINGREQ does not wait for the others"
-    assert "3" in ours.command(Site(tmp_path, 1, 2))
-    assert not (TailraceMqtt(qos=1).kinds & {"fanout"}), "its subscribers would have to acknowledge"
