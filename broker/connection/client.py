@@ -166,7 +166,8 @@ class ClientConnection(Connection):
         try:
             count = self._recv_into(services.receive_buffer, self.read_bytes)
         except BlockingIOError:
-            self._after_layer()
+            if self.layer is not None:
+                self._after_layer(self.layer)
             return
         except OSError:  # the peer reset the connection, or the network did
             self.close("reset")
@@ -187,13 +188,11 @@ class ClientConnection(Connection):
             self._take_timed(count)
         else:
             self.take(count)
-        self._after_layer()
+        if self.layer is not None and not self.closed:
+            self._after_layer(self.layer)
 
-    def _after_layer(self) -> None:
+    def _after_layer(self, layer: Layer) -> None:
         """Once per read of TLS or WebSocket."""
-        layer = self.layer
-        if layer is None or self.closed:
-            return
         if layer.unsent_bytes:  # what it answers by itself, such as the pong to a ping
             self.block()
         if layer.ended:  # its close follows these bytes, and it sends no more

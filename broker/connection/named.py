@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from tailrace.broker.access.rules import Right
 from tailrace.broker.connection.client import ClientConnection
 from tailrace.broker.streams.refused import Refused
-from tailrace.broker.topics.rules import Placed, TopicRules, is_filter, literal_prefix
+from tailrace.broker.topics.rules import TopicRules, is_filter, literal_prefix
 from tailrace.protocol import messages as m
 from tailrace.protocol.errors import Code
 from tailrace.protocol.names import is_pattern, matcher, prefix_of, shown
@@ -30,9 +30,10 @@ def reading_of(client: ClientConnection, name: bytes, topics: bytes) -> NamedRea
     """What a request to read `name`, perhaps with a filter of its own, stands for, or why it is refused."""
     rules = client.services.topic_rules
     placed = rules.place(name)
-    if topics and (placed.topic or is_filter(name)):
-        return Refused(Code.USAGE, _filtered_twice(name, placed))
-    if topics:
+    if topics and is_filter(name):
+        text = f"{shown(name)} is a filter itself: give a stream and the filter, or one of them"
+        return Refused(Code.USAGE, text)
+    if topics:  # the name is that of a stream then, such as one from before the rules
         stream = name
     elif is_pattern(name):
         return NamedReading(b"", name)
@@ -66,13 +67,6 @@ def subscribe_by_name(client: ClientConnection, message: m.Subscribe, *, has_top
     if found.topics and not has_topics:
         return Refused(Code.UNSUPPORTED, "this name is that of a topic: ask for the feature topics in HELLO")
     return replace(message, stream=found.stream, topics=found.topics)
-
-
-def _filtered_twice(name: bytes, placed: Placed) -> str:
-    if placed.topic:
-        what = f"{shown(name)} is a topic of the stream {shown(placed.stream)}"
-        return f"{what}, and a filter of topics is for a stream: give that stream, or no filter"
-    return f"{shown(name)} is a filter itself: give a stream and the filter, or one of them"
 
 
 def _denied(client: ClientConnection) -> Refused:

@@ -288,7 +288,7 @@ class Singles:
             handles = [client.handles for client in clients]
             # With users, the id of the producer has to be looked at.
             numbered: list[Numbered] | None = None if services.access.has_users else []
-            placed = [client.placed for client in clients] if services.topic_rules else None
+            placed = [client.placed for client in clients] if services.topic_rules.count else None
             options = handles, self._buffer, services.settings.max_message_bytes, groups, numbered, placed
             place, count, nbytes = _receive(*known, *options)
             services.metrics.binary.bytes_in += nbytes

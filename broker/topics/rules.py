@@ -61,11 +61,12 @@ class TopicRules:
         self._rules = tuple(_ParsedRule(rule) for rule in rules)
         self.place = lru_cache(PLACES_KEPT)(self._place) if self._rules else _place_alone
         """`place(name)`: where a name lies that is valid as a stream's or as a topic's."""
+        self.count = len(self._rules)
         self.table = _table_of(self._rules)
         """What the leaves place names by; b"" without rules, or with some that no table has."""
 
     def __bool__(self) -> bool:
-        return bool(self._rules)
+        return self.count > 0
 
     def streams_of(self, topic_filter: bytes) -> bytes | None:
         """The one stream in which everything lies that a valid filter matches; None if there may be several:
