@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+import psutil
 import setproctitle
 
 from tailrace.broker.access.users import login_marks
@@ -49,7 +50,7 @@ DESCRIPTORS_FOR_EACH_STREAM = 16  # of a process; an open stream takes two of th
 OPEN_STREAMS_LEAST = 8
 REVOKED_MAX, REVOKED_A_MESSAGE = 10_000, 400  # logins: as much as a worker that does not read holds up nobody with
 UMASK = 0o027  # all that a node writes is for its user and, to read, for its group
-BIND_PATIENCE_S, BIND_RETRY_S = 1.0, 0.02
+BIND_PATIENCE_S, BIND_RETRY_S = 3.0, 0.02
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 BOOT_ID_VARIABLE = "TAILRACE_BOOT_ID"  # tests play a crash of the machine with it
 
@@ -266,8 +267,7 @@ def take_directory(settings: Settings) -> tuple[DataDirectory, DirectoryLock]:
     """Locks the data directory, making it first if it does not exist. Raises ShardLocked, DirectoryError, OSError."""
     settings.data.mkdir(parents=True, exist_ok=True)
     path = settings.data.resolve()
-    lock = DirectoryLock(path)
-    lock.acquire()
+    lock = lock_directory(path)
     try:
         if data_dir_exists(path):
             return open_data_dir(path), lock
@@ -275,6 +275,23 @@ def take_directory(settings: Settings) -> tuple[DataDirectory, DirectoryLock]:
     except (DirectoryError, OSError):
         lock.release()
         raise
+
+
+def lock_directory(path: Path) -> DirectoryLock:
+    """Lock it. If a supervisor that was killed has, wait for its workers: they hold its lock until they end.
+
+    Raises ShardLocked, OSError.
+    """
+    lock = DirectoryLock(path)
+    deadline_s = time.monotonic() + BIND_PATIENCE_S
+    while True:
+        try:
+            lock.acquire()
+            return lock
+        except ShardLocked as error:
+            if psutil.pid_exists(error.holder_pid) or time.monotonic() > deadline_s:
+                raise
+            time.sleep(BIND_RETRY_S)
 
 
 def admin_path(settings: Settings, data: Path) -> Path:

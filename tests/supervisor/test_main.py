@@ -8,6 +8,8 @@ import logging
 import os
 import resource
 import socket
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -48,6 +50,25 @@ def test_a_data_directory_is_made_then_found_and_locked_meanwhile(tmp_path: Path
     lock.release()
     directory, lock = take_directory(replace(settings, shards=64))
     assert directory.shards == 8, "fixed from then on"
+    lock.release()
+
+
+HOLDS_ON = """
+import os, sys, time
+from pathlib import Path
+from tailrace.shard.lock import DirectoryLock
+lock = DirectoryLock(Path(sys.argv[1]))
+lock.acquire()
+if os.fork():
+    os._exit(0)
+time.sleep(0.3)
+"""
+
+
+def test_the_workers_of_a_killed_supervisor_are_waited_for(tmp_path: Path) -> None:
+    """They have its lock with the descriptors that they were born with, until they end."""
+    subprocess.run([sys.executable, "-c", HOLDS_ON, str(tmp_path)], check=True)
+    _directory, lock = take_directory(settings_for(tmp_path))
     lock.release()
 
 
