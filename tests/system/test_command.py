@@ -87,8 +87,12 @@ class Feed:
 
 
 def next_seq(client: LineClient, stream: str) -> int:
+    """0 before its first publish."""
     client.answers.clear()
-    stat = {row["field"]: row["value"] for row in rows(client.ask_table(f"stat {stream}"))}
+    found = client.ask_table(f"stat {stream}")
+    if found[-1].startswith("err unknown "):
+        return 0
+    stat = {row["field"]: row["value"] for row in rows(found)}
     return int(stat["next_seq"])
 
 
