@@ -248,26 +248,34 @@ def _reload(node: NodeState, reload: Callable[[], Settings] | None, crew: Crew) 
 
 
 def patiently(bind: Callable[[], Bound]) -> Bound:
-    """Bind; where an address is taken, wait for the processes of a node whose supervisor was killed: they are leaving.
+    """Bind or lock; if the processes of a node whose supervisor was killed hold it, wait for them: they are leaving.
 
-    Raises CannotListen.
+    Raises CannotListen, ShardLocked and what `bind` raises.
     """
     deadline_s = time.monotonic() + BIND_PATIENCE_S
     while True:
         try:
             return bind()
-        except CannotListen as error:
-            cause = error.__cause__
-            if not isinstance(cause, OSError) or cause.errno != errno.EADDRINUSE or time.monotonic() > deadline_s:
+        except (CannotListen, ShardLocked) as error:
+            if not _may_be_freed(error) or time.monotonic() > deadline_s:
                 raise
             time.sleep(BIND_RETRY_S)
+
+
+def _may_be_freed(error: CannotListen | ShardLocked) -> bool:
+    """Whether what holds it may be on its way out. A lock has the pid of the supervisor, whose workers hold it too."""
+    if isinstance(error, ShardLocked):
+        return not psutil.pid_exists(error.holder_pid)
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE
 
 
 def take_directory(settings: Settings) -> tuple[DataDirectory, DirectoryLock]:
     """Locks the data directory, making it first if it does not exist. Raises ShardLocked, DirectoryError, OSError."""
     settings.data.mkdir(parents=True, exist_ok=True)
     path = settings.data.resolve()
-    lock = lock_directory(path)
+    lock = DirectoryLock(path)
+    patiently(lock.acquire)
     try:
         if data_dir_exists(path):
             return open_data_dir(path), lock
@@ -275,23 +283,6 @@ def take_directory(settings: Settings) -> tuple[DataDirectory, DirectoryLock]:
     except (DirectoryError, OSError):
         lock.release()
         raise
-
-
-def lock_directory(path: Path) -> DirectoryLock:
-    """Lock it. If a supervisor that was killed has, wait for its workers: they hold its lock until they end.
-
-    Raises ShardLocked, OSError.
-    """
-    lock = DirectoryLock(path)
-    deadline_s = time.monotonic() + BIND_PATIENCE_S
-    while True:
-        try:
-            lock.acquire()
-            return lock
-        except ShardLocked as error:
-            if psutil.pid_exists(error.holder_pid) or time.monotonic() > deadline_s:
-                raise
-            time.sleep(BIND_RETRY_S)
 
 
 def admin_path(settings: Settings, data: Path) -> Path:

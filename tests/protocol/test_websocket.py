@@ -82,7 +82,7 @@ MALFORMED = {
     "a length over 2**63": (b"\x82\xff" + struct.pack(">Q", 1 << 63) + KEY, 1002),
     "half a code in a close": (frame(b"x", 8), 1002),
     "a code that is never sent": (frame(struct.pack(">H", 1006), 8), 1002),
-    "a code that is none": (frame(struct.pack(">H", 999), 8), 1002),
+    "an unassigned code": (frame(struct.pack(">H", 999), 8), 1002),
 }
 
 

@@ -85,7 +85,7 @@ OTHERS = {
     "an old version": REQUEST.replace(b"HTTP/1.1", b"HTTP/1.0").replace(b"Upgrade: websocket", b"Upgrade: h2c"),
     "not HTTP, known by its first line": b"GET /a\r\n",
     "HTTP/2": b"GET / HTTP/2.0\r\n",
-    "a header that is none": with_header(b"no colon"),
+    "a header without a colon": with_header(b"no colon"),
     "too long": b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * (HEAD_MAX_BYTES // 6),
 }
 
