@@ -180,13 +180,15 @@ LEAF_TESTS = "_cy.py"
 
 
 class Watchdog:
-    """Dumps every thread's stack when one test hangs for HANGS_S, and for REARMED_S more at most.
+    """Dumps every thread's stack when one test, or the end of the run, hangs for HANGS_S, and for REARMED_S more at most.
 
+    In CI it ends the run, too: otherwise nobody would see which part hangs, nor what the others have found.
     pytest's own starts a thread for each test and waits for its end: on a busy machine longer than most tests take.
     """
 
-    HANGS_S: Final = 120.0
+    HANGS_S: Final = 200.0
     REARMED_S: Final = 20.0
+    ENDS: Final = bool(os.environ.get("CI"))
 
     def __init__(self, output: int) -> None:
         self._output = output
@@ -196,16 +198,19 @@ class Watchdog:
     def pytest_runtest_logstart(self) -> None:
         now_s = time.monotonic()
         if now_s - self._armed_s > self.REARMED_S:
-            faulthandler.dump_traceback_later(self.HANGS_S + self.REARMED_S, file=self._output)
-            self._armed_s = now_s
+            self._arm(now_s)
 
     def pytest_exception_interact(self) -> None:
         """After a failure pytest calls it off."""
         self._armed_s = -math.inf
 
     def pytest_unconfigure(self) -> None:
-        faulthandler.cancel_dump_traceback_later()
-        os.close(self._output)
+        """It stays armed: a thread that does not end would keep the process."""
+        self._arm(time.monotonic())
+
+    def _arm(self, now_s: float) -> None:
+        faulthandler.dump_traceback_later(self.HANGS_S + self.REARMED_S, file=self._output, exit=self.ENDS)
+        self._armed_s = now_s
 
 
 def pytest_configure(config: pytest.Config) -> None:
