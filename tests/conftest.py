@@ -180,7 +180,7 @@ LEAF_TESTS = "_cy.py"
 
 
 class Watchdog:
-    """Dumps every thread's stack when one test, or the end of the run, hangs for HANGS_S, and for REARMED_S more at most.
+    """Dumps every thread's stack when a test, or the end of the run, hangs for HANGS_S, and for REARMED_S more at most.
 
     In CI it ends the run, too: otherwise nobody would see which part hangs, nor what the others have found.
     pytest's own starts a thread for each test and waits for its end: on a busy machine longer than most tests take.
