@@ -126,6 +126,7 @@ class Driver:
         self._stream: socket.socket | TLSStream | None = None  # the one of these two that bytes go through
         self._link: BrokerLink | None = None  # the one that `_sock` is of
         self._alarm, self._alarmed = socket.socketpair()
+        self._alarm.setblocking(False)
         self._alarmed.setblocking(False)
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         self.is_severed = False  # in a forked child
@@ -240,7 +241,7 @@ class Driver:
         if news:
             self._notify()
         if self._turning and (news or self._unsent or self.session.due_s < self._waiting_until_s):
-            self._alarm.send(b"!")
+            self._ring()
 
     def linger(self, what: Lingering) -> None:
         """Have the keeper call `what` when it is due."""
@@ -283,7 +284,7 @@ class Driver:
         self.session.abort()
         self._keeper_called.notify()
         while self._turning:
-            self._alarm.send(b"!")
+            self._ring()
             self._wait_for_turn(math.inf)
         self._hang_up()
         self._alarm.close()
@@ -309,6 +310,11 @@ class Driver:
         """Let all who wait look again."""
         self._notify()
         if self._turning:
+            self._ring()
+
+    def _ring(self) -> None:
+        """Ends the poll of the thread that waits for the socket."""
+        with contextlib.suppress(BlockingIOError):  # it is woken already, and has not run since
             self._alarm.send(b"!")
 
     # --- without the lock for a while ---------------------------------------------------------------------------------

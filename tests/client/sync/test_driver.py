@@ -120,3 +120,30 @@ def test_the_keeper_does_chores_when_they_are_due(driver: Driver) -> None:
     with driver.lock:
         driver.abort()
     driver.join()
+
+
+def test_waking_who_does_not_get_to_run_blocks_nobody(driver: Driver) -> None:
+    """The thread that waits for the socket is woken, and then waits for the lock: thousands of calls later, too."""
+    connect(driver)
+    waits = threading.Thread(target=lambda: _wait_until_over(driver))
+    waits.start()
+
+    def wake_often() -> None:
+        with driver.lock:
+            driver.wait_until(lambda: driver._turning, time.monotonic() + PATIENCE_S)
+            for _ in range(5_000):
+                driver.wake()
+
+    wakes = threading.Thread(target=wake_often, daemon=True)
+    wakes.start()
+    wakes.join(PATIENCE_S)
+    assert not wakes.is_alive()
+    with driver.lock:
+        driver.abort()
+    waits.join(PATIENCE_S)
+    assert not waits.is_alive()
+
+
+def _wait_until_over(driver: Driver) -> None:
+    with driver.lock:
+        driver.wait_until(lambda: driver.session.is_over)
