@@ -24,6 +24,7 @@ _ROUND_ROBIN_TURNS = 2  # one stream, many streams, one stream, many streams: th
 _NUMBERING_TURNS = 4  # plain, numbered, plain, numbered, ...
 _REQUESTS_PER_S = 40_000  # roughly, of one message; of larger requests fewer are sent
 _FEED_REQUESTS = 500
+_COMPARED_MESSAGES = 5_000  # at least, whose processor time is some of the kernel's steps of 10 ms
 _PROBE_S = 0.02
 _HOW = {
     "wait": "a thread that waits for each answer",
@@ -88,7 +89,7 @@ def topics_turns_row(connections: int) -> BenchRow:
 
 
 def _measure_topics_turns(run: RowRun, connections: int) -> Measurement:
-    stop = Stop(seconds=run.scale.seconds)
+    stop = Stop(seconds=run.scale.seconds, messages=_COMPARED_MESSAGES)
     plain = run.generate(turns, [STREAM], connections, stop)
     pushed = run.generate(turns, topic_names(connections), connections, stop)
     run.check_stored("b", pushed.stored)
