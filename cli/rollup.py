@@ -254,8 +254,8 @@ def fetched(sources: list[NamedSource], streams: tuple[str, ...], master: str | 
 
 def fetch(name: str, source: dict[str, str], target: Path, streams: tuple[str, ...], is_alone: bool) -> dict[str, str]:
     """The source with a copy of its directory. Raises click.UsageError and, of the only node, OSError."""
+    from tailrace.spark.file_systems import InvalidUrl
     from tailrace.spark.rollup.fetched import fetch_directory
-    from tailrace.spark.rollup.file_systems import InvalidUrl
 
     url = source.get("path", "")
     if not is_url(url):
@@ -277,7 +277,7 @@ def fetch(name: str, source: dict[str, str], target: Path, streams: tuple[str, .
 @contextmanager
 def open_out(out: str) -> Iterator[Store]:
     """The store in a folder, or at a URL. Raises click.UsageError, OSError."""
-    from tailrace.spark.rollup.file_systems import InvalidUrl
+    from tailrace.spark.file_systems import InvalidUrl
     from tailrace.spark.rollup.remote import open_remote
     from tailrace.spark.rollup.store import Store
 

@@ -25,20 +25,22 @@ STREAMS_MAX: Final = 100
 NAMES_MAX: Final = 1_000
 """The most names of one answer."""
 WORKERS_MAX: Final = 1_024
+MARK_CHARS_MAX: Final = 64
 
-ListedKind: TypeAlias = Literal["names", "streams", "workers", "total"]
+ListedKind: TypeAlias = Literal["names", "streams", "grown", "workers", "total"]
 
 
 @dataclass(frozen=True, slots=True)
 class List:
     """Asks for the `what` of the node. Streams: those that begin with `prefix` and come after `after` in the order of
-    their names' bytes; both may be empty.
+    their names' bytes; both may be empty. `mark`: that of an earlier answer, for those that have grown since.
     """
 
     id: int
     what: ListedKind
     prefix: bytes = b""
     after: bytes = b""
+    mark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,8 @@ class WorkerRow:
 @dataclass(frozen=True, slots=True)
 class Listed:
     """`next`: the name to go on after; empty at the end. `total`: streams of the node, of any name. `version`: another
-    number after each stream that was made or deleted."""
+    number after each stream that was made or deleted. `known`: whether the node knows which streams have grown since
+    the mark of the question; `mark` is for the next one."""
 
     id: int
     names: tuple[str, ...] = ()
@@ -89,6 +92,8 @@ class Listed:
     next: str = ""
     total: int = 0
     version: int = 0
+    mark: str = ""
+    known: bool = False
 
 
 # --- their bytes ----------------------------------------------------------------------------------------------------
@@ -96,7 +101,7 @@ class Listed:
 
 def _pack_list(message: List) -> bytes:
     body = {"id": message.id, "what": message.what, "prefix": message.prefix.decode(), "after": message.after.decode()}
-    return pack_map(Op.LIST, body)
+    return pack_map(Op.LIST, {**body, "mark": message.mark} if message.mark else body)
 
 
 def _pack_listed(message: Listed) -> bytes:
@@ -113,7 +118,10 @@ def _list(read: Fields) -> List:
     for name in filter(None, (prefix, after)):
         if not name_bytes_valid(name):
             raise PeerError(Code.NAME, f"LIST: {shown(name)} cannot begin a stream name")
-    return List(number, cast(ListedKind, what), prefix, after)
+    mark = read.text("mark") if "mark" in read else ""
+    if len(mark) > MARK_CHARS_MAX:
+        raise PeerError(Code.USAGE, f"LIST: the field `mark` has more than {MARK_CHARS_MAX} characters")
+    return List(number, cast(ListedKind, what), prefix, after, mark)
 
 
 def _row(kind: type, read: Fields) -> Any:
@@ -133,6 +141,8 @@ def _listed(read: Fields) -> Listed:
         next=read.text("next") if "next" in read else "",
         total=read.number("total", default=0),
         version=read.number("version", default=0),
+        mark=read.text("mark") if "mark" in read else "",
+        known=read.flag("known") if "known" in read else False,
     )
 
 

@@ -40,6 +40,15 @@ class Chunk(NamedTuple):
     trimmed: bool
 
 
+class GrowthReport(NamedTuple):
+    """The streams that have grown since an earlier mark, None if the node does not know; its next mark, and a number
+    that is another one if it has other streams than before."""
+
+    mark: str
+    number: int
+    names: list[str] | None
+
+
 class BrokerLogin(NamedTuple):
     """What `connect(user=..., password=..., token=...)` takes. Picklable."""
 
@@ -92,20 +101,26 @@ class BrokerConnection:
         exchange.check(answer.login)
         return answer
 
-    def names(self) -> tuple[list[str], int]:
-        """The names of all streams that this login may read, and the number of the node's streams. Raises
-        TailraceError.
-        """
-        found: list[str] = []
+    def names(self) -> list[str]:
+        """The names of all streams that this login may read. Raises TailraceError."""
+        return [name for page in self._pages("names") for name in page.names]
+
+    def grown(self, mark: str) -> GrowthReport:
+        """The streams among them that have grown since an earlier mark. Raises TailraceError."""
+        pages = list(self._pages("grown", mark))
+        names = [name for page in pages for name in page.names] if all(page.known for page in pages) else None
+        return GrowthReport(pages[0].mark, pages[0].version, names)
+
+    def _pages(self, what: listing.ListedKind, mark: str = "") -> Iterator[listing.Listed]:
         after = b""
         while True:
             self._last_id += 1
-            self._send(listing.List(self._last_id, "names", after=after))
+            self._send(listing.List(self._last_id, what, after=after, mark=mark))
             answer = self._await(listing.Listed, "", self._last_id)
             assert isinstance(answer, listing.Listed)
-            found += answer.names
+            yield answer
             if not answer.next:
-                return found, answer.total
+                return
             if answer.next.encode() <= after:
                 raise BrokerFault(f"{self.address} goes back in its list of streams")
             after = answer.next.encode()
@@ -242,15 +257,6 @@ def list_streams(address: Address) -> list[str]:
     return parse_listing(_ask_lines(address, "streams"))
 
 
-class GrowthReport(NamedTuple):
-    """The streams that have grown since an earlier mark, None if the node does not know; its next mark, and the number
-    of all its streams."""
-
-    mark: str
-    number: int
-    names: list[str] | None
-
-
 def list_grown(address: Address, mark: str) -> GrowthReport:
     """Asks the node, which answers its own machine only. Without a mark no stream is known. Raises TailraceError."""
     rows = [line.split(" ", 1) for line in parse_table(_ask_lines(address, f"grown {mark}".rstrip()))]
@@ -282,7 +288,7 @@ def parse_table(said: bytes) -> list[str]:
     for line in lines:
         if line.startswith("err "):
             _, code, text = (*line.split(" ", 2), "")[:3]
-            raise broker_error(code, f"{text} (without it, name the streams in the option streams, without patterns)")
+            raise broker_error(code, text)
     if not lines or lines[-1] != ".":
         raise ConnectionLost("the broker closed the connection in the middle of its answer")
     return lines[1:-1]

@@ -10,9 +10,9 @@ import logging
 import secrets
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from tailrace.errors import (
     ConnectFailed,
     ConnectionLost,
     DamagedMessage,
+    Denied,
     OperationTimeout,
     SeqFault,
     StreamBehind,
@@ -47,6 +48,7 @@ PAUSE_S: Final = 0.2
 """After the first of them; each further pause is twice as long."""
 UNKNOWN_SHARD: Final = -1
 BOOT_BITS: Final = 48
+Told = TypeVar("Told")
 LOST: Final = (ConnectionLost, OperationTimeout, BrokerClosing)
 NO_GROWTH: Final = GrowthReport("", -1, None)
 
@@ -60,6 +62,7 @@ class BrokerSource:
         self._options = options
         self._connection: BrokerConnection | None = None
         self._boot = 0
+        self._is_elsewhere = False  # the node takes this for another machine than its own
         self._growth = NO_GROWTH  # the last report on this connection
         self._patterns: Sequence[str] = ()
         self._refs: dict[str, StreamRef] = {}  # as they were listed last, by these patterns
@@ -72,9 +75,17 @@ class BrokerSource:
         return list(map(self.ref, names))
 
     def _all_names(self) -> list[str]:
-        """Lines tell them to administrators, and have no login here."""
+        return self._asked(lambda connection: list_streams(connection.address), BrokerConnection.names)
+
+    def _asked(self, by_line: Callable[[BrokerConnection], Told], by_list: Callable[[BrokerConnection], Told]) -> Told:
+        """Lines are answered to administrators, and have no login here; only they name dead letters."""
         connection = self._connected()
-        return connection.names()[0] if self._options.login.user else list_streams(connection.address)
+        if not (self._options.login.user or self._is_elsewhere):
+            try:
+                return by_line(connection)
+            except Denied:
+                self._is_elsewhere = True
+        return by_list(connection)
 
     def scan(self, patterns: Sequence[str]) -> Scan:
         """The node says which streams have grown, as long as one connection to it lasts."""
@@ -98,14 +109,16 @@ class BrokerSource:
 
     def _ask_growth(self) -> GrowthReport:
         """Asks which streams have grown since the last report on this connection."""
-        connection = self._connected()
-        if self._options.login.user:
-            return NO_GROWTH  # of any stream, for all that is known: only administrators are told
-        found = list_grown(connection.address, self._growth.mark)
+
+        def ask(mark: str) -> GrowthReport:
+            return self._asked(lambda one: list_grown(one.address, mark), lambda one: one.grown(mark))
+
+        self._connected()  # without a connection before, the mark is of another node
+        found = ask(self._growth.mark)
         if found.names is None:
             # Workers begin to note at this question, one after the other: only the next mark is behind all of them.
-            found = found._replace(mark=list_grown(connection.address, found.mark).mark)
-        connection.check()  # the node has not come back in between, without messages that were not synced
+            found = found._replace(mark=ask(found.mark).mark)
+        self._connected().check()  # the node has not come back in between, without messages that were not synced
         return found
 
     def ref(self, stream: str) -> StreamRef:
@@ -132,9 +145,8 @@ class BrokerSource:
 
     def _connected(self) -> BrokerConnection:
         if self._connection is None:
-            features = (listing.FEATURE,) if self._options.login.user else ()
-            self._connection = BrokerConnection(self._options.brokers, self._options.login, features)
-            self._growth = NO_GROWTH
+            self._connection = BrokerConnection(self._options.brokers, self._options.login, (listing.FEATURE,))
+            self._growth, self._is_elsewhere = NO_GROWTH, False
             # No machine goes down without the connection: each one may have come after a crash.
             self._boot = secrets.randbits(BOOT_BITS)
         return self._connection

@@ -21,6 +21,7 @@ from tailrace.errors import StreamBehind, StreamDeleted, UnknownStream
 from tailrace.shard.errors import StreamCut, StreamMissing
 from tailrace.spark.batch import TaskPartition, batch_maker
 from tailrace.spark.columns import BatchMaker, Part, gather
+from tailrace.spark.name_files import NameFiles
 from tailrace.spark.offsets import (
     PACKED_FROM,
     DataLoss,
@@ -71,7 +72,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._looked: set[str] = set()  # streams that the last look has opened
         self._behind: dict[str, int] = {}  # messages that the last batch has left, by streams
         self._turn = 0
-        self._packer = OffsetPacker()
+        self._packer = OffsetPacker(_name_files(options))
         self._known: list[tuple[dict[str, Any], Offset]] = []  # the latest offsets as Spark has them, and parsed
         self._planned: Offset | None = None  # the end of the last batch, if nothing went wrong
         batch_maker(options, schema)
@@ -162,7 +163,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _parse(self, said: dict[str, Any]) -> Offset:
         found = next((offset for packed, offset in self._known if packed == said), None)
         if found is None:
-            found = parse_offset(said)
+            found = parse_offset(said, self._packer)
             self._known = [(said, found), *self._known[:1]]
         return found
 
@@ -301,6 +302,13 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             with suppress(*STREAM_ERRORS), self._opened().view(ref) as view:
                 return view.identity if is_same_stream(view.identity, identity) else identity
         return identity
+
+
+def _name_files(options: Options) -> NameFiles | None:
+    if not options.checkpoint:
+        return None
+    source = options.source
+    return NameFiles(options.checkpoint, repr((source.path, source.brokers, options.streams)))
 
 
 def is_replaced(view: StreamView, mark: Mark) -> bool:

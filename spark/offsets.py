@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import msgpack
 
-from tailrace.spark.packed_offsets import PACKED, Mark, Offset, OffsetPacker, is_same_stream, is_short, parse_packed
+from tailrace.spark.name_files import MissingNames
+from tailrace.spark.packed_offsets import PACKED, Mark, Offset, OffsetPacker, is_same_stream, is_short
 
 __all__ = ["DataLoss", "Mark", "Offset", "OffsetPacker", "is_same_stream", "is_short"]
 
@@ -48,12 +49,14 @@ def _pack(mark: Mark) -> dict[str, int]:
     return packed | {"gone": 1} if mark.is_gone else packed
 
 
-def parse_offset(said: Mapping[str, Any]) -> Offset:
+def parse_offset(said: Mapping[str, Any], packer: OffsetPacker) -> Offset:
     """Raises ValueError for an invalid offset, as from another source's checkpoint."""
     try:
         if PACKED in said:
-            return parse_packed(said)
+            return packer.parse(said)
         return {name: _parse(mark) for name, mark in said.items()}
+    except MissingNames:
+        raise
     except (KeyError, TypeError, ValueError, zlib.error, msgpack.UnpackException) as error:
         raise ValueError(f"the checkpoint holds no offset of this source: {str(dict(said))[:SHOWN_MAX]}") from error
 

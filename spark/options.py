@@ -27,8 +27,8 @@ class InvalidOption(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """All of them, checked. `avro_schema`: the text of the schema, if payloads are in Avro. `max_rows_per_batch` and
-    `fail_on_data_loss` are for live queries.
+    """All of them, checked. `avro_schema`: the text of the schema, if payloads are in Avro. `max_rows_per_batch`,
+    `fail_on_data_loss` and `checkpoint` are for live queries.
     """
 
     source: SourceOptions
@@ -42,6 +42,7 @@ class Options:
     rows_per_task: int | None = None
     max_rows_per_batch: int | None = None
     fail_on_data_loss: bool = True
+    checkpoint: str = ""
 
 
 def parse_options(said: Mapping[str, str]) -> Options:
@@ -63,6 +64,7 @@ def parse_options(said: Mapping[str, str]) -> Options:
         rows_per_task=_number(found, "rowsPerTask"),
         max_rows_per_batch=_number(found, "maxRowsPerBatch"),
         fail_on_data_loss=_choice(found, "failOnDataLoss", ("true", "false")) == "true",
+        checkpoint=found.get("checkpointlocation", ""),
     )
     if options.payload_schema and options.payload not in ("json", "msgpack"):
         raise InvalidOption('payloadSchema goes with the option payload, "json" or "msgpack"')
@@ -87,6 +89,7 @@ KNOWN: Final = (
     "rowsPerTask",
     "maxRowsPerBatch",
     "failOnDataLoss",
+    "checkpointLocation",
 )
 _KNOWN = frozenset(name.lower() for name in KNOWN)
 

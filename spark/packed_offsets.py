@@ -1,7 +1,8 @@
 """The offsets of very many streams as two short texts, each at the cost of its changes from the one before.
 
 A text is in base 85, of which JSON escapes no character. Names are in order, each without the beginning that it shares
-with the one before it. Marks are columns of numbers, less the lowest of each, in as many bytes as that needs.
+with the one before it; or they are in a file of the checkpoint (`spark.name_files`), but for those that came since.
+Marks are columns of numbers, less the lowest of each, in as many bytes as that needs.
 
 Of a stream's id only some bits are kept: a mark with a time distinguishes streams by that, too.
 """
@@ -10,13 +11,14 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.spark.name_files import MissingNames, NameFiles, pack_names, unpack_names
 from tailrace.spark.slices import NO_IDENTITY, Identity
 
 
@@ -41,11 +43,19 @@ Numbers: TypeAlias = NDArray[np.uint64]
 
 PACKED: Final = "|marks"
 NAMES: Final = "|names"
+NAME_FILE: Final = "|file"
 GONE: Final = "gone"
-"""The keys of a packed offset. No stream has the name of the first two."""
+"""The keys of a packed offset. No stream has the name of the first three. The names in the file, if there is one, come
+before the others."""
+NEW_NAMES_MAX: Final = 1_000
+"""Names that an offset has beside those in a file, before another file is written."""
 OFFSET_BYTES_MAX: Final = 1 << 30
 ID_MASKS: Final = (0xFF, (1 << 40) - 1)
 """The bits that are kept of the id of a stream: of which a message is known by its time, and of others."""
+NO_CHECKPOINT: Final = (
+    "the names of its streams are in the file {} of the checkpoint: "
+    'give the reader option("checkpointLocation", …), as before'
+)
 COLUMNS: Final = 7
 _FLAGS, _TIMED, _RESUMED, _EPOCH, _GONE = 6, 1, 2, 4, 8
 _NEEDED: Final = {2: _TIMED, 3: _RESUMED, 4: _EPOCH}
@@ -83,16 +93,19 @@ def _row(mark: Mark) -> tuple[int, ...]:
 
 
 class OffsetPacker:
-    """Keeps the columns of the last offset."""
+    """Keeps the columns of the last offset, and which file has its names, if files are to have them."""
 
-    def __init__(self) -> None:
+    def __init__(self, files: NameFiles | None = None) -> None:
+        self._files = files
+        self._file = ""
+        self._listed: list[str] = []  # the names in it
         self._last: Offset = {}
         self._places: dict[str, int] = {}
         self._names = ""
         self._table: Numbers = np.empty((COLUMNS, 0), np.uint64)
 
     def pack(self, offset: Offset) -> dict[str, Any]:
-        """`offset` must not be changed afterwards."""
+        """`offset` must not be changed afterwards. Raises OSError, InvalidUrl if a file cannot be written."""
         if offset.keys() != self._places.keys():
             self._arrange(sorted(offset))
         changed = [(self._places[name], mark) for name, mark in offset.items() if self._last.get(name) is not mark]
@@ -101,20 +114,42 @@ class OffsetPacker:
             self._table[:, np.array(places)] = np.array(list(map(_row, marks)), np.uint64).T
         self._last = offset
         gone = [name for name, mark in offset.items() if mark.is_gone]
-        return {PACKED: _pack_table(self._table), NAMES: self._names, GONE: gone}
+        packed = {PACKED: _pack_table(self._table), NAMES: self._names, GONE: gone}
+        return {**packed, NAME_FILE: self._file} if self._file else packed
+
+    def parse(self, said: Mapping[str, Any]) -> Offset:
+        """Raises KeyError, ValueError and others if it is not a packed offset, or its file of names is missing."""
+        names = unpack_names(base64.b85decode(said[NAMES]))
+        if NAME_FILE in said:
+            names = [*self._read(said[NAME_FILE]), *names]
+        columns = _unpack_table(said[PACKED], len(names)).tolist()
+        return {name: _mark(*row) for name, row in zip(names, zip(*columns, strict=True), strict=True)}
+
+    def _read(self, file: str) -> list[str]:
+        """The names in a file, which the next offset refers to, too."""
+        if file != self._file:
+            if self._files is None:
+                raise MissingNames(NO_CHECKPOINT.format(file))
+            self._listed, self._places = self._files.read(file), {}
+            self._file = file
+        return self._listed
 
     def _arrange(self, names: list[str]) -> None:
         self._last = {}
-        self._places = {name: place for place, name in enumerate(names)}
+        new = self._list(names) if self._files is not None else names
+        self._places = {name: place for place, name in enumerate([*self._listed, *new])}
         self._table = np.empty((COLUMNS, len(names)), np.uint64)
-        self._names = _pack_names(names)
+        self._names = _to_text(pack_names(new))
 
-
-def parse_packed(said: Mapping[str, Any]) -> Offset:
-    """Raises KeyError, ValueError and others if it is not a packed offset."""
-    names = _unpack_names(said[NAMES])
-    columns = _unpack_table(said[PACKED], len(names)).tolist()
-    return {name: _mark(*row) for name, row in zip(names, zip(*columns, strict=True), strict=True)}
+    def _list(self, names: list[str]) -> list[str]:
+        """Returns those that are not in the file."""
+        assert self._files is not None
+        listed = set(self._listed)
+        new = [name for name in names if name not in listed]
+        if len(new) <= NEW_NAMES_MAX and len(listed) + len(new) == len(names) and self._file:
+            return new
+        self._file, self._listed = self._files.write(names), names
+        return []
 
 
 def _mark(seq: int, stream_id: int, time_us: int, resumed: int, epoch: int, cuts: int, flags: int) -> Mark:
@@ -167,26 +202,6 @@ def _unpack_column(low: int, width: int, data: bytes) -> Numbers:
     wide = np.zeros((planes.shape[1], 8), np.uint8)
     wide[:, :width] = planes.T
     return wide.view(np.uint64)[:, 0] + np.uint64(low)
-
-
-def _pack_names(names: Iterable[str]) -> str:
-    common, rests, last = bytearray(), [], ""
-    for name in names:
-        pairs = enumerate(zip(last, name, strict=False))
-        length = next((place for place, (one, other) in pairs if one != other), min(len(last), len(name)))
-        common.append(length)  # a name has at most 200 bytes
-        rests.append(name[length:])
-        last = name
-    return _to_text(zlib.compress(msgpack.packb([bytes(common), "\n".join(rests)])))
-
-
-def _unpack_names(text: str) -> list[str]:
-    common, rests = msgpack.unpackb(_to_bytes(text))
-    names, last = [], ""
-    for length, rest in zip(common, rests.split("\n"), strict=True):
-        last = last[:length] + rest
-        names.append(last)
-    return names
 
 
 def _to_text(data: bytes) -> str:

@@ -1,13 +1,15 @@
 """A live query over very many streams: what a trigger costs in which little has changed, and what a batch puts into the
 checkpoint. Without Spark: the calls that it makes, with offsets that go through JSON.
 
-    python -m bench.load.many_live DIR [--streams 100000] [--triggers 8]
+    python -m bench.load.many_live DIR [--streams 100000] [--triggers 8] [--random] [--checkpoint FOLDER]
 
-DIR gets the data, and stays. Between two triggers ten of the streams grow.
+DIR gets the data, and stays. Between two triggers ten of the streams grow. With --random names are random, of 128 bits;
+with --checkpoint they are in a file of that folder.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from argparse import ArgumentParser
@@ -32,9 +34,12 @@ GROWN: Final = 10
 SCHEMA: Final = StructType().add("stream", StringType()).add("seq", LongType())
 
 
-def grow(data: DataDirectory, number: int, messages: int) -> None:
+def name_of(number: int, *, is_random: bool) -> str:
+    return f"device.{hashlib.md5(b'%d' % number).hexdigest() if is_random else f'{number:06d}'}"
+
+
+def grow(data: DataDirectory, name: str, messages: int) -> None:
     """Append to a stream, which is made if it is not there."""
-    name = f"device.{number:06d}"
     log = StreamLog.open(data.stream_directory(name), name, create=True, boot_id=read_boot_id())
     for _ in range(messages):
         log.append(bytearray(pack_frame(b"23.5")), 1, time.time_ns() // 1_000, 1)
@@ -49,14 +54,14 @@ def took(seconds: list[tuple[float, float]]) -> Iterator[None]:
     seconds.append((time.perf_counter() - begun_s, time.process_time() - own_s))
 
 
-def main(folder: Path, streams: int, triggers: int) -> None:
+def main(folder: Path, streams: int, triggers: int, *, is_random: bool = False, checkpoint: str = "") -> None:
     if not folder.exists():
         made = make_data_dir(folder, SHARDS)
         for number in range(streams):
-            grow(made, number, 1 + number % 3)
+            grow(made, name_of(number, is_random=is_random), 1 + number % 3)
         time.sleep(SETTLE_S)
     data = open_data_dir(folder)
-    reader = TailraceStreamReader(parse_options({"path": str(folder)}), SCHEMA)
+    reader = TailraceStreamReader(parse_options({"path": str(folder), "checkpointLocation": checkpoint}), SCHEMA)
     done = json.dumps(reader.initialOffset())
     for trigger in range(triggers):
         seconds: list[tuple[float, float]] = []
@@ -71,7 +76,7 @@ def main(folder: Path, streams: int, triggers: int) -> None:
         print(f"trigger {trigger}: {times}, checkpoint {len(end):,} bytes, {len(tasks)} tasks", flush=True)
         done = end
         for number in range(GROWN):
-            grow(data, (trigger * 977 + number * 31) % streams, 1)
+            grow(data, name_of((trigger * 977 + number * 31) % streams, is_random=is_random), 1)
         time.sleep(SETTLE_S if trigger < 2 else 0)
 
 
@@ -80,5 +85,7 @@ if __name__ == "__main__":
     parser.add_argument("directory", type=Path)
     parser.add_argument("--streams", type=int, default=100_000)
     parser.add_argument("--triggers", type=int, default=8)
-    arguments = parser.parse_args()
-    main(arguments.directory, arguments.streams, arguments.triggers)
+    parser.add_argument("--random", action="store_true")
+    parser.add_argument("--checkpoint", default="")
+    given = parser.parse_args()
+    main(given.directory, given.streams, given.triggers, is_random=given.random, checkpoint=given.checkpoint)

@@ -63,25 +63,34 @@ class Listings:
             workers = self._workers() if message.what == "workers" else ()
             done(Listed(message.id, workers=workers, total=total, version=version))
             return
-        names_only = message.what == "names"
-        most = NAMES_MAX if names_only else STREAMS_MAX
+        most = STREAMS_MAX if message.what == "streams" else NAMES_MAX
 
-        def named(parts: Sequence[Sequence[bytes]] | Refused) -> None:
-            if isinstance(parts, Refused):
-                done(parts)
-                return
+        def named(page: Listed, parts: Sequence[Sequence[bytes]]) -> None:
             names = sorted(name for part in parts for name in part)[:most]
             shown = [name for name in names if client.is_free or client.may(Right.SUBSCRIBE, name)]
-            last = names[-1].decode() if len(names) == most else ""
-            page = Listed(message.id, next=last, total=total, version=version)
-            if names_only:
-                done(replace(page, names=tuple([name.decode() for name in shown])))
-            else:
+            page = replace(page, next=names[-1].decode() if len(names) == most else "")
+            if message.what == "streams":
                 self._describe(client, shown, page, done)
+            else:
+                done(replace(page, names=tuple([name.decode() for name in shown])))
 
-        gathered = GatheredCalls(self._board.slots, named)
+        def gathered(parts: Sequence[Any] | Refused) -> None:
+            page = Listed(message.id, total=total, version=version)
+            if isinstance(parts, Refused):
+                done(parts)
+            elif message.what == "grown":
+                marks, names = zip(*parts, strict=True)
+                is_known = None not in names
+                named(replace(page, mark=min(marks), known=is_known), names if is_known else [])
+            else:
+                named(page, parts)
+
+        verb, args = "list_names", [message.prefix, message.after, most]
+        if message.what == "grown":
+            verb, args = "list_grown", [*args, message.mark]
+        calls = GatheredCalls(self._board.slots, gathered)
         for slot in range(self._board.slots):
-            self._calls.call_slot(slot, "list_names", [message.prefix, message.after, most], gathered.take, client)
+            self._calls.call_slot(slot, verb, args, calls.take, client)
 
     def _describe(
         self, client: ListingClient, names: Sequence[bytes], page: Listed, done: Callable[[Listed | Refused], None]

@@ -72,6 +72,7 @@ OF_A_STREAM = frozenset(
         "last",
         "list_stream",
         "list_names",
+        "list_grown",
     }
 )
 LONG = OF_A_STREAM - {"end", "consume", "get", "keep_last", "last"}

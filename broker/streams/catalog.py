@@ -27,7 +27,7 @@ from tailrace.shard.directory import DataDirectory
 from tailrace.shard.errors import StorageError, StorageFull, StreamDamaged
 from tailrace.shard.lock import ShardLock, lock_shard
 from tailrace.shard.log import StreamLog
-from tailrace.shard.names import base_of, shard_of
+from tailrace.shard.names import base_of, is_reserved, shard_of
 
 log = logging.getLogger(__name__)
 
@@ -126,6 +126,11 @@ class StreamCatalog:
                     break
                 if own or base_of(name) == name:
                     yield name
+
+    def is_listed(self, name: bytes, prefix: bytes) -> bool:
+        """Whether `names_after` has this name of a stream for the prefix."""
+        is_own = is_reserved(name) or base_of(name) != name
+        return name.startswith(prefix) and (b"$" in prefix or not is_own)
 
     def _between(self, start: bytes, after: bytes, end: bytes) -> Iterator[bytes]:
         """The names from `start` on, after `after` and before `end`."""

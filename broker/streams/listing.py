@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
 import os
 from dataclasses import astuple
@@ -29,6 +30,18 @@ def list_names(owner: Owner, args: CallArgs) -> list[bytes]:
     """[prefix, after, most] -> the next `most` names, in the order of their bytes. Opens nothing."""
     prefix, after, most = args
     return list(islice(owner.catalog.names_after(prefix, after), most))
+
+
+def list_grown(owner: Owner, args: CallArgs) -> list[Any]:
+    """[prefix, after, most, mark] -> [next mark, names]: of the streams that have grown since the mark the next `most`,
+    in the order of their bytes; None if they are unknown. Opens nothing.
+    """
+    prefix, after, most, mark = args
+    found = owner.growth_log.since(mark)
+    if found.streams is None:
+        return [found.mark, None]
+    wanted = (name for name in found.streams if name > after and owner.catalog.is_listed(name, prefix))
+    return [found.mark, heapq.nsmallest(most, wanted)]
 
 
 def list_stream(owner: Owner, args: CallArgs) -> list[Any]:

@@ -148,6 +148,7 @@ CALLS: Mapping[str, Callable[[Owner, CallArgs], Any]] = {
     "stat": stat,
     "streams": streams,
     "list_names": listing.list_names,
+    "list_grown": listing.list_grown,
     "list_stream": listing.list_stream,
     "grown": grown,
 }

@@ -23,8 +23,8 @@ from tailrace.shard.directory import NODE_FILE, SHARDS_MAX, shard_folder
 from tailrace.shard.meta import META_SUFFIX
 from tailrace.shard.names import name_of_stem, stem_is_hashed
 from tailrace.shard.stream_files import CONTENT_SUFFIX, INDEX_SUFFIX
+from tailrace.spark.file_systems import Place, open_place
 from tailrace.spark.patterns import is_wanted
-from tailrace.spark.rollup.file_systems import Place, open_place
 
 TRANSFERS: Final = 8
 """Files that are fetched at one time."""

@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from pyarrow import fs
 
-from tailrace.spark.rollup.file_systems import Place, open_place
+from tailrace.spark.file_systems import Place, open_place
 from tailrace.spark.rollup.store import (
     ALL_TABLES,
     NODES,

@@ -11,9 +11,9 @@ from typing import Any, Final
 from pyarrow import fs
 from pyspark.errors import PySparkException
 
+from tailrace.spark.file_systems import below, open_place
 from tailrace.spark.rollup.day_plan import write_tasks
 from tailrace.spark.rollup.engine import EngineError, Show
-from tailrace.spark.rollup.file_systems import below, open_place
 from tailrace.spark.rollup.source import NAME, to_options
 from tailrace.spark.rollup.store import RUN_PREFIX
 from tailrace.spark.rollup.tasks import TaskResult, Work

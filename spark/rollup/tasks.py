@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from tailrace.shard.directory import open_data_dir
 from tailrace.shard.errors import DirectoryError
-from tailrace.spark.rollup.file_systems import Place, is_url, open_place
+from tailrace.spark.file_systems import Place, is_url, open_place
 from tailrace.spark.rollup.reading import Read, index_reader, run_task
 from tailrace.spark.rollup.table import NOTE, TABLE_SCHEMA, parse_note, to_table_rows
 from tailrace.spark.rollup.units import Task

@@ -77,10 +77,10 @@ FULL: dict[str, m.AnyMessage] = {
     "CONSUME": c.Consume(1, "create", b"s", b"n", From("seq", 0), 0.5, 1, 3, 1, b"m", 0.5, 1.5, 1, 2),
     "CONSUMED": c.Consumed(1, 0, True, True, (STANDING,), 1, ((0, 1),)),
     "GET": c.Get(1, b"s", b"n", b"m", ((0, 1, 1),), ((2, 1, "why"),), 1, 1, 1, True, 3, 1, 1, ((2, 1, 9),)),
-    "LIST": listing.List(1, "names", b"p", b"a"),
+    "LIST": listing.List(1, "grown", b"p", b"a", "m"),
     "RECALL": recalling.Recall(1, b"s", b"s", b"t"),
     "RECALLED": recalling.Recalled(1, (("s", b""),), "s", "t"),
-    "LISTED": listing.Listed(1, ("n",), (STREAM_ROW,), (WORKER_ROW,), "n", 1, 1),
+    "LISTED": listing.Listed(1, ("n",), (STREAM_ROW,), (WORKER_ROW,), "n", 1, 1, "m", True),
 }
 """Each message that is a map, with every field it can have."""
 INSTEAD: dict[str, m.AnyMessage] = {

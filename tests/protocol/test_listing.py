@@ -29,9 +29,10 @@ def test_what_is_left_out() -> None:
     ("fields", "code", "text"),
     [
         ({"what": "names"}, Code.USAGE, "the field id is missing"),
-        ({"id": 1, "what": "all"}, Code.USAGE, "must be one of names, streams, workers, total"),
+        ({"id": 1, "what": "all"}, Code.USAGE, "must be one of names, streams, grown, workers, total"),
         ({"id": 1, "what": "names", "prefix": "a b"}, Code.NAME, "cannot begin a stream name"),
         ({"id": 1, "what": "names", "after": "x" * 201}, Code.NAME, "cannot begin a stream name"),
+        ({"id": 1, "what": "grown", "mark": "1" * 65}, Code.USAGE, "the field `mark` has more than 64 characters"),
     ],
 )
 def test_what_is_wrong(fields: dict[str, Any], code: Code, text: str) -> None:

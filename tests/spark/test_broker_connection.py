@@ -191,5 +191,5 @@ def test_listings() -> None:
         parse_listing(said[:-3])
     with pytest.raises(ConnectionLost):
         parse_listing(b"")
-    with pytest.raises(Denied, match="name the streams"):
+    with pytest.raises(Denied, match="own machine"):
         parse_listing(b"err denied only from its own machine\r\n")

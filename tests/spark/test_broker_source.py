@@ -3,16 +3,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Never
 
 import numpy as np
 import pytest
 
 import tailrace
 from tailrace.core.address import Address
-from tailrace.errors import ConnectFailed, DamagedMessage, SeqFault, StreamBehind
+from tailrace.errors import ConnectFailed, DamagedMessage, SeqFault, StreamBehind, broker_error
 from tailrace.shard.directory import DataDirectory
 from tailrace.shard.frame import pack_frame
 from tailrace.shard.leaves import load
+from tailrace.spark import broker_source
 from tailrace.spark.broker_connection import Chunk
 from tailrace.spark.broker_source import BrokerSource, take_apart
 from tailrace.spark.directory_source import DirectorySource
@@ -165,6 +167,23 @@ def test_a_scan_finds_the_streams_that_have_grown(growing: Node) -> None:
             {"a", "b", "named"},
             {"named"},
         )
+
+
+@pytest.mark.system
+def test_from_another_machine_patterns_work_too(growing: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_args: object) -> Never:
+        raise broker_error("denied", "this command is only for connections from this machine")
+
+    monkeypatch.setattr(broker_source, "list_streams", denied)
+    monkeypatch.setattr(broker_source, "list_grown", denied)
+    with tailrace.connect(f"127.0.0.1:{growing.port}") as client:
+        for name in "ab":
+            client.publish(name, b"x")
+        with closing(BrokerSource(SourceOptions(brokers=(Address("127.0.0.1", growing.port),)))) as source:
+            assert list(source.scan(("[a-y]",)).changed) == ["a", "b"]
+            client.publish("b", b"x")
+            client.publish("z", b"x")
+            assert source.scan(("[a-y]",)).changed == {"b"}
 
 
 @pytest.mark.system

@@ -15,9 +15,10 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from tailrace.shard.directory import DataDirectory
 from tailrace.shard.errors import StreamCut
 from tailrace.shard.stream_files import stream_paths
-from tailrace.spark import live, offsets, scan
+from tailrace.spark import live, offsets, packed_offsets, scan
 from tailrace.spark.directory_source import DirectorySource, DirectoryView
 from tailrace.spark.live import TailraceStreamReader
+from tailrace.spark.name_files import MissingNames
 from tailrace.spark.offsets import DataLoss
 from tailrace.spark.options import InvalidOption, parse_options
 from tailrace.spark.slices import BadStreams
@@ -459,6 +460,36 @@ def test_each_stream_is_looked_at_once_in_a_while(data: DataDirectory, monkeypat
     unchanged = (before.st_ino, before.st_size, before.st_mtime_ns)
     monkeypatch.setattr(scan, "sign_all", lambda files: [unchanged] * len(files))
     assert [row for _ in range(6) for row in query.batch()] == seqs("a", 10, 11)
+
+
+def test_it_goes_on_from_a_checkpoint_that_has_the_names_in_files(
+    data: DataDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offsets, "PACKED_FROM", 1)
+    monkeypatch.setattr(packed_offsets, "NEW_NAMES_MAX", 1)
+    former = Query(data)
+    assert len(former.batch(rows=6)) == 6, "a checkpoint of an earlier version, with the names in its offsets"
+    query = Query(data, checkpointLocation=str(tmp_path / "checkpoint"))
+    query.done = former.done
+    found = query.batch(rows=4)
+    assert query.done is not None and packed_offsets.NAME_FILE in json.loads(query.done)
+    for name in ("new", "newer", "newest"):
+        add_stream(data, name, plain(3))
+        query.plan(rows=2)
+        query.restart()  # between the plan and its batch
+        found += query.run()
+        assert query.planned is not None
+        query.done = query.planned[1]
+        query.restart()
+    found += query.batch()
+    assert sorted(found) == [
+        *(("a", seq) for seq in range(3, 10)),
+        *(("b", seq) for seq in range(3, 4)),
+        *((name, seq) for name in ("new", "newer", "newest") for seq in range(3)),
+    ]
+    former.done = query.done
+    with pytest.raises(MissingNames, match='option\\("checkpointLocation"'):
+        former.batch()
 
 
 def test_the_lag_is_in_the_progress(data: DataDirectory) -> None:

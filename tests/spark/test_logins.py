@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -46,12 +47,29 @@ def test_a_pattern_finds_what_the_user_may_read(node: Node, login: BrokerLogin) 
     source = BrokerSource(SourceOptions(brokers=(Address("127.0.0.1", node.port),), login=login))
     assert [ref.stream for ref in source.streams(["mine/*", "oth*"])] == ["mine/1", "mine/2"]
     scan = source.scan(["*"])
-    assert sorted(scan.refs) == sorted(scan.changed) == ["mine/1", "mine/2"], "growth is not known: all are looked at"
+    assert sorted(scan.refs) == sorted(scan.changed) == ["mine/1", "mine/2"], "nothing is known yet: all are looked at"
     with source.view(source.ref("mine/2")) as view:
         assert (view.first_seq, view.next_seq) == (0, 1)
     with pytest.raises(Denied), source.view(source.ref("other")):
         pass
     source.close()
+
+
+def test_a_scan_finds_which_streams_of_the_user_have_grown(node: Node) -> None:
+    login = BrokerLogin(None, "ann", PASSWORD)
+    source = BrokerSource(SourceOptions(brokers=(Address("127.0.0.1", node.port),), login=login))
+    with closing(source), logged_in(node, "bob") as bob:
+        assert bob.ask("ack on") == "ok ack on"
+        first = source.scan(["*"])
+        assert not source.scan(["*"]).changed
+        for stream in ("mine/2", "other"):
+            assert bob.ask(f"pub {stream} |y").startswith("ok pub")
+        found = source.scan(["*"])
+        assert found.refs is first.refs and found.changed == {"mine/2"}, "the other one is not this user's to read"
+        assert bob.ask("pub mine/3 |z") == "ok pub mine/3 0"
+        found = source.scan(["*"])
+        assert (sorted(found.refs), found.changed) == (["mine/1", "mine/2", "mine/3"], {"mine/3"})
+        assert not source.scan(["*"]).changed
 
 
 @pytest.mark.parametrize("login", [NO_LOGIN, BrokerLogin(None, "ann", "wrong"), BrokerLogin("wrong", "ann")])

@@ -22,14 +22,14 @@ def test_offsets_survive_a_checkpoint() -> None:
         "t": Mark(5, FILES, 7, 0, 3),
         "gone": Mark(5, FILES, is_gone=True),
     }
-    assert parse_offset(json.loads(json.dumps(pack_offset(offset, OffsetPacker())))) == offset
-    assert parse_offset({}) == {}
+    assert parse_offset(json.loads(json.dumps(pack_offset(offset, OffsetPacker()))), OffsetPacker()) == offset
+    assert parse_offset({}, OffsetPacker()) == {}
 
 
 @pytest.mark.parametrize("said", [{"a": 5}, {"a": {"seq": 1}}, {"a": {"seq": "x", "id": 0, "cuts": 0}}])
 def test_the_offset_of_another_source_is_refused(said: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="no offset of this source"):
-        parse_offset(said)
+        parse_offset(said, OffsetPacker())
 
 
 @given(st.dictionaries(st.text(max_size=2), st.integers(1, 100), max_size=8), st.integers(1, 300))

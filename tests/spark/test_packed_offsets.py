@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.shard.names import NAME_BYTES_MAX
-from tailrace.spark import offsets
+from tailrace.spark import offsets, packed_offsets
+from tailrace.spark.name_files import FOLDER, MissingNames, NameFiles
 from tailrace.spark.offsets import Mark, Offset, OffsetPacker, pack_offset, parse_offset
-from tailrace.spark.packed_offsets import GONE, NAMES, PACKED, is_same_stream, is_short, parse_packed
+from tailrace.spark.packed_offsets import GONE, NAME_FILE, NAMES, PACKED, is_same_stream, is_short
 from tailrace.spark.slices import NO_IDENTITY, Identity
 
 NUMBERS = st.integers(0, 2**48 - 1)
@@ -22,7 +25,7 @@ OFFSETS = st.dictionaries(st.text("ab/ü😀", min_size=1, max_size=6), MARKS, m
 
 
 def parsed(packed: dict[str, Any]) -> Offset:
-    return parse_packed(json.loads(json.dumps(packed)))
+    return OffsetPacker().parse(json.loads(json.dumps(packed)))
 
 
 def as_kept(offset: Offset, wanted: Offset) -> Offset:
@@ -53,17 +56,17 @@ def test_few_streams_can_be_read_and_many_are_packed(monkeypatch: pytest.MonkeyP
     offset = {"a": Mark(1, NO_IDENTITY), "b": Mark(2, NO_IDENTITY, 5)}
     packed = pack_offset(offset, OffsetPacker())
     assert set(packed) == {PACKED, NAMES, GONE}
-    assert parse_offset(json.loads(json.dumps(packed))) == offset
+    assert parse_offset(json.loads(json.dumps(packed)), OffsetPacker()) == offset
     assert set(pack_offset({"a": offset["a"]}, OffsetPacker())) == {"a"}
 
 
 @pytest.mark.parametrize("wrong", [{PACKED: ""}, {PACKED: "x"}, {NAMES: "\\"}, {NAMES: 5}, {PACKED: None}])
 def test_what_is_not_such_an_offset_is_refused(wrong: dict[str, Any]) -> None:
     packed = OffsetPacker().pack({f"s{number}": Mark(number, (number + 1, 0), 10**15) for number in range(99)})
-    assert len(parse_offset(packed)) == 99
+    assert len(parse_offset(packed, OffsetPacker())) == 99
     for change in (wrong, {name: str(packed[name])[:-8] for name in wrong}):
         with pytest.raises(ValueError, match="no offset of this source"):
-            parse_offset(packed | change)
+            parse_offset(packed | change, OffsetPacker())
 
 
 @pytest.mark.parametrize("time_us", [None, 10**15])
@@ -99,3 +102,61 @@ def test_an_offset_of_a_fleet_has_ten_bytes_for_a_stream() -> None:
         for number in range(streams)
     }
     assert len(json.dumps(OffsetPacker().pack(offset))) <= 10 * streams
+
+
+def test_names_are_in_a_file_of_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_offsets, "NEW_NAMES_MAX", 2)
+
+    def restarted() -> OffsetPacker:
+        return OffsetPacker(NameFiles(f"file://{tmp_path}", "source"))
+
+    def files() -> list[str]:
+        return sorted(os.listdir(tmp_path / FOLDER))
+
+    offset = {f"device.{number}": Mark(number, (number + 1, 0), 10**15 + number) for number in range(50)}
+    packer = restarted()
+    first = json.dumps(packer.pack(offset))
+    assert "device" not in first and len(files()) == 1
+    for name in ("aa", "zz"):
+        offset = {**offset, name: Mark(7, (7, 0), 10**15)}
+        said = json.dumps(packer.pack(offset))
+        for each in (packer, restarted()):
+            assert as_kept(each.parse(json.loads(said)), offset) == offset
+    assert len(files()) == 1
+    packer = restarted()
+    assert as_kept(packer.parse(json.loads(said)), offset) == offset
+    offset["aa"] = offset["aa"]._replace(seq=8)
+    said = json.dumps(packer.pack(offset))
+    assert len(files()) == 1, "the next offsets refer to the file of those before"
+    offset = {**offset, "mm": Mark(9, (7, 0), 10**15)}
+    said = json.dumps(packer.pack(offset))
+    assert len(files()) == 2
+    assert as_kept(restarted().parse(json.loads(said)), offset) == offset
+    assert len(restarted().parse(json.loads(first))) == 50, "the offset before is readable, too"
+    without = {name: mark for name, mark in offset.items() if name != "aa"}
+    assert as_kept(restarted().parse(packer.pack(without)), without) == without
+    with pytest.raises(MissingNames, match="checkpointLocation"):
+        parse_offset(json.loads(said), OffsetPacker())
+    (tmp_path / FOLDER / files()[1]).write_bytes(b"")
+    with pytest.raises(MissingNames, match="other content"):
+        parse_offset(json.loads(said), restarted())
+    (tmp_path / FOLDER / files()[1]).unlink()
+    with pytest.raises(MissingNames, match="No such file"):
+        parse_offset(json.loads(said), restarted())
+    with pytest.raises(MissingNames, match="not the name"):
+        parse_offset({**json.loads(said), NAME_FILE: "../../etc/passwd"}, restarted())
+
+
+def test_random_names_take_no_place_in_an_offset(tmp_path: Path) -> None:
+    choice = random.Random(5)
+    offset = {
+        f"{choice.getrandbits(128):032x}": Mark(
+            int(choice.lognormvariate(7, 1.5)),
+            (choice.getrandbits(64), 0),
+            10**15 + choice.randrange(86_400_000_000),
+            None,
+            1,
+        )
+        for _ in range(5_000)
+    }
+    assert len(json.dumps(OffsetPacker(NameFiles(str(tmp_path), "")).pack(offset))) <= 10 * len(offset)

@@ -50,6 +50,34 @@ def test_streams_of_all_workers_in_the_order_of_their_names(node: World, monkeyp
     assert [row.name for row in ask(peer, "streams", names[-1].encode()).streams] == names[-1:]
 
 
+def test_which_streams_have_grown_since_a_mark(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = sorted({node.name(slot, f"s{number}.") for slot in (0, 1) for number in range(3)})
+    node.ask(node.connect(), *(f"pub {name} |x" for name in names))
+    node.settle()
+    peer = peer_of(node)
+
+    def grown(mark: str, after: str = "") -> listing.Listed:
+        return ask(peer, "grown", b"", after.encode(), mark)
+
+    first = grown("")
+    assert not first.known and not first.names and first.mark and first.total == len(names)
+    mark = grown(first.mark).mark
+    assert (grown(mark).known, grown(mark).names) == (True, ())
+    changed = [names[0], names[3], names[5]]
+    node.ask(node.connect(), *(f"pub {name} |x" for name in changed))
+    node.settle()
+    node.workers[1].owner.growth_log.note([names[1].encode() + b"/$dead", b"$cursor/" + names[1].encode()])
+    assert grown(mark).names == tuple(changed), "dead letters are listed with a prefix that has a $ only"
+    assert ask(peer, "grown", names[3].encode(), b"", mark).names == (names[3],)
+    monkeypatch.setattr(connection_listing, "NAMES_MAX", 2)
+    page = grown(mark)
+    assert (page.names, page.next) == (tuple(changed[:2]), changed[1])
+    last = grown(mark, page.next)
+    assert (last.names, last.next, last.known) == ((changed[2],), "", True)
+    assert not grown(page.mark).names
+    assert not grown("no mark").known
+
+
 def test_workers_are_shown_to_administrators(node: World) -> None:
     rows = ask(peer_of(node), "workers").workers
     assert [(row.worker, row.state) for row in rows] == [(0, "ready"), (1, "ready")]

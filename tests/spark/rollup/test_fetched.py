@@ -15,9 +15,9 @@ from tailrace.cli.ending import NO_DIRECTORY, OK, REFUSED, USAGE
 from tailrace.shard.catalog import stream_names
 from tailrace.shard.directory import open_data_dir
 from tailrace.shard.files import NEW_SUFFIX
+from tailrace.spark.file_systems import open_place
 from tailrace.spark.rollup import fetched
 from tailrace.spark.rollup.fetched import fetch_directory
-from tailrace.spark.rollup.file_systems import open_place
 from tailrace.spark.rollup.nodes import read_nodes
 from tailrace.spark.rollup.store import NODES, Store
 from tests.spark.data import make_directory

@@ -14,8 +14,8 @@ from pyarrow import fs
 
 from tailrace.cli import main
 from tailrace.cli.ending import OK, REFUSED
+from tailrace.spark.file_systems import Place, open_place
 from tailrace.spark.rollup import remote
-from tailrace.spark.rollup.file_systems import Place, open_place
 from tailrace.spark.rollup.nodes import NodeRow, stage_node
 from tailrace.spark.rollup.remote import RemoteStore, open_remote, read_state
 from tailrace.spark.rollup.store import NODES, STATE_KEPT_S, STATES_KEPT_MAX, TABLES, StoreInUse

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.spark.rollup.file_systems import InvalidUrl, below, is_url, open_place
+from tailrace.spark.file_systems import InvalidUrl, below, is_url, open_place
 
 
 @pytest.mark.parametrize(
