@@ -46,6 +46,9 @@ class WorkerParts(Protocol):
     def share_bytes(self, nbytes: int, is_whole: bool, /) -> int:
         """See `OwnerContext.share_bytes`."""
 
+    def home(self, name: bytes, /) -> bytes:
+        """See `OwnerContext.home`."""
+
     def pause(self) -> None:
         """In the middle of something long: the worker is not hung."""
 
@@ -124,6 +127,9 @@ class OwnerWiring:
 
     def require_kept(self, name: bytes, seq: int) -> None:
         self._worker.last_values.require_kept(name, seq)
+
+    def home(self, name: bytes) -> bytes:
+        return self._worker.home(name)
 
     def asks_first(self, name: bytes) -> bool:
         return self._worker.uplinks.asks_first(name)

@@ -460,6 +460,10 @@ class Worker:
         self._beat.streams = len(self.owner.catalog.names)
         self._beat.names_version = self.owner.catalog.names_version
 
+    def home(self, name: bytes) -> bytes:
+        """See `OwnerContext.home`."""
+        return self.services.topic_rules.place(name).stream
+
     def share_bytes(self, nbytes: int, is_whole: bool) -> int:
         """See `OwnerContext.share_bytes`."""
         self._beat.disk_bytes = nbytes if is_whole else max(self._beat.disk_bytes, nbytes)
@@ -567,6 +571,8 @@ class Worker:
         self._beat.state = STATE_DRAINING
         self.drain_began_s = time.monotonic()
         self.drain_deadline_s = self.drain_began_s + self.settings.drain_timeout_s
+        if self.owner.catalog.owning:
+            self._move_on()  # without clients there is nothing to wait for
 
     def _ask_to_stop(self) -> None:
         self.control.send("shutdown")

@@ -10,22 +10,19 @@ from pathlib import Path
 
 import click
 
+from tailrace.cli.admin_answer import WITH_MESSAGES, Answer, JsonAnswer, parse_error
 from tailrace.cli.credentials import Credentials, credentials, is_user_named
 from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED, CommandError
 from tailrace.cli.options import server_options
-from tailrace.cli.output import write_all
 from tailrace.cli.server import RECEIVE_BYTES, choose_server, connect_admin_socket, connect_socket, is_server_named
 from tailrace.cli.values import FilePath
 from tailrace.core.address import Address
 from tailrace.sockets import end_output
 
 ANSWER_TIMEOUT_S = 60.0
-STDOUT = 1
 SOCKET_VARIABLE = "TAILRACE_ADMIN_SOCKET"
 SOCKET_HELP = "The node's socket of administration; without it and without an address it is looked for"
 SOCKETS = (Path("/run/tailrace/admin.sock"), Path("data/admin.sock"))
-BEGINNINGS = (b"ok", b"err ", b"msg ")
-"""Every answer of a broker begins with one of these."""
 
 EPILOG = """\b
 Examples:
@@ -34,10 +31,14 @@ Examples:
   tailrace admin trim access-log '#1000'
   tailrace admin workers
   tailrace admin space
+  tailrace admin --json workers | jq .connections
   tailrace admin shutdown NODE
 
 On the broker's own machine its socket is used, which needs no login. Elsewhere, log in with --user as somebody with the
 right admin, over TLS. `tailrace admin help` lists the commands.
+
+With --json, which comes before COMMAND, each row of a table is an object in a line; a table of fields and values is one
+object, and an answer of one line is {"answer": "trim orders 0 12"}, without its "ok".
 
 Exit codes: 0 done, 1 refused by the broker, 2 wrong arguments, 4 no connection or lost.
 """
@@ -48,25 +49,30 @@ Exit codes: 0 done, 1 refused by the broker, 2 wrong arguments, 4 no connection 
 )
 @server_options
 @click.option("--socket", "path", type=FilePath(), metavar="FILE", help=f"{SOCKET_HELP} [env: {SOCKET_VARIABLE}].")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON, one object in a line.")
 @click.argument("words", nargs=-1, required=True, metavar="COMMAND...", type=click.UNPROCESSED)
-def command(words: tuple[str, ...], path: Path | None) -> int:
+def command(words: tuple[str, ...], path: Path | None, as_json: bool) -> int:
     """Send one COMMAND to the broker and print the answer."""
     line = " ".join(words)
     if "\n" in line or "\r" in line or not line.strip():
         raise click.UsageError("a command is one line, which is not empty")
     if line.startswith("-"):
         raise click.UsageError(f"No such option {words[0]!r}")
-    answer = Answer()
+    verb = line.lower().split()[0]
+    if as_json and verb in WITH_MESSAGES:
+        raise click.UsageError(f"{verb} is answered with messages; {WITH_MESSAGES[verb]} prints them as JSON")
+    answer = JsonAnswer(verb) if as_json else Answer()
     chosen, sock = _connect(path)
     with sock:
         for received in _ask(sock, chosen, line.encode(errors="surrogateescape")):
             answer.take(received)
             if not answer.is_of_a_broker:
                 raise _other(chosen, "it speaks another protocol")
-    if not answer.has_begun and line.lower().split()[0] != "pub":  # these get no answer if all is well
+    if not answer.has_begun and verb != "pub":  # these get no answer if all is well
         raise _other(chosen, "it closed the connection without an answer")
     if answer.is_cut:
         raise _lost(chosen, "the broker closed the connection in the middle of its answer")
+    answer.end()
     return REFUSED if answer.refused else OK
 
 
@@ -134,44 +140,3 @@ def _lost(server: Address | Path, reason: str) -> CommandError:
 
 def _other(server: Address | Path, reason: str) -> CommandError:
     return CommandError(f"{server} is no tailrace broker: {reason}", NO_CONNECTION)
-
-
-def parse_error(line: bytes) -> tuple[str, str] | None:
-    """(code, text) of a line `err CODE text`, None for any other line."""
-    if not line.startswith(b"err "):
-        return None
-    code, _, text = line[4:].decode("utf-8", "replace").partition(" ")
-    return code, text
-
-
-class Answer:
-    """Prints whole lines as they come, without the lone `.` that ends an answer of several; remembers an `err`."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-        self.refused = False
-        self.has_begun = False
-        self.is_of_a_broker = True
-
-    def take(self, received: bytes) -> None:
-        if not self.has_begun:
-            self.is_of_a_broker = any(received.startswith(each[: len(received)]) for each in BEGINNINGS)
-            if not self.is_of_a_broker:
-                return
-            self.has_begun = True
-        lines = (self._rest + received).split(b"\r\n")
-        self._rest = lines.pop()
-        shown = []
-        for line in lines:
-            error = parse_error(line)
-            if error is not None:
-                self.refused = True
-                click.echo(f"tailrace: {error[0]}: {error[1]}", err=True)
-            elif line != b".":
-                shown.append(line + b"\n")
-        write_all(STDOUT, b"".join(shown))
-
-    @property
-    def is_cut(self) -> bool:
-        """Returns whether the last line is incomplete."""
-        return bool(self._rest)

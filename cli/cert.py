@@ -11,6 +11,8 @@ from pathlib import Path
 import click
 
 from tailrace.cli.ending import OK, USAGE, CommandError
+from tailrace.cli.options import json_option
+from tailrace.cli.tables import show_json
 from tailrace.cli.values import FilePath
 
 DAYS = 365
@@ -33,8 +35,9 @@ Needs the command openssl. Exit codes: 0 done, 1 openssl failed, 2 wrong argumen
 @click.command("cert", epilog=EPILOG)
 @click.option("--self-signed", is_flag=True, required=True, help="Sign the certificate with its own key.")
 @click.option("--host", "hosts", multiple=True, help="A name or address of the broker. [default: localhost, loopback]")
+@json_option
 @click.argument("folder", type=FilePath(file_okay=False))
-def command(self_signed: bool, hosts: tuple[str, ...], folder: Path) -> int:
+def command(self_signed: bool, hosts: tuple[str, ...], folder: Path, as_json: bool) -> int:
     """Make a certificate and its key in FOLDER, to try TLS with."""
     names = ",".join(map(alternative_name, hosts or ("localhost", "127.0.0.1", "::1")))
     certificate, key = folder / CERTIFICATE_FILE, folder / KEY_FILE
@@ -46,6 +49,9 @@ def command(self_signed: bool, hosts: tuple[str, ...], folder: Path) -> int:
         make(certificate, key, hosts[0] if hosts else "localhost", names)
     except OSError as error:
         raise CommandError(f"{folder}: {error.strerror}") from None
+    if as_json:
+        show_json([{"certificate": str(certificate.absolute()), "key": str(key.absolute())}])
+        return OK
     click.echo(f'[tls]\ncertificate = "{certificate.absolute()}"\nkey = "{key.absolute()}"')
     return OK
 

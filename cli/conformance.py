@@ -14,6 +14,8 @@ import click
 
 from tailrace.cli.conformance_checks import CHECKS, SETTINGS, Check, CheckFailed
 from tailrace.cli.ending import OK, REFUSED, SERVER_PACKAGES, CommandError, require
+from tailrace.cli.options import json_option
+from tailrace.cli.tables import show_json
 from tailrace.testing import Server
 
 ANSWER_TIMEOUT_S = 30.0
@@ -23,6 +25,7 @@ EPILOG = """\b
 Examples:
   tailrace conformance -- node examples/clients/node.mjs
   tailrace conformance --only resuming -- ./client
+  tailrace conformance --json -- ./client | jq 'select(.passed | not)'
 
 \b
 The program gets one command as JSON on each line of its standard input, and answers each with one line of JSON.
@@ -34,8 +37,9 @@ Exit codes: 0 all checks passed, 1 some failed, 2 wrong arguments.
 
 @click.command("conformance", epilog=EPILOG)
 @click.option("--only", type=click.Choice([check.__name__ for check in CHECKS]), help="Run this check alone.")
+@json_option
 @click.argument("program", nargs=-1, required=True)
-def command(only: str | None, program: tuple[str, ...]) -> int:
+def command(only: str | None, program: tuple[str, ...], as_json: bool) -> int:
     """Check a client that somebody has written from docs/binary-protocol.md."""
     require(SERVER_PACKAGES, "server")
     failed = 0
@@ -44,8 +48,15 @@ def command(only: str | None, program: tuple[str, ...]) -> int:
             if only in (None, check.__name__):
                 fault = _run(program, check, server)
                 failed += fault is not None
-                click.echo(f"{'passed' if fault is None else 'FAILED'}  {check.__name__:18} {fault or check.__doc__}")
+                _report(check, fault, as_json)
     return REFUSED if failed else OK
+
+
+def _report(check: Check, fault: str | None, as_json: bool) -> None:
+    if as_json:
+        show_json([{"check": check.__name__, "passed": fault is None, "meaning": check.__doc__, "fault": fault}])
+    else:
+        click.echo(f"{'passed' if fault is None else 'FAILED'}  {check.__name__:18} {fault or check.__doc__}")
 
 
 def _run(program: Sequence[str], check: Check, server: Server) -> str | None:

@@ -9,6 +9,8 @@ from importlib.resources.abc import Traversable
 import click
 
 from tailrace.cli.ending import OK, CommandError
+from tailrace.cli.options import json_option
+from tailrace.cli.tables import show_json
 from tailrace.cli.values import FILLED
 
 NOT_SHOWN = frozenset({"__init__.py", "__pycache__"})
@@ -29,12 +31,17 @@ def _complete(_ctx: click.Context, _parameter: click.Parameter, incomplete: str)
 @click.command("deploy", epilog=EPILOG)
 @click.option("--list", "listing", is_flag=True, help="List the names of all files, one in a line.")
 @click.option("--print", "name", type=FILLED, metavar="FILE", shell_complete=_complete, help="Print one file.")
-def command(listing: bool, name: str | None) -> int:
+@json_option
+def command(listing: bool, name: str | None, as_json: bool) -> int:
     """Show the files of an installation: units, settings, alerts."""
     if listing == (name is not None):
         raise click.UsageError("give --list or --print FILE")
+    if as_json and not listing:
+        raise click.UsageError("--json goes with --list; --print shows a file as it is")
     found = _found()
-    if name is None:
+    if as_json:
+        show_json({"file": each} for each in sorted(found))
+    elif name is None:
         for each in sorted(found):
             click.echo(each)
     elif name in found:

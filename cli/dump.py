@@ -35,7 +35,7 @@ from tailrace.shard.walk import FrameRun
 EPILOG = """\b
 Examples:
   tailrace dump ./data orders > orders.txt
-  tailrace dump ./data orders --from '#1000' --to '#2000' --format json | jq .payload
+  tailrace dump ./data orders --from '#1000' --to '#2000' --json | jq .payload
   tailrace dump ./data orders --from "2024-05-31T12:00" --to "1h ago" --format frames > part.frames
   tailrace dump ./data orders --diverged --part 2 --format json
   tailrace dump ./data/shard-07/orders.torn --skip-damaged
@@ -89,6 +89,7 @@ def _check_place(_ctx: click.Context, _parameter: click.Parameter, value: str | 
 @click.option("--from", "first", callback=_check_place, metavar="PLACE", help="The first message: #SEQ or a time.")
 @click.option("--to", "end", callback=_check_place, metavar="PLACE", help="Stop before this message: #SEQ or a time.")
 @click.option("--format", "form", type=click.Choice(["lines", "json", "frames"]), default="lines", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option("--skip-damaged", is_flag=True, help="Report damaged parts and continue after them.")
 def command(
     source: Path,
@@ -99,9 +100,14 @@ def command(
     first: Seq | Time | None,
     end: Seq | Time | None,
     form: str,
+    as_json: bool,
     skip_damaged: bool,
 ) -> int:
     """Writes out the messages of a stream, or of tails that were cut off it, from the files in SOURCE."""
+    if as_json:
+        if form == "frames":
+            raise click.UsageError("--json and --format frames: give one of them")
+        form = "json"
     if form == "frames" and sys.stdout.isatty():
         raise click.UsageError("frames are binary: redirect the output to a file")
     if part is not None and stream is not None and not (diverged or torn):

@@ -19,8 +19,9 @@ import msgpack
 
 from tailrace.cli.credentials import client_options
 from tailrace.cli.ending import NO_CONNECTION, OK, CommandError
-from tailrace.cli.options import check_stream, server_options
+from tailrace.cli.options import check_stream, json_option, server_options
 from tailrace.cli.server import RECEIVE_BYTES, choose_server, connect_socket
+from tailrace.cli.tables import show_json
 from tailrace.cli.values import FilePath
 from tailrace.core.link import CLIENT_NAME
 from tailrace.core.login import Login
@@ -79,8 +80,9 @@ class Piece(NamedTuple):
 @click.argument("file", type=FilePath())
 @click.option("--stream", "-t", callback=check_stream, help="Stream to publish to; by default, the file's name.")
 @click.option("--part", type=click.IntRange(1), metavar="N", help="Publish only the Nth tail.")
+@json_option
 @server_options
-def command(file: Path, stream: str | None, part: int | None) -> int:
+def command(file: Path, stream: str | None, part: int | None, as_json: bool) -> int:
     """Publishes again the tails in FILE, a .diverged file."""
     name = stream or name_of_stem(file.stem)
     if file.suffix != DIVERGED_SUFFIX:
@@ -98,7 +100,10 @@ def command(file: Path, stream: str | None, part: int | None) -> int:
             tails = [each for each in diverged_sections(fd, file, name) if part in (None, each.number)]
             for section in tails:
                 count = republish(publisher, section, name)
-                click.echo(f"{name}: all {count:,} messages of tail {section.number} are in the stream")
+                if as_json:
+                    show_json([{"stream": name, "tail": section.number, "messages": count}])
+                else:
+                    click.echo(f"{name}: all {count:,} messages of tail {section.number} are in the stream")
             if not tails:
                 raise CommandError(f"{file}: has no tail" + ("" if part is None else f" {part}"))
     except StorageError as error:

@@ -19,21 +19,22 @@ from tailrace.cli.credentials import credentials, login_options
 from tailrace.cli.ending import IN_USE, NO_CONNECTION, NO_DIRECTORY, OK, REFUSED, USAGE, CommandError, require
 from tailrace.cli.java_noise import start_quietly
 from tailrace.cli.logs import LEVELS, set_up_logging
+from tailrace.cli.options import json_option
 from tailrace.cli.progress import ProgressBar
+from tailrace.cli.rollup_report import print_day, print_period, show_error
 from tailrace.cli.values import FILLED, FilePath
 from tailrace.errors import TailraceError
 from tailrace.shard.errors import DirectoryError
 from tailrace.shard.retention import RetentionPolicy
 
 if TYPE_CHECKING:
-    from tailrace.spark.rollup.engine import ChooseEngine, Engine, EngineError
-    from tailrace.spark.rollup.job import Job, Outcome
+    from tailrace.spark.rollup.engine import ChooseEngine, Engine
+    from tailrace.spark.rollup.job import Job
     from tailrace.spark.rollup.nightly import Night, NightResult
     from tailrace.spark.rollup.periods import Period
     from tailrace.spark.rollup.store import Store
 
 NEEDED = ("numpy", "pyarrow", "jinja2")
-NOTES_SHOWN = 20
 NODES_FILE_BYTES_MAX = 1_000_000
 NamedSource = tuple[str, dict[str, str]]
 """The name of a node, and the options of the data source."""
@@ -41,10 +42,9 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _NODE = re.compile(r"(?:([A-Za-z0-9_.-]+)=)?(.+)", re.DOTALL)
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 _MEMORY = re.compile(r"[1-9][0-9]{0,9}[kmgtKMGT]", re.ASCII)
-FOR_MERGE = frozenset({"data", "out", "merge", "day", "first", "last", "catch_up", "log_level"})
+FOR_MERGE = frozenset({"data", "out", "merge", "day", "first", "last", "catch_up", "log_level", "as_json"})
 FOR_BROKERS = frozenset({"token", "user", "password_file", "token_file"})
 """Parameters that --merge takes, and those that only --brokers takes."""
-_WORKER = re.compile(r"^\s*worker: (\S+)$", re.MULTILINE)
 
 EPILOG = """\b
 Examples:
@@ -65,6 +65,10 @@ Reads what a broker has written, also while it goes on writing. OUT gets tables 
 and a report of the day as one HTML page; both engines write the same tables. Running it twice for a day is the same as
 once; killed at any point, it leaves the day as it was before or as it should be. Of streams that were trimmed since an
 earlier run, what that run wrote of them is kept, and so are rows of other nodes.
+
+With --json each day is an object in a line: day, messages, streams, rows of each table, report, the names that the
+lines of text have (kept, others, copies), cleared, failed and notes; a day that failed has error. --merge prints
+period, first, rows and path.
 
 Exit codes: 0 done, 1 streams could not be read whole (the tables have the others) or a day failed, 2 wrong
 arguments, 3 another rollup writes to OUT, 4 no connection to the brokers, 5 DATA is unusable.
@@ -123,6 +127,7 @@ arguments, 3 another rollup writes to OUT, 4 no connection to the brokers, 5 DAT
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
 @click.option("--background", is_flag=True, help="Run at the lowest (idle) processor priority.")
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
+@json_option
 def command(
     data: tuple[str, ...],
     out: str,
@@ -149,17 +154,15 @@ def command(
     conf: tuple[str, ...],
     background: bool,
     log_level: str,
+    as_json: bool,
 ) -> int:
     """Roll a day of the streams in DATA up into OUT; of several nodes each with a name before it."""
     check_options(merge, engine, memory, brokers=brokers)
     require(NEEDED, "rollup")
-    if tables == "delta":
-        require(("deltalake",), "delta")
-        if "://" in out:
-            raise click.UsageError("--format delta writes into a folder; give OUT as a path")
+    check_format(tables, out)
     set_up_logging(log_level)
     if merge is not None:
-        return merge_periods(out, merge, data, parse_days(day, first, last, catch_up))
+        return merge_periods(out, merge, data, parse_days(day, first, last, catch_up), as_json)
     listed = data if nodes is None else (*data, *read_nodes_file(nodes))
     if not listed:
         raise click.UsageError("DATA is missing: a data directory, or --nodes FILE")
@@ -190,8 +193,16 @@ def command(
     with as_command_errors(out), fetched(sources, streams, master) as local, open_out(out) as store:
         jobs = make_jobs(local, store.path, days[-1], streams, verify, replace)
         nights = make_nights(store, jobs, days, catch_up, policies, not no_report, tables == "delta")
-        done = run(store, nights, choose, metrics, out)
+        done = run(store, nights, choose, metrics, lambda night: print_day(night, out, as_json))
     return REFUSED if any(each.outcome is None or each.outcome.failures for each in done) else OK
+
+
+def check_format(tables: str, out: str) -> None:
+    """Raises CommandError, click.UsageError."""
+    if tables == "delta":
+        require(("deltalake",), "delta")
+        if "://" in out:
+            raise click.UsageError("--format delta writes into a folder; give OUT as a path")
 
 
 def check_options(merge: Period | None, engine: str | None, memory: str, *, brokers: bool) -> None:
@@ -214,7 +225,7 @@ def check_options(merge: Period | None, engine: str | None, memory: str, *, brok
         raise click.UsageError(f"--memory {memory!r} is not a size of Java, such as 512m or 2g")
 
 
-def merge_periods(out: str, period: Period, data: tuple[str, ...], days: list[date]) -> int:
+def merge_periods(out: str, period: Period, data: tuple[str, ...], days: list[date], as_json: bool) -> int:
     """Writes the weeks or months of these days. Raises click.UsageError, CommandError."""
     from tailrace.spark.rollup.periods import find_period, write_period
 
@@ -227,7 +238,7 @@ def merge_periods(out: str, period: Period, data: tuple[str, ...], days: list[da
     with as_command_errors(out):
         for first in sorted({find_period(day, period)[0] for day in days}):
             path, rows = write_period(Path(out).resolve(), first, period)
-            click.echo(f"{period} of {first}: {rows:,} rows: {path}")
+            print_period(period, first, path, rows, as_json)
     return OK
 
 
@@ -488,20 +499,21 @@ def load_policies(config: Path | None) -> Callable[[str], RetentionPolicy] | Non
     return policy_of
 
 
-def run(store: Store, nights: list[Night], choose: ChooseEngine, metrics: Path | None, out: str) -> list[NightResult]:
-    """Run with a progress bar on a terminal; print each day's result as it is done. Raises what `run_nights` does."""
+def run(
+    store: Store, nights: list[Night], choose: ChooseEngine, metrics: Path | None, tell: Callable[[NightResult], None]
+) -> list[NightResult]:
+    """Run with a progress bar on a terminal; `tell` gets each day's result as it is done. Raises what `run_nights`
+    does.
+    """
     from tailrace.spark.rollup.nightly import run_nights
 
     with Phases() as phases:
 
-        def print_day(done: NightResult) -> None:
+        def end_of_day(done: NightResult) -> None:
             phases.end()
-            if done.outcome is not None:
-                print_outcome(done.outcome, done.day, done.report)
-            elif done.error is not None:
-                click.echo(f"tailrace: {done.day}: {show_error(done.error, out)}", err=True)
+            tell(done)
 
-        return run_nights(nights, choose, phases.show, print_day, metrics, store)
+        return run_nights(nights, choose, phases.show, end_of_day, metrics, store)
 
 
 @contextmanager
@@ -523,13 +535,6 @@ def as_command_errors(out: str) -> Iterator[None]:
         raise CommandError(str(error), NO_CONNECTION) from None
     except (OSError, EngineError) as error:
         raise CommandError(show_error(error, out)) from None
-
-
-def show_error(error: OSError | EngineError, out: str) -> str:
-    """In a line."""
-    if isinstance(error, OSError):
-        return f"{error.filename or out}: {error.strerror or error}"
-    return f"{error.name}: {find_cause(error.text)}"
 
 
 class Phases:
@@ -558,51 +563,3 @@ class Phases:
         if self._bar is not None:
             self._bar.__exit__(None, None, None)
         self._bar, self._phase = None, ""
-
-
-def print_outcome(outcome: Outcome, day: date, report: str | None) -> None:
-    """Prints the results on standard output, and what needs attention on standard error."""
-    for note in outcome.notes[:NOTES_SHOWN]:
-        click.echo(f"tailrace: {note.stream}: {note.text}", err=True)
-    if len(outcome.notes) > NOTES_SHOWN:
-        click.echo(f"tailrace: and {len(outcome.notes) - NOTES_SHOWN:,} more of that kind", err=True)
-    if outcome.kept:
-        click.echo(f"trimmed since an earlier run, whose rows are kept: {some(outcome.kept)}")
-    if outcome.others:
-        text = "rows of another node, or of earlier streams of the same names, are kept (--replace removes them)"
-        click.echo(f"{text}: {some(outcome.others)}")
-    if outcome.copies:
-        click.echo(f"also held by another node, and counted once: {some(outcome.copies)}")
-    if outcome.was_cleared:
-        click.echo(f"{day} no longer has messages: its tables were removed")
-    rows = ", ".join(f"{count:,} {table}" for table, count in outcome.rows.items())
-    click.echo(f"{day}: {outcome.messages:,} messages, {outcome.streams:,} streams; rows: {rows}")
-    if report is not None:
-        click.echo(f"report: {report}")
-
-
-def some(names: list[str]) -> str:
-    """The first of them, and how many more there are."""
-    more = f" and {len(names) - NOTES_SHOWN:,} more" if len(names) > NOTES_SHOWN else ""
-    return ", ".join(names[:NOTES_SHOWN]) + more
-
-
-def find_cause(text: str) -> str:
-    """The cause in an error of Spark, which holds traces of Java and Python: the line that ends Python's first trace,
-    and where the task ran; else the first line.
-    """
-    lines = [line for line in text.splitlines() if line.strip()]
-    starts = [number for number, line in enumerate(lines) if line.endswith("Traceback (most recent call last):")]
-    for start in starts[:1]:
-        # The whole trace may be indented; its frames are indented by two blanks more than its last line.
-        frames = lines[start + 1 :]
-        indent = _indent(frames[0]) - 2 if frames else 0
-        cause = next((line.strip() for line in frames if _indent(line) <= indent), "")
-        if cause:
-            worker = _WORKER.search(text)
-            return f"{cause} (on {worker[1]})" if worker else cause
-    return lines[0].strip() if lines else "failed without a message"
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())

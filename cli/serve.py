@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import Field
 from pathlib import Path
@@ -81,6 +82,8 @@ def command(config: Path | None, check_config: bool, log_level: str, **flags: ob
         return OK
     set_up_logging(log_level)
     require(SERVER_PACKAGES, "server")
+    gc.disable()  # while some 400 modules are loaded nothing becomes garbage: a twentieth of the start
     from tailrace.supervisor.main import serve
 
+    gc.enable()
     return serve(settings, lambda: load(config, flags))

@@ -7,6 +7,8 @@ from pathlib import Path
 import click
 
 from tailrace.cli.ending import OK, CommandError, require
+from tailrace.cli.options import json_option
+from tailrace.cli.tables import show_json
 from tailrace.cli.values import FilePath
 
 EPILOG = """\b
@@ -22,7 +24,8 @@ Exit codes: 0 done, 1 FILE cannot be written, 2 wrong arguments.
 
 @click.command("spark-zip", epilog=EPILOG)
 @click.argument("file", default="tailrace.zip", type=FilePath(dir_okay=False))
-def command(file: Path) -> int:
+@json_option
+def command(file: Path, as_json: bool) -> int:
     """Write the package as a zip for the nodes of a Spark cluster [default: tailrace.zip]."""
     require(("numpy", "pyarrow", "pyspark"), "spark")
     from tailrace.spark.package_zip import write_zip
@@ -33,5 +36,8 @@ def command(file: Path) -> int:
         count = write_zip(file)
     except OSError as error:
         raise CommandError(f"{file}: {error.strerror or error}") from None
-    click.echo(f"{file}: {count} files")
+    if as_json:
+        show_json([{"file": str(file), "files": count}])
+    else:
+        click.echo(f"{file}: {count} files")
     return OK

@@ -92,6 +92,7 @@ def password_option(function: F) -> F:
 @limit_options
 @password_option
 @file_option
+@json_option
 def add(
     name: str,
     groups: tuple[str, ...],
@@ -100,6 +101,7 @@ def add(
     addresses: tuple[str, ...],
     password_file: Path | None,
     path: Path,
+    as_json: bool,
     **limits: int | None,
 ) -> int:
     """Add the user NAME, who logs in with a password, a new token or a certificate."""
@@ -119,8 +121,7 @@ def add(
         if name in users:
             raise CommandError(f"{path}: the user {name} is there already", REFUSED)
         users[name] = user
-    if token:
-        click.echo(made)
+    _report(name, "added", made if token else None, as_json)
     return OK
 
 
@@ -129,7 +130,8 @@ def add(
 @click.option("--token", is_flag=True, help="Make a token in place of the old ones and print it.")
 @password_option
 @file_option
-def passwd(name: str, token: bool, password_file: Path | None, path: Path) -> int:
+@json_option
+def passwd(name: str, token: bool, password_file: Path | None, path: Path, as_json: bool) -> int:
     """Give the user NAME a new password, or a new token."""
     if token and password_file is not None:
         raise click.UsageError("--token and --password-file: pass one of them")
@@ -141,8 +143,7 @@ def passwd(name: str, token: bool, password_file: Path | None, path: Path) -> in
             users[name] = replace(user, token_hashes=(hash_token(made),))
         else:
             users[name] = replace(user, scram=make_verifier(password))
-    if token:
-        click.echo(made)
+    _report(name, "changed", made if token else None, as_json)
     return OK
 
 
@@ -150,23 +151,27 @@ def passwd(name: str, token: bool, password_file: Path | None, path: Path) -> in
 @click.argument("name")
 @limit_options
 @file_option
-def limit(name: str, path: Path, **limits: int | None) -> int:
+@json_option
+def limit(name: str, path: Path, as_json: bool, **limits: int | None) -> int:
     """Bound the user NAME. Limits that are not given stay as they are."""
     if not any(value is not None for value in limits.values()):
         raise click.UsageError("which limit? Give one of the options")
     with _editing(path) as users:
         users[name] = _limited(_known(users, name, path), limits)
+    _report(name, "changed", None, as_json)
     return OK
 
 
 @command.command("rm", epilog=EPILOG)
 @click.argument("name")
 @file_option
-def rm(name: str, path: Path) -> int:
+@json_option
+def rm(name: str, path: Path, as_json: bool) -> int:
     """Remove the user NAME."""
     with _editing(path) as users:
         _known(users, name, path)
         del users[name]
+    _report(name, "removed", None, as_json)
     return OK
 
 
@@ -189,6 +194,14 @@ def ls(as_json: bool, path: Path) -> int:
             bounds = (f"{key}={value}" for key, value in limits.items())
             click.echo("\t".join((user.name, *(",".join(each) or "-" for each in (groups, shown, bounds)))))
     return OK
+
+
+def _report(name: str, deed: str, token: str | None, as_json: bool) -> None:
+    """`token`: one that was made, which is shown this once."""
+    if as_json:
+        show_json([{"name": name, deed: True, **({"token": token} if token else {})}])
+    elif token:
+        click.echo(token)
 
 
 def _limited(user: User, limits: dict[str, int | None]) -> User:

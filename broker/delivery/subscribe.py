@@ -78,7 +78,9 @@ class Subscriptions:
             self._services.router.call(name, "end", [name], answered, client)
 
         def answered(value: Any) -> None:
-            if isinstance(value, Refused) and value.code is Code.UNKNOWN and wanted.wait:
+            # No publish makes a stream of a topic's name, so that to wait for one would be in vain.
+            may_come = wanted.wait and self._services.topic_rules.place(name).stream == name
+            if isinstance(value, Refused) and value.code is Code.UNKNOWN and may_come:
                 value = ABSENT
             self.after_opening(client, name, lambda: done(value))
 

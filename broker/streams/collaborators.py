@@ -70,6 +70,9 @@ class OwnerContext(Protocol):
     def require_kept(self, name: bytes, seq: int, /) -> None:
         """The messages before `seq` are to be dropped. Raises Refused if a last value of theirs would be lost."""
 
+    def home(self, name: bytes, /) -> bytes:
+        """The stream to which publishes to a name go by the operator's rules: the name itself if it is no topic."""
+
     def asks_first(self, name: bytes, /) -> bool:
         """Whether a stream that is being opened must wait for other nodes' answers before it takes messages."""
 

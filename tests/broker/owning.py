@@ -87,6 +87,7 @@ class Around:
         self.subscribers: Callable[[bytes], int] = lambda _name: 0
         self.spared_seq: Callable[[bytes], int | None] = lambda _name: None
         self.require_kept: Callable[[bytes, int], None] = lambda _name, _seq: None
+        self.home: Callable[[bytes], bytes] = lambda name: name
         self.asks_first: Callable[[bytes], bool] = lambda _name: False
         self.path_above: Callable[[bytes], tuple[str, ...]] = lambda _name: ()
         self.stat_upstream: Callable[[OpenStream], dict[str, int | str]] = lambda _stream: {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from tailrace.cli import admin, main
-from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED
+from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED, USAGE
 from tests.cli.process import tailrace
 
 DEADLINE_S = 20.0
@@ -56,11 +57,6 @@ def answering(answer: bytes, *, reset: bool = False, silent: bool = False) -> It
         server.close()
 
 
-def test_errors_are_told_apart() -> None:
-    assert admin.parse_error(b"err size s: too large") == ("size", "s: too large")
-    assert admin.parse_error(b"ok err") is None
-
-
 def test_an_answer_of_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     with answering(b"ok trim s 1000\r\n") as server:
         assert main.run(["admin", "--port", server.port, "trim", "s", "#1000"]) == OK
@@ -72,6 +68,22 @@ def test_an_answer_of_several_lines_without_its_last(capfd: pytest.CaptureFixtur
     with answering(b"ok stream role\r\na master\r\nb master\r\n.\r\n") as server:
         assert main.run(["admin", "-p", server.port, "streams"]) == OK
     assert capfd.readouterr().out == "ok stream role\na master\nb master\n"
+
+
+def test_an_answer_as_json(capfd: pytest.CaptureFixture[str]) -> None:
+    with answering(b"ok worker pid state\r\n0 7640 ready\r\n1 7641 standby\r\n.\r\n") as server:
+        assert main.run(["admin", "-p", server.port, "--json", "workers"]) == OK
+    assert server.heard == b"workers\r\n"
+    shown = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert shown == [{"worker": 0, "pid": 7640, "state": "ready"}, {"worker": 1, "pid": 7641, "state": "standby"}]
+    with answering(b"err denied only from here\r\n") as server:
+        assert main.run(["admin", "-p", server.port, "--json", "workers"]) == REFUSED
+    assert capfd.readouterr() == ("", "tailrace: denied: only from here\n")
+
+
+def test_messages_are_for_other_commands(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["admin", "--json", "SUB", "s", "0"]) == USAGE
+    assert "sub is answered with messages; `tailrace tail STREAM --json` prints them" in capfd.readouterr().err
 
 
 def test_options_of_the_command_are_its_own(capfd: pytest.CaptureFixture[str]) -> None:

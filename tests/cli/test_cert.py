@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import ssl
 from pathlib import Path
@@ -32,6 +33,12 @@ def test_a_node_and_its_clients_take_it(tmp_path: Path, capsys: pytest.CaptureFi
         theirs.handshake(b"")
         ours.handshake(theirs.take())
         assert theirs.handshake(ours.take())
+
+
+def test_the_places_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["cert", "--self-signed", "--json", str(tmp_path)]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == {"certificate": f"{tmp_path}/certificate.pem", "key": f"{tmp_path}/key.pem"}
 
 
 def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

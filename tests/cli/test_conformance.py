@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -84,6 +85,20 @@ def test_other_programs_fail(program: str, fault: str) -> None:
     done = conformance("--only", "publishing", "--", sys.executable, "-c", program)
     assert done.stdout.decode().startswith(f"FAILED  publishing         {fault}"), done.stdout + done.stderr
     assert done.returncode == 1
+
+
+def test_results_as_json() -> None:
+    program = "input(); print('[]'); input()"
+    done = conformance("--json", "--only", "publishing", "--", sys.executable, "-c", program)
+    assert (json.loads(done.stdout), done.returncode) == (
+        {
+            "check": "publishing",
+            "passed": False,
+            "meaning": "seqs count from 0, each stream's own",
+            "fault": "connect: the answer is not a JSON object",
+        },
+        1,
+    )
 
 
 def test_a_client_that_renews_no_credit_fails(without_credit: subprocess.Popen[bytes]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tailrace.cli import main
@@ -16,6 +18,12 @@ def test_every_file_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     there = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.*") if path.is_file()}
     expected = {name for name in there if not name.endswith((".py", ".pyc"))}
     assert set(capsys.readouterr().out.split()) == expected and "prometheus/scrape.yml" in expected
+
+
+def test_the_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["deploy", "--list", "--json"]) == OK
+    assert {"file": "tailrace.service"} in [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert main.run(["deploy", "--print", "tailrace.service", "--json"]) == USAGE
 
 
 @pytest.mark.parametrize("name", ["tailrace.service", "sysctl.d/90-tailrace.conf"])

@@ -98,6 +98,22 @@ def test_help_is_shown_as_it_is(words: list[str], capsys: pytest.CaptureFixture[
     assert code == (OK if out else USAGE)
 
 
+WITHOUT_JSON = {"serve", "completion", "man"}
+"""They run a node, whose log is their output, or print a script or a page."""
+
+
+def test_what_prints_a_result_prints_it_as_json() -> None:
+    without = set()
+    context = click.Context(main.cli)
+    for name in main.COMMANDS:
+        command = main.cli.get_command(context, name)
+        assert command is not None
+        for each in command.commands.values() if isinstance(command, click.Group) else [command]:
+            if "--json" not in [option for parameter in each.params for option in parameter.opts]:
+                without.add(name)
+    assert without == WITHOUT_JSON
+
+
 @pytest.mark.parametrize(
     ("raised", "code", "shown"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import msgpack
@@ -58,6 +59,8 @@ def test_each_message_is_in_the_stream_once(tmp_path: Path, capsys: pytest.Captu
         for _ in range(2):
             assert main.run(["republish", str(file), "--server", server]) == OK
             assert capsys.readouterr().out == "s: all 6 messages of tail 1 are in the stream\n"
+        assert main.run(["republish", str(file), "--json", "--server", server]) == OK
+        assert json.loads(capsys.readouterr().out) == {"stream": "s", "tail": 1, "messages": 6}
         publish(publisher, 2, run(3, b"P3", b"P4", b"P5"))
         with tailrace.connect(server) as client:
             found = list(client.subscribe("s", end=tailrace.NOW))

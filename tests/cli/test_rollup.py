@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from datetime import UTC, date, datetime, timedelta
@@ -14,16 +15,13 @@ from tailrace.cli import ending, main
 from tailrace.cli import rollup as command
 from tailrace.cli.ending import IN_USE, NO_DIRECTORY, OK, REFUSED, USAGE, CommandError
 from tailrace.cli.rollup import (
-    NOTES_SHOWN,
     choose_engine,
-    find_cause,
     load_policies,
     parse_cores,
     parse_day,
     parse_nodes,
     parse_settings,
     parse_source,
-    print_outcome,
 )
 from tailrace.shard.directory import make_data_dir
 
@@ -41,6 +39,14 @@ def test_a_directory_without_messages(tmp_path: Path, capsys: Captured) -> None:
     said = capsys.readouterr().out
     assert "2026-11-20: 0 messages, 0 streams; rows: 0 minutes, 0 hours, 0 days\n" in said
     assert f"report: {tmp_path}/out/reports/2026-11-20.html\n" in said
+
+
+def test_days_as_json(tmp_path: Path, capsys: Captured) -> None:
+    make_data_dir(tmp_path / "data", 2)
+    assert run(tmp_path, "--from", "2026-11-19", "--to", "2026-11-20", "--json", "--no-report") == OK
+    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["day"] for each in shown] == ["2026-11-19", "2026-11-20"]
+    assert shown[0]["rows"] == {"minutes": 0, "hours": 0, "days": 0} and shown[0]["report"] is None
 
 
 def test_yesterday_is_the_default(tmp_path: Path) -> None:
@@ -170,29 +176,6 @@ def test_a_pattern_that_means_no_stream(tmp_path: Path, capsys: Captured) -> Non
     assert "tailrace: log.*: no stream has this name, or matches this pattern\n" in capsys.readouterr().err
 
 
-SPARKS = """Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent failure: Lost task 0.3 in\
- stage 1.0 (TID 3) (10.0.0.7 executor 2): org.apache.spark.api.python.PythonException: Traceback \
-(most recent call last):
-  File "/x/worker.py", line 1, in main
-    process()
-  File "/x/reading.py", line 2, in read
-tailrace.shard.errors.DirectoryError: /data: is not a tailrace data directory: it has no node.json
-worker: ten
-
-\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:1)
-Driver stacktrace:
-"""
-
-
-def test_the_cause_of_a_failure_of_spark() -> None:
-    cause = "tailrace.shard.errors.DirectoryError: /data: is not a tailrace data directory: it has no node.json"
-    assert find_cause(SPARKS) == f"{cause} (on ten)"
-    trace = SPARKS[SPARKS.index("  File") :].replace("worker: ten\n", "")
-    assert find_cause("[PYTHON_DATA_SOURCE_ERROR] it failed: \nTraceback (most recent call last):\n" + trace) == cause
-    assert find_cause("\n[DIVIDE_BY_ZERO] Division by zero.\n\tat x") == "[DIVIDE_BY_ZERO] Division by zero."
-    assert find_cause("") == "failed without a message"
-
-
 def test_no_data_directory(tmp_path: Path, capsys: Captured) -> None:
     assert run(tmp_path) == NO_DIRECTORY
     assert "is not a tailrace data directory" in capsys.readouterr().err
@@ -268,7 +251,9 @@ def test_weeks_out_of_days(tmp_path: Path, capsys: Captured) -> None:
     assert run(tmp_path, "--day", str(DAY)) == OK
     assert main.run(["rollup", out, "--merge", "week", "--day", str(DAY)]) == OK
     assert "1 rows: " in capsys.readouterr().out
-    assert main.run(["rollup", out, "--merge", "month", "--from", str(DAY), "--to", str(DAY)]) == OK
+    assert main.run(["rollup", out, "--merge", "month", "--from", str(DAY), "--to", str(DAY), "--json"]) == OK
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["period"], shown["first"], shown["rows"]) == ("month", str(DAY.replace(day=1)), 1)
 
 
 def test_delta_lake_tables(tmp_path: Path) -> None:
@@ -291,19 +276,6 @@ def test_policies_are_those_of_the_broker(tmp_path: Path) -> None:
     assert policy_of is not None
     assert (policy_of("log.x").max_age_s, policy_of("other").max_age_s) == (172_800, 0)
     assert load_policies(None) is None
-
-
-def test_what_is_told(capsys: Captured) -> None:
-    from tailrace.spark.rollup.job import Note, Outcome
-
-    outcome = Outcome(5, 2, {"minutes": 3}, ["a", "b"], [Note("c", "damaged", True)] * (NOTES_SHOWN + 1), {"c"}, True)
-    print_outcome(outcome, date(2026, 11, 20), None)
-    out, err = capsys.readouterr()
-    assert err.count("tailrace: c: damaged\n") == NOTES_SHOWN
-    assert "and 1 more of that kind" in err
-    assert "whose rows are kept: a, b\n" in out
-    assert "2026-11-20 no longer has messages" in out
-    assert out.endswith("2026-11-20: 5 messages, 2 streams; rows: 3 minutes\n")
 
 
 def test_streams_that_could_not_be_read_are_a_failure(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from zipfile import is_zipfile
 
@@ -20,6 +21,9 @@ def with_spark() -> None:
 
 def test_the_zip_is_where_it_was_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     monkeypatch.chdir(tmp_path)
+    assert main.run(["spark-zip", "--json"]) == OK
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["file"] == "tailrace.zip" and shown["files"] > 10
     for words, name in (([], "tailrace.zip"), (["own.zip"], "own.zip")):
         assert main.run(["spark-zip", *words]) == OK
         assert capsys.readouterr().out.startswith(f"{name}: ")

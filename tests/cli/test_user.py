@@ -38,6 +38,14 @@ def test_users_come_change_and_go(
     }
     assert run(["user", "passwd", "sensor", "--token", *file]) == 0
     assert capsys.readouterr().out.strip() != token
+    assert run(["user", "passwd", "sensor", "--token", "--json", *file]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["name"], shown["changed"]) == ("sensor", True) and len(shown["token"]) > 20
+    assert run(["user", "limit", "sensor", "--max-streams", "3", *file]) == 0
+    assert capsys.readouterr().out == ""
+    assert run(["user", "add", "bob", "--certificate", "CN=bob", "--json", *file]) == 0
+    assert run(["user", "rm", "bob", "--json", *file]) == 0
+    assert capsys.readouterr().out == '{"name": "bob", "added": true}\n{"name": "bob", "removed": true}\n'
     assert run(["user", "rm", "ann", *file]) == 0
     assert [user.name for user in read_users(tmp_path / "users.toml")] == ["sensor", "n2"]
 

@@ -40,6 +40,7 @@ MAY_IMPORT = {
     "bench.load.local_rollup": ("bench", "spark", *CODECS),
     "bench.load.many_live": ("bench", "spark", *CODECS),
     "bench.load.rollup": ("bench", "spark", *CODECS),
+    "bench.load.starting": ("bench", "client", *CODECS),
     "bench.load.spark_server": ("bench", "spark", *CODECS),
 }
 # Bytes in, commands out: code that waits, reads a clock or opens a file belongs elsewhere.

@@ -14,7 +14,7 @@ from tailrace.broker.consumers.coordinator.cursor_log import log_name
 from tailrace.broker.consumers.coordinator.waiting_gets import WaitingGet
 from tailrace.broker.consumers.state import decide
 from tailrace.broker.consumers.state.decide import ConsumerStatus, Decision
-from tailrace.broker.streams.owner import REPLICAS_FULL_TEXT, UNKNOWN_TEXT
+from tailrace.broker.streams.owner import REPLICAS_FULL_TEXT
 from tailrace.broker.streams.owner_calls import locate, refusals
 from tailrace.broker.streams.refused import CallArgs, OnResult, Refused
 from tailrace.protocol.consuming import ACK_SYNCED, Consume, Get, MemberNotice
@@ -95,7 +95,7 @@ def _is_here(desk: Coordinator, name: bytes, verb: str, args: CallArgs, done: On
     if role is Role.SLAVE:  # also where the rules let it follow, and nothing of it is here yet
         owner.context.call_up(name, verb, args, done)
     elif name not in owner.catalog.names:
-        raise Refused(Code.UNKNOWN, UNKNOWN_TEXT)
+        raise owner.unknown(name)
     elif role is Role.DISABLED:
         raise Refused(Code.DISABLED, DISABLED_TEXT)
     return role is Role.MASTER

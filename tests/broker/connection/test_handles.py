@@ -136,6 +136,29 @@ def test_a_filter_takes_no_filter_besides(node: World) -> None:
     assert answer.startswith("err usage ") and expected in answer
 
 
+def test_a_name_of_a_topic_is_no_stream(node: World) -> None:
+    """With a filter besides, or as the stream of a consumer, it means a stream: the error says which one to name."""
+    text = "no such stream here; 'a/1' is a topic of the stream 'a': give that name"
+    for request in (
+        m.Subscribe(1, b"a/1", From("time", 0), topics=b"#"),
+        m.Subscribe(2, b"a/1", From("new", 0), topics=b"#", wait=True),
+    ):
+        (refused,) = Talk(node).ask(request)
+        assert isinstance(refused, m.Failed) and (refused.code, refused.text) == (Code.UNKNOWN, text)
+    lines = node.connect(0)
+    for line in (
+        "sub a/1 0 topics #",
+        "sub a/1 0 wait topics #",
+        "sub a/1 new topics #",
+        "consume a/1 c 0",
+        "stat a/1",
+    ):
+        (answer,) = node.ask(lines, line)
+        assert answer.startswith("err unknown ") and answer.endswith(text), line
+    (answer,) = node.ask(node.connect(0), "sub b 0 topics #")
+    assert answer == "err unknown no such stream here; the first publish makes it"
+
+
 def test_handles_of_topics_move_with_their_connection(node: World) -> None:
     talk = Talk(node)
     talk.ask(m.Open(1, b"a/1"), m.Open(2, b"b"))
