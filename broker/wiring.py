@@ -106,6 +106,7 @@ class OwnerWiring:
         self._worker.uplinks.note_held(name)
 
     def on_trim(self, stream: OpenStream, dropped: int) -> None:
+        self._worker.siblings.announce_trim(stream.name)
         self._worker.upkeep.on_trim(stream, dropped)
 
     def on_unwritten(self, name: bytes) -> None:

@@ -436,7 +436,7 @@ class Worker:
             self.desk.grew(grown)
         if self.last_values.tracked:
             self.last_values.grew(grown)
-        if self.siblings.interest:
+        if self.siblings.interest.streams:
             self.siblings.announce(grown)
         feeds = self.fanout.feeds
         if feeds:

@@ -9,7 +9,9 @@
     CALL        [request id, verb, arguments]: anything else asked of an owner
     REPLY       [request id, value, code, text]: its answer; code "" for done
     MOVED       request id: not done, the receiver of the request no longer owns its shards; ask its successor
-    INTEREST    [[stream, subscribers], …]: my subscribers of these now; notify me when a stream grows, unless 0
+    INTEREST    [[stream, subscribers, everything, added, removed], …]: my subscribers of these now; notify me when a
+                stream grows, unless 0: by any message if `everything`, else by one that matches a filter of mine. Such
+                filters are added and removed; a new link has none. GREW with seq 0 answers each row that wants more
     GREW        [[stream, next seq, content bytes], …]: how far they have grown; seq 0 is "look yourself"
     CUT         [stream, seq]: its messages from there on were set aside, cached facts about it are invalid
     HANDOVER    a connection's state; its descriptor travels beside the envelope
@@ -62,6 +64,8 @@ ForwardGroup: TypeAlias = tuple[bytes, int, int, bool, bool, int]
 many other nodes"""
 ForwardResult: TypeAlias = tuple[int, int, bool, str, str]
 """first seq, subscribers on the node, whether the stream was made, code ("" for done), text"""
+InterestRow: TypeAlias = tuple[bytes, int, bool, list[bytes], list[bytes]]
+"""stream, subscribers, whether each message is of interest, filters that are new, filters that are gone"""
 HeldRow: TypeAlias = tuple[bytes, int, int, str, int, int]
 """stream, its line (`broker.replication.downstream.replica_acks`), the follower's connection, node, next seq, synced
 seq"""
@@ -168,13 +172,16 @@ def unpack_moved(body: EnvelopeBody) -> int:
     return int(request_id)
 
 
-def pack_interest(streams: Sequence[tuple[bytes, int]]) -> bytes:
-    return pack_envelope(INTEREST, msgpack.packb(streams))
+def pack_interest(rows: Sequence[InterestRow]) -> bytes:
+    return pack_envelope(INTEREST, msgpack.packb(rows))
 
 
 @_reader
-def unpack_interest(body: EnvelopeBody) -> list[tuple[bytes, int]]:
-    return [(name, subscribers) for name, subscribers in msgpack.unpackb(body)]
+def unpack_interest(body: EnvelopeBody) -> list[InterestRow]:
+    return [
+        (name, subscribers, bool(everything), [*added], [*removed])
+        for name, subscribers, everything, added, removed in msgpack.unpackb(body)
+    ]
 
 
 def pack_grew(streams: Sequence[tuple[bytes, int, int]]) -> bytes:

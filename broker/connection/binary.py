@@ -438,7 +438,8 @@ class BinaryClient(HandleClient):
         if message.credit is not None:
             cursor.credit_bytes = min(message.credit, CREDIT_MAX_BYTES)
         if until_seq is not None:
-            cursor.until_seq = until_seq = max(until_seq, cursor.seq)
+            until_seq = max(until_seq, cursor.seq)
+            self.services.fanout.limit(cursor, until_seq)
         stream = message.stream.decode() if message.topics else None
         self.send_envelope(pack(m.Subscribed(message.id, cursor.seq, first_seq, until_seq, stream)))
         if self.lingering_since_s:  # CLOSE has come meanwhile, and has ended the others

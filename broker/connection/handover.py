@@ -90,7 +90,8 @@ def _restore_cursor(client: ClientConnection, state: dict[str, Any]) -> None:
     services.fanout.refresh(cursor.feed)  # the sent part of a chunk may lie beyond the end known here
     cursor.offset, cursor.skip = state["offset"], state["skip"]
     cursor.cut = None if state["cut"] is None else tuple(state["cut"])
-    cursor.until_seq, cursor.credit_bytes = state["until_seq"], state["credit_bytes"]
+    cursor.credit_bytes = state["credit_bytes"]
+    services.fanout.limit(cursor, state["until_seq"])
     if not state["done"]:
         client.cursors[key] = cursor
     if state["current"]:

@@ -6,6 +6,7 @@ import sys
 from enum import StrEnum
 from typing import Any, Protocol
 
+from tailrace.broker.delivery.wanted import WantedTopics
 from tailrace.broker.process.metrics import Traffic
 from tailrace.protocol.errors import Code
 
@@ -150,7 +151,10 @@ class FilteredCursors:
 
 
 class Feed:
-    """A stream that somebody here is subscribed to: its end as known here, and the cursors that have reached it."""
+    """A stream that somebody here is subscribed to: its end as known here, and the cursors that have reached it.
+
+    wanted: for the owner, if that is another worker; None if this worker was the owner before.
+    """
 
     __slots__ = (
         "caught_up",
@@ -161,6 +165,7 @@ class Feed:
         "filtered",
         "name",
         "remote",
+        "wanted",
     )
 
     def __init__(self, name: bytes, end_seq: int, *, remote: bool) -> None:
@@ -172,6 +177,7 @@ class Feed:
         self.filtered = FilteredCursors()
         self.cursors = 0
         self.remote = remote
+        self.wanted = WantedTopics() if remote else None
 
 
 class Cursor:
@@ -216,6 +222,12 @@ class Cursor:
         """The seq before which nothing more is to be sent."""
         filtered = self.feed.filtered
         return max(self.seq, filtered.walked_seq) if self in filtered else self.seq
+
+    @property
+    def awaited_topics(self) -> bytes:
+        """The filter of the messages that it waits for; empty for any. One that ends waits for the stream to get
+        there."""
+        return self.topics if self.until_seq == NEVER_SEQ else b""
 
     def park(self) -> Park:
         if self in self.feed.caught_up or self in self.feed.filtered:

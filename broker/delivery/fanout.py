@@ -89,8 +89,19 @@ class FanOut:
             self.walks.add(cursor, topics)
         self.feeds[name] = feed
         feed.cursors += 1
+        if feed.wanted is not None:
+            feed.wanted.add(cursor.awaited_topics)
         self._on_count(feed)
         return cursor
+
+    def limit(self, cursor: Cursor, until_seq: int) -> None:
+        """Let a subscription that has not been started end before the message `until_seq`."""
+        wanted, before = cursor.feed.wanted, cursor.awaited_topics
+        cursor.until_seq = until_seq
+        if wanted is not None:
+            wanted.remove(before)
+            wanted.add(cursor.awaited_topics)
+            self._on_count(cursor.feed)
 
     def start(self, cursor: Cursor) -> None:
         """Let a cursor move: its client has the answer to its subscription."""
@@ -112,6 +123,8 @@ class FanOut:
         self.starved.pop(cursor, None)
         if cursor.topics:
             self.walks.remove(cursor)
+        if feed.wanted is not None:
+            feed.wanted.remove(cursor.awaited_topics)
         feed.cursors -= 1
         if not feed.cursors:
             del self.feeds[feed.name]

@@ -489,7 +489,7 @@ class Settings(FairLimits):
         "max_filter_bytes",
         Kind.BYTES,
         64 * MIB,
-        "memory of a worker for the topic filters of its subscriptions",
+        "memory of a worker for the topic filters of its subscriptions, and again for those of the other workers",
         low=64 * KIB,
         high=64 * GIB,
     )

@@ -11,15 +11,17 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tailrace.broker.delivery.fanout import FanOut
+from tailrace.broker.delivery.wanted import any_message, envelopes, no_interest
 from tailrace.broker.process.settings import Settings
 from tailrace.broker.process.work import Asker, WorkQueue
 from tailrace.broker.replication.downstream.registry import FollowerRegistry
 from tailrace.broker.routing.batch import StreamBatch
 from tailrace.broker.routing.calls import WorkerCalls
+from tailrace.broker.routing.interest import Interests
 from tailrace.broker.routing.link import LOST_FD, LinkClosed, WorkerLink
 from tailrace.broker.routing.link_table import LinkTable
 from tailrace.broker.routing.router import ForwardedBatches, OwnerCall, Router
@@ -220,8 +222,10 @@ class WorkerLinks:
         self._settings = settings
         self._slot = slot
         self._adopt = adopt
-        self.interest: dict[bytes, dict[WorkerLink, int]] = {}  # by stream: who has how many subscribers of it
-        self._recounted: dict[bytes, int] = {}  # streams of siblings whose subscribers here have changed in this turn
+        self.interest = Interests(settings.max_filter_bytes, settings.topic_cache_bytes)
+        self._recounted: dict[bytes, Feed] = {}  # streams of siblings whose subscribers here have changed in this turn
+        self._renewed: dict[bytes, None] = {}  # those of them whose subscribers of before this turn are all gone
+        self._informed: dict[int, WorkerLink] = {}  # by slot: the link over which all of this worker's interest went
         self._replicated: list[
             tuple[WorkerLink, int, StreamBatch]
         ] = []  # publishes for replicas that came in this turn
@@ -265,11 +269,7 @@ class WorkerLinks:
             return
         route.switch(link)
         self._followers.owner_is(link)
-        feeds = self._fanout.feeds
-        counts = [(name, each.cursors) for name, each in feeds.items() if each.remote and self._slot_of(name) == slot]
-        if counts:
-            link.queue(sibling.pack_interest(counts))
-            self.links.touch(link)
+        self._send_whole(slot, link)
 
     @property
     def all_switched(self) -> bool:
@@ -287,7 +287,7 @@ class WorkerLinks:
         if self._replicated or self._called:
             self._send_taken()
         if self._recounted:
-            self._send_counts()
+            self._send_interest()
         self.links.send()
 
     @property
@@ -327,8 +327,7 @@ class WorkerLinks:
         self._poller.unregister(link.fileno())
         self.links.open.pop((link.slot, link.generation), None)
         self.switched.discard(link)
-        for name in [name for name, links in self.interest.items() if link in links]:
-            self._forget_interest(name, link)
+        self.interest.forget_link(link)
         self._owner.replicas.worker_gone(link.slot, link.generation)
         link.close()
         route = self.links.routes.get(link.slot)
@@ -446,7 +445,7 @@ class WorkerLinks:
         """Send the interested siblings how far this turn's streams have grown: one note per sibling."""
         notes: dict[WorkerLink, list[tuple[bytes, int, int]]] = {}
         for name, growth in grown.items():
-            for link in self.interest.get(name, ()):
+            for link in self.interest.to_notify(name, growth):
                 notes.setdefault(link, []).append((name, growth.next_seq, growth.end_offset))
         for link, streams in notes.items():
             link.queue(sibling.pack_grew(streams))
@@ -454,52 +453,77 @@ class WorkerLinks:
 
     def announce_cut(self, name: bytes, seq: int) -> None:
         """Notify every worker of the node: any may have the stream open."""
+        self.interest.cut(name)
         for link in self.links.open.values():
             link.queue(sibling.pack_cut(name, seq))
             self.links.touch(link)
 
     def recount(self, feed: Feed) -> None:
         """A stream that lives elsewhere has more or fewer subscribers here now: its owner is notified in this turn."""
-        self._recounted[feed.name] = feed.cursors
+        if self._recounted.get(feed.name, feed) is not feed:
+            self._renewed[feed.name] = None
+        self._recounted[feed.name] = feed
 
     def subscribers(self, name: bytes) -> int:
         """Subscribers on the whole node of a stream that lives here, as far as known; members of consumers included."""
         feed = self._fanout.feeds.get(name)
-        links = self.interest.get(name)
+        elsewhere = self.interest.streams.get(name)
         members = self._members.get(name, 0)
-        return (0 if feed is None else feed.cursors) + (sum(links.values()) if links else 0) + members
+        return (0 if feed is None else feed.cursors) + (0 if elsewhere is None else elsewhere.subscribers) + members
 
-    def _send_counts(self) -> None:
+    def _send_interest(self) -> None:
+        """Notify the owners of the changes of this turn; an owner that is new here of everything."""
         recounted, self._recounted = self._recounted, {}
-        notes: dict[WorkerLink, list[tuple[bytes, int]]] = {}
-        for name, count in recounted.items():
-            link = self.links.link_to(self._slot_of(name))
-            if link is not None:  # the next link is sent every feed
-                notes.setdefault(link, []).append((name, count))
-        for link, counts in notes.items():
-            link.queue(sibling.pack_interest(counts))
+        renewed, self._renewed = self._renewed, {}
+        rows: dict[WorkerLink, list[sibling.InterestRow]] = {}
+        for name, feed in recounted.items():
+            slot = self._slot_of(name)
+            link = self.links.link_to(slot)
+            if link is None:  # the next link is sent every feed
+                if feed.wanted is not None:
+                    feed.wanted.forget_changes()
+                continue
+            if self._informed.get(slot) is not link:
+                self._send_whole(slot, link)
+                continue
+            changed = rows.setdefault(link, [])
+            if name in renewed:
+                changed.append(no_interest(name))
+            changed.extend(_rows_of(feed, is_whole=name in renewed))
+        for link, changed in rows.items():
+            self._queue_interest(link, changed)
+
+    def _send_whole(self, slot: int, link: WorkerLink) -> None:
+        self._informed[slot] = link
+        rows: list[sibling.InterestRow] = []
+        for name, feed in self._fanout.feeds.items():
+            if feed.remote and self._slot_of(name) == slot:
+                rows.extend(_rows_of(feed, is_whole=True))
+        self._queue_interest(link, rows)
+
+    def _queue_interest(self, link: WorkerLink, rows: list[sibling.InterestRow]) -> None:
+        """In envelopes of bounded size: an owner reads one at a time."""
+        for each in envelopes(rows):
+            link.queue(sibling.pack_interest(each))
             self.links.touch(link)
 
     def _interest(self, link: WorkerLink, body: memoryview) -> None:
-        fresh = []
-        for name, count in sibling.unpack_interest(body):
-            if not count:
-                self._forget_interest(name, link)
-                continue
-            links = self.interest.setdefault(name, {})
-            if link not in links:
-                fresh.append((name, LOOK, 0))
-            links[link] = count
-        if fresh:  # appends from before this note were not announced: have the sibling look
-            link.queue(sibling.pack_grew(fresh))
+        looks: dict[bytes, None] = {}
+        for row in sibling.unpack_interest(body):
+            if self.interest.take(link, row):
+                looks[row[0]] = None
+        self._send_looks(link, looks)
+
+    def _send_looks(self, link: WorkerLink, names: Iterable[bytes]) -> None:
+        """Appends from before this were not announced: have the sibling look."""
+        if looks := [(name, LOOK, 0) for name in names]:
+            link.queue(sibling.pack_grew(looks))
             self.links.touch(link)
 
-    def _forget_interest(self, name: bytes, link: WorkerLink) -> None:
-        links = self.interest.get(name)
-        if links is not None:
-            links.pop(link, None)
-            if not links:
-                del self.interest[name]
+    def announce_trim(self, name: bytes) -> None:
+        """Have those siblings look that were not notified of all growth, while they can read the trimmed messages."""
+        for link in self.interest.filtered_links(name):
+            self._send_looks(link, [name])
 
     def _grew(self, _link: WorkerLink, body: memoryview) -> None:
         for name, next_seq, end_offset in sibling.unpack_grew(body):
@@ -529,3 +553,12 @@ class WorkerLinks:
             os.close(fd)
             return
         self._adopt(sock, sibling.unpack_handover(body))
+
+
+def _rows_of(feed: Feed, *, is_whole: bool) -> Iterable[sibling.InterestRow]:
+    """The rows for the owner of a feed's stream: of all filters, or of the changes."""
+    if feed.wanted is None:
+        return [any_message(feed.name, feed.cursors) if feed.cursors else no_interest(feed.name)]
+    if is_whole:
+        return feed.wanted.whole(feed.name, feed.cursors)
+    return feed.wanted.changes(feed.name, feed.cursors)

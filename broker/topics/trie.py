@@ -64,6 +64,10 @@ class FilterTrie:
         if not self._holders[number]:
             self._remove_last(topic_filter, number)
 
+    def number_of(self, topic_filter: bytes) -> int | None:
+        """The number of a filter in the trie."""
+        return self._numbers.get(topic_filter)
+
     def match(self, topic: bytes) -> tuple[int, ...]:
         """The numbers of the filters that match a valid topic, in no order."""
         matched: tuple[int, ...] = _match(self._root, topic)

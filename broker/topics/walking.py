@@ -7,6 +7,7 @@ cursors of these filters are woken, and what matches is kept for their deliverie
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from time import monotonic
 from typing import Any, Final
 
@@ -68,9 +69,16 @@ class FilterWalks:
     def park(self, cursor: Cursor) -> None:
         """Lets it wait until a message matches its filter."""
         feed = cursor.feed
+        if feed.remote and not feed.filtered.count and cursor.offset < 0:
+            self._find_offset(cursor)
         feed.filtered.park(cursor)
         if feed.filtered.walked_seq < feed.end_seq:
             self.due[feed] = None
+
+    def _find_offset(self, cursor: Cursor) -> None:
+        """Now, for the messages before those that match it may be trimmed before this worker is notified of them."""
+        with suppress(StorageError, OSError, ValueError):  # the walk meets it again
+            cursor.offset = self._readers.get(cursor.feed.name).offset_of(cursor.seq)
 
     def forget(self, feed: Feed, seq: int) -> list[Cursor]:
         """The messages of a stream from `seq` on were cut: takes out its cursors."""

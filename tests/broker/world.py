@@ -31,7 +31,7 @@ from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.process.settings import Settings
 from tailrace.broker.process.tls_contexts import load_contexts
 from tailrace.broker.streams.syncer import SyncJob
-from tailrace.broker.worker import Worker, WorkerBoot
+from tailrace.broker.worker import Worker, WorkerBoot, WorkerPhase
 from tailrace.shard.directory import make_data_dir
 from tailrace.shard.names import shard_of
 
@@ -124,7 +124,7 @@ class World:
                 self._link(left, right)
         self.settle()
 
-    def _make(self, slot: int, slots: int) -> Worker:
+    def _make(self, slot: int, slots: int, generation: int = 0) -> Worker:
         ours, theirs = ControlChannel.pair()
         self.controls.append(ours)
         worker = Worker(
@@ -133,7 +133,7 @@ class World:
                 directory=self.directory,
                 slot=slot,
                 slots=slots,
-                generation=slot + 1,
+                generation=generation or slot + 1,
                 boot_id=BOOT,
                 own=True,
                 control=theirs,
@@ -150,6 +150,37 @@ class World:
             siblings = self.workers[slot].siblings
             siblings.add(other, other + 1, end.detach())
             siblings.owner_is(other, other + 1)
+
+    def relink(self, left: int, right: int, generation: int) -> None:
+        """The two workers lose each other, and each takes the other for another process that owns the slot now."""
+        for slot, other, end in zip((left, right), (right, left), socket.socketpair(), strict=True):
+            siblings = self.workers[slot].siblings
+            for link in [link for link in siblings.links.open.values() if link.slot == other]:
+                siblings._closed(link)
+            siblings.add(other, generation, end.detach())
+            siblings.owner_is(other, generation)
+
+    def replace(self, slot: int, generation: int) -> None:
+        """Another worker takes the slot over, and the connections of the one before."""
+        old = self.workers[slot]
+        old._retire()
+        new = self._make(slot, len(self.workers), generation)
+        for other in (*(each for each in self.workers if each is not old), old):
+            numbers = (other.slot, other.generation), (slot, generation)
+            for worker, (number, made), end in zip((new, other), numbers, socket.socketpair(), strict=True):
+                worker.siblings.add(number, made, end.detach())
+                if worker is other or other is not old:
+                    worker.siblings.owner_is(number, made)
+        self.workers[slot] = new
+        for _ in range(TURNS_MAX):
+            for worker in (*self.workers, old):
+                worker.turn()
+            old._often()
+            if old.phase is WorkerPhase.LEAVING:
+                break
+        assert old.phase is WorkerPhase.LEAVING
+        self._close_worker(old)
+        self.settle()
 
     def worker_of(self, client: Connection) -> Worker:
         """The worker that serves this connection now."""
@@ -261,22 +292,25 @@ class World:
         for peer in self.peers:
             peer.sock.close()
         for worker in self.workers:
-            for client in list(worker.services.clients.values()):
-                client.close("stopped")
-            worker.acceptor.stop()
-            worker.uplinks.stop("stopped")
-            worker.upkeep.finish_syncs(lambda: None)
-            worker.syncer.close()
-            os.close(worker.syncer.fileno())  # which a worker process leaves open until it ends
-            worker.siblings.close()
-            worker.readers.close()
-            worker.owner.release()
-            worker.poller.close()
-            worker.control.close()
+            self._close_worker(worker)
         for control in self.controls:
             control.close()
         for listener in self.listeners:
             listener.close()
+
+    def _close_worker(self, worker: Worker) -> None:
+        for client in list(worker.services.clients.values()):
+            client.close("stopped")
+        worker.acceptor.stop()
+        worker.uplinks.stop("stopped")
+        worker.upkeep.finish_syncs(lambda: None)
+        worker.syncer.close()
+        os.close(worker.syncer.fileno())  # which a worker process leaves open until it ends
+        worker.siblings.close()
+        worker.readers.close()
+        worker.owner.release()
+        worker.poller.close()
+        worker.control.close()
 
 
 def busy(worker: Worker) -> bool:

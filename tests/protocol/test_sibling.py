@@ -65,7 +65,7 @@ def test_switched_says_nothing_more() -> None:
 
 
 def test_interest_and_growth() -> None:
-    counts = [(b"s", 3), (b"t", 0)]
+    counts = [(b"s", 3, False, [b"a/+", b"b"], [b"c"]), (b"t", 0, True, [], [])]
     assert there(sibling.pack_interest(counts)) == (sibling.INTEREST, counts)
     grown = [(b"s", 2**48, 2**47), (b"t", 0, 0)]
     assert there(sibling.pack_grew(grown)) == (sibling.GREW, grown)
@@ -113,7 +113,7 @@ WHOLE = {
     sibling.CALL: sibling.pack_call(9, "trim", []),
     sibling.REPLY: sibling.pack_reply(9, None, "", ""),
     sibling.MOVED: sibling.pack_moved(9),
-    sibling.INTEREST: sibling.pack_interest([(b"s", 1)]),
+    sibling.INTEREST: sibling.pack_interest([(b"s", 1, False, [b"a"], [])]),
     sibling.GREW: sibling.pack_grew([(b"s", 1, 4096)]),
     sibling.HANDOVER: sibling.pack_handover({"peer": "x"}),
     sibling.HELD: sibling.pack_held([(b"s", 1, 1, "n", 1, 1)]),

@@ -137,7 +137,7 @@ def test_closing_while_the_owner_is_asked_leaves_nothing_behind(node: World) -> 
     node.settle()
     assert words(told.lines) == ["ok sub", "ok close"] and told.ended
     assert node.workers[0].fanout.feeds == {}
-    assert node.workers[1].siblings.interest == {}
+    assert node.workers[1].siblings.interest.streams == {}
 
 
 @pytest.fixture(scope="module")

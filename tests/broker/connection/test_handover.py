@@ -105,7 +105,7 @@ def test_subscriptions_go_along_without_a_gap(node: World) -> None:
     node.settle()
     for name in names:
         assert [each for each in peer.messages() if each[0] == name] == [(name, n, str(n)) for n in range(8)]
-    assert sum(len(worker.siblings.interest) for worker in node.workers) == 1
+    assert sum(len(worker.siblings.interest.streams) for worker in node.workers) == 1
 
 
 def test_a_reader_in_the_middle_of_a_chunk(node: World) -> None:

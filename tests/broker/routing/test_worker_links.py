@@ -38,13 +38,13 @@ def test_interest_begins_with_the_first_subscription_and_ends_with_the_last(node
     one, two, other = node.connect(0), node.connect(0), node.connect(1)
     for peer in (one, two, other):
         node.ask(peer, f"sub {name} 0 wait")
-    assert {link.slot for link in interest[name.encode()]} == {0, 1}
+    assert {link.slot for link in interest.streams[name.encode()].links} == {0, 1}
     node.ask(one, f"unsub {name}")
     node.ask(other, f"unsub {name}")
-    assert {link.slot for link in interest[name.encode()]} == {0}
+    assert {link.slot for link in interest.streams[name.encode()].links} == {0}
     two.send("close")
     node.settle()
-    assert interest == {}
+    assert not interest.streams
 
 
 def test_growth_is_told_to_those_who_want_to_know(node: World) -> None:
