@@ -188,9 +188,11 @@ def command(
     def choose(messages: int) -> Engine:
         wanted = engine or choose_engine(messages, is_for_spark=bool(master or zips or settings))
         shared = out if master and is_url(out) else ""
-        return make_engine(wanted, processors, start, background, log_level not in ("debug", "info"), shared)
+        is_quiet = log_level not in ("debug", "info")
+        return make_engine(wanted, processors, start, background, is_quiet, shared, urls if master else {})
 
-    with as_command_errors(out), fetched(sources, streams, master) as local, open_out(out) as store:
+    urls: dict[str, str] = {}
+    with as_command_errors(out), fetched(sources, streams, urls) as local, open_out(out) as store:
         jobs = make_jobs(local, store.path, days[-1], streams, verify, replace)
         nights = make_nights(store, jobs, days, catch_up, policies, not no_report, tables == "delta")
         done = run(store, nights, choose, metrics, lambda night: print_day(night, out, as_json))
@@ -243,8 +245,9 @@ def merge_periods(out: str, period: Period, data: tuple[str, ...], days: list[da
 
 
 @contextmanager
-def fetched(sources: list[NamedSource], streams: tuple[str, ...], master: str | None) -> Iterator[list[NamedSource]]:
-    """The sources, with a temporary copy on this machine of each directory that is at a URL.
+def fetched(sources: list[NamedSource], streams: tuple[str, ...], urls: dict[str, str]) -> Iterator[list[NamedSource]]:
+    """The sources, with a temporary copy on this machine of each directory that is at a URL. `urls` gets these, by the
+    paths of the copies.
 
     A node of several that cannot be copied keeps its URL, and so is missing from the run. Raises click.UsageError,
     OSError.
@@ -252,15 +255,17 @@ def fetched(sources: list[NamedSource], streams: tuple[str, ...], master: str | 
     if not any(is_url(source.get("path", "")) for _, source in sources):
         yield sources
         return
-    if master:
-        raise click.UsageError("DATA at a URL is copied to this machine, where a cluster (--master) cannot read it")
     with TemporaryDirectory(prefix="tailrace-data-") as folder:
         is_alone = len(sources) == 1
         targets = (Path(folder) / str(number) for number in range(len(sources)))
-        yield [
+        local = [
             (name, fetch(name, source, target, streams, is_alone))
             for (name, source), target in zip(sources, targets, strict=True)
         ]
+        for (_, source), (_, copy) in zip(sources, local, strict=True):
+            if copy is not source:
+                urls[copy["path"]] = source["path"]
+        yield local
 
 
 def fetch(name: str, source: dict[str, str], target: Path, streams: tuple[str, ...], is_alone: bool) -> dict[str, str]:
@@ -346,7 +351,13 @@ def choose_engine(messages: int, *, is_for_spark: bool) -> str:
 
 
 def make_engine(
-    name: str, processors: int, make_session: Callable[[], Any], background: bool, is_quiet: bool, shared: str = ""
+    name: str,
+    processors: int,
+    make_session: Callable[[], Any],
+    background: bool,
+    is_quiet: bool,
+    shared: str,
+    urls: Mapping[str, str],
 ) -> Engine:
     """Raises CommandError if Spark is not installed."""
     if name == "local":
@@ -357,9 +368,9 @@ def make_engine(
     from tailrace.spark.rollup.spark_engine import SparkEngine
 
     if not is_quiet:
-        return SparkEngine(make_session, shared)
+        return SparkEngine(make_session, shared, urls)
     silence_pyspark()
-    return SparkEngine(lambda: start_quietly(make_session), shared)
+    return SparkEngine(lambda: start_quietly(make_session), shared, urls)
 
 
 def parse_cores(text: str) -> int:

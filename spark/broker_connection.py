@@ -243,6 +243,8 @@ def _dial(addresses: Sequence[Address]) -> tuple[socket.socket, Address]:
             reasons.append(f"{address}: no answer within {CONNECT_TIMEOUT_S:g} s")
         except TLSFailed as error:
             reasons.append(f"{address}: {error.strerror}")
+        except socket.gaierror as error:
+            reasons.append(f"{address}: {error.strerror}")
         except OSError as error:
             reasons.append(f"{address}: {why(error.errno) if error.errno else error}")
         else:

@@ -60,7 +60,7 @@ def open_place(url: str) -> Place:
     found = _URL.match(url)
     scheme = found[1].lower() if found else ""
     if scheme not in SCHEMES:
-        raise InvalidUrl(f"{url!r} is not a URL of a known kind: {', '.join(SCHEMES)}")
+        raise InvalidUrl(f"{url!r}, which is not a URL of a known kind: {', '.join(SCHEMES)}")
     if scheme != "hdfs" and "@" in url.partition("?")[0]:
         raise InvalidUrl("a URL with credentials; give them in the environment (AWS_ACCESS_KEY_ID …)")
     text = re.sub("^s3a:", "s3:", url, flags=re.IGNORECASE)

@@ -6,6 +6,7 @@ The committed count of each stream is read here, once: later messages are not pa
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -41,7 +42,15 @@ class DayPlan(NamedTuple):
     @property
     def messages(self) -> int:
         """The units of a day. Those of a large stream are read by several units, of which one makes their minutes."""
-        return sum(unit.slice.messages for task in self.tasks for unit in task if "minute" in unit.levels)
+        return sum(self.counts.values())
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Those of each stream that has any."""
+        found = Counter[str]()
+        for unit in (unit for task in self.tasks for unit in task if "minute" in unit.levels):
+            found[unit.slice.stream] += unit.slice.messages
+        return dict(found)
 
 
 def day_start_us(day: date) -> int:
@@ -118,9 +127,7 @@ def _look_at(
         contradictory.append(BadStream(ref.stream, f"{error}; its frames were read instead"))
 
 
-def _units(
-    view: TimedView, cut_at: CutAt | None, start_us: int, whole_rows_max: int, newest_epoch: int
-) -> list[Unit]:
+def _units(view: TimedView, cut_at: CutAt | None, start_us: int, whole_rows_max: int, newest_epoch: int) -> list[Unit]:
     """newest_epoch: that of the last message of the stream."""
     end_us = start_us + DAY_US
     first, end = view.seq_at(start_us), view.seq_at(end_us)
@@ -143,9 +150,7 @@ def read_tasks(path: Path) -> list[Task]:
     return [tuple(_unit(*unit) for unit in task) for task in json.loads(path.read_text())]
 
 
-def _unit(
-    slice_: tuple[str, int, int, int, list[int], list[int] | None], levels: list[str], by_frames: bool
-) -> Unit:
+def _unit(slice_: tuple[str, int, int, int, list[int], list[int] | None], levels: list[str], by_frames: bool) -> Unit:
     stream, shard, first_seq, end_seq, (stream_id, cuts), latest = slice_
     stamp = None if latest is None else Stamp(*latest)
     return Unit(Slice(stream, shard, first_seq, end_seq, (stream_id, cuts), stamp), tuple(levels), by_frames)

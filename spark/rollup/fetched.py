@@ -1,4 +1,5 @@
-"""Copies of data directories that are on a file system by URL, such as an object store, for a run on this machine.
+"""Copies of data directories that are on a file system by URL, such as an object store: of the whole for a run on this
+machine, which plans by it, and of single streams for a task on a node of a cluster.
 
 The files of streams come whole. All index files come before the first content file, so that a content file has at least
 the messages of its index, also if the directory at the URL is being brought up to date from its node meanwhile.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Sequence
@@ -20,8 +22,9 @@ from pyarrow import fs
 
 from tailrace.shard.deletion import DELETED_SUFFIX
 from tailrace.shard.directory import NODE_FILE, SHARDS_MAX, shard_folder
+from tailrace.shard.header import HEADER_PAGE_BYTES
 from tailrace.shard.meta import META_SUFFIX
-from tailrace.shard.names import name_of_stem, stem_is_hashed
+from tailrace.shard.names import file_stem, name_of_stem, stem_is_hashed
 from tailrace.shard.stream_files import CONTENT_SUFFIX, INDEX_SUFFIX
 from tailrace.spark.file_systems import Place, open_place
 from tailrace.spark.patterns import is_wanted
@@ -118,3 +121,45 @@ def _fetch(place: Place, target: Path, file: _ListedFile) -> None:
     """Leaves out a file that has vanished since the listing, and one of a shard that node.json does not have."""
     with suppress(FileNotFoundError):
         fs.copy_files(f"{place.path}/{file.name}", str(target / file.name), place.system, fs.LocalFileSystem())
+
+
+class TaskCopy:
+    """The streams of one task. A content file is only as long as it should be, without messages, until they are wanted:
+    most tasks read the index alone.
+    """
+
+    def __init__(self, url: str, target: Path) -> None:
+        """`target` is made. Raises InvalidUrl, OSError."""
+        self._place = open_place(url)
+        self._target = target
+        self._contents: set[str] = set()
+        target.mkdir()
+        _fetch_node_file(self._place, target)
+
+    def fetch_index(self, shard: int, stream: str) -> None:
+        """Raises OSError. A stream that is missing is left out."""
+        stem = f"{shard_folder(shard)}/{file_stem(stream)}"
+        if (self._target / f"{stem}{INDEX_SUFFIX}").exists():
+            return
+        self._fetch([f"{stem}{kind}" for kind in _KINDS if kind != CONTENT_SUFFIX])
+        content = f"{stem}{CONTENT_SUFFIX}"
+        size = self._place.system.get_file_info(f"{self._place.path}/{content}").size
+        if size is not None:
+            with self._place.system.open_input_file(f"{self._place.path}/{content}") as file:
+                (self._target / content).write_bytes(file.read_at(min(size, HEADER_PAGE_BYTES), 0))
+            os.truncate(self._target / content, size)
+
+    def fetch_content(self, shard: int, stream: str) -> None:
+        """Raises OSError."""
+        content = f"{shard_folder(shard)}/{file_stem(stream)}{CONTENT_SUFFIX}"
+        if content not in self._contents:
+            self._fetch([content])
+            self._contents.add(content)
+
+    def _fetch(self, names: Sequence[str]) -> None:
+        infos = self._place.system.get_file_info([f"{self._place.path}/{name}" for name in names])
+        listed = zip(names, infos, strict=True)
+        files = [_ListedFile(name, "", info.size or 0) for name, info in listed if info.is_file]
+        _require_space(self._target, files, self._place)
+        for each in files:
+            _fetch(self._place, self._target, each)

@@ -74,10 +74,13 @@ class Note(NamedTuple):
 
 @dataclass
 class Outcome:
-    """The result of a run. `rows` of each table; `kept` are the streams of which older rows were kept, `others` those
-    whose older rows are of another node or of an earlier stream of the same name, and stay beside the new ones;
-    `copies` those whose rows of another node count the same messages, and were merged with the new ones; `failed` those
-    that could not be read whole. `notes` has at most NOTES_MAX of them.
+    """The result of a run.
+
+    `messages` of the day that were read, and `streams`: of copies that this run has read on several nodes, once.
+    `counts`: the messages of each stream. `rows` of each table; `kept` are the streams of which older rows were kept,
+    `others` those whose older rows are of another node or of an earlier stream of the same name, and stay beside the
+    new ones; `copies` those whose rows of another node count the same messages, and were merged with the new ones;
+    `failed` those that could not be read whole. `notes` has at most NOTES_MAX of them.
     """
 
     messages: int = 0
@@ -89,6 +92,7 @@ class Outcome:
     was_cleared: bool = False
     others: list[str] = field(default_factory=list)
     copies: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
 
     @property
     def failures(self) -> int:
@@ -96,8 +100,13 @@ class Outcome:
 
     def join(self, other: Outcome) -> None:
         """Add what a run of another node did into the same tables."""
-        self.messages += other.messages
-        self.streams += other.streams
+        again = {stream for stream in other.copies if stream in self.counts and stream in other.counts}
+        twice = sum(min(self.counts[stream], other.counts[stream]) for stream in again)
+        self.messages += other.messages - twice
+        self.streams += other.streams - len(again)
+        for stream, count in other.counts.items():
+            before = self.counts.get(stream, 0)
+            self.counts[stream] = max(before, count) if stream in again else before + count
         self.rows, self.was_cleared = other.rows, other.was_cleared
         for note in other.notes:
             self.add(note)
@@ -125,7 +134,7 @@ def run_job(job: Job, choose: ChooseEngine, show: Show) -> Outcome:
 def run_locked(store: Store, job: Job, choose: ChooseEngine, show: Show) -> Outcome:
     """The same, for a caller that holds the lock of the tables for longer."""
     plan = make_plan(job, show)
-    outcome = Outcome(plan.messages, len(plan.first_seqs) + len(plan.bad))
+    outcome = Outcome(plan.messages, len(plan.first_seqs) + len(plan.bad), counts=plan.counts)
     for bad in plan.bad:
         outcome.add(Note(bad.stream, bad.cause, True))
     for each in plan.contradictory:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from pyarrow import fs
@@ -24,14 +25,20 @@ POLL_S: Final = 0.25
 
 class SparkEngine:
     """See `spark.rollup.engine.Engine`. `make_session` is called once there is something to do. `shared`: a URL at
-    which tasks put their files, if they have no folder in common with this machine.
+    which tasks put their files, if they have no folder in common with this machine. `urls`: of data directories that
+    this machine has a copy of, by its path, and from which tasks make their own.
     """
 
-    def __init__(self, make_session: Callable[[], Any], shared: str = "") -> None:
+    def __init__(
+        self, make_session: Callable[[], Any], shared: str = "", urls: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self._make_session = make_session
         self._shared = shared
+        self._urls = urls
 
     def run(self, work: Work, tasks: Sequence[Task], show: Show) -> list[TaskResult]:
+        path = work.source.path
+        work = work._replace(source=work.source._replace(path=self._urls.get(path, path)))
         if not self._shared:
             return self._run(work, work.folder, tasks, show)
         url = below(self._shared, f"{RUN_PREFIX}{secrets.token_hex(4)}")

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -20,10 +21,13 @@ import pyarrow.parquet as pq
 from tailrace.shard.directory import open_data_dir
 from tailrace.shard.errors import DirectoryError
 from tailrace.spark.file_systems import Place, is_url, open_place
+from tailrace.spark.rollup.fetched import TaskCopy
+from tailrace.spark.rollup.kernel import Segment
 from tailrace.spark.rollup.reading import Read, index_reader, run_task
 from tailrace.spark.rollup.table import NOTE, TABLE_SCHEMA, parse_note, to_table_rows
 from tailrace.spark.rollup.units import Task
 from tailrace.spark.rollup.verify import frame_reader
+from tailrace.spark.slices import Slice
 from tailrace.spark.source import SourceOptions, open_source
 
 ROW_GROUP_ROWS: Final = 1 << 17
@@ -32,8 +36,8 @@ _TEXTS: Final = ["node", "stream", "stream_id"]
 
 
 class Work(NamedTuple):
-    """The common data of all tasks of a run. `folder` exists already, on every machine that runs tasks, or is a URL;
-    `node` is the id of the node. Picklable.
+    """The common data of all tasks of a run. `folder` exists already, on every machine that runs tasks, or is a URL; so
+    may the path of `source` be. `node` is the id of the node. Picklable.
     """
 
     source: SourceOptions
@@ -112,10 +116,11 @@ def write_task(work: Work, number: int, task: Task) -> TaskResult:
     files: dict[str, TableFile] = {}
     result = TaskResult(number, {}, [])
     with ExitStack() as stack:
-        for batch in _batches(work, task):
+        local, fetch = stack.enter_context(_on_this_machine(work, task))
+        for batch in _batches(local, fetch, task):
             level = batch.column("level")[0].as_py()
             if level == NOTE:
-                result.notes.extend(_notes(batch))
+                result.notes.extend(_notes(batch, local.source.path, work.source.path.partition("?")[0]))
                 continue
             if level not in files:
                 result.files[level] = f"{number:05d}-{attempt}-{level}.parquet"
@@ -126,22 +131,47 @@ def write_task(work: Work, number: int, task: Task) -> TaskResult:
     return result
 
 
-def _batches(work: Work, task: Task) -> Iterator[pa.RecordBatch]:
-    with _readers(work) as (read_index, read_frames):
+def _batches(work: Work, fetch: Callable[[Slice], None], task: Task) -> Iterator[pa.RecordBatch]:
+    with _readers(work, fetch) as (read_index, read_frames):
         yield from run_task(task, read_index, read_frames)
 
 
 @contextmanager
-def _readers(work: Work) -> Iterator[tuple[Read, Read | None]]:
+def _on_this_machine(work: Work, task: Task) -> Iterator[tuple[Work, Callable[[Slice], None]]]:
+    """The same work, with a temporary copy of a directory that is at a URL; and a function to call before the frames
+    of a slice are read."""
+    if not is_url(work.source.path):
+        yield work, lambda _slice: None
+        return
+    with TemporaryDirectory(prefix="tailrace-task-") as folder:
+        copy = TaskCopy(work.source.path, Path(folder) / "data")
+        for unit in task:
+            copy.fetch_index(unit.slice.shard, unit.slice.stream)
+        local = work._replace(source=work.source._replace(path=str(Path(folder) / "data")))
+        yield local, lambda slice_: copy.fetch_content(slice_.shard, slice_.stream)
+
+
+def _fetching(fetch: Callable[[Slice], None], read: Read) -> Read:
+    def fetched(slice_: Slice) -> Iterator[Segment]:
+        fetch(slice_)
+        yield from read(slice_)
+
+    return fetched
+
+
+@contextmanager
+def _readers(work: Work, fetch: Callable[[Slice], None]) -> Iterator[tuple[Read, Read | None]]:
     """How slices are read, also if their index contradicts itself."""
     with closing(open_source(work.source)) as source:
         if work.source.path and source.node_id() != work.node:
             cause = f"is on this machine the data directory of node {source.node_id()}, not of {work.node}"
             raise DirectoryError(Path(work.source.path), cause)
-        by_frames = frame_reader(open_data_dir(Path(work.source.path))) if work.source.path else None
+        by_frames = _fetching(fetch, frame_reader(open_data_dir(Path(work.source.path)))) if work.source.path else None
         yield by_frames if work.verify and by_frames is not None else index_reader(source), by_frames
 
 
-def _notes(batch: pa.RecordBatch) -> Iterator[TaskNote]:
+def _notes(batch: pa.RecordBatch, path: str, shown: str) -> Iterator[TaskNote]:
+    """The path of a copy is shown as the URL that it is of."""
     for row in batch.to_pylist():
-        yield TaskNote(*parse_note(row["stream"]), row["missing"], row["damaged"])
+        stream, text = parse_note(row["stream"])
+        yield TaskNote(stream, text.replace(path, shown) if path else text, row["missing"], row["damaged"])

@@ -94,9 +94,9 @@ def test_wrong_arguments(tmp_path: Path, capsys: Captured, options: list[str], s
 @pytest.mark.parametrize(
     ("data", "out", "said"),
     [
-        ("data", "ftp://bucket/rollups", "OUT is 'ftp://bucket/rollups' is not a URL of a known kind: s3, s3a"),
+        ("data", "ftp://bucket/rollups", "OUT is 'ftp://bucket/rollups', which is not a URL of a known kind: s3, s3a"),
         ("data", "s3://key:secret@bucket/rollups", "OUT is a URL with credentials; give them in the environment"),
-        ("ftp://bucket/data", "out", "DATA is 'ftp://bucket/data' is not a URL of a known kind"),
+        ("ftp://bucket/data", "out", "DATA is 'ftp://bucket/data', which is not a URL of a known kind"),
         ("data", "file", "OUT is 'file', which is a file"),
     ],
 )
@@ -118,7 +118,7 @@ def test_a_url_is_no_folder(
         (["n=a", "b"], "several nodes need names"),
         (["n=a", "n=b"], "several nodes need names"),
         (["n=a", "s=b", "--replace"], "--replace removes rows of other nodes"),
-        (["n=a", "s=ftp://b"], "DATA is 'ftp://b' is not a URL of a known kind"),
+        (["n=a", "s=ftp://b"], "DATA is 'ftp://b', which is not a URL of a known kind"),
     ],
 )
 def test_nodes_that_cannot_be_told_apart(tmp_path: Path, capsys: Captured, words: list[str], said: str) -> None:
@@ -136,7 +136,7 @@ def test_nodes_that_cannot_be_told_apart(tmp_path: Path, capsys: Captured, words
         (b"# nothing\n\n", "has no nodes"),
         (b"\xff=a", "byte 0 is not UTF-8"),
         (b"n=" + b"a" * 1_000_000, "longer than 1,000,000 bytes"),
-        (b"n=ftp://b", "DATA is 'ftp://b' is not a URL of a known kind"),
+        (b"n=ftp://b", "DATA is 'ftp://b', which is not a URL of a known kind"),
         (None, "No such file or directory"),
     ],
 )
@@ -195,7 +195,7 @@ def test_the_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     ending.require(command.NEEDED, "rollup")
     text = r"this needs pyspark, not installed here; install with: pip install 'tailrace\[spark\]'"
     with pytest.raises(CommandError, match=text):
-        command.make_engine("spark", 1, lambda: None, False, True)
+        command.make_engine("spark", 1, lambda: None, False, True, "", {})
 
 
 def test_which_engine_is_the_default() -> None:

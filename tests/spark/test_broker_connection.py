@@ -193,3 +193,10 @@ def test_listings() -> None:
         parse_listing(b"")
     with pytest.raises(Denied, match="own machine"):
         parse_listing(b"err denied only from its own machine\r\n")
+
+
+def test_a_host_that_is_unknown_is_named() -> None:
+    with pytest.raises(
+        ConnectFailed, match=r"no\.such\.host\.invalid:5050: (Name or service|Temporary failure|No address)"
+    ):
+        BrokerConnection([Address("no.such.host.invalid", 5050)])

@@ -12,7 +12,7 @@ from tailrace.spark.file_systems import InvalidUrl, below, is_url, open_place
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("ftp://host/rollups", "is not a URL of a known kind: s3, s3a"),
+        ("ftp://host/rollups", "which is not a URL of a known kind: s3, s3a"),
         ("s3://key:secret@bucket/rollups", "a URL with credentials"),
         ("s3://bucket/rollups?nonsense=1", "nonsense"),
     ],

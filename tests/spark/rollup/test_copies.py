@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
+from tailrace.cli import main
+from tailrace.cli.ending import OK
 from tailrace.spark.rollup.copies import find_copies
 from tailrace.spark.rollup.merge import Identity
-from tests.spark.rollup.directories import DAY_START_US
+from tests.spark.data import make_directory
+from tests.spark.rollup.directories import DAY, DAY_START_US
+from tests.spark.rollup.test_job import spread
 
 ROW = {"first_seq": 60, "last_seq": 119, "messages": 60, "bytes": 6_000, "gaps": 60, "gap_sum_us": 59_874_213}
 
@@ -45,3 +51,14 @@ def test_rows_without_gaps_say_nothing(tmp_path: Path) -> None:
     row = {"gaps": 0, "gap_sum_us": 0, "first_seq": 0, "last_seq": 0, "messages": 1}
     other = Identity("a", "other", "id")
     assert find_copies(write(tmp_path / "fresh", row), write(tmp_path / "old", row | other._asdict()), [other]) == set()
+
+
+def test_messages_of_copies_are_counted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In what the command prints and the metrics have, too; of a stream that several have the fuller copy."""
+    make_directory(tmp_path / "master", {"a": spread(30), "own": spread(4)})
+    make_directory(tmp_path / "slave", {"a": spread(20), "other": spread(5)})
+    command = ["rollup", f"m={tmp_path}/master", f"s={tmp_path}/slave", str(tmp_path / "out"), "--day", str(DAY)]
+    assert main.run([*command, "--no-report", "--metrics", str(tmp_path / "run.prom")]) == OK
+    said = capsys.readouterr().out
+    assert "counted once: a\n" in said and f"{DAY}: 39 messages, 3 streams" in said
+    assert re.search(r"^tailrace_rollup_messages 39\.?0?$", (tmp_path / "run.prom").read_text(), re.MULTILINE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,19 @@ from tailrace.shard.catalog import stream_names
 from tailrace.shard.directory import open_data_dir
 from tailrace.shard.files import NEW_SUFFIX
 from tailrace.spark.file_systems import open_place
+from tailrace.spark.planning import cut
 from tailrace.spark.rollup import fetched
+from tailrace.spark.rollup.day_plan import plan_day
 from tailrace.spark.rollup.fetched import fetch_directory
 from tailrace.spark.rollup.nodes import read_nodes
 from tailrace.spark.rollup.store import NODES, Store
+from tailrace.spark.rollup.tasks import Work, write_task
+from tailrace.spark.source import SourceOptions, open_source
 from tests.spark.data import make_directory
 from tests.spark.rollup import reference
 from tests.spark.rollup.directories import DAY, DAY_START_US
 from tests.spark.rollup.tables import read_tables
+from tests.spark.rollup.test_frame_view import set_time
 from tests.spark.rollup.test_job import spread
 
 Captured = pytest.CaptureFixture[str]
@@ -161,9 +167,8 @@ def test_no_data_directory_at_the_url(tmp_path: Path, bucket: str, capsys: Captu
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["ftp://host/data"], "DATA is 'ftp://host/data' is not a URL of a known kind"),
+        (["ftp://host/data"], "DATA is 'ftp://host/data', which is not a URL of a known kind"),
         (["s3://key:secret@bucket/data"], "DATA is a URL with credentials; give them in the environment"),
-        (["s3://bucket/data", "--master", "spark://host:7077"], "where a cluster (--master) cannot read it"),
     ],
 )
 def test_urls_that_cannot_be_used(tmp_path: Path, capsys: Captured, arguments: list[str], said: str) -> None:
@@ -189,3 +194,50 @@ def test_a_node_of_several_that_cannot_be_fetched_is_missing(
     assert [(row.name, row.state) for row in rows] == [("north", "whole"), ("south", "whole")]
     minutes = ds.dataset(Store(out).partition("minutes", DAY), format="parquet").to_table()
     assert {"a", "south"} <= set(minutes["stream"].to_pylist())
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_tasks_of_a_cluster_copy_what_they_read(
+    data: Path, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verify: bool
+) -> None:
+    """They write the same bytes as from the folder. Contents are copied only if frames are read, and once."""
+    upload(data, bucket)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    copied: list[str] = []
+    copy = fs.copy_files
+
+    def noted(source: str, *others: Any) -> None:
+        copied.append(Path(source).name)
+        copy(source, *others)
+
+    monkeypatch.setattr(fs, "copy_files", noted)
+    with closing(open_source(SourceOptions(str(data)))) as source:
+        plan = plan_day(source, DAY)
+    work = Work(SourceOptions(str(data)), str(tmp_path), plan.node, verify)
+    away = work._replace(source=SourceOptions(bucket))
+    units = tuple(unit for task in plan.tasks for unit in task)
+    halves = [unit._replace(slice=part) for unit in units for part in cut(unit.slice, 30)]
+    here, there = (write_task(each, 0, tuple(halves)) for each in (work, away))
+    assert here.notes == there.notes == [] and here.files.keys() == there.files.keys()
+    for level, name in here.files.items():
+        assert (tmp_path / name).read_bytes() == (tmp_path / there.files[level]).read_bytes()
+    contents = [name for name in copied if name.endswith(".content")]
+    assert len(contents) == len(set(contents)) == (len(units) if verify else 0)
+    assert sum(name.endswith(".indx") for name in copied) == len(units), "only those of its streams"
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_task_reads_frames_that_contradict_their_index(data: Path, tmp_path: Path) -> None:
+    with closing(open_source(SourceOptions(str(data)))) as source:
+        plan = plan_day(source, DAY)
+    set_time(open_data_dir(data), "a", 50, DAY_START_US)
+    work = Work(SourceOptions(str(data)), str(tmp_path), plan.node)
+    here, there = (
+        write_task(each, 0, plan.tasks[0]) for each in (work, work._replace(source=SourceOptions(f"file://{data}")))
+    )
+    assert "its frames were read instead" in here.notes[0].text
+    assert [note._replace(text=note.text.replace("file://", "")) for note in there.notes] == here.notes
+    for level, name in here.files.items():
+        assert (tmp_path / name).read_bytes() == (tmp_path / there.files[level]).read_bytes()

@@ -24,6 +24,7 @@ from tests.spark.rollup import reference
 from tests.spark.rollup.directories import DAY, DAY_START_US
 from tests.spark.rollup.hard_night import CONTRADICTORY, UNREADABLE, make_hard_night
 from tests.spark.rollup.tables import differences, left_over, read_tables
+from tests.spark.rollup.test_fetched import upload
 from tests.spark.rollup.test_job import spread
 from tests.system.mounts import CannotMount
 from tests.system.node import running
@@ -98,15 +99,18 @@ def in_other_directories(hidden: dict[Path, Path]) -> list[str]:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, url: str) -> Iterator[Cluster]:
+    """Its workers have the credentials for `url`."""
     if interpreted_wanted():
         pytest.skip("nothing here depends on which build is loaded; the other run has it")
     in_other_directories({})  # before anything is started
     (tmp_path / "empty").mkdir()
     for name in ("lacking", "another"):
         make_night(tmp_path / name)
-    (tmp_path / "unshared").mkdir()
-    hidden = {"another": "lacking", "lacking": "empty", "unshared": "empty"}  # in this order
+    for name in ("unshared", "scratch"):
+        (tmp_path / name).mkdir()
+    # In this order.
+    hidden = {"another": "lacking", "lacking": "empty", "unshared": "empty", "scratch": "empty"}
     made = Cluster(tmp_path, {tmp_path / path: tmp_path / seen for path, seen in hidden.items()})
     try:
         yield made
@@ -120,7 +124,7 @@ import sys
 from datetime import date
 from functools import partial
 from pathlib import Path
-from tailrace.cli.rollup import show_error
+from tailrace.cli.rollup import fetched, show_error
 from tailrace.spark.rollup import job
 from tailrace.spark.rollup.engine import EngineError
 from tailrace.spark.rollup.sessions import make_session
@@ -132,11 +136,13 @@ job.plan_day = partial(job.plan_day, task_rows=20_000)  # several tasks, for bot
 settings = {"spark.scheduler.minRegisteredResourcesRatio": "1.0", "spark.task.maxFailures": "1"}
 settings |= {"spark.scheduler.maxRegisteredResourcesWaitingTime": "900s", "spark.executor.memory": "512m"}
 session = make_session(master, "*", "512m", [py_files], {**settings, "spark.cores.max": "2"})
-engine = lambda _messages: SparkEngine(lambda: session)
+urls = {}
+engine = lambda _messages: SparkEngine(lambda: session, "", urls)
 for kind, where, out in zip(jobs[::3], jobs[1::3], jobs[2::3]):
     try:
-        wanted = job.Job({kind: where}, Path(out), date.fromisoformat(day))
-        outcome = job.run_job(wanted, engine, lambda *_: None)
+        with fetched([("", {kind: where})], (), urls) as [(_, source)]:
+            wanted = job.Job(source, Path(out), date.fromisoformat(day))
+            outcome = job.run_job(wanted, engine, lambda *_: None)
         print("done", len(outcome.notes))
     except EngineError as error:
         print(show_error(error, out))
@@ -160,7 +166,7 @@ def roll_up(tmp_path: Path, cluster: Cluster, *jobs: str) -> list[str]:
     done = subprocess.run(
         command,
         cwd=tree.ROOT,
-        env=cluster.environment(),
+        env={**cluster.environment(), "TMPDIR": str(tmp_path / "scratch")},
         capture_output=True,
         text=True,
         timeout=WAIT_S,
@@ -171,9 +177,10 @@ def roll_up(tmp_path: Path, cluster: Cluster, *jobs: str) -> list[str]:
 
 
 def test_a_cluster_rolls_up_with_the_zip_and_names_the_paths_that_a_worker_lacks(
-    tmp_path: Path, cluster: Cluster
+    tmp_path: Path, url: str, cluster: Cluster
 ) -> None:
-    """From the directory, every cell of a hard night too, and from a broker over connections."""
+    """From the directory, every cell of a hard night too, from a broker over connections, and from an object store, of
+    which the driver's copy is in a folder that a worker lacks."""
     make_night(tmp_path / "data")
     make_hard_night(tmp_path / "hard")
     import_it = [str(cluster.python), "-c", "import tailrace.spark.rollup"]
@@ -183,13 +190,16 @@ def test_a_cluster_rolls_up_with_the_zip_and_names_the_paths_that_a_worker_lacks
         wanted = [("data", "out"), ("hard", "cells"), ("lacking", "no"), ("another", "no")]
         jobs = [["path", str(tmp_path / where), str(tmp_path / out)] for where, out in wanted]
         jobs.append(["brokers", f"127.0.0.1:{node.port}", str(tmp_path / "over")])
+        jobs.append(["path", upload(tmp_path / "hard", url), str(tmp_path / "from-bucket")])
         jobs.append(["path", str(tmp_path / "data"), str(tmp_path / "unshared")])
         found = roll_up(tmp_path, cluster, *(word for job in jobs for word in job))
-    done, hard, lacking, another, over, unshared = found
-    assert (done, hard, over) == ("done 0", f"done {len(CONTRADICTORY)}", "done 0")
+    done, hard, lacking, another, over, bucket, unshared = found
+    assert (done, over) == ("done 0", "done 0")
+    assert hard == bucket == f"done {len(CONTRADICTORY)}"
     assert read_tables(tmp_path / "out", DAY) == expected
     cells = reference.roll_up(tmp_path / "hard", DAY_START_US, unreadable=UNREADABLE)
     assert not differences(read_tables(tmp_path / "cells", DAY), cells)
+    assert not differences(read_tables(tmp_path / "from-bucket", DAY), cells)
     # A connection does not show which folder and files a stream is in.
     unknown = {"shard": -1, "stream_id": None}
     assert read_tables(tmp_path / "over", DAY) == {key: {**row, **unknown} for key, row in expected.items()}
