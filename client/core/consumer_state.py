@@ -210,6 +210,8 @@ class ConsumerState:
                 raise ClientClosed(f"{self.options.stream}: message {message.seq} was finished {closed}")
             return
         message_id = message.epoch, message.seq
+        # First: a verdict that Control-C leaves without it would wait for the next one, which may never come.
+        self._linger_due_s = min(self._linger_due_s, now_s + self.options.linger_s)
         before = self._verdicts.get(message_id)
         if before is None or before.call is not None or before.reason is not None:
             key = None if reason is None else message.key
@@ -218,7 +220,6 @@ class ConsumerState:
                 self._drop_key(key, message.seq)
         if self._held.get(message_id) == message.deliveries:
             del self._held[message_id]
-        self._linger_due_s = min(self._linger_due_s, now_s + self.options.linger_s)
         message.settled = True
 
     def flush(self, now_s: float) -> None:
