@@ -50,7 +50,7 @@ class Batcher(BatcherInput):
             if batch.is_full:
                 with driver.step:
                     self._send()
-            elif batch.count == 1:
+            elif batch.count == 1 or self not in driver.lingering:  # as after Control-C in the midst of this
                 driver.linger(self)
         self._report()
 
@@ -64,7 +64,7 @@ class Batcher(BatcherInput):
                 taken += batch.add(messages[taken:] if taken else messages, metadata, monotonic)
                 if batch.is_full:
                     self._send()
-                elif was_empty:
+                elif was_empty or self not in driver.lingering:
                     driver.linger(self)
         self._report()
 

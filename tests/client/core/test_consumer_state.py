@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-import sys
-import types
-from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import pytest
 
@@ -28,6 +25,7 @@ from tailrace.errors import (
 from tailrace.protocol import consuming as c
 from tailrace.protocol import messages as m
 from tailrace.protocol.messages import Ack
+from tests.client.interrupting import interrupted
 from tests.client.member import NAME, STREAM, Member
 from tests.client.model import Model, ModelConnection
 from tests.client.model_consumers import Group, Groups
@@ -651,36 +649,14 @@ def test_an_interrupt_anywhere_in_a_verdict_leaves_nothing_that_is_never_sent(
     groups: Groups, failure: str | None
 ) -> None:
     """As by Control-C while the program acknowledges its last message; then it waits until all is stored."""
-    line_count, interrupted = 0, True
-    while interrupted:
-        line_count += 1
+    for line_count in itertools.count(1):
         member = Member(groups, name=f"me-{line_count}", linger_s=0.5)
-        message = member.next()
-        interrupted = record_until(member, message, failure, line_count)
+        record = partial(member.state.record, member.next(), failure, member.pair.now_s)
+        is_over = not interrupted(ConsumerState.record, line_count, record)
         member.state.flush(member.pair.now_s)
         member.pair.run()
         assert member.state.is_settled
         member.state.end()
+        if is_over:
+            break
     assert line_count > 10
-
-
-def record_until(member: Member, message: ConsumedMessage, failure: str | None, line_count: int) -> bool:
-    """Whether an interrupt came before the last line."""
-    lines = itertools.count(1)
-
-    def trace(frame: types.FrameType, event: str, _argument: object) -> Callable[..., Any] | None:
-        if frame.f_code is not ConsumerState.record.__code__:
-            return None
-        if event == "line" and next(lines) == line_count:
-            raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        member.state.record(message, failure, member.pair.now_s)
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 
@@ -10,6 +11,8 @@ import pytest
 import tailrace
 from tailrace import Ack, BatchResult, Client
 from tailrace.protocol import messages as m
+from tailrace.sync.batcher import Batcher
+from tests.client.interrupting import interrupted
 from tests.client.model import ModelConnection
 from tests.client.model_server import ModelServer
 
@@ -42,6 +45,22 @@ def test_by_bytes(client: Client, server: ModelServer) -> None:
             batch.add(bytes(300))
     assert server.payloads(b"s") == [bytes(300)] * 20
     assert len(server.model.said(m.Publish)) == 5
+
+
+def test_an_interrupt_anywhere_in_adding_keeps_no_later_message_from_being_sent(
+    client: Client, server: ModelServer
+) -> None:
+    for line_count in itertools.count(1):
+        batch, payload = client.batcher("s", linger_s=0.002), b"%d" % line_count
+        is_over = not interrupted(Batcher.add, line_count, lambda batch=batch: batch.add(b"interrupted"))  # type: ignore[misc]
+        batch.add(payload)
+        deadline_s = time.monotonic() + PATIENCE_S
+        while payload not in server.payloads(b"s"):
+            assert time.monotonic() < deadline_s, line_count
+            time.sleep(0.001)
+        if is_over:
+            break
+    assert line_count > 5
 
 
 def test_headers_of_all_and_of_one(client: Client) -> None:
