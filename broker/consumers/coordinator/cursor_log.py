@@ -19,7 +19,7 @@ from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tailrace.shard.errors import StreamDamaged
-from tailrace.shard.frame import pack_frame
+from tailrace.shard.frame import pack_frame, unpack_header
 from tailrace.shard.leaves import load
 from tailrace.shard.log import StreamLog
 from tailrace.shard.meta import Role
@@ -32,6 +32,8 @@ COMPACT_FACTOR: Final = 4
 """And so many times what the last checkpoint took."""
 PART_BYTES: Final = 256 << 10
 """Of a checkpoint, in one message, about."""
+PARSED_BYTES: Final = 16 << 10
+"""Of a log that is read, as objects at one time, about: what is freed of more is not given back to the system."""
 
 _parse = load("tailrace.shard.frame_cy").parse
 
@@ -62,8 +64,19 @@ class CheckpointFinder:
 def read_records(stream_log: StreamLog, seq: int) -> Iterator[tuple[int, Record]]:
     """The records from message `seq` on. Raises StreamDamaged, OSError, BadRecord."""
     for run in stream_log.walk(seq):
-        for each, _time_us, _epoch, _flags, _metadata, payload in _parse(run.frames, 0, len(run.frames), False):
-            yield each, unpack(payload)
+        for start, end in _parts(run.frames):
+            for each, _time_us, _epoch, _flags, _metadata, payload in _parse(run.frames, start, end, False):
+                yield each, unpack(payload)
+
+
+def _parts(frames: memoryview) -> Iterator[tuple[int, int]]:
+    """Where parts of PARSED_BYTES, or a little more, begin and end in these frames, which are whole."""
+    start = end = 0
+    while end < len(frames):
+        end += unpack_header(frames, end).length
+        if end - start >= PARSED_BYTES or end == len(frames):
+            yield start, end
+            start = end
 
 
 def log_name(name: bytes) -> bytes:

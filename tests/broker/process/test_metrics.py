@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import fields
 
 import pytest
@@ -61,6 +62,19 @@ def test_every_field_of_a_worker_is_shown() -> None:
     for family, read in TABLE.items():
         assert family.name.startswith("tailrace_") and family.help.endswith(".")
         assert set(read(metrics)) <= {*family.known}
+
+
+def test_reading_them_leaves_no_memory_behind() -> None:
+    metrics, reads = WorkerMetrics(), 100
+
+    def blocks_after_reads() -> int:
+        for _ in range(reads):
+            for read in TABLE.values():
+                read(metrics)
+        return sys.getallocatedblocks()
+
+    before = blocks_after_reads()
+    assert blocks_after_reads() - before < reads
 
 
 def test_each_value_is_read_from_its_field() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,18 @@ def test_what_is_before_a_checkpoint_stays_until_that_is_on_the_disk(
     office.desk.seldom()
     assert stream_log.first_seq == checkpoint.first_seq > 0
     assert office.desk.book(S).log.checkpoint is None
+
+
+def test_a_long_log_is_read_by_small_parts(office: Office) -> None:
+    """The interpreter keeps the memory of objects for good that were there at the same time once."""
+    ack_each(office, 3)
+    stream_log = office.owner.stream(LOG).log
+    assert stream_log.next_seq - stream_log.first_seq > 3 * PUBLISHED
+    before = sys.getallocatedblocks()
+    peak = max(sys.getallocatedblocks() for _record in read_records(stream_log, stream_log.first_seq))
+    assert peak - before < 2 * PUBLISHED
+    seqs = [seq for seq, _record in read_records(stream_log, stream_log.first_seq)]
+    assert seqs == list(range(stream_log.first_seq, stream_log.next_seq))
 
 
 def test_a_checkpoint_says_all(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
