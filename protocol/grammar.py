@@ -166,10 +166,10 @@ def _sub(verb: Verb, rest: bytes, _max: int) -> c.Command:
 def _last(verb: Verb, rest: bytes, _max: int) -> c.Command:
     name, *words = _args(verb, rest, 1, 4)
     if not words:
-        return c.ReadLast(readable_name(name))
+        return c.ReadLast(stream_name(name))
     if len(words) != 3 or words[0].lower() != b"after":
         raise verb.usage()
-    return c.ReadLast(readable_name(name), stream_name(words[1]), topic_of_word(words[2]))
+    return c.ReadLast(stream_name(name), stream_name(words[1]), topic_of_word(words[2]))
 
 
 def _ack(verb: Verb, rest: bytes, _max: int) -> c.Command:

@@ -305,6 +305,7 @@ class WorkerMetrics:
     lag_bytes_max: int = _gauge_max("tailrace_lag_bytes", "Bytes that the subscriber furthest behind is behind.")
     link_queue_bytes: int = _gauge("tailrace_link_queue_bytes", "Bytes waiting on links between workers.")
     partial_bytes: int = _gauge("tailrace_partial_request_bytes", "Bytes of requests that have not ended.")
+    will_bytes: int = _gauge("tailrace_mqtt_will_bytes", "Bytes of memory of the wills of MQTT connections.")
     producer_bytes: int = _gauge("tailrace_producer_bytes", "Bytes of what is known of producers.")
     waiting_steps: int = _gauge("tailrace_waiting_steps", "Openings of streams and the like that wait their turn.")
     streams: int = _gauge("tailrace_streams", "Streams of the node.")  # owned by this worker

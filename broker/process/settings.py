@@ -520,6 +520,15 @@ class Settings(FairLimits):
         low=64 * KIB,
         high=64 * GIB,
     )
+    max_will_bytes: int = setting(
+        "limits",
+        "max_will_bytes",
+        Kind.BYTES,
+        64 * MIB,
+        "memory of a worker for the wills of its MQTT connections",
+        low=64 * KIB,
+        high=64 * GIB,
+    )
     link_window_bytes: int = setting(
         "limits",
         "link_window_bytes",

@@ -29,6 +29,7 @@ def test_what_is_left_out() -> None:
     [
         ({"name": "s"}, Code.USAGE, "the field id is missing"),
         ({"id": 1}, Code.USAGE, "the field name is missing"),
+        ({"id": 1, "name": "$last/*"}, Code.RESERVED, "begins with"),
         ({"id": 1, "name": "s", "stream": "s"}, Code.USAGE, "are one place"),
         ({"id": 1, "name": "s", "after": "t"}, Code.USAGE, "are one place"),
         ({"id": 1, "name": "s", "stream": "s", "after": "t/#"}, Code.TOPIC, "stands for levels in filters"),

@@ -133,3 +133,15 @@ def test_by_python_and_the_command(tmp_path: Path) -> None:
         assert subprocess.run(command, capture_output=True, check=True).stdout == b"s/9\t1509\n"
         shown = subprocess.run([*command, "--json"], capture_output=True, check=True).stdout
         assert json.loads(shown)["topic"] == "s/9"
+
+
+def test_streams_of_the_broker_itself_have_none(tmp_path: Path) -> None:
+    with running(tmp_path / "data", config=CONFIG) as node:
+        with node.client() as client:
+            client.send("pub s/1 |a")
+        for name in ("$last/*", "$last/s", "$cursor/#"):
+            with node.client() as client:
+                assert client.ask(f"last {name}").startswith("err reserved ")
+            with tailrace.connect(f"127.0.0.1:{node.port}") as reader, pytest.raises(tailrace.ReservedName):
+                list(reader.last(name))
+        wait_until_last(node, {"s/1": b"a"})

@@ -28,7 +28,7 @@ from tailrace.protocol.mqtt.codec import CONNECT_BYTES_MAX
 from tests.certificates import Authority
 from tests.protocol.mqtt import wire
 from tests.protocol.mqtt.wire import V4, V5, VERSIONS
-from tests.system.node import PATIENCE_S, Node, running
+from tests.system.node import PATIENCE_S, Node, running, wait_for
 from tests.system.streams import lives
 from tests.system.test_rolling import replace_all
 
@@ -57,9 +57,7 @@ class PahoClient:
         self.connected: queue.Queue[Any] = queue.Queue()
         self.ended: queue.Queue[str] = queue.Queue()
         transport = more.pop("transport", "tcp")
-        self.client = paho.Client(
-            CallbackAPIVersion.VERSION2, client_id, protocol=LEVELS[version], transport=transport
-        )
+        self.client = paho.Client(CallbackAPIVersion.VERSION2, client_id, protocol=LEVELS[version], transport=transport)
         self.client.on_connect = lambda _c, _u, _f, reason, props: self.connected.put((str(reason), props))
         self.client.on_subscribe = lambda _c, _u, _m, reasons, _p: self.subscribed.put([each.value for each in reasons])
         self.client.on_message = lambda _c, _u, message: self.got.put(message)
@@ -153,6 +151,36 @@ def test_a_will_by_paho(node: Node, version: int) -> None:
         mortal.client._sock_close()
         assert [each.payload for each in reader.messages(1)] == [b"gone"]
         mortal.client.loop_stop()
+
+
+def test_wills_beyond_the_memory_of_a_worker_by_paho(tmp_path: Path) -> None:
+    """Those that are left are published, and make room."""
+    limits = '[limits]\nmax_will_bytes = "512 KiB"\n'
+    will_bytes = 50_000
+    with running(tmp_path / "data", workers=1, config=limits) as one:
+        reader = PahoClient(one.port, V5)
+        reader.subscribe(("wills", 1))
+        socks, refused = [], []
+        for number in range(16):
+            version = VERSIONS[number % 2]
+            sock = socket.create_connection(("127.0.0.1", one.port), PATIENCE_S)
+            sock.sendall(wire.connect(version, f"client-{number}", will=("wills", bytes(will_bytes), 1)))
+            connack = sock.recv(64)
+            if connack[3]:
+                refused.append((version, connack[3]))
+                sock.close()
+            else:
+                socks.append(sock)
+        assert len(socks) == 10 and set(refused) == {(V4, 3), (V5, 0x97)}
+        wait_for(lambda: one.metric("tailrace_mqtt_will_bytes") > 10 * will_bytes, "the gauge")
+        for sock in socks:
+            sock.close()
+        assert [len(each.payload) for each in reader.messages(10)] == [will_bytes] * 10
+        wait_for(lambda: one.metric("tailrace_mqtt_will_bytes") == 0, "no wills are left")
+        with PahoClient(one.port, V4, will=("wills", bytes(will_bytes), 1)):
+            pass
+        reader.client.disconnect()
+        reader.client.loop_stop()
 
 
 def test_an_identifier_is_taken_over_by_paho(node: Node) -> None:

@@ -56,6 +56,7 @@ class MqttClient(ClientConnection):
 
     __slots__ = (
         "_going_on",
+        "_will",
         "aliases",
         "answers",
         "asked_to_last",
@@ -78,7 +79,6 @@ class MqttClient(ClientConnection):
         "subscriptions",
         "under_way",
         "unreleased",
-        "will",
         "window",
     )
 
@@ -99,7 +99,7 @@ class MqttClient(ClientConnection):
         self.keep_alive_s = 0
         self.packet_bytes_max = NO_LIMIT
         self.packet_s = self.life_s  # a part of a packet keeps nothing alive
-        self.will: p.WillMessage | None = None
+        self._will: p.WillMessage | None = None
         self.end_reason: Reason | None = None
         self.aliases: dict[int, bytes] = {}
         self.unreleased: set[int] = set()
@@ -117,6 +117,15 @@ class MqttClient(ClientConnection):
     @property
     def user(self) -> str:
         return self.identity.user
+
+    @property
+    def will(self) -> p.WillMessage | None:
+        return self._will
+
+    @will.setter
+    def will(self, will: p.WillMessage | None) -> None:
+        self.mqtt.wills.exchange(self._will, will)
+        self._will = will
 
     @property
     def must_log_in(self) -> bool:
@@ -308,6 +317,7 @@ class MqttClient(ClientConnection):
 
     def _release(self) -> None:
         super()._release()
+        self.will = None
         self.mqtt.keep_alives.discard(self)
         self.mqtt.sessions.release(self)
         self.mqtt.wildcards.release(self)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tailrace.broker.connection.login import NO_LOGIN_TEXT
 from tailrace.broker.connection.mqtt.publishing import ALIASES_MAX, RECEIVE_MAXIMUM
 from tailrace.broker.connection.mqtt.sessions import FREE, OTHERS
+from tailrace.broker.connection.mqtt.wills import FULL_TEXT
 from tailrace.protocol.errors import Code
 from tailrace.protocol.mqtt.metadata import PLAIN_QOS, pack_metadata
 from tailrace.protocol.mqtt.packets import MQTT_5, ConnectPacket, WillMessage
@@ -109,6 +110,7 @@ def _admit(client: MqttClient, packet: ConnectPacket) -> None:
     if refusal is not None:
         client.end_for(*refusal)
         return
+    client.will = will  # it is published by a client that is accepted only
     client.claimed_ns = time.monotonic_ns()
     client.client_id = packet.client_id or ASSIGNED_PREFIX + secrets.token_hex(ASSIGNED_BYTES).encode()
     connack = pack_connack(client.version, Reason.SUCCESS, _offers(client, packet))
@@ -148,6 +150,8 @@ def _will_refusal(client: MqttClient, will: WillMessage) -> tuple[Reason, Code, 
         metadata = pack_metadata(placed.topic, will.qos, will.properties, retain=will.retain)
     if client.is_too_large(metadata, will.payload):
         return Reason.QUOTA_EXCEEDED, Code.SIZE, "the will is larger than max_message_bytes"
+    if not client.mqtt.wills.has_room_for(will):
+        return Reason.QUOTA_EXCEEDED, Code.OVERLOADED, FULL_TEXT
     return None
 
 
@@ -156,7 +160,6 @@ def _greet(client: MqttClient, packet: ConnectPacket, connack: bytes) -> None:
     properties = packet.properties
     client.greeted = True
     client.asked_to_last = bool(properties.get(PropertyId.SESSION_EXPIRY))
-    client.will = packet.will
     if packet.will is not None and packet.will.retain:
         client.mqtt.retained.keep(client.mqtt.destination_of(packet.will.topic).placed.stream)
     client.keep_alive_s = packet.keep_alive_s

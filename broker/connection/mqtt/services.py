@@ -16,6 +16,7 @@ from tailrace.broker.connection.mqtt.retained import RetainedMessages
 from tailrace.broker.connection.mqtt.sessions import MqttSessions
 from tailrace.broker.connection.mqtt.subscribing import TopicSubscriptions
 from tailrace.broker.connection.mqtt.wildcards import Wildcards
+from tailrace.broker.connection.mqtt.wills import Wills
 from tailrace.broker.connection.patterns import PatternSubscriptions
 from tailrace.broker.delivery.publish_chunks import PublishChunks
 from tailrace.broker.delivery.subscribe import Subscriptions
@@ -41,6 +42,7 @@ class MqttServices:
     subscribing: TopicSubscriptions
     table: bytes
     wildcards: Wildcards
+    wills: Wills
 
     @classmethod
     def build(
@@ -67,6 +69,7 @@ class MqttServices:
             TopicSubscriptions(services, subscribing, rules, wildcards, retained),
             rules.table,
             wildcards,
+            Wills(services.settings.max_will_bytes, services.metrics),
         )
 
     def tick(self, now_s: float) -> None:

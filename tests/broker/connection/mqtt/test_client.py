@@ -330,6 +330,9 @@ def test_a_reader_moves_in_the_middle_of_a_chunk(tmp_path: Path, version: int) -
             node.settle()
         assert moved == 20 and reader.client.unreleased == {9}
         assert reader.client.will is not None and len(node.worker_of(reader.client).mqtt.keep_alives) == 1
+        assert [bool(worker.metrics.will_bytes) for worker in node.workers] == [
+            worker is node.worker_of(reader.client) for worker in node.workers
+        ]
         reader.peer.deaf = False
         assert reader.payloads() == payloads
         reader.ask(wire.ack(wire.PUBREL, 9), *(wire.ack(wire.PUBACK, n + 1) for n in range(100)))
