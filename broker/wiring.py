@@ -132,6 +132,9 @@ class OwnerWiring:
     def home(self, name: bytes) -> bytes:
         return self._worker.home(name)
 
+    def put_back(self, name: bytes) -> None:
+        self._worker.upkeep.put_back(name)
+
     def asks_first(self, name: bytes) -> bool:
         return self._worker.uplinks.asks_first(name)
 

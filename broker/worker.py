@@ -81,6 +81,7 @@ from tailrace.broker.routing.worker_links import PARTLY_S, WorkerLinks
 from tailrace.broker.services import Services
 from tailrace.broker.streams.aging import SAVE_S, AgingClock
 from tailrace.broker.streams.deletion import Deletions
+from tailrace.broker.streams.journaling import JournalKeeper
 from tailrace.broker.streams.maintenance import Maintenance
 from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.stream_metrics import StreamMetrics
@@ -89,7 +90,10 @@ from tailrace.broker.wiring import OwnerWiring
 from tailrace.shard.directory import DataDirectory
 from tailrace.shard.errors import DirectoryError, ShardLocked
 from tailrace.shard.files import FileSystem
+from tailrace.shard.group_journal import journal_together
 from tailrace.shard.group_sync import sync_together
+from tailrace.shard.journal import journal_path
+from tailrace.shard.journal_writer import JournalWriter
 
 log = logging.getLogger(__name__)
 
@@ -165,7 +169,8 @@ class Worker:
         self.poller = Poller()
         self.work = WorkQueue(time.monotonic, self._is_wanted)
         file_system = FileSystem(boot.directory.path, THREADS_MAX)
-        self.syncer = Syncer(lambda logs: sync_together(logs, file_system))
+        journal = JournalWriter(journal_path(boot.directory.path, boot.slot), THREADS_MAX)
+        self.syncer = _syncer(file_system, journal)
         self.role_writer = RoleWriter(self.syncer.request)
         self.links = LinkTable(boot.slots, boot.slot, settings.link_window_bytes, self.poller, time.monotonic)
         self.routes = self.links.routes
@@ -222,13 +227,19 @@ class Worker:
         self.movers = Migrations(self.services, self.links, self.board)
         self.subscribing = Subscriptions(self.services, self.work, self.movers.consider_subscriber)
         self.aging = AgingClock(boot.directory.path, boot.slot, boot.boot_id, settings.clock_jump_wait_s, now_us)
-        self.patrol = LagScanner(self.desk)
-        clocks = time.monotonic, self.aging.now_us
-        self.upkeep = Maintenance(self.owner, self.patrol, self.syncer, *clocks, spared_seq=self.patrol.spared_seq)
+        self._build_maintenance(journal, file_system)
         self.deletions = Deletions(self.owner, self.syncer, self._forget)
         self._build_replication(boot)
         self._build_connections(boot)
         self.timers = Timers(time.monotonic)
+
+    def _build_maintenance(self, journal: JournalWriter, file_system: FileSystem) -> None:
+        self.patrol = LagScanner(self.desk)
+        clocks = time.monotonic, self.aging.now_us
+        self.journal = JournalKeeper(self.owner, self.syncer, journal, file_system)
+        self.upkeep = Maintenance(
+            *(self.owner, self.patrol, self.syncer, *clocks), spared_seq=self.patrol.spared_seq, journal=self.journal
+        )
 
     def _build_replication(self, boot: WorkerBoot) -> None:
         """The parts that talk with other nodes, and the status of replication."""
@@ -513,6 +524,7 @@ class Worker:
 
     def _own(self, *, asks: bool = False) -> None:
         self.owner.take()
+        self.journal.take()
         self.last_values.start()
         self.uplinks.start(asks=asks)
         self._set_cells(self._slot)
@@ -661,6 +673,10 @@ class Worker:
         self.readers.close()
         self._metric_row.store(self.metrics)
         self.poller.close()
+
+
+def _syncer(file_system: FileSystem, journal: JournalWriter) -> Syncer:
+    return Syncer(lambda logs: sync_together(logs, file_system), lambda logs: journal_together(logs, journal))
 
 
 def run_worker(boot: WorkerBoot) -> int:

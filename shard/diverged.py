@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from tailrace.shard.errors import StorageFull, TailsDamaged, is_full
 from tailrace.shard.files import copy_bytes, read_all, sync_directory, write_all
+from tailrace.shard.frame import IndexEntry
 from tailrace.shard.leaves import load
 from tailrace.shard.stream_files import StreamPaths
 
@@ -59,6 +60,15 @@ class DivergedTail(NamedTuple):
 
 def diverged_path(directory: Path, stem: str) -> Path:
     return directory / (stem + DIVERGED_SUFFIX)
+
+
+def keep_tail(
+    paths: StreamPaths, content_fd: int, first_seq: int, next_seq: int, first: IndexEntry, last: IndexEntry
+) -> DivergedTail:
+    """Keep messages first_seq..next_seq, of which the first and the last have these entries. As `keep_diverged`."""
+    nbytes = last.offset + last.length - first.offset
+    epochs, times = (first.epoch, last.epoch), (first.timestamp_us, last.timestamp_us)
+    return keep_diverged(paths, content_fd, first.offset, SetAsideTail(first_seq, next_seq, *epochs, *times, nbytes))
 
 
 def keep_diverged(paths: StreamPaths, content_fd: int, offset: int, tail: SetAsideTail) -> DivergedTail:

@@ -21,26 +21,28 @@ from tailrace.shard.log import StreamLog
 SyncError = OSError | StorageError | None
 
 
-def sync_together(logs: Sequence[StreamLog], file_system: FileSystem) -> list[SyncError]:
+def sync_together(logs: Sequence[StreamLog], file_system: FileSystem, *, mends: bool = True) -> list[SyncError]:
     """As `StreamLog.sync` of each, in any thread; returns the error of each. No log may be there twice.
 
     Streams that are marked after a failed sync are synced by themselves, and those that may have been meant by an
-    earlier error of the file system.
+    earlier error of the file system. Without `mends` the marked ones are left alone: something may be appended to them.
     """
     held: list[StreamLog] = []
     try:
         for log in logs:
             log.syncing.acquire()
             held.append(log)
-        return _sync_held(logs, file_system)
+        return _sync_held(logs, file_system, mends)
     finally:
         for log in held:
             log.syncing.release()
 
 
-def _sync_held(logs: Sequence[StreamLog], file_system: FileSystem) -> list[SyncError]:
+def _sync_held(logs: Sequence[StreamLog], file_system: FileSystem, mends: bool) -> list[SyncError]:
     errors = file_system.errors
     begun, alone = _begin(logs, errors)
+    if not mends:
+        alone = [log for log in alone if log.sync_failed_seq is None]
     if len(begun) > 1:
         for log in begun:
             log.start_writing()

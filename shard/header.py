@@ -40,6 +40,7 @@ FIXED_FIELDS: Final = (
 )
 FIXED_BYTES: Final = 256
 STREAM_ID_OFFSET: Final = 16
+STREAM_ID_WORD: Final = STREAM_ID_OFFSET // 8
 NAME_OFFSET: Final = 42
 WORDS_OFFSET: Final = 512
 """The mutable words begin here, in a disk sector of their own."""

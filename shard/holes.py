@@ -13,6 +13,13 @@ from tailrace.shard.header import CONTENT_FIRST_OFFSET, CONTENT_FIRST_SEQ, HEADE
 from tailrace.shard.stream_files import StreamPaths
 from tailrace.shard.walk import PAGE_BYTES
 
+PUNCH_PAGE_BYTES: Final = 4_096
+"""Holes are punched in whole pages of this size."""
+FOLIO_MAX_BYTES: Final = 2 << 20
+"""The largest piece that the kernel caches as one, at a multiple of its size. Where a hole ends within a piece, the
+kernel zeroes the part of it in the hole at once, also under a socket that `sendfile` has given it to; a piece that is
+all in the hole is left to the socket as it is."""
+
 _WORDS: Final = struct.Struct("<2Q")
 assert CONTENT_FIRST_OFFSET == CONTENT_FIRST_SEQ + 1
 
@@ -39,3 +46,8 @@ def unpunched_seq(paths: StreamPaths) -> int | None:
         raise
     finally:
         os.close(fd)
+
+
+def whole_units(offset: int, unit_bytes: int) -> int:
+    """Returns how many bytes before `offset` fill whole units."""
+    return offset // unit_bytes * unit_bytes

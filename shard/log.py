@@ -14,11 +14,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 from tailrace.shard.admission import Frames, LogEnd, StampBounds, admit_pieces
 from tailrace.shard.begun_sync import BegunSync
-from tailrace.shard.diverged import DivergedTail, SetAsideTail, keep_diverged
+from tailrace.shard.diverged import DivergedTail, keep_tail
+from tailrace.shard.durable_end import BegunJournaling, DurableEnd
 from tailrace.shard.epochs import History, find_epochs
 from tailrace.shard.errors import MessageMissing, StorageFull, StreamDamaged, StreamMissing, is_full
 from tailrace.shard.file_ends import FileEnds
@@ -37,16 +37,19 @@ from tailrace.shard.header import (
     INDEX_SYNC_FAILED,
     INDEX_SYNCED_SEQ,
     STATE_CLOSED,
+    STREAM_ID_WORD,
     VALUE_MAX,
     boot_word,
     tagged,
 )
 from tailrace.shard.heads import read_metadata
+from tailrace.shard.holes import FOLIO_MAX_BYTES, PUNCH_PAGE_BYTES, whole_units
 from tailrace.shard.index import entry_offset, read_entry, seq_at
+from tailrace.shard.journal import JOURNALED_BYTES_MAX, JournalRecord
 from tailrace.shard.leaves import load
 from tailrace.shard.mend import take_up
 from tailrace.shard.newborn import Left, left_of_newborn
-from tailrace.shard.recovery import OPEN_CHECK_BYTES, Recovered, recover, settle_boot
+from tailrace.shard.recovery import OPEN_CHECK_BYTES, Recovered, no_messages, recover, settle_boot
 from tailrace.shard.rewrite import Span, require_messages_on_disk, write_messages_again
 from tailrace.shard.stream_files import (
     FilePair,
@@ -64,13 +67,6 @@ from tailrace.shard.walk import FrameRun, FrameWalk, fault_text
 from tailrace.shard.window import DONE, FAULT, MAPS, PAST, WINDOW_BATCH_BYTES_MAX
 from tailrace.shard.window import append as _append_mapped
 
-PUNCH_PAGE_BYTES: Final = 4_096
-"""Holes are punched in whole pages of this size."""
-FOLIO_MAX_BYTES: Final = 2 << 20
-"""The largest piece that the kernel caches as one, at a multiple of its size. Where a hole ends within a piece, the
-kernel zeroes the part of it in the hole at once, also under a socket that `sendfile` has given it to; a piece that is
-all in the hole is left to the socket as it is."""
-
 _stamp = load("tailrace.shard.frame_cy").stamp
 _pwrite = os.pwrite
 
@@ -78,13 +74,13 @@ _pwrite = os.pwrite
 class StreamLog:
     """An open stream. The attributes are for reading:
 
-    first_seq, next_seq: the range of messages; synced_seq: messages before it are known to be on the disk; end_offset:
-    bytes of the content file in use; last_timestamp_us, last_epoch: of the last message, 0 before the first;
-    torn_bytes, lost_messages: cut at opening after a crash of the machine or a failed sync; new_boot: this is the first
-    opening since the machine came up, or its volume was lost meanwhile, or opening it has cut messages, so that
-    messages which others have seen may be lost without a trace; taken_flags: all flags of the frames of the last
-    `take`; syncing: held during a sync, since the kernel reports an error once, to the first caller; errors_seen: for
-    `shard.group_sync`.
+    first_seq, next_seq: the range of messages; synced_seq: messages before it are known to be on the disk in its files,
+    durable: in them or in a journal; end_offset: bytes of the content file in use; last_timestamp_us, last_epoch: of
+    the last message, 0 before the first; torn_bytes, lost_messages: cut at opening after a crash of the machine or a
+    failed sync; new_boot: this is the first opening since the machine came up, or its volume was lost meanwhile, or
+    opening it has cut messages, so that messages which others have seen may be lost without a trace; taken_flags: all
+    flags of the frames of the last `take`; syncing: held during a sync, since the kernel reports an error once, to the
+    first caller; errors_seen: for `shard.group_sync`.
     """
 
     __slots__ = (
@@ -105,6 +101,7 @@ class StreamLog:
         "_punched_content",
         "_punched_index",
         "closed",
+        "durable",
         "end_offset",
         "errors_seen",
         "first_seq",
@@ -142,6 +139,7 @@ class StreamLog:
         self.next_seq = state.next_seq
         self.synced_seq = state.synced_seq
         self.end_offset = state.end_offset
+        self.durable = DurableEnd(state.synced_seq, state.end_offset if state.synced_seq == state.next_seq else 0)
         self.last_timestamp_us = state.last_timestamp_us
         self.last_epoch = state.last_epoch
         self._pair = pair
@@ -197,7 +195,7 @@ class StreamLog:
             if not create:
                 raise StreamMissing(name, directory) from None
             may_be_lost = True
-        state = _empty(base_seq)
+        state = no_messages(base_seq)
         state.new_boot = may_be_lost
         return cls(create_pair(paths, boot, base_seq), state, boot)
 
@@ -363,8 +361,8 @@ class StreamLog:
             oldest = None if self.closed or seq <= self._base_seq else read_entry(self._index_fd, seq, self._base_seq)
             if oldest is None:
                 return 0
-            content_end = _floor(oldest.offset, FOLIO_MAX_BYTES if sent else PUNCH_PAGE_BYTES)
-            index_end = _floor(entry_offset(seq, self._base_seq), PUNCH_PAGE_BYTES)
+            content_end = whole_units(oldest.offset, FOLIO_MAX_BYTES if sent else PUNCH_PAGE_BYTES)
+            index_end = whole_units(entry_offset(seq, self._base_seq), PUNCH_PAGE_BYTES)
             generation = self._generation
         if content_end <= self._punched_content and index_end <= self._punched_index:
             return 0
@@ -386,7 +384,7 @@ class StreamLog:
         OSError that comes later the log is closed, and opening it anew finishes the cut.
         """
         with self.syncing:
-            if self.sync_failed_seq is not None:
+            if self.sync_failed_seq is not None or self.durable.seq > self.synced_seq:
                 self.sync()  # a cut asserts that all messages before it are on the disk
             return self._set_aside(seq)
 
@@ -400,12 +398,15 @@ class StreamLog:
             next_seq, first_seq, generation = self.next_seq, max(seq, self.first_seq), self._generation
             content_fd, index_fd = os.dup(self._content_fd), os.dup(self._index_fd)
         try:
-            kept = self._keep_tail(content_fd, index_fd, first_seq, next_seq) if first_seq < next_seq else None
+            kept = None
+            if first_seq < next_seq:
+                ends = self._entry(first_seq, index_fd), self._entry(next_seq - 1, index_fd)
+                kept = keep_tail(self._pair.paths, content_fd, first_seq, next_seq, *ends)
         finally:
             os.close(content_fd)
             os.close(index_fd)
         with self._lock:
-            if self._changed(next_seq, generation):
+            if (self.closed, self.next_seq, self._generation) != (False, next_seq, generation):
                 raise ValueError(f"stream {self.name!r} was changed while its tail was set aside: it is not cut")
             if seq > self.first_seq:
                 self._cut(seq)
@@ -487,11 +488,30 @@ class StreamLog:
                 return
             self._directory_synced = True
             self._ends.window.synced()
+            self.durable.advance(begun.seq, begun.end_offset)
             if begun.seq > self.synced_seq:
                 self.synced_seq = begun.seq
                 self._index_words[INDEX_SYNCED_SEQ] = tagged(begun.seq)
             if begun.failed:
                 self._index_words[INDEX_SYNC_FAILED] = 0
+
+    def begin_journaling(self) -> BegunJournaling | None:
+        """For `shard.group_journal`; None if the messages must go to the stream's own files first."""
+        with self._lock:
+            start, seq, end = self.durable.offset, self.next_seq, self.end_offset
+            is_early = self.closed or not start or not self._directory_synced or self.sync_failed_seq is not None
+            if is_early or end - start > JOURNALED_BYTES_MAX:
+                return None
+            frames = os.pread(self._content_fd, end - start, start)
+            identity = self.name, self._index_words[STREAM_ID_WORD], self._cuts
+            record = JournalRecord(*identity, self.durable.seq, start, frames)
+            return BegunJournaling(record, seq, end, self._generation)
+
+    def finish_journaling(self, begun: BegunJournaling) -> None:
+        """The record is on the disk. Does nothing if the log was closed or cut meanwhile."""
+        with self._lock:
+            if not self.closed and begun.generation == self._generation:
+                self.durable.advance(begun.seq, begun.end_offset)
 
     def mark_sync_failed(self, begun: BegunSync) -> None:
         """Remember in the header page that not all before `begun.seq` may be on the disk. Raises OSError."""
@@ -575,16 +595,6 @@ class StreamLog:
             return self._base_seq  # damaged, which is for the readers of this message to find: nothing is given back
         return first_seq - 1 if first_offset < entry.offset else first_seq
 
-    def _keep_tail(self, content_fd: int, index_fd: int, first_seq: int, next_seq: int) -> DivergedTail:
-        first, last = self._entry(first_seq, index_fd), self._entry(next_seq - 1, index_fd)
-        nbytes = last.offset + last.length - first.offset
-        epochs, times = (first.epoch, last.epoch), (first.timestamp_us, last.timestamp_us)
-        tail = SetAsideTail(first_seq, next_seq, *epochs, *times, nbytes)
-        return keep_diverged(self._pair.paths, content_fd, first.offset, tail)
-
-    def _changed(self, next_seq: int, generation: int) -> bool:
-        return self.closed or (self.next_seq, self._generation) != (next_seq, generation)
-
     def _cut(self, seq: int) -> None:
         """The stores that end the stream before `seq`, of which a message is kept; then the files follow.
 
@@ -604,6 +614,7 @@ class StreamLog:
         self._generation += 1
         self.next_seq, self.end_offset = seq, end
         self.synced_seq = min(seq, self.synced_seq)
+        self.durable = DurableEnd(self.synced_seq)
         self.last_timestamp_us, self.last_epoch = last.timestamp_us, last.epoch
         try:
             self._sync_files()
@@ -616,6 +627,7 @@ class StreamLog:
             self._release()
             raise
         self.synced_seq = seq
+        self.durable = DurableEnd(seq, end)
         index[INDEX_SYNCED_SEQ] = tagged(seq)
         self._directory_synced = True
         self._begin_growth()
@@ -636,7 +648,7 @@ class StreamLog:
         index[INDEX_CUTS] = tagged(self._cuts + 2)
         self._cuts = 0
         self._generation += 1
-        self._adopt(pair, _empty(seq))
+        self._adopt(pair, no_messages(seq))
         self._directory_synced = True
         old.close()
 
@@ -686,12 +698,3 @@ class StreamLog:
                 self._ends.index.keep_short(index_end - self._punched_index)
                 self._punched_index = index_end
         return freed
-
-
-def _empty(base_seq: int) -> Recovered:
-    """A stream that was just made."""
-    return Recovered(base_seq, base_seq, base_seq, base_seq, HEADER_PAGE_BYTES)
-
-
-def _floor(offset: int, unit_bytes: int) -> int:
-    return offset // unit_bytes * unit_bytes

@@ -9,6 +9,7 @@ from pathlib import Path
 from tailrace.shard.check import check_shard, check_stream
 from tailrace.shard.directory import DataDirectory
 from tailrace.shard.errors import StorageError, StreamDamaged
+from tailrace.shard.journal_replay import replay_all
 from tailrace.shard.lock import DirectoryLock, ShardLock
 from tailrace.shard.mend import Mended, mend_meta, rebuild_index, repair
 from tailrace.shard.report import MendReport, StreamReport
@@ -23,6 +24,7 @@ def mend_data(
     may run: raises ShardLocked at the first step otherwise. OSError if a disk fails.
     """
     with DirectoryLock(data.path):
+        replay_all(data)
         for shard in range(data.shards):
             with ShardLock(data.shard_path(shard)):
                 for report in check_shard(data, shard, boot_id=boot_id):

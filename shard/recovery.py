@@ -76,6 +76,11 @@ class Recovered:
     cuts: int = 0
 
 
+def no_messages(base_seq: int) -> Recovered:
+    """A stream that was just made."""
+    return Recovered(base_seq, base_seq, base_seq, base_seq, HEADER_PAGE_BYTES)
+
+
 def recover(pair: FilePair, boot: int, check_bytes: int) -> Recovered:
     """Check the end of the stream, cut what does not belong to it, and mark it as open in this boot and place.
 

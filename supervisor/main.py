@@ -30,6 +30,7 @@ from tailrace.broker.process.tls_contexts import CertificateError, TLSContexts, 
 from tailrace.broker.worker import EXIT_CANNOT_LOCK, EXIT_CANNOT_OPEN, WorkerBoot, run_worker
 from tailrace.shard.directory import DataDirectory, data_dir_exists, make_data_dir, open_data_dir
 from tailrace.shard.errors import DirectoryError, ShardLocked
+from tailrace.shard.journal_replay import replay_all
 from tailrace.shard.leaves import build
 from tailrace.shard.lock import DirectoryLock
 from tailrace.supervisor import http
@@ -278,9 +279,11 @@ def take_directory(settings: Settings) -> tuple[DataDirectory, DirectoryLock]:
     patiently(lock.acquire)
     try:
         if data_dir_exists(path):
-            return open_data_dir(path), lock
+            directory = open_data_dir(path)
+            replay_all(directory)
+            return directory, lock
         return make_data_dir(path, settings.shards), lock
-    except (DirectoryError, OSError):
+    except (DirectoryError, ShardLocked, OSError):
         lock.release()
         raise
 

@@ -73,6 +73,12 @@ class OwnerContext(Protocol):
     def home(self, name: bytes, /) -> bytes:
         """The stream to which publishes to a name go by the operator's rules: the name itself if it is no topic."""
 
+    def put_back(self, name: bytes, /) -> None:
+        """A stream that is marked after a failed sync is about to be opened: write its frames in the journal again.
+
+        Raises OSError.
+        """
+
     def asks_first(self, name: bytes, /) -> bool:
         """Whether a stream that is being opened must wait for other nodes' answers before it takes messages."""
 

@@ -56,6 +56,11 @@ class FailedSyncs(dict[bytes, SyncRetry]):
         retry.writing = True
         return True
 
+    @property
+    def writes(self) -> bool:
+        """Returns whether messages of any stream are being written again."""
+        return any(retry.writing for retry in self.values())
+
     def due(self, now_s: float) -> list[bytes]:
         """At most RETRIES_A_TICK streams that are to be tried now. Each call looks at the next LOOKS_A_TICK streams."""
         due: list[bytes] = []

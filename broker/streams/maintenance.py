@@ -16,6 +16,7 @@ from typing import NamedTuple
 from tailrace.broker.consumers.coordinator.lag_scanner import LagScanner
 from tailrace.broker.process.settings import Durability, StreamPolicy
 from tailrace.broker.streams.failed_syncs import RETRY_MIN_S
+from tailrace.broker.streams.journaling import JournalKeeper
 from tailrace.broker.streams.listing import disk_bytes, used_bytes
 from tailrace.broker.streams.owner import OpenStream, Owner, Refused
 from tailrace.broker.streams.owner_calls import spare, tails_of
@@ -99,8 +100,10 @@ class Maintenance:
         clock_us: Callable[[], int],
         *,
         spared_seq: Callable[[bytes], int | None],
+        journal: JournalKeeper | None = None,
     ) -> None:
         """`spared_seq`: the first message that consumers of a stream still need, see `OwnerContext.spared_seq`."""
+        self._journal = journal
         self.owner = owner
         self._syncs, self._catalog = owner.syncs, owner.catalog
         self.syncer = syncer
@@ -134,6 +137,8 @@ class Maintenance:
                 self._ask_for(stream)
         self._hand_over()
         self._syncs.find_next()
+        if self._journal is not None:
+            self._journal.tick(now_s, self._sync_failed)
         if self._syncs.unsynced_due_s <= now_s and not self._syncing_whole:
             self._syncing_whole = True
             self._syncs.whole_sync_begins(now_s)
@@ -156,7 +161,9 @@ class Maintenance:
             return  # its next try will be for all of it
         stream.syncing = True
         is_sound = not failed or stream.name not in failed
-        request = SyncRequest(stream.log, SyncToken(stream, stream.log.next_seq), is_sound)
+        target = stream.log if is_sound or self._journal is None else self._journal.mending(stream.log)
+        token = SyncToken(stream, stream.log.next_seq)
+        request = SyncRequest(target, token, is_sound, bool(stream.waiting))
         is_awaited = bool(stream.waiting) or stream.policy.durability is Durability.INTERVAL
         (self._urgent if is_awaited and is_sound else self._patient).append(request)
 
@@ -220,6 +227,8 @@ class Maintenance:
             syncs.failed.mended(name)
             if stream.log.sync_failed_seq is not None:  # it was marked meanwhile
                 syncs.failed.found(name)
+            elif stream.log.synced_seq < upto and not stream.sync_due_s:
+                syncs.add_journaled(stream, self._clock())
         owner.batches_synced(stream, upto, error)
         owner.events.on_held(name)
         if stream.waiting:
@@ -247,8 +256,15 @@ class Maintenance:
             if stream.waiting:
                 self._ask_for(stream)
         self._hand_over()
-        while any(stream.waiting and stream.syncing for stream in self._catalog.open.values()):
+        while self._is_awaited():
             self._pause(pause)
+        if self._journal is not None:
+            self._journal.stop()
+
+    def _is_awaited(self) -> bool:
+        if any(stream.waiting and stream.syncing for stream in self._catalog.open.values()):
+            return True
+        return self._journal is not None and (self._journal.busy or self._syncs.failed.writes)
 
     def _pause(self, pause: Callable[[], None]) -> None:
         select.select([self.syncer.fileno()], [], [], PAUSE_S)
@@ -411,9 +427,25 @@ class Maintenance:
             if failure is None:
                 self._mark_closed(pause)
                 failure = self._wait_for_whole(pause)
-            if failure is not None:
+            if failure is None:
+                self._remove_journal(pause)
+            else:
                 log.error("the stop is not clean, the streams will be checked when they are opened: %s", failure)
             owner.release()
+
+    def _remove_journal(self, pause: Callable[[], None]) -> None:
+        """Its messages are in the streams' own files, if none of these is marked."""
+        if self._journal is None or self._syncs.failed:
+            return
+        done: list[bool] = []
+        self.syncer.request(self._journal.removal(), SyncJob(lambda: done.append(True)))
+        while not done:
+            self._pause(pause)
+
+    def put_back(self, name: bytes) -> None:
+        """See `OwnerContext.put_back`."""
+        if self._journal is not None:
+            self._journal.put_back(name.decode())
 
     def _wait_for_whole(self, pause: Callable[[], None]) -> OSError | None:
         """Sync the file system, in the helper thread; gives the error."""

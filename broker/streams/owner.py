@@ -322,7 +322,7 @@ class Owner:
     def _settle(self, stream: OpenStream, batch: StreamBatch, first_seq: int) -> None:
         """A batch of a row is in the log: answer its parts now, or when it is on the disk."""
         to_sync = batch.sync or stream.policy.durability is Durability.ALWAYS
-        if to_sync and first_seq + batch.count > stream.log.synced_seq:
+        if to_sync and first_seq + batch.count > stream.log.durable.seq:
             stream.waiting.append((batch, first_seq))
             self.syncs.urgent.append(stream)
         elif batch.parts:
@@ -476,6 +476,8 @@ class Owner:
 
     def _open(self, name: bytes) -> OpenStream:
         """Open or make. Raises Refused."""
+        if name in self.syncs.failed:
+            self._put_back(name)
         stream_log = self.catalog.open_log(name)
         stream = OpenStream(name, stream_log, self.roles.open_epoch(name), self.settings.policy(name.decode()))
         stream.unwritten = name in self.roles.unwritten
@@ -490,6 +492,12 @@ class Owner:
             self._try_to_begin(stream)
         self._close_least_used()
         return stream
+
+    def _put_back(self, name: bytes) -> None:
+        try:
+            self.context.put_back(name)
+        except OSError as error:
+            raise Refused(Code.UNAVAILABLE, f"this stream cannot be opened: {error}") from error
 
     def let_begin(self, name: bytes) -> None:
         """Other nodes were asked about a stream that `asks_first`: the role of this node is valid from now on."""

@@ -93,7 +93,7 @@ def stat(owner: Owner, args: CallArgs) -> dict[str, int | str]:
         **dict(zip(("diverged_tails", "diverged_messages"), tails_of(paths), strict=True)),
         "first_timestamp_us": 0 if empty else found.entry(found.first_seq).timestamp_us,
         "last_timestamp_us": 0 if empty else found.last_timestamp_us,
-        "synced_seq": found.synced_seq,
+        "synced_seq": found.durable.seq,
         **({} if found.sync_failed_seq is None else {"sync_failed_seq": found.sync_failed_seq}),
         "durability": stream.policy.durability.value,
         "shard": owner.catalog.directory.shard_of(name.decode()),

@@ -10,6 +10,7 @@ from tailrace.broker.streams.failed_syncs import FailedSyncs
 from tailrace.broker.streams.open_stream import OpenStream
 
 NEVER_S = float("inf")
+JOURNALED_DUE_S = 5.0  # after it was put in a journal
 
 
 class SyncSchedule:
@@ -41,6 +42,18 @@ class SyncSchedule:
         self.dirty[stream.name] = stream
         if now_s < due_s < self.due_s:  # a sync that is due at once is requested at the end of the turn
             self.due_s = due_s
+
+    def add_journaled(self, stream: OpenStream, now_s: float) -> None:
+        """The stream is on the disk in the journal only. Its own files are synced before it is due here, usually."""
+        stream.sync_due_s = now_s + JOURNALED_DUE_S
+        self.dirty[stream.name] = stream
+        self.due_s = min(self.due_s, stream.sync_due_s)
+
+    def settle(self, stream: OpenStream) -> None:
+        """All of the stream is on the disk in its own files, without a sync that was requested for it."""
+        stream.sync_due_s = 0.0
+        self.dirty.pop(stream.name, None)
+        self.unsynced.discard(stream.name)
 
     def remove(self, stream: OpenStream) -> None:
         """The stream is being closed: if it is not synced, it is with the whole file system, when its sync was due."""

@@ -17,7 +17,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from tailrace.shard.errors import StorageError
@@ -56,14 +56,17 @@ class SyncOutcome(NamedTuple):
 
 SyncTogether = Callable[[Sequence[Any]], Sequence[OSError | StorageError | None]]
 """Sync these logs; gives what each raised."""
+Journal = Callable[[Sequence[Any]], Container[Any]]
+"""Put the unsynced frames of these logs on the disk in another way, if possible; gives the logs that are durable."""
 
 
 class SyncRequest(NamedTuple):
-    """in_group: it may be one of those that are given to `together`."""
+    """in_group: it may be one of those that are given to `together`; is_awaited: and to `journal`."""
 
     target: Syncable
     token: object
     in_group: bool = False
+    is_awaited: bool = False
 
 
 _Requests: TypeAlias = "queue.SimpleQueue[list[SyncRequest] | None]"
@@ -72,15 +75,26 @@ _Requests: TypeAlias = "queue.SimpleQueue[list[SyncRequest] | None]"
 class Syncer:
     """`request` from the loop, `outcomes` in the loop when the eventfd is readable."""
 
-    __slots__ = ("_calculating", "_done", "_event_fd", "_patient", "_served", "_threads", "_together", "_urgent")
+    __slots__ = (
+        "_calculating",
+        "_done",
+        "_event_fd",
+        "_journal",
+        "_patient",
+        "_served",
+        "_threads",
+        "_together",
+        "_urgent",
+    )
 
-    def __init__(self, together: SyncTogether | None = None) -> None:
-        """`together` syncs logs in a group; without it each is synced by itself."""
+    def __init__(self, together: SyncTogether | None = None, journal: Journal | None = None) -> None:
+        """`together` syncs logs in a group; without it each is synced by itself. `journal` is tried before that."""
         self._urgent: _Requests = queue.SimpleQueue()
         self._patient: _Requests = queue.SimpleQueue()
         self._calculating: _Requests = queue.SimpleQueue()
         self._served: list[_Requests] = []  # by each thread
         self._together = together
+        self._journal = journal
         self._done: deque[SyncOutcome] = deque()
         self._event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._threads: list[threading.Thread] = []
@@ -139,6 +153,7 @@ class Syncer:
         ends = False
         while not ends and (first := requests.get()) is not None:
             together, alone, ends = self._gather(requests, first)
+            together = self._put_in_journal(together)
             if together and _dirty_bytes() > GROUP_DIRTY_BYTES_EACH * len(together):
                 alone += together[:1] if not ends else together
                 for each in together[1:] if not ends else ():  # the other threads take their share of them
@@ -165,6 +180,24 @@ class Syncer:
             except queue.Empty:
                 return together, alone, False
         return together, alone, True
+
+    def _put_in_journal(self, group: list[SyncRequest]) -> list[SyncRequest]:
+        """Returns those that must be synced."""
+        awaited = [item.target for item in group if item.is_awaited]
+        if self._journal is None or not awaited:
+            return group
+        began_s = time.monotonic()
+        journaled = self._journal(awaited)
+        seconds = time.monotonic() - began_s
+        left: list[SyncRequest] = []
+        for item in group:
+            if item.is_awaited and item.target in journaled:
+                self._note(item, None, seconds)
+            else:
+                left.append(item)
+        if len(left) < len(group):
+            os.eventfd_write(self._event_fd, 1)
+        return left
 
     def _sync_group(self, group: list[SyncRequest]) -> None:
         assert self._together is not None

@@ -88,6 +88,7 @@ class Around:
         self.spared_seq: Callable[[bytes], int | None] = lambda _name: None
         self.require_kept: Callable[[bytes, int], None] = lambda _name, _seq: None
         self.home: Callable[[bytes], bytes] = lambda name: name
+        self.put_back: Callable[[bytes], None] = lambda _name: None
         self.asks_first: Callable[[bytes], bool] = lambda _name: False
         self.path_above: Callable[[bytes], tuple[str, ...]] = lambda _name: ()
         self.stat_upstream: Callable[[OpenStream], dict[str, int | str]] = lambda _stream: {}

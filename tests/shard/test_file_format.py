@@ -43,6 +43,7 @@ from tailrace.shard.header import (
     parse_index,
     tagged,
 )
+from tailrace.shard.journal import BLOCK, BLOCK_FIELDS, BLOCK_MAGIC, JOURNAL_MAGIC, RECORD, RECORD_FIELDS
 from tailrace.shard.meta import META_MAGIC, Contact, Role, StreamMeta, crc32c, meta_path, write_meta
 from tailrace.shard.producer_file import HEAD, PRODUCERS_MAGIC, ProducerCheckpoint
 
@@ -91,6 +92,14 @@ def test_the_producers() -> None:
     assert [row[:3] for row in rows[:-1]] == layout(HEAD, ("magic", "crc32c"))
     assert rows[-1][0] == str(HEAD.size)
     assert [f"`{field}`" for field in ProducerCheckpoint._fields[:3]] == re.findall(r"`\w+`", rows[-1][3])
+
+
+def test_the_journal() -> None:
+    assert (JOURNAL_MAGIC, BLOCK_MAGIC) == (b"TRjrnl\x001", b"TRblock\n")
+    for name, form, fields in (("block", BLOCK, BLOCK_FIELDS), ("record", RECORD, RECORD_FIELDS)):
+        rows = table(name)
+        assert [row[:3] for row in rows[:-1]] == layout(form, fields)
+        assert rows[-1][0] == str(form.size)
 
 
 def test_the_index_entry() -> None:

@@ -15,6 +15,7 @@ from tailrace.shard.errors import StorageFull, StreamMissing
 from tailrace.shard.frame import IndexEntry, pack_frame
 from tailrace.shard.growth import UNRESERVED_BYTES
 from tailrace.shard.header import CONTENT_END_OFFSET, INDEX_NEXT_SEQ
+from tailrace.shard.holes import FOLIO_MAX_BYTES
 from tailrace.shard.log import StreamLog
 from tailrace.shard.mend import rebuild_index
 from tailrace.shard.names import InvalidName, file_stem
@@ -278,7 +279,7 @@ def test_what_sockets_may_hold_of_a_stream_stays_as_it_is(tmp_path: Path, monkey
     log.punch(6_900, sent=True)
     log.punch(6_900)
     whole, part = [end for is_content, end in ends if is_content]
-    assert whole == 3 * log_module.FOLIO_MAX_BYTES
+    assert whole == 3 * FOLIO_MAX_BYTES
     assert part == log.entry(6_900).offset // 4_096 * 4_096 > whole
     log.close()
 

@@ -213,7 +213,7 @@ def test_a_log_that_changed_meanwhile_is_not_cut(
         change(log)
         return keep_diverged(paths, content_fd, offset, tail)
 
-    monkeypatch.setattr("tailrace.shard.log.keep_diverged", changing)
+    monkeypatch.setattr("tailrace.shard.diverged.keep_diverged", changing)
     with pytest.raises(ValueError, match="was changed while its tail was set aside: it is not cut"):
         log.set_aside(6)
     log.close()

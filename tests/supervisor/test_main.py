@@ -24,6 +24,10 @@ from tailrace.broker.process.control import MESSAGE_MAX_BYTES
 from tailrace.broker.process.settings import Settings
 from tailrace.broker.process.tls_contexts import TLSContexts
 from tailrace.shard.errors import DirectoryError, ShardLocked
+from tailrace.shard.files import FileSystem
+from tailrace.shard.group_journal import JOURNAL_STREAMS_MIN, journal_together
+from tailrace.shard.journal import journal_path
+from tailrace.shard.journal_writer import JournalWriter
 from tailrace.supervisor import main
 from tailrace.supervisor.config import ConfigError
 from tailrace.supervisor.listeners import CannotListen, open_admin_listener, open_listeners, open_metrics_listener
@@ -35,6 +39,7 @@ from tailrace.supervisor.main import (
     serve,
     take_directory,
 )
+from tests.shard.helpers import append, open_log
 
 
 def settings_for(data: Path, **rest: object) -> Settings:
@@ -50,6 +55,29 @@ def test_a_data_directory_is_made_then_found_and_locked_meanwhile(tmp_path: Path
     lock.release()
     directory, lock = take_directory(replace(settings, shards=64))
     assert directory.shards == 8, "fixed from then on"
+    lock.release()
+
+
+def test_the_journals_of_the_last_run_are_put_back_before_any_worker_starts(tmp_path: Path) -> None:
+    directory, lock = take_directory(settings_for(tmp_path))
+    logs = [open_log(directory.stream_directory(f"s{number}"), f"s{number}") for number in range(JOURNAL_STREAMS_MIN)]
+    for log in logs:
+        append(log, b"first")
+        log.sync()
+        append(log, b"second")
+    journal = JournalWriter(journal_path(directory.path, 7))
+    journal.open(FileSystem(directory.path))
+    assert journal_together(logs, journal) == set(logs)
+    journal.close()
+    content = Path(logs[0]._pair.paths.content_file)
+    whole, start = content.read_bytes(), logs[0].entry(1).offset
+    for log in logs:
+        log.abandon()
+    os.truncate(content, start)
+    lock.release()
+    _directory, lock = take_directory(settings_for(tmp_path))
+    assert content.read_bytes() == whole
+    assert not journal.path.exists()
     lock.release()
 
 

@@ -29,6 +29,7 @@ PAYLOAD_BYTES_MAX: Final = 6_000
 NEW_STREAMS_MAX: Final = 12  # of one publisher
 NEW_STREAM_EACH: Final = 3  # batches
 BATCH_MAX: Final = 12
+ALWAYS_BATCH_MAX: Final = 40  # so that many streams wait for one sync
 
 
 class Acknowledged(NamedTuple):
@@ -63,7 +64,8 @@ class Publisher(threading.Thread):
 
     def _choose(self) -> list[str]:
         """Streams for one batch: some that are there, and now and then one that is not."""
-        chosen = [self._rng.choice(self.streams) for _ in range(self._rng.randint(1, BATCH_MAX))]
+        most = ALWAYS_BATCH_MAX if self._policy == "always" else BATCH_MAX
+        chosen = [self._rng.choice(self.streams) for _ in range(self._rng.randint(1, most))]
         if self._made < NEW_STREAMS_MAX and self._rng.randrange(NEW_STREAM_EACH) == 0:
             self._made += 1
             self.streams.append(f"{self._policy}-{self._part}-{self._made}")

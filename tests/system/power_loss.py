@@ -30,6 +30,8 @@ from tailrace.shard.check import check_data
 from tailrace.shard.directory import DataDirectory, open_data_dir
 from tailrace.shard.errors import StorageError
 from tailrace.shard.frame import HEADER_BYTES, unpack_header
+from tailrace.shard.journal import journal_files, read_journal
+from tailrace.shard.names import file_stem
 from tailrace.shard.reader import StreamReader
 from tests.system.mounts import CannotMount
 from tests.system.node import Node
@@ -41,6 +43,10 @@ IMAGE_BYTES: Final = 512 << 20
 ROUNDS_OF_A_VOLUME: Final = 20
 """Then a new one is made, so that a round does not cost more the more there were before."""
 LOAD_S: Final = (0.05, 0.6)
+LONG_LOAD_S: Final = (
+    0.6,
+    1.5,
+)  # of every other round, so that the workers have their journals, and free halves of them
 WRITTEN_BACK_MAX: Final = 40  # files
 PAGE_BYTES: Final = 4096
 PAGES_MAX: Final = 4
@@ -53,6 +59,7 @@ WRITTEN_AGAIN_POLL_S: Final = 0.1
 class Result(NamedTuple):
     acknowledged: int
     owed: int
+    put_back: int
     streams: int
     faults: list[str]
 
@@ -63,6 +70,7 @@ class Machine:
     def __init__(self, volume: LoopVolume, boot: BootId, rng: random.Random) -> None:
         self.faults: list[str] = []
         self.acknowledged = 0
+        self.put_back = 0  # records that only the journals had
         self.streams: set[str] = set()
         self.owed: defaultdict[str, dict[int, bytes]] = defaultdict(dict)
         self._volume, self._boot, self._rng = volume, boot, rng
@@ -88,6 +96,7 @@ class Machine:
             self._boot_id = str(uuid.UUID(int=self._rng.getrandbits(128)))
             self._boot.set(self._boot_id)
         self._volume.mount()
+        self.put_back += _only_in_journals(self._node.data)
         try:
             self._node.start()
             data = open_data_dir(self._node.data)
@@ -119,7 +128,7 @@ class Machine:
         ]
         for publisher in publishers:
             publisher.start()
-        time.sleep(self._rng.uniform(*LOAD_S))
+        time.sleep(self._rng.uniform(*self._rng.choice((LOAD_S, LONG_LOAD_S))))
         self._write_some_back()
         over.append(True)  # before it is true: later refusals are not a fault
         self._volume.lose_power()
@@ -216,15 +225,29 @@ def _sum(machines: list[Machine]) -> Result:
     return Result(
         sum(machine.acknowledged for machine in machines),
         sum(len(owed) for machine in machines for owed in machine.owed.values()),
+        sum(machine.put_back for machine in machines),
         sum(len(machine.streams) for machine in machines),
         [fault for machine in machines for fault in machine.faults],
     )
 
 
 def _report(what: str, machines: list[Machine]) -> None:
-    acknowledged, owed, streams, faults = _sum(machines)
-    print(f"{what}, {streams} streams, {acknowledged} acknowledged, {owed} under always, {len(faults)} faults")
+    acknowledged, owed, put_back, streams, faults = _sum(machines)
+    only = f"{put_back} records only in journals"
+    print(f"{what}, {streams} streams, {acknowledged} acknowledged, {owed} under always, {only}, {len(faults)} faults")
     sys.stdout.flush()
+
+
+def _only_in_journals(data: Path) -> int:
+    """Records of journals whose frames are not in the content of their stream."""
+    if not data.exists():
+        return 0
+    found = 0
+    for record in (record for file in journal_files(data) for record in read_journal(file)):
+        for content in data.glob(f"shard-*/{file_stem(record.name)}.content"):
+            with content.open("rb") as file:
+                found += os.pread(file.fileno(), len(record.frames), record.offset) != record.frames
+    return found
 
 
 def _sync(file: Path) -> None:

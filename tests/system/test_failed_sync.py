@@ -164,4 +164,63 @@ def after_failure(node: Node, disk: FaultyDisk, then: Callable[[Node], None]) ->
     return found
 
 
+@pytest.mark.slow
+def test_what_only_the_journal_has_survives_failed_syncs_of_the_streams_files(tmp_path: Path) -> None:
+    try:
+        with own_mounts(), faulty_disk(tmp_path, "ext4", 64 << 20) as disk:
+            (disk.path / "data").mkdir()
+            data = tmp_path / "data"
+            data.symlink_to(disk.path / "data")
+            with running(data, workers=1, config=CONFIG.replace("= 8", "= 16")) as node:
+                found: dict[str, dict[int, bytes]] = {}
+                for then in (kill_workers, use_others, no_more):
+                    streams = [f"{then.__name__}{number}" for number in range(8)]
+                    found |= journaled(node, disk, streams)
+                    then(node)
+                    if then is not no_more:
+                        disk.set()
+                        wait_for(lambda: node.metric("tailrace_sync_failed_streams") == 0, "they are mended")
+                node.kill()
+                lose_power(disk.path)
+                disk.set()
+                disk.remount()
+                node.start()
+                for stream, messages in found.items():
+                    after = messages_after_boot(data, stream)
+                    assert {seq: after.get(seq) for seq in messages} == messages, stream
+    except CannotMount as error:
+        pytest.skip(str(error))
+
+
+def no_more(node: Node) -> None:
+    """The disk refuses the streams' files until the power is lost."""
+
+
+def journaled(node: Node, disk: FaultyDisk, streams: list[str]) -> dict[str, dict[int, bytes]]:
+    """Acknowledged messages of these streams, of which the disk has refused to write some to the streams' own files."""
+    found: dict[str, dict[int, bytes]] = {stream: {} for stream in streams}
+    deadline_s = time.monotonic() + 60
+    with node.client() as client:
+        client.ask("ack on")
+        while True:
+            assert time.monotonic() < deadline_s, "the disk has refused nothing"
+            data = payload(sum(map(len, found.values())))
+            before = len(client.answers)
+            client.send(*(b"pub %s |%s" % (stream.encode(), data) for stream in streams))
+            client.read_answers(before + len(streams))
+            disk.set(fail_marker=MARKER)
+            for answer in client.answers[before:]:
+                if answer.startswith("ok pub"):
+                    _ok, _pub, stream, seq = answer.split()
+                    found[stream][int(seq)] = data
+                else:
+                    assert answer.startswith("err unavailable"), answer
+                    print(answer)
+            for _ in range(20):  # the files are synced within this time, or that fails
+                time.sleep(0.1)
+                if node.metric("tailrace_sync_failed_streams"):
+                    return found
+            disk.set()
+
+
 THEN = (go_on, kill_workers, reload, use_others, restart)

@@ -53,6 +53,7 @@ THREADED = {
     "tailrace.broker.streams.syncer": "its threads sync streams, as the loop must not wait for the disk",
     "tailrace.supervisor.http_server": "in the metrics process: a scrape reads files, and /healthz must not wait",
     "tailrace.shard.files": "the threads that sync streams sync a file system one after the other",
+    "tailrace.shard.journal_writer": "the threads that sync streams write blocks one after the other",
     "tailrace.shard.log": "sync is called from that thread; a lock keeps it from files that are being closed",
 }
 

@@ -44,3 +44,14 @@ def test_many_are_tried_a_few_at_a_time_and_all_have_their_turn() -> None:
         assert len(due) == RETRIES_A_TICK
         tried.update(due)
     assert tried == set(names)
+
+
+def test_it_is_known_whether_any_is_being_written() -> None:
+    failed = FailedSyncs()
+    failed.found(b"s")
+    failed.found(b"t")
+    before = failed.writes
+    assert failed.begin(b"t", 0.0)
+    assert (before, failed.writes) == (False, True)
+    failed.failed(b"t", 0.0)
+    assert [failed.writes] == [False]

@@ -21,7 +21,7 @@ from tailrace.shard.errors import StorageError
 from tailrace.shard.files import FileSystem
 from tailrace.shard.growth import STEP_BYTES_MAX, limit_steps
 from tailrace.shard.header import HEADER_PAGE_BYTES, STATE_CLOSED, parse_index
-from tailrace.shard.log import FOLIO_MAX_BYTES
+from tailrace.shard.holes import FOLIO_MAX_BYTES
 from tailrace.shard.stream_files import stream_paths
 from tests.broker.owning import Clock, Sink, around, make_owner, policies, publish
 
@@ -44,7 +44,7 @@ class HandSyncer:
         self.request_all([SyncRequest(target, token)])
 
     def request_all(self, requests: list[SyncRequest], *, urgent: bool = False) -> None:
-        for target, token, _in_group in requests:
+        for target, token, *_flags in requests:
             self.asked.append((target, token))
             self.urgent += [target.name] if urgent else []
 

@@ -9,7 +9,7 @@ import pytest
 
 from tailrace.broker.process.settings import Durability, StreamPolicy
 from tailrace.broker.streams.open_stream import OpenStream
-from tailrace.broker.streams.sync_schedule import NEVER_S, SyncSchedule
+from tailrace.broker.streams.sync_schedule import JOURNALED_DUE_S, NEVER_S, SyncSchedule
 from tailrace.shard.log import StreamLog
 
 NOW_S = 100.0
@@ -53,3 +53,14 @@ def test_what_is_closed_unsynced_is_due_with_the_file_system() -> None:
     schedule.add(made, NOW_S + 1)
     schedule.remove(made)
     assert schedule.unsynced_due_s == NOW_S + 1.5, "not so soon after the last one"
+
+
+def test_a_stream_that_is_in_the_journal_only_is_due_later_and_settled_with_its_files() -> None:
+    schedule, made = SyncSchedule(30.0), stream(Durability.ALWAYS)
+    schedule.add_journaled(made, NOW_S)
+    assert (made.sync_due_s, schedule.due_s) == (NOW_S + JOURNALED_DUE_S, NOW_S + JOURNALED_DUE_S)
+    schedule.remove(made)
+    assert schedule.unsynced == {b"s"}
+    schedule.add_journaled(made, NOW_S)
+    schedule.settle(made)
+    assert (made.sync_due_s, schedule.dirty, schedule.unsynced) == (0.0, {}, set())

@@ -183,3 +183,27 @@ def test_nothing_is_synced_together_while_others_have_much_to_write(monkeypatch:
     outcomes(syncer, len(logs))
     assert all(len(log.threads) == 1 for log in logs)
     syncer.close()
+
+
+def test_those_that_publishers_wait_for_are_put_in_the_journal_if_it_takes_them() -> None:
+    logs = [FakeLog(name) for name in ("taken", "not taken", "not awaited", "alone")]
+    tried: list[list[str]] = []
+    synced: list[list[str]] = []
+
+    def journal(awaited: Sequence[FakeLog]) -> set[FakeLog]:
+        tried.append([log.name for log in awaited])
+        return {logs[0]}
+
+    def together(group: Sequence[FakeLog]) -> list[None]:
+        synced.append([log.name for log in group])
+        return [None] * len(group)
+
+    syncer = Syncer(together, journal)
+    rows = [SyncRequest(log, log.name, in_group=True, is_awaited=log is not logs[2]) for log in logs[:3]]
+    syncer.request_all([*rows, SyncRequest(logs[3], "alone", is_awaited=True)], urgent=True)
+    found = outcomes(syncer, 4)
+    assert found[0].token == "taken", "it does not wait for the others"
+    assert {each.token for each in found} == {log.name for log in logs}
+    assert (tried, synced) == ([["taken", "not taken"]], [["not taken", "not awaited"]])
+    assert [bool(log.threads) for log in logs] == [False, False, False, True]
+    syncer.close()

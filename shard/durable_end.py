@@ -1,0 +1,31 @@
+"""The end of a stream's messages on the disk, in its own files or in a journal."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tailrace.shard.journal import JournalRecord
+
+
+class DurableEnd:
+    """Messages before `seq` are on the disk; their frames end at `offset` of the content, 0 if that is not known."""
+
+    __slots__ = ("offset", "seq")
+
+    def __init__(self, seq: int, offset: int = 0) -> None:
+        self.seq = seq
+        self.offset = offset
+
+    def advance(self, seq: int, offset: int) -> None:
+        """More are on the disk, unless others were quicker."""
+        if seq > self.seq or (seq == self.seq and not self.offset):
+            self.seq, self.offset = seq, offset
+
+
+class BegunJournaling(NamedTuple):
+    """The messages before `seq`, which end at `end_offset`, are on the disk once the record is; it may be empty."""
+
+    record: JournalRecord
+    seq: int
+    end_offset: int
+    generation: int
