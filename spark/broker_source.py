@@ -11,7 +11,7 @@ import secrets
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, TypeVar
 
 import numpy as np
@@ -29,6 +29,7 @@ from tailrace.errors import (
     StreamBehind,
 )
 from tailrace.protocol import listing
+from tailrace.protocol.messages import Subscribed
 from tailrace.protocol.places import From
 from tailrace.shard.epochs import DEFAULT_HISTORY, History, find_epochs
 from tailrace.shard.frame import SEQ_OFFSET
@@ -63,6 +64,7 @@ class BrokerSource:
         self._connection: BrokerConnection | None = None
         self._boot = 0
         self._is_elsewhere = False  # the node takes this for another machine than its own
+        self._ends: dict[str, Subscribed] = {}  # each for the next view of its stream
         self._growth = NO_GROWTH  # the last report on this connection
         self._patterns: Sequence[str] = ()
         self._refs: dict[str, StreamRef] = {}  # as they were listed last, by these patterns
@@ -127,6 +129,11 @@ class BrokerSource:
     def node_id(self) -> str:
         return self._connected().node_id
 
+    def prepare(self, refs: Sequence[StreamRef]) -> None:
+        with suppress(*LOST):  # then each view asks for itself
+            self._ends = {}
+            self._ends = self._connected().ends([ref.stream for ref in refs])
+
     @contextmanager
     def view(self, ref: StreamRef) -> Iterator[BrokerView]:
         try:
@@ -141,12 +148,14 @@ class BrokerSource:
             raise
 
     def _view(self, ref: StreamRef) -> BrokerView:
-        return BrokerView(self._connected(), ref.stream, self._boot)
+        connection = self._connected()
+        answer = self._ends.pop(ref.stream, None) or connection.place(ref.stream, From("time", 0))
+        return BrokerView(connection, ref.stream, self._boot, answer)
 
     def _connected(self) -> BrokerConnection:
         if self._connection is None:
             self._connection = BrokerConnection(self._options.brokers, self._options.login, (listing.FEATURE,))
-            self._growth, self._is_elsewhere = NO_GROWTH, False
+            self._growth, self._is_elsewhere, self._ends = NO_GROWTH, False, {}
             # No machine goes down without the connection: each one may have come after a crash.
             self._boot = secrets.randbits(BOOT_BITS)
         return self._connection
@@ -158,7 +167,7 @@ class BrokerSource:
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
-            self._connection = None
+            self._connection, self._ends = None, {}
 
 
 class BrokerView:
@@ -167,12 +176,11 @@ class BrokerView:
     shard = UNKNOWN_SHARD
     identity = NO_IDENTITY
 
-    def __init__(self, connection: BrokerConnection, stream: str, boot: int) -> None:
-        """Raises TailraceError."""
+    def __init__(self, connection: BrokerConnection, stream: str, boot: int, answer: Subscribed) -> None:
+        """`answer`: the place of the stream's first message."""
         self.boot = boot
         self._connection = connection
         self.stream = stream
-        answer = connection.place(stream, From("time", 0))
         self.first_seq = answer.first_seq
         self.next_seq = max(answer.first_seq if answer.end_seq is None else answer.end_seq, answer.first_seq)
         self.possible_seq = self.next_seq
@@ -269,7 +277,7 @@ class BrokerSlice:
         if it has messages later than those of the slice."""
         if self._slice.latest is None or end_seq > self._slice.end_seq:
             return
-        view = BrokerView(connection, self._slice.stream, 0)
+        view = BrokerView(connection, self._slice.stream, 0, connection.place(self._slice.stream, From("time", 0)))
         if view.first_seq < view.next_seq < end_seq:
             stamp = view.stamp_at(view.next_seq - 1)
             if stamp is not None and stamp.epoch > self._slice.latest.epoch:

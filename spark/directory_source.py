@@ -77,6 +77,9 @@ class DirectorySource:
     def node_id(self) -> str:
         return self._data.node_id
 
+    def prepare(self, refs: Sequence[StreamRef]) -> None:
+        """The files of each stream are opened by its view."""
+
     def view(self, ref: StreamRef) -> DirectoryView:
         return open_view(self._shard_paths[ref.shard], ref, self._only_synced)
 

@@ -40,7 +40,16 @@ from tailrace.spark.plan import is_unborn, resolve
 from tailrace.spark.planning import cut, pack, rows_for
 from tailrace.spark.reading import LOG, read_slice, told
 from tailrace.spark.slices import NO_IDENTITY, BadStream, BadStreams, Identity, Slice, Stamp
-from tailrace.spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Scan, Source, StreamRef, StreamView, open_source
+from tailrace.spark.source import (
+    CONNECTION_ERRORS,
+    STREAM_ERRORS,
+    Scan,
+    Source,
+    StreamRef,
+    StreamView,
+    open_source,
+    prepared,
+)
 
 GONE: Final = "stream {!r} no longer exists; the query has read all messages it could"
 
@@ -175,16 +184,17 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         scan = source.scan(self._options.streams)
         self._looked = self._stale(scan, known)
         self._latest = {name: mark for name, mark in self._latest.items() if name in self._sure}
-        for name in sorted(self._looked):
+        for ref in prepared(source, [scan.refs[name] for name in sorted(self._looked)]):
+            name = ref.stream
             self._sure.discard(name)
             try:
-                if self._look_at(source, scan.refs[name], known.get(name), self._latest) and name not in scan.unsettled:
+                if self._look_at(source, ref, known.get(name), self._latest) and name not in scan.unsettled:
                     self._sure.add(name)
             except CONNECTION_ERRORS:
                 raise
             except STREAM_ERRORS as error:
                 self._latest.pop(name, None)
-                if not is_unborn(error, scan.refs[name], self._options.streams):
+                if not is_unborn(error, ref, self._options.streams):
                     bad.append(BadStream(name, str(error)))
         if bad and not self._options.skip_bad:
             raise BadStreams(bad)

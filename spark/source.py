@@ -49,6 +49,16 @@ class Scan(NamedTuple):
     unsettled: Set[str]
 
 
+PREPARED_MAX: Final = 1_000
+
+
+def prepared(source: Source, refs: Sequence[StreamRef]) -> Iterator[StreamRef]:
+    """The same, in their order, each of which is to be viewed at once. Raises CONNECTION_ERRORS."""
+    for first in range(0, len(refs), PREPARED_MAX):
+        source.prepare(refs[first : first + PREPARED_MAX])
+        yield from refs[first : first + PREPARED_MAX]
+
+
 class Block(NamedTuple):
     """Consecutive messages, and their frames one after the other on request."""
 
@@ -117,6 +127,10 @@ class Source(Protocol):
 
     def node_id(self) -> str:
         """The id of the node that the streams are read from."""
+
+    def prepare(self, refs: Sequence[StreamRef]) -> None:
+        """To be called before many streams are viewed, with no more than PREPARED_MAX: the ends that the next view of
+        each shows may be those of now. Raises CONNECTION_ERRORS."""
 
     def view(self, ref: StreamRef) -> AbstractContextManager[StreamView]:
         """Raises STREAM_ERRORS."""

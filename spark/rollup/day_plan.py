@@ -20,7 +20,7 @@ from tailrace.spark.rollup.kernel import DAY_US
 from tailrace.spark.rollup.terms import UNLISTED, Histories
 from tailrace.spark.rollup.units import TASK_ROWS, WHOLE_ROWS_MAX, CutAt, Task, Unit, cut_units, pack
 from tailrace.spark.slices import NO_IDENTITY, BadStream, Slice, Stamp, show_stream_id
-from tailrace.spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, TimedView
+from tailrace.spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, TimedView, prepared
 
 EPOCH_DAY: Final = date(1970, 1, 1)
 
@@ -91,7 +91,7 @@ def plan_day(
             plan.histories[view.stream] = history
 
     refs = source.streams(patterns)
-    for done, ref in enumerate(refs):
+    for done, ref in enumerate(prepared(source, refs)):
         try:
             _look_at(source, ref, frame_views, verify, look, plan.contradictory)
         except CONNECTION_ERRORS:

@@ -88,6 +88,43 @@ def test_a_place_at_the_end_ends_by_itself(request: pytest.FixtureRequest) -> No
     assert not any(isinstance(each, m.Unsubscribe) for each in broker.heard)
 
 
+def test_the_ends_of_many_streams_are_asked_for_together(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_connection, "ENDS_AT_ONCE", 3)
+    held: list[m.Subscribe] = []
+
+    def answers(asked: m.Subscribe) -> list[m.Response]:
+        held.append(asked)
+        if len(held) % 3 and asked.stream != b"last":
+            return []  # all of a round are there before the first is answered
+        said: list[m.Response] = []
+        while held:
+            each = held.pop()
+            if each.stream == b"refused":
+                said.append(m.Failed("denied", "not yours", False, 7, each.id))
+            elif each.stream == b"empty":
+                said += [m.Subscribed(each.id, 0, 0, 0), m.Ended(each.id, 0)]
+            else:
+                said += [m.Ping(), m.Subscribed(each.id, 2, 2, 9)]
+        return said
+
+    broker = serve(script(answers), request)
+    with BrokerConnection([broker.address]) as connection:
+        found = connection.ends(["a", "refused", "empty", "b", "c", "d", "last"])
+        assert connection.ends([]) == {}
+    assert {name: (each.first_seq, each.end_seq) for name, each in found.items()} == {
+        **dict.fromkeys(["a", "b", "c", "d", "last"], (2, 9)),
+        "empty": (0, 0),
+    }
+
+
+def test_a_broker_that_goes_while_it_is_asked_for_ends(request: pytest.FixtureRequest) -> None:
+    broker = serve(script(lambda _asked: [m.Failed("closing", "good bye", True)]), request)
+    with BrokerConnection([broker.address]) as connection, pytest.raises(BrokerError, match="good bye"):
+        connection.ends(["a", "b"])
+
+
 def test_chunks_of_a_range_are_granted_again(request: pytest.FixtureRequest) -> None:
     def answers(asked: m.Subscribe) -> list[m.Response]:
         chunk = m.Chunk(asked.id, memoryview(FRAMES))

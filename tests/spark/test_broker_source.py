@@ -170,6 +170,32 @@ def test_a_scan_finds_the_streams_that_have_grown(growing: Node) -> None:
 
 
 @pytest.mark.system
+def test_ends_that_were_asked_for_together_are_shown_once(growing: Node) -> None:
+    with (
+        tailrace.connect(f"127.0.0.1:{growing.port}") as client,
+        closing(BrokerSource(SourceOptions(brokers=(Address("127.0.0.1", growing.port),)))) as source,
+    ):
+
+        def end_of(name: str) -> int:
+            with source.view(source.ref(name)) as view:
+                return view.next_seq
+
+        client.publish("a", b"x")
+        source.prepare([source.ref(name) for name in "ab"])
+        client.publish("a", b"x")
+        assert [end_of("a"), end_of("a"), end_of("b")] == [1, 2, 0]
+        source.prepare([source.ref("a")])
+        client.publish("a", b"x")
+        growing.kill()
+        growing.start()
+        assert source.scan(()).changed == {"a"} and end_of("a") == 3, "nothing of before the loss is shown"
+        growing.kill()
+        growing.start()
+        source.prepare([source.ref("a")])
+        assert end_of("a") == 3
+
+
+@pytest.mark.system
 def test_from_another_machine_patterns_work_too(growing: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(*_args: object) -> Never:
         raise broker_error("denied", "this command is only for connections from this machine")

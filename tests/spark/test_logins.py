@@ -50,6 +50,10 @@ def test_a_pattern_finds_what_the_user_may_read(node: Node, login: BrokerLogin) 
     assert sorted(scan.refs) == sorted(scan.changed) == ["mine/1", "mine/2"], "nothing is known yet: all are looked at"
     with source.view(source.ref("mine/2")) as view:
         assert (view.first_seq, view.next_seq) == (0, 1)
+    source.prepare([source.ref(name) for name in ("mine/1", "other", "mine/none")])
+    for name, ends in (("mine/1", (0, 1)), ("mine/none", (0, 0))):
+        with source.view(source.ref(name)) as view:
+            assert (view.first_seq, view.next_seq) == ends
     with pytest.raises(Denied), source.view(source.ref("other")):
         pass
     source.close()
