@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgpack
 
-from tailrace.shard.files import replace_file
+from tailrace.shard.files import replace_file, sync_directory
 
 if TYPE_CHECKING:
     from tailrace.spark.file_systems import Place
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 FOLDER: Final = "tailrace-names"
 """In the checkpoint, whose other folders are Spark's."""
 KEPT_MAX: Final = 32
-"""Files of a source; older ones go. Spark goes on from the last offset of a checkpoint, or the last but one."""
+"""Files of a source; older ones go, but for those that were read. Spark goes on from the last offset of a checkpoint,
+or the last but one."""
 CONTENT_BYTES_MAX: Final = 1 << 30
 _LOCAL_URL: Final = re.compile(r"file:/+", re.IGNORECASE)
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
@@ -43,21 +44,27 @@ class NameFiles:
         local = _LOCAL_URL.sub("/", checkpoint)
         self._is_local = _URL.match(local) is None
         self._checkpoint = local
+        self._read: set[str] = set()  # the files of the offsets that the query went on from
         self._source = f"{zlib.crc32(source.encode()):08x}"
 
     def write(self, names: Sequence[str]) -> str:
         """Returns the name of the file. Raises OSError, InvalidUrl."""
         content = pack_names(names)
         others = self._others()
+        same = next((file for _, file in others if file.endswith(_hash(content))), None)
+        if same is not None:  # such as of a query that did not come to write down its offset
+            return same
         file = f"{self._source}-{others[-1][0] + 1 if others else 1:08}-{_hash(content)}"
         if self._is_local:
             self._path("").mkdir(parents=True, exist_ok=True)
+            sync_directory(self._path("").parent)
             replace_file(self._path(file), content)
         else:
             self._place().write(f"{FOLDER}/{file}", content)
         for _, old in others[: -(KEPT_MAX - 1)]:
-            with suppress(OSError):
-                self._remove(old)
+            if old not in self._read:
+                with suppress(OSError):
+                    self._remove(old)
         return file
 
     def read(self, file: str) -> list[str]:
@@ -69,9 +76,11 @@ class NameFiles:
             content = self._path(file).read_bytes() if self._is_local else self._place().read(f"{FOLDER}/{file}")
             if _hash(content) != found["hash"]:
                 raise ValueError("it has other content than was written")
-            return unpack_names(content)
+            names = unpack_names(content)
         except (OSError, ValueError) as error:
             raise MissingNames(f"the names of the checkpoint's streams, {self._path(file)}: {error}") from error
+        self._read.add(file)
+        return names
 
     def _others(self) -> list[tuple[int, str]]:
         """The files of this source by their numbers."""

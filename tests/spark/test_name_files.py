@@ -41,6 +41,18 @@ def test_old_files_go_but_not_those_of_another_source(
     assert other.read(kept) == ["other"]
 
 
+def test_the_file_that_a_query_went_on_from_stays(files: NameFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it writes another one and ends before its offset is written down."""
+    monkeypatch.setattr(name_files, "KEPT_MAX", 3)
+    kept = files.write(["kept"])
+    for number in range(6):
+        files._read.clear()  # another process
+        assert files.read(kept) == ["kept"]
+        written = files.write(["kept", f"n{number}"])
+        assert files.write(["kept", f"n{number}"]) == written, "the same names are written once"
+    assert files.read(kept) == ["kept"] and len(files._others()) == 4
+
+
 def test_packed_names() -> None:
     for names in (NAMES, NAMES[:1], []):
         assert unpack_names(pack_names(names)) == names
