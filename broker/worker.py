@@ -8,14 +8,12 @@ from __future__ import annotations
 import faulthandler
 import gc
 import logging
+import os
 import select
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -51,15 +49,13 @@ from tailrace.broker.delivery.subscribe import Subscriptions
 from tailrace.broker.delivery.text_chunks import TextChunks
 from tailrace.broker.last.last_values import LastValues
 from tailrace.broker.process import drain
-from tailrace.broker.process.control import ControlChannel, ControlClosed, ControlMessage
+from tailrace.broker.process.control import ControlClosed, ControlMessage
 from tailrace.broker.process.memory import keep_freed_memory
 from tailrace.broker.process.metric_cells import RowWriter
 from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.process.poller import Poller
 from tailrace.broker.process.scoreboard import STATE_DRAINING, STATE_READY, STATE_STARTING, Board, SlotView
-from tailrace.broker.process.settings import Settings
 from tailrace.broker.process.timers import Timers, now_us
-from tailrace.broker.process.tls_contexts import TLSContexts
 from tailrace.broker.process.work import WorkQueue
 from tailrace.broker.replication.downstream import ack_handover
 from tailrace.broker.replication.downstream.catalog import NameCatalog
@@ -79,6 +75,8 @@ from tailrace.broker.routing.link_table import LinkTable
 from tailrace.broker.routing.router import LateAnswer, Router
 from tailrace.broker.routing.worker_links import PARTLY_S, WorkerLinks
 from tailrace.broker.services import Services
+from tailrace.broker.sessions.record import HolderProcess
+from tailrace.broker.sessions.store import SessionStore
 from tailrace.broker.streams.aging import SAVE_S, AgingClock
 from tailrace.broker.streams.deletion import Deletions
 from tailrace.broker.streams.journaling import JournalKeeper
@@ -87,7 +85,8 @@ from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.stream_metrics import StreamMetrics
 from tailrace.broker.streams.syncer import THREADS_MAX, Syncer
 from tailrace.broker.wiring import OwnerWiring
-from tailrace.shard.directory import DataDirectory
+from tailrace.broker.worker_boot import WorkerBoot as WorkerBoot
+from tailrace.broker.worker_boot import WorkerPhase as WorkerPhase
 from tailrace.shard.errors import DirectoryError, ShardLocked
 from tailrace.shard.files import FileSystem
 from tailrace.shard.group_journal import journal_together
@@ -115,38 +114,10 @@ EXIT_OK, EXIT_CANNOT_LOCK, EXIT_CANNOT_OPEN = 0, 3, 5
 CANNOT_BOOT = frozenset({EXIT_CANNOT_LOCK, EXIT_CANNOT_OPEN})
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerBoot:
-    """All that a forked worker is given."""
-
-    settings: Settings
-    directory: DataDirectory
-    slot: int
-    slots: int
-    generation: int
-    boot_id: str
-    own: bool  # take the shards at once, or stand by until ordered
-    control: ControlChannel
-    listener: socket.socket
-    board: Board
-    tls: TLSContexts
-    admin_listener: socket.socket | None = None
-
-
-class WorkerPhase(Enum):
-    """The phases of a worker's life; the control channel moves it on, never back."""
-
-    STANDBY = "standby"
-    SERVING = "serving"
-    RETIRED = "retired"  # a successor owns the shards; connections follow
-    DRAINING = "draining"  # the node stops; requests under way are finished
-    DRAINED = "drained"  # nothing of this worker's clients is under way; siblings may still ask
-    LEAVING = "leaving"
-
-
 class Worker:
     patrol: LagScanner  # these are looked up by callbacks that are made before them
     movers: Migrations
+    router: Router
     mqtt: MqttServices
     siblings: WorkerLinks
 
@@ -188,8 +159,11 @@ class Worker:
             context=wiring,
             role_writer=self.role_writer,
         )
+        self.aging = AgingClock(boot.directory.path, boot.slot, boot.boot_id, settings.clock_jump_wait_s, now_us)
         self.readers = StreamReaders(boot.directory, settings.max_open_streams, boot.boot_id)
         self.last_values = LastValues(self.owner, self.readers, self.metrics)
+        self.holder = HolderProcess(boot.board.run, os.getpid())
+        self.sessions = SessionStore(self.owner, self.holder, self.aging.now_us, lambda: self.router)
         self.desk = Coordinator(self.owner, time.monotonic, on_change=lambda name: self.patrol.forget(name))
         answered_later: dict[str, LateAnswer] = {
             "await": partial(ack_handover.wait_on, self.owner),
@@ -198,6 +172,7 @@ class Worker:
             "rules": partial(obey, self.owner, self.work),
             "last": self.last_values.last,
             "keep_last": self.last_values.keep,
+            **self.sessions.verbs(),
         }
         self.router = Router(
             self.owner,
@@ -217,16 +192,12 @@ class Worker:
             filter_bytes=settings.max_filter_bytes,
             topic_cache_bytes=settings.topic_cache_bytes,
         )
-        sizes, fanout = (settings.chunk_bytes, settings.chunk_cache_bytes), self.fanout
-        self.renderings = TextChunks(self.readers, *sizes, fanout.fresh, fanout.walks.found)
-        self.frame_chunks = FrameChunks(self.readers, *sizes, fanout.fresh, fanout.walks.found)
         self.heartbeats = Heartbeats(settings.heartbeat_s, settings.heartbeats_max, time.monotonic)
         self.services = Services(settings, self.metrics, self.poller, self.router, self.readers, self.fanout)
         self.stirred_s = self.services.now_s
         self._set_cells(self.services.cells)
         self.movers = Migrations(self.services, self.links, self.board)
         self.subscribing = Subscriptions(self.services, self.work, self.movers.consider_subscriber)
-        self.aging = AgingClock(boot.directory.path, boot.slot, boot.boot_id, settings.clock_jump_wait_s, now_us)
         self._build_maintenance(journal, file_system)
         self.deletions = Deletions(self.owner, self.syncer, self._forget)
         self._build_replication(boot)
@@ -263,7 +234,10 @@ class Worker:
 
     def _build_connections(self, boot: WorkerBoot) -> None:
         """What clients and other nodes are served by, and the links over which siblings hand them over."""
-        services, subscribing = self.services, self.subscribing
+        services, subscribing, settings = self.services, self.subscribing, boot.settings
+        sizes, fanout = (settings.chunk_bytes, settings.chunk_cache_bytes), self.fanout
+        self.renderings = TextChunks(self.readers, *sizes, fanout.fresh, fanout.walks.found)
+        self.frame_chunks = FrameChunks(self.readers, *sizes, fanout.fresh, fanout.walks.found)
         self.logins = Logins(services, self.syncer.calculate)
         self.patterns = PatternSubscriptions(services, subscribing, self.work, self.calls, boot.board)
         last = LastReader(services, self.patterns)
@@ -278,7 +252,7 @@ class Worker:
             LineClient.protocol: partial(LineClient, services, line),
             BinaryClient.protocol: partial(BinaryClient, services, binary),
         }
-        rest_of_mqtt = self.logins, last, boot.slots
+        rest_of_mqtt = self.logins, last, boot.slots, self.holder
         self.mqtt = MqttServices.build(services, subscribing, self.patterns, self.calls, *rest_of_mqtt)
         if boot.settings.mqtt:
             protocols[MqttClient.protocol] = partial(MqttClient, services, self.mqtt)
@@ -526,6 +500,7 @@ class Worker:
         self.owner.take()
         self.journal.take()
         self.last_values.start()
+        self.sessions.start()
         self.uplinks.start(asks=asks)
         self._set_cells(self._slot)
         self.count_streams()
@@ -547,6 +522,7 @@ class Worker:
         self.router.flush()
         self.desk.retire()
         self.last_values.retire()
+        self.sessions.retire()
         self._finish_roles()
         if self.owner.grown:
             self.announce()
@@ -642,6 +618,7 @@ class Worker:
             self.upkeep.look_at_space()
             self.desk.seldom()
             self.last_values.tick()
+            self.sessions.tick()
         self.aging.now_us()
         self.metrics.clock_ahead_s = self.aging.ahead_s
         drain.drop_stalled(self.services)

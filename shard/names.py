@@ -27,6 +27,8 @@ NODE_BYTES_MAX: Final = 32
 
 CURSOR_PREFIX: Final = b"$cursor/"
 LAST_PREFIX: Final = b"$last/"
+SESSIONS_PREFIX: Final = b"$sessions/"
+"""Of the logs of the node's MQTT sessions, which are companions of no stream."""
 DEAD_SUFFIX: Final = b"/$dead"
 REPLIES_PREFIX: Final = b"reply-to/"
 """Of the streams that clients read for replies to their requests."""

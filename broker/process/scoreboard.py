@@ -9,6 +9,7 @@ the rows of /metrics (`broker.process.metric_cells`).
 from __future__ import annotations
 
 import mmap
+import secrets
 import time
 from collections.abc import Iterator
 
@@ -104,12 +105,13 @@ def _cells_of(key: str) -> tuple[int, int]:
 class Board:
     """`slots` slots of shared cells. Inherited through fork; never pickled, never on disk."""
 
-    __slots__ = ("_addresses", "_mapping", "_views", "metric_rows", "slots")
+    __slots__ = ("_addresses", "_mapping", "_views", "metric_rows", "run", "slots")
 
     def __init__(self, slots: int) -> None:
         if slots < 1:
             raise ValueError(f"a board needs at least one slot, not {slots}")
         self.slots = slots
+        self.run = secrets.randbits(63)  # of this run of the node, the same in all its processes
         rows_start = -(-slots * _SLOT_BYTES // PAGE_BYTES) * PAGE_BYTES
         rows_end = rows_start + (2 * slots + ROWS_SPARE) * ROW_BYTES
         ends = [rows_end + (index + 1) * _ADDRESS_BYTES for index in range(slots)]

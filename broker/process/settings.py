@@ -24,7 +24,7 @@ from tailrace.broker.process.fair_limits import FairLimits
 from tailrace.broker.process.setting_specs import DAY_S, GIB, HOUR_S, KIB, MIB, YEAR_S, Kind, setting, spec_of
 from tailrace.broker.topics.rules import TopicRule
 from tailrace.shard.frame import MAX_FRAME_BYTES
-from tailrace.shard.names import CURSOR_PREFIX, LAST_PREFIX
+from tailrace.shard.names import CURSOR_PREFIX, LAST_PREFIX, SESSIONS_PREFIX
 
 # `pub NAME |` + payload + CRLF: what a line takes beyond its payload, with the longest name and some blanks; and what
 # the default gives it, so that a message just over its limit gets the error about a message, not the one about a line.
@@ -36,8 +36,6 @@ LINE_OVERHEAD_BYTES = 4_096
 SECTIONS = ("node", "listen", "tls", "access", "replication", "metrics", "log", "limits", "timing")
 
 USERS_FILE = Path("/etc/tailrace/users.toml")
-
-_LOG_PREFIXES = CURSOR_PREFIX.decode(), LAST_PREFIX.decode()
 
 
 class ClientCertificates(StrEnum):
@@ -529,6 +527,16 @@ class Settings(FairLimits):
         low=64 * KIB,
         high=64 * GIB,
     )
+    max_sessions: int = setting(
+        "limits",
+        "max_sessions",
+        Kind.COUNT,
+        100_000,
+        "durable MQTT sessions of a worker",
+        low=1,
+        high=100_000_000,
+        zero="none, each session ends with its connection",
+    )
     link_window_bytes: int = setting(
         "limits",
         "link_window_bytes",
@@ -574,6 +582,15 @@ class Settings(FairLimits):
         "how long a publish waits for a worker that is down before it fails with err unavailable",
         low=0.1,
         high=HOUR_S,
+    )
+    max_session_expiry_s: int = setting(
+        "timing",
+        "max_session_expiry_s",
+        Kind.SECONDS,
+        7 * DAY_S,
+        "drop an MQTT session whose client has been away for this long, even if it has asked for longer",
+        low=1,
+        high=100 * YEAR_S,
     )
     upstream_timeout_s: float = setting(
         "timing",
@@ -667,16 +684,13 @@ class Settings(FairLimits):
     def policy(self, name: str) -> StreamPolicy:
         """The policy of the stream `name`: the first [[stream]] section that matches, else the defaults.
 
-        The logs of a stream's consumers and last values are kept as safely as the stream, and are as long as they need
-        to be.
+        Logs of the broker's own are not cut. Those of consumers and last values are kept as safely as their stream.
         """
-        for prefix in _LOG_PREFIXES:
+        for prefix in (CURSOR_PREFIX.decode(), LAST_PREFIX.decode()):
             if name.startswith(prefix):
                 return replace(self.policy(name.removeprefix(prefix)), max_age_s=0, max_bytes=0)
-        for candidate in self.streams:
-            if candidate.matches(name):
-                return candidate
-        return DEFAULT_POLICY
+        found = next((each for each in self.streams if each.matches(name)), DEFAULT_POLICY)
+        return replace(found, max_age_s=0, max_bytes=0) if name.startswith(SESSIONS_PREFIX.decode()) else found
 
 
 def described_fields() -> tuple[Field[Any], ...]:

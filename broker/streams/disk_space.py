@@ -27,7 +27,7 @@ from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tailrace.shard.frame import INDEX_ENTRY_BYTES
 from tailrace.shard.growth import STEP_BYTES_MAX, limit_steps
-from tailrace.shard.names import CURSOR_PREFIX, LAST_PREFIX, base_of
+from tailrace.shard.names import CURSOR_PREFIX, LAST_PREFIX, SESSIONS_PREFIX, base_of
 
 log = logging.getLogger(__name__)
 
@@ -190,9 +190,9 @@ class DiskSpace:
     def require(self, name: bytes, messages: int) -> None:
         """Raises Refused if these messages must not be published now.
 
-        What consumers have finished, and last values, are written down at all times. Dead letters wait for room.
+        What consumers have finished, last values and sessions are written at all times. Dead letters wait for room.
         """
-        if self.is_met and not name.startswith((CURSOR_PREFIX, LAST_PREFIX)):
+        if self.is_met and not name.startswith((CURSOR_PREFIX, LAST_PREFIX, SESSIONS_PREFIX)):
             self._metrics.data_refused_messages += messages
             self._log()
             raise Refused(Code.FULL, f"{self._text}; {NOTHING_TEXT}")

@@ -49,7 +49,10 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 class PahoClient:
-    """A client of paho-mqtt in its own thread. `got`: messages; `subscribed`: reasons; `ended`: why it ended."""
+    """A client of paho-mqtt in its own thread. `got`: messages; `subscribed`: reasons; `ended`: why it ended.
+
+    `present`: it has a session from before.
+    """
 
     def __init__(self, port: int, version: int, client_id: str = "", **more: Any) -> None:
         self.got: queue.Queue[Any] = queue.Queue()
@@ -57,8 +60,12 @@ class PahoClient:
         self.connected: queue.Queue[Any] = queue.Queue()
         self.ended: queue.Queue[str] = queue.Queue()
         transport = more.pop("transport", "tcp")
-        self.client = paho.Client(CallbackAPIVersion.VERSION2, client_id, protocol=LEVELS[version], transport=transport)
-        self.client.on_connect = lambda _c, _u, _f, reason, props: self.connected.put((str(reason), props))
+        made = {key: more.pop(key) for key in ("clean_session", "reconnect_on_failure") if key in more}
+        self.client = paho.Client(
+            CallbackAPIVersion.VERSION2, client_id, protocol=LEVELS[version], transport=transport, **made
+        )
+        self.present = False
+        self.client.on_connect = lambda _c, _u, flags, reason, props: self._connected(flags, str(reason), props)
         self.client.on_subscribe = lambda _c, _u, _m, reasons, _p: self.subscribed.put([each.value for each in reasons])
         self.client.on_message = lambda _c, _u, message: self.got.put(message)
         self.client.on_disconnect = lambda _c, _u, _f, reason, _p: self.ended.put(str(reason))
@@ -69,6 +76,10 @@ class PahoClient:
         self.client.connect("localhost" if self.client._ssl else "127.0.0.1", port, **more)
         self.client.loop_start()
         self.reason, self.properties = self.connected.get(timeout=PATIENCE_S)
+
+    def _connected(self, flags: paho.ConnectFlags, reason: str, properties: Properties | None) -> None:
+        self.present = flags.session_present
+        self.connected.put((reason, properties))
 
     def subscribe(self, *filters: tuple[str, int]) -> list[int]:
         self.client.subscribe(list(filters))

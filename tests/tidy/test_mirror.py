@@ -13,6 +13,7 @@ ELSEWHERE: dict[str, str] = {
     "broker/connection/named.py": "tests/broker/connection/test_handles.py, tests/system/test_topic_names.py",
     "broker/delivery/cursor.py": "tests/broker/delivery/test_fanout.py",
     "broker/wiring.py": "tests/broker/test_worker.py",
+    "broker/worker_boot.py": "tests/broker/test_worker.py",
     "client/aio/merged_consumer.py": "tests/system/test_everyday.py",
     "client/core/merged_consumer_state.py": "tests/system/test_everyday.py",
     "client/core/stream_watch.py": "tests/client/sync/test_merged_subscription.py",

@@ -1,14 +1,16 @@
 """A connection that speaks MQTT: its codec, its acknowledgements in order, its window, its subscriptions.
 
 A run of PUBLISH in one read is one publication for each stream. What a connection asks for beyond that is done by
-`broker.connection.mqtt.opening` and `broker.connection.mqtt.subscribing`. A session ends with its connection.
+`broker.connection.mqtt.opening` and `broker.connection.mqtt.subscribing`. A session ends with its connection unless it
+is a durable one (`broker.connection.mqtt.durable`).
 """
 
 from __future__ import annotations
 
 import socket
+from array import array
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +18,7 @@ from tailrace.broker.access.identity import Identity
 from tailrace.broker.connection.base import Pause
 from tailrace.broker.connection.client import ClientConnection
 from tailrace.broker.connection.mqtt import opening
+from tailrace.broker.connection.mqtt.durable import has_delayed_will
 from tailrace.broker.connection.mqtt.publishing import ALIASES_MAX, RECEIVE_MAXIMUM, UNRELEASED_MAX, PublishRow
 from tailrace.broker.connection.mqtt.window import SendWindow
 from tailrace.broker.connection.transport import AnySocket
@@ -24,6 +27,7 @@ from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.publish_chunks import PublishChunk
 from tailrace.broker.routing.batch import Pending, RunPublication
 from tailrace.broker.services import Services
+from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tailrace.protocol.mqtt import packets as p
 from tailrace.protocol.mqtt.codec import AckRun, AnyPacket, MqttCodec, StagedPublishes, StagingLimits
@@ -37,8 +41,11 @@ from tailrace.shard.frame import MAX_METADATA_BYTES, pack_frame
 from tailrace.shard.topics import TOPIC_BYTES_MAX
 
 if TYPE_CHECKING:
+    from tailrace.broker.connection.mqtt.durable import DurableSession
+    from tailrace.broker.connection.mqtt.resending import Resending
     from tailrace.broker.connection.mqtt.retained import RetainedSending
     from tailrace.broker.connection.mqtt.services import MqttServices
+    from tailrace.broker.connection.mqtt.session_state import KeptSubscription
     from tailrace.broker.connection.mqtt.subscribing import TopicSubscription
 
 PACKET_OVERHEAD_BYTES: Final = 128 << 10
@@ -76,6 +83,7 @@ class MqttClient(ClientConnection):
         "packet_s",
         "rendered_us",
         "sendings",
+        "session",
         "subscriptions",
         "under_way",
         "unreleased",
@@ -108,7 +116,8 @@ class MqttClient(ClientConnection):
         self.half_id = self.rendered_us = self.last_key = 0
         self.forms: dict[int, PublishForm] = {}  # by cursor key
         self.subscriptions: dict[bytes, TopicSubscription] = {}  # by filter
-        self.sendings: deque[RetainedSending] = deque()  # one after the other
+        self.sendings: deque[RetainedSending | Resending] = deque()  # one after the other
+        self.session: DurableSession | None = None
 
     @property
     def version(self) -> int:
@@ -241,7 +250,7 @@ class MqttClient(ClientConnection):
         if not fatal or self.end_reason is Reason.SUCCESS:
             return
         reason = self._reason_for(code)
-        if code is Code.CLOSING and self.end_reason is None:
+        if code is Code.CLOSING and self.end_reason is None and not has_delayed_will(self):
             self.will = None  # the standard lets a server that stops keep it back, and a worker has no place for it
         if self.greeted:
             made = fitting(partial(pack_disconnect, self.version, reason), text, self.packet_bytes_max)
@@ -281,6 +290,10 @@ class MqttClient(ClientConnection):
             return 0
         return mqtt_level(data)
 
+    def hand_over_session(self) -> list[Any] | None:
+        handed = self.mqtt.durable.hand_over(self)
+        return None if handed is None else [*handed]
+
     def taken_over(self) -> None:
         self.end_for(Reason.SESSION_TAKEN_OVER, Code.CLOSING, "another connection has come with this client identifier")
 
@@ -289,26 +302,35 @@ class MqttClient(ClientConnection):
         self.end_for(Reason.KEEP_ALIVE_TIMEOUT, Code.TIMEOUT, text)
 
     def disconnect(self, packet: p.DisconnectPacket) -> None:
-        """The client ends its session; only its success deletes the will."""
-        if packet.properties.get(PropertyId.SESSION_EXPIRY) and not self.asked_to_last:
+        """The client ends its connection; only its success deletes the will."""
+        expiry_s = packet.properties.get(PropertyId.SESSION_EXPIRY)
+        if expiry_s and not self.asked_to_last:
             self.malformed(protocol_error("a session that ends with its connection cannot be given a longer time"))
             return
+        if expiry_s is not None and self.session is not None:
+            self.session.expiry_s = self.mqtt.durable.limited_s(expiry_s)
         if packet.reason == Reason.SUCCESS:
             self.will = None
         self.finish()
 
     def finish(self) -> None:
         if not (self.lingering_since_s or self.closed):
-            self._publish_will()
+            self._end_session()
         super().finish()
 
     def close(self, reason: str) -> None:
         if not self.closed:
-            self._publish_will()
+            self._end_session()
         super().close(reason)
 
+    def _end_session(self) -> None:
+        if self.session is not None and self.services.access.is_revoked(self.identity):
+            self.will = None
+        self.mqtt.durable.leave(self)
+        self._publish_will()
+
     def _publish_will(self) -> None:
-        """The session ends now, so the will's delay is over too. A user that is revoked publishes nothing any more."""
+        """A user that is revoked publishes nothing any more."""
         will, self.will = self.will, None
         if will is None or not self.greeted or self.services.access.is_revoked(self.identity):
             return
@@ -320,6 +342,7 @@ class MqttClient(ClientConnection):
         self.will = None
         self.mqtt.keep_alives.discard(self)
         self.mqtt.sessions.release(self)
+        self.mqtt.durable.release(self)
         self.mqtt.wildcards.release(self)
 
     # --- acknowledgements -------------------------------------------------------------------------------------------
@@ -514,26 +537,29 @@ class MqttClient(ClientConnection):
         if sent:
             self.progress_s = self.services.now_s
             if not skip:
-                self._note_sent(chunk)
+                self._note_sent(cursor, chunk)
         return sent
 
-    def _note_sent(self, chunk: PublishChunk) -> None:
+    def _note_sent(self, cursor: Cursor, chunk: PublishChunk) -> None:
         """A chunk has begun to go out: all of its messages are under way."""
         self.half_id, self.rendered_us = self.window.next_id, chunk.rendered_us
-        self._fill_window(chunk.id_count)
+        self._fill_window(cursor.feed.name, self.forms[cursor.key], chunk.rendering.id_seqs, chunk.id_count)
 
-    def _fill_window(self, count: int) -> None:
+    def _fill_window(self, stream: bytes, form: PublishForm, seqs: array[int], count: int) -> None:
         if count:
+            if self.session is not None:
+                self.session.in_flight.add(self.window.next_id, stream, form, seqs[:count])
+                self.mqtt.durable.note(self)
             self.window.add(count)
             if not self.window.room:
                 for cursor in self.awaiting_cursors():
                     cursor.credit_bytes = 0
 
-    def send_retained(self, rendering: PublishRendering) -> None:
+    def send_retained(self, stream: bytes, form: PublishForm, rendering: PublishRendering) -> None:
         """Messages of no cursor, of which no more have an identifier than there is room for."""
         count = len(rendering.id_places)
         self.send_packet(bytes(with_ids(rendering, count, self.window.next_id)) if count else rendering.data)
-        self._fill_window(count)
+        self._fill_window(stream, form, rendering.id_seqs, count)
 
     def after_turn(self) -> None:
         super().after_turn()
@@ -551,11 +577,17 @@ class MqttClient(ClientConnection):
     def acknowledge_run(self, run: AckRun) -> None:
         was_full = not self.window.room
         self.window.acknowledge_run(*run)
+        self.note_acknowledged()
         if was_full and self.window.room:
             for cursor in self.awaiting_cursors():
                 self.services.fanout.grant(cursor, 1 - (cursor.credit_bytes or 0))
-            if self.sendings:
-                self.sendings[0].go_on()
+        if self.sendings:
+            self.sendings[0].go_on()
+
+    def note_acknowledged(self) -> None:
+        if self.session is not None:
+            self.session.in_flight.forget_before(self.window.first_id)
+            self.mqtt.durable.note(self)
 
     def received_qos_2(self, packet: p.AckPacket) -> None:
         """PUBREC."""
@@ -564,6 +596,9 @@ class MqttClient(ClientConnection):
             return
         known = self.window.holds(packet.packet_id)
         reason = Reason.SUCCESS if known else Reason.PACKET_ID_NOT_FOUND
+        if known and self.session is not None:
+            self.window.received.add(packet.packet_id)
+            self.mqtt.durable.note(self)
         self.send_packet(pack_ack(PacketType.PUBREL, self.version, packet.packet_id, reason))
 
     def ping(self, _packet: p.PingPacket) -> None:
@@ -579,6 +614,15 @@ class MqttClient(ClientConnection):
 
     def unsubscribe(self, packet: p.UnsubscribePacket) -> None:
         self.mqtt.subscribing.unsubscribe(self, packet)
+
+    def resume_subscriptions(
+        self, kept: Sequence[KeptSubscription], done: Callable[[list[Cursor], list[Refused]], None]
+    ) -> None:
+        self.mqtt.subscribing.resume(self, kept, done)
+
+    def start_cursors(self, cursors: Sequence[Cursor]) -> None:
+        self.mqtt.subscribing.start_those(self, cursors)
+        self.mqtt.wildcards.reconcile(self)
 
     def join_streams(self, topic_filter: bytes, names: list[bytes]) -> None:
         self.mqtt.subscribing.join_later(self, self.subscriptions[topic_filter], names)
@@ -617,6 +661,7 @@ class MqttClient(ClientConnection):
         if self.greeted and not self.closed:
             self.mqtt.keep_alives.add(self)
             self.mqtt.sessions.adopt(self)
+            self.mqtt.durable.adopt(self)
             self.mqtt.wildcards.reconcile(self)
 
     def lose(self, key: Any, name: bytes, next_seq: int, why: str) -> None:

@@ -6,12 +6,16 @@ from __future__ import annotations
 
 import secrets
 import time
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tailrace.broker.connection.login import NO_LOGIN_TEXT
+from tailrace.broker.connection.mqtt.durable import DurableSession, Handed, OpenedSession
 from tailrace.broker.connection.mqtt.publishing import ALIASES_MAX, RECEIVE_MAXIMUM
-from tailrace.broker.connection.mqtt.sessions import FREE, OTHERS
+from tailrace.broker.connection.mqtt.sessions import FREE, OTHERS, ClaimAnswer
 from tailrace.broker.connection.mqtt.wills import FULL_TEXT
+from tailrace.broker.sessions.record import Will
+from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tailrace.protocol.mqtt.metadata import PLAIN_QOS, pack_metadata
 from tailrace.protocol.mqtt.packets import MQTT_5, ConnectPacket, WillMessage
@@ -19,6 +23,7 @@ from tailrace.protocol.mqtt.properties import PropertyId
 from tailrace.protocol.mqtt.publishes import NO_LIMIT, PublishForm
 from tailrace.protocol.mqtt.reasons import Reason
 from tailrace.protocol.mqtt.responses import pack_connack
+from tailrace.shard.frame import pack_frame
 from tailrace.shard.names import new_name_fault
 
 if TYPE_CHECKING:
@@ -52,6 +57,10 @@ _IN_CONNACK: Final = frozenset(
     }
 )
 """Table 3-1 of MQTT 5."""
+_OPENING_REFUSALS: Final = {Code.DENIED: Reason.CLIENT_ID_NOT_VALID, Code.OVERLOADED: Reason.QUOTA_EXCEEDED}
+"""Reasons why no session is opened; after any other one the client may try again."""
+OTHERS_TEXT: Final = "this client identifier belongs to another connection"
+_Offers: TypeAlias = list[tuple[PropertyId, Any]]
 _UNAVAILABLE: Final = frozenset({Code.CLOSING, Code.TIMEOUT, Code.OVERLOADED})
 
 
@@ -113,23 +122,55 @@ def _admit(client: MqttClient, packet: ConnectPacket) -> None:
     client.will = will  # it is published by a client that is accepted only
     client.claimed_ns = time.monotonic_ns()
     client.client_id = packet.client_id or ASSIGNED_PREFIX + secrets.token_hex(ASSIGNED_BYTES).encode()
-    connack = pack_connack(client.version, Reason.SUCCESS, _offers(client, packet))
-    if len(connack) > client.packet_bytes_max:
-        text = f"CONNACK has {len(connack)} bytes, more than the Maximum Packet Size {client.packet_bytes_max}"
+    offers = _offers(client, packet)
+    size = len(pack_connack(client.version, Reason.SUCCESS, offers))
+    if size > client.packet_bytes_max:
+        text = f"CONNACK has {size} bytes, more than the Maximum Packet Size {client.packet_bytes_max}"
         client.end_for(Reason.PACKET_TOO_LARGE, Code.SIZE, text)
         return
-
-    def claimed(answer: str) -> None:
-        if not (client.closed or client.lingering_since_s):
-            if answer == FREE:
-                _greet(client, packet, connack)
-            else:
-                reason = Reason.CLIENT_ID_NOT_VALID if answer == OTHERS else Reason.SERVER_BUSY
-                client.end_for(reason, Code.DENIED, "this client identifier belongs to another connection")
-        client.go_on()
-
     client.hold_up()
-    client.mqtt.sessions.claim(client, claimed)
+    client.mqtt.sessions.claim(client, partial(_claimed, client, packet, offers))
+
+
+def _claimed(client: MqttClient, packet: ConnectPacket, offers: _Offers, answer: ClaimAnswer) -> None:
+    """All workers have seen the CONNECT: open the session, if the identifier is this client's."""
+    durable = client.mqtt.durable
+    handed = Handed(*answer) if isinstance(answer, list) else None
+    if client.closed or client.lingering_since_s:
+        if handed is not None:
+            durable.give_back(client.client_id, handed)
+        client.go_on()
+    elif isinstance(answer, str) and answer != FREE:
+        reason = Reason.CLIENT_ID_NOT_VALID if answer == OTHERS else Reason.SERVER_BUSY
+        client.end_for(reason, Code.DENIED, OTHERS_TEXT)
+        client.go_on()
+    else:
+        will = None if packet.will is None else made_will(client, packet.will)
+        durable.open(client, packet, will, handed, partial(_opened, client, packet, offers, handed))
+
+
+def _opened(
+    client: MqttClient, packet: ConnectPacket, offers: _Offers, handed: Handed | None, opened: OpenedSession | Refused
+) -> None:
+    """The session is this connection's, or cannot be had."""
+    durable = client.mqtt.durable
+    expiry_s = durable.granted_s(client.version, packet)
+    is_gone = client.closed or client.lingering_since_s
+    if isinstance(opened, Refused):
+        if handed is not None:
+            durable.give_back(client.client_id, handed)
+        if not is_gone:
+            reason = _OPENING_REFUSALS.get(opened.code, Reason.SERVER_UNAVAILABLE)
+            client.end_for(reason, opened.code, opened.text)
+    elif is_gone:
+        if opened.turn:
+            durable.give_back(client.client_id, Handed(opened.turn, opened.state, expiry_s, True))
+    else:
+        connack = pack_connack(client.version, Reason.SUCCESS, offers, session_present=opened.is_present)
+        _greet(client, packet, connack)
+        durable.begin(client, opened, expiry_s, client.go_on)
+        return
+    client.go_on()
 
 
 def _will_refusal(client: MqttClient, will: WillMessage) -> tuple[Reason, Code, str] | None:
@@ -155,6 +196,15 @@ def _will_refusal(client: MqttClient, will: WillMessage) -> tuple[Reason, Code, 
     return None
 
 
+def made_will(client: MqttClient, will: WillMessage) -> Will:
+    """A will, which has been checked, as the frame that is published after its delay."""
+    placed = client.mqtt.destination_of(will.topic).placed
+    metadata = pack_metadata(placed.topic, will.qos, will.properties, retain=will.retain)
+    return Will(
+        will.properties.get(PropertyId.WILL_DELAY, 0), placed.stream, pack_frame(will.payload, metadata=metadata)
+    )
+
+
 def _greet(client: MqttClient, packet: ConnectPacket, connack: bytes) -> None:
     """Accept it."""
     properties = packet.properties
@@ -177,8 +227,9 @@ def _offers(client: MqttClient, packet: ConnectPacket) -> list[tuple[PropertyId,
         (PropertyId.TOPIC_ALIAS_MAXIMUM, ALIASES_MAX),
         (PropertyId.SHARED_AVAILABLE, 0),
     ]
-    if packet.properties.get(PropertyId.SESSION_EXPIRY):
-        offers.append((PropertyId.SESSION_EXPIRY, 0))
+    granted_s = client.mqtt.durable.granted_s(client.version, packet)
+    if packet.properties.get(PropertyId.SESSION_EXPIRY, 0) != granted_s:
+        offers.append((PropertyId.SESSION_EXPIRY, granted_s))
     if not packet.client_id:
         offers.append((PropertyId.ASSIGNED_CLIENT_ID, client.client_id))
     return offers
@@ -188,7 +239,7 @@ def _offers(client: MqttClient, packet: ConnectPacket) -> list[tuple[PropertyId,
 
 
 def export_state(client: MqttClient) -> dict[str, Any]:
-    will = client.will
+    will, session = client.will, client.session
     return {
         "codec": client.codec.export_state(),
         "client_id": client.client_id,
@@ -202,6 +253,7 @@ def export_state(client: MqttClient) -> dict[str, Any]:
         "aliases": list(client.aliases.items()),
         "unreleased": list(client.unreleased),
         "window": client.window.export_state(),
+        "session": None if session is None else [session.turn, session.expiry_s, session.in_flight.export_state()],
         "half": [client.half_id, client.rendered_us, client.last_key],
         "forms": [[key, list(form)] for key, form in client.forms.items()],
         "subscriptions": [each.export_state() for each in client.subscriptions.values()],
@@ -223,4 +275,8 @@ def restore_state(client: MqttClient, state: dict[str, Any]) -> None:
     client.window.restore_state(state["window"])
     client.half_id, client.rendered_us, client.last_key = state["half"]
     client.forms = {key: PublishForm(*form) for key, form in state["forms"]}
+    if state.get("session") is not None:  # a worker of an earlier release does not send it
+        turn, expiry_s, in_flight = state["session"]
+        client.session = DurableSession(turn, expiry_s)
+        client.session.in_flight.restore_state(in_flight)
     client.mqtt.subscribing.restore(client, state["subscriptions"])

@@ -58,7 +58,7 @@ class RetainedReader(Asker, Protocol):
 
     cursors: dict[Any, Cursor]
     lingering_since_s: float
-    sendings: deque[RetainedSending]
+    sendings: deque[Any]
 
     @property
     def subscriptions(self) -> Mapping[bytes, RetainedFilter]: ...
@@ -71,7 +71,7 @@ class RetainedReader(Asker, Protocol):
 
     def readable_topics(self, stream: bytes, topic_filter: bytes) -> bytes: ...
 
-    def send_retained(self, rendering: PublishRendering) -> None: ...
+    def send_retained(self, stream: bytes, form: PublishForm, rendering: PublishRendering) -> None: ...
 
     def end_with(self, code: Code, text: str) -> None: ...
 
@@ -206,7 +206,7 @@ class RetainedSending:
         form = subscription.form._replace(retain=ALL_RETAINED)
         for stream, frames in page.values:
             wanted = self._before_the_cursor(subscription, stream, frames)
-            client.send_retained(render_publishes(wanted, stream, form, now_us()))
+            client.send_retained(stream, form, render_publishes(wanted, stream, form, now_us()))
         if page.after is None:
             self._next()
         else:

@@ -10,6 +10,7 @@ from typing import Final
 
 from tailrace.broker.connection.last import LastReader
 from tailrace.broker.connection.login import Logins
+from tailrace.broker.connection.mqtt.durable import DurableSessions
 from tailrace.broker.connection.mqtt.keep_alive import KeepAlives
 from tailrace.broker.connection.mqtt.publishing import Destination, destination_of
 from tailrace.broker.connection.mqtt.retained import RetainedMessages
@@ -23,6 +24,7 @@ from tailrace.broker.delivery.subscribe import Subscriptions
 from tailrace.broker.process.timers import now_us
 from tailrace.broker.routing.calls import WorkerCalls
 from tailrace.broker.services import Services
+from tailrace.broker.sessions.record import HolderProcess
 
 DESTINATIONS_KEPT: Final = 16_384
 """Topics whose place need not be computed again, of all connections of a worker."""
@@ -34,6 +36,7 @@ class MqttServices:
 
     chunks: PublishChunks
     destination_of: Callable[[bytes], Destination]
+    durable: DurableSessions
     keep_alives: KeepAlives
     logins: Logins
     retained: RetainedMessages
@@ -54,17 +57,20 @@ class MqttServices:
         logins: Logins,
         last: LastReader,
         slots: int,
+        holder: HolderProcess,
     ) -> MqttServices:
         rules = services.topic_rules
         wildcards = Wildcards(services, patterns, rules)
         retained = RetainedMessages(services, last, rules)
+        durable = DurableSessions(services, holder)
         return cls(
             PublishChunks(services.readers, services.settings.chunk_cache_bytes, now_us, services.fanout.walks.found),
             lru_cache(DESTINATIONS_KEPT)(partial(destination_of, rules)),
+            durable,
             KeepAlives(time.monotonic),
             logins,
             retained,
-            MqttSessions(calls, slots),
+            MqttSessions(calls, slots, durable),
             bool(rules.table) or not rules,
             TopicSubscriptions(services, subscribing, rules, wildcards, retained),
             rules.table,
@@ -76,3 +82,4 @@ class MqttServices:
         """Several times a second."""
         self.keep_alives.tick(now_s)
         self.wildcards.tick()
+        self.durable.tick()

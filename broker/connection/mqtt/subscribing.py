@@ -33,6 +33,7 @@ from tailrace.shard.names import is_reserved
 if TYPE_CHECKING:
     from tailrace.broker.connection.mqtt.client import MqttClient
     from tailrace.broker.connection.mqtt.retained import RetainedMessages
+    from tailrace.broker.connection.mqtt.session_state import KeptSubscription
     from tailrace.broker.connection.mqtt.wildcards import Wildcards
 
 MARK_BYTES: Final = 6
@@ -156,7 +157,8 @@ class TopicSubscriptions:
             if subscription is not None:
                 self._end(client, subscription)
         self._wildcards.reconcile(client)
-        client.send_fitting(pack_unsuback(client.version, packet.packet_id, reasons))
+        answer = pack_unsuback(client.version, packet.packet_id, reasons)
+        self._keep(client, partial(client.send_fitting, answer))
 
     def _refusal(self, client: MqttClient, topic_filter: bytes) -> Reason | None:
         """Why there can be no subscription with this filter."""
@@ -227,13 +229,32 @@ class TopicSubscriptions:
         """One filter has its outcome; after the last one the client gets them all, and then messages."""
         step.reasons[place] = reason
         step.missing -= 1
-        if step.missing or client.closed:
+        if not (step.missing or client.closed):
+            self._keep(client, partial(self._answer, client, step))
+
+    def _keep(self, client: MqttClient, answer: Callable[[], object]) -> None:
+        """The subscriptions have changed: a durable session has them before its client has the answer."""
+        if client.session is None:
+            answer()
             return
+
+        def stored(refused: Refused | None) -> None:
+            if not (client.closed or client.lingering_since_s):
+                if refused is None:
+                    answer()
+                else:
+                    client.end_with(Code.UNAVAILABLE, f"the session cannot be stored: {refused.text}")
+            client.go_on()
+
+        client.hold_up()
+        client.mqtt.durable.save(client, stored)
+
+    def _answer(self, client: MqttClient, step: _Step) -> None:
         if client.send_fitting(pack_suback(client.version, step.packet_id, step.reasons)):
             self._wildcards.reconcile(client)
-            self._retained.send(client, step.retained, step.known, partial(self._start_those, client, step.cursors))
+            self._retained.send(client, step.retained, step.known, partial(self.start_those, client, step.cursors))
 
-    def _start_those(self, client: MqttClient, cursors: Sequence[Cursor]) -> None:
+    def start_those(self, client: MqttClient, cursors: Sequence[Cursor]) -> None:
         """The retained messages are on their way. Some cursors may have ended, or have others in their place."""
         self.start(client, [each for each in cursors if client.cursors.get(each.key) is each])
 
@@ -272,6 +293,38 @@ class TopicSubscriptions:
                 continue
             self._subscribing.find(client, request, partial(found, request), ask_end=start is FROM_NEW)
 
+    def resume(
+        self,
+        client: MqttClient,
+        kept: Sequence[KeptSubscription],
+        done: Callable[[list[Cursor], list[Refused]], None],
+    ) -> None:
+        """Go on with the subscriptions of a session, where its last connection got to; those with QoS 0 from now on.
+
+        `done` gets the cursors, which are not started, and the refusals.
+        """
+        placed: list[Cursor] = []
+        refusals: list[Refused] = []
+        waiting = 1 + sum(len(each.places) for each in kept)
+
+        def joined(cursors: Sequence[Cursor], failed: Sequence[Refused]) -> None:
+            nonlocal waiting
+            placed.extend(cursors)
+            refusals.extend(failed)
+            waiting -= 1
+            if not waiting:
+                done(placed, refusals)
+
+        for topic_filter, qos, number, retain, no_local, is_wild, places in kept:
+            origin = client.mark if no_local else b""
+            form = PublishForm(client.version, qos, number, origin, client.packet_bytes_max, retain)
+            subscription = TopicSubscription(topic_filter, form, is_wild=is_wild)
+            subscription.is_ready = True
+            client.subscriptions[topic_filter] = subscription
+            for name, seq in places:
+                self.join(client, subscription, [name], From("seq", seq) if qos else FROM_NEW, joined)
+        joined((), ())
+
     def join_later(self, client: MqttClient, subscription: TopicSubscription, names: list[bytes]) -> None:
         """Read streams that were made after the subscription, from their beginning."""
         self.join(client, subscription, names, START, lambda cursors, _failed: self.start(client, cursors))
@@ -295,6 +348,8 @@ class TopicSubscriptions:
             cursor = self._subscribing.place(client, request, client.last_key, end_seq)
         except Refused as refused:
             return refused
+        if request.start.kind == "seq" and cursor.seq > request.start.value:
+            client.send_trimmed(cursor, cursor.seq)
         self._add(client, subscription, cursor)
         return cursor
 

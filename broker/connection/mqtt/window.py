@@ -12,15 +12,22 @@ IDS: Final = 0xFFFF
 """Packet identifiers are 1 to this."""
 SPAN_MAX: Final = 4_096
 """Identifiers between the first that is not acknowledged and the last that was sent."""
+LEAP: Final = 0x8000
+"""Identifiers that are left out after a crash: the client may have messages with those that came next."""
 
 
 class SendWindow:
-    """`size`: how many messages may be under way."""
+    """`size`: how many messages may be under way. `received`: those with QoS 2 for which PUBREC has come. `unsent`: how
+    many of them an earlier connection of the session has sent, and this one has not yet.
+    """
 
-    __slots__ = ("_acked", "_first_id", "_span", "size")
+    __slots__ = ("_acked", "_first_id", "_leaps", "_span", "received", "size", "unsent")
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self.received: set[int] = set()
+        self.unsent = 0
+        self._leaps = False  # once all are acknowledged, the identifiers go on further ahead
         self._first_id = 1
         self._span = 0
         self._acked: set[int] = set()  # within the span
@@ -28,7 +35,19 @@ class SendWindow:
     @property
     def room(self) -> int:
         """How many more may be sent."""
+        if self._leaps:
+            return 0
         return max(min(self.size - self._span + len(self._acked), SPAN_MAX - self._span), 0)
+
+    @property
+    def resend_room(self) -> int:
+        """How many of those that this connection has not sent may be sent again."""
+        return max(self.size - (self._span - len(self._acked) - self.unsent), 0)
+
+    @property
+    def first_id(self) -> int:
+        """The identifier of the oldest message that is not acknowledged."""
+        return self._first_id
 
     @property
     def next_id(self) -> int:
@@ -48,26 +67,46 @@ class SendWindow:
         if not self.holds(packet_id):
             return False
         self._acked.add(packet_id)
+        self.received.discard(packet_id)
         while self._first_id in self._acked:
             self._acked.remove(self._first_id)
             self._first_id = self._first_id % IDS + 1
             self._span -= 1
+        self._leap()
         return True
 
     def acknowledge_run(self, first_id: int, count: int) -> None:
         """These identifiers, one after the other; those that are not under way count for nothing."""
-        if first_id == self._first_id and count <= self._span and not self._acked:
+        is_plain = not (self._acked or self.received or self._leaps)
+        if first_id == self._first_id and count <= self._span and is_plain:
             self._first_id = (first_id + count - 1) % IDS + 1
             self._span -= count
             return
         for number in range(count):
             self.acknowledge((first_id + number - 1) % IDS + 1)
 
-    # --- moving to another worker -----------------------------------------------------------------------------------
+    # --- sessions that go on ----------------------------------------------------------------------------------------
+
+    def resume(self, size: int, *, is_exact: bool) -> None:
+        """Another connection goes on with these messages. Unless this is exactly what the last one had under way, the
+        identifiers of further messages leap.
+        """
+        self.size = size
+        self.unsent = self._span - len(self._acked)
+        self._leaps = not is_exact
+        self._leap()
+
+    def _leap(self) -> None:
+        if self._leaps and not self._span:
+            self._first_id = (self._first_id + LEAP - 1) % IDS + 1
+            self._leaps = False
 
     def export_state(self) -> list[Any]:
-        return [self.size, self._first_id, self._span, list(self._acked)]
+        own = [self.size, self._first_id, self._span, list(self._acked)]
+        return [*own, list(self.received), self.unsent, self._leaps]
 
     def restore_state(self, state: list[Any]) -> None:
         self.size, self._first_id, self._span = state[:3]
         self._acked = set(state[3])
+        if len(state) > 4:  # a worker of an earlier release does not send the rest
+            self.received, self.unsent, self._leaps = set(state[4]), state[5], state[6]

@@ -129,6 +129,7 @@ class Delivered(NamedTuple):
     packet_id: int
     raw: bytes
     retain: bool = False
+    dup: bool = False
 
 
 def delivered(version: int, answers: Iterable[Answer]) -> list[Delivered]:
@@ -144,7 +145,7 @@ def delivered(version: int, answers: Iterable[Answer]) -> list[Delivered]:
             if version == V5:
                 size, end = _varint_at(body, end)
                 raw, end = body[end : end + size], end + size
-            found.append(Delivered(topic, body[end:], qos, packet_id, raw, bool(flags & 1)))
+            found.append(Delivered(topic, body[end:], qos, packet_id, raw, bool(flags & 1), bool(flags & 8)))
     return found
 
 

@@ -1,0 +1,305 @@
+"""Durable sessions at the connection: opened with CONNECT, stored while it lasts, left when it ends.
+
+The store (`broker.sessions.store`) is the worker that owns the log of the client's session. Subscriptions are stored
+before they are acknowledged to the client; positions and acknowledgements about once a second, if they have changed,
+and when the connection ends. A crash therefore costs messages that are sent twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
+
+from tailrace.broker.connection.mqtt.in_flight import InFlight
+from tailrace.broker.connection.mqtt.resending import Resending, ResendingClient
+from tailrace.broker.connection.mqtt.session_state import KeptSubscription, SessionClient, pack_state, unpack_state
+from tailrace.broker.delivery.cursor import Cursor
+from tailrace.broker.services import Services
+from tailrace.broker.sessions.record import FOR_EVER_S, HolderProcess, Will, log_of
+from tailrace.broker.streams.refused import Refused
+from tailrace.protocol.errors import Code
+from tailrace.protocol.mqtt.packets import MQTT_5, ConnectPacket, WillMessage
+from tailrace.protocol.mqtt.properties import PropertyId
+from tailrace.protocol.mqtt.reasons import Reason
+
+SAVE_S: Final = 1.0
+"""From one storing of a session to the next, at least."""
+TICK_S: Final = 0.002
+"""Of a tick, to store sessions."""
+RETRY_S: Final = 0.5
+LEAVES_MAX: Final = 40
+"""Attempts to store a session whose connection has ended."""
+DROPPED_TEXT: Final = "this session was removed"
+
+StoredOutcome = Callable[[Refused | None], None]
+
+
+class OpenedSession(NamedTuple):
+    """`turn`: 0 for a session that ends with its connection. `state`: empty of a new session."""
+
+    turn: int
+    is_present: bool
+    is_exact: bool
+    state: bytes
+
+
+class Handed(NamedTuple):
+    """A session whose connection ended a moment ago, or ends because another one takes its place."""
+
+    turn: int
+    state: bytes
+    expiry_s: int
+    has_will: bool
+
+
+class DurableClient(SessionClient, ResendingClient, Protocol):
+    """The side of a client that is used here: see `MqttClient`."""
+
+    client_id: bytes
+    closed: bool
+    session: DurableSession | None
+    will: WillMessage | None
+
+    @property
+    def user(self) -> str: ...
+
+    def resume_subscriptions(
+        self, kept: Sequence[KeptSubscription], done: Callable[[list[Cursor], list[Refused]], None]
+    ) -> None: ...
+
+    def start_cursors(self, cursors: Sequence[Cursor]) -> None:
+        """All that was under way is sent again."""
+
+    def end_with(self, code: Code, text: str) -> None: ...
+
+    def end_for(self, reason: Reason, code: Code, text: str) -> None: ...
+
+
+class DurableSession:
+    """What a connection has of a durable session. `stored`: the state as it was stored last; `is_resuming`: the
+    subscriptions are not read yet, and the session is as it was stored.
+    """
+
+    __slots__ = ("expiry_s", "in_flight", "is_resuming", "stored", "stored_s", "turn")
+
+    def __init__(self, turn: int, expiry_s: int, state: bytes = b"") -> None:
+        self.turn = turn
+        self.expiry_s = expiry_s
+        self.in_flight = InFlight()
+        self.is_resuming = bool(state)
+        self.stored = state
+        self.stored_s = 0.0
+
+    def state(self, client: SessionClient) -> bytes:
+        return self.stored if self.is_resuming else pack_state(client, self.in_flight)
+
+
+def has_delayed_will(client: DurableClient) -> bool:
+    """Whether its will is published by the owner of its session, after a delay."""
+    session, will = client.session, client.will
+    return bool(session and session.expiry_s and will and will.properties.get(PropertyId.WILL_DELAY))
+
+
+class DurableSessions:
+    """Those of one worker's connections."""
+
+    def __init__(self, services: Services, holder: HolderProcess, clock: Callable[[], float] = time.monotonic) -> None:
+        self._services = services
+        self._holder = holder
+        self._clock = clock
+        self._clients: dict[DurableClient, None] = {}
+        self._changed: dict[DurableClient, None] = {}
+        self._leaving: dict[bytes, Handed] = {}
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    # --- CONNECT ----------------------------------------------------------------------------------------------------
+
+    def granted_s(self, version: int, packet: ConnectPacket) -> int:
+        """The Session Expiry Interval that the client gets. MQTT 3.1.1 asks for one that never ends, or for none."""
+        asked_s = packet.properties.get(PropertyId.SESSION_EXPIRY, 0)
+        if version != MQTT_5:
+            asked_s = 0 if packet.clean else FOR_EVER_S
+        return self.limited_s(asked_s)
+
+    def limited_s(self, asked_s: int) -> int:
+        settings = self._services.settings
+        return min(asked_s, settings.max_session_expiry_s) if settings.max_sessions else 0
+
+    def open(
+        self,
+        client: DurableClient,
+        packet: ConnectPacket,
+        will: Will | None,
+        handed: Handed | None,
+        done: Callable[[OpenedSession | Refused], None],
+    ) -> None:
+        """`done` gets the session of this client identifier, which is this connection's from now on."""
+        expiry_s = self.granted_s(client.version, packet)
+        if not self._services.settings.max_sessions or not (packet.client_id or expiry_s):
+            done(OpenedSession(0, False, False, b""))  # nobody else can have the identifier
+            return
+        taken = None if handed is None else [handed.turn, handed.state]
+        args = [client.client_id, packet.clean, expiry_s, client.user, self._holder, will, taken]
+
+        def answered(value: Any) -> None:
+            done(value if isinstance(value, Refused) else OpenedSession(*value))
+
+        self._services.router.call(log_of(client.client_id), "session_open", args, answered)
+
+    def begin(self, client: DurableClient, opened: OpenedSession, expiry_s: int, done: Callable[[], None]) -> None:
+        """CONNACK is sent: go on with what the session has; then `done` is called."""
+        if opened.turn:
+            client.session = DurableSession(opened.turn, expiry_s, opened.state)
+            self._clients[client] = None
+        if opened.state:
+            self._resume(client, opened, done)
+        else:
+            done()
+
+    def _resume(self, client: DurableClient, opened: OpenedSession, done: Callable[[], None]) -> None:
+        try:
+            kept = unpack_state(opened.state)
+        except ValueError as error:
+            client.end_with(Code.UNAVAILABLE, str(error))
+            done()
+            return
+        size = client.window.size
+        client.mark = kept.mark
+        if opened.is_exact:  # else the client may have released some, and use their identifiers for other messages
+            client.unreleased = set(kept.unreleased)
+        client.window.restore_state(kept.window)
+        client.window.resume(size, is_exact=opened.is_exact)
+        in_flight = InFlight() if client.session is None else client.session.in_flight
+        in_flight.restore_state(kept.in_flight)
+
+        def joined(cursors: list[Cursor], failed: list[Refused]) -> None:
+            refused = next((each for each in failed if each.code is not Code.DENIED), None)
+            if refused is not None and not client.closed:
+                client.end_with(Code.UNAVAILABLE, f"the session cannot go on: {refused.text}")
+            elif not (client.closed or client.lingering_since_s):
+                if client.session is not None:
+                    client.session.is_resuming = False
+                start = partial(client.start_cursors, cursors)
+                sending = Resending(self._services.readers, client, list(in_flight.runs), start)
+                client.sendings.append(sending)
+                sending.go_on()
+            done()
+
+        client.resume_subscriptions(kept.subscriptions, joined)
+
+    # --- while the connection lasts ---------------------------------------------------------------------------------
+
+    def note(self, client: DurableClient) -> None:
+        """The positions of a session have changed."""
+        self._changed[client] = None
+
+    def adopt(self, client: DurableClient) -> None:
+        """The connection has come from another worker, with its session."""
+        if client.session is not None:
+            self._clients[client] = None
+            self.note(client)
+
+    def save(self, client: DurableClient, done: StoredOutcome) -> None:
+        """Store the session now; `done` gets the reason if that failed."""
+        session = client.session
+        if session is None or session.is_resuming:
+            done(None)
+            return
+        state = session.state(client)
+        session.stored, session.stored_s = state, self._clock()
+        self._changed.pop(client, None)
+
+        def answered(value: Any) -> None:
+            refused = value if isinstance(value, Refused) else None
+            if refused is not None:
+                session.stored = b""
+                self._not_stored(client, refused)
+            done(refused)
+
+        args = [client.client_id, session.turn, self._holder, state]
+        self._services.router.call(log_of(client.client_id), "session_save", args, answered)
+
+    def _not_stored(self, client: DurableClient, refused: Refused) -> None:
+        if client.session is None or client.closed:
+            return
+        if refused.code is Code.STALE:
+            client.session = None
+            client.end_for(Reason.ADMINISTRATIVE_ACTION, Code.CLOSING, DROPPED_TEXT)
+        elif refused.code is Code.OVERLOADED:
+            client.end_for(Reason.QUOTA_EXCEEDED, refused.code, refused.text)
+        else:
+            self.note(client)
+
+    def tick(self) -> None:
+        """Several times a second: store the sessions that have changed, those stored longest ago first."""
+        now_s = self._clock()
+        for client in list(self._changed):
+            session = client.session
+            if session is None or client.closed or session.is_resuming:
+                self._changed.pop(client, None)
+            elif session.stored_s <= now_s - SAVE_S:
+                self.save(client, _ignore)
+                if self._clock() > now_s + TICK_S:
+                    break
+        self._services.metrics.connected_sessions = len(self._clients)
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def hand_over(self, client: DurableClient) -> Handed | None:
+        """Give the session up to another connection of its client, on any worker."""
+        has_will = has_delayed_will(client)
+        session, client.session = client.session, None
+        if session is None:
+            return None
+        self._forget(client)
+        if has_will:
+            client.will = None
+        return Handed(session.turn, session.state(client), session.expiry_s, has_will)
+
+    def take(self, client_id: bytes) -> Handed | None:
+        """The session of a connection that has ended, if it is not certain that it is stored."""
+        return self._leaving.pop(client_id, None)
+
+    def leave(self, client: DurableClient) -> None:
+        """The connection ends."""
+        handed = self.hand_over(client)
+        if handed is not None:
+            self.give_back(client.client_id, handed)
+
+    def give_back(self, client_id: bytes, fields: Sequence[Any], attempt: int = 1) -> None:
+        """Store a session whose connection has ended: a `Handed`."""
+        handed = fields if isinstance(fields, Handed) else Handed(*fields)
+        self._leaving[client_id] = handed
+        turn, state, expiry_s, has_will = handed
+
+        def answered(value: Any) -> None:
+            if self._leaving.get(client_id) is not handed:
+                return
+            if isinstance(value, Refused) and value.code is not Code.STALE and attempt < LEAVES_MAX:
+                again = partial(self._again, client_id, handed, attempt + 1)
+                self._services.delays.at(self._services.now_s + RETRY_S, again)
+            else:
+                del self._leaving[client_id]
+
+        args = [client_id, turn, expiry_s, has_will, state]
+        self._services.router.call(log_of(client_id), "session_leave", args, answered)
+
+    def _again(self, client_id: bytes, handed: Handed, attempt: int) -> None:
+        if self._leaving.get(client_id) is handed:
+            self.give_back(client_id, handed, attempt)
+
+    def release(self, client: DurableClient) -> None:
+        """The connection has ended, or left this worker."""
+        self._forget(client)
+
+    def _forget(self, client: DurableClient) -> None:
+        self._clients.pop(client, None)
+        self._changed.pop(client, None)
+
+
+def _ignore(_refused: Refused | None) -> None:
+    """`_not_stored` has seen to it."""

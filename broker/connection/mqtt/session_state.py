@@ -1,0 +1,94 @@
+"""What a durable session is beyond its connection, as bytes: its subscriptions and their places, and the messages under
+way in both directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgpack
+
+from tailrace.broker.connection.mqtt.in_flight import InFlight
+from tailrace.broker.connection.mqtt.window import SendWindow
+from tailrace.broker.delivery.cursor import Cursor
+from tailrace.protocol.mqtt.publishes import PublishForm
+
+FORMAT: Final = 1
+BEGINNING: Final = 0
+
+
+class KeptSubscription(NamedTuple):
+    """One filter. `places`: the seq of the next message, by stream."""
+
+    filter: bytes
+    qos: int
+    subscription_id: int
+    retain: int
+    no_local: bool
+    is_wild: bool
+    places: list[tuple[bytes, int]]
+
+
+class KeptState(NamedTuple):
+    """`mark`: see `MqttClient`; `unreleased`: QoS 2 messages of the client that it has not released."""
+
+    mark: bytes
+    window: list[Any]
+    in_flight: list[Any]
+    unreleased: list[int]
+    subscriptions: list[KeptSubscription]
+
+
+class KeptFilter(Protocol):
+    """The side of a subscription that is used here: see `TopicSubscription`."""
+
+    filter: bytes
+    form: PublishForm
+    is_wild: bool
+    is_ready: bool
+    keys: dict[bytes, int]
+
+
+class SessionClient(Protocol):
+    """The side of a client that is used here: see `MqttClient`."""
+
+    cursors: dict[Any, Cursor]
+    mark: bytes
+    unreleased: set[int]
+    window: SendWindow
+
+    @property
+    def subscriptions(self) -> Mapping[bytes, KeptFilter]: ...
+
+
+def pack_state(client: SessionClient, in_flight: InFlight) -> bytes:
+    """Subscriptions that are still being made are left out: their SUBACK is not sent."""
+    made = [_kept(client, each) for each in client.subscriptions.values() if each.is_ready or each.keys]
+    state = KeptState(
+        client.mark, client.window.export_state(), in_flight.export_state(), list(client.unreleased), made
+    )
+    packed: bytes = msgpack.packb([FORMAT, *state])
+    return packed
+
+
+def unpack_state(data: bytes) -> KeptState:
+    """Raises ValueError if a later release has written it."""
+    number, mark, window, in_flight, unreleased, subscriptions = msgpack.unpackb(data)
+    if number != FORMAT:
+        raise ValueError(f"the state of a session has the format {number}, not {FORMAT}")
+    return KeptState(mark, window, in_flight, unreleased, [KeptSubscription(*each) for each in subscriptions])
+
+
+def _kept(client: SessionClient, subscription: KeptFilter) -> KeptSubscription:
+    form = subscription.form
+    places = [(name, _place(client.cursors.get(key))) for name, key in subscription.keys.items()]
+    options = form.qos, form.subscription_id, form.retain, bool(form.origin)
+    return KeptSubscription(subscription.filter, *options, subscription.is_wild, places)
+
+
+def _place(cursor: Cursor | None) -> int:
+    """The seq behind all that has begun to be sent. A stream that has just been deleted is read from its beginning."""
+    if cursor is None:
+        return BEGINNING
+    return cursor.settled_seq if cursor.cut is None else cursor.cut[0]

@@ -1,0 +1,92 @@
+"""What the log has of a session, and which log a client's session is in."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from tailrace.shard.names import SESSIONS_PREFIX
+
+LOGS: Final = 16
+"""Of a node, each at the owner that its name has. Never changes: a session stays in the log it began in."""
+FOR_EVER_S: Final = 0xFFFFFFFF
+"""As Session Expiry Interval: the session does not expire."""
+RECORD_BYTES_MAX: Final = 256 << 10
+"""Of one session: its subscriptions, positions and messages under way, and its will."""
+MICROSECONDS: Final = 1_000_000
+
+
+class Will(NamedTuple):
+    """A will that is published `delay_s` after the connection has ended: an unstamped frame for a stream."""
+
+    delay_s: int
+    stream: bytes
+    frame: bytes
+
+
+class HolderProcess(NamedTuple):
+    """The process that has the connection: its node's run, and its process id."""
+
+    run: int
+    pid: int
+
+
+class SessionRecord(NamedTuple):
+    """`turn`: of the connection that has it; what older connections store counts no longer. `user`: its owner.
+
+    left_us: since when it has no connection, 0 while it has one. is_exact: `state` is that at the connection's end, not
+    some time before. state: subscriptions, positions and messages under way, in the form of
+    `broker.connection.mqtt.session_state`.
+    """
+
+    turn: int
+    user: str
+    expiry_s: int
+    holder: HolderProcess
+    left_us: int
+    is_exact: bool
+    will: Will | None
+    state: bytes
+
+    def ends_us(self) -> int | None:
+        """When it expires; None while it has a connection, and if it never does."""
+        if not self.left_us or self.expiry_s == FOR_EVER_S:
+            return None
+        return self.left_us + self.expiry_s * MICROSECONDS
+
+    def has_expired(self, now_us: int) -> bool:
+        end_us = self.ends_us()
+        return end_us is not None and end_us <= now_us
+
+    def will_due_us(self) -> int | None:
+        """When its will is to be published: at the end of the session at the latest."""
+        if self.will is None or not self.left_us:
+            return None
+        return self.left_us + min(self.will.delay_s, self.expiry_s) * MICROSECONDS
+
+
+def log_of(client_id: bytes) -> bytes:
+    """The name of the log that has this client's session."""
+    return SESSIONS_PREFIX + b"%d" % (zlib.crc32(client_id) % LOGS)
+
+
+def pack_record(client_id: bytes, record: SessionRecord | None) -> bytes:
+    """A record of the log; None: the session is no more."""
+    fields: list[Any] = [client_id] if record is None else [client_id, *record]
+    packed: bytes = msgpack.packb(fields)
+    return packed
+
+
+def unpack_record(payload: bytes | memoryview) -> tuple[bytes, SessionRecord | None]:
+    """Raises ValueError if this is no such record."""
+    try:
+        client_id, *fields = msgpack.unpackb(payload, use_list=False)
+        if not fields:
+            return client_id, None
+        turn, user, expiry_s, holder, left_us, is_exact, will, state = fields
+        kept = None if will is None else Will(*will)
+        return client_id, SessionRecord(turn, user, expiry_s, HolderProcess(*holder), left_us, is_exact, kept, state)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise ValueError(f"this is not the record of a session: {error}") from error

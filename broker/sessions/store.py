@@ -1,0 +1,337 @@
+"""The durable sessions whose logs this worker owns: who has each, how long it lasts, and its will.
+
+The connection of a session may be at any worker. It stores here what is to survive it, under the number of its turn:
+what an older connection of the same client stores is refused. A record is in the log before its request is answered, so
+a worker that is killed loses nothing that was answered.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from tailrace.broker.process.work import Nobody
+from tailrace.broker.routing.router import Router
+from tailrace.broker.sessions.record import RECORD_BYTES_MAX, HolderProcess, SessionRecord, Will, log_of
+from tailrace.broker.sessions.session_log import SessionLog
+from tailrace.broker.streams.owner import Owner
+from tailrace.broker.streams.refused import CallArgs, OnResult, Refused
+from tailrace.protocol.errors import Code
+from tailrace.shard.errors import StorageError
+from tailrace.shard.names import SESSIONS_PREFIX
+
+log = logging.getLogger(__name__)
+
+MEMORY_BYTES_MAX: Final = 256 << 20
+"""Of all sessions of a worker, about."""
+TICK_S: Final = 0.002
+"""Of a tick, to look for sessions that have ended."""
+WILLS_A_TICK: Final = 256
+GONE_S: Final = 3.0
+"""How long the process that has a session's connection is gone before the session counts as left."""
+LIST_MAX: Final = 1_000
+"""Sessions in one page of a listing."""
+FULL_TEXT: Final = "this node has as many durable sessions as max_sessions allows, or as their memory holds"
+LARGE_TEXT: Final = f"a session has at most {RECORD_BYTES_MAX} bytes of subscriptions and positions"
+GONE_TEXT: Final = "this session is no more, or another connection has it"
+OTHERS_TEXT: Final = "this client identifier has a session of another user"
+
+
+class WillPublisher(Nobody):
+    """Publishes wills whose connections are gone."""
+
+    def publish_refused(self, name: bytes, _count: int, _code: Code, text: str) -> None:
+        log.warning("a will could not be published to stream %r: %s", name.decode(), text)
+
+    def may_create(self, _name: bytes) -> bool:
+        return True
+
+    def creation_refusal(self, _name: bytes) -> Refused:
+        return Refused(Code.UNKNOWN, "no such stream here")
+
+    def count_created(self) -> None: ...
+
+
+_WILL_PUBLISHER: Final = WillPublisher()
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is a process with this id."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+class SessionStore:
+    """One per worker. `router`: of it, which is made later."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        holder: HolderProcess,
+        clock_us: Callable[[], int],
+        router: Callable[[], Router],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """holder: this process."""
+        self._owner = owner
+        self._metrics = owner.metrics
+        self._holder = holder
+        self._clock_us = clock_us
+        self._router = router
+        self._clock = clock
+        self._logs: dict[bytes, SessionLog] = {}
+        self._unread: deque[bytes] = deque()
+        self._sweep: deque[tuple[SessionLog, bytes]] = deque()
+        self._gone: dict[bytes, float] = {}  # clients whose connection's process is gone, and since when
+        self._wills: list[tuple[int, bytes]] = []
+        self._will_due: dict[bytes, int] = {}
+
+    # --- the logs -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """The shards are this worker's now. The logs are read one at a tick, or when a client of one comes."""
+        self._unread.extend(name for name in self._owner.catalog.names if name.startswith(SESSIONS_PREFIX))
+
+    def retire(self) -> None:
+        """Give the shards up."""
+        for held in (self._logs, self._unread, self._sweep, self._gone, self._wills, self._will_due):
+            held.clear()
+
+    def _log_for(self, client_id: bytes) -> SessionLog:
+        """Raises Refused, StorageError, OSError, ValueError."""
+        return self._log(log_of(client_id))
+
+    def _log(self, name: bytes) -> SessionLog:
+        found = self._logs.get(name)
+        if found is None:
+            found = SessionLog(self._owner, name)
+            found.read()
+            self._logs[name] = found
+            for client_id in found.client_ids():
+                record = found.get(client_id)
+                if record is not None:
+                    self._schedule_will(client_id, record)
+        return found
+
+    def _put(self, found: SessionLog, client_id: bytes, record: SessionRecord | None) -> None:
+        found.put(client_id, record, self._clock())
+        self._gone.pop(client_id, None)
+        self._schedule_will(client_id, record)
+
+    # --- calls --------------------------------------------------------------------------------------------------------
+
+    def call(self, verb: Callable[[CallArgs], Any], args: CallArgs, done: OnResult) -> None:
+        """Do one of the verbs below; `done` gets its value or a Refused."""
+        try:
+            if not self._owner.catalog.owning:
+                raise Refused(Code.UNAVAILABLE, "this worker does not own the sessions")
+            value: Any = verb(args)
+        except Refused as refused:
+            value = refused
+        except (StorageError, OSError, ValueError) as error:
+            log.error("the sessions of this node cannot be read or written: %s", error)
+            value = Refused(Code.UNAVAILABLE, f"the log of the session: {error}")
+        done(value)
+
+    def verbs(self) -> dict[str, Callable[[CallArgs, OnResult], None]]:
+        """The calls of other workers, by name."""
+        found = {"open": self.open, "save": self.save, "leave": self.leave, "drop": self.drop, "page": self.page}
+        return {f"session_{name}": partial(self.call, verb) for name, verb in found.items()}
+
+    def open(self, args: CallArgs) -> list[Any]:
+        """[client, clean, expiry_s, user, holder, will or None, [turn, state] of the connection that it takes over or
+        None] -> [turn, whether the session was there, whether its state is exact, state].
+
+        Without an expiry the session ends with its connection: nothing is kept, and the turn is 0.
+        """
+        client_id, clean, expiry_s, user, holder, will, handed = args
+        found = self._log_for(client_id)
+        record = found.get(client_id)
+        if record is not None and record.user != user:
+            if not record.has_expired(self._clock_us()):
+                raise Refused(Code.DENIED, OTHERS_TEXT)
+            self._end(found, client_id, record)
+            record = None
+        if record is not None and handed is not None and handed[0] == record.turn:
+            record = record._replace(state=handed[1], is_exact=True)
+        elif record is not None and not record.left_us:
+            self._publish_will_of_dead(record)
+        if record is not None and (clean or record.has_expired(self._clock_us())):
+            self._end(found, client_id, record)
+            record = None
+        if not expiry_s:
+            if record is not None:
+                self._put(found, client_id, None)
+            return [0, *_seen(record)]
+        if record is None:
+            self._require_room()
+        turn = max(self._clock_us(), 0 if record is None else record.turn + 1)
+        state = b"" if record is None else record.state
+        made = SessionRecord(turn, user, expiry_s, HolderProcess(*holder), 0, False, _will_of(will), state)
+        self._put(found, client_id, made)
+        return [turn, *_seen(record)]
+
+    def save(self, args: CallArgs) -> list[Any]:
+        """[client, turn, holder, state] -> []: what a crash is to leave of a session that has a connection."""
+        client_id, turn, holder, state = args
+        found, record = self._held(client_id, turn)
+        if len(state) > RECORD_BYTES_MAX:
+            raise Refused(Code.OVERLOADED, LARGE_TEXT)
+        self._put(
+            found, client_id, record._replace(holder=HolderProcess(*holder), left_us=0, is_exact=False, state=state)
+        )
+        return []
+
+    def leave(self, args: CallArgs) -> list[Any]:
+        """[client, turn, expiry_s, whether its will is to be published, state] -> []: the connection has ended."""
+        client_id, turn, expiry_s, has_will, state = args
+        found, record = self._held(client_id, turn)
+        if not expiry_s:
+            self._put(found, client_id, None)
+            return []
+        if len(state) > RECORD_BYTES_MAX:
+            state = record.state  # of some time before
+        will = record.will if has_will else None
+        left = record._replace(expiry_s=expiry_s, left_us=self._clock_us(), is_exact=True, will=will, state=state)
+        self._put(found, client_id, left)
+        return []
+
+    def drop(self, args: CallArgs) -> bool:
+        """[client] -> whether it had a session, which is no more."""
+        (client_id,) = args
+        found = self._log_for(client_id)
+        record = found.get(client_id)
+        if record is None:
+            return False
+        self._end(found, client_id, record)
+        return True
+
+    def _held(self, client_id: bytes, turn: int) -> tuple[SessionLog, SessionRecord]:
+        found = self._log_for(client_id)
+        record = found.get(client_id)
+        if record is None or record.turn != turn:
+            raise Refused(Code.STALE, GONE_TEXT)
+        return found, record
+
+    def _require_room(self) -> None:
+        settings = self._owner.settings
+        sessions = sum(map(len, self._logs.values()))
+        if sessions >= settings.max_sessions or self._nbytes >= MEMORY_BYTES_MAX:
+            raise Refused(Code.OVERLOADED, FULL_TEXT)
+
+    @property
+    def _nbytes(self) -> int:
+        return sum(each.nbytes for each in self._logs.values())
+
+    def _end(self, found: SessionLog, client_id: bytes, record: SessionRecord) -> None:
+        """The session ends now, and so its will is published, unless its connection sees to that."""
+        will = record.will
+        if will is not None and (record.left_us or will.delay_s):
+            self._publish_will(will)
+        self._put(found, client_id, None)
+
+    def _publish_will_of_dead(self, record: SessionRecord) -> None:
+        """The worker that had its connection was killed: a will without a delay is due."""
+        if record.will is not None and not record.will.delay_s and not self._is_alive(record.holder):
+            self._publish_will(record.will)
+
+    def _publish_will(self, will: Will) -> None:
+        """Give it to the owner of its stream, in this turn or the next."""
+        self._router().batch(will.stream).add_quiet(_WILL_PUBLISHER, 1, bytearray(will.frame))
+
+    def _is_alive(self, holder: HolderProcess) -> bool:
+        return holder.run == self._holder.run and is_running(holder.pid)
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def _schedule_will(self, client_id: bytes, record: SessionRecord | None) -> None:
+        due_us = None if record is None else record.will_due_us()
+        if due_us is None:
+            self._will_due.pop(client_id, None)
+        elif self._will_due.get(client_id) != due_us:
+            self._will_due[client_id] = due_us
+            heapq.heappush(self._wills, (due_us, client_id))
+            if len(self._wills) > 2 * len(self._will_due) + WILLS_A_TICK:
+                self._wills = [(each_us, each) for each, each_us in self._will_due.items()]
+                heapq.heapify(self._wills)
+
+    def tick(self) -> None:
+        """About once a second."""
+        try:
+            if self._unread:
+                self._log(self._unread.popleft())
+            self._publish_wills()
+            self._look_around()
+            for each in self._logs.values():
+                each.tidy(self._clock())
+        except (Refused, StorageError, OSError, ValueError) as error:
+            log.warning("the logs of sessions: %s", error)
+        self._metrics.sessions = sum(map(len, self._logs.values()))
+        self._metrics.session_bytes = self._nbytes
+
+    def _publish_wills(self) -> None:
+        now_us = self._clock_us()
+        for _ in range(WILLS_A_TICK):
+            if not self._wills or self._wills[0][0] > now_us:
+                break
+            due_us, client_id = heapq.heappop(self._wills)
+            if self._will_due.get(client_id) != due_us:
+                continue
+            del self._will_due[client_id]
+            found = self._log_for(client_id)
+            record = found.get(client_id)
+            if record is not None and record.will is not None:
+                self._publish_will(record.will)
+                self._put(found, client_id, record._replace(will=None))
+
+    def _look_around(self) -> None:
+        """Sessions that have expired end; those whose connection's process is gone have been left."""
+        end_s = self._clock() + TICK_S
+        if not self._sweep:
+            self._sweep.extend((found, client_id) for found in self._logs.values() for client_id in found.client_ids())
+        while self._sweep and self._clock() < end_s:
+            found, client_id = self._sweep.popleft()
+            record = found.get(client_id)
+            if record is None:
+                continue
+            if record.left_us:
+                if record.has_expired(self._clock_us()):
+                    self._end(found, client_id, record)
+            elif self._is_alive(record.holder):
+                self._gone.pop(client_id, None)
+            elif self._gone.setdefault(client_id, self._clock()) <= self._clock() - GONE_S:
+                self._put(found, client_id, record._replace(left_us=self._clock_us()))
+
+    # --- listing ------------------------------------------------------------------------------------------------------
+
+    def page(self, args: CallArgs) -> list[Any]:
+        """[log, client to begin behind] -> rows of [client, user, whether connected, seconds since it was left,
+        expiry_s, bytes], in the order of the identifiers; at most LIST_MAX.
+        """
+        name, after = args
+        found, now_us, rows = self._log(name), self._clock_us(), list[list[Any]]()
+        for client_id in heapq.nsmallest(LIST_MAX, (each for each in found.client_ids() if each > after)):
+            record = found.get(client_id)
+            if record is not None:
+                away_s = max(now_us - record.left_us, 0) // 1_000_000 if record.left_us else 0
+                rows.append([client_id, record.user, not record.left_us, away_s, record.expiry_s, len(record.state)])
+        return rows
+
+
+def _seen(record: SessionRecord | None) -> list[Any]:
+    return [False, False, b""] if record is None else [True, record.is_exact, record.state]
+
+
+def _will_of(fields: list[Any] | None) -> Will | None:
+    return None if fields is None else Will(*fields)

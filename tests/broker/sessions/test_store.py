@@ -1,0 +1,210 @@
+"""The store of sessions: turns, wills, time, and sessions whose worker is gone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tailrace.broker.routing.router import Router
+from tailrace.broker.sessions import store as store_module
+from tailrace.broker.sessions.record import HolderProcess, log_of
+from tailrace.broker.sessions.store import SessionStore
+from tailrace.broker.streams.refused import Refused
+from tailrace.protocol.errors import Code
+from tests.broker.owning import make_owner, release_all
+
+HERE = HolderProcess(7, os.getpid())
+DEAD = HolderProcess(6, os.getpid())
+"""Of an earlier run of the node."""
+WILL = [10, b"wills", b"frame"]
+
+
+class Wills:
+    """In the place of a router: `got` has the streams of the wills that were published."""
+
+    def __init__(self) -> None:
+        self.got: list[bytes] = []
+
+    def batch(self, name: bytes) -> Any:
+        self.got.append(name)
+        return self
+
+    def add_quiet(self, _publisher: object, count: int, frames: bytearray) -> None:
+        assert (count, bytes(frames)) == (1, b"frame")
+
+
+class Rig:
+    """A store with a clock of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.now_us = 1_000_000
+        self.wills = Wills()
+        self.begin()
+
+    def begin(self) -> None:
+        owner = make_owner(self.path)
+        self.store = SessionStore(
+            owner, HERE, lambda: self.now_us, lambda: cast("Router", self.wills), lambda: self.now_us / 1e6
+        )
+        self.store.start()
+
+    def kill(self) -> None:
+        release_all()
+        self.begin()
+
+    def pass_s(self, seconds: float) -> None:
+        self.now_us += int(seconds * 1e6)
+        for _ in range(20):  # one log a tick is read
+            self.store.tick()
+
+    def call(self, verb: Any, *args: Any) -> Any:
+        answers: list[Any] = []
+        self.store.call(verb, [*args], answers.append)
+        return answers[0]
+
+    def open(
+        self, client_id: bytes = b"c", *, clean: bool = False, expiry_s: int = 60, will: Any = None, **more: Any
+    ) -> Any:
+        user, holder, handed = more.get("user", ""), more.get("holder", HERE), more.get("handed")
+        return self.call(self.store.open, client_id, clean, expiry_s, user, holder, will, handed)
+
+    def leave(self, turn: int, *, expiry_s: int = 60, has_will: bool = False, state: bytes = b"left") -> Any:
+        return self.call(self.store.leave, b"c", turn, expiry_s, has_will, state)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path)
+
+
+def test_what_was_stored_is_there_after_a_kill(rig: Rig) -> None:
+    turn = rig.open()[0]
+    assert rig.call(rig.store.save, b"c", turn, HERE, b"saved") == []
+    rig.kill()
+    again, is_present, is_exact, state = rig.open()
+    assert (is_present, is_exact, state) == (True, False, b"saved") and again > turn
+    assert rig.leave(again) == []
+    rig.kill()
+    assert rig.open()[1:] == [True, True, b"left"]
+
+
+def test_an_older_connection_stores_nothing(rig: Rig) -> None:
+    old, new = rig.open()[0], rig.open()[0]
+    for refused in (rig.leave(old), rig.call(rig.store.save, b"c", old, HERE, b"old")):
+        assert isinstance(refused, Refused) and refused.code is Code.STALE
+    assert rig.leave(new) == []
+
+
+def test_a_state_that_is_handed_over_counts_if_it_is_of_the_last_connection(rig: Rig) -> None:
+    first = rig.open()[0]
+    second, *seen = rig.open(handed=[first, b"handed"])
+    assert seen == [True, True, b"handed"]
+    assert rig.open(handed=[second - 1, b"older"])[1:] == [True, False, b"handed"]
+
+
+def test_a_session_without_an_expiry_is_not_kept(rig: Rig) -> None:
+    turn = rig.open()[0]
+    assert rig.open(expiry_s=0)[:2] == [0, True] and rig.open(expiry_s=0)[:2] == [0, False]
+    assert isinstance(rig.leave(turn), Refused)
+
+
+def test_another_user_cannot_have_it_before_it_expires(rig: Rig) -> None:
+    rig.leave(rig.open(user="ann")[0])
+    refused = rig.open(user="bob")
+    assert isinstance(refused, Refused) and refused.code is Code.DENIED
+    rig.now_us += 61_000_000
+    assert rig.open(user="bob")[1] is False
+
+
+@pytest.mark.parametrize("kills", [False, True])
+def test_the_will_comes_after_its_delay(rig: Rig, kills: bool) -> None:
+    rig.leave(rig.open(will=WILL)[0], has_will=True)
+    if kills:
+        rig.kill()
+    rig.pass_s(9)
+    assert rig.wills.got == []
+    rig.pass_s(2)
+    assert rig.wills.got == [b"wills"]
+    rig.kill()
+    rig.pass_s(20)
+    assert rig.wills.got == [b"wills"]
+
+
+def test_the_will_comes_with_the_end_of_the_session(rig: Rig) -> None:
+    rig.leave(rig.open(will=WILL)[0], expiry_s=4, has_will=True)
+    rig.pass_s(5)
+    assert rig.wills.got == [b"wills"]
+    rig.leave(rig.open(will=WILL)[0], has_will=True)
+    rig.open(clean=True)
+    assert rig.wills.got == [b"wills"] * 2
+
+
+def test_no_will_of_one_that_comes_back(rig: Rig) -> None:
+    """[MQTT-3.1.3-9]; nor of one that has said goodbye."""
+    rig.leave(rig.open(will=WILL)[0], has_will=True)
+    turn = rig.open()[0]
+    rig.pass_s(30)
+    rig.leave(turn)
+    rig.pass_s(30)
+    rig.leave(rig.open(will=WILL)[0])
+    rig.pass_s(30)
+    assert rig.wills.got == []
+
+
+@pytest.mark.parametrize(("delay_s", "wills"), [(0, 1), (10, 0)])
+def test_the_will_of_a_connection_whose_worker_was_killed(rig: Rig, delay_s: int, wills: int) -> None:
+    rig.open(will=[delay_s, b"wills", b"frame"], holder=DEAD)
+    rig.open(handed=None)
+    assert len(rig.wills.got) == wills
+
+
+def test_a_session_whose_worker_was_killed_expires(rig: Rig) -> None:
+    rig.open(will=WILL, holder=DEAD)
+    rig.pass_s(1)
+    rig.pass_s(store_module.GONE_S + 1)
+    assert rig.store._metrics.sessions == 1 and rig.wills.got == []
+    rig.pass_s(11)
+    assert rig.wills.got == [b"wills"]
+    rig.pass_s(60)
+    assert rig.store._metrics.sessions == 0
+    rig.open(holder=HERE)
+    rig.pass_s(1_000)
+    assert rig.store._metrics.sessions == 1, "[MQTT-4.1.0-1]"
+
+
+def test_a_session_is_removed(rig: Rig) -> None:
+    turn = rig.open(will=WILL)[0]
+    assert rig.call(rig.store.drop, b"c") is True and rig.call(rig.store.drop, b"c") is False
+    assert isinstance(rig.leave(turn), Refused) and rig.wills.got == [b"wills"]
+    assert rig.open()[1] is False
+
+
+def test_pages_have_all_in_order(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "LIST_MAX", 3)
+    mine = sorted(each for n in range(200) if log_of(each := b"c%d" % n) == b"$sessions/3")
+    for each in mine:
+        rig.open(each, user="ann")
+    rows, after = list[Any](), b""
+    while page := rig.call(rig.store.page, b"$sessions/3", after):
+        assert len(page) <= 3
+        rows += page
+        after = page[-1][0]
+    assert [row[0] for row in rows] == mine and rows[0][1:] == ["ann", True, 0, 60, 0]
+
+
+def test_a_state_has_a_bound(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "RECORD_BYTES_MAX", 10)
+    turn = rig.open()[0]
+    assert rig.call(rig.store.save, b"c", turn, HERE, b"before") == []
+    refused = rig.call(rig.store.save, b"c", turn, HERE, b"x" * 11)
+    assert isinstance(refused, Refused) and refused.code is Code.OVERLOADED
+    assert rig.leave(turn, state=b"x" * 11) == [] and rig.open()[3] == b"before"
+
+
+def test_a_worker_without_shards_answers_nothing(rig: Rig) -> None:
+    rig.store._owner.catalog.owning = False
+    assert isinstance(rig.open(), Refused)
