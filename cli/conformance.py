@@ -23,7 +23,7 @@ ANSWER_MAX_BYTES = 64 << 20
 
 EPILOG = """\b
 Examples:
-  tailrace conformance -- node examples/clients/node.mjs
+  tailrace conformance -- node examples/clients/conformance.mjs
   tailrace conformance --only resuming -- ./client
   tailrace conformance --json -- ./client | jq 'select(.passed | not)'
 

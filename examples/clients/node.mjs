@@ -4,12 +4,8 @@
 //     const client = await connect("127.0.0.1:5050");
 //     const { seq } = await client.publish("orders", "one", { headers: { shop: "7" } });
 //     for await (const message of client.subscribe("orders")) console.log(message.seq, `${message.payload}`);
-//
-// `node node.mjs` speaks the language of `tailrace conformance` on its standard input and output.
 
 import net from "node:net";
-import readline from "node:readline";
-import { fileURLToPath } from "node:url";
 
 const OP = { HELLO: 1, WELCOME: 2, OPEN: 3, OPENED: 4, PUBLISH: 5, PUBLISHED: 6, SUBSCRIBE: 7, SUBSCRIBED: 8,
   UNSUBSCRIBE: 9, PING: 10, PONG: 11, ERROR: 12, CHUNK: 13, CREDIT: 14, ENDED: 15, CLOSE: 16, CONSUME: 26, CONSUMED: 27,
@@ -20,34 +16,17 @@ export class BrokerError extends Error {
   constructor({ code, text }) { super(`${code}: ${text}`); this.code = code; }
 }
 
-// --- msgpack, as much of it as the protocol uses ---
+// msgpack, as much of it as the protocol uses: no negative numbers, fractions and booleans are sent.
+const head = (kind, size) => { const b = Buffer.alloc(5); b[0] = kind; b.writeUInt32BE(size, 1); return b; };
 
-function pack(value) {
-  const out = [];
-  const head = (count, fix, fixMax, wide) => {
-    if (count <= fixMax) return out.push(Buffer.from([fix | count]));
-    const bytes = Buffer.alloc(5);
-    bytes[0] = wide; bytes.writeUInt32BE(count, 1); out.push(bytes);
-  };
-  const add = (item) => {
-    if (item === null || item === undefined) out.push(Buffer.from([0xc0]));
-    else if (typeof item === "boolean") out.push(Buffer.from([item ? 0xc3 : 0xc2]));
-    else if (typeof item === "number") {
-      const bytes = Buffer.alloc(9);
-      bytes[0] = Number.isInteger(item) ? 0xcf : 0xcb;
-      if (bytes[0] === 0xcf) bytes.writeBigUInt64BE(BigInt(item), 1); else bytes.writeDoubleBE(item, 1);
-      out.push(bytes);
-    } else if (typeof item === "string") { head(Buffer.byteLength(item), 0xa0, 31, 0xdb); out.push(Buffer.from(item)); }
-    else if (Buffer.isBuffer(item)) { head(item.length, 0, -1, 0xc6); out.push(item); }
-    else if (Array.isArray(item)) { head(item.length, 0x90, 15, 0xdd); item.forEach(add); }
-    else {
-      const rows = Object.entries(item).filter(([, each]) => each !== undefined);
-      head(rows.length, 0x80, 15, 0xdf);
-      for (const [key, each] of rows) { add(key); add(each); }
-    }
-  };
-  add(value);
-  return Buffer.concat(out);
+function pack(item) {
+  if (typeof item === "string") return Buffer.concat([head(0xdb, Buffer.byteLength(item)), Buffer.from(item)]);
+  if (Buffer.isBuffer(item)) return Buffer.concat([head(0xc6, item.length), item]);
+  if (Array.isArray(item)) return Buffer.concat([head(0xdd, item.length), ...item.map(pack)]);
+  if (typeof item === "number") // 64 bits
+    return Buffer.concat([head(0xcf, Math.floor(item / 2 ** 32)), head(0, item % 2 ** 32).subarray(1)]);
+  const rows = Object.entries(item).filter(([, value]) => value !== undefined);
+  return Buffer.concat([head(0xdf, rows.length), ...rows.flat().map(pack)]);
 }
 
 const NUMBERS = { 0xca: ["FloatBE", 4], 0xcb: ["DoubleBE", 8], 0xcc: ["UInt8", 1], 0xcd: ["UInt16BE", 2],
@@ -82,11 +61,8 @@ function unpack(data) {
   return next();
 }
 
-// --- frames ---
-
 function frame(payload, headers) {
-  const metadata = headers ? pack({ h: headers }) : Buffer.alloc(0);
-  const head = Buffer.alloc(32);
+  const metadata = headers ? pack({ h: headers }) : Buffer.alloc(0), head = Buffer.alloc(32);
   head.writeUInt32LE(32 + metadata.length + payload.length, 0);
   head.writeUInt16LE(metadata.length, 30);
   return Buffer.concat([head, metadata, payload]);
@@ -94,15 +70,12 @@ function frame(payload, headers) {
 
 function* frames(data) {
   for (let at = 0; at < data.length; at += data.readUInt32LE(at)) {
-    const metadataEnd = at + 32 + data.readUInt16LE(at + 30);
-    const metadata = metadataEnd > at + 32 ? unpack(data.subarray(at + 32, metadataEnd)) : {};
+    const start = at + 32 + data.readUInt16LE(at + 30), nbytes = data.readUInt32LE(at);
+    const headers = (start > at + 32 && unpack(data.subarray(at + 32, start)).h) || {};
     yield { seq: Number(data.readBigUInt64LE(at + 8)), timeUs: Number(data.readBigUInt64LE(at + 16)),
-      epoch: data.readUInt32LE(at + 24), headers: metadata.h ?? {}, nbytes: data.readUInt32LE(at),
-      payload: data.subarray(metadataEnd, at + data.readUInt32LE(at)) };
+      epoch: data.readUInt32LE(at + 24), headers, nbytes, payload: data.subarray(start, at + nbytes) };
   }
 }
-
-// --- the client ---
 
 /** A client of the broker at `HOST:PORT`. It connects again by itself; a publish without an answer is rejected then. */
 export async function connect(address, options = {}) {
@@ -121,19 +94,16 @@ class Client {
   dial() {
     return new Promise((resolve, reject) => {
       const socket = (this.socket = net.connect({ host: this.host, port: this.port, noDelay: true }));
-      let parts = [];
-      this.greeted = { resolve, reject };
+      let rest = Buffer.alloc(0);
+      this.waiting.set(0, { resolve, reject }); // WELCOME has no id
       socket.on("connect", () => {
         this.send(OP.HELLO, pack({ version: 1, features: ["consumers"], client: "example-node/1", token: this.token }));
         this.handles.clear();
         for (const [id, each] of this.subscriptions) this.begin(id, each);
       });
-      socket.on("data", (data) => {
-        parts.push(data);
-        parts = [this.take(parts.length === 1 ? data : Buffer.concat(parts))];
-      });
-      socket.on("error", (error) => reject(error));
-      socket.on("close", () => { reject(new Error("the broker closed")); this.lost(); });
+      socket.on("data", (data) => { rest = this.take(rest.length ? Buffer.concat([rest, data]) : data); });
+      socket.on("error", reject);
+      socket.on("close", () => this.lost());
     });
   }
 
@@ -143,7 +113,7 @@ class Client {
     if (this.closed || this.dialling) return;
     this.dialling = true;
     this.up = this.dialAgain().finally(() => { this.dialling = false; });
-    this.up.catch(() => { for (const each of this.subscriptions.values()) each.end(new Error("the broker is away")); });
+    this.up.catch((error) => { for (const each of this.subscriptions.values()) each.end(error); });
   }
 
   async dialAgain() {
@@ -161,12 +131,12 @@ class Client {
 
   ask(op, id, body) {
     this.send(op, body);
-    return new Promise((resolve, reject) => this.waiting.set(`${op} ${id}`, { resolve, reject }));
+    return new Promise((resolve, reject) => this.waiting.set(id, { resolve, reject }));
   }
 
-  answer(op, id, outcome, how = "resolve") {
-    this.waiting.get(`${op} ${id}`)?.[how](outcome);
-    this.waiting.delete(`${op} ${id}`);
+  answer(id, outcome, how = "resolve") {
+    this.waiting.get(id)?.[how](outcome);
+    this.waiting.delete(id);
   }
 
   /** Handle all whole envelopes; returns the rest of the bytes. */
@@ -184,51 +154,36 @@ class Client {
 
   receive(op, body) {
     if (op === OP.PUBLISHED) {
-      const [seq, subscribers] = [Number(body.readBigUInt64LE(4)), body.readUInt32LE(16)];
-      this.answer(OP.PUBLISH, body.readUInt32LE(0), { seq, subscribers });
-    } else if (op === OP.CHUNK) this.subscriptions.get(body.readUInt32LE(0))?.take(body.subarray(4));
-    else if (op === OP.GOT) this.answer(OP.GET, body.readUInt32LE(0), body);
-    else if (op === OP.PING) this.send(OP.PONG, Buffer.alloc(0));
-    else if (op === OP.PONG) return;
-    else {
-      const map = unpack(body);
-      if (op === OP.SUBSCRIBED) this.subscriptions.get(map.id)?.begun(map);
-      else if (op === OP.WELCOME) this.greeted.resolve();
-      else if (op === OP.OPENED) this.answer(OP.OPEN, map.id);
-      else if (op === OP.CONSUMED) this.answer(OP.CONSUME, map.id, map);
-      else if (op === OP.ENDED) this.subscriptions.get(map.id)?.end(map.code ? new BrokerError(map) : null);
-      else if (op === OP.ERROR) this.fail(map);
+      const seq = Number(body.readBigUInt64LE(4)), subscribers = body.readUInt32LE(16);
+      return this.answer(body.readUInt32LE(0), { seq, subscribers });
     }
-  }
-
-  fail(map) {
-    const error = new BrokerError(map);
-    if (map.op === 0 || map.op === OP.HELLO) this.greeted.reject(error);
-    if (map.op === OP.SUBSCRIBE && map.code !== "trimmed") this.subscriptions.get(map.id)?.end(error);
-    this.answer(map.op, map.id, error, "reject");
-  }
-
-  /** The number that stands for a stream on this connection. */
-  handle(stream) {
-    if (!this.handles.has(stream)) {
-      const id = ++this.lastId;
-      const opened = this.ask(OP.OPEN, id, pack({ id, stream })).then(() => id);
-      this.handles.set(stream, opened);
-      opened.catch(() => { if (this.handles.get(stream) === opened) this.handles.delete(stream); });
-    }
-    return this.handles.get(stream);
+    if (op === OP.CHUNK) return this.subscriptions.get(body.readUInt32LE(0))?.take(body.subarray(4));
+    if (op === OP.GOT) return this.answer(body.readUInt32LE(0), body);
+    if (op === OP.PING) return this.send(OP.PONG, body);
+    const map = unpack(body), error = map.code ? new BrokerError(map) : null;
+    if (op === OP.SUBSCRIBED) this.subscriptions.get(map.id)?.begun(map);
+    else if (op === OP.WELCOME || op === OP.CONSUMED) this.answer(map.id ?? 0, map);
+    else if (op === OP.ENDED || (map.op === OP.SUBSCRIBE && map.code !== "trimmed"))
+      this.subscriptions.get(map.id)?.end(error);
+    else if (error) this.answer(map.id, error, "reject");
   }
 
   /** Publish one message; resolves to its `seq` when it is where `ack` wants it (0: at once, without a seq). */
   async publish(stream, payload, { headers, ack = 1, replicas = 0 } = {}) {
     await this.up;
-    const handle = await this.handle(stream);
-    const head = Buffer.alloc(12), request = ++this.lastId;
-    head.writeUInt32LE(request, 0); head[4] = ack; head[5] = replicas; head.writeUInt16LE(1, 6);
-    head.writeUInt32LE(handle, 8);
+    const head = Buffer.alloc(12), id = ++this.lastId;
+    if (!this.handles.has(stream)) { // a refusal of OPEN has the id of the publish, and so is its answer
+      this.handles.set(stream, id);
+      this.send(OP.OPEN, pack({ id, stream }));
+    }
+    head.writeUInt32LE(id, 0); head[4] = ack; head[5] = replicas; head[6] = 1;
+    head.writeUInt32LE(this.handles.get(stream), 8);
     const body = Buffer.concat([head, frame(Buffer.from(payload), headers)]);
     if (ack === 0) return this.send(OP.PUBLISH, body);
-    return this.ask(OP.PUBLISH, request, body);
+    return this.ask(OP.PUBLISH, id, body).catch((error) => {
+      if (this.handles.get(stream) === id) this.handles.delete(stream);
+      throw error;
+    });
   }
 
   /** The messages from seq `from` on (or "new"), live ones too; without `live` up to the end that there is now. */
@@ -265,8 +220,7 @@ class Client {
   }
 
   begin(id, { stream, place, live }) {
-    const end = live ? undefined : ["now", 0];
-    this.send(OP.SUBSCRIBE, pack({ id, stream, from: place, end, credit: CREDIT_BYTES }));
+    this.send(OP.SUBSCRIBE, pack({ id, stream, from: place, end: live ? undefined : ["now", 0], credit: CREDIT_BYTES }));
   }
 
   /** Make a durable consumer, unless there is one. */
@@ -283,8 +237,7 @@ class Client {
     const body = await this.ask(OP.GET, id, pack({ id, stream, name, member, max_messages: max, wait_ms: waitMs,
       finished: finished.map(({ seq, epoch }) => [seq, seq, epoch]),
       failed: failed.map(({ seq, epoch }) => [seq, epoch, "failed"]) }));
-    const [runs, stale] = [body.readUInt16LE(4), body.readUInt16LE(6)];
-    return [...frames(body.subarray(16 + 20 * runs + 16 * stale))];
+    return [...frames(body.subarray(16 + 20 * body.readUInt16LE(4) + 16 * body.readUInt16LE(6)))];
   }
 
   close() {
@@ -292,37 +245,4 @@ class Client {
     this.send(OP.CLOSE, Buffer.alloc(0));
     this.socket.end();
   }
-}
-
-// --- for `tailrace conformance`: a command as JSON on each line, and an answer on a line for each ---
-
-const shown = ({ seq, epoch, headers, payload }) => ({ seq, epoch, headers, payload: payload.toString("base64") });
-const DEEDS = {
-  connect: async (_, { address, token }) => ({ client: await connect(address, { token }) }),
-  publish: ({ client }, { stream, payload, ...options }) =>
-    client.publish(stream, Buffer.from(payload, "base64"), options),
-  read: async ({ client }, { stream, from, live, count }) => {
-    const messages = [];
-    for await (const each of client.subscribe(stream, { from, live })) if (messages.push(shown(each)) === count) break;
-    return { messages };
-  },
-  consume: ({ client }, { stream, name }) => client.consume(stream, name),
-  get: async ({ client }, { stream, name, member, ...options }) => {
-    return { messages: (await client.get(stream, name, member, options)).map(shown) };
-  },
-  close: ({ client }) => client.close(),
-};
-
-if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  const state = {};
-  for await (const line of readline.createInterface({ input: process.stdin })) {
-    const { do: deed, ...fields } = JSON.parse(line);
-    let answer;
-    try {
-      answer = (await DEEDS[deed](state, fields)) ?? {};
-      if (answer.client) { state.client = answer.client; answer = {}; }
-    } catch (error) { answer = { error: error.code ?? "lost", text: error.message }; }
-    console.log(JSON.stringify(answer));
-  }
-  process.exit(0);
 }

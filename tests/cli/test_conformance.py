@@ -19,6 +19,9 @@ pytestmark = pytest.mark.system
 
 CLIENTS = ROOT / "examples" / "clients"
 PATIENCE_S = 300.0  # eight checks, a broker that is killed, compiling
+GO_MODULES = ["go", "mod", "download", "github.com/vmihailenco/msgpack/v5", "github.com/vmihailenco/tagparser/v2"]
+LINES_MAX = 250
+"""Of a client, so that it can be read in one go."""
 NAMES = [check.__name__ for check in CHECKS]
 
 
@@ -44,10 +47,12 @@ def without_credit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subproc
     """Half a minute passes before its silence is a failure: it begins before the tests that take as long."""
     if shutil.which("node") is None:
         pytest.skip("no Node.js on this machine")
-    source, changed = (CLIENTS / "node.mjs").read_text(), tmp_path_factory.mktemp("silent") / "node.mjs"
+    folder = tmp_path_factory.mktemp("silent")
+    source, changed = (CLIENTS / "node.mjs").read_text(), folder / "node.mjs"
     assert source.count("this.send(OP.CREDIT, credit);") == 1
     changed.write_text(source.replace("this.send(OP.CREDIT, credit);", "if (message.seq > 90) return;"))
-    with begin("--only", "reading", "--", "node", str(changed)) as process:
+    program = Path(shutil.copy(CLIENTS / "conformance.mjs", folder))
+    with begin("--only", "reading", "--", "node", str(program)) as process:
         yield process
         process.kill()
 
@@ -55,7 +60,7 @@ def without_credit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subproc
 @pytest.mark.skipif(shutil.which("node") is None, reason="no Node.js on this machine")
 @pytest.mark.usefixtures("without_credit")
 def test_the_client_for_node() -> None:
-    done = conformance("--", "node", str(CLIENTS / "node.mjs"))
+    done = conformance("--", "node", str(CLIENTS / "conformance.mjs"))
     assert outcomes(done) == dict.fromkeys(NAMES, "passed"), done.stdout.decode() + done.stderr.decode()
     assert done.returncode == 0
 
@@ -64,10 +69,25 @@ def test_the_client_for_node() -> None:
 def test_the_client_for_go(tmp_path: Path) -> None:
     # Where nothing of Go's own library is compiled yet, to optimize it takes longer than all else here.
     quickly = ["-gcflags=all=-N -l", "-ldflags=-s -w"]
-    build = ["go", "build", *quickly, "-o", str(tmp_path / "client"), "."]
+    build = ["go", "build", *quickly, "-o", str(tmp_path / "client"), "./conformance"]
+    try:
+        subprocess.run(GO_MODULES, cwd=CLIENTS / "go", capture_output=True, check=True, timeout=PATIENCE_S)
+    except subprocess.SubprocessError:
+        pytest.skip("the module for msgpack is neither here nor to be had")
     subprocess.run(build, cwd=CLIENTS / "go", env={**os.environ, "CGO_ENABLED": "0"}, check=True, timeout=PATIENCE_S)
     done = conformance("--", str(tmp_path / "client"))
     assert outcomes(done) == dict.fromkeys(NAMES, "passed"), done.stdout.decode() + done.stderr.decode()
+
+
+@pytest.mark.parametrize("name", ["node.mjs", "go/tailrace.go"])
+def test_a_client_can_be_read_in_one_go(name: str) -> None:
+    assert 150 <= len((CLIENTS / name).read_text().splitlines()) <= LINES_MAX
+
+
+@pytest.mark.skipif(shutil.which("gofmt") is None, reason="no Go on this machine")
+def test_the_client_for_go_is_formatted() -> None:
+    done = subprocess.run(["gofmt", "-l", "."], cwd=CLIENTS / "go", capture_output=True, check=True, timeout=PATIENCE_S)
+    assert done.stdout == b""
 
 
 @pytest.mark.parametrize(
