@@ -6,6 +6,7 @@ import faulthandler
 import gc
 import math
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -20,6 +21,9 @@ from tests.thorough import examples
 # Each of the thousands of processes would compile all that it loads: that takes longer than all else a node does.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# A job in the background of a script ignores Control-C, and so would every process that a test starts and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 gc.disable()  # until all tests are collected: the objects made meanwhile stay
 

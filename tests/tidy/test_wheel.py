@@ -290,7 +290,8 @@ def test_a_first_week(tmp_path: Path, wheel: Path) -> None:
     """By the text of the documents, with the newest Python that is here; without another one, from this checkout."""
     guest = make_server_guest(tmp_path, wheel, PYTHONS[0])
     programs = guest.parent if guest is not None else Path(sys.executable).parent
-    command = [str(tree.ROOT / "scripts" / "first-week"), "--bin", str(programs)]
+    script = [str(tree.ROOT / "scripts" / "first-week"), "--bin", str(programs)]
+    command = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", *script]  # as in the background of a script
     done = subprocess.run(command, capture_output=True, text=True, timeout=FIRST_WEEK_TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
