@@ -170,8 +170,7 @@ class Worker:
             "consume": partial(verbs.consume, self.desk),
             "get": partial(verbs.get, self.desk),
             "rules": partial(obey, self.owner, self.work),
-            "last": self.last_values.last,
-            "keep_last": self.last_values.keep,
+            **self.last_values.calls,
             **self.sessions.verbs(),
         }
         self.router = Router(

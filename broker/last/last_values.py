@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from tailrace.broker.delivery.readers import StreamReaders
@@ -33,6 +33,12 @@ RETRY_S: Final = 1.0
 """After a failure."""
 WAITERS_MAX: Final = 1_024
 """Requests of one worker for last values that are not up to date."""
+FAR_TOPICS: Final = 1 << 19
+"""Room for this number, and for those not taken into account yet, is more than one turn can fill."""
+FAR_TOPIC_BYTES: Final = 256
+"""Of each of them, with what it takes in an index: a turn has 16 MiB of messages."""
+FAR_STREAMS: Final = 64
+"""Not up to date, beyond which that is not looked at."""
 WANTED_MAX: Final = 1_024
 """Streams that do not exist and are to have last values from their first message on."""
 FULL_TEXT: Final = "this node holds as many last values as max_last_values and max_last_value_bytes allow"
@@ -221,11 +227,16 @@ class LastValues:
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
+    @property
+    def calls(self) -> Mapping[str, Callable[[CallArgs, OnResult], None]]:
+        """By verb."""
+        return {"last": self.last, "keep_last": self.keep, "missed_last": self.missed}
+
     def keep(self, args: CallArgs, done: OnResult) -> None:
         """[stream] -> nothing. Messages of the stream are to be retained from now on, if need be once it exists."""
         (name,) = args
         try:
-            if self._budget.is_met:
+            if name not in self.tracked and self._budget.is_met:
                 raise Refused(Code.OVERLOADED, FULL_TEXT)
             if name not in self._owner.catalog.names:
                 self._want(name)
@@ -253,7 +264,35 @@ class LastValues:
 
         if name not in self.tracked:
             done([b"", 0, after, False])
-            return
+        else:
+            self._when_read(name, answer, done)
+
+    def missed(self, args: CallArgs, done: OnResult) -> None:
+        """[stream, of messages that were to be retained the topic and the seq] -> which of them found no room, by their
+        places in the list. They are in the log.
+        """
+        name, messages = args
+
+        def answer(values: StreamValues) -> list[int]:
+            return [place for place, (topic, seq) in enumerate(messages) if values.has_missed(topic, seq)]
+
+        if name not in self.tracked or self._is_far():
+            done([])
+        else:
+            self._when_read(name, answer, done)
+
+    def _is_far(self) -> bool:
+        """Whether no message of this turn, or one that is not taken into account yet, can meet the bounds."""
+        room, unread = self._budget.room, FAR_TOPICS
+        for number, name in enumerate(self.due):
+            values, stream = self.tracked.get(name), self._owner.catalog.open.get(name)
+            if number == FAR_STREAMS or values is None or stream is None or values.seq < 0:
+                return False
+            unread += stream.log.next_seq - values.seq
+        return room.topics > unread and room.nbytes > unread * FAR_TOPIC_BYTES
+
+    def _when_read(self, name: bytes, answer: Callable[[StreamValues], object], done: OnResult) -> None:
+        """Answer once all messages that the stream has by now are taken into account."""
         if self._waiting >= WAITERS_MAX:
             done(Refused(Code.OVERLOADED, BEHIND_TEXT))
             return

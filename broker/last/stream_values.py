@@ -12,7 +12,7 @@ does not have. They are recognized by their terms; the whole stream is then read
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 from tailrace.broker.last.index import LastEntry, TopicIndex, entry_bytes
 from tailrace.broker.last.value_log import VALUE_BYTES_MAX, ValueLog, frame_in
@@ -33,10 +33,30 @@ CLEAN_SLACK: Final = 1_024
 IN_STREAM: Final = 1 << 63
 """Set in the place of a frame that is in the stream, not in the log."""
 
+MISSED_MAX: Final = 4_096
+"""Topics of one worker of which it is remembered that their message found no room."""
+
 _leaf = load("tailrace.broker.last.last_cy")
 _newest, _records = _leaf.newest, _leaf.records
 _ALL: Final = 1 << 40
+Topics: TypeAlias = dict[bytes, tuple[int, int, bool]]
+"""As the leaf finds them: of each topic the place of its newest frame, its length, whether it has no payload."""
 NO_TERM: Final = EpochStart(0, NEVER_SEQ)
+
+
+class ValueRoom(NamedTuple):
+    """What indexes may still take; a new topic needs some of both."""
+
+    topics: int
+    nbytes: int
+
+    def after(self, topic: bytes, topics: int) -> ValueRoom:
+        """What is left when this topic has come (1) or gone (-1)."""
+        return ValueRoom(self.topics - topics, self.nbytes - topics * entry_bytes(topic))
+
+    @property
+    def is_none(self) -> bool:
+        return self.topics <= 0 or self.nbytes <= 0
 
 
 class ValueBudget:
@@ -46,14 +66,42 @@ class ValueBudget:
         self._topics_max = topics_max
         self._bytes_max = bytes_max
         self.topics = self.nbytes = self.dropped = 0
+        self._missed: dict[tuple[bytes, bytes], int] = {}  # the last one last
+
+    @property
+    def room(self) -> ValueRoom:
+        return ValueRoom(self._topics_max - self.topics, self._bytes_max - self.nbytes)
 
     @property
     def is_met(self) -> bool:
-        return self.topics >= self._topics_max or self.nbytes >= self._bytes_max
+        return self.room.is_none
 
     def add(self, topics: int, nbytes: int) -> None:
         self.topics += topics
         self.nbytes += nbytes
+
+    def miss(self, stream: bytes, topic: bytes, seq: int) -> None:
+        """This message was to be retained, and found no room: its publisher may ask soon."""
+        self._missed.pop((stream, topic), None)
+        self._missed[stream, topic] = seq
+        if len(self._missed) > MISSED_MAX:
+            del self._missed[next(iter(self._missed))]
+
+    def has_missed(self, stream: bytes, topic: bytes, seq: int) -> bool:
+        """Whether this message, whose topic has no later one, found no room. If some of those are forgotten, it counts
+        as one of them.
+        """
+        return self._missed.get((stream, topic), -1) >= seq or len(self._missed) >= MISSED_MAX
+
+
+class _News(NamedTuple):
+    """The newest message of a topic, for one of the indexes. `at`, `length`: its frame."""
+
+    topics: TopicIndex
+    topic: bytes
+    at: int
+    length: int
+    is_empty: bool
 
 
 class _Pieces:
@@ -221,12 +269,7 @@ class StreamValues:
         wanted = [(self.newest if self._keeps_all else self.retained, found)]
         if self._keeps_all:
             wanted.append((self.retained, _newest(pieces.frames[:end], pieces.at, self.name, True, _ALL)[0]))
-        news = [
-            (index, topic, at, length, is_empty)
-            for index, topics in wanted
-            for topic, (at, length, is_empty) in topics.items()
-            if self._is_news(index, topic, pieces.frames, at, length, is_empty=is_empty)
-        ]
+        news = self._news(pieces.frames, wanted)
         places = self._write(pieces.frames, news, now_s)
         for index, topic, at, _length, is_empty in news:
             self._put(index, topic, _seq_of(pieces.frames, at), places[at], is_empty=is_empty)
@@ -237,23 +280,33 @@ class StreamValues:
             self._mark(stream, now_s)
         return True
 
-    def _is_news(
-        self, index: TopicIndex, topic: bytes, frames: memoryview, at: int, length: int, *, is_empty: bool
-    ) -> bool:
-        if length > VALUE_BYTES_MAX:
-            self._budget.dropped += 1
-            return False
-        entry = index.get(topic)
-        if entry is None:
-            if not is_empty and self._budget.is_met:
-                self._budget.dropped += 1
-                return False
-            return not is_empty or self._keeps_all  # a retained message before it may be in the log
-        return _seq_of(frames, at) >= entry.seq
+    def _news(self, frames: memoryview, wanted: list[tuple[TopicIndex, Topics]]) -> list[_News]:
+        """What these newest messages change, in the order their topics came; those without room are counted once."""
+        found: list[_News] = []
+        room, dropped = self._budget.room, set()
+        rows = [_News(index, topic, *frame) for index, topics in wanted for topic, frame in topics.items()]
+        for news in rows:
+            index, topic, at, length, is_empty = news
+            entry, seq = index.get(topic), _seq_of(frames, at)
+            if length > VALUE_BYTES_MAX or (entry is None and not is_empty and room.is_none):
+                dropped.add(at)
+                if index is self.retained:
+                    self._budget.miss(self.name, topic, seq)
+                continue
+            if entry is None and is_empty and not self._keeps_all:
+                continue
+            if entry is None or seq >= entry.seq:  # a retained message before it may be in the log
+                found.append(news)
+                room = room.after(topic, (not is_empty) - (entry is not None))
+        self._budget.dropped += len(dropped)
+        return found
 
-    def _write(
-        self, frames: memoryview, news: Iterable[tuple[TopicIndex, bytes, int, int, bool]], now_s: float
-    ) -> dict[int, int]:
+    def has_missed(self, topic: bytes, seq: int) -> bool:
+        """Whether this message, which is taken into account and was to be retained, found no room."""
+        entry = self.retained.get(topic)
+        return (entry is None or entry.seq < seq) and self._budget.has_missed(self.name, topic, seq)
+
+    def _write(self, frames: memoryview, news: Iterable[_News], now_s: float) -> dict[int, int]:
         """Where the frames can be read, by where they are in `frames`; a master logs them. Raises Refused."""
         lengths = dict(sorted((at, length) for _index, _topic, at, length, _is_empty in news))
         if not self.leads:

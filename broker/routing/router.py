@@ -69,13 +69,14 @@ OF_A_STREAM = frozenset(
         "consume",
         "get",
         "keep_last",
+        "missed_last",
         "last",
         "list_stream",
         "list_names",
         "list_grown",
     }
 )
-LONG = OF_A_STREAM - {"end", "consume", "get", "keep_last", "last"}
+LONG = OF_A_STREAM - {"end", "consume", "get", "keep_last", "last", "missed_last"}
 
 NONE_DENIED: Mapping[int, Refused] = MappingProxyType({})
 

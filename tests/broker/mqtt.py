@@ -10,6 +10,8 @@ from tests.broker.world import Peer, World
 from tests.protocol.mqtt import wire
 from tests.protocol.mqtt.wire import V5, Answer, Delivered
 
+SETTLES_MAX = 4
+
 
 class MqttPeer:
     """`answers`: the packets of the server except messages, so far; `got`: the messages."""
@@ -41,13 +43,21 @@ class MqttPeer:
 
     def take(self) -> list[Answer]:
         """The answers since the last time; messages go to `got`."""
-        self.node.settle()
+        self._settle()
         answers = wire.split(bytes(self.peer.received))
         self.peer.received.clear()
         self.got += wire.delivered(self.version, answers)
         found = [answer for answer in answers if answer.kind != 3]
         self.answers += found
         return found
+
+    def _settle(self) -> None:
+        """Whether a message is retained is asked between workers once it is published: more turns that move nothing."""
+        for _ in range(SETTLES_MAX):
+            self.node.settle()
+            clients = [client for worker in self.node.workers for client in worker.services.clients.values()]
+            if not any(isinstance(client, MqttClient) and client.answers for client in clients):
+                return
 
     def ask(self, *packets: bytes) -> list[Answer]:
         self.send(*packets)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.protocol.mqtt.wire import VERSIONS
+from tests.protocol.mqtt import wire
+from tests.protocol.mqtt.wire import V5, VERSIONS
 from tests.system.node import PATIENCE_S, Node, running, wait_for
 from tests.system.test_mqtt import CONFIG, PahoClient
 
@@ -75,3 +77,29 @@ def test_mosquitto_clients(tmp_path: Path, version: str) -> None:
         assert run("mosquitto_sub", *arguments, "-C", "1") == b"m/2/temp 1 of m/2/temp\n"
         with pytest.raises(subprocess.CalledProcessError):
             run("mosquitto_sub", "-t", "m/1/#", "--retained-only", "-W", "1")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_messages_beyond_the_bound_are_refused_in_the_read_that_meets_it(tmp_path: Path, workers: int) -> None:
+    bound = 5
+    config = f'[[topics]]\nfilter = "bound/#"\nstream = "bound"\n[limits]\nmax_last_values = {bound}\n'
+
+    def reasons(sock: socket.socket, *messages: tuple[int, bytes]) -> list[int]:
+        sock.sendall(
+            b"".join(wire.publish(V5, f"bound/{n}", payload, 1, n + 1, retain=True) for n, payload in messages)
+        )
+        received, answers = b"", list[wire.Answer]()
+        while len(answers) < len(messages):
+            received += sock.recv(4096)
+            answers = wire.split(received)
+        return [wire.reason(each) for each in answers]
+
+    with running(tmp_path / "data", workers=workers, config=config) as node:
+        for _ in range(4):  # from different workers
+            with socket.create_connection(("127.0.0.1", node.port), PATIENCE_S) as sock:
+                sock.sendall(wire.connect(V5, ""))
+                assert sock.recv(256)[3] == 0
+                assert reasons(sock, *((n, b"x") for n in range(8))) == [0] * bound + [0x97] * 3
+                assert reasons(sock, (0, b""), (7, b"x"), (6, b"x")) == [0, 0, 0x97]
+                assert retained(node, V5, "bound/#", bound) == {f"bound/{n}": b"x" for n in (1, 2, 3, 4, 7)}
+                assert reasons(sock, *((n, b"") for n in range(8))) == [0] * 8

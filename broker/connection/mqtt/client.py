@@ -449,7 +449,7 @@ class MqttClient(ClientConnection):
             if qos and answers:
                 row.add_answer(qos, packet_id, -1, _refusal_reason(refusal[0]))
             return
-        if retain:
+        if retain and payload:
             row.keep(stream, self.mqtt.retained.keep)
         key = groups.get(stream, -1)
         if key < 0:
@@ -457,6 +457,8 @@ class MqttClient(ClientConnection):
             frames.append([])
         frames[key].append(pack_frame(payload, metadata=metadata))
         if qos and answers:
+            if retain:
+                row.add_retained(key, kept or stream, len(frames[key]) - 1, self.mqtt.retained.missed)
             row.add_answer(qos, packet_id, key, retained_in=stream if retain else b"")
 
     def is_too_large(self, metadata: bytes, payload: bytes) -> bool:
@@ -493,7 +495,7 @@ class MqttClient(ClientConnection):
     def group_done(self, run: RunPublication, key: int, first_seq: int, subscribers: int) -> None:
         """The messages of a run to one stream are in its log."""
         assert isinstance(run, PublishRow)
-        run.settle_group(key, None)
+        run.settle_group(key, None, first_seq)
 
     def group_refused(self, run: RunPublication, key: int, code: Code, text: str, first_seq: int | None) -> None:
         assert isinstance(run, PublishRow)

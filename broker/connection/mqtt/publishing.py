@@ -29,6 +29,7 @@ ALIASES_MAX: Final = 32
 NOWHERE: Final = Placed(b"", b"")
 RESERVED_TEXT: Final = "topics that begin with $ belong to the broker"
 REFUSED_TEXT: Final = "a message was refused, which MQTT 3.1.1 has no other answer for"
+NO_ROOM_TEXT: Final = "a message is published and not retained: max_last_values or max_last_value_bytes is met"
 ID_BYTES: Final = 2
 """Of a packet identifier."""
 ACKS: Final = {1: PacketType.PUBACK, 2: PacketType.PUBREC}
@@ -39,6 +40,8 @@ _pack_acks = load("tailrace.protocol.mqtt.stage_cy").pack_acks
 
 Keep: TypeAlias = Callable[[bytes, Callable[[Refused | None], None]], None]
 """See `RetainedMessages.keep`."""
+Missed: TypeAlias = Callable[[bytes, list[tuple[bytes, int]], Callable[[list[int] | Refused], None]], None]
+"""See `RetainedMessages.missed`."""
 
 
 class Destination(NamedTuple):
@@ -74,6 +77,14 @@ class _Answer(NamedTuple):
     retained_in: bytes
 
 
+class _Retained(NamedTuple):
+    """A message that is to be retained: its topic, its place in its group, and that of its answer in the row."""
+
+    topic: bytes
+    place: int
+    answer: int
+
+
 def _answers_of(staged: StagedPublishes) -> list[_Answer]:
     ids = staged.ids
     owners = staged.owners or [0] * (len(ids) // ID_BYTES)
@@ -102,7 +113,19 @@ class MqttPublisher(RunPublisher, Protocol):
 class PublishRow(RunPublication):
     """The messages of a read, by stream, and their acknowledgements. `pending`: their place in the client's row."""
 
-    __slots__ = ("_answers", "_kept", "_publisher", "_refusals", "_staged", "_unkept", "_waiting", "pending")
+    __slots__ = (
+        "_answers",
+        "_ask_missed",
+        "_kept",
+        "_missed",
+        "_publisher",
+        "_refusals",
+        "_retained",
+        "_staged",
+        "_unkept",
+        "_waiting",
+        "pending",
+    )
 
     def __init__(self, publisher: MqttPublisher) -> None:
         super().__init__(publisher, True)
@@ -114,6 +137,9 @@ class PublishRow(RunPublication):
         self._waiting = 1  # until `begin`
         self._kept: set[bytes] = set()
         self._unkept: dict[bytes, tuple[Code, str]] = {}
+        self._retained: dict[int, list[_Retained]] = {}  # by group
+        self._missed: dict[int, tuple[Code, str]] = {}  # by answer
+        self._ask_missed: Missed | None = None
 
     def add_answer(
         self, qos: int, packet_id: int, group: int, reason: Reason = Reason.SUCCESS, retained_in: bytes = b""
@@ -133,6 +159,11 @@ class PublishRow(RunPublication):
             self._unkept[stream] = refused.code, refused.text
         self._count_down()
 
+    def add_retained(self, group: int, topic: bytes, place: int, ask_missed: Missed) -> None:
+        """The next answer is for a message that is to be retained, and waits until it is known whether it is."""
+        self._ask_missed = ask_missed
+        self._retained.setdefault(group, []).append(_Retained(topic, place, len(self._answers)))
+
     def add_staged(self, staged: StagedPublishes) -> None:
         """All of a run, whose groups are those of this row."""
         for name, count, _frames in staged.groups:
@@ -145,9 +176,23 @@ class PublishRow(RunPublication):
         self._waiting += groups
         self._count_down()
 
-    def settle_group(self, key: int, refusal: tuple[Code, str] | None) -> None:
+    def settle_group(self, key: int, refusal: tuple[Code, str] | None, first_seq: int = 0) -> None:
         if refusal is not None:
             self._refusals[key] = refusal
+        elif key in self._retained and self._ask_missed is not None:
+            retained = self._retained[key]
+            messages = [(topic, first_seq + place) for topic, place, _answer in retained]
+            self._ask_missed(
+                self._answers[retained[0].answer].retained_in, messages, partial(self._on_missed, retained)
+            )
+            return
+        self._count_down()
+
+    def _on_missed(self, retained: list[_Retained], places: list[int] | Refused) -> None:
+        if isinstance(places, Refused):
+            self._missed.update((each.answer, (places.code, places.text)) for each in retained)
+        else:
+            self._missed.update((retained[place].answer, (Code.OVERLOADED, NO_ROOM_TEXT)) for place in places)
         self._count_down()
 
     def _count_down(self) -> None:
@@ -166,8 +211,8 @@ class PublishRow(RunPublication):
         publisher, texts = self._publisher, []
         version = publisher.version
         publisher.under_way -= sum(answer.qos == 1 for answer in self._answers)
-        for qos, packet_id, group, known, retained_in in self._answers:
-            refusal = self._refusals.get(group) or self._unkept.get(retained_in)
+        for number, (qos, packet_id, group, known, retained_in) in enumerate(self._answers):
+            refusal = self._refusals.get(group) or self._unkept.get(retained_in) or self._missed.get(number)
             reason = known if refusal is None else reason_of(refusal[0])
             if reason >= FAILURE:
                 if qos == 2:

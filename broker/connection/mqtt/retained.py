@@ -103,13 +103,20 @@ class RetainedMessages:
         def answered(value: object) -> None:
             refused = value if isinstance(value, Refused) else None
             self._kept.pop(stream, None)
-            self._kept[stream] = self._clock() + KEPT_S, refused
+            if refused is None or refused.code is not Code.OVERLOADED:  # there may be room in the next moment
+                self._kept[stream] = self._clock() + KEPT_S, refused
             if len(self._kept) > KEPT_MAX:
                 del self._kept[next(iter(self._kept))]
             if done is not None:
                 done(refused)
 
         self._services.router.call(stream, "keep_last", [stream], answered)
+
+    def missed(
+        self, stream: bytes, messages: list[tuple[bytes, int]], done: Callable[[list[int] | Refused], None]
+    ) -> None:
+        """Which of these messages of a stream, each with its topic and its seq, found no room: their places."""
+        self._services.router.call(stream, "missed_last", [stream, messages], done)
 
     def send(
         self,

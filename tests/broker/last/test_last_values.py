@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from tailrace.broker.process.settings import StreamPolicy
+from tailrace.broker.streams.refused import Refused
 from tailrace.broker.topics.rules import TopicRule
+from tailrace.protocol.errors import Code
 from tests.broker.world import PATIENCE_S, Peer, World, world
 
 KEEPING: dict[str, Any] = {
@@ -107,3 +109,24 @@ def test_beyond_the_bound_new_topics_have_none(tmp_path: Path) -> None:
         node.workers[0].last_values.tick()
         metrics = node.workers[0].metrics
         assert (metrics.last_values, metrics.last_values_dropped) == (2, 1)
+
+
+def test_while_the_bounds_are_far_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the last values of a stream are not up to date; near them an answer comes when they are."""
+    with world(tmp_path, 1, **KEEPING) as node:
+        values, answers = node.workers[0].last_values, list[object]()
+        peer = node.connect()
+        peer.send("pub sensors/1 |a")
+        node.settle()
+        monkeypatch.setattr(values, "due", {b"sensors": None})
+        values.missed([b"sensors", [(b"sensors/1", 7)]], answers.append)
+        values.missed([b"elsewhere", [(b"x", 0)]], answers.append)
+        assert answers == [[], []]
+        monkeypatch.setattr("tailrace.broker.last.last_values.FAR_TOPICS", node.workers[0].settings.max_last_values)
+        values.missed([b"sensors", [(b"sensors/1", 0)]], answers.append)
+        assert len(answers) == 2
+        values.work()
+        assert answers[2:] == [[]]
+        monkeypatch.setattr("tailrace.broker.last.last_values.WAITERS_MAX", 0)
+        values.missed([b"sensors", [(b"sensors/1", 0)]], answers.append)
+        assert isinstance(answers[3], Refused) and answers[3].code is Code.OVERLOADED

@@ -178,3 +178,24 @@ def test_a_message_that_deletes_counts_after_a_retained_one_of_the_same_piece(tm
         assert holder.found(retained=False) == {b"b": b"2"}
         assert holder.found(retained=True) == {b"a": b"kept", b"b": b"kept"}
         holder.kill()
+
+
+def test_what_has_found_no_room_is_remembered_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_values, "MISSED_MAX", 3)
+    budget = ValueBudget(10, 1_000)
+    budget.miss(S, b"a", 5)
+    budget.miss(S, b"b", 6)
+    assert [budget.has_missed(S, b"a", seq) for seq in (4, 5, 6)] == [True, True, False]
+    assert not budget.has_missed(b"other", b"a", 5)
+    budget.miss(S, b"a", 8)
+    assert budget.has_missed(S, b"a", 7) and not budget.has_missed(S, b"c", 0)
+    for seq, topic in enumerate((b"c", b"d")):
+        budget.miss(S, topic, seq)
+    assert budget.has_missed(S, b"b", 6), "forgotten, and so taken for one"
+
+
+def test_room_of_both_measures() -> None:
+    budget = ValueBudget(2, 1_000)
+    assert budget.room.after(b"x" * 920, 1).is_none and not budget.room.after(b"x" * 919, 1).is_none
+    assert not budget.room.after(b"a", 1).is_none and budget.room.after(b"a", 1).after(b"b", 1).is_none
+    assert budget.room.after(b"a", 1).after(b"a", -1) == budget.room

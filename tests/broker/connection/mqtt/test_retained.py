@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tailrace.broker.connection.mqtt import retained as module
+from tailrace.broker.process.settings import StreamPolicy
 from tailrace.broker.topics.rules import TopicRule
 from tests.broker.mqtt import MqttPeer
 from tests.broker.world import World, world
@@ -260,19 +261,59 @@ def test_a_client_that_does_not_read_is_sent_no_more_than_a_page(tmp_path: Path)
         assert not client.sendings
 
 
+def reasons(peer: MqttPeer, *packets: bytes) -> list[int]:
+    return [wire.reason(each) for each in peer.ask(*packets)]
+
+
+def test_the_first_message_without_room_is_refused_in_the_same_read(tmp_path: Path) -> None:
+    """Published it is nevertheless. Another value of a topic that has one needs no room, and a deletion makes some."""
+    with node(tmp_path, (TopicRule("#", "{1}"),), max_last_values=5) as made:
+        stream = made.name(1)
+        peer = MqttPeer(made, V5)  # of the other worker
+
+        def publish(number: int, payload: bytes = b"x", qos: int = 1) -> bytes:
+            return wire.publish(V5, f"{stream}/{number}", payload, qos, 100 + number, retain=True)
+
+        assert reasons(peer, *map(publish, range(8))) == [0] * 5 + [0x97] * 3
+        assert reasons(peer, *map(publish, (7, 0, 6, 4))) == [0x97, 0, 0x97, 0]
+        assert reasons(peer, publish(0, b""), publish(7), publish(6), publish(7)) == [0, 0, 0x97, 0]
+        assert reasons(peer, publish(7, b"")) == [0] and reasons(peer, publish(6, qos=2)) == [0]
+        assert reasons(peer, publish(5, b""), publish(8, qos=2)) == [0, 0x97]
+        reader = MqttPeer(made, V5)
+        reader.subscribe((f"{stream}/#", 0))
+        assert [topic for topic, *_rest in got(reader)] == [f"{stream}/{number}" for number in (1, 2, 3, 4, 6)]
+
+
 @both
-def test_no_room_for_another_topic(tmp_path: Path, version: int) -> None:
-    """The message that finds none is logged, and refused as one that is retained."""
-    with node(tmp_path, max_last_values=2) as made:
-        retain(made, version, ("a", b"x"), ("b", b"x"), ("c", b"x"), ("d", b"x"))
-        for worker in made.workers:
-            worker.mqtt.retained._kept.clear()
-        peer = MqttPeer(made, version, "late")
-        answers = peer.ask(*(wire.publish(version, each, b"x", 1, retain=True) for each in "efgh"))
+@layouts
+def test_no_room_for_another_topic(tmp_path: Path, version: int, rules: tuple[TopicRule, ...]) -> None:
+    """MQTT 3.1.1 has the messages before it acknowledged. The topics are of one stream, or of one each."""
+    with world(tmp_path, 1, topics=rules, max_last_values=3) as made:
+        peer = MqttPeer(made, version)
+        sent = [wire.publish(version, f"a/{number}", b"x", 1, number + 1, retain=True) for number in range(5)]
+        answers = peer.ask(*sent)
         if version == V5:
-            assert {wire.reason(each) for each in answers} <= {0, 0x97} and any(map(wire.reason, answers))
+            assert [wire.reason(each) for each in answers] == [0, 0, 0, 0x97, 0x97]
         else:
-            assert peer.ended
+            assert len(answers) == 3 and peer.ended
+        late = MqttPeer(made, V5)
+        unneeded = wire.publish(V5, "a/new", b"", 1, 7, retain=True)
+        assert reasons(late, unneeded, wire.publish(V5, "a/1", b"", 1, 8, retain=True)) == [0, 0]
+        assert reasons(late, wire.publish(V5, "a/4", b"y", 1, 9, retain=True)) == [0]
+        made.workers[0].last_values.tick()
+        assert made.workers[0].metrics.last_values == 3 and made.workers[0].metrics.last_values_dropped == 2
+
+
+def test_a_message_of_both_kinds_without_room_counts_once(tmp_path: Path) -> None:
+    """In a stream that keeps the last message of each topic, and of those that are to be retained."""
+    keeping = (StreamPolicy("*", last_values=True),)
+    with world(tmp_path, 1, topics=(TopicRule("#", "{1}"),), streams=keeping, max_last_values=4) as made:
+        peer = MqttPeer(made, V5)
+        sent = [wire.publish(V5, f"a/{number}", b"x", 1, number + 1, retain=True) for number in range(7)]
+        found = reasons(peer, *sent)
+        made.workers[0].last_values.tick()
+        assert found.count(0x97) == 7
+        assert (made.workers[0].metrics.last_values, made.workers[0].metrics.last_values_dropped) == (4, 7)
 
 
 @both
