@@ -264,6 +264,16 @@ class Conns:
 
 
 @dataclass(frozen=True, slots=True)
+class Sessions:
+    after: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetSession:
+    client_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Shutdown:
     node: bytes = b""
     """Stop the node."""
@@ -322,6 +332,8 @@ Command: TypeAlias = (
     | Workers
     | Space
     | Conns
+    | Sessions
+    | ForgetSession
     | Shutdown
     | Invalid
     | Foreign
@@ -330,6 +342,6 @@ Command: TypeAlias = (
 
 ADMIN: frozenset[type] = frozenset(
     {Master, Unmaster, Slave, Unslave, Promote, Fence, Trim, Delete}
-    | {Streams, GrownStreams, Stat, Workers, Space, Conns, Shutdown}
+    | {Streams, GrownStreams, Stat, Workers, Space, Conns, Sessions, ForgetSession, Shutdown}
 )
 """The commands that only a peer on the same machine may give, on a connection that has sent only commands."""

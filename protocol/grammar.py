@@ -31,6 +31,7 @@ from tailrace.shard.names import name_bytes_valid
 _FINISH_FORM = "ack STREAM NAME SEQ [LAST]"
 _MARK_BYTES_MAX = 64
 _HEAD_BYTES_MAX = 4_096
+_CLIENT_ID_BYTES_MAX = 1_024
 _NUMBER_DIGITS_MAX = len(str(NUMBER_MAX))
 _BLANKS = b" \t"
 _WORD = re.compile(rb"[ \t]*([^ \t|]*)[ \t]*")
@@ -298,6 +299,16 @@ def _streams(verb: Verb, rest: bytes, _max: int) -> c.Command:
     return c.Streams(*args)
 
 
+def _client_ids(kind: Callable[..., c.Command], least: int) -> Callable[[Verb, bytes, int], c.Command]:
+    def parse(verb: Verb, rest: bytes, _max: int) -> c.Command:
+        args = [unescaped(arg) for arg in _args(verb, rest, least, 1)]
+        if any(len(arg) > _CLIENT_ID_BYTES_MAX for arg in args):
+            raise PeerError(Code.USAGE, f"a client identifier has at most {_CLIENT_ID_BYTES_MAX} bytes")
+        return kind(*args)
+
+    return parse
+
+
 def _grown(verb: Verb, rest: bytes, _max: int) -> c.Command:
     args = _args(verb, rest, 0, 1)
     if args and (len(args[0]) > _MARK_BYTES_MAX or not args[0].isascii()):
@@ -392,6 +403,8 @@ _ROWS = (
     Verb("workers", "the node's worker processes", True, _bare(c.Workers())),
     Verb("space", "the node's disk space and its bounds", True, _bare(c.Space())),
     Verb("conns", "the node's connections", True, _bare(c.Conns())),
+    Verb("sessions [CLIENT]", "durable MQTT sessions, those behind CLIENT", True, _client_ids(c.Sessions, 0)),
+    Verb("forget CLIENT", "remove the durable MQTT session of CLIENT", True, _client_ids(c.ForgetSession, 1)),
     Verb("shutdown NODE", "stop the node of this name", True, _shutdown),
 )
 
@@ -408,6 +421,7 @@ WORDS: Final[Mapping[str, str]] = {
     "MAX": f"number of messages, at most {MESSAGES_MAX}; default 1",
     "REASON": "a word",
     "MARK": "the value of mark in an earlier answer of this node",
+    "CLIENT": "a client identifier of MQTT; bytes that a line cannot have are %XX, and % is %25",
     "PREFIX": "how the names begin",
     "EPOCH": "the number of a master's term",
     "NODE": "the name of the node, which the answer has if it is missing",

@@ -32,6 +32,7 @@ from tailrace.broker.replication.roles.rules import covers, is_pattern
 from tailrace.broker.routing.batch import Pending
 from tailrace.broker.routing.calls import WorkerCalls
 from tailrace.broker.services import Services
+from tailrace.broker.sessions.record import log_of
 from tailrace.broker.streams.owner import Refused
 from tailrace.protocol import answers
 from tailrace.protocol import commands as c
@@ -39,9 +40,12 @@ from tailrace.protocol.address import join_address
 from tailrace.protocol.consuming import Consume
 from tailrace.protocol.errors import Code
 from tailrace.protocol.places import FROM_THE_END
+from tailrace.protocol.topics import escaped
 from tailrace.shard.meta import Role
 
 GATHER_COLUMNS_STREAMS = ("stream", "role", "epoch")
+SESSION_COLUMNS = ("client", "user", "connected", "away_s", "expiry_s", "bytes")
+SESSIONS_SHOWN_MAX = 1_000
 GATHER_COLUMNS_CONNS = ("worker", "peer", "age_s", "subscriptions", "unsent_bytes", "lag_messages")
 _RIGHTS: Mapping[type, Right] = dict.fromkeys(line.COMMANDS, Right.CONSUME)
 """What commands that are for everybody need."""
@@ -103,6 +107,8 @@ class Commands:
             c.Workers: self.workers,
             c.Space: self.space,
             c.Conns: self.conns,
+            c.Sessions: self.sessions,
+            c.ForgetSession: self.forget_session,
             c.Shutdown: self.shutdown,
             **dict.fromkeys(line.COMMANDS, line.execute),
         }
@@ -417,6 +423,31 @@ class Commands:
 
     def conns(self, client: LineClient, _command: c.Conns) -> None:
         self._gather(client, "conns", [], lambda rows: answers.table(GATHER_COLUMNS_CONNS, sorted(rows)))
+
+    def sessions(self, client: LineClient, command: c.Sessions) -> None:
+        """The first of them behind an identifier, in the order of their bytes."""
+
+        def render(rows: list[Any]) -> bytes:
+            shown = [
+                [escaped(client_id).decode("utf-8", "replace"), user or "-", int(connected), *numbers]
+                for client_id, user, connected, *numbers in sorted(rows)[:SESSIONS_SHOWN_MAX]
+            ]
+            return answers.table(SESSION_COLUMNS, shown)
+
+        self._gather(client, "session_rows", [command.after], render)
+
+    def forget_session(self, client: LineClient, command: c.ForgetSession) -> None:
+        def render(was_there: bool) -> bytes:
+            if was_there:
+                return answers.ok("forget", escaped(command.client_id))
+            return self._refusal(Refused(Code.UNKNOWN, "this client has no durable session"))
+
+        pending = self._pend(client)
+
+        def done(value: Any) -> None:
+            pending.settle(self._refusal(value) if isinstance(value, Refused) else render(value))
+
+        self._services.router.call(log_of(command.client_id), "session_drop", [command.client_id], done)
 
     # --- asking owners ----------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from tailrace.broker.process.work import Nobody
 from tailrace.broker.routing.router import Router
-from tailrace.broker.sessions.record import RECORD_BYTES_MAX, HolderProcess, SessionRecord, Will, log_of
+from tailrace.broker.sessions.record import MICROSECONDS, RECORD_BYTES_MAX, HolderProcess, SessionRecord, Will, log_of
 from tailrace.broker.sessions.session_log import SessionLog
 from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.refused import CallArgs, OnResult, Refused
@@ -36,7 +36,7 @@ WILLS_A_TICK: Final = 256
 GONE_S: Final = 3.0
 """How long the process that has a session's connection is gone before the session counts as left."""
 LIST_MAX: Final = 1_000
-"""Sessions in one page of a listing."""
+"""Sessions in one listing."""
 FULL_TEXT: Final = "this node has as many durable sessions as max_sessions allows, or as their memory holds"
 LARGE_TEXT: Final = f"a session has at most {RECORD_BYTES_MAX} bytes of subscriptions and positions"
 GONE_TEXT: Final = "this session is no more, or another connection has it"
@@ -146,7 +146,7 @@ class SessionStore:
 
     def verbs(self) -> dict[str, Callable[[CallArgs, OnResult], None]]:
         """The calls of other workers, by name."""
-        found = {"open": self.open, "save": self.save, "leave": self.leave, "drop": self.drop, "page": self.page}
+        found = {"open": self.open, "save": self.save, "leave": self.leave, "drop": self.drop, "rows": self.rows}
         return {f"session_{name}": partial(self.call, verb) for name, verb in found.items()}
 
     def open(self, args: CallArgs) -> list[Any]:
@@ -315,16 +315,19 @@ class SessionStore:
 
     # --- listing ------------------------------------------------------------------------------------------------------
 
-    def page(self, args: CallArgs) -> list[Any]:
-        """[log, client to begin behind] -> rows of [client, user, whether connected, seconds since it was left,
-        expiry_s, bytes], in the order of the identifiers; at most LIST_MAX.
+    def rows(self, args: CallArgs) -> list[Any]:
+        """[client to begin behind] -> rows of [client, user, whether connected, seconds since it was left, expiry_s,
+        bytes]: the first LIST_MAX of this worker, in the order of their identifiers.
         """
-        name, after = args
-        found, now_us, rows = self._log(name), self._clock_us(), list[list[Any]]()
-        for client_id in heapq.nsmallest(LIST_MAX, (each for each in found.client_ids() if each > after)):
-            record = found.get(client_id)
-            if record is not None:
-                away_s = max(now_us - record.left_us, 0) // 1_000_000 if record.left_us else 0
+        (after,) = args
+        while self._unread:
+            self._log(self._unread.popleft())
+        now_us, rows = self._clock_us(), list[list[Any]]()
+        behind = (each for found in self._logs.values() for each in found.client_ids() if each > after)
+        for client_id in heapq.nsmallest(LIST_MAX, behind):
+            record = self._log_for(client_id).get(client_id)
+            if record is not None and not record.has_expired(now_us):
+                away_s = max(now_us - record.left_us, 0) // MICROSECONDS if record.left_us else 0
                 rows.append([client_id, record.user, not record.left_us, away_s, record.expiry_s, len(record.state)])
         return rows
 

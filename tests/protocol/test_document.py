@@ -56,6 +56,7 @@ def test_the_columns_are_those_of_the_commands() -> None:
     shown = dict(table("Administering"))
     assert shown["`streams`"] == f"rows of `{' '.join(run.GATHER_COLUMNS_STREAMS)}`"
     assert shown["`conns`"] == f"rows of `{' '.join(run.GATHER_COLUMNS_CONNS)}`"
+    assert shown["`sessions`"].startswith(f"rows of `{' '.join(run.SESSION_COLUMNS)}`")
     assert shown["`workers`"] == f"rows of `{' '.join(run.WORKER_COLUMNS)}`"
 
 

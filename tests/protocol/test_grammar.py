@@ -105,6 +105,9 @@ GOOD: list[tuple[bytes, object]] = [
     (b"workers", c.Workers()),
     (b"space", c.Space()),
     (b"conns", c.Conns()),
+    (b"sessions", c.Sessions()),
+    (b"sessions a%20b", c.Sessions(b"a b")),
+    (b"forget %25", c.ForgetSession(b"%")),
     (b"shutdown", c.Shutdown()),
     (b"shutdown node-1", c.Shutdown(b"node-1")),
 ]

@@ -299,5 +299,5 @@ def test_help_names_every_command(client: LineClient) -> None:
     assert {line.split(" ")[0] for line in lines[1:-1]} == {
         "pub", "ack", "sub", "unsub", "ping", "help", "quit", "master", "unmaster", "slave", "unslave", "promote",
         "fence", "trim", "delete", "streams", "grown", "stat", "workers", "space", "conns", "shutdown",
-        "consume", "unconsume", "leave", "get", "nack", "reset", "consumers", "auth", "last",
+        "consume", "unconsume", "leave", "get", "nack", "reset", "consumers", "auth", "last", "sessions", "forget",
     }  # fmt: skip

@@ -16,7 +16,10 @@ from tailrace.protocol.grammar import VERBS
 from tailrace.shard.meta import Upstream
 from tailrace.shard.reader import StreamReader
 from tailrace.shard.stream_files import stream_paths
+from tests.broker.mqtt import MqttPeer
 from tests.broker.world import World, world
+from tests.protocol.mqtt import wire
+from tests.protocol.mqtt.wire import V4
 from tests.shard.helpers import BOOT, append, open_log
 
 
@@ -37,14 +40,14 @@ def words(lines: list[str]) -> list[str]:
 def test_administration_is_for_this_machine_alone(node: World) -> None:
     lines = {"slave": "slave 127.0.0.1 5050 x 0", "trim": "trim x #0", "fence": "fence x 2"}
     admin = [verb.form.split()[0] for verb in VERBS.values() if verb.admin]
-    alone = ("streams", "grown", "workers", "space", "conns", "shutdown")
+    alone = ("streams", "grown", "workers", "space", "conns", "sessions", "shutdown")
     typed = [lines.get(word, word if word in alone else f"{word} x") for word in admin]
-    assert len(typed) == len(c.ADMIN) == 15
+    assert len(typed) == len(c.ADMIN) == 17
     stranger = node.connect(local=False)
-    assert words(node.ask(stranger, *typed)) == ["err denied"] * 15
+    assert words(node.ask(stranger, *typed)) == ["err denied"] * 17
     assert not any(line.startswith("master") for line in node.ask(stranger, "help"))
     assert words(node.ask(stranger, "pub x |y", "sub x 0 wait", "ping")) == ["ok sub", "ok pong"]
-    assert node.workers[0].metrics.refused.counts == {"denied": 15}
+    assert node.workers[0].metrics.refused.counts == {"denied": 17}
     assert node.controls[0].receive() is not None, "only that it is ready"
 
 
@@ -412,3 +415,20 @@ def test_a_stream_that_cannot_be_changed_is_told_of(node: World) -> None:
     (line,) = node.ask(peer, "promote * force")
     assert line.startswith(f"err damaged not done for 1 of these streams, but for all others; the first was {bad}: ")
     assert role_of(node, good) == ("master", "2")
+
+
+def test_durable_sessions_are_listed_and_forgotten(node: World) -> None:
+    """Identifiers may have blanks and percent signs."""
+    for place, client_id in enumerate(("a b", "%", "plain")):
+        peer = MqttPeer(node, V4, client_id, place % 2, opened=False)
+        peer.ask(wire.connect(V4, client_id, clean=False))
+        if client_id == "plain":
+            peer.peer.close()
+    admin = node.connect()
+    rows = [line.split() for line in node.ask(admin, "sessions")[1:-1]]
+    assert [row[:3] for row in rows] == [["%25", "-", "1"], ["a%20b", "-", "1"], ["plain", "-", "0"]]
+    assert node.ask(admin, "sessions a%20b")[1:-1] == [" ".join(rows[2])]
+    assert words(node.ask(admin, "forget a%20b", "forget a%20b", "forget " + "x" * 2_000)) == [
+        "ok forget", "err unknown", "err usage",
+    ]  # fmt: skip
+    assert [line.split()[0] for line in node.ask(admin, "sessions")[1:-1]] == ["%25", "plain"]
