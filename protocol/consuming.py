@@ -49,6 +49,8 @@ RETRY_MAX_S: Final = 60.0
 deliveries of a message, the wait after the first failed delivery, which doubles with each, and the longest wait."""
 OWN_DELAY_MS: Final = -1
 """As a failed message's delay: the consumer's own wait."""
+CONSUMER_FILTER_BYTES_MAX: Final = 256
+"""The longest topic filter of a consumer."""
 CONSUMERS_MAX: Final = 20_000
 """The most consumers of a stream."""
 REMOVED_MAX: Final = 1_024
@@ -94,7 +96,7 @@ class Consume:
 
     `ack_wait_s`, `deliveries_max`, `retry_s`, `retry_max_s`: "create", None for the broker's own. `ack`, `replicas`: as
     those of a Publish.
-    `member`: "leave".
+    `member`: "leave". `topics`: the filter of "create", b"" for one that exists as it is, or a new one of all topics.
     """
 
     id: int
@@ -111,6 +113,7 @@ class Consume:
     retry_max_s: float | None = None
     first_seq: int = 0
     last_seq: int = 0
+    topics: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +162,8 @@ class MemberNotice:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One consumer in numbers. `lag_us`: the age of its first unfinished message; None without any."""
+    """One consumer in numbers. `lag_us`: the age of its first unfinished message; None without any. `topics`: its
+    filter."""
 
     name: bytes
     next_seq: int
@@ -174,6 +178,7 @@ class Standing:
     deliveries_max: int
     retry_s: float = RETRY_S
     retry_max_s: float = RETRY_MAX_S
+    topics: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +287,7 @@ def _consume_body(message: Consume) -> dict[str, Any]:
         "replicas": _unless(message.replicas, 0),
         "first_seq": _unless(message.first_seq, 0),
         "last_seq": _unless(message.last_seq, 0),
+        "topics": message.topics.decode() or None,
     }
 
 
@@ -338,6 +344,7 @@ def _standing(row: Standing) -> dict[str, Any]:
         "deliveries_max": row.deliveries_max,
         "retry_s": row.retry_s,
         "retry_max_s": row.retry_max_s,
+        "topics": row.topics.decode() or None,
     }
 
 

@@ -41,6 +41,7 @@ from tailrace.protocol.features import FeatureReaders
 from tailrace.protocol.fields import NUMBER_MAX, U32_MAX, Fields
 from tailrace.protocol.names import consumer_name
 from tailrace.protocol.opcodes import Op
+from tailrace.protocol.topics import topic_filter
 from tailrace.shard.epochs import EPOCH_MAX
 from tailrace.shard.frame import HEADER_BYTES
 
@@ -72,7 +73,12 @@ def _consume(fields: Fields) -> Consume:
         retry_max_s=fields.seconds("retry_max_s", ACK_WAIT_MAX_S, may_be_0=True) if "retry_max_s" in fields else None,
         first_seq=fields.number("first_seq", default=0),
         last_seq=fields.number("last_seq", default=0),
+        topics=_filter(fields) if do == "create" else b"",
     )
+
+
+def _filter(fields: Fields) -> bytes:
+    return topic_filter(fields.text("topics").encode()) if "topics" in fields else b""
 
 
 def read_body(verb: str, body: bytes) -> Consume | Get | MemberNotice:
@@ -198,6 +204,7 @@ def _standing(row: Fields) -> Standing:
         deliveries_max=row.number("deliveries_max", DELIVERIES_MAX),
         retry_s=row.seconds("retry_s", ACK_WAIT_MAX_S, may_be_0=True),
         retry_max_s=row.seconds("retry_max_s", ACK_WAIT_MAX_S, may_be_0=True),
+        topics=_filter(row),
     )
 
 

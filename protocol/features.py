@@ -23,6 +23,8 @@ CONSUMERS: Final = "consumers"
 """What is said of durable consumers: `protocol.consuming`."""
 LISTING: Final = "listing"
 """The streams and the workers of a node: `protocol.listing`."""
+FILTERS: Final = "filtered-consumers"
+"""The field `topics` of CONSUME, and of the rows of CONSUMED: durable consumers may have a topic filter."""
 LAST: Final = "last"
 """The last values of topics: `protocol.recalling`."""
 NO_FEATURES: Final[frozenset[str]] = frozenset()

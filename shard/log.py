@@ -19,7 +19,7 @@ from tailrace.shard.admission import Frames, LogEnd, StampBounds, admit_pieces
 from tailrace.shard.begun_sync import BegunSync
 from tailrace.shard.diverged import DivergedTail, keep_tail
 from tailrace.shard.durable_end import BegunJournaling, DurableEnd
-from tailrace.shard.epochs import History, find_epochs
+from tailrace.shard.epochs import NEVER_SEQ, History, find_epochs
 from tailrace.shard.errors import MessageMissing, StorageFull, StreamDamaged, StreamMissing, is_full
 from tailrace.shard.file_ends import FileEnds
 from tailrace.shard.files import punch_hole, start_writing, sync_directory, write_all, write_row
@@ -308,14 +308,14 @@ class StreamLog:
         place = self.entry(seq).offset + CRC_OFFSET
         return int.from_bytes(os.pread(self._content_fd, 4, place), "little")
 
-    def walk(self, seq: int) -> Iterator[FrameRun]:
-        """The frames from message `seq` on to the end that there is now, in checked pieces of bounded size.
-
+    def walk(self, seq: int, end_seq: int = NEVER_SEQ) -> Iterator[FrameRun]:
+        """The frames from message `seq` on, before `end_seq` and the present end, in checked pieces of bounded size.
         Raises StreamDamaged, OSError; ValueError for a message that does not exist.
         """
         if seq == self.next_seq:
             return
-        walk = FrameWalk(self._content_fd, self.entry(seq).offset, self.end_offset, seq)
+        end_offset = self.entry(end_seq).offset if end_seq < self.next_seq else self.end_offset
+        walk = FrameWalk(self._content_fd, self.entry(seq).offset, end_offset, seq)
         yield from walk
         if walk.fault:
             paths = self._pair.paths

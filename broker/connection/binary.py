@@ -46,13 +46,14 @@ from tailrace.protocol import replication as r
 from tailrace.protocol.binary import PlacedHandle, ServerCodec
 from tailrace.protocol.envelope import HEAD_BYTES
 from tailrace.protocol.errors import Code
+from tailrace.protocol.features import FILTERS
 from tailrace.protocol.messages import CHUNK_HEAD, Ack, Op, pack
 from tailrace.protocol.places import FROM_THE_END
 from tailrace.protocol.recalling import Recall
 from tailrace.shard.leaves import load
 
 FEATURES = frozenset(  # of this broker
-    {c.FEATURE, listing.FEATURE, recalling.FEATURE, r.FEATURE, m.PRODUCERS_FEATURE, m.TOPICS_FEATURE}
+    {c.FEATURE, FILTERS, listing.FEATURE, recalling.FEATURE, r.FEATURE, m.PRODUCERS_FEATURE, m.TOPICS_FEATURE}
 )
 NODE_PENDING_MAX = 1 << 16  # answers to another node that are not known yet; it is read no more above it
 CREDIT_MAX_BYTES = 1 << 62  # of one subscription; more is as good as none

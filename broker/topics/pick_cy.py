@@ -99,6 +99,22 @@ def walk(
         return _walk_slices(content, size, next_seq, limit_seq, stream, known, find, is_checked)
 
 
+def match_runs(
+    content: bytes | bytearray | memoryview, size: int, next_seq: int, stream: bytes, topic_filter: bytes, runs_max: int
+) -> tuple[list[tuple[int, int]], int]:
+    """Finds which of the stamped frames of content[:size] match a valid filter; `stream` is the topic of a message
+    without one.
+
+    The caller has checked the frames, and that they are next_seq, next_seq+1, … The walk ends at a frame that is not
+    whole, and before a match that would begin a run beyond `runs_max`. Gives (first and last seq of each run of
+    matches, frames that were looked at). ValueError if the buffer is shorter.
+    """
+    if cython.compiled:
+        return _match_runs_pointers(content, size, next_seq, stream, topic_filter, runs_max)
+    else:
+        return _match_runs_slices(content, size, next_seq, stream, topic_filter, runs_max)
+
+
 def _outside(size: int, nbytes: int) -> ValueError:
     return ValueError(f"{size} bytes of a buffer of {nbytes}")
 
@@ -199,6 +215,35 @@ if not cython.compiled:
             position = stop
             seq += 1
         return hits, seq - next_seq, position, fault
+
+    def _match_runs_slices(
+        content: bytes | bytearray | memoryview,
+        size: int,
+        next_seq: int,
+        stream: bytes,
+        topic_filter: bytes,
+        runs_max: int,
+    ) -> tuple[list[tuple[int, int]], int]:
+        if not 0 <= size <= len(content):
+            raise _outside(size, len(content))
+        source = bytes(content[:size])
+        position, seq = 0, next_seq
+        runs: list[tuple[int, int]] = []
+        while size - position >= 32:
+            length, _, _, _, _, _, metadata_bytes = _HEADER_AT(source, position)
+            if not 32 <= length <= size - position or metadata_bytes > length - 32:
+                break
+            topic = topic_in(source[position + 32 : position + 32 + metadata_bytes]) or stream
+            if _matches_slices(topic_filter, topic):
+                if runs and runs[-1][1] == seq - 1:
+                    runs[-1] = (runs[-1][0], seq)
+                elif len(runs) == runs_max:
+                    break
+                else:
+                    runs.append((seq, seq))
+            position += length
+            seq += 1
+        return runs, seq - next_seq
 
 
 # Compiled bodies.
@@ -338,3 +383,61 @@ def _walk_pointers(
     finally:
         PyBuffer_Release(cython.address(view))
     return hits, seq - next_seq, position, fault
+
+
+@cython.cfunc
+def _match_runs_pointers(
+    content: object,
+    size: cython.Py_ssize_t,
+    next_seq: cython.ulonglong,
+    stream: bytes,
+    topic_filter: bytes,
+    runs_max: cython.Py_ssize_t,
+) -> tuple:
+    view: Py_buffer
+    frame: cython.p_const_uchar
+    topic: cython.p_const_uchar
+    topic_bytes: cython.size_t = 0
+    length: cython.uint
+    metadata_bytes: cython.uint
+    position: cython.Py_ssize_t = 0
+    count: cython.Py_ssize_t = 0
+    seq: cython.ulonglong = next_seq
+    first: cython.ulonglong = 0
+    in_run: cython.bint = False
+    wanted: cython.p_const_uchar = cython.cast(cython.p_const_uchar, PyBytes_AS_STRING(topic_filter))
+    wanted_bytes: cython.size_t = len(topic_filter)
+    name: cython.p_const_uchar = cython.cast(cython.p_const_uchar, PyBytes_AS_STRING(stream))
+    name_bytes: cython.size_t = len(stream)
+    runs: list = []
+    PyObject_GetBuffer(content, cython.address(view), PyBUF_SIMPLE)
+    try:
+        if size < 0 or size > view.len:
+            raise _outside(size, view.len)
+        while size - position >= 32:
+            frame = cython.cast(cython.p_const_uchar, view.buf) + position
+            length = tr_load32(frame)
+            metadata_bytes = tr_load16(frame + 30)
+            if length < 32 or length > size - position or metadata_bytes > length - 32:
+                break
+            topic = tr_topic(frame + 32, metadata_bytes, cython.address(topic_bytes))
+            if topic == cython.NULL:
+                topic = name
+                topic_bytes = name_bytes
+            if tr_filter_matches(wanted, wanted_bytes, topic, topic_bytes):
+                if not in_run:
+                    if count == runs_max:
+                        break
+                    in_run = True
+                    first = seq
+                    count += 1
+            elif in_run:
+                in_run = False
+                runs.append((first, seq - 1))
+            position += length
+            seq += 1
+        if in_run:
+            runs.append((first, seq - 1))
+    finally:
+        PyBuffer_Release(cython.address(view))
+    return runs, seq - next_seq

@@ -364,6 +364,7 @@ class AsyncClient(ClientInfo):
         deliveries_max: int | None = None,
         retry_s: float | None = None,
         retry_max_s: float | None = None,
+        topics: str = "",
         create: bool = True,
         linger_s: float = CONSUMER_LINGER_S,
         ack: Ack = Ack.APPENDED,
@@ -389,7 +390,7 @@ class AsyncClient(ClientInfo):
         def make(stream: str, later: bool = False) -> PendingCall:
             begin = START if later else start
             return calls.create_call(
-                stream, name, begin, ack_wait_s, deliveries_max, ack, replicas, wait_s, retry_s, retry_max_s
+                stream, name, begin, ack_wait_s, deliveries_max, ack, replicas, wait_s, retry_s, retry_max_s, topics
             )
 
         if not isinstance(stream, str) or "*" in stream:
@@ -436,6 +437,7 @@ class AsyncClient(ClientInfo):
         deliveries_max: int | None = None,
         retry_s: float | None = None,
         retry_max_s: float | None = None,
+        topics: str = "",
         ack: Ack = Ack.APPENDED,
         replicas: int = 0,
         timeout_s: float | None = None,
@@ -448,7 +450,7 @@ class AsyncClient(ClientInfo):
 
         wait_s = self._timeout(timeout_s)
         call = calls.create_call(
-            stream, name, start, ack_wait_s, deliveries_max, ack, replicas, wait_s, retry_s, retry_max_s
+            stream, name, start, ack_wait_s, deliveries_max, ack, replicas, wait_s, retry_s, retry_max_s, topics
         )
         return calls.next_seq_of(await self._ask(call))
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tailrace.core.backoff import Backoff, backoff_after
 from tailrace.errors import BrokerError, OperationTimeout, TailraceError, Unsupported, broker_error
-from tailrace.protocol.features import CONSUMERS, LAST, LISTING
+from tailrace.protocol.features import CONSUMERS, FILTERS, LAST, LISTING
 
 RETRIED: Final = frozenset({"unavailable", "overloaded", "unreplicated"})
 """Codes of what may go well a moment later. What is logged and not replicated yet may be asked for again."""
@@ -20,6 +20,7 @@ RETRIED_ELSEWHERE: Final = RETRIED | {"disabled"}
 """The same where there is another node to ask."""
 UNSUPPORTED: Final[Mapping[str, str]] = {
     CONSUMERS: "the present broker has no durable consumers",
+    FILTERS: "the present broker has no durable consumers with a topic filter",
     LAST: "the present broker gives no last values",
     LISTING: "the present broker does not list its streams",
 }

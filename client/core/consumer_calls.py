@@ -11,7 +11,7 @@ from tailrace.core.calls import PendingCall
 from tailrace.core.consumer_state import ConsumerOptions
 from tailrace.core.options import ClientOptions
 from tailrace.core.places import StartPlace, start_of
-from tailrace.core.subscribe_options import OnTrimmed
+from tailrace.core.subscribe_options import OnTrimmed, checked_filter
 from tailrace.errors import InvalidArgument, NoSuchConsumer, UnknownStream
 from tailrace.protocol.consuming import (
     ACK_WAIT_MAX_S,
@@ -24,6 +24,7 @@ from tailrace.protocol.consuming import (
     Standing,
 )
 from tailrace.protocol.errors import PeerError
+from tailrace.protocol.features import CONSUMERS, FILTERS
 from tailrace.protocol.messages import Ack
 from tailrace.protocol.names import CONSUMER_BYTES_MAX, consumer_name
 
@@ -37,7 +38,7 @@ class ConsumerInfo:
 
     next_seq: its first unacknowledged message; lag_messages, lag_s: the messages from there to the end of the stream,
     and the age of the first (None without any); in_flight: delivered and not acknowledged; redelivered: repeated
-    deliveries; dead: dead letters; idle_s: since a member last asked.
+    deliveries; dead: dead letters; idle_s: since a member last asked; topics: its topic filter, "" for all topics.
     """
 
     name: str
@@ -53,6 +54,7 @@ class ConsumerInfo:
     deliveries_max: int
     retry_s: float = RETRY_S
     retry_max_s: float = RETRY_MAX_S
+    topics: str = ""
 
 
 def consumer_options(
@@ -102,6 +104,7 @@ def create_call(
     timeout_s: float,
     retry_s: float | None = None,
     retry_max_s: float | None = None,
+    topics: str = "",
 ) -> PendingCall:
     """Raises InvalidArgument, InvalidStreamName."""
     if ack_wait_s is not None and not 0 < ack_wait_s <= ACK_WAIT_MAX_S:
@@ -117,8 +120,10 @@ def create_call(
         "deliveries_max": deliveries_max,
         "retry_s": retry_s,
         "retry_max_s": retry_max_s,
+        "topics": checked_filter(topics).encode(),
     }
-    return _call("create", stream, name, timeout_s, fields, ack, replicas)
+    feature = FILTERS if topics else CONSUMERS
+    return _call("create", stream, name, timeout_s, fields, ack, replicas, feature)
 
 
 def reset_call(stream: str, name: str, start: StartPlace, ack: Ack, replicas: int, timeout_s: float) -> PendingCall:
@@ -191,7 +196,14 @@ def new_member() -> str:
 
 
 def _call(
-    do: Any, stream: str, name: str | None, timeout_s: float, fields: dict[str, Any], ack: Ack, replicas: int
+    do: Any,
+    stream: str,
+    name: str | None,
+    timeout_s: float,
+    fields: dict[str, Any],
+    ack: Ack,
+    replicas: int,
+    feature: str = CONSUMERS,
 ) -> PendingCall:
     encoded = b"" if name is None else checked_name(name).encode()
     where = checked_stream(stream).encode()
@@ -201,7 +213,7 @@ def _call(
         return Consume(number, do, where, encoded, ack=ack, replicas=replicas, **fields)
 
     whose = "its consumers" if name is None else name
-    return PendingCall(stream, f"{do} of {whose}", make, timeout_s=timeout_s)
+    return PendingCall(stream, f"{do} of {whose}", make, timeout_s=timeout_s, feature=feature)
 
 
 def checked_level(ack: Ack, replicas: int) -> tuple[Ack, int]:
@@ -226,4 +238,5 @@ def _info(standing: Standing) -> ConsumerInfo:
         deliveries_max=standing.deliveries_max,
         retry_s=standing.retry_s,
         retry_max_s=standing.retry_max_s,
+        topics=standing.topics.decode(),
     )

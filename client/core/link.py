@@ -11,12 +11,12 @@ from tailrace.core.options import ClientOptions
 from tailrace.core.publications import PendingPublication
 from tailrace.protocol import messages as m
 from tailrace.protocol.binary import ClientCodec
-from tailrace.protocol.features import CONSUMERS, LAST, LISTING
+from tailrace.protocol.features import CONSUMERS, FILTERS, LAST, LISTING
 from tailrace.protocol.outgoing import Outgoing
 from tailrace.version import VERSION
 
 CLIENT_NAME: Final = f"tailrace-py/{VERSION}"
-FEATURES: Final = frozenset({CONSUMERS, LAST, LISTING})
+FEATURES: Final = frozenset({CONSUMERS, FILTERS, LAST, LISTING})
 """Whose messages are taken from every broker."""
 
 COPIED_MAX_BYTES: Final = 4_096

@@ -54,11 +54,7 @@ def subscribe_options(
     topics: str = "",
 ) -> SubscribeOptions:
     """Raises InvalidArgument, InvalidStreamName."""
-    if not isinstance(topics, str):
-        raise InvalidArgument(f'topics is {topics!r}; it is a topic filter, or "" for all messages')
-    fault = filter_fault(topics.encode(errors="surrogatepass")) if topics else ""
-    if fault:
-        raise InvalidArgument(fault)
+    checked_filter(topics)
     if on_trimmed not in ("raise", "skip"):
         raise InvalidArgument(f'on_trimmed is {on_trimmed!r}; it is "raise" or "skip"')
     place = start_of(start)
@@ -84,3 +80,13 @@ def merged_options(
         return make(stream, first, wait=wait or later)
 
     return options
+
+
+def checked_filter(topics: object) -> str:
+    """A topic filter itself, or "" for all messages. Raises InvalidArgument."""
+    if not isinstance(topics, str):
+        raise InvalidArgument(f'topics is {topics!r}; it is a topic filter, or "" for all messages')
+    fault = filter_fault(topics.encode(errors="surrogatepass")) if topics else ""
+    if fault:
+        raise InvalidArgument(fault)
+    return topics

@@ -362,6 +362,7 @@ class Client(ClientInfo):
         deliveries_max: int | None = None,
         retry_s: float | None = None,
         retry_max_s: float | None = None,
+        topics: str = "",
         create: bool = True,
         linger_s: float = CONSUMER_LINGER_S,
         ack: Ack = Ack.APPENDED,
@@ -376,7 +377,8 @@ class Client(ClientInfo):
         `start`, a message that is not acknowledged within `ack_wait_s` is delivered again, a failed one after
         `retry_s`, a time that doubles with each failure up to `retry_max_s`, and after `deliveries_max` deliveries it
         is a dead letter (0: never). None takes an existing consumer as it is, and the broker's defaults (30 s, 1 s,
-        60 s, 10 deliveries) for a new one. `member` is
+        60 s, 10 deliveries) for a new one. With `topics`, a filter such as `sensors/+/temp`, only messages whose topic
+        matches are delivered: it is the consumer's, for all its members. `member` is
         this member's name: a restarted program with the same name at once receives the messages in flight there. At
         most `batch` messages are requested at a time. `ack` and `replicas` choose how safely acknowledgements are
         stored. They are sent with the next request, or `linger_s` later. Raises BrokerError, OperationTimeout,
@@ -400,7 +402,7 @@ class Client(ClientInfo):
         def make(stream: str, later: bool = False) -> PendingCall:
             begin = START if later else start
             return calls.create_call(
-                stream, name, begin, ack_wait_s, deliveries_max, ack, replicas, wait_s, retry_s, retry_max_s
+                stream, name, begin, ack_wait_s, deliveries_max, ack, replicas, wait_s, retry_s, retry_max_s, topics
             )
 
         if not isinstance(stream, str) or "*" in stream:
@@ -444,6 +446,7 @@ class Client(ClientInfo):
         deliveries_max: int | None = None,
         retry_s: float | None = None,
         retry_max_s: float | None = None,
+        topics: str = "",
         ack: Ack = Ack.APPENDED,
         replicas: int = 0,
         timeout_s: float | None = None,
@@ -456,7 +459,7 @@ class Client(ClientInfo):
 
         wait_s = self._timeout(timeout_s)
         call = calls.create_call(
-            stream, name, start, ack_wait_s, deliveries_max, ack, replicas, wait_s, retry_s, retry_max_s
+            stream, name, start, ack_wait_s, deliveries_max, ack, replicas, wait_s, retry_s, retry_max_s, topics
         )
         return calls.next_seq_of(self._ask(call))
 

@@ -24,6 +24,7 @@ from tailrace.protocol import replication as r
 from tailrace.protocol.binary import ClientCodec
 from tailrace.protocol.envelope import HEAD, HEAD_BYTES
 from tailrace.protocol.errors import Code, PeerError
+from tailrace.protocol.features import FILTERS
 from tailrace.protocol.fields import ELEMENTS_MAX, NUMBER_MAX, TEXT_CHARACTERS_MAX
 from tailrace.protocol.names import CONSUMER_BYTES_MAX, NODE_BYTES_MAX
 from tailrace.protocol.places import From
@@ -74,7 +75,7 @@ FULL: dict[str, m.AnyMessage] = {
     "RETURNED": r.Returned(1, b""),
     "FENCE": r.Fence(1, b"s", 2),
     "FENCED": r.Fenced(1, "slave", 2),
-    "CONSUME": c.Consume(1, "create", b"s", b"n", From("seq", 0), 0.5, 1, 3, 1, b"m", 0.5, 1.5, 1, 2),
+    "CONSUME": c.Consume(1, "create", b"s", b"n", From("seq", 0), 0.5, 1, 3, 1, b"m", 0.5, 1.5, 1, 2, b"a"),
     "CONSUMED": c.Consumed(1, 0, True, True, (STANDING,), 1, ((0, 1),)),
     "GET": c.Get(1, b"s", b"n", b"m", ((0, 1, 1),), ((2, 1, "why"),), 1, 1, 1, True, 3, 1, 1, ((2, 1, 9),)),
     "LIST": listing.List(1, "grown", b"p", b"a", "m"),
@@ -274,6 +275,8 @@ def test_what_is_said_of_consumers() -> None:
     assert [row[0] for row in table("deeds")] == list(get_args(c.Deed))
     assert [row[0] for row in table("standing")] == [each.name for each in fields(c.Standing)]
     assert f"feature `{c.FEATURE}`" in TEXT
+    assert f"feature `{FILTERS}`" in TEXT
+    assert f"filter](protocol.md#topics) of at most {c.CONSUMER_FILTER_BYTES_MAX} bytes" in TEXT
     assert f"closed for {GRACE_US // 1_000_000} s" in " ".join(TEXT.split())
     ack_wait_us, deliveries, retry_us, retry_max_us = DEFAULTS
     assert f"in flight at most; left out: {ack_wait_us // 1_000_000} |" in TEXT

@@ -48,6 +48,8 @@ def test_requests_are_maps_without_what_is_not_said() -> None:
     assert control(c.Consume(1, "create", "é".encode(), b"n", FROM_NEW)) == create | {"from": ["new", 0]}
     more = {"from": ["seq", 2], "ack_wait_s": 0.5, "deliveries_max": 3, "ack": 3, "replicas": 2}
     assert control(c.Consume(1, "create", "é".encode(), b"n", From("seq", 2), 0.5, 3, 3, 2)) == create | more
+    filtered = c.Consume(1, "create", "é".encode(), b"n", FROM_NEW, topics="é/#".encode())
+    assert control(filtered) == create | {"from": ["new", 0], "topics": "é/#"}
     leave = {"id": 1, "do": "leave", "stream": "s", "name": "n", "member": "m"}
     assert control(c.Consume(1, "leave", b"s", b"n", member=b"m")) == leave
     get = {"id": 1, "stream": "s", "name": "n", "member": "m", "max_messages": 0}
@@ -63,7 +65,9 @@ def test_responses() -> None:
     assert control(c.Consumed(1, 7, False)) == {"id": 1, "next_seq": 7, "created": False}
     assert control(c.Consumed(1, existed=False)) == {"id": 1, "existed": False}
     row = dataclasses.asdict(STANDING) | {"name": "billing"}
-    assert control(c.Consumed(1, consumers=(STANDING,))) == {"id": 1, "consumers": [row]}
+    filtered = dataclasses.replace(STANDING, topics=b"a/+")
+    assert control(c.Consumed(1, consumers=(filtered,))) == {"id": 1, "consumers": [row | {"topics": "a/+"}]}
+    assert control(c.Consumed(1, consumers=(STANDING,))) == {"id": 1, "consumers": [row | {"topics": None}]}
     assert body(c.Got(1, (), (), 0, NOTHING)) == bytes([1]) + bytes(15)
     frames = stamped()
     packed = body(c.Got(1, ((4, 3, 2, 9),), ((5, 6),), 7, frames))

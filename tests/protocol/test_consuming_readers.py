@@ -25,7 +25,7 @@ from tests.protocol.wires import STANDING, client, feed_client, feed_server, ser
 
 CREATE = {"id": 1, "do": "create", "stream": "s", "name": "n", "from": ["seq", 7]}
 GET = {"id": 1, "stream": "s", "name": "n", "member": "m", "max_messages": 5}
-ROW = asdict(STANDING) | {"name": "billing"}
+ROW = asdict(STANDING) | {"name": "billing", "topics": None}
 FRAME = pack_frame(b"x")
 
 

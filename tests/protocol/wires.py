@@ -135,6 +135,7 @@ REQUESTS: Sequence[Request] = (
     Call(1, b"news", "get", b"\x90"),
     Consume(1, "create", b"news", b"billing", FROM_NEW),
     Consume(2, "create", "é".encode(), b"$n", From("time", 17), 0.25, 5, 3, 255),
+    Consume(3, "create", b"news", b"billing", FROM_NEW, topics=b"news/+/#"),
     Consume(3, "reset", b"news", b"n" * 100, From("seq", 2**63 - 1), ack=2),
     Consume(4, "delete", b"news", b"billing"),
     Consume(5, "leave", b"news", b"billing", member=b"m" * 100),

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from tailrace.broker.consumers.coordinator.dead_letters import DeadLetters
+from tailrace.broker.consumers.coordinator.log_view import TURN_READ_BYTES, ReadBudget
 from tailrace.broker.consumers.coordinator.stream_consumers import StreamConsumers
 from tailrace.broker.consumers.coordinator.waiting_gets import WaitingGet, WaitingGets
 from tailrace.broker.consumers.state import decide
@@ -87,6 +88,7 @@ class Coordinator:
         self.patient = True  # gets may wait for messages
         self.post = DeadLetters(self)
         self._on_change = on_change
+        self._reading = ReadBudget()
         self._staged: dict[bytes, StreamConsumers] = {}
         self._hungry: dict[tuple[bytes, bytes], None] = {}  # consumers at which some wait, and may be given something
         self._deadlines: list[tuple[int, bytes]] = []  # a heap
@@ -100,7 +102,7 @@ class Coordinator:
             self.books.move_to_end(name)
             return book
         with refusals("consume"):
-            book = StreamConsumers(self.owner, name)
+            book = StreamConsumers(self.owner, name, self._reading)
         self.books[name] = book
         self._on_change(name)
         if book.log.staged:
@@ -206,7 +208,12 @@ class Coordinator:
     @property
     def pending(self) -> bool:
         """Whether there is something to do in this turn."""
-        return bool(self._staged or self._hungry or self.post.waiting)
+        has_read = self._reading.left_bytes < TURN_READ_BYTES
+        return bool(self._staged or self._hungry or self.post.waiting or has_read)
+
+    def read_on(self, name: bytes, consumer: bytes) -> None:
+        """The consumer's filter is to see more of the stream in the next turn."""
+        self._hungry[name, consumer] = None
 
     def grew(self, grown: Grown) -> None:
         """Streams have new messages."""
@@ -234,6 +241,7 @@ class Coordinator:
                 self.known(book.name)
 
     def _serve(self) -> None:
+        self._reading.left_bytes = TURN_READ_BYTES
         left = SERVED_A_TURN
         for name, consumer in list(islice(self._hungry, SERVED_A_TURN)):
             if left <= 0:
@@ -260,7 +268,21 @@ class Coordinator:
                 self.waiters.remove(waiter)
                 waiter.resolve(refused)
             looked_at += 1
+        self._read_on_if_short(name, consumer)
         return looked_at
+
+    def _read_on_if_short(self, name: bytes, consumer: bytes) -> None:
+        """Look at it in the next turn too, if its filter has not seen all of the stream; answer who waits for that."""
+        book, waiting = self.known(name), self.waiters.of(name, consumer)
+        if book is None or not waiting:
+            return
+        if book.is_short(consumer):
+            self.read_on(name, consumer)
+            return
+        for waiter in waiting:
+            if not waiter.wanted.wait_ms:
+                self.waiters.remove(waiter)
+                self.answer_empty(waiter)
 
     def _serve_one(self, book: StreamConsumers, waiter: WaitingGet) -> bool:
         """Whether it was given something. Raises Refused."""

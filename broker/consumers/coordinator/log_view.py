@@ -8,7 +8,10 @@ from typing import Any, Final
 import msgpack
 
 from tailrace.broker.consumers.state.dead_letter import HEADERS_KEY
+from tailrace.broker.consumers.state.lookahead import MatchedPiece
+from tailrace.broker.consumers.state.ranges import SeqRange
 from tailrace.shard.epochs import History
+from tailrace.shard.leaves import load
 from tailrace.shard.log import StreamLog
 
 KEY_HEADER: Final = "key"
@@ -16,7 +19,23 @@ KEY_HEADER: Final = "key"
 KEYS_KEPT_MAX: Final = 16_384
 """Keys of the messages looked at last, which gets look at again and again."""
 
+PIECE_BYTES: Final = 128 << 10
+PIECE_MESSAGES_MAX: Final = 4_096
+"""Of a stream, read at once to find what matches a filter."""
+TURN_READ_BYTES: Final = 1 << 20
+"""Read by a worker in one turn for that; a piece that was begun is finished."""
+
 _KEY_BYTES = KEY_HEADER.encode()
+_match_runs = load("tailrace.broker.topics.pick_cy").match_runs
+
+
+class ReadBudget:
+    """How much one worker may still read in this turn to find the matches of consumers' filters: TURN_READ_BYTES."""
+
+    __slots__ = ("left_bytes",)
+
+    def __init__(self) -> None:
+        self.left_bytes = TURN_READ_BYTES
 
 
 class LogView:
@@ -25,11 +44,12 @@ class LogView:
     Methods raise StreamDamaged, OSError.
     """
 
-    __slots__ = ("_first_kept", "_generation", "_keys", "history", "log")
+    __slots__ = ("_budget", "_first_kept", "_generation", "_keys", "history", "log")
 
-    def __init__(self, log: StreamLog, history: History) -> None:
+    def __init__(self, log: StreamLog, history: History, budget: ReadBudget | None = None) -> None:
         self.log = log
         self.history = history
+        self._budget = budget or ReadBudget()
         self._first_kept = 0
         self._keys: list[bytes | None] = []
         self._generation = log.generation
@@ -77,6 +97,23 @@ class LogView:
             del self._keys[:excess]
             self._first_kept += excess
         return [*[None] * lost, *found]
+
+    def matching(self, first_seq: int, topics: bytes, ranges_max: int) -> MatchedPiece:
+        """Which of the next messages match a filter: of PIECE_BYTES, of one that is longer, or of none in this turn."""
+        if self._budget.left_bytes <= 0:
+            return MatchedPiece([], first_seq)
+        last_seq = min(self.next_seq, first_seq + PIECE_MESSAGES_MAX) - 1
+        count, _nbytes = self.fit(first_seq, last_seq, PIECE_BYTES)
+        stream, end_seq = self.log.name.encode(), first_seq
+        ranges: list[SeqRange] = []
+        for run in self.log.walk(first_seq, first_seq + max(count, 1)):
+            self._budget.left_bytes -= len(run.frames)
+            found, passed = _match_runs(run.frames, len(run.frames), run.seq, stream, topics, ranges_max - len(ranges))
+            ranges += found
+            end_seq = run.seq + passed
+            if passed < run.messages:
+                break
+        return MatchedPiece(ranges, end_seq)
 
     def _holds(self, seq: int) -> bool:
         """Whether the keys from there on are those that are kept, or come right after them."""

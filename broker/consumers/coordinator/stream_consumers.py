@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailrace.broker.consumers.coordinator.cursor_log import CursorLog
-from tailrace.broker.consumers.coordinator.log_view import LogView
+from tailrace.broker.consumers.coordinator.log_view import LogView, ReadBudget
 from tailrace.broker.consumers.state import decide, letters
 from tailrace.broker.replication.roles.stream_roles import history_of
 from tailrace.broker.streams.owner import Owner
@@ -18,11 +18,12 @@ class StreamConsumers:
     `posted`: dead letters whose publish has no outcome yet; `scheduled_us`: when somebody looks at the deadlines.
     """
 
-    __slots__ = ("_owner", "consumers", "log", "log_view", "name", "posted", "scheduled_us")
+    __slots__ = ("_budget", "_owner", "consumers", "log", "log_view", "name", "posted", "scheduled_us")
 
-    def __init__(self, owner: Owner, name: bytes) -> None:
+    def __init__(self, owner: Owner, name: bytes, budget: ReadBudget | None = None) -> None:
         """Read the log. Raises Refused, StorageError, OSError."""
         self._owner = owner
+        self._budget = budget or ReadBudget()
         self.name = name
         self.log = CursorLog(owner, name)
         self.consumers = self.log.load()
@@ -36,7 +37,7 @@ class StreamConsumers:
         Raises Refused, StorageError, OSError, ValueError.
         """
         stream = self._owner.stream(self.name)
-        self.log_view = LogView(stream.log, history_of(self._owner, stream))
+        self.log_view = LogView(stream.log, history_of(self._owner, stream), self._budget)
         self.log.stage(decide.rewind(self.consumers, self.log_view).records, None)
         if self.consumers.removed:
             self.log.stage(letters.cut(self.consumers, self._end_of_letters()).records, None)
@@ -55,14 +56,22 @@ class StreamConsumers:
         """The stream as it is now. Raises Refused."""
         stream = self._owner.stream(self.name)
         if stream.log.last_epoch > last_epoch(self.log_view.history):  # a term of which nothing was written down
-            self.log_view = LogView(stream.log, history_of(self._owner, stream))
+            self.log_view = LogView(stream.log, history_of(self._owner, stream), self._budget)
         self.log_view.log = stream.log
         return self.log_view
 
     def has_some(self, consumer: bytes) -> bool:
         """Whether there is anything that a member could be given, as far as that is seen at once. Raises Refused."""
         found = self.consumers.by_name.get(consumer)
-        return found is None or found.waiting.count > 0 or found.next_seq < self.current().next_seq
+        if found is None or found.waiting.count > 0:
+            return True
+        ahead, next_seq = found.ahead, self.current().next_seq
+        return found.next_seq < next_seq if ahead is None else ahead.count > 0 or ahead.end_seq < next_seq
+
+    def is_short(self, consumer: bytes) -> bool:
+        """Whether its filter is to see more of the stream before it is known that there is nothing for its members."""
+        found = self.consumers.by_name.get(consumer)
+        return found is not None and found.ahead is not None and found.ahead.is_short
 
     def in_flight(self, consumer: bytes, member: bytes) -> int:
         """How many messages a member has."""

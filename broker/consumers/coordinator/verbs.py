@@ -25,6 +25,8 @@ from tailrace.shard.meta import Role
 from tailrace.shard.names import is_reserved
 
 MICROSECONDS: Final = 1_000_000
+READING_WAIT_S: Final = 5.0
+"""How long a get that is not to wait for messages may wait until its consumer's filter has seen those there are."""
 SLACK_US: Final = 1_000_000
 """By how much a member's get may be younger than its connection knows: it waits for its turn in two busy workers.
 
@@ -76,11 +78,14 @@ def _get(desk: Coordinator, args: CallArgs, done: OnResult) -> None:
     log_view, now_us = book.current(), desk.owner.clock_us()
     decision = desk.decided(book, lambda: decide.get(book.consumers, wanted, log_view, now_us))
     given = decision.value
-    if given.runs or not wanted.max_messages or not wanted.wait_ms or not desk.patient:
+    if given.runs or not wanted.max_messages or not desk.patient or not (wanted.wait_ms or book.is_short(wanted.name)):
         desk.stage(book, decision, LoggedAnswer(done, given.to_wire()), [wanted.name], sync=sync, replicas=replicas)
         return
     desk.stage(book, decision, None, [wanted.name], sync=sync, replicas=replicas)
-    desk.waiters.add(WaitingGet(wanted, given, done, desk.clock() + wanted.wait_ms / 1000, now_us))
+    wait_s = wanted.wait_ms / 1000 or READING_WAIT_S
+    desk.waiters.add(WaitingGet(wanted, given, done, desk.clock() + wait_s, now_us))
+    if book.is_short(wanted.name):
+        desk.read_on(name, wanted.name)
 
 
 def _is_here(desk: Coordinator, name: bytes, verb: str, args: CallArgs, done: OnResult) -> bool:
@@ -114,7 +119,7 @@ def _create(desk: Coordinator, deed: Consume, done: OnResult) -> None:
     book = desk.book(deed.stream)
     seq, log_view, now_us = _place(desk, deed), book.current(), desk.owner.clock_us()
     retry = _microseconds(deed.retry_s), _microseconds(deed.retry_max_s)
-    settings = _microseconds(deed.ack_wait_s), deed.deliveries_max, *retry
+    settings = _microseconds(deed.ack_wait_s), deed.deliveries_max, *retry, deed.topics or None
     decision = desk.decided(book, lambda: decide.create(book.consumers, deed.name, seq, log_view, now_us, *settings))
     _say(desk, deed, decision, {"next_seq": decision.value.next_seq, "created": decision.value.created}, done)
 
@@ -166,6 +171,8 @@ def _row(listed: ConsumerStatus, stream_log: StreamLog, now_us: int) -> dict[str
     row = listed._asdict()
     for setting in ("ack_wait", "retry", "retry_max"):
         row[f"{setting}_s"] = row.pop(f"{setting}_us") / MICROSECONDS
+    if not row["topics"]:
+        del row["topics"]  # a slave of an earlier release does not know it
     if stream_log.first_seq <= listed.next_seq < stream_log.next_seq:
         row["lag_us"] = max(now_us - stream_log.entry(listed.next_seq).timestamp_us, 0)
     return row

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from tailrace.broker.consumers.state.delayed import Delayed
 from tailrace.broker.consumers.state.keys import Keys
+from tailrace.broker.consumers.state.lookahead import Lookahead
 from tailrace.broker.consumers.state.ranges import DeliveryRun, DeliveryRuns, SeqRange
 from tailrace.broker.consumers.state.records import BadRecord
 from tailrace.shard.epochs import NEVER_SEQ, History, epoch_at
@@ -80,11 +81,13 @@ class DurableConsumer:
     `era_us`: when it was made or reset. `last_us`: when the last create, reset or get was logged. `unsure_seq`:
     messages before it may have been given by an owner whose records of that are lost (0: none). `retry_us`: how long a
     message waits after its first failed delivery, which doubles up to `retry_max_us`. Not logged: `alarm_us`, when
-    `Consumers` is to look at it, and `keys`, which is there while it has several members or delayed messages.
+    `Consumers` is to look at it; `keys`, which is there while it has several members or delayed messages; and `ahead`,
+    the next messages whose topics match `topics`, which is there once a member has asked. b"" is all topics.
     """
 
     __slots__ = (
         "ack_wait_us",
+        "ahead",
         "alarm_us",
         "created_us",
         "dead",
@@ -101,6 +104,7 @@ class DurableConsumer:
         "redelivered",
         "retry_max_us",
         "retry_us",
+        "topics",
         "unsure_seq",
         "waiting",
     )
@@ -114,6 +118,7 @@ class DurableConsumer:
         deliveries_max: int,
         retry_us: int = 0,
         retry_max_us: int = 0,
+        topics: bytes = b"",
     ) -> None:
         self.name = name
         self.created_us = self.era_us = self.last_us = time_us
@@ -121,6 +126,7 @@ class DurableConsumer:
         self.deliveries_max = deliveries_max
         self.retry_us = retry_us
         self.retry_max_us = retry_max_us
+        self.topics = topics
         self.next_seq = seq
         self.unsure_seq = 0
         self.waiting = DeliveryRuns()
@@ -132,21 +138,44 @@ class DurableConsumer:
         self.members: OrderedDict[bytes, Member] = OrderedDict()
         self.alarm_us = 0
         self.keys: Keys | None = None
+        self.ahead: Lookahead | None = None
 
     @property
     def floor_seq(self) -> int:
         """Every message before it is finished."""
-        floor_seq = min(self.flight.first_seq(self.next_seq), self.waiting.first_seq(self.next_seq))
+        head_seq = self.next_seq if self.ahead is None else self.ahead.first_seq
+        floor_seq = min(self.flight.first_seq(head_seq), self.waiting.first_seq(head_seq))
         return min(floor_seq, self.delayed.runs.first_seq(floor_seq)) if self.delayed.runs.count else floor_seq
 
     @property
     def spare_seq(self) -> int:
-        """The first message that it still needs: its floor, or that of a dead letter which is not published yet."""
+        """The first message that it still needs: its floor, or that of a dead letter which is not published yet.
+
+        Also messages that it has passed over since its last record: after a crash they are read again.
+        """
         return min(self.floor_seq, *(letter.seq for letter in self.dying.values()), self.next_seq)
 
     def lag_messages(self, next_seq: int) -> int:
-        """How many messages of a stream with this next seq it has not finished."""
-        return self.waiting.count + self.delayed.runs.count + self.flight.count + max(0, next_seq - self.next_seq)
+        """How many messages of a stream with this next seq it has not finished.
+
+        With a filter, messages whose topics nobody has looked at yet count as if they matched.
+        """
+        held = self.waiting.count + self.delayed.runs.count + self.flight.count
+        if self.ahead is None:
+            return held + max(0, next_seq - self.next_seq)
+        return held + self.ahead.count + max(0, next_seq - self.ahead.end_seq)
+
+    def unseen(self, first_seq: int, end_seq: int) -> int:
+        """How many messages from `next_seq` on it may need of these; as for `lag_messages`."""
+        if self.ahead is None:
+            return max(0, end_seq - first_seq)
+        return self.ahead.matches_before(end_seq) + max(0, end_seq - self.ahead.end_seq)
+
+    def look_ahead(self) -> Lookahead:
+        """The matches of its filter that are known; it has a filter."""
+        if self.ahead is None:
+            self.ahead = Lookahead(self.next_seq)
+        return self.ahead
 
     def first_unheld(self, default: int) -> int:
         """The first message that waits, for its time or not."""
@@ -167,7 +196,7 @@ class DurableConsumer:
             if last >= self.next_seq:
                 if first > self.next_seq:
                     self.waiting.add(DeliveryRun(self.next_seq, first - 1, 0))
-                self.next_seq = last + 1
+                self._go_on_to(last + 1)
             self._land(self.flight.cut(first, last), kept=False)
             if self.waiting.count or self.delayed.runs.count:
                 self._drop_waiting(first, last)
@@ -215,7 +244,7 @@ class DurableConsumer:
         """Messages before this seq that wait and were never given are finished: they are not there any more."""
         self._drop_waiting(0, kept_seq - 1)
         if kept_seq > self.next_seq:
-            self.next_seq = kept_seq
+            self._go_on_to(kept_seq)
             self.keys = None  # it may know keys of messages that were passed over
 
     def give(self, member: bytes, ranges: Iterable[SeqRange], deadline_us: int) -> None:
@@ -234,19 +263,22 @@ class DurableConsumer:
                 if new_first > self.next_seq:
                     self.waiting.add(DeliveryRun(self.next_seq, new_first - 1, 0))
                 self.next_seq = last + 1
+                if self.ahead is not None:
+                    self.ahead.drop_before(last + 1)
                 self._take_off(DeliveryRun(new_first, last, 0, member, deadline_us))
 
     def go_to(self, seq: int, time_us: int) -> None:
         """Begin anew at this message."""
         self._land(self.flight.cut(0, NEVER_SEQ))
         self.waiting, self.delayed = DeliveryRuns(), Delayed()
-        self.keys = None
+        self.keys = self.ahead = None
         self.next_seq = seq
         self.unsure_seq = 0
         self.era_us = self.last_us = time_us
 
     def cut(self, seq: int) -> bool:
         """Messages from this one on are others now, or not there; whether it had been given any."""
+        self.ahead = None
         if self.next_seq <= seq:
             return False
         self._land(self.flight.cut(seq, NEVER_SEQ))
@@ -276,6 +308,11 @@ class DurableConsumer:
             self._take_off(run)
         for letter in dying:
             self.dying[letter.number] = letter
+
+    def _go_on_to(self, seq: int) -> None:
+        self.next_seq = seq
+        if self.ahead is not None:
+            self.ahead.drop_before(seq)
 
     def _lay(self, run: DeliveryRun) -> None:
         """It waits, for its time if it has one."""

@@ -35,6 +35,7 @@ from tailrace.broker.consumers.state.requests import (
     Decision,
     GetResult,
     find,
+    require_filter,
     require_name,
     require_seq,
     require_settings,
@@ -84,8 +85,9 @@ def create(
     deliveries_max: int | None = None,
     retry_us: int | None = None,
     retry_max_us: int | None = None,
+    topics: bytes | None = None,
 ) -> Decision[ConsumeResult]:
-    """Make a consumer whose first message is `seq`, or the nearest there is or will be.
+    """Make a consumer whose first message is `seq`, or the nearest there is or will be. `topics`: its filter.
 
     If it exists with these settings (None: any), that is fine. A new one has the broker's defaults for None.
 
@@ -94,19 +96,23 @@ def create(
     require_name(name, "consumer")
     require_seq(seq)
     require_settings(ack_wait_us, deliveries_max, retry_us, retry_max_us)
+    require_filter(topics)
     wanted = (ack_wait_us, deliveries_max, retry_us, retry_max_us)
     there = consumers.by_name.get(name)
     if there is not None:
         _require_same(there, wanted)
+        _require_same_filter(there, topics)
         return Decision((), ConsumeResult(there.floor_seq))
     if len(consumers.by_name) >= CONSUMERS_MAX:
         raise Refused(Code.OVERLOADED, f"this stream has {CONSUMERS_MAX} consumers, which is the most; delete some")
-    settings = [default if given is None else given for given, default in zip(wanted, DEFAULTS, strict=True)]
+    wait_us, most, first_us, longest_us = (
+        default if given is None else given for given, default in zip(wanted, DEFAULTS, strict=True)
+    )
     if retry_max_us is None:
-        settings[3] = max(settings[2:])
-    settings[2] = min(settings[2:])
+        longest_us = max(first_us, longest_us)
     parted = on_line(consumers, log_view) if log_view.history != consumers.history else ()
-    created = ConsumerCreated(name, now_us, _nearest(seq, log_view), *settings)
+    retries = min(first_us, longest_us), longest_us
+    created = ConsumerCreated(name, now_us, _nearest(seq, log_view), wait_us, most, *retries, topics or b"")
     return Decision((*parted, *_apply(consumers, created)), ConsumeResult(created.seq, True))
 
 
@@ -214,6 +220,13 @@ def _require_same(consumer: DurableConsumer, wanted: tuple[int | None, ...]) -> 
     raise Refused(Code.USAGE, f"the consumer {shown(consumer.name)} is there with {has}: delete it, or ask for these")
 
 
+def _require_same_filter(consumer: DurableConsumer, topics: bytes | None) -> None:
+    if topics in (None, consumer.topics):
+        return
+    has = f"with the topic filter {shown(consumer.topics)}" if consumer.topics else "without a topic filter"
+    raise Refused(Code.USAGE, f"the consumer {shown(consumer.name)} is there {has}: delete it, or ask for this one")
+
+
 def _nearest(seq: int, log_view: ConsumedStream) -> int:
     return min(max(seq, log_view.first_seq), log_view.next_seq)
 
@@ -239,6 +252,7 @@ def _listed(consumer: DurableConsumer, log_view: ConsumedStream, now_us: int) ->
         consumer.deliveries_max,
         consumer.retry_us,
         consumer.retry_max_us,
+        consumer.topics,
     )
 
 

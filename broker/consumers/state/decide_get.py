@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from tailrace.broker.consumers.state.consumer import DeadLetter, DurableConsumer, Member
 from tailrace.broker.consumers.state.epoch_ranges import seqs_of_epoch, spans
-from tailrace.broker.consumers.state.group import Candidate, ConsumedStream, again, choose, followers, own
+from tailrace.broker.consumers.state.group import WINDOW, Candidate, ConsumedStream, again, choose, followers, own
 from tailrace.broker.consumers.state.ranges import SeqRange, flat, merged, unflat
 from tailrace.broker.consumers.state.records import HistoryChanged, Progress, Record
 from tailrace.broker.consumers.state.requests import (
@@ -21,6 +21,7 @@ from tailrace.broker.consumers.state.stream_state import ConsumerTable
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.consuming import DeliveredRun, FailedRow, FinishedRow, Get
 from tailrace.protocol.errors import Code
+from tailrace.shard.epochs import NEVER_SEQ
 
 TOUCH_US: Final = 60_000_000
 """A get that changes nothing is logged nevertheless where the last record of its consumer is older."""
@@ -32,6 +33,10 @@ WAITING_RUNS_MAX: Final = 65_536
 """While so many runs of a consumer wait, nothing that it was not given is taken for finished."""
 BEGUN_ANEW: Final = "its member has begun anew"
 AT_ONCE: Final = 1
+PASSED_MAX: Final = 4_096
+"""Messages that a filter has passed over are logged with the next one that is given, or once there are so many."""
+UNSURE_LOOKS_MAX: Final = 8
+"""Pieces of a stream that are read for acknowledgements of messages given by an owner whose records are lost."""
 """As one of `Progress.delays`."""
 
 FailedRecord: TypeAlias = tuple[int, int, str, int]
@@ -60,7 +65,11 @@ def get(
     progress = Progress(wanted.name, wanted.member, now_us)
     stale: list[SeqRange] = []
     if finished or failed or anew:
+        if consumer.topics and finished:
+            _look_to_unsure(consumer, finished, log_view)
         done = merged(_done(consumers, consumer, wanted.member, finished, log_view, stale))
+        if consumer.topics and done:
+            done = merged([*done, *consumer.look_ahead().between(consumer.next_seq, done[-1][1] + 1)])
         consumer.finish(done)
         rows = _failed(consumers, consumer, wanted, failed, log_view, stale) if failed else []
         progress = progress._replace(finished=flat(done))
@@ -162,7 +171,20 @@ def _end_of_given(consumer: DurableConsumer, log_view: ConsumedStream) -> int:
     """The first message that no member was given, as far as is known."""
     if len(consumer.waiting) + len(consumer.delayed.runs) >= WAITING_RUNS_MAX:
         return consumer.next_seq
-    return max(consumer.next_seq, min(consumer.unsure_seq, log_view.next_seq))
+    end_seq = min(consumer.unsure_seq, log_view.next_seq)
+    if consumer.topics:
+        end_seq = min(end_seq, consumer.look_ahead().end_seq)
+    return max(consumer.next_seq, end_seq)
+
+
+def _look_to_unsure(consumer: DurableConsumer, finished: Iterable[FinishedRow], log_view: ConsumedStream) -> None:
+    """Know what matches before the last of these messages, if an owner whose records are lost may have given it."""
+    ahead = consumer.look_ahead()
+    end_seq = min(max(last for _first, last, _epoch in finished) + 1, consumer.unsure_seq, log_view.next_seq)
+    for _ in range(UNSURE_LOOKS_MAX):
+        if ahead.end_seq >= end_seq:
+            return
+        ahead.look(log_view, consumer.topics, NEVER_SEQ)
 
 
 def _landed(
@@ -251,7 +273,7 @@ def _kept(consumer: DurableConsumer, progress: Progress, fresh: bool, log_view: 
             consumer.finish(gone)
             progress = progress._replace(finished=flat([*unflat(progress.finished), *gone]))
     if min(consumer.first_unheld(kept_seq), consumer.next_seq) < kept_seq:
-        trimmed += sum(map(len, consumer.unheld(0, kept_seq - 1))) + max(0, kept_seq - consumer.next_seq)
+        trimmed += sum(map(len, consumer.unheld(0, kept_seq - 1))) + consumer.unseen(consumer.next_seq, kept_seq)
         consumer.keep(kept_seq)
         progress = progress._replace(kept_seq=kept_seq)
     return progress, trimmed
@@ -267,10 +289,36 @@ def _given(
             return progress, pieces
     if consumer.delayed.runs.count:
         consumer.wake(now_us)
+    if consumer.topics:
+        _look_ahead(consumer, wanted.max_messages, log_view)
     pieces = choose(consumer, wanted.member, log_view, wanted.max_messages, max_bytes)
+    if consumer.topics:
+        progress = _passed(consumer, progress, pieces)
     if pieces:
         progress = progress._replace(given=flat((piece.first, piece.last) for piece in pieces))
     return progress, pieces
+
+
+def _look_ahead(consumer: DurableConsumer, max_messages: int, log_view: ConsumedStream) -> None:
+    """Read a piece more, if the consumer's filter has matched too few messages yet to choose from."""
+    alone = len(consumer.members) == 1 and not consumer.delayed.runs.count
+    wanted = max_messages if alone else WINDOW
+    consumer.look_ahead().look(log_view, consumer.topics, wanted - consumer.waiting.count)
+
+
+def _passed(consumer: DurableConsumer, progress: Progress, pieces: list[Candidate]) -> Progress:
+    """Finish the messages that do not match, up to the first match that is not given."""
+    ahead, next_seq = consumer.look_ahead(), consumer.next_seq
+    last = pieces[-1].last if pieces else 0
+    end_seq = ahead.next_match(max(last + 1, next_seq))
+    is_new = pieces and last >= next_seq
+    if not is_new and end_seq - next_seq < PASSED_MAX and progress.time_us - consumer.last_us < TOUCH_US:
+        return progress
+    gaps = ahead.between(next_seq, end_seq)
+    if not gaps:
+        return progress
+    consumer.finish(gaps)
+    return progress._replace(finished=flat([*unflat(progress.finished), *gaps]))
 
 
 def _runs(consumers: ConsumerTable, pieces: Iterable[Candidate]) -> Iterator[DeliveredRun]:

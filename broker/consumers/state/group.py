@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol
 
 from tailrace.broker.consumers.state.consumer import DELAYED_MAX, FLIGHT_MAX, DurableConsumer
 from tailrace.broker.consumers.state.keys import Keys
+from tailrace.broker.consumers.state.lookahead import MatchedPiece
 from tailrace.broker.consumers.state.ranges import DeliveryRun, SeqRange, merged
 from tailrace.shard.epochs import NEVER_SEQ, History
 
@@ -45,6 +46,12 @@ class ConsumedStream(Protocol):
         """The key of each of these messages; None for a message without a key, or that is not kept any more.
 
         Called if a consumer has several members, and for messages given together with messages that have failed.
+        """
+
+    def matching(self, first_seq: int, topics: bytes, ranges_max: int) -> MatchedPiece:
+        """Which of the next messages match a filter: of as many as it reads at once, none if it has read enough now.
+
+        At most `ranges_max` ranges of them. The message `first_seq` is kept.
         """
 
 
@@ -159,8 +166,12 @@ def _piece(run: DeliveryRun) -> Candidate:
 def _candidates(consumer: DurableConsumer, log_view: ConsumedStream) -> Iterator[Candidate]:
     """The messages that no member has and that may be delivered, in order."""
     yield from map(_piece, consumer.waiting)
+    if consumer.delayed.runs.count >= DELAYED_MAX:
+        return
     next_seq = log_view.next_seq
-    if consumer.next_seq < next_seq and consumer.delayed.runs.count < DELAYED_MAX:
+    if consumer.topics:
+        yield from (Candidate(first, last, 0) for first, last in consumer.look_ahead().ranges)
+    elif consumer.next_seq < next_seq:
         yield Candidate(consumer.next_seq, next_seq - 1, 0)
 
 
@@ -187,7 +198,8 @@ def _free(
 def _share(consumer: DurableConsumer, member: bytes, log_view: ConsumedStream) -> int:
     """How many more messages a member may have: its even share of all, or of those left; at least one."""
     members = len(consumer.members)
-    left = consumer.waiting.count + max(0, log_view.next_seq - consumer.next_seq)
+    new = consumer.look_ahead().count if consumer.topics else max(0, log_view.next_seq - consumer.next_seq)
+    left = consumer.waiting.count + new
     even = -(-(left + consumer.flight.count) // members) - consumer.members[member].in_flight
     return max(even, -(-left // members), 1)
 

@@ -7,12 +7,13 @@ apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgpack
 
 from tailrace.protocol.names import CONSUMER_BYTES_MAX
+from tailrace.protocol.topics import filter_fault
 from tailrace.shard.epochs import NEVER_SEQ, EpochStart, History, make_history
 
 Flat: TypeAlias = tuple[int, ...]
@@ -24,7 +25,7 @@ class BadRecord(ValueError):
 
 
 class ConsumerCreated(NamedTuple):
-    """A consumer was made, whose first message is `seq`."""
+    """A consumer was made, whose first message is `seq`. `topics`: its filter, b"" for all topics."""
 
     name: bytes
     time_us: int
@@ -33,6 +34,7 @@ class ConsumerCreated(NamedTuple):
     deliveries_max: int
     retry_us: int = 0
     retry_max_us: int = 0
+    topics: bytes = b""
 
 
 class ConsumerReset(NamedTuple):
@@ -118,6 +120,7 @@ class ConsumerRow(NamedTuple):
     redelivered: int
     retry_us: int = 0
     retry_max_us: int = 0
+    topics: bytes = b""
 
 
 class ConsumerRows(NamedTuple):
@@ -186,8 +189,13 @@ _SEQ_MAX: Final = NEVER_SEQ
 
 
 def pack(record: Record) -> bytes:
-    """The payload of a message of `$cursor/X`."""
-    packed: bytes = msgpack.packb((_NUMBERS[type(record)], *record))
+    """The payload of a message of `$cursor/X`. Without filters it is one that older brokers can read."""
+    fields: tuple[Any, ...] = record
+    if isinstance(record, ConsumerCreated):
+        fields = _without_filter(record)
+    elif isinstance(record, ConsumerRows):
+        fields = (tuple(map(_without_filter, record.rows)),)
+    packed: bytes = msgpack.packb((_NUMBERS[type(record)], *fields))
     return packed
 
 
@@ -201,7 +209,7 @@ def unpack(payload: bytes | bytearray | memoryview) -> Record:
         raise BadRecord(f"no record known here: {_shown(fields)}")
     kind, readers = _READERS[fields[0]]
     given = len(fields) - 1
-    if given not in (len(readers), _OLDER_FIELDS.get(kind)):
+    if given != len(readers) and given not in _OLDER_FIELDS.get(kind, ()):
         raise BadRecord(f"{_shown(fields)}: {given} fields, not {len(readers)}")
     try:
         return kind(*(reader(value) for reader, value in zip(readers[:given], fields[1:], strict=True)))
@@ -257,6 +265,17 @@ def _array(value: Any) -> Any:
     return value
 
 
+def _without_filter(consumer: ConsumerCreated | ConsumerRow) -> tuple[Any, ...]:
+    """Its fields, the last one only if it has a filter."""
+    return tuple(consumer) if consumer.topics else tuple(consumer)[:-1]
+
+
+def _filter(value: Any) -> bytes:
+    if type(value) is not bytes or (value and filter_fault(value)):
+        raise ValueError(f"{_shown(value)} is no topic filter")
+    return value
+
+
 def _rows(*readers: _FieldReader, older: int = -1) -> _FieldReader:
     """Reads an array of rows, each with these fields, or with the `older` first of them; the others are 0 then."""
 
@@ -273,13 +292,20 @@ def _rows(*readers: _FieldReader, older: int = -1) -> _FieldReader:
     return read
 
 
-_ROW: Final = (_name, *([_number] * (len(ConsumerRow._fields) - 1)))
-_read_rows = _rows(*_ROW, older=len(_ROW) - len(ConsumerRow._field_defaults))
+_ROW: Final = (_name, *([_number] * (len(ConsumerRow._fields) - 2)), _filter)
+_ROW_OLDER: Final = (len(_ROW) - len(ConsumerRow._field_defaults), len(_ROW) - 1)
 _read_terms = _rows(_number, _number, _text)
 
 
 def _kept(value: Any) -> tuple[ConsumerRow, ...]:
-    return tuple(ConsumerRow(*row) for row in _read_rows(value))
+    return tuple(_kept_row(row) for row in _array(value))
+
+
+def _kept_row(row: Any) -> ConsumerRow:
+    if len(_array(row)) != len(_ROW) and len(row) not in _ROW_OLDER:
+        raise ValueError(f"{_shown(row)} has not {len(_ROW)} fields")
+    fields: list[Any] = [reader(field) for reader, field in zip(_ROW, row, strict=False)]
+    return ConsumerRow(*fields)
 
 
 def _history(value: Any) -> History:
@@ -293,7 +319,7 @@ def _shown(value: Any) -> str:
 _READERS: Final[Mapping[int, tuple[Callable[..., Record], tuple[_FieldReader, ...]]]] = {
     1: (Progress, (_name, _name, _number, _number, _flat, _rows(_number, _number, _text), _flat, _flat, _numbers)),
     2: (FlightReturned, (_name, _name, _text, _flat, _flat, _number)),
-    3: (ConsumerCreated, (_name, _number, _number, _number, _number, _number, _number)),
+    3: (ConsumerCreated, (_name, *[_number] * 6, _filter)),
     4: (ConsumerReset, (_name, _number, _number)),
     5: (ConsumerDeleted, (_name,)),
     6: (LetterPublished, (_name, _number)),
@@ -315,5 +341,6 @@ _READERS: Final[Mapping[int, tuple[Callable[..., Record], tuple[_FieldReader, ..
     14: (RemovedRows, (_flat,)),
 }
 _NUMBERS: Final[Mapping[Any, int]] = {kind: number for number, (kind, _readers) in _READERS.items()}
-_OLDER_FIELDS: Final[Mapping[Any, int]] = {Progress: 8, FlightReturned: 5, ConsumerCreated: 5}
-"""How many fields these records had before failed messages waited: without the others, none does."""
+_OLDER_FIELDS: Final[Mapping[Any, Collection[int]]] = {Progress: (8,), FlightReturned: (5,), ConsumerCreated: (5, 7)}
+"""How many fields these records had before failed messages waited: without the others, none does. And before consumers
+had filters: without it, they get all topics."""

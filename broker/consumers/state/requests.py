@@ -11,6 +11,7 @@ from tailrace.broker.consumers.state.stream_state import ConsumerTable, DeadLett
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.consuming import (
     ACK_WAIT_MAX_S,
+    CONSUMER_FILTER_BYTES_MAX,
     DELIVERIES_MAX,
     DeliveredRun,
     FailedRow,
@@ -19,6 +20,7 @@ from tailrace.protocol.consuming import (
 from tailrace.protocol.errors import Code
 from tailrace.protocol.names import CONSUMER_BYTES_MAX, shown
 from tailrace.protocol.places import NUMBER_MAX
+from tailrace.protocol.topics import filter_fault
 from tailrace.shard.names import name_bytes_valid
 
 ACK_WAIT_MIN_US: Final = 1_000
@@ -72,6 +74,7 @@ class ConsumerStatus(NamedTuple):
     deliveries_max: int
     retry_us: int = 0
     retry_max_us: int = 0
+    topics: bytes = b""
 
 
 def find(consumers: ConsumerTable, name: bytes) -> DurableConsumer:
@@ -103,6 +106,17 @@ def require_settings(
         raise Refused(Code.USAGE, f"an ack_wait_s of {ack_wait_us / 1e6}: it is {rule}")
     if deliveries_max is not None and not 0 <= deliveries_max <= DELIVERIES_MAX:
         raise Refused(Code.USAGE, f"a deliveries_max of {deliveries_max}: it is 0 to {DELIVERIES_MAX}")
+
+
+def require_filter(topics: bytes | None) -> None:
+    """Raises Refused with TOPIC."""
+    if topics is None:
+        return
+    fault = filter_fault(topics)
+    if not fault and len(topics) > CONSUMER_FILTER_BYTES_MAX:
+        fault = f"a consumer's topic filter has at most {CONSUMER_FILTER_BYTES_MAX} bytes, not {len(topics)}"
+    if fault:
+        raise Refused(Code.TOPIC, fault)
 
 
 def require_seq(seq: int) -> None:

@@ -115,6 +115,7 @@ class ConsumerTable:
             record.deliveries_max,
             record.retry_us,
             record.retry_max_us,
+            record.topics,
         )
 
     def _reset(self, record: ConsumerReset) -> None:
@@ -165,7 +166,7 @@ class ConsumerTable:
         begin_seq = record.history[-1].first_seq if old and record.history != old else 0
         for consumer in self.by_name.values():
             consumer.cut(cut_seq)
-            consumer.keys = None
+            consumer.keys = consumer.ahead = None
             if begin_seq:
                 consumer.unsure_seq = begin_seq if begin_seq > consumer.next_seq else 0
         self.history = record.history

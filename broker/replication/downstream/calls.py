@@ -17,6 +17,7 @@ from tailrace.protocol.consuming_readers import read_body
 from tailrace.protocol.errors import Code, PeerError
 from tailrace.protocol.fields import CONTROL_BODY_MAX_BYTES, NUMBER_MAX, U32_MAX
 from tailrace.protocol.names import consumer_name
+from tailrace.protocol.topics import filter_fault
 from tailrace.shard.names import NAME_BYTES_MAX
 
 MemberRequest = c.Consume | c.Get | c.MemberNotice
@@ -28,7 +29,7 @@ ARGS_BYTES_MAX: Final = CONTROL_BODY_MAX_BYTES - NAME_BYTES_MAX - 64
 """The longest request, packed: with stream, verb and id they are a control message."""
 MAP_ELEMENTS_MAX: Final = 16
 """The most elements of any map."""
-LIST_BYTES_MAX: Final = 8 << 20
+LIST_BYTES_MAX: Final = 16 << 20
 """The longest list of consumers, packed."""
 GIVEN_BYTES_MAX: Final = 2 << 20
 """The longest value of a get, packed."""
@@ -39,7 +40,7 @@ LETTERS_BYTES_MAX: Final = 64 << 10
 SHORT_BYTES_MAX: Final = 4 << 10
 """The longest value of all else, packed."""
 
-_STANDING_BYTES_MAX = 400  # a row of the list of consumers, about
+_STANDING_BYTES_MAX = 400 + c.CONSUMER_FILTER_BYTES_MAX + 16  # a row of the list of consumers, about
 _RUN_BYTES_MAX = 1 + 9 + 3 * 5
 _RANGE_BYTES_MAX = 1 + 9 + 9
 assert c.CONSUMERS_MAX * _STANDING_BYTES_MAX <= LIST_BYTES_MAX
@@ -80,6 +81,10 @@ def _name(value: Any) -> bool:
         return False
 
 
+def _filter(value: Any) -> bool:
+    return type(value) is bytes and len(value) <= c.CONSUMER_FILTER_BYTES_MAX and not filter_fault(value)
+
+
 def _rows(*checks: ValueCheck) -> ValueCheck:
     def is_row(row: Any) -> bool:
         return type(row) is list and len(row) == len(checks) and all(map(lambda fits, each: fits(each), checks, row))
@@ -108,7 +113,7 @@ def _map(needed: Mapping[str, ValueCheck], others: Mapping[str, ValueCheck] | No
 _SEQ = _number()
 _NUMBERS = ("next_seq", "lag_messages", "in_flight", "members", "redelivered", "dead", "idle_us", "deliveries_max")
 _WAITS: Final[Mapping[str, ValueCheck]] = {"ack_wait_s": _seconds_over_0, "retry_s": _seconds, "retry_max_s": _seconds}
-_STANDING = _map({"name": _name, **_WAITS, **dict.fromkeys(_NUMBERS, _SEQ)}, {"lag_us": _SEQ})
+_STANDING = _map({"name": _name, **_WAITS, **dict.fromkeys(_NUMBERS, _SEQ)}, {"lag_us": _SEQ, "topics": _filter})
 
 _RANGES: Final = _rows(_SEQ, _SEQ)
 _NOTHING: Final = ResultShape(SHORT_BYTES_MAX, 1, _map({}))

@@ -41,6 +41,7 @@ from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol.address import join_address
 from tailrace.protocol.errors import Code, PeerError
+from tailrace.protocol.features import FILTERS
 from tailrace.protocol.messages import Op, pack
 from tailrace.protocol.names import node_id, shown_text
 from tailrace.shard.names import base_of
@@ -205,7 +206,7 @@ class UpstreamConnection:
         settings, self._login = self._around.settings, self._around.logins.begin()
         hello = m.Hello(
             m.VERSION,
-            (r.FEATURE,),
+            (FILTERS, r.FEATURE),
             f"tailrace/{program_version()}",
             settings.token or None,
             self._owner.catalog.directory.node_id,
@@ -350,7 +351,7 @@ class UpstreamConnection:
         self.copies.went_up()
         self._watch(self.prefixes)
         self.claims.went_up()
-        self.calls.went_up()
+        self.calls.went_up(has_filters=FILTERS in message.features)
         self._tick_up(now_s, float("inf"))
 
     def on_chunks(self, message: ChunkRun, now_s: float) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from tailrace.broker.replication.downstream.calls import CALLS_MAX, MemberRequest, pack_request, read_value
 from tailrace.broker.replication.upstream.socket import UpstreamClosed
 from tailrace.broker.streams.refused import OnResult, Refused
+from tailrace.protocol.consuming import Consume
 from tailrace.protocol.errors import Code, code_of
 from tailrace.protocol.messages import pack
 from tailrace.protocol.names import shown_text
@@ -25,6 +26,7 @@ DOWN_TEXT = "the node that this one follows cannot be reached now; ask again"
 LOST_TEXT = "the connection to the node that this one follows has ended; this may or may not be done, ask again"
 LATE_TEXT = f"the master of this stream has said nothing for {PATIENCE_S:g} s; this may or may not be done, ask again"
 FULL_TEXT = f"{CALLS_MAX} calls to the node that this one follows have no answer yet; ask again later"
+NO_FILTERS_TEXT = "the stream's master has no durable consumers with a topic filter: it is another version"
 OTHER_VERSION_TEXT = "the node that this one follows cannot be asked this: it is another version"
 
 
@@ -40,14 +42,16 @@ class UpstreamCalls:
     def __init__(self, send_envelope: Callable[[bytes], None]) -> None:
         self._send_envelope = send_envelope
         self._is_up = False
+        self._has_filters = False
         self._last_id = 0
         self._asked: dict[int, _PendingCall] = {}  # in the order in which they are late
 
     def __len__(self) -> int:
         return len(self._asked)
 
-    def went_up(self) -> None:
-        self._is_up = True
+    def went_up(self, *, has_filters: bool) -> None:
+        """`has_filters`: whether consumers may have topic filters there."""
+        self._is_up, self._has_filters = True, has_filters
 
     def went_down(self) -> None:
         self._is_up = False
@@ -68,6 +72,8 @@ class UpstreamCalls:
                 raise Refused(Code.UNAVAILABLE, DOWN_TEXT)
             if len(self._asked) >= CALLS_MAX:
                 raise Refused(Code.OVERLOADED, FULL_TEXT)
+            if isinstance(request, Consume) and request.topics and not self._has_filters:
+                raise Refused(Code.UNSUPPORTED, NO_FILTERS_TEXT)
             packed = pack_request(request)
         except Refused as refused:
             done(refused)

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import NamedTuple
 
+from tailrace.broker.consumers.state.lookahead import MatchedPiece
 from tailrace.protocol.consuming import GET_BYTES_MAX, FailedRow, FinishedRow, Get
 from tailrace.shard.epochs import EpochStart, History, begin_epoch, cut_history
+from tests.broker.topics.naive import matches
 
 
 def asking(
@@ -32,6 +34,7 @@ class Message(NamedTuple):
     key: bytes | None
     size: int
     epoch: int
+    topic: bytes = b"s"
 
 
 class Stream:
@@ -43,6 +46,9 @@ class Stream:
         """How many keys were asked for."""
         self.fits = 0
         """How often `fit` was called."""
+        self.looks = 0
+        """How often `matching` was called."""
+        self.piece = 7
         self._ids = count()
         self.publish([None] * messages)
 
@@ -50,8 +56,8 @@ class Stream:
     def next_seq(self) -> int:
         return len(self.messages)
 
-    def publish(self, keys: Iterable[bytes | None], size: int = 100) -> None:
-        self.messages += [Message(next(self._ids), key, size, self.history[-1].epoch) for key in keys]
+    def publish(self, keys: Iterable[bytes | None], size: int = 100, topic: bytes = b"s") -> None:
+        self.messages += [Message(next(self._ids), key, size, self.history[-1].epoch, topic) for key in keys]
 
     def lose(self, next_seq: int) -> None:
         """Messages from there on are gone; others will have their seqs."""
@@ -74,6 +80,19 @@ class Stream:
                 return seq - first_seq, nbytes
             nbytes += self.messages[seq].size
         return last_seq + 1 - first_seq, nbytes
+
+    def matching(self, first_seq: int, topics: bytes, ranges_max: int) -> MatchedPiece:
+        """As many messages as `piece` at once."""
+        assert self.first_seq <= first_seq < self.next_seq and ranges_max > 0
+        self.looks += 1
+        ranges: list[tuple[int, int]] = []
+        end_seq = min(first_seq + self.piece, self.next_seq)
+        for seq in range(first_seq, end_seq):
+            if matches(topics.decode(), self.messages[seq].topic.decode()):
+                if len(ranges) == ranges_max:
+                    return MatchedPiece(ranges, seq)
+                ranges.append((seq, seq))
+        return MatchedPiece(ranges, end_seq)
 
     def keys(self, first_seq: int, last_seq: int) -> Sequence[bytes | None]:
         assert 0 <= first_seq <= last_seq < self.next_seq

@@ -171,3 +171,29 @@ def test_both_bodies_walk_the_same(seed: int, cut: int, limit_seq: int, is_check
         content[chance.randrange(len(content))] ^= 1
     options = {"size": max(len(content) - cut, 0), "limit_seq": limit_seq, "is_checked": is_checked}
     assert walk(LOADED, content, 5, **options) == walk(SOURCE, content, 5, **options)
+
+
+def test_runs_of_matches_are_found(leaf: ModuleType) -> None:
+    content = stamped("a", "a", "b", None, "a", "b", seq=7)
+    find = leaf.match_runs
+    assert find(content, len(content), 7, b"stream", b"a", 9) == ([(7, 8), (11, 11)], 6)
+    assert find(content, len(content), 7, b"stream", b"stream", 9) == ([(10, 10)], 6)
+    assert find(content, len(content), 7, b"stream", b"a", 1) == ([(7, 8)], 4), "before a match of another run"
+    assert find(content, len(content) - 1, 7, b"stream", b"b", 9) == ([(9, 9)], 5)
+    assert find(content, 0, 7, b"stream", b"#", 9) == ([], 0)
+    with pytest.raises(ValueError, match="of a buffer of"):
+        find(content, len(content) + 1, 7, b"stream", b"a", 9)
+    with pytest.raises(ValueError, match="of a buffer of"):
+        find(content, -1, 7, b"stream", b"a", 9)
+
+
+@given(st.integers(0, 1 << 32), st.integers(0, 2_000), st.integers(0, 20))
+def test_both_bodies_find_the_same_runs(seed: int, cut: int, runs_max: int) -> None:
+    chance = random.Random(seed)
+    topics = [chance.choice((None, "a", "a/b", random_topic(chance))) for _ in range(40)]
+    content = stamped(*topics, seq=5, nbytes=chance.randrange(50))
+    if chance.random() < 0.3:
+        content[chance.randrange(len(content))] ^= 1
+    size, topic_filter = max(len(content) - cut, 0), chance.choice((b"a", b"a/+", b"#", b"+", b"stream"))
+    args = (content, size, 5, b"stream", topic_filter, runs_max)
+    assert LOADED.match_runs(*args) == SOURCE.match_runs(*args)

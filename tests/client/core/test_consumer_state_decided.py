@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 
 from tailrace.broker.consumers.state import decide
+from tailrace.broker.consumers.state.lookahead import MatchedPiece
 from tailrace.broker.consumers.state.stream_state import ConsumerTable, DeadLetter
 from tailrace.core.consumed_message import ConsumedMessage
 from tailrace.core.consumer_state import ConsumerOptions
@@ -54,6 +55,9 @@ class Look:
 
     def keys(self, first_seq: int, last_seq: int) -> Sequence[bytes | None]:
         return self.keys_of[first_seq : last_seq + 1]
+
+    def matching(self, first_seq: int, topics: bytes, ranges_max: int) -> MatchedPiece:
+        raise NotImplementedError
 
 
 class Deciding:

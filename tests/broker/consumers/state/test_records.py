@@ -43,7 +43,11 @@ EACH: list[Record] = [
     LetterPublished(b"billing", 3),
     HistoryChanged(HISTORY, 2**63 - 1),
     CheckpointBegun(()),
-    ConsumerRows((ConsumerRow(b"billing", 1, 2, 3, 4, 5, 6, 7, 8, 9), ConsumerRow(b"audit", *[0] * 9))),
+    ConsumerCreated(b"billing", 1_700_000_000_000_000, 5, 30_000_000, 0, 1_000_000, 60_000_000, b"a/+/#"),
+    ConsumerRows((ConsumerRow(b"billing", 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, b"a/#"),)),
+    ConsumerRows(
+        (ConsumerRow(b"billing", 1, 2, 3, 4, 5, 6, 7, 8, 9), ConsumerRow(b"audit", 0, 0, 0, 0, 0, 0, 0, 0, 0))
+    ),
     UnfinishedRows(b"billing", ((1, 2, 0, 0), (5, 1, 2, 7)), ((3, 1, 1, b"m", 5),), ((0, 9, 1, 5, "no"),)),
     CheckpointEnded(2),
     LettersRemoved((0, 3, 9, 1)),

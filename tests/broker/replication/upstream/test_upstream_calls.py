@@ -30,7 +30,7 @@ class Line:
         self.heard: list[Call] = []
         self.outcomes: list[Any] = []
         self.calls = UpstreamCalls(self._hear)
-        self.calls.went_up()
+        self.calls.went_up(has_filters=True)
 
     def _hear(self, data: bytes) -> None:
         for message in self._ears.hear(data):
@@ -97,7 +97,7 @@ def test_who_waits_when_the_link_goes_hears_it_and_may_ask_again(line: Line) -> 
     line.calls.went_down()
     assert [each.text for each in again] == [module.LOST_TEXT]
     assert line.refusals() == [(Code.UNAVAILABLE, module.DOWN_TEXT)], "at once, while it is down"
-    line.calls.went_up()
+    line.calls.went_up(has_filters=True)
     line.call()
     assert [call.id for call in line.heard] == [1, 2]
     line.calls.returned(given(1))
