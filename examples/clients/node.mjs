@@ -81,6 +81,7 @@ function* frames(data) {
 export async function connect(address, options = {}) {
   const client = new Client(address, options);
   await (client.up = client.dial());
+  client.closed = false; // from now on a lost connection is made again
   return client;
 }
 
@@ -88,7 +89,7 @@ class Client {
   constructor(address, { token } = {}) {
     const colon = address.lastIndexOf(":");
     Object.assign(this, { host: address.slice(0, colon), port: Number(address.slice(colon + 1)), token, lastId: 0,
-      closed: false, handles: new Map(), waiting: new Map(), subscriptions: new Map() });
+      closed: true, handles: new Map(), waiting: new Map(), subscriptions: new Map() });
   }
 
   dial() {

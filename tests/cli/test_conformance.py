@@ -65,6 +65,18 @@ def test_the_client_for_node() -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.skipif(shutil.which("node") is None, reason="no Node.js on this machine")
+def test_without_a_broker_the_client_for_node_goes_on_with_nothing() -> None:
+    program = f"""
+        import {{ connect }} from "{CLIENTS}/node.mjs";
+        try {{ await connect("127.0.0.1:1"); }} catch (error) {{ setTimeout(() => process.exit(7), 3000).unref(); }}
+        process.on("exit", () => console.log("ended"));
+    """
+    command = ["node", "--input-type=module", "-e", program]
+    done = subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout) == (0, b"ended\n"), "it tries to connect again after it was refused"
+
+
 @pytest.mark.skipif(shutil.which("go") is None, reason="no Go on this machine")
 def test_the_client_for_go(tmp_path: Path) -> None:
     # Where nothing of Go's own library is compiled yet, to optimize it takes longer than all else here.
