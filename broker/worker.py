@@ -81,6 +81,7 @@ from tailrace.broker.streams.aging import SAVE_S, AgingClock
 from tailrace.broker.streams.deletion import Deletions
 from tailrace.broker.streams.journaling import JournalKeeper
 from tailrace.broker.streams.maintenance import Maintenance
+from tailrace.broker.streams.memory_rings import with_memory
 from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.stream_metrics import StreamMetrics
 from tailrace.broker.streams.syncer import THREADS_MAX, Syncer
@@ -140,19 +141,16 @@ class Worker:
         self.poller = Poller()
         self.work = WorkQueue(time.monotonic, self._is_wanted)
         file_system = FileSystem(boot.directory.path, THREADS_MAX)
+        directory = with_memory(boot.directory, settings)
         journal = JournalWriter(journal_path(boot.directory.path, boot.slot), THREADS_MAX)
         self.syncer = _syncer(file_system, journal)
         self.role_writer = RoleWriter(self.syncer.request)
         self.links = LinkTable(boot.slots, boot.slot, settings.link_window_bytes, self.poller, time.monotonic)
         self.routes = self.links.routes
         wiring = OwnerWiring(self)
+        owned = directory, boot.slot, boot.slots, settings, boot.boot_id, self.metrics
         self.owner = Owner(
-            boot.directory,
-            boot.slot,
-            boot.slots,
-            settings,
-            boot.boot_id,
-            self.metrics,
+            *owned,
             total_streams=boot.board.total_streams,
             clock_us=now_us,
             events=wiring,
@@ -160,7 +158,7 @@ class Worker:
             role_writer=self.role_writer,
         )
         self.aging = AgingClock(boot.directory.path, boot.slot, boot.boot_id, settings.clock_jump_wait_s, now_us)
-        self.readers = StreamReaders(boot.directory, settings.max_open_streams, boot.boot_id)
+        self.readers = StreamReaders(directory, settings.max_open_streams, boot.boot_id)
         self.last_values = LastValues(self.owner, self.readers, self.metrics)
         self.holder = HolderProcess(boot.board.run, os.getpid())
         self.sessions = SessionStore(self.owner, self.holder, self.aging.now_us, lambda: self.router)
@@ -663,8 +661,8 @@ def run_worker(boot: WorkerBoot) -> int:
     faulthandler.enable()  # a silent worker is killed with SIGABRT, which leaves its stack in the log
     keep_freed_memory()
     sys.setswitchinterval(SWITCH_S)
-    worker = Worker(boot)
     try:
+        worker = Worker(boot)
         worker.start(own=boot.own)
     except ShardLocked as error:
         log.critical("cannot start: %s", error)

@@ -15,6 +15,7 @@ from pathlib import Path
 from tailrace.shard.errors import DirectoryError
 from tailrace.shard.files import NEW_SUFFIX, replace_file, sync_directory
 from tailrace.shard.lock import LOCK_NAME
+from tailrace.shard.memory_directory import MemoryDirectory
 from tailrace.shard.names import shard_of
 
 FORMAT_VERSION = 1
@@ -32,6 +33,7 @@ class DataDirectory:
     path: Path
     shards: int
     node_id: str
+    memory: MemoryDirectory | None = None
 
     @cached_property
     def _shard_paths(self) -> list[Path]:
@@ -46,6 +48,16 @@ class DataDirectory:
 
     def shard_of(self, name: str) -> int:
         return shard_of(name.encode(), self.shards)
+
+    def is_in_memory(self, name: bytes) -> bool:
+        """Whether a stream of this name is kept in memory; its files are in the folder of `stream_directory` there."""
+        return self.memory is not None and self.memory.holds(name)
+
+    def stream_path(self, name: bytes) -> Path:
+        """The folder of the stream's files."""
+        shard = shard_of(name, self.shards)
+        memory = self.memory
+        return memory.shard_path(shard) if memory is not None and memory.holds(name) else self._shard_paths[shard]
 
     def stream_directory(self, name: str) -> Path:
         """The folder of the shard that the stream belongs to."""

@@ -29,6 +29,7 @@ from tailrace.supervisor.config_values import WrongValue, parse_value, show, sug
 from tailrace.supervisor.secret_file import SecretFileError, read_secret
 from tailrace.supervisor.user_file import UserFileError, read_users
 
+NOT_IN_MEMORY = ("last_values", "spare_consumers", "consumer_max_age_s", "interval_ms")
 FILE_MAX_BYTES = 1 << 20
 OTHERS_MODE = 0o007  # what everybody may do with a file
 STREAM_SECTION, SLAVE_SECTION = "stream", "slave"
@@ -210,6 +211,10 @@ class _ValueCollector:
             self._fault(line, f"[[{section}]] {missing[0]}")
         elif "interval_ms" in table and table.get("durability") != "interval":
             self._fault(line, '[[stream]] interval_ms has no effect unless durability = "interval"')
+        elif "linger_s" in table and table.get("durability") != "memory":
+            self._fault(line, '[[stream]] linger_s has no effect unless durability = "memory"')
+        elif table.get("durability") == "memory" and (useless := [key for key in NOT_IN_MEMORY if table.get(key)]):
+            self._fault(line, f'[[stream]] {useless[0]} is not possible with durability = "memory"')
         elif None not in values.values():
             self._add(REPEATED[section](**values), line)
 

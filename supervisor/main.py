@@ -27,12 +27,14 @@ from tailrace.broker.process.control import ControlChannel
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.process.settings import Settings
 from tailrace.broker.process.tls_contexts import CertificateError, TLSContexts, load_contexts
+from tailrace.broker.streams.memory_rings import uses_memory
 from tailrace.broker.worker import EXIT_CANNOT_LOCK, EXIT_CANNOT_OPEN, WorkerBoot, run_worker
 from tailrace.shard.directory import DataDirectory, data_dir_exists, make_data_dir, open_data_dir
 from tailrace.shard.errors import DirectoryError, ShardLocked
 from tailrace.shard.journal_replay import replay_all
 from tailrace.shard.leaves import build
 from tailrace.shard.lock import DirectoryLock
+from tailrace.shard.memory_directory import make_memory_directory, memory_path, remove_memory_directory
 from tailrace.supervisor import http
 from tailrace.supervisor.arbiter import Arbiter
 from tailrace.supervisor.config import ConfigError
@@ -80,6 +82,8 @@ class NodeState:
             raise
         self.metrics_port: int = self.http_listener.getsockname()[1]
         self.board = Board(self.slots)
+        self.memory_path = memory_path(directory.node_id)
+        remove_memory_directory(self.memory_path)  # of a node that was killed
         remove_old_metric_files([Path(tempfile.gettempdir()), Path("/dev/shm"), *runtime_directories()])
 
     def worker(self, slot: int, generation: int, own: bool, control: ControlChannel) -> int:
@@ -124,7 +128,13 @@ class NodeState:
         if self.admin_listener is not None:
             self.admin_path.unlink(missing_ok=True)
         self.http_listener.close()
+        remove_memory_directory(self.memory_path)
         self.lock.release()
+
+    def make_memory(self, settings: Settings) -> None:
+        """Raises DirectoryError."""
+        if uses_memory(settings):
+            make_memory_directory(self.memory_path, self.directory.shards)
 
 
 def serve(settings: Settings, reload: Callable[[], Settings] | None = None) -> int:
@@ -153,7 +163,11 @@ def serve(settings: Settings, reload: Callable[[], Settings] | None = None) -> i
         lock.release()
         return EXIT_CANNOT_BIND
     try:
+        node.make_memory(node.settings)
         return _run(node, reload)
+    except DirectoryError as error:
+        log.critical("%s", error)
+        return EXIT_CANNOT_OPEN
     finally:
         node.close()
 
@@ -223,6 +237,11 @@ def _reload(node: NodeState, reload: Callable[[], Settings] | None, crew: Crew) 
         tls = load_contexts(fresh)
     except CertificateError as error:
         log.error("keeping the configuration and the certificates as they were: %s", error)
+        return False
+    try:
+        node.make_memory(fresh)
+    except DirectoryError as error:
+        log.error("keeping the configuration as it was: %s", error)
         return False
     fixed = (
         "data",

@@ -85,7 +85,10 @@ class FrameChunks:
             kept = self.cache.get((feed.name, cursor.seq))
             if kept is not None and kept.next_seq == cursor.cut[0]:
                 return kept
-            return _placed(cursor.offset, *cursor.cut)
+            placed, memory = _placed(cursor.offset, *cursor.cut), self._readers.memory
+            if memory is not None and memory.holds(feed.name):
+                return self._from_memory(feed.name, placed, cursor.seq)
+            return placed
         if cursor.credit_bytes is not None or cursor.until_seq < feed.end_seq:
             return self._own(cursor)
         key = (feed.name, cursor.seq)
@@ -159,12 +162,23 @@ class FrameChunks:
         if next_offset - run.offset > nbytes:
             next_seq, next_offset = reader.cut(run, nbytes)
         chunk = _placed(run.offset, next_seq, next_offset)
+        memory = self._readers.memory
+        if memory is not None and memory.holds(name):
+            return self._from_memory(name, chunk, run.seq)
         if chunk.size > SENDFILE_MIN_BYTES and not shared:
             return chunk
         growth = self._fresh.get(name)
         if growth is not None and growth.first_seq <= run.seq and next_seq <= growth.next_seq:
             return chunk._replace(frames=_part(growth, chunk))
         return chunk._replace(frames=_read(reader, chunk, run.seq))
+
+    def _from_memory(self, name: bytes, chunk: FrameChunk, seq: int) -> FrameChunk:
+        """A copy: a stream in memory may give back dropped messages while they are sent. Raises Trimmed, OSError."""
+        reader = self._readers.get(name)
+        frames = _read(reader, chunk, seq)
+        if seq < reader.first_seq():
+            raise Trimmed(reader.name, seq, reader.first_seq())
+        return chunk._replace(frames=frames)
 
 
 def head_fields(cursor: Cursor, chunk: FrameChunk) -> tuple[int, int, int]:

@@ -10,14 +10,16 @@ from collections import OrderedDict
 from pathlib import Path
 
 from tailrace.shard.directory import DataDirectory
-from tailrace.shard.names import shard_of
 from tailrace.shard.reader import StreamReader
 from tailrace.shard.stream_files import stream_paths
 
 
 class StreamReaders:
+    """`memory`: where streams in memory are. Their trimmed messages are given back soon: bytes of them may be zeros."""
+
     def __init__(self, directory: DataDirectory, max_open: int, boot_id: str) -> None:
         self._directory = directory
+        self.memory = directory.memory
         self._max_open = max_open
         self._boot_id = boot_id
         self._open: OrderedDict[bytes, StreamReader] = OrderedDict()
@@ -38,8 +40,8 @@ class StreamReaders:
         return name in self._open
 
     def path(self, name: bytes) -> Path:
-        """The folder of the stream's shard."""
-        return self._directory.shard_path(shard_of(name, self._directory.shards))
+        """The folder of the stream's files."""
+        return self._directory.stream_path(name)
 
     def is_gone(self, name: bytes) -> bool:
         """Whether the stream is gone, and is not just having its end set aside."""

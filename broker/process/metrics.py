@@ -316,6 +316,7 @@ class WorkerMetrics:
     damaged_streams: int = _gauge("tailrace_damaged_streams", "Streams that refuse to open, a file being damaged.")
     sync_failed_streams: int = _gauge("tailrace_sync_failed_streams", "Streams whose last sync has failed.")
     diverged_tails: int = _gauge("tailrace_diverged_tails", "Tails of streams that lie set aside.")
+    memory_bytes: int = _gauge("tailrace_stream_memory_bytes", "Bytes of memory that the streams in memory take.")
     disk_bytes: int = _gauge("tailrace_stream_disk_bytes", "Bytes that the files of the streams take on the disk.")
     data_used_bytes: int = _gauge("tailrace_data_used_bytes", "Bytes of all streams' files, where a bound is set.")
     data_max_bytes: int = _gauge_max("tailrace_data_max_bytes", "The setting max_bytes of the node, 0 without.")

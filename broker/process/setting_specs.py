@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import Field, dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -15,6 +15,27 @@ MINUTE_S = 60
 HOUR_S = 3_600
 DAY_S = 86_400
 YEAR_S = 365 * DAY_S
+
+
+MEMORY_BYTES: Final = 16 * MIB
+"""Of messages in a stream in memory without max_bytes."""
+
+
+class ClientCertificates(StrEnum):
+    """Whether clients show certificates."""
+
+    NONE = "none"  # none is asked for
+    OPTIONAL = "optional"  # one that is shown is verified
+    REQUIRED = "required"  # without one the handshake fails
+
+
+class Durability(StrEnum):
+    """When an appended message is on the disk."""
+
+    ASYNC = "async"  # the kernel writes back when it likes (and every `async_sync_s` at the latest)
+    INTERVAL = "interval"  # synced every `interval_ms`
+    ALWAYS = "always"  # synced before its publish is acknowledged
+    MEMORY = "memory"  # never: the stream is in memory, and gone when the node stops
 
 
 class Kind(StrEnum):

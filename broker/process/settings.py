@@ -13,7 +13,6 @@ Units stand at the end of each name: `_bytes`, `_s`, `_ms`. Zero means "off" or 
 from __future__ import annotations
 
 from dataclasses import Field, dataclass, field, fields, replace
-from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,8 @@ from tailrace.broker.access.rules import AccessRule
 from tailrace.broker.access.users import User
 from tailrace.broker.process.fair_limits import FairLimits
 from tailrace.broker.process.setting_specs import DAY_S, GIB, HOUR_S, KIB, MIB, YEAR_S, Kind, setting, spec_of
+from tailrace.broker.process.setting_specs import ClientCertificates as ClientCertificates
+from tailrace.broker.process.setting_specs import Durability as Durability
 from tailrace.broker.topics.rules import TopicRule
 from tailrace.shard.frame import MAX_FRAME_BYTES
 from tailrace.shard.names import CURSOR_PREFIX, LAST_PREFIX, SESSIONS_PREFIX
@@ -36,22 +37,6 @@ LINE_OVERHEAD_BYTES = 4_096
 SECTIONS = ("node", "listen", "tls", "access", "replication", "metrics", "log", "limits", "timing")
 
 USERS_FILE = Path("/etc/tailrace/users.toml")
-
-
-class ClientCertificates(StrEnum):
-    """Whether clients show certificates."""
-
-    NONE = "none"  # none is asked for
-    OPTIONAL = "optional"  # one that is shown is verified
-    REQUIRED = "required"  # without one the handshake fails
-
-
-class Durability(StrEnum):
-    """When an appended message is on the disk."""
-
-    ASYNC = "async"  # the kernel writes back when it likes (and every `async_sync_s` at the latest)
-    INTERVAL = "interval"  # synced every `interval_ms`
-    ALWAYS = "always"  # synced before its publish is acknowledged
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +55,8 @@ class StreamPolicy:
         "durability",
         Kind.CHOICE,
         Durability.ASYNC,
-        "when a message is synced: async (by the kernel), interval, always (before its acknowledgement)",
+        "when a message is synced: async (by the kernel), interval, always (before its acknowledgement); or memory: the"
+        " stream is kept in memory and gone when the node stops",
         choices=tuple(Durability),
     )
     interval_ms: int = setting(
@@ -126,6 +112,16 @@ class StreamPolicy:
         Kind.FLAG,
         False,
         "whether the last message of each topic is kept beyond the others; those to be retained always are",
+    )
+    linger_s: int = setting(
+        "stream",
+        "linger_s",
+        Kind.SECONDS,
+        60,
+        "drop the messages of a stream in memory that has had no subscriber for this long",
+        low=1,
+        high=100 * YEAR_S,
+        zero="never",
     )
 
     def matches(self, name: str) -> bool:

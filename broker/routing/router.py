@@ -33,7 +33,7 @@ from tailrace.broker.streams.owner import BATCHES_A_BEAT as BATCHES_A_BEAT
 from tailrace.broker.streams.owner import Owner, Refused
 from tailrace.broker.streams.owner_calls import call
 from tailrace.broker.streams.refused import OnResult
-from tailrace.broker.streams.roles import ROLE_UNWRITTEN_TEXT
+from tailrace.broker.streams.roles import IN_MEMORY_TEXT, ROLE_UNWRITTEN_TEXT
 from tailrace.protocol import sibling
 from tailrace.protocol.commands import Staged
 from tailrace.protocol.errors import Code
@@ -75,6 +75,10 @@ OF_A_STREAM = frozenset(
         "list_names",
         "list_grown",
     }
+)
+NOT_IN_MEMORY = frozenset(
+    {"master", "promote", "unmaster", "slave", "unslave", "claim", "fence", "follow", "consume", "get", "keep_last"}
+    | {"await", "delete"}
 )
 LONG = OF_A_STREAM - {"end", "consume", "get", "keep_last", "last", "missed_last"}
 
@@ -632,6 +636,10 @@ class Router:
         self._call_here(verb, args, done)
 
     def _call_here(self, verb: str, args: list[Any], done: OnResult) -> None:
+        memory = self.owner.catalog.directory.memory
+        if memory is not None and verb in NOT_IN_MEMORY and memory.holds(args[0]):
+            done(Refused(Code.UNSUPPORTED, IN_MEMORY_TEXT))
+            return
         later = self.answered_later.get(verb)
         if later is not None:
             later(args, done)

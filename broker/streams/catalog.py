@@ -71,11 +71,21 @@ class StreamCatalog:
             path = self.directory.shard_path(shard)
             self._locks.append(lock_shard(path, deadline_s))
             records = finish_deletions(path)
-            self._sorted[shard] = sorted(name.encode() for name in stream_names(path))
+            self._sorted[shard] = sorted(name.encode() for name in self._names_in(shard, path))
             self.names.update(dict.fromkeys(self._sorted[shard]))
             self.deleted.keep(shard, [each for each in records if each.name.encode() not in self.names])
         self.companions.note(self.names)
         self.owning = True
+
+    def _names_in(self, shard: int, path: Path) -> Iterator[str]:
+        memory = self.directory.memory
+        for name in stream_names(path):
+            if memory is None or not memory.holds(name.encode()):
+                yield name
+            else:
+                log.warning("stream %r is in memory by the configuration: its files in %s are not used", name, path)
+        if memory is not None:
+            yield from (name for name in stream_names(memory.shard_path(shard)) if memory.holds(name.encode()))
 
     def unlock(self) -> None:
         """Release the locks; a successor may take them at once."""
@@ -85,7 +95,8 @@ class StreamCatalog:
         self._locks.clear()
 
     def shard_path(self, name: bytes) -> Path:
-        return self.directory.shard_path(shard_of(name, self.directory.shards))
+        """The folder of the stream's files."""
+        return self.directory.stream_path(name)
 
     def add(self, name: bytes) -> None:
         """There is a new stream."""

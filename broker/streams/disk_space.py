@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.process.settings import Settings
+from tailrace.broker.streams.memory_rings import MemoryRings
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tailrace.shard.frame import INDEX_ENTRY_BYTES
@@ -70,6 +71,7 @@ class DiskSpace:
         "is_met",
         "is_short",
         "is_watched",
+        "rings",
     )
 
     def __init__(
@@ -85,6 +87,7 @@ class DiskSpace:
         self._path = path
         self._metrics = metrics
         self._share = share_bytes
+        self.rings = MemoryRings()  # of the streams in memory, which have bounds of their own
         self._clock = clock
         self._sizes: dict[bytes, int] = {}
         self._total_bytes = self._beyond_bytes = 0

@@ -118,7 +118,8 @@ class Maintenance:
         self._punches: deque[tuple[float, bytes, int]] = deque()  # due, stream, first seq; at most one a trim
         self._sweep: Iterator[bytes] = iter(())
         self._sweeping = False  # a round has begun and not ended
-        self._swept_bytes = self._swept_tails = 0
+        self._swept_bytes = self._swept_tails = self._swept_memory_bytes = 0
+        self._unread: dict[bytes, float] = {}  # streams in memory without subscribers: since when
         self._next_sweep_s = self._sliced_s = self._swept_s = clock()
         self._has_looked = self._looks_at_what_was_left = False  # in the first sweep as the owner
         self._patrol = patrol
@@ -325,12 +326,13 @@ class Maintenance:
         if self._sweeping:
             self._sweeping = False
             self.owner.metrics.disk_bytes, self.owner.metrics.diverged_tails = self._swept_bytes, self._swept_tails
+            self.owner.metrics.memory_bytes = self._swept_memory_bytes
             self._patrol.finish(self.owner.metrics)
             self.owner.space.swept(self._swept_bytes)
         if self._clock() >= min(self._next_sweep_s, self._hurried_sweep_s()):
             self._swept_s = self._clock()
             self._next_sweep_s = self._swept_s + self.owner.settings.retention_interval_s
-            self._swept_bytes = self._swept_tails = 0
+            self._swept_bytes = self._swept_tails = self._swept_memory_bytes = 0
             self._sweep = iter(list(self._catalog.names))
             self._sweeping = True
             self._looks_at_what_was_left = self._catalog.owning and not self._has_looked
@@ -361,6 +363,9 @@ class Maintenance:
             self._search_mark(name, text)
             self._search_trimmed(name, paths)
         nbytes = disk_bytes(paths)
+        if self._catalog.directory.is_in_memory(name):
+            self._visit_memory(name, nbytes)
+            return
         self._swept_bytes += nbytes
         if self.owner.space.is_watched:
             self._measure(name, paths)
@@ -373,6 +378,25 @@ class Maintenance:
         policy = self.owner.settings.policy(text)
         if (policy.max_age_s or policy.max_bytes) and name not in self._catalog.damaged:
             self._retain(name, policy)
+
+    def _visit_memory(self, name: bytes, nbytes: int) -> None:
+        """One stream in memory: its age, and whether it still has subscribers."""
+        self._swept_memory_bytes += nbytes
+        policy, now_s = self.owner.settings.policy(name.decode()), self._clock()
+        if self.owner.context.subscribers(name):
+            self._unread.pop(name, None)
+        elif policy.linger_s and now_s - self._unread.setdefault(name, now_s) >= policy.linger_s:
+            self._trim_all(name)
+        if policy.max_age_s:
+            self._retain(name, policy)
+
+    def _trim_all(self, name: bytes) -> None:
+        try:
+            found = self.owner.stream(name)
+            if found.log.next_seq > found.log.first_seq:
+                self.owner.trim(found, found.log.next_seq)
+        except (Refused, StorageError, OSError) as error:
+            log.warning("cannot drop the messages of stream %r: %s", name, error)
 
     def _search_mark(self, name: bytes, text: str) -> None:
         """A worker before this one may have left streams whose sync has failed, and nobody may ask for them."""

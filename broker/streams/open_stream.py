@@ -30,6 +30,7 @@ class OpenStream:
     __slots__ = (
         "busy",
         "epoch",
+        "in_memory",
         "is_synced_always",
         "log",
         "name",
@@ -47,10 +48,11 @@ class OpenStream:
         self.epoch = epoch
         self.policy = policy
         self.is_synced_always = policy.durability is Durability.ALWAYS
+        self.in_memory = policy.durability is Durability.MEMORY
         self.busy = False  # its end is being set aside in another thread: nothing is appended or trimmed
         self.unwritten = False  # its role is on its way to the disk: nothing is appended
         self.syncing = False
-        self.sync_due_s = 0.0  # 0: nothing to sync
+        self.sync_due_s = float("inf") if self.in_memory else 0.0  # 0: nothing to sync
         self.waiting: list[tuple[StreamBatch, int]] = []  # appended, to be answered when synced
         self.producers: KnownProducers | None = None  # once a numbered message has come
 

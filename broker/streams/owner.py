@@ -57,6 +57,12 @@ FILES_BYTES = 2 * HEADER_PAGE_BYTES  # of a stream without messages
 _new_tuple = tuple.__new__  # without the Python function that a NamedTuple has
 
 
+def require_memory_is_enough(batch: StreamBatch) -> None:
+    """Raises Refused if a publish to a stream in memory is to be on a disk, or on other nodes."""
+    if batch.sync or batch.replicas:
+        raise Refused(Code.UNSUPPORTED, "this stream is in memory: its messages are on no disk and on no other node")
+
+
 def require_new_name(name: bytes) -> None:
     """Raises Refused if no new stream may have this name; old ones and those of other nodes may."""
     if fault := new_name_fault(name.decode()):
@@ -68,7 +74,7 @@ class Owner:
 
     `catalog`: locks, names, open streams. `roles`: the role of this node for each stream. `syncs`: which streams to
     sync, and when.
-    space: the bounds on the disk space of the node.
+    space: the bounds on the disk space of the node, and on its streams in memory.
     replicas: what other nodes hold. numbered: publishes that their producers have numbered.
     uproutes: of slaved streams, the route of their publishes to the master.
     """
@@ -150,6 +156,8 @@ class Owner:
                 return
             if batch.replicas and self.replicas.full(batch.name):
                 raise Refused(Code.OVERLOADED, REPLICAS_FULL_TEXT)
+            if stream.in_memory:
+                require_memory_is_enough(batch)
             if self.syncs.failed:
                 self._require_sound(stream, batch.sync, now_s)
             if self.space.is_met:
@@ -274,8 +282,10 @@ class Owner:
         if batch.replicas and self.replicas.full(batch.name):
             batch.refused(Code.OVERLOADED, REPLICAS_FULL_TEXT)
             return ()
-        if self.syncs.failed:
+        if self.syncs.failed or stream.in_memory:
             try:
+                if stream.in_memory:
+                    require_memory_is_enough(batch)
                 self._require_sound(stream, batch.sync, now_s)
             except Refused as refused:
                 batch.refused(refused.code, refused.text)
@@ -482,6 +492,8 @@ class Owner:
         stream = OpenStream(name, stream_log, self.roles.open_epoch(name), self.settings.policy(name.decode()))
         stream.unwritten = name in self.roles.unwritten
         self.catalog.open[name] = stream
+        if stream.in_memory:
+            self.space.rings.add(stream)
         if stream_log.new_boot:
             self.roles.reborn.add(name)
         if stream_log.sync_failed_seq is not None:
@@ -569,6 +581,7 @@ class Owner:
                 self._close(stream)
 
     def _close(self, stream: OpenStream) -> None:
+        self.space.rings.remove(stream.name)
         self.syncs.remove(stream)
         self.numbered.save(stream)
         self.numbered.forget(stream)
@@ -579,6 +592,8 @@ class Owner:
 
     def take_grown(self) -> Grown:
         grown, self.grown = self.grown, {}
+        if self.space.rings.streams:
+            self.space.rings.grew(grown, self.trim)
         if self.growth_log.begun_ns:
             self.growth_log.note(grown)
         return grown

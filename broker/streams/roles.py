@@ -16,6 +16,7 @@ from tailrace.broker.replication.roles.peers import Peers
 from tailrace.broker.replication.roles.rules import Rules, configured
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
+from tailrace.shard.epochs import EpochStart
 from tailrace.shard.errors import MetaDamaged
 from tailrace.shard.meta import META_SUFFIX, Role, StreamMeta, read_meta_file, write_meta
 from tailrace.shard.names import base_of, name_of_stem
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from tailrace.broker.streams.catalog import StreamCatalog
     from tailrace.broker.streams.collaborators import OwnerEvents
 
+IN_MEMORY_TEXT = (
+    "this stream is in memory, and gone when the node stops: it has no consumers, copies or retained messages, and is"
+    " trimmed instead of deleted"
+)
 ROLE_UNWRITTEN_TEXT = "the role could not be written down: {cause}"
 
 Confirmed: TypeAlias = tuple[tuple[int, str], set[tuple[str, int]]]
@@ -96,6 +101,9 @@ class StreamRoles:
 
     def meta(self, name: bytes) -> StreamMeta:
         """The saved role of the stream, or else the one by the node's rules and the defaults."""
+        memory = self._catalog.directory.memory
+        if memory is not None and memory.holds(name):
+            return StreamMeta(name.decode(), epoch=memory.term, history=(EpochStart(memory.term, 0),))
         meta = self.metas.get(name)
         if is_companion(name):
             return with_role_of(self.meta(base_of(name)), meta or StreamMeta(name.decode()))
@@ -129,6 +137,8 @@ class StreamRoles:
         notified of it (`on_role`), and it is taken back if it cannot be written (`when_written`).
         """
         name = meta.name.encode()
+        if self._catalog.directory.is_in_memory(name):
+            raise Refused(Code.UNSUPPORTED, IN_MEMORY_TEXT)
         meta = own_part(meta) if is_companion(name) else meta
         try:
             write_meta(self._catalog.shard_path(name), meta, self._writer)

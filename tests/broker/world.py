@@ -30,9 +30,11 @@ from tailrace.broker.process.control import ControlChannel
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.process.settings import Settings
 from tailrace.broker.process.tls_contexts import load_contexts
+from tailrace.broker.streams.memory_rings import uses_memory
 from tailrace.broker.streams.syncer import SyncJob
 from tailrace.broker.worker import Worker, WorkerBoot, WorkerPhase
 from tailrace.shard.directory import make_data_dir
+from tailrace.shard.memory_directory import make_memory_directory, memory_path, remove_memory_directory
 from tailrace.shard.names import shard_of
 
 SHARDS = 8
@@ -114,6 +116,9 @@ class World:
         self.settings = settings
         self.tls = load_contexts(settings)
         self.directory = make_data_dir(path / "data", SHARDS)
+        self.memory_path = memory_path(self.directory.node_id)
+        if uses_memory(settings):
+            make_memory_directory(self.memory_path, SHARDS)
         self.board = Board(workers)
         self.controls: list[ControlChannel] = []
         self.listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(workers)]
@@ -297,6 +302,7 @@ class World:
             control.close()
         for listener in self.listeners:
             listener.close()
+        remove_memory_directory(self.memory_path)
 
     def _close_worker(self, worker: Worker) -> None:
         for client in list(worker.services.clients.values()):

@@ -23,9 +23,11 @@ def test_the_example_is_the_defaults_commented_out_or_not(tmp_path: Path) -> Non
     assert load(EXAMPLE) == Settings()
     uncommented = re.sub(r"^#(?=\[\[|\w+ = )", "", text, flags=re.MULTILINE)
     keys = re.findall(r"^(\w+) = ", uncommented, flags=re.MULTILINE)
-    assert len(keys) == len(described_fields()) + 8 + 3
-    # It has no effect with the default durability, which is a fault.
-    uncommented = uncommented.replace("\ninterval_ms = ", "\n#interval_ms = ")
+    assert len(keys) == len(described_fields()) + 9 + 3
+    # They have no effect with the default durability, which is a fault.
+    uncommented = uncommented.replace("\ninterval_ms = ", "\n#interval_ms = ").replace(
+        "\nlinger_s = ", "\n#linger_s = "
+    )
     file = tmp_path / "example.toml"
     file.write_text(uncommented)
     uncommented = uncommented.replace("\nusers_file = ", "\n#users_file = ")  # it must be there if it is named

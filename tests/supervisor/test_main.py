@@ -190,7 +190,21 @@ def test_a_reload_tells_the_workers_which_logins_are_gone(tmp_path: Path) -> Non
 
 
 def node_with(settings: Settings) -> main.NodeState:
-    return SimpleNamespace(settings=settings)  # type: ignore[return-value]
+    return SimpleNamespace(settings=settings, make_memory=lambda _settings: None)  # type: ignore[return-value]
+
+
+def test_a_reload_without_a_place_for_streams_in_memory_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = settings_for(tmp_path)
+    node: Any = node_with(settings)
+
+    def fail(_settings: Settings) -> None:
+        raise DirectoryError(tmp_path, "needs a file system of another kind")
+
+    node.make_memory = fail
+    assert not main._reload(node, lambda: replace(settings, max_message_bytes=5), CREW)
+    assert node.settings is settings and "needs a file system" in caplog.text
 
 
 def test_a_reload_changes_what_can_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

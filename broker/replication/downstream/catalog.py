@@ -28,6 +28,8 @@ SCANNED_AT_ONCE = 512
 """Names that are looked at for one watch before the next one has its turn."""
 DROPPED_MAX = 1_024
 """Names of deleted streams that are kept, beside as many as there are streams, before all are removed at once."""
+OF_NO_WATCH = b"$"
+"""In the place of a stream in memory, which no other node can follow."""
 UNSENT_MAX_BYTES = 256 << 10
 """A connection with more unsent than this gets no names for now."""
 
@@ -40,7 +42,9 @@ def names(owner: Owner, args: CallArgs) -> list[Any]:
     known, start = args
     if known != owner.catalog.incarnation:
         start = 0
-    return [owner.catalog.incarnation, start, list(islice(owner.catalog.names, start, start + NAMES_A_CALL))]
+    found = islice(owner.catalog.names, start, start + NAMES_A_CALL)
+    in_memory = owner.catalog.directory.is_in_memory
+    return [owner.catalog.incarnation, start, [OF_NO_WATCH if in_memory(name) else name for name in found]]
 
 
 class SlotCalls(Protocol):
