@@ -351,7 +351,7 @@ def test_administration_is_denied_to_other_machines(tmp_path: Path, host: str, p
     done = in_namespace(script)
     assert done.returncode == 0, done.stderr
     answers = json.loads(done.stdout)
-    assert [answer.split(" ")[1] for answer in answers["192.0.2.1"]] == ["denied"] * 9 + ["pong"]
+    assert [answer.split(" ")[1] for answer in answers["192.0.2.1"]] == ["denied"] * 11 + ["pong"]
     assert not any(line.startswith("shutdown") for line in answers["192.0.2.1 help"])
     for peer in {"127.0.0.1", *peers} - {"192.0.2.1"}:
         assert "err denied" not in " ".join(answers[peer]), "loopback, IPv6's and a mapped one too"
