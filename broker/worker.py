@@ -50,7 +50,7 @@ from tailrace.broker.delivery.text_chunks import TextChunks
 from tailrace.broker.last.last_values import LastValues
 from tailrace.broker.process import drain
 from tailrace.broker.process.control import ControlClosed, ControlMessage
-from tailrace.broker.process.memory import keep_freed_memory
+from tailrace.broker.process.memory import HeapTrimmer, keep_freed_memory
 from tailrace.broker.process.metric_cells import RowWriter
 from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.process.poller import Poller
@@ -157,6 +157,7 @@ class Worker:
             context=wiring,
             role_writer=self.role_writer,
         )
+        self._heap = HeapTrimmer()
         self.aging = AgingClock(boot.directory.path, boot.slot, boot.boot_id, settings.clock_jump_wait_s, now_us)
         self.readers = StreamReaders(directory, settings.max_open_streams, boot.boot_id)
         self.last_values = LastValues(self.owner, self.readers, self.metrics)
@@ -628,6 +629,7 @@ class Worker:
         self.stream_metrics.tick()
         self.services.accounts.tick(self.services.now_s)
         self._metric_row.store(self.metrics)
+        self._heap.tick()
 
     def _leave(self) -> None:
         self.acceptor.stop()

@@ -51,7 +51,7 @@ class ValueRoom(NamedTuple):
     nbytes: int
 
     def after(self, topic: bytes, topics: int) -> ValueRoom:
-        """What is left when this topic has come (1) or gone (-1)."""
+        """The same when this topic has come (1) or gone (-1)."""
         return ValueRoom(self.topics - topics, self.nbytes - topics * entry_bytes(topic))
 
     @property
@@ -281,7 +281,7 @@ class StreamValues:
         return True
 
     def _news(self, frames: memoryview, wanted: list[tuple[TopicIndex, Topics]]) -> list[_News]:
-        """What these newest messages change, in the order their topics came; those without room are counted once."""
+        """The changes by these newest messages, in the order their topics came; those without room are counted once."""
         found: list[_News] = []
         room, dropped = self._budget.room, set()
         rows = [_News(index, topic, *frame) for index, topics in wanted for topic, frame in topics.items()]
