@@ -686,7 +686,10 @@ class Settings(FairLimits):
             if name.startswith(prefix):
                 return replace(self.policy(name.removeprefix(prefix)), max_age_s=0, max_bytes=0)
         found = next((each for each in self.streams if each.matches(name)), DEFAULT_POLICY)
-        return replace(found, max_age_s=0, max_bytes=0) if name.startswith(SESSIONS_PREFIX.decode()) else found
+        if not name.startswith(SESSIONS_PREFIX.decode()):
+            return found
+        durability = Durability.ASYNC if found.durability is Durability.MEMORY else found.durability
+        return replace(found, max_age_s=0, max_bytes=0, durability=durability)
 
 
 def described_fields() -> tuple[Field[Any], ...]:

@@ -67,3 +67,11 @@ def test_the_log_of_a_streams_consumers_is_kept_as_safely_and_trims_itself() -> 
     assert settings.policy("$cursor/orders") == StreamPolicy("orders*", Durability.ALWAYS)
     assert settings.policy("orders/$dead") is orders
     assert settings.policy("$cursor/other") == DEFAULT_POLICY
+
+
+def test_the_logs_of_sessions_are_on_the_disk_and_not_cut() -> None:
+    """Also if all streams are in memory: sessions outlive the node."""
+    for durability, wanted in ((Durability.MEMORY, Durability.ASYNC), (Durability.ALWAYS, Durability.ALWAYS)):
+        settings = Settings(streams=(StreamPolicy("*", durability, max_age_s=60, max_bytes=1 << 20),))
+        found = settings.policy("$sessions/3")
+        assert (found.durability, found.max_age_s, found.max_bytes) == (wanted, 0, 0)
