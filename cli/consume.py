@@ -14,6 +14,7 @@ from tailrace.cli.ending import OK, REFUSED, USAGE, CommandError
 from tailrace.cli.notes import notes_shown
 from tailrace.cli.options import (
     check_consumer,
+    check_filter,
     consumer_argument,
     json_option,
     reconnect_option,
@@ -70,6 +71,7 @@ STDOUT = 1
     metavar="SECONDS",
     help="A failed message's wait, each time.",
 )
+@click.option("--topics", callback=check_filter, metavar="FILTER", help="Only messages of topics that FILTER matches.")
 @click.option("--member", callback=check_consumer, metavar="NAME", help="This member's name, for one that comes back.")
 @json_option
 @reconnect_option
@@ -83,6 +85,7 @@ def command(
     wait_s: float | None,
     ack_wait_s: float | None,
     retry_s: float | None,
+    topics: str | None,
     member: str | None,
     as_json: bool,
     reconnect_s: float,
@@ -100,6 +103,7 @@ def command(
             member=member,
             batch=1 if words else 100,
             ack_wait_s=ack_wait_s,
+            topics=topics or "",
         ) as consumer,
     ):
         _taken, failed = consume(consumer, words, count, wait_s, retry_s, as_json=as_json)

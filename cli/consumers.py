@@ -10,7 +10,14 @@ import click
 
 from tailrace import ConsumerInfo
 from tailrace.cli.ending import OK, REFUSED, did_you_mean
-from tailrace.cli.options import consumer_argument, json_option, server_options, start_option, stream_argument
+from tailrace.cli.options import (
+    check_filter,
+    consumer_argument,
+    json_option,
+    server_options,
+    start_option,
+    stream_argument,
+)
 from tailrace.cli.server import broker_client
 from tailrace.cli.tables import ago, make_table, plain, show, show_json, warn
 from tailrace.cli.values import Seconds
@@ -112,6 +119,7 @@ def list_consumers(stream: str, as_json: bool) -> int:
     metavar="N",
     help="Deliver a message at most N times; 0: no end.",
 )
+@click.option("--topics", callback=check_filter, metavar="FILTER", help="Only messages of topics that FILTER matches.")
 @json_option
 @server_options
 def create_consumer(
@@ -122,6 +130,7 @@ def create_consumer(
     retry_s: float | None,
     retry_max_s: float | None,
     deliveries: int | None,
+    topics: str | None,
     as_json: bool,
 ) -> int:
     """Make the durable consumer GROUP of STREAM. One that exists with these settings goes on as it is."""
@@ -134,6 +143,7 @@ def create_consumer(
             deliveries_max=deliveries,
             retry_s=retry_s,
             retry_max_s=retry_max_s,
+            topics=topics or "",
         )
     _show_place(stream, group, next_seq, as_json)
     return OK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -103,6 +104,16 @@ def _check_start(_ctx: click.Context, _parameter: click.Parameter, value: str | 
 def consumer_argument(function: F) -> F:
     """GROUP, the name of a durable consumer."""
     return click.argument("group", callback=check_consumer)(function)
+
+
+def check_filter(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """Checks a topic filter for click."""
+    from tailrace.protocol.topics import filter_fault  # not for commands that have no topics
+
+    fault = "" if value is None else filter_fault(os.fsencode(value))
+    if fault:
+        raise click.BadParameter(fault)
+    return value
 
 
 def check_consumer(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import select
 from collections.abc import Callable, Sequence
 
@@ -22,13 +21,12 @@ from tailrace import (
 )
 from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED, CommandError
 from tailrace.cli.notes import notes_shown
-from tailrace.cli.options import check_stream, reconnect_option, server_options, start_option
+from tailrace.cli.options import check_filter, check_stream, reconnect_option, server_options, start_option
 from tailrace.cli.output import render_json, render_plain, write_all
 from tailrace.cli.server import choose_server, connect
 from tailrace.core.address import Address
 from tailrace.core.listing import WILDCARD, checked_patterns, is_pattern
 from tailrace.core.places import Last, StartPlace
-from tailrace.protocol.topics import filter_fault
 
 EPILOG = """\b
 Examples:
@@ -80,13 +78,6 @@ def _check_streams(ctx: click.Context, parameter: click.Parameter, values: tuple
     return checked_patterns(values)
 
 
-def _check_filter(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
-    fault = "" if value is None else filter_fault(os.fsencode(value))
-    if fault:
-        raise click.BadParameter(fault)
-    return value
-
-
 @click.command("tail", epilog=EPILOG)
 @click.argument("streams", nargs=-1, required=True, callback=_check_streams)
 @click.option("--lines", "-n", "last", type=click.IntRange(0), metavar="N", help="Begin N messages before the end.")
@@ -95,7 +86,7 @@ def _check_filter(_ctx: click.Context, _parameter: click.Parameter, value: str |
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each message.")
 @click.option("--headers", "with_headers", is_flag=True, help="Show user headers too.")
 @click.option(
-    "--topics", callback=_check_filter, metavar="FILTER", help="Only messages whose topic matches; show it too."
+    "--topics", callback=check_filter, metavar="FILTER", help="Only messages whose topic matches; show it too."
 )
 @click.option("--follow/--no-follow", default=True, help="Continue with new messages, or stop at the current end.")
 @click.option("--wait", is_flag=True, help="Wait for a stream that does not exist yet.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import tailrace
+from tests.cli.process import tailrace as run_tailrace
 from tests.system.node import Node, running, wait_for
 
 pytestmark = pytest.mark.system
@@ -119,6 +121,19 @@ def test_dead_letters_reset_and_redelivery(client: tailrace.Client) -> None:
     wait_for(lambda: [letter.seq for letter in client.dead_letters("dying")] == [0], "there is a letter", 30.0)
     assert client.reset_consumer("dying", "g", tailrace.Seq(20)) == 20
     assert drain(client, "dying", 2) == [23, 33]
+
+
+def test_the_command_has_filters(node: Node, client: tailrace.Client) -> None:
+    publish(client, "by-command", 40)
+    server = ("-s", f"127.0.0.1:{node.port}")
+    made = run_tailrace("consumers", "create", "by-command", "g", "--topics", "a/+", *server)
+    assert made.returncode == 0, made.stderr
+    taken = run_tailrace("consume", "by-command", "g", "--topics", "a/+", "-n", "4", *server)
+    assert taken.stdout.split() == [b"3", b"13", b"23", b"33"]
+    refused = run_tailrace("consume", "by-command", "g", "--topics", "a/#", *server)
+    assert refused.returncode == 1 and b"with the topic filter 'a/+'" in refused.stderr
+    (row,) = map(json.loads, run_tailrace("consumers", "ls", "by-command", "--json", *server).stdout.splitlines())
+    assert (row["topics"], row["lag_messages"]) == ("a/+", 0)
 
 
 def test_a_killed_node_keeps_filter_and_place(tmp_path: Path) -> None:
