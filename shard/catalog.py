@@ -15,10 +15,10 @@ from tailrace.shard.header import CONTENT_MAGIC, HEADER_PAGE_BYTES, INDEX_MAGIC,
 from tailrace.shard.lock import LOCK_NAME
 from tailrace.shard.meta import META_SUFFIX, read_meta_file
 from tailrace.shard.names import name_of_stem, stem_is_hashed
-from tailrace.shard.stream_files import CONTENT_SUFFIX, INDEX_SUFFIX, PRODUCERS_SUFFIX
+from tailrace.shard.stream_files import CONTENT_SUFFIX, INDEX_SUFFIX, PRODUCERS_SUFFIX, TOPICS_SUFFIX
 from tailrace.shard.torn import TORN_SUFFIX
 
-_BESIDE = (META_SUFFIX, TORN_SUFFIX, DIVERGED_SUFFIX, PRODUCERS_SUFFIX)
+_BESIDE = (META_SUFFIX, TORN_SUFFIX, DIVERGED_SUFFIX, PRODUCERS_SUFFIX, TOPICS_SUFFIX)
 
 
 class ShardListing(NamedTuple):
@@ -80,7 +80,7 @@ def _is_of_deleted(file: str, gone: set[str], remembered: set[str]) -> bool:
 
 
 def _belongs_beside(file: str, stems: set[str]) -> bool:
-    """Returns whether it is a .meta, .torn, .diverged or .producers of an existing stream."""
+    """Returns whether it is a .meta, .torn, .diverged, .producers or .topics of an existing stream."""
     return any(file.endswith(suffix) and file[: -len(suffix)] in stems for suffix in _BESIDE)
 
 

@@ -33,7 +33,7 @@ from tailrace.shard.header import HEADER_PAGE_BYTES, INDEX_CUTS, map_page, tagge
 from tailrace.shard.leaves import load
 from tailrace.shard.meta import META_SUFFIX, StreamMeta, write_meta
 from tailrace.shard.names import InvalidName, file_stem, validate_name
-from tailrace.shard.stream_files import CONTENT_SUFFIX, INDEX_SUFFIX, PRODUCERS_SUFFIX
+from tailrace.shard.stream_files import CONTENT_SUFFIX, INDEX_SUFFIX, PRODUCERS_SUFFIX, TOPICS_SUFFIX
 from tailrace.shard.torn import TORN_SUFFIX
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,15 @@ FORGOTTEN_FILE: Final = "=forgotten" + DELETED_SUFFIX
 """No stream has this stem: behind a `=` others have a hash."""
 TERMS_KEPT: Final = 16
 """Terms of a deleted stream that are remembered, the last ones."""
-SUFFIXES: Final = (INDEX_SUFFIX, CONTENT_SUFFIX, PRODUCERS_SUFFIX, TORN_SUFFIX, DIVERGED_SUFFIX, META_SUFFIX)
+SUFFIXES: Final = (
+    INDEX_SUFFIX,
+    CONTENT_SUFFIX,
+    PRODUCERS_SUFFIX,
+    TOPICS_SUFFIX,
+    TORN_SUFFIX,
+    DIVERGED_SUFFIX,
+    META_SUFFIX,
+)
 """Of all files that a stream may have."""
 _HEAD = struct.Struct("<8sI")
 

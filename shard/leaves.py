@@ -21,6 +21,7 @@ from typing import Literal
 LEAF_MODULES = (
     "tailrace.shard.frame_cy",
     "tailrace.shard.run_cy",
+    "tailrace.shard.topic_blocks_cy",
     "tailrace.shard.window_cy",
     "tailrace.protocol.line_cy",
     "tailrace.protocol.mqtt.render_cy",

@@ -38,6 +38,7 @@ from tailrace.shard.meta import Role, StreamMeta, meta_path, read_meta, write_me
 from tailrace.shard.place import place_word
 from tailrace.shard.reader import StreamReader, this_boot
 from tailrace.shard.stream_files import StreamPaths, stream_paths
+from tailrace.shard.topic_index_build import drop_index
 from tailrace.shard.torn import TORN_SUFFIX, keep_torn
 from tailrace.shard.walk import FrameWalk, fault_text, looks_torn, whole_frame_seq
 
@@ -209,6 +210,7 @@ def _mend(paths: StreamPaths, boot: int, may_cut: Cut) -> Mended:
         index_fd = os.open(new_index, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             mended = _write_anew(_Source(paths, content_fd, boot), index_fd, boot, may_cut)
+            drop_index(paths)
             os.rename(new_index, paths.index_file)
             sync_directory(paths.directory)
         except BaseException:

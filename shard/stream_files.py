@@ -38,6 +38,8 @@ PageReader: TypeAlias = Callable[[int], bytes]
 """Makes a header page for the descriptor of its file."""
 PRODUCERS_SUFFIX: Final = ".producers"
 """Of what `shard.producer_file` keeps beside them."""
+TOPICS_SUFFIX: Final = ".topics"
+"""Of what `shard.topic_index` has beside them."""
 
 
 class StreamPaths(NamedTuple):

@@ -185,7 +185,8 @@ class Cursor:
 
     key: the client's name for the subscription; until_seq: its end; credit_bytes: how much may still be sent of it, or
     None; cut: the end of the chunk that is half out, for a delivery that could not find it again; topics: the filter
-    for the topics of its messages, empty without one; filter_number: its number in the worker's trie.
+    for the topics of its messages, empty without one; filter_number: its number in the worker's trie; stop_offset:
+    where its next chunk ends at the latest, by the stream's topic index; not used if it is no further than `offset`.
     """
 
     __slots__ = (
@@ -199,6 +200,7 @@ class Cursor:
         "offset",
         "seq",
         "skip",
+        "stop_offset",
         "topics",
         "until_seq",
     )
@@ -210,6 +212,7 @@ class Cursor:
         self.seq = seq
         self.offset = -1  # not known yet
         self.skip = 0
+        self.stop_offset = 0
         self.cut: tuple[int, int] | None = None
         self.until_seq = NEVER_SEQ
         self.credit_bytes: int | None = None

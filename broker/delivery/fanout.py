@@ -16,6 +16,7 @@ from tailrace.broker.delivery.cursor import NEVER_SEQ, Cursor, DeliveryChunk, Fe
 from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.streams.owner import Growth
 from tailrace.broker.topics.picking import SCAN_WORK
+from tailrace.broker.topics.skipping import BlockSkips
 from tailrace.broker.topics.walking import FilterWalks
 from tailrace.protocol.errors import Code
 from tailrace.shard.errors import StorageError, StreamCut, StreamDamaged, StreamMissing, Trimmed
@@ -50,6 +51,7 @@ class FanOut:
         self.starved: dict[Cursor, None] = {}  # without credit
         self.fresh: dict[bytes, Growth] = {}  # appended by this worker in this turn
         self.walks = FilterWalks(readers, self.fresh, filter_bytes, topic_cache_bytes)
+        self.skips = BlockSkips(readers)
         self._readers = readers
         self._to_look_at: list[bytes] = []
         self._serving: Subscriber | None = None  # in no list while it has its turn
@@ -251,6 +253,9 @@ class FanOut:
             if cursor.credit_bytes is not None and cursor.credit_bytes <= 0:
                 self.starved[cursor] = None
                 return 0
+            if cursor.topics and (work := self.skips.skip(cursor)):
+                self._place(cursor)
+                return work
         elif cursor.skip and self._is_trimmed(cursor):
             self._keep_cut_message(client, cursor)
             return 0
@@ -269,17 +274,22 @@ class FanOut:
         if cursor.skip + sent < nbytes:
             self._interrupt(cursor, chunk, sent)
             return sent
-        work = sent if not cursor.topics else sent + SCAN_WORK * (chunk.next_offset - cursor.offset)
+        work = sent if not cursor.topics else sent + self._scan_work(cursor, chunk)
         self._advance(cursor, chunk)
         return work
 
     def _pass_over(self, cursor: Cursor, chunk: DeliveryChunk) -> int:
         """Nothing of the chunk is to be sent. Returns the work that it was to find that out."""
-        work = SCAN_WORK * (chunk.next_offset - cursor.offset)
+        work = self._scan_work(cursor, chunk)
         cursor.client.current = None
         cursor.seq, cursor.offset = chunk.next_seq, chunk.next_offset
         self._place(cursor)
         return work
+
+    def _scan_work(self, cursor: Cursor, chunk: DeliveryChunk) -> int:
+        scanned_bytes = chunk.next_offset - cursor.offset
+        self.skips.looked_bytes += scanned_bytes
+        return SCAN_WORK * scanned_bytes
 
     def _interrupt(self, cursor: Cursor, chunk: DeliveryChunk, sent: int) -> None:
         """The socket took only a part."""

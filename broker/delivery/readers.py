@@ -35,6 +35,10 @@ class StreamReaders:
             self._open.popitem(last=False)[1].close()
         return reader
 
+    def open_apart(self, name: bytes) -> StreamReader:
+        """Another reader, for another thread, which closes it. Raises as `get`."""
+        return StreamReader.open(self.path(name), name.decode(), boot_id=self._boot_id)
+
     def __contains__(self, name: bytes) -> bool:
         """Whether the stream's files are open."""
         return name in self._open

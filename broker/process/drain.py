@@ -113,6 +113,7 @@ def measure(services: Services, owner: Owner, links: LinkTable, work: WorkQueue)
     metrics.subscriptions = subscriptions
     metrics.lag_bytes_max = lag_bytes_max
     metrics.topic_filters, metrics.filter_wakes = len(fanout.walks.filters), fanout.walks.woken
+    metrics.topic_scanned_bytes, metrics.topic_skipped_bytes = fanout.skips.looked_bytes, fanout.skips.skipped_bytes
     metrics.connections = len(services.clients)
     metrics.user_connections = services.accounts.connections_by_user()
     metrics.partial_bytes = services.partial_bytes

@@ -305,6 +305,12 @@ class WorkerMetrics:
     last_values_dropped: int = _counter("tailrace_last_values_dropped", "Last values without room for their topic.")
     topic_filters: int = _gauge("tailrace_topic_filters", "Different topic filters of subscriptions, by worker.")
     filter_wakes: int = _counter("tailrace_filter_wakes", "Subscriptions woken by a message that their filter matches.")
+    topic_scanned_bytes: int = _counter(
+        "tailrace_topic_scanned_bytes", "Bytes of streams and their topic indexes that were searched for topics."
+    )
+    topic_skipped_bytes: int = _counter(
+        "tailrace_topic_skipped_bytes", "Bytes of streams that topic indexes have spared such a search."
+    )
     lag_bytes_max: int = _gauge_max("tailrace_lag_bytes", "Bytes that the subscriber furthest behind is behind.")
     link_queue_bytes: int = _gauge("tailrace_link_queue_bytes", "Bytes waiting on links between workers.")
     partial_bytes: int = _gauge("tailrace_partial_request_bytes", "Bytes of requests that have not ended.")

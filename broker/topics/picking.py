@@ -57,6 +57,8 @@ class Picker:
         end_seq, end_offset = min(feed.end_seq, cursor.until_seq), feed.end_offset
         if cursor.cut is not None:
             (end_seq, end_offset), nbytes = cursor.cut, NO_LIMIT
+        elif cursor.stop_offset > cursor.offset:
+            end_offset = min(end_offset, cursor.stop_offset)
         found = self._found.get((cache_name(cursor), cursor.seq))
         if found is not None and len(found.frames) <= nbytes and _ends_at(found, cursor, end_seq):
             return found

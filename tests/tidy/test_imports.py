@@ -50,6 +50,7 @@ NOT_IN_CORE = {"asyncio", "select", "selectors", "socket", "threading", "time"}
 # The work loop has one thread. Modules that wait for the disk beside it, and those that such a thread touches, are
 # listed here.
 THREADED = {
+    "tailrace.broker.topics.index_builder": "its thread makes topic indexes, as the loop must not wait for the disk",
     "tailrace.broker.streams.syncer": "its threads sync streams, as the loop must not wait for the disk",
     "tailrace.supervisor.http_server": "in the metrics process: a scrape reads files, and /healthz must not wait",
     "tailrace.shard.files": "the threads that sync streams sync a file system one after the other",

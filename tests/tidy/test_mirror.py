@@ -9,9 +9,12 @@ from tests.tidy import tree
 SMALL_LINES = 30  # a module this small needs no test of its own
 # module: what tests it instead. When you split or write a module, add its tests here.
 ELSEWHERE: dict[str, str] = {
+    "shard/topic_index.py": "tests/broker/topics/test_skipping.py",
+    "shard/topic_index_build.py": "tests/broker/topics/test_skipping.py",
     "broker/connection/hello_login.py": "tests/broker/connection/test_login.py",
     "broker/connection/named.py": "tests/broker/connection/test_handles.py, tests/system/test_topic_names.py",
     "broker/delivery/cursor.py": "tests/broker/delivery/test_fanout.py",
+    "broker/topics/index_builder.py": "tests/broker/topics/test_skipping.py",
     "broker/wiring.py": "tests/broker/test_worker.py",
     "broker/worker_boot.py": "tests/broker/test_worker.py",
     "client/aio/merged_consumer.py": "tests/system/test_everyday.py",
