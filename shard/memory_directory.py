@@ -22,7 +22,7 @@ TERM_FILE: Final = "term"
 KIND: Final = "tmpfs"
 TERMS_SINCE_S: Final = 1_577_836_800
 TERMS_A_SECOND: Final = 4
-"""No node stops and starts in less; a term has 32 bits, which are enough until 2054."""
+"""Making the folder takes as long as a term: a quick stop and start has another one. 32 bits last until 2054."""
 
 _MOUNTS: Final = Path("/proc/self/mounts")
 
@@ -58,6 +58,7 @@ def make_memory_directory(path: Path, shards: int) -> None:
             (path / f"shard-{shard:02d}").mkdir(mode=0o700, exist_ok=True)
         new = path / (TERM_FILE + ".new")
         new.write_text(str(int((time.time() - TERMS_SINCE_S) * TERMS_A_SECOND)))
+        time.sleep(1 / TERMS_A_SECOND)
         new.rename(path / TERM_FILE)
     except OSError as error:
         raise DirectoryError(path, f"cannot be made: {error}") from error
