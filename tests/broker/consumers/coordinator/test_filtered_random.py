@@ -173,3 +173,14 @@ def test_a_consumer_gets_what_matches(tmp_path: Path, seed: int) -> None:
         elif world.chance.random() < 0.1:
             world.reset()
     world.drain()
+
+
+@pytest.mark.parametrize("wait_ms", [0, 1_000])
+def test_one_get_reads_on_over_turns_until_there_is_a_match(tmp_path: Path, wait_ms: int) -> None:
+    office = Office(tmp_path / "data")
+    office.publish(*[b"x" * 1_000] * 3_000)
+    office.create(topics=b"a")
+    batch = StreamBatch(S, 0)
+    batch.add(Sink(), 0, 1, bytearray(pack_frame(b"mine", metadata=msgpack.packb({"t": "a"}))))
+    office.owner.append(batch, office.clock.now_s)
+    assert office.runs(wait_ms=wait_ms) == [(3_000, 1, 0)]
