@@ -14,6 +14,8 @@ from tailrace.cli.tables import show_json
 STDOUT: Final = 1
 BEGINNINGS: Final = (b"ok", b"err ", b"msg ")
 """Every answer of a broker begins with one of these."""
+STOPPING: Final = b"ok shutdown"
+"""The answer after which the node stops; it may still say to this connection, too, that it closes."""
 WITH_MESSAGES: Final[Mapping[str, str]] = {
     "sub": "`tailrace tail STREAM --json`",
     "last": "`tailrace last NAME --json`",
@@ -48,6 +50,7 @@ class Answer:
         self.refused = False
         self.has_begun = False
         self.is_of_a_broker = True
+        self._stops = False
 
     def take(self, received: bytes) -> None:
         if not self.has_begun:
@@ -60,6 +63,9 @@ class Answer:
         shown = []
         for line in lines:
             error = parse_error(line)
+            self._stops = self._stops or line == STOPPING
+            if error is not None and self._stops and error[0] == "closing":
+                continue
             if error is not None:
                 self.refused = True
                 click.echo(f"tailrace: {error[0]}: {error[1]}", err=True)

@@ -33,6 +33,16 @@ def test_text_in_pieces(capfd: Captured) -> None:
     assert capfd.readouterr().out == "ok stream role\na master\n" and not found.is_cut
 
 
+def test_a_node_that_was_asked_to_stop_may_say_so(capfd: Captured) -> None:
+    """It closes the connection that asked, as all others: that is no refusal. Of another command it is one."""
+    for answer, refused in ((b"ok shutdown\r\n", False), (b"ok stream role\r\na master\r\n", True)):
+        found = Answer()
+        for piece in (answer, b"err closing this node is stop", b"ping\r\n"):
+            found.take(piece)
+        assert found.refused is refused
+        assert ("closing" in capfd.readouterr().err) is refused
+
+
 def test_rows(capfd: Captured) -> None:
     answer = b"ok stream role epoch\r\n7 master 1\r\n- slave -\r\n.\r\n"
     assert shown("streams", answer, capfd) == [
