@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
@@ -18,6 +19,8 @@ from tailrace.cli.server import RECEIVE_BYTES, choose_server, connect_admin_sock
 from tailrace.cli.values import FilePath
 from tailrace.core.address import Address
 from tailrace.sockets import end_output
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 ANSWER_TIMEOUT_S = 60.0
 SOCKET_VARIABLE = "TAILRACE_ADMIN_SOCKET"
@@ -44,11 +47,16 @@ Exit codes: 0 done, 1 refused by the broker, 2 wrong arguments, 4 no connection 
 """
 
 
+def socket_option(function: F) -> F:
+    text = f"{SOCKET_HELP} [env: {SOCKET_VARIABLE}]."
+    return click.option("--socket", "path", type=FilePath(), metavar="FILE", help=text)(function)
+
+
 @click.command(
     "admin", epilog=EPILOG, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
 )
 @server_options
-@click.option("--socket", "path", type=FilePath(), metavar="FILE", help=f"{SOCKET_HELP} [env: {SOCKET_VARIABLE}].")
+@socket_option
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON, one object in a line.")
 @click.argument("words", nargs=-1, required=True, metavar="COMMAND...", type=click.UNPROCESSED)
 def command(words: tuple[str, ...], path: Path | None, as_json: bool) -> int:
@@ -61,14 +69,19 @@ def command(words: tuple[str, ...], path: Path | None, as_json: bool) -> int:
     verb = line.lower().split()[0]
     if as_json and verb in WITH_MESSAGES:
         raise click.UsageError(f"{verb} is answered with messages; {WITH_MESSAGES[verb]} prints them as JSON")
-    answer = JsonAnswer(verb) if as_json else Answer()
+    return ask(line, path, JsonAnswer(verb) if as_json else Answer(), may_be_silent=verb == "pub")
+
+
+def ask(line: str, path: Path | None, answer: Answer, *, may_be_silent: bool = False) -> int:
+    """Send a line, give `answer` all that comes, and return the exit code. `may_be_silent`: there may be no answer if
+    all is well. Raises CommandError."""
     chosen, sock = _connect(path)
     with sock:
         for received in _ask(sock, chosen, line.encode(errors="surrogateescape")):
             answer.take(received)
             if not answer.is_of_a_broker:
                 raise _other(chosen, "it speaks another protocol")
-    if not answer.has_begun and verb != "pub":  # these get no answer if all is well
+    if not (answer.has_begun or may_be_silent):
         raise _other(chosen, "it closed the connection without an answer")
     if answer.is_cut:
         raise _lost(chosen, "the broker closed the connection in the middle of its answer")

@@ -26,10 +26,10 @@ FIELDS: Final = ["field", "value"]
 COMMANDS: Final = ["command", "meaning"]
 REPEATED: Final = "grown"
 """A field that comes once for each of several values."""
-NAMES: Final = frozenset(("stream", "consumer", REPEATED))
+NAMES: Final = frozenset(("stream", "consumer", "client", REPEATED))
 _NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?", re.ASCII)
 _TEXTS: Final = re.compile(
-    "stream|consumer|role|state|peer|durability|command|meaning|mark|grown|.*master|.*node|upstream|slave:.*"
+    "stream|consumer|client|user|role|state|peer|durability|command|meaning|mark|grown|.*master|.*node|upstream|slave:.*"
 )
 """Columns and fields whose values are texts, also where they look like a number."""
 
@@ -83,6 +83,23 @@ class Answer:
     def is_cut(self) -> bool:
         """Returns whether the last line is incomplete."""
         return bool(self._rest)
+
+
+class TableAnswer(Answer):
+    """Keeps the rows of a table, by column."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[dict[str, str | int | float | None]] = []
+        self._columns: list[str] = []
+
+    def _print(self, lines: Sequence[bytes]) -> None:
+        for line in lines:
+            words = line.decode("utf-8", "replace").split()
+            if self._columns:
+                self.rows.append({name: value_of(name, cell) for name, cell in zip(self._columns, words, strict=True)})
+            else:
+                self._columns = words[1:]
 
 
 class JsonAnswer(Answer):

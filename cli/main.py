@@ -25,6 +25,7 @@ COMMANDS = (
         "get",
         "last",
         "consumers",
+        "sessions",
         "dead",
         "delete",
         "streams",
@@ -62,6 +63,7 @@ Examples:
   tailrace get orders billing
   tailrace last 'sensors/+/temp'
   tailrace consumers orders
+  tailrace sessions ls
   tailrace dead orders
   tailrace streams 'orders.*'
   tailrace stat orders

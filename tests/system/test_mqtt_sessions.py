@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -14,6 +15,7 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from tests.cli.process import tailrace
 from tests.protocol.mqtt.wire import V5, VERSIONS
 from tests.system.node import PATIENCE_S, Node, running, wait_for
 from tests.system.test_mqtt import CONFIG, PahoClient
@@ -78,6 +80,18 @@ def test_a_session_goes_on_after_sigkill_of_workers_and_of_the_node(tmp_path: Pa
             with retry(lambda: durable(node, version)) as again:
                 assert again.present
                 assert sorted(each.topic for each in again.messages(2)) == ["a/1", "plain"]
+
+
+def test_the_command_lists_and_removes_them(tmp_path: Path) -> None:
+    with running(tmp_path, workers=2, config=CONFIG) as node:
+        for client_id in ("12", "a b"):
+            durable(node, V5, client_id).close()
+        server = ("--server", f"127.0.0.1:{node.port}")
+        listed = tailrace("sessions", "ls", "--json", *server)
+        assert [json.loads(line)["client"] for line in listed.stdout.splitlines()] == ["12", "a%20b"]
+        assert tailrace("sessions", "rm", "a%20b", *server).returncode == 0
+        assert tailrace("sessions", "rm", "a%20b", *server).returncode == 1
+        assert b"a%20b" not in tailrace("sessions", "ls", *server).stdout
 
 
 @both
