@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -103,13 +104,18 @@ class FilteredCursors:
     __slots__ = ("by_number", "count", "walked_offset", "walked_seq")
 
     def __init__(self) -> None:
-        self.by_number: dict[int, dict[Cursor, None]] = {}
+        self.by_number: dict[int, Cursor | dict[Cursor, None]] = {}  # most filters are those of one cursor
         self.count = 0
         self.walked_seq = -1
         self.walked_offset = -1  # not known yet
 
     def __contains__(self, cursor: Cursor) -> bool:
-        return cursor in self.by_number.get(cursor.filter_number, ())
+        return cursor in self._of(cursor.filter_number)
+
+    def _of(self, number: int) -> Collection[Cursor]:
+        """Those of a filter."""
+        same = self.by_number.get(number, ())
+        return (same,) if isinstance(same, Cursor) else same
 
     def is_joined_by(self, cursor: Cursor) -> bool:
         """Whether the walk gives a cursor that is behind all that it has not got."""
@@ -118,18 +124,28 @@ class FilteredCursors:
     def park(self, cursor: Cursor) -> None:
         if not self.count:
             self.walked_seq, self.walked_offset = cursor.seq, cursor.offset
-        self.by_number.setdefault(cursor.filter_number, {})[cursor] = None
+        elif cursor.seq == self.walked_seq:
+            cursor.seq = self.walked_seq  # one object for all of them
+            if self.walked_offset >= 0:
+                cursor.offset = self.walked_offset
+        same = self.by_number.setdefault(cursor.filter_number, cursor)
+        if isinstance(same, dict):
+            same[cursor] = None
+        elif same is not cursor:
+            self.by_number[cursor.filter_number] = {same: None, cursor: None}
         self.count += 1
 
     def discard(self, cursor: Cursor) -> None:
         """Takes a cursor out, if it is here, and moves it to where the walk is."""
-        same = self.by_number.get(cursor.filter_number, {})
-        if cursor in same:
+        same = self._of(cursor.filter_number)
+        if cursor not in same:
+            return
+        if len(same) == 1:
+            del self.by_number[cursor.filter_number]
+        elif isinstance(same, dict):
             del same[cursor]
-            if not same:
-                del self.by_number[cursor.filter_number]
-            self.count -= 1
-            self.settle(cursor)
+        self.count -= 1
+        self.settle(cursor)
 
     def settle(self, cursor: Cursor) -> None:
         if cursor.seq < self.walked_seq:
@@ -137,13 +153,13 @@ class FilteredCursors:
 
     def take(self, number: int, until_seq: int) -> list[Cursor]:
         """Takes out those of a filter for which a message before `until_seq` may be new."""
-        woken = [cursor for cursor in self.by_number.get(number, ()) if cursor.seq < until_seq]
+        woken = [cursor for cursor in self._of(number) if cursor.seq < until_seq]
         for cursor in woken:
             self.discard(cursor)
         return woken
 
     def take_all(self) -> list[Cursor]:
-        woken = [cursor for same in self.by_number.values() for cursor in same]
+        woken = [cursor for number in self.by_number for cursor in self._of(number)]
         for cursor in woken:
             self.settle(cursor)
         self.by_number, self.count = {}, 0

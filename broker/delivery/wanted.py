@@ -19,10 +19,11 @@ _ROW_OVERHEAD_BYTES: Final = 16
 class WantedTopics:
     """The filters of a feed's cursors, counted, and which of them have come or gone since the owner was notified."""
 
-    __slots__ = ("_before", "_filters", "_unfiltered")
+    __slots__ = ("_before", "_filters", "_repeated", "_unfiltered")
 
     def __init__(self) -> None:
-        self._filters: dict[bytes, int] = {}
+        self._filters: set[bytes] = set()
+        self._repeated: dict[bytes, int] = {}  # by filter its cursors beyond the first, if there are more
         self._unfiltered = 0  # cursors that wait for any message
         self._before: dict[bytes, bool] = {}  # of each filter that was touched: whether the owner has it
 
@@ -31,19 +32,21 @@ class WantedTopics:
         if not topics:
             self._unfiltered += 1
             return
-        count = self._filters.get(topics, 0)
-        if not count:
+        if topics in self._filters:
+            self._repeated[topics] = self._repeated.get(topics, 0) + 1
+        else:
             self._before.setdefault(topics, False)
-        self._filters[topics] = count + 1
+            self._filters.add(topics)
 
     def remove(self, topics: bytes) -> None:
         if not topics:
             self._unfiltered -= 1
-            return
-        self._filters[topics] -= 1
-        if not self._filters[topics]:
+        elif count := self._repeated.pop(topics, 0):
+            if count > 1:
+                self._repeated[topics] = count - 1
+        else:
             self._before.setdefault(topics, True)
-            del self._filters[topics]
+            self._filters.remove(topics)
 
     def changes(self, name: bytes, cursors: int) -> Iterator[InterestRow]:
         """What the owner has to be notified of, which is then taken as known to it."""

@@ -55,7 +55,7 @@ class FilterWalks:
     def add(self, cursor: Cursor, topic_filter: bytes) -> None:
         """Gives a new cursor its filter. Raises TooManyFilters."""
         cursor.filter_number = self.filters.add(topic_filter)
-        cursor.topics = topic_filter
+        cursor.topics = self.filters[cursor.filter_number]  # one object for all of the filter
 
     def remove(self, cursor: Cursor) -> None:
         """The cursor has ended."""

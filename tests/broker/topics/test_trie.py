@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,18 +72,46 @@ def test_numbers_and_nodes_are_given_back() -> None:
         assert str(trie._root) == empty and len(trie) == 0
 
 
+SHAPES = {
+    "devices": [b"d/%05d" % number for number in range(3_000)],
+    "below each": [b"d/%05d/#" % number for number in range(3_000)],
+    "one level each": [b"d/%05d/+/state" % number for number in range(3_000)],
+    "nothing in common": [b"%05d/a/b/%d" % (number, number) for number in range(3_000)],
+    "long levels": [b"d/%05d" % number + b"x" * 1_000 for number in range(3_000)],
+    "ends and ways": [b"d/%03d" % (number // 3) + (b"", b"/a", b"/#")[number % 3] for number in range(3_000)],
+}
+
+
+@pytest.mark.parametrize("filters", SHAPES.values(), ids=SHAPES)
+def test_it_takes_no_more_memory_than_it_counts(filters: list[bytes]) -> None:
+    tracemalloc.start()
+    try:
+        trie = FilterTrie(64 * MEBIBYTE)
+        for each in filters:
+            trie.add(bytes(bytearray(each)))
+        taken, counted = tracemalloc.get_traced_memory()[0], trie._nbytes
+        assert taken < counted < 4 * taken
+    finally:
+        tracemalloc.stop()
+    random.Random(18).shuffle(filters)
+    for each in filters:
+        trie.remove(each)
+    assert trie._nbytes == 0 and len(trie) == 0
+
+
 def test_it_is_bounded_in_bytes() -> None:
     trie = FilterTrie(20_000)
     held = 0
     with pytest.raises(TooManyFilters, match=r"\d+ topic filters take all of the 20000 bytes"):
         for held in range(1_000):
             trie.add(b"a/%d" % held)
-    assert 10 < held < 30 and len(trie) == held
+    assert 60 < held < 100 and len(trie) == held  # they have a node in common
     assert trie.match(b"a/%d" % held) == ()
     trie.add(b"a/1")  # one that is held already takes no room
-    trie.remove(b"a/0")
+    for number in range(2, 6):
+        trie.remove(b"a/%d" % number)
     trie.add(b"b/0")
     with pytest.raises(TooManyFilters):
-        trie.add(b"b/1")
+        trie.add(b"c/0")
     with pytest.raises(TooManyFilters):  # its nodes count
         FilterTrie(20_000).add(b"/" * 100)

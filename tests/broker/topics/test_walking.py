@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -157,12 +158,42 @@ def test_a_walk_past_many_filters_takes_few_frames_at_a_time(
 def test_too_many_filters_are_refused_and_leave_nothing(world: TopicWorld) -> None:
     world.append(NAME, b"first!")
     world.fanout = FanOut(
-        world.readers, on_count=lambda _feed: None, on_cut=lambda _name, _seq: None, filter_bytes=1_500
+        world.readers, on_count=lambda _feed: None, on_cut=lambda _name, _seq: None, filter_bytes=1_000
     )
     world.filtered(world.client(), b"t/7")
     with pytest.raises(TooManyFilters):
         world.filtered(world.client(), b"t/8")
     assert world.feed(NAME).cursors == 1
+
+
+@pytest.mark.parametrize(("remote", "bytes_most"), [(False, 360), (True, 490)])
+def test_a_subscription_of_a_topic_of_its_own_takes_few_bytes(world: TopicWorld, remote: bool, bytes_most: int) -> None:
+    world.append(NAME, b"first!")
+    client = world.client()
+    fanout = FanOut(world.readers, on_count=lambda _feed: None, on_cut=lambda _name, _seq: None)
+    tracemalloc.start()
+    try:
+        for number in range(5_400):
+            topic = b"t/%03d/%02d" % (number // 100, number % 100)
+            fanout.start(fanout.subscribe(client, NAME.encode(), 1, remote=remote, key=topic, topics=topic))
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert fanout.feeds[NAME.encode()].filtered.count == 5_400
+    assert taken / 5_400 < bytes_most
+
+
+def test_cursors_of_one_filter_come_and_go(world: TopicWorld) -> None:
+    world.append(NAME, b"first!")
+    clients = [world.client() for _ in range(3)]
+    cursors = [world.filtered(client, b"t/7", 1) for client in clients]
+    for place, cursor in enumerate(cursors):
+        assert [each.park() for each in cursors[place:]] == [Park.CAUGHT_UP] * (3 - place)
+        world.publish(NAME, b"t/7!")
+        world.run()
+        world.fanout.end(cursor)
+    assert [seqs(client) for client in clients] == [[1], [1, 2], [1, 2, 3]]
+    assert not world.fanout.walks.filters
 
 
 class Model:
