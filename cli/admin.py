@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,14 +16,24 @@ from tailrace.cli.admin_answer import WITH_MESSAGES, Answer, JsonAnswer, parse_e
 from tailrace.cli.credentials import Credentials, credentials, is_user_named
 from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED, CommandError
 from tailrace.cli.options import server_options
-from tailrace.cli.server import RECEIVE_BYTES, choose_server, connect_admin_socket, connect_socket, is_server_named
+from tailrace.cli.server import (
+    CONNECT_TIMEOUT_S,
+    RECEIVE_BYTES,
+    choose_server,
+    connect_admin_socket,
+    connect_socket,
+    is_server_named,
+)
 from tailrace.cli.values import FilePath
 from tailrace.core.address import Address
+from tailrace.core.strangers import stranger
 from tailrace.sockets import end_output
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 ANSWER_TIMEOUT_S = 60.0
+GREETING_BYTES = 4 << 10
+"""The longest line in which a broker answers that it is one, or a login."""
 SOCKET_VARIABLE = "TAILRACE_ADMIN_SOCKET"
 SOCKET_HELP = "The node's socket of administration; without it and without an address it is looked for"
 SOCKETS = (Path("/run/tailrace/admin.sock"), Path("data/admin.sock"))
@@ -69,7 +80,10 @@ def command(words: tuple[str, ...], path: Path | None, as_json: bool) -> int:
     verb = line.lower().split()[0]
     if as_json and verb in WITH_MESSAGES:
         raise click.UsageError(f"{verb} is answered with messages; {WITH_MESSAGES[verb]} prints them as JSON")
-    return ask(line, path, JsonAnswer(verb) if as_json else Answer(), may_be_silent=verb == "pub")
+    code = ask(line, path, JsonAnswer(verb) if as_json else Answer(), may_be_silent=verb == "pub")
+    if code == REFUSED and any(word.startswith(("--", "-s", "-p")) for word in words[1:]):
+        click.echo("tailrace: options stand before COMMAND, as in: tailrace admin --port 5060 workers", err=True)
+    return code
 
 
 def ask(line: str, path: Path | None, answer: Answer, *, may_be_silent: bool = False) -> int:
@@ -82,7 +96,7 @@ def ask(line: str, path: Path | None, answer: Answer, *, may_be_silent: bool = F
             if not answer.is_of_a_broker:
                 raise _other(chosen, "it speaks another protocol")
     if not (answer.has_begun or may_be_silent):
-        raise _other(chosen, "it closed the connection without an answer")
+        raise _lost(chosen, "the broker closed the connection without an answer")
     if answer.is_cut:
         raise _lost(chosen, "the broker closed the connection in the middle of its answer")
     answer.end()
@@ -90,7 +104,21 @@ def ask(line: str, path: Path | None, answer: Answer, *, may_be_silent: bool = F
 
 
 def _connect(path: Path | None) -> tuple[Address | Path, socket.socket]:
-    """The node's socket of administration if it is named, or found where no address is named; else its TCP port."""
+    """The node's socket of administration if it is named, or found where no address is named; else its TCP port. A
+    broker has answered there: nothing but a ping is sent to anything else."""
+    chosen, sock = _dial(path)
+    try:
+        _greet(sock, chosen)
+        shown = credentials()
+        if shown.user and isinstance(chosen, Address):
+            _log_in(sock, chosen, shown)
+    except BaseException:
+        sock.close()
+        raise
+    return chosen, sock
+
+
+def _dial(path: Path | None) -> tuple[Address | Path, socket.socket]:
     variable = os.environ.get(SOCKET_VARIABLE)
     named = path or (Path(variable) if variable else None)
     if named is not None:
@@ -100,37 +128,56 @@ def _connect(path: Path | None) -> tuple[Address | Path, socket.socket]:
             with contextlib.suppress(CommandError):  # of a node that was killed, or not for this user
                 return found, connect_admin_socket(found)
     chosen = choose_server()
-    shown = credentials()
-    sock = connect_socket(chosen)
-    if shown.user:
-        try:
-            _log_in(sock, chosen, shown)
-        except BaseException:
-            sock.close()
-            raise
-    return chosen, sock
+    return chosen, connect_socket(chosen)
+
+
+def _greet(sock: socket.socket, server: Address | Path) -> None:
+    """Raises CommandError unless a broker answers. Its refusal may be the answer, such as of too many connections."""
+    try:
+        received = _first_line(sock, server, "ping", CONNECT_TIMEOUT_S)
+    except TimeoutError:
+        raise CommandError(
+            f"cannot connect to {server}: no greeting within {CONNECT_TIMEOUT_S:g} s", NO_CONNECTION
+        ) from None
+    refused = parse_error(received)
+    if refused is not None:
+        raise CommandError(f"{refused[0]}: {refused[1]}", REFUSED)
+    if received != b"ok pong":
+        raise CommandError(f"cannot connect to {server}: {stranger(received)}", NO_CONNECTION)
 
 
 def _log_in(sock: socket.socket, server: Address, shown: Credentials) -> None:
     """Raises CommandError. The broker takes the secret only over TLS, or from its own machine."""
-    received = b""
     try:
-        sock.settimeout(ANSWER_TIMEOUT_S)
-        sock.sendall(f"auth {shown.user} {shown.secret}\r\n".encode())
-        while not received.endswith(b"\n"):
-            more = sock.recv(RECEIVE_BYTES)
-            if not more:
-                raise _other(server, "it closed the connection without an answer")
-            received += more
+        received = _first_line(sock, server, f"auth {shown.user} {shown.secret}", ANSWER_TIMEOUT_S)
     except TimeoutError:
         raise CommandError(f"{server} did not answer within {ANSWER_TIMEOUT_S:.0f} s", NO_CONNECTION) from None
-    except OSError as error:
-        raise CommandError(f"connection to {server} lost ({error.strerror or error})", NO_CONNECTION) from None
-    refused = parse_error(received.rstrip())
+    refused = parse_error(received)
     if refused is not None:
         raise CommandError(f"{server}: {refused[0]}: {refused[1]}", REFUSED)
     if not received.startswith(b"ok auth"):
         raise _other(server, "it speaks another protocol")
+
+
+def _first_line(sock: socket.socket, server: Address | Path, line: str, timeout_s: float) -> bytes:
+    """Sends `line` and returns the first line of the answer, without its end. Raises CommandError and TimeoutError."""
+    received, ends_s = b"", time.monotonic() + timeout_s
+    try:
+        sock.settimeout(timeout_s)
+        sock.sendall(f"{line}\r\n".encode())
+        while b"\n" not in received and len(received) < GREETING_BYTES:
+            sock.settimeout(max(ends_s - time.monotonic(), 0.001))
+            more = sock.recv(GREETING_BYTES)
+            if not more and not received:
+                raise _other(server, "it closed the connection without an answer")
+            if not more:
+                break
+            received += more
+    except TimeoutError:
+        raise
+    except OSError as error:
+        raise CommandError(f"connection to {server} lost ({error.strerror or error})", NO_CONNECTION) from None
+    return received.partition(b"\r\n")[0]
 
 
 def _ask(sock: socket.socket, server: Address | Path, line: bytes) -> Iterator[bytes]:
@@ -152,4 +199,4 @@ def _lost(server: Address | Path, reason: str) -> CommandError:
 
 
 def _other(server: Address | Path, reason: str) -> CommandError:
-    return CommandError(f"{server} is no tailrace broker: {reason}", NO_CONNECTION)
+    return CommandError(f"cannot connect to {server}: this is not a tailrace broker: {reason}", NO_CONNECTION)

@@ -14,7 +14,7 @@ from tailrace import NEW, Ack, Client, OperationTimeout, TailraceError
 from tailrace.cli.ending import OK, REFUSED, CommandError
 from tailrace.cli.options import check_stream, server_options
 from tailrace.cli.server import broker_errors, choose_server, connect
-from tailrace.cli.tables import size
+from tailrace.cli.tables import counted, size
 from tailrace.core.address import Address
 
 EPILOG = """\b
@@ -55,11 +55,11 @@ class BenchFigures:
 
     def shown(self) -> str:
         published = f"{self.published_per_s:,.0f} messages/s ({size(self.published_per_s * self.message_bytes)}/s)"
-        delivered = f"delivered {self.delivered_per_s:,.0f}/s to {self.subscribers} subscribers, "
+        delivered = f"delivered {self.delivered_per_s:,.0f}/s to {counted(self.subscribers, 'subscriber')}, "
         lost = "" if self.is_complete else f"{self.messages * self.subscribers - self.delivered:,} NOT DELIVERED, "
         times = f"{self.round_trip_median_s * 1e3:.2f} ms, 99 % within {self.round_trip_p99_s * 1e3:.2f} ms"
         return (
-            f"{self.messages:,} messages of {self.message_bytes:,} bytes: published {published}, "
+            f"{counted(self.messages, 'message')} of {counted(self.message_bytes, 'byte')}: published {published}, "
             f"{delivered if self.subscribers else ''}{lost}one by one ({self.ack}) {times}"
         )
 

@@ -121,8 +121,13 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Raises UsageError, which names the commands that may have been meant."""
+        """`help COMMAND` is `COMMAND --help`. Raises UsageError, which names the commands that may have been meant."""
         name = args[0]
+        if name == "help":
+            if len(args) == 1:
+                click.echo(ctx.get_help())
+                ctx.exit()
+            return self.resolve_command(ctx, [*args[1:], "--help"])
         if name not in COMMANDS and not name.startswith("-"):
             text = f"No such command {name!r}{did_you_mean(name, COMMANDS, OTHER_WORDS)}"
             raise click.UsageError(text, ctx)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from tailrace.cli.ending import OK, USAGE, CommandError
+from tailrace.cli.ending import OK, USAGE, CommandError, did_you_mean
 from tailrace.cli.values import FilePath
 from tailrace.version import VERSION
 
@@ -78,7 +78,8 @@ def page_of(words: Sequence[str]) -> str:
     for word in words:
         found = command.get_command(ctx, word) if isinstance(command, click.Group) else None
         if found is None:
-            raise CommandError(f"there is no command {' '.join(words)!r}", USAGE)
+            names = command.list_commands(ctx) if isinstance(command, click.Group) else []
+            raise CommandError(f"there is no command {' '.join(words)!r}{did_you_mean(word, names, {})}", USAGE)
         command, ctx = found, click.Context(found, ctx, info_name=word)
     return "\n".join(_page(command, ctx)) + "\n"
 

@@ -14,7 +14,7 @@ from tailrace.cli.options import check_stream, reconnect_option, server_options
 from tailrace.cli.progress import ProgressBar, input_size
 from tailrace.cli.publishing import Publisher, PublishOutcome
 from tailrace.cli.server import broker_errors, choose_server, connect
-from tailrace.cli.tables import show_json
+from tailrace.cli.tables import counted, show_json
 from tailrace.cli.template import BadTemplate, parse_template
 from tailrace.core.arguments import REPLICAS_MAX
 from tailrace.core.headers import KEY_HEADER, pack_headers
@@ -150,7 +150,7 @@ def command(
             headers=headers,
             topic=topic,
             separator=None if separator is None else os.fsencode(separator),
-            tick=lambda so_far: bar.show(so_far.input_bytes, f"{so_far.lines:,} lines"),
+            tick=lambda so_far: bar.show(so_far.input_bytes, counted(so_far.lines, "line")),
         )
         outcome = publisher.run()
     for refusal in outcome.refusals:
@@ -205,9 +205,10 @@ def _streams(stream: str | None, template: str | None) -> str | Callable[[bytes]
 def report(outcome: PublishOutcome, *, ack: bool, one_stream: bool = True) -> str:
     """One line: how much, how fast, and at which seqs."""
     rate = outcome.lines / outcome.seconds if outcome.seconds > 0 else 0.0
-    text = f"{outcome.lines:,} lines, {outcome.input_bytes:,} bytes in {outcome.seconds:.2f} s ({rate:,.0f} lines/s)"
+    sizes = f"{counted(outcome.lines, 'line')}, {counted(outcome.input_bytes, 'byte')}"
+    text = f"{sizes} in {outcome.seconds:.2f} s ({rate:,.0f} lines/s)"
     if not ack:
-        return f"{text}, not acknowledged, {outcome.refused:,} errors"
+        return f"{text}, not acknowledged, {counted(outcome.refused, 'error')}"
     text += f", {outcome.acknowledged:,} acknowledged"
     if outcome.refused:
         text += f", {outcome.refused:,} refused"

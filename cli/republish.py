@@ -20,7 +20,7 @@ import msgpack
 from tailrace.cli.credentials import client_options
 from tailrace.cli.ending import NO_CONNECTION, OK, CommandError
 from tailrace.cli.options import check_stream, json_option, server_options
-from tailrace.cli.server import RECEIVE_BYTES, choose_server, connect_socket
+from tailrace.cli.server import CONNECT_TIMEOUT_S, RECEIVE_BYTES, choose_server, connect_socket
 from tailrace.cli.tables import show_json
 from tailrace.cli.values import FilePath
 from tailrace.core.link import CLIENT_NAME
@@ -175,8 +175,9 @@ class RepublishConnection:
         self._answers: list[m.Response] = []
         self._request = 0
         self._is_known = False
-        sock.settimeout(ANSWER_TIMEOUT_S)
+        sock.settimeout(CONNECT_TIMEOUT_S)
         welcome = self._log_in()
+        sock.settimeout(ANSWER_TIMEOUT_S)
         if m.PRODUCERS_FEATURE not in welcome.features:
             raise CommandError(f"{welcome.software} does not support producers")
         self._send(m.pack(m.Open(HANDLE, stream.encode())))

@@ -15,7 +15,7 @@ from tailrace.cli.options import server_options
 from tailrace.cli.server import broker_client
 from tailrace.cli.start import to_iso
 from tailrace.cli.streams import json_of
-from tailrace.cli.tables import ago, columns, rate, show, size
+from tailrace.cli.tables import ago, columns, counted, rate, show, size
 
 EPILOG = """\b
 Examples:
@@ -60,8 +60,8 @@ def _show(info: StreamInfo, groups: list[ConsumerInfo]) -> None:
     if info.messages:
         rows += [("first", to_iso(info.first_timestamp_us)), ("last", f"{to_iso(info.last_timestamp_us)}, {age} ago")]
     if info.role == "slave":
-        rows.append(("copy lag", f"{info.lag_messages:,} messages"))
-    rows.append(("consumers", f"{info.consumers:,}, lag {info.consumer_lag_messages:,} messages"))
+        rows.append(("copy lag", counted(info.lag_messages, "message")))
+    rows.append(("consumers", f"{info.consumers:,}, lag {counted(info.consumer_lag_messages, 'message')}"))
     show(columns(rows))
     if groups:
         click.echo()

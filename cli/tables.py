@@ -61,6 +61,11 @@ def count(number: int) -> str:
     return f"{number:,}"
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 message`, `1,000 messages`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def ago(seconds: float | None) -> str:
     """`2.5 s`, `3.0 min`, `1.5 d`; a dash for none."""
     if seconds is None:

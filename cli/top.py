@@ -14,7 +14,7 @@ from tailrace.cli.ending import OK
 from tailrace.cli.options import server_options
 from tailrace.cli.server import broker_errors, choose_server, connect
 from tailrace.cli.start import to_iso
-from tailrace.cli.tables import ago, make_console, make_table, plain, rate, show_json, size, warn
+from tailrace.cli.tables import ago, counted, make_console, make_table, plain, rate, show_json, size, warn
 from tailrace.cli.values import Seconds
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def view(server: str, client: Client, before: NodeSample, after: NodeSample) -> 
     head = Text.assemble(
         (server, "bold"),
         f"  {client.software}  node {client.node}  {time.strftime('%H:%M:%S')}\n",
-        f"{len(active):,} streams  {rate(sum(each.messages_per_s for each in active))} messages/s  "
+        f"{counted(len(active), 'stream')}  {rate(sum(each.messages_per_s for each in active))} messages/s  "
         f"{size(sum(each.bytes_per_s for each in active))}/s  "
         f"{size(sum(each.info.disk_bytes for each in active))} on the disk\n",
     )

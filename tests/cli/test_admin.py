@@ -15,13 +15,17 @@ from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED, USAGE
 from tests.cli.process import tailrace
 
 DEADLINE_S = 20.0
+PING = b"ping\r\n"
 
 
 class OneAnswer:
-    """Accepts one connection, reads to its end, sends `answer`, closes."""
+    """Accepts one connection, greets like a broker or with `greeting`, reads to its end, sends `answer`, closes."""
 
-    def __init__(self, answer: bytes, *, reset: bool = False, silent: bool = False) -> None:
+    def __init__(
+        self, answer: bytes, *, reset: bool = False, silent: bool = False, greeting: bytes = b"ok pong\r\n"
+    ) -> None:
         self.heard = b""
+        self._greeting = greeting
         self._answer = answer
         self._reset = reset
         self._silent = silent
@@ -34,6 +38,8 @@ class OneAnswer:
     def _serve(self) -> None:
         sock, _ = self._listener.accept()
         with sock:
+            assert sock.recv(len(PING), socket.MSG_WAITALL) == PING
+            sock.sendall(self._greeting)
             while piece := sock.recv(1 << 16):
                 self.heard += piece
             if self._silent:
@@ -49,8 +55,10 @@ class OneAnswer:
 
 
 @contextmanager
-def answering(answer: bytes, *, reset: bool = False, silent: bool = False) -> Iterator[OneAnswer]:
-    server = OneAnswer(answer, reset=reset, silent=silent)
+def answering(
+    answer: bytes, *, reset: bool = False, silent: bool = False, greeting: bytes = b"ok pong\r\n"
+) -> Iterator[OneAnswer]:
+    server = OneAnswer(answer, reset=reset, silent=silent, greeting=greeting)
     try:
         yield server
     finally:
@@ -111,7 +119,7 @@ def test_bytes_that_are_no_text_arrive_as_they_are() -> None:
     assert server.heard == b"stat \xff\xfe\r\n"
 
 
-@pytest.mark.parametrize(("answer", "reset"), [(b"ok str", False), (b"", True)])
+@pytest.mark.parametrize(("answer", "reset"), [(b"ok str", False), (b"", True), (b"", False)])
 def test_lost_within_the_answer(answer: bytes, reset: bool, capfd: pytest.CaptureFixture[str]) -> None:
     with answering(answer, reset=reset) as server:
         assert main.run(["admin", "-p", server.port, "streams"]) == NO_CONNECTION
@@ -125,10 +133,45 @@ def test_no_answer(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
     assert "did not answer within 0 s" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\nok no\r\n", b"220 mail.example.com\r\n"])
-def test_a_peer_that_is_no_broker(answer: bytes, capfd: pytest.CaptureFixture[str]) -> None:
-    """Such as the metrics port, which closes without a word."""
-    with answering(answer) as server:
-        assert main.run(["admin", "--port", server.port, "streams"]) == NO_CONNECTION
+@pytest.mark.parametrize(
+    "greeting", [b"HTTP/1.1 400 Bad Request\r\nok no\r\n", b"220 mail.example.com\r\n", b"+PONG\r\n"]
+)
+def test_a_peer_that_is_no_broker_gets_no_command(greeting: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+    with answering(b"", greeting=greeting) as server:
+        assert main.run(["admin", "--port", server.port, "shutdown", "n"]) == NO_CONNECTION
     out, err = capfd.readouterr()
-    assert out == "" and "no tailrace broker" in err
+    assert (out, server.heard) == ("", b"")
+    assert err.startswith(f"tailrace: cannot connect to 127.0.0.1:{server.port}: this is not a tailrace broker: ")
+
+
+def test_a_peer_that_closes_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
+    """Such as the metrics port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        closing = threading.Thread(target=lambda: listener.accept()[0].close())
+        closing.start()
+        assert main.run(["admin", "-p", str(listener.getsockname()[1]), "streams"]) == NO_CONNECTION
+        closing.join()
+    assert "tailrace: c" in capfd.readouterr().err  # its end may come as a reset
+
+
+@pytest.mark.parametrize("words", [("admin", "-p", "{}", "streams"), ("sessions", "ls", "-p", "{}")])
+def test_a_peer_that_is_silent_is_given_up_soon(
+    words: tuple[str, ...], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "CONNECT_TIMEOUT_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        assert main.run([word.format(port) for word in words]) == NO_CONNECTION
+    assert capfd.readouterr().err == f"tailrace: cannot connect to 127.0.0.1:{port}: no greeting within 0.05 s\n"
+
+
+def test_a_broker_that_refuses_the_connection(capfd: pytest.CaptureFixture[str]) -> None:
+    with answering(b"", greeting=b"err connections this node has as many as it may\r\n") as server:
+        assert main.run(["admin", "-p", server.port, "streams"]) == REFUSED
+    assert capfd.readouterr().err == "tailrace: connections: this node has as many as it may\n"
+
+
+def test_options_behind_the_command_are_pointed_out(capfd: pytest.CaptureFixture[str]) -> None:
+    with answering(b"err usage write: workers\r\n") as server:
+        assert main.run(["admin", "-p", server.port, "workers", "-p", "5060"]) == REFUSED
+    assert "options stand before COMMAND" in capfd.readouterr().err

@@ -98,6 +98,16 @@ def test_help_is_shown_as_it_is(words: list[str], capsys: pytest.CaptureFixture[
     assert code == (OK if out else USAGE)
 
 
+@pytest.mark.parametrize("words", [[], ["tail"], ["consumers", "create"]])
+def test_help_may_be_written_as_a_word(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([*words, "--help"]) == OK
+    expected = capsys.readouterr().out
+    assert main.run(["help", *words]) == OK
+    assert capsys.readouterr().out == expected
+    assert main.run(["help", "tial"]) == USAGE
+    assert "did you mean tail?" in capsys.readouterr().err
+
+
 WITHOUT_JSON = {"serve", "completion", "man"}
 """They run a node, whose log is their output, or print a script or a page."""
 

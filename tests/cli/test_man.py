@@ -45,6 +45,9 @@ def test_a_command_of_a_group(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["man", "consumers", "tail"]) == USAGE
     assert main.run(["man", "tail", "x"]) == USAGE
     assert "there is no command 'tail x'" in capsys.readouterr().err
+    assert main.run(["man", "consumers", "creat"]) == main.run(["man", "tial"]) == USAGE
+    err = capsys.readouterr().err
+    assert "no command 'consumers creat'; did you mean create, reset?" in err and "'tial'; did you mean tail?" in err
 
 
 def test_what_cannot_be_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

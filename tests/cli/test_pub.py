@@ -179,7 +179,7 @@ def test_no_progress_hides_what_is_typed(server: ModelServer) -> None:
     shown = _read_terminal(main_fd)
     process.communicate(timeout=DEADLINE_S)
     assert server.payloads(b"s") == [b"typed line"]
-    assert shown.startswith(b"typed line\r\n") and b"1 lines, 11 bytes" in shown and b"\x1b[" not in shown
+    assert shown.startswith(b"typed line\r\n") and b"1 line, 11 bytes" in shown and b"\x1b[" not in shown
 
 
 def _read_terminal(fd: int) -> bytes:
@@ -200,7 +200,7 @@ def test_the_report() -> None:
     text = "1,000 lines, 5,000 bytes in 0.50 s (2,000 lines/s)"
     assert report(outcome, ack=True) == f"{text}, 999 acknowledged, 1 refused, seq 7 to 1,500"
     assert report(outcome, ack=True, one_stream=False) == f"{text}, 999 acknowledged, 1 refused"
-    assert report(outcome, ack=False) == f"{text}, not acknowledged, 1 errors"
+    assert report(outcome, ack=False) == f"{text}, not acknowledged, 1 error"
     assert report(PublishOutcome(), ack=True) == "0 lines, 0 bytes in 0.00 s (0 lines/s), 0 acknowledged"
 
 

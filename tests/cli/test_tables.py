@@ -28,6 +28,10 @@ def test_rates(per_s: float, shown: str) -> None:
     assert tables.rate(per_s) == shown
 
 
+def test_counted() -> None:
+    assert [tables.counted(each, "byte") for each in (0, 1, 1_000)] == ["0 bytes", "1 byte", "1,000 bytes"]
+
+
 def test_names_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
     tables.show(tables.columns([("[red]field", "[bold]value")]))
     assert capsys.readouterr().out.split() == ["[red]field", "[bold]value"]

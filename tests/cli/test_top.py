@@ -22,7 +22,7 @@ def test_once(server: ModelServer, capfd: pytest.CaptureFixture[str]) -> None:
     server.publish(b"orders", b"x")
     assert main.run(["top", "--once", "--interval", "0.1", "--server", server.address]) == OK
     shown = capfd.readouterr().out
-    assert server.address in shown and "1 streams" in shown
+    assert server.address in shown and "1 stream " in shown
     assert "busiest streams" in shown and "orders" in shown and "ready" in shown
 
 

@@ -9,8 +9,8 @@ import pytest
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "install-system-packages"
 COMMANDS = [
-    *("chromium", "ip", "mkfs.xfs", "mosquitto", "mosquitto_pub", "nft", "openssl", "promtool", "redis-server"),
-    *("systemd-analyze", "telnet", "tmux"),
+    *("chromium", "fish", "ip", "mkfs.xfs", "mosquitto", "mosquitto_pub", "nft", "openssl", "promtool", "redis-server"),
+    *("systemd-analyze", "telnet", "tmux", "zsh"),
 ]
 
 
@@ -66,7 +66,7 @@ def test_nothing_missing(machine: Machine) -> None:
     for name in COMMANDS:
         machine.command(name)
     machine.command("apt-get")
-    assert machine.run() == ["system packages: all 12 are here"]
+    assert machine.run() == ["system packages: all 14 are here"]
     assert machine.called("apt-get") == []
 
 
@@ -78,7 +78,9 @@ def test_only_the_missing_are_installed_and_started_by_nobody(machine: Machine) 
         "apt-get", f'test "$(cat "{machine.policy}")" = "$(printf "#!/bin/sh\\nexit 101\\n")" || exit 1; {installs}'
     )
     machine.command("systemctl")
-    packages = "chromium iproute2 xfsprogs mosquitto mosquitto-clients openssl redis-server systemd telnet tmux"
+    packages = (
+        "chromium fish iproute2 xfsprogs mosquitto mosquitto-clients openssl redis-server systemd telnet tmux zsh"
+    )
     assert machine.run() == [
         f"system packages: installing {packages}",
         "system packages: installed",
@@ -102,14 +104,14 @@ def test_a_failure_is_told_after_a_second_try(machine: Machine) -> None:
     for name in COMMANDS[:-1]:
         machine.command(name)
     machine.command("apt-get", "exit 100")
-    assert machine.run()[-1] == "system packages: could not install tmux; their tests are skipped"
-    assert [line.split()[-1] for line in machine.called("apt-get")] == ["tmux", "update"]
+    assert machine.run()[-1] == "system packages: could not install zsh; their tests are skipped"
+    assert [line.split()[-1] for line in machine.called("apt-get")] == ["zsh", "update"]
 
 
 def test_without_root_nothing_is_tried(machine: Machine) -> None:
     machine.user(1_000)
     machine.command("apt-get")
-    missing = "chromium iproute2 xfsprogs mosquitto mosquitto-clients nftables openssl prometheus redis-server"
+    missing = "chromium fish iproute2 xfsprogs mosquitto mosquitto-clients nftables openssl prometheus redis-server"
     assert machine.run()[0].startswith(f"system packages: missing {missing}")
     assert machine.called("apt-get") == []
 
