@@ -15,7 +15,7 @@ BUILD_REQUIRES := import tomllib; project = tomllib.load(open('pyproject.toml', 
 # The sources of the compiled leaves.
 LEAF_SOURCES := $(wildcard shard/*_cy.py protocol/*_cy.py broker/*/*_cy.py */*.pxd */*/*.pxd */*.h) shard/leaves.py \
 	setup.py
-PACKAGES := protocol shard client broker supervisor spark cli
+PACKAGES := protocol shard client broker supervisor cluster spark cli
 BESIDE := bench examples tests setup.py pyspark_tailrace.py scripts/link-package scripts/rollup-report-picture \
 	scripts/top-picture scripts/dashboard-picture scripts/first-week
 PYTEST ?= $(BIN)/python -m pytest

@@ -129,6 +129,7 @@ ONCE = {
         "tests/broker/process/test_work.py",
         "tests/cli/",
         "tests/client/",
+        "tests/cluster/",
         "tests/protocol/test_address.py",
         "tests/protocol/test_consuming",
         "tests/protocol/test_envelope.py",

@@ -1,8 +1,8 @@
 """Which rooms may import which.
 
 shard imports none of the others, protocol imports shard. client and broker stand on these two, supervisor on broker.
-spark imports the client as well, bench the codecs alone. Of the modules of the command (cli), which load each other
-only when they are asked for, `serve` and `user` alone import the supervisor. Names are those of folders:
+spark and cluster import the client as well, bench the codecs alone. Of the modules of the command (cli), which load
+each other only when they are asked for, `serve` and `user` alone import the supervisor. Names are those of folders:
 `client.core.session` is imported as `tailrace.core.session`. The client's core imports neither of its two shells, nor a
 clock or a socket.
 """
@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "client.aio": ("client.aio", "client.core", "client.sockets", "client.tls", "client.errors", *CODECS),
     "broker": ("broker", *CODECS),
     "supervisor": ("supervisor", "broker", *CODECS),
+    "cluster": ("cluster", "client", *CODECS),
     "cli": ("cli", "client", *CODECS),
     "cli.serve": ("cli", "client", "supervisor", "broker", *CODECS),
     "cli.user": ("cli", "client", "supervisor", "broker", *CODECS),

@@ -17,6 +17,7 @@ ELSEWHERE: dict[str, str] = {
     "broker/topics/index_builder.py": "tests/broker/topics/test_skipping.py",
     "broker/wiring.py": "tests/broker/test_worker.py",
     "broker/worker_boot.py": "tests/broker/test_worker.py",
+    "cluster/view.py": "tests/cluster/test_decide.py",
     "client/aio/merged_consumer.py": "tests/system/test_everyday.py",
     "client/core/merged_consumer_state.py": "tests/system/test_everyday.py",
     "client/core/stream_watch.py": "tests/client/sync/test_merged_subscription.py",

@@ -25,11 +25,11 @@ FIRST_WEEK_TIMEOUT_S = 600
 COMPILED = ("google-crc32c", "msgpack", "psutil", "setproctitle")
 PYTHONS = ("3.13", "3.12")  # beside the one that runs the tests
 # An application has modules of these names, and prints which of them it gets.
-OWN = ("broker", "shard", "spark", "supervisor", "client", "protocol", "cli", "deploy")
+OWN = ("broker", "shard", "spark", "supervisor", "client", "cluster", "protocol", "cli", "deploy")
 PROGRAM = """
 import sys
 import tailrace
-rooms = ("broker", "cli", "deploy", "protocol", "shard", "spark", "supervisor")
+rooms = ("broker", "cli", "cluster", "deploy", "protocol", "shard", "spark", "supervisor")
 assert not {f"tailrace.{room}" for room in rooms} & set(sys.modules), "it is light"
 tailrace.connect
 import broker, cli, client, deploy, protocol, shard, spark
@@ -179,7 +179,7 @@ def test_all_of_it_is_one_package(wheel: Path) -> None:
 def test_each_folder_with_modules_is_installed() -> None:
     setuptools = tomllib.loads((tree.ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     folders = setuptools["package-dir"]
-    for room in ("broker", "client", "cli", "deploy", "protocol", "shard", "spark", "supervisor"):
+    for room in ("broker", "client", "cluster", "cli", "deploy", "protocol", "shard", "spark", "supervisor"):
         (package,) = (name for name, folder in folders.items() if folder == room)
         found = {path.parent.relative_to(tree.ROOT / room) for path in (tree.ROOT / room).rglob("__init__.py")}
         assert {".".join((package, *path.parts)) for path in found} <= set(setuptools["packages"])

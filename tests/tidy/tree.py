@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-INSTALLED = ("protocol", "shard", "client", "broker", "supervisor", "spark", "cli")  # as the package tailrace
+INSTALLED = ("protocol", "shard", "client", "broker", "supervisor", "cluster", "spark", "cli")  # as tailrace
 PACKAGES = (*INSTALLED, "bench")
 PACKAGE = "tailrace"
 TEXT_SUFFIXES = frozenset({".conf", ".md", ".pxd", ".py", ".service", ".toml", ".yml", ".h", ".timer"})

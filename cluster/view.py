@@ -1,0 +1,113 @@
+"""What a node knows when it decides: its last view of etcd, and the reports of its own broker and of other agents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final, NamedTuple
+
+NEVER_S: Final = -1e18
+"""A time before all others."""
+
+
+class GroupState(NamedTuple):
+    """The value of `g/GROUP/state`, changed by compare-and-set only.
+
+    isr: the in-sync replicas. Each has every message that was acknowledged as replicated, and only they are elected.
+    replicas: the nodes that hold a copy, or are making one; the first one is the preferred leader.
+    revision: etcd's `mod_revision` of the key.
+    """
+
+    term: int
+    isr: tuple[str, ...]
+    replicas: tuple[str, ...]
+    revision: int = 0
+
+
+class LeaderKey(NamedTuple):
+    """The value of `g/GROUP/leader`, and the lease of its node, with which it goes."""
+
+    node: str
+    term: int
+    lease: int = 0
+
+
+class GroupView(NamedTuple):
+    """A group in etcd, as of one revision.
+
+    suspects: the nodes that suspect the leader of `state.term`, and how many messages each of them has.
+    live: the nodes whose lease lives.
+    target: the nodes that should hold the group; () if that is what `state.replicas` has.
+    """
+
+    state: GroupState
+    leader: LeaderKey | None = None
+    suspects: Mapping[str, int] = {}
+    live: frozenset[str] = frozenset()
+    target: tuple[str, ...] = ()
+    paused: bool = False
+
+
+class BrokerRole(Enum):
+    """This node's broker in a group. A fenced one takes and acknowledges nothing."""
+
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    FENCED = "fenced"
+
+
+class BrokerReport(NamedTuple):
+    """The broker of this node, as asked a moment ago.
+
+    term: the latest term of the group that the broker knows; a leader's own.
+    isr: the nodes that it waits for before it acknowledges a message as replicated, itself included.
+    settled: those of `isr` that have everything that was logged when they came into it.
+    in_step: the followers that were caught up within the last LAG_MAX_S; all, if the term is not older than that.
+    silent_s: for how long a follower has had no sign of its leader; a broken link counts as `inf`.
+    """
+
+    role: BrokerRole
+    term: int = 0
+    isr: frozenset[str] = frozenset()
+    settled: frozenset[str] = frozenset()
+    in_step: frozenset[str] = frozenset()
+    upstream: str = ""
+    silent_s: float = 0.0
+
+
+class AgentState(NamedTuple):
+    """What the agent remembers. Times are of its monotonic clock, which goes on while the machine is suspended.
+
+    lease: the id of the node's lease in etcd.
+    lease_sent_s: when the last keep-alive that etcd has answered was sent.
+    view_s: when the last read of the view that etcd has answered was sent.
+    free_s: before this time the node must not be a candidate: it has promised that to a leader, or has just started.
+    promised_s: until then every other in-sync replica has promised not to be a candidate. Counted from when they were
+    asked; NEVER_S if one of them has not.
+    no_leader_s: since when the view has had no leader.
+    doubted: nodes that may be in etcd's set of in-sync replicas, or come into it: the outcome of a write is not known.
+    """
+
+    now_s: float
+    lease: int = 0
+    lease_sent_s: float = NEVER_S
+    view_s: float = NEVER_S
+    free_s: float = NEVER_S
+    promised_s: float = NEVER_S
+    no_leader_s: float = NEVER_S
+    doubted: frozenset[str] = frozenset()
+
+
+class ClusterTiming(NamedTuple):
+    """Settings of the cluster, the same on all nodes. `margin_s` covers clocks whose rates differ by 1 %, and more."""
+
+    ttl_s: float = 5.0
+    margin_s: float = 1.0
+    silence_s: float = 1.5
+    rank_delay_s: float = 0.2
+    min_isr: int = 2
+
+    @property
+    def hold_s(self) -> float:
+        """For how long after a keep-alive was sent a leader serves."""
+        return self.ttl_s - self.margin_s

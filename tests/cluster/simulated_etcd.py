@@ -1,0 +1,102 @@
+"""etcd as the simulator has it: linearizable, with leases, and away at times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tailrace.cluster import decide as d
+from tailrace.cluster.view import GroupState, GroupView, LeaderKey
+
+
+@dataclass(slots=True)
+class GroupKeys:
+    """The keys of one group. A suspicion is of a term, and goes with its node's lease."""
+
+    state: GroupState
+    leader: LeaderKey | None = None
+    suspects: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # node: term, messages, lease
+    target: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Etcd:
+    """Times are true ones. Leases end only while it is up, and all go on for their whole TTL when it is back."""
+
+    ttl_s: float
+    groups: dict[int, GroupKeys] = field(default_factory=dict)
+    leases: dict[int, tuple[str, float]] = field(default_factory=dict)
+    up: bool = True
+    revision: int = 1
+    lease_id: int = 0
+    now_s: float = 0.0
+
+    def grant(self, node: str) -> int:
+        self.lease_id += 1
+        self.leases[self.lease_id] = (node, self.now_s + self.ttl_s)
+        return self.lease_id
+
+    def keep_alive(self, lease: int) -> bool:
+        if lease not in self.leases:
+            return False
+        self.leases[lease] = (self.leases[lease][0], self.now_s + self.ttl_s)
+        return True
+
+    def come_back(self) -> None:
+        self.up = True
+        self.leases = {lease: (node, self.now_s + self.ttl_s) for lease, (node, _) in self.leases.items()}
+
+    def expire(self) -> None:
+        over = {lease for lease, (_, end_s) in self.leases.items() if end_s <= self.now_s} if self.up else set()
+        for lease in over:
+            del self.leases[lease]
+        if not over:
+            return
+        for keys in self.groups.values():
+            if keys.leader is not None and keys.leader.lease in over:
+                keys.leader = None
+            for node in [node for node, value in keys.suspects.items() if value[2] in over]:
+                del keys.suspects[node]
+
+    def view(self, group: int) -> GroupView:
+        keys = self.groups[group]
+        term = keys.state.term
+        suspects = {node: messages for node, (of, messages, _) in keys.suspects.items() if of == term}
+        live = frozenset(node for node, _ in self.leases.values())
+        return GroupView(keys.state, keys.leader, suspects, live, keys.target)
+
+    def transact(self, group: int, node: str, lease: int, action: d.EtcdAction, messages: int) -> bool:
+        """Whether the action took effect."""
+        if lease not in self.leases:
+            return False
+        keys = self.groups[group]
+        match action:
+            case d.Elect(seen, new):
+                taken = keys.leader is not None and node not in keys.suspects
+                return not taken and self._lead(keys, seen, new, node, lease)
+            case d.Reclaim(seen):
+                own = keys.leader is None or keys.leader.node == node
+                return own and self._lead(keys, seen, seen, node, lease)
+            case d.Resign(term):
+                if keys.leader is not None and keys.leader[:2] == (node, term):
+                    keys.leader = None
+            case d.WriteState(seen, new):
+                if keys.leader is None or keys.leader[:2] != (node, seen.term) or keys.state != seen:
+                    return False
+                keys.state = self._stamped(new)
+            case d.Suspect(term):
+                keys.suspects[node] = (term, messages, lease)
+            case d.Trust(_):
+                keys.suspects.pop(node, None)
+        return True
+
+    def _lead(self, keys: GroupKeys, seen: GroupState, new: GroupState, node: str, lease: int) -> bool:
+        if keys.state != seen:
+            return False
+        keys.leader = LeaderKey(node, new.term, lease)
+        if new != seen:
+            keys.state = self._stamped(new)
+        return True
+
+    def _stamped(self, state: GroupState) -> GroupState:
+        self.revision += 1
+        return state._replace(revision=self.revision)

@@ -1,0 +1,64 @@
+"""Simulated clusters under faults keep acknowledged messages, and a planted defect is found."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster import schedule
+from tests.cluster.simulated_broker import Defects
+from tests.cluster.simulation import Violation, World
+from tests.thorough import examples
+
+SEEDS = examples(60)
+DEFECTS_SEEDS = 500
+RECOVERY_SEEDS = 12
+
+
+def test_three_nodes_keep_what_they_acknowledge() -> None:
+    acknowledged = 0
+    for seed in range(1, SEEDS + 1):
+        ledgers = schedule.run(seed).ledgers
+        acknowledged += sum(len(ledger.acknowledged) for ledger in ledgers.values())
+    assert acknowledged > 100 * SEEDS, "they hardly ran"
+
+
+def test_more_nodes_and_groups() -> None:
+    for seed in range(1, 3):
+        schedule.run(seed, nodes=7, groups=4)
+
+
+@pytest.mark.parametrize(
+    "name", ["no_start_fence", "no_fence_at_promotion", "isr_ignored", "isr_ignored_in_acks", "no_lease_at_ack"]
+)
+def test_a_planted_defect_is_found(name: str) -> None:
+    assert schedule.first_found(Defects(**{name: True}), DEFECTS_SEEDS) is not None
+
+
+@pytest.mark.parametrize(("kind", "limit_s"), [("kill", 3.0), ("pause", 8.0), ("cut", 8.0)])
+def test_a_group_without_its_leader_is_served_again(kind: str, limit_s: float) -> None:
+    assert max(schedule.outage_s(seed, kind) for seed in range(1, RECOVERY_SEEDS + 1)) < limit_s
+
+
+def test_a_group_moves_to_other_nodes() -> None:
+    world = World(1, 6, 1)
+    world.is_slow = False
+    world.every(0.05, world.publish)
+    world.run(5)
+    there = tuple(sorted(world.nodes.keys() - set(world.etcd.groups[0].state.replicas)))
+    world.move(0, there)
+    world.run(15)
+    state = world.etcd.groups[0].state
+    assert set(state.replicas) == set(state.isr) == set(there)
+    world.require_whole()
+    assert max(b - a for a, b in zip(world.ledgers[0].times_s, world.ledgers[0].times_s[1:], strict=False)) < 2
+
+
+def test_a_violation_is_one() -> None:
+    world = World(1, 3, 1)
+    world.every(0.05, world.publish)
+    world.run(5)
+    ledger = world.ledgers[0]
+    with pytest.raises(Violation, match="without"):
+        ledger.began(ledger.leader[0] + 1, "n0", [])
+    with pytest.raises(Violation, match="without a lease"):
+        ledger.acknowledge("n0", (0, 1), False, [], 5.0)
