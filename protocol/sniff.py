@@ -13,6 +13,10 @@ BINARY: Final = 0x01
 """The opcode of HELLO, with which the binary protocol begins."""
 MQTT_CONNECT: Final = 0x10
 """The first byte of CONNECT, with which MQTT begins."""
+MQTT_PUBLISH: Final = 3
+"""The type of PUBLISH, in the upper half of its first byte. Such a byte looks like a digit of a line."""
+PUBLISH_TOPIC_AT: Final = 4
+"""Where the length of its topic is at the latest, if it has less than 2 MiB; its upper byte is 0 for most topics."""
 MQTT_5: Final = 5
 """The protocol level of MQTT 5 in CONNECT."""
 TLS_HANDSHAKE: Final = 0x16
@@ -43,6 +47,11 @@ def protocol_of(first: int) -> Literal["line", "binary", "mqtt"] | None:
     return "binary" if first == BINARY else None
 
 
+def is_publish(head: bytes) -> bool:
+    """Whether a connection begins with a PUBLISH of MQTT, which must have a CONNECT before it: a line has no U+0000."""
+    return head[0] >> 4 == MQTT_PUBLISH and b"\0" in head[: PUBLISH_TOPIC_AT + 1]
+
+
 def may_be_http(head: bytes) -> bool:
     """Whether a connection that begins with these bytes may be one that asks for WebSocket."""
     return HTTP_START.startswith(head[: len(HTTP_START)])
@@ -60,7 +69,7 @@ def refusal(head: bytes) -> bytes:
     first = head[0]
     if first == MQTT_CONNECT and mqtt_level(head) == MQTT_5:
         return CONNACK_5_REFUSED
-    refused = _REFUSALS.get(first)
+    refused = b"" if is_publish(head) else _REFUSALS.get(first)
     if refused is not None:
         return refused
     return err(Code.PROTOCOL, f"unknown protocol: first byte 0x{first:02x}; send lines such as: help")

@@ -15,7 +15,7 @@ from tailrace.broker.connection.transport import AnySocket
 from tailrace.broker.services import Services
 from tailrace.protocol import answers
 from tailrace.protocol.errors import Code
-from tailrace.protocol.sniff import PEEKED_BYTES, TLS_HANDSHAKE, may_be_http, protocol_of, refusal
+from tailrace.protocol.sniff import PEEKED_BYTES, TLS_HANDSHAKE, is_publish, may_be_http, protocol_of, refusal
 
 ConnectionFactory = Callable[[AnySocket, str, Identity], Connection]
 """Makes a connection from its socket, its peer, and who that is."""
@@ -79,7 +79,7 @@ class UndetectedConnection(Connection):
         if HTTP in self.protocols and may_be_http(head) and self.refused is None:
             self._replace_by(self.protocols[HTTP](self.layer or self._plain(), self.peer, self.identity))
             return
-        protocol = protocol_of(first)
+        protocol = None if is_publish(head) else protocol_of(first)
         if protocol is None or protocol not in self.protocols:
             self.services.metrics.refused.add(Code.PROTOCOL)
             self.out += refusal(head)

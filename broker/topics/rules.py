@@ -68,12 +68,19 @@ class TopicRules:
     def __bool__(self) -> bool:
         return self.count > 0
 
+    def place_topic(self, topic: bytes) -> Placed:
+        """As `place`, for a door at which every text is a topic, also one that no new stream can have as its name."""
+        placed = self.place(topic)
+        if placed.topic or not _is_placeable(topic) or _is_stream_name(topic):
+            return placed
+        return Placed(OTHER_STREAM, topic)
+
     def streams_of(self, topic_filter: bytes) -> bytes | None:
         """The one stream in which everything lies that a valid filter matches; None if there may be several:
         `may_hold` finds them.
         """
         if not has_wildcards(topic_filter):
-            return self.place(topic_filter).stream
+            return self.place_topic(topic_filter).stream
         levels = topic_filter.split(SEPARATOR)
         for rule in () if is_reserved(topic_filter) else self._rules:
             if _overlap(rule.levels, levels):

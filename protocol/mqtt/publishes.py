@@ -92,21 +92,25 @@ def _packed(message: MessageProperties, subscription_id: int, more: list[tuple[P
     return pack_properties([*more, *given, *message.properties])
 
 
-def render_publishes(frames: bytes, stream: bytes, form: PublishForm, now_us: int) -> PublishRendering:
-    """The whole frames, which are not checked, as packets. Leaves out those that have expired, those of the form's
-    origin, and packets that are larger than the client takes.
+def render_publishes(
+    frames: bytes, stream: bytes, form: PublishForm, now_us: int, *, expires: bool = True
+) -> PublishRendering:
+    """The whole frames, which are not checked, as packets. Leaves out those that have expired, unless `expires` is
+    False, those of the form's origin, and packets that are larger than the client takes.
     """
     properties = _packed(_PLAIN, form.subscription_id, []) if form.version == MQTT_5 else b""
     is_flagged = form.retain == ALL_RETAINED
     found = None if is_flagged else _render(frames, stream, form.qos, properties, form.packet_bytes_max)
     if found is None:  # or a message has more than a topic
-        return _render_any(frames, stream, form, now_us)
+        return _render_any(frames, stream, form, now_us, expires)
     data, messages, *offsets = found
     places, ends, seqs, numbers = (array("Q", each) for each in offsets)
     return PublishRendering(data, messages, places, ends, seqs, numbers, False)
 
 
-def _render_any(frames: bytes, stream: bytes, form: PublishForm, now_us: int) -> PublishRendering:
+def _render_any(
+    frames: bytes, stream: bytes, form: PublishForm, now_us: int, may_expire: bool = True
+) -> PublishRendering:
     """As `render_publishes`, with properties, expiry, origin and the flag RETAIN."""
     version, qos_max, subscription_id, origin, packet_bytes_max, retain = form
     parts: list[bytes] = []
@@ -123,10 +127,10 @@ def _render_any(frames: bytes, stream: bytes, form: PublishForm, now_us: int) ->
         if message.expiry_s is not None:
             expires = True
             left_s = message.expiry_s - max(now_us - timestamp_us, 0) // MICROSECONDS
-            if left_s <= 0:
+            if left_s <= 0 and may_expire:
                 continue
             if version == MQTT_5:
-                properties = _packed(message, subscription_id, [(PropertyId.MESSAGE_EXPIRY, left_s)])
+                properties = _packed(message, subscription_id, [(PropertyId.MESSAGE_EXPIRY, max(left_s, 0))])
         if origin and message.origin == origin:
             continue
         body_bytes = len(topic) + (2 if qos else 0) + len(properties) + len(payload)

@@ -29,11 +29,13 @@ cdef extern from *:
         return hash ^ (hash >> 32);
     }
 
-    /* A topic of up to 128 levels that may be the name of a stream as it is. */
+    /* A topic of up to 128 levels, of at least a byte, that may be the name of a new stream as it is. */
     static inline int tr_is_plain_topic(const uint8_t *p, size_t length) {
         int levels = 1;
+        if (p[length - 1] == '/') return 0;
         for (const uint8_t *end = p + length; p < end; p++) {
-            if (*p <= 32 || *p > 126 || *p == '|' || *p == '$' || *p == '+' || *p == '#') return 0;
+            if (*p <= 32 || *p > 126 || *p == '|' || *p == '$' || *p == '+' || *p == '#' || *p == '*')
+                return 0;
             levels += *p == '/';
         }
         return levels <= 128;

@@ -81,8 +81,9 @@ def stage(
 
     Stops after PACKETS_MAX of them and at the first packet that is anything else: another type, QoS 2, retained, with
     a property (`has_properties`: of MQTT 5, so that it has their length), more than `acked_max` with QoS 1, larger than
-    the two bounds, with another topic than printable ASCII without `$` and `|`, invalid or unfinished. A topic lies
-    where the table (`protocol.topic_table`) places it; with b"" each is the name of a stream.
+    the two bounds, with another topic than printable ASCII without `$`, `|` and `*`, or one that ends in `/`, invalid
+    or unfinished. A topic lies where the table (`protocol.topic_table`) places it; with b"" each is the name of a
+    stream.
 
     Returns (the offset of that packet, groups, the identifiers of the packets with QoS 1, two bytes each, the group of
     each of these if there are several groups). Groups are in the order in which their streams came first.
@@ -126,7 +127,7 @@ if not cython.compiled:
 
     import msgpack
 
-    _PLAIN_TOPIC = re.compile(rb"[!-\"%-*,-{}~]+")
+    _PLAIN_TOPIC = re.compile(rb"[!-\"%-),-{}~]*[!-\"%-),-.0-{}~]")
 
     def _stage_slices(
         buffer: bytes | bytearray | memoryview,

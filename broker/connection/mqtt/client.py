@@ -365,6 +365,7 @@ class MqttClient(ClientConnection):
             pending = row.popleft()
             self.out += text
             if pending.after is not None:
+                row.clear()  # nothing behind a message that is refused is acknowledged
                 pending.after()
         self.services.note_answered(self)
 
@@ -504,9 +505,8 @@ class MqttClient(ClientConnection):
 
     def release(self, packet: p.AckPacket) -> None:
         """PUBREL."""
-        known = packet.packet_id in self.unreleased
+        reason = Reason.SUCCESS if packet.packet_id in self.unreleased else Reason.PACKET_ID_NOT_FOUND
         self.unreleased.discard(packet.packet_id)
-        reason = Reason.SUCCESS if known else Reason.PACKET_ID_NOT_FOUND
         self._answer_in_order(pack_ack(PacketType.PUBCOMP, self.version, packet.packet_id, reason))
 
     # --- messages to the client -------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def destination_of(rules: TopicRules, topic: bytes) -> Destination:
         return Destination(NOWHERE, b"", (Code.TOPIC, fault))
     if is_reserved(topic) or base_of(topic) != topic:
         return Destination(NOWHERE, b"", (Code.RESERVED, RESERVED_TEXT))
-    placed = rules.place(topic)
+    placed = rules.place_topic(topic)
     return Destination(placed, pack_metadata(placed.topic, PLAIN_QOS), None)
 
 

@@ -115,12 +115,15 @@ class Resending:
             self._place = 0
 
     def _send(self, run: SentRun, ids: dict[int, int]) -> None:
-        """Send these messages, by seq. One that is not kept any more, or has expired, counts as acknowledged."""
+        """Send these messages, by seq. One that is not kept any more counts as acknowledged; none expires now, since
+        it was sent before ([MQTT-4.3.3-7]).
+        """
         if not ids:
             return
         client = self._client
         form = run.form(client.version, client.packet_bytes_max)
-        rendering = render_publishes(_frames_of(self._readers, run.stream, list(ids)), run.stream, form, now_us())
+        frames = _frames_of(self._readers, run.stream, list(ids))
+        rendering = render_publishes(frames, run.stream, form, now_us(), expires=False)
         data, start = bytearray(rendering.data), 0
         for place, end, seq in zip(rendering.id_places, rendering.id_ends, rendering.id_seqs, strict=True):
             data[start] |= _DUP

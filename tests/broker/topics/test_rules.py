@@ -57,6 +57,18 @@ def test_places(rules: list[tuple[str, str]], name: bytes, placed: Placed) -> No
     assert TopicRules(TopicRule(*rule) for rule in rules).place(name) == placed
 
 
+@pytest.mark.parametrize("name", [b"a/", b"/", b"a*/b", b"\xef\xbb\xbf", b"a b"])
+def test_a_topic_that_no_new_stream_can_be_named(name: bytes) -> None:
+    """At a door at which every text is a topic."""
+    for rules in (TopicRules(), FIRST_LEVEL):
+        for topic in (name, b"x/" + name):
+            wanted = b"x" if rules and topic != name else OTHER_STREAM if topic != b"a/" or not rules else b"a"
+            assert rules.place_topic(topic) == Placed(wanted, topic)
+            assert rules.streams_of(topic) == wanted
+    for name in (b"a/b", b"$SYS/x", b"s/$dead", b"reply-to/1"):
+        assert TopicRules().place_topic(name) == Placed(name, b"")
+
+
 @pytest.mark.parametrize(
     ("topic_filter", "stream"),
     [

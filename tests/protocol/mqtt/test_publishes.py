@@ -69,6 +69,14 @@ def test_a_message_that_has_expired_is_left_out() -> None:
         assert [each.payload for each in found] == [b"new"]
 
 
+def test_a_message_that_was_sent_before_does_not_expire() -> None:
+    """[MQTT-4.3.3-7]."""
+    metadata = pack_metadata(b"a", 2, {PropertyId.MESSAGE_EXPIRY: 2})
+    made = render_publishes(frame(0, b"old", metadata, NOW_US - 9_000_000), b"s", form(), NOW_US, expires=False)
+    (found,) = read(with_ids(made, 1, 7))
+    assert (found.payload, found.message_expiry_interval) == (b"old", 0)
+
+
 def test_the_qos_is_the_lesser_of_two() -> None:
     """[MQTT-3.8.4-8]."""
     frames = b"".join(frame(qos, b"%d" % qos, pack_metadata(b"a", qos)) for qos in range(3))

@@ -33,7 +33,8 @@ RULES = {
     "no rules": TopicRules(),
     "by level": TopicRules([TopicRule("a/#", "{1}"), TopicRule("#", "s-{hash:3}")]),
 }
-TOPICS = ("a", "a/b", "b", "b/c", "a/" + "x" * 40, "a/" + "x" * 300, "reply-to/1", "a b", "é", "a/$dead", "/", "", "a+")
+ODD_TOPICS = ("/", "", "a+", "a/", "a*/b")
+TOPICS = ("a", "a/b", "b", "b/c", "a/" + "x" * 40, "a/" + "x" * 300, "reply-to/1", "a b", "é", "a/$dead", *ODD_TOPICS)
 Staged = tuple[int, list[tuple[bytes, int, bytearray]], bytes, list[int]]
 
 
@@ -81,6 +82,8 @@ NOT_STAGED = {
     "a reserved topic": wire.publish(V4, "$s", b"x"),
     "a topic with a wildcard": wire.publish(V4, "a/#", b"x"),
     "a topic with a blank": wire.publish(V4, "a b", b"x"),
+    "a topic that ends in /": wire.publish(V4, "a/", b"x"),
+    "a topic with *": wire.publish(V4, "a*b", b"x"),
     "a topic of more levels": wire.publish(V4, "/".join("a" * 129), b"x"),
     "a topic too long for a stream": wire.publish(V4, "s" * 201, b"x"),
     "too large for a message": wire.publish(V4, "s", bytes(MAX - 3)),

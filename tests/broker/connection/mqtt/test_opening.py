@@ -95,7 +95,7 @@ def test_connack_is_no_larger_than_the_client_takes(tmp_path: Path) -> None:
 
 
 @both
-@pytest.mark.parametrize("topic", ["a/", "a*", "/", "\ufeff", "x" * 1_025])
+@pytest.mark.parametrize("topic", ["", "a/+", "s/$dead", "a/" * 128, "x" * 1_025])
 def test_a_will_that_would_be_refused(tmp_path: Path, version: int, topic: str) -> None:
     """It is refused in CONNECT: later nobody could be given an answer."""
     with world(tmp_path) as node:
