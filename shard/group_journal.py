@@ -17,8 +17,8 @@ from tailrace.shard.walk import check
 
 log = logging.getLogger(__name__)
 
-JOURNAL_STREAMS_MIN: Final = 4
-"""Of fewer the own files are synced: that takes about as long."""
+JOURNAL_STREAMS_MIN: Final = 2
+"""A single stream's own files are synced: no sync of the file system is needed for that."""
 
 
 def journal_together(logs: Sequence[StreamLog], journal: JournalWriter) -> set[StreamLog]:
@@ -55,4 +55,4 @@ def _begin(stream_log: StreamLog) -> BegunJournaling | None:
     count, size, _ = check(record.frames, 0, len(record.frames), record.first_seq)
     if size < begun.end_offset - record.offset:
         return None
-    return begun._replace(seq=record.first_seq + count)
+    return BegunJournaling(record, record.first_seq + count, begun.end_offset, begun.generation)

@@ -75,8 +75,14 @@ def test_what_is_on_the_disk_already_needs_no_record(logs: list[StreamLog], jour
     close(logs, journal)
 
 
-def test_few_streams_are_synced(logs: list[StreamLog], journal: JournalWriter) -> None:
-    assert journal_together(logs[: JOURNAL_STREAMS_MIN - 1], journal) == set()
+def test_two_streams_need_no_sync_of_the_file_system(logs: list[StreamLog], journal: JournalWriter) -> None:
+    assert journal_together(logs[:2], journal) == set(logs[:2])
+    assert [each.name for each in read_journal(journal.path)] == ["s0", "s1"]
+    close(logs, journal)
+
+
+def test_a_single_stream_is_synced(logs: list[StreamLog], journal: JournalWriter) -> None:
+    assert journal_together(logs[:1], journal) == set()
     assert read_journal(journal.path) == []
     close(logs, journal)
 
