@@ -6,7 +6,7 @@ Most streams have no such file. It is replaced whole, and is on the disk before 
     offset 0   8 bytes   magic
     offset 8   u32       CRC-32C of what follows
     offset 12            a msgpack map: name, role, epoch, upstream, from, epochs, and if there are any: contacts,
-                         term_master, fence
+                         term_master, fence, not_before
 
 Files from before there were slaves have neither `from` nor `epochs`, and are read as well.
 """
@@ -81,7 +81,8 @@ class StreamMeta:
     `epoch` is the latest term that is known here. `history` has the epochs of the messages, as far as it was stored; if
     the messages differ, they are right (`shard.epochs.reconcile`). `term_master` is the node id of the master of term
     `epoch`, if another node has announced it before its messages came. `fence` is the term of a fence, while this node
-    follows no master of it; 0 if there is none.
+    follows no master of it; 0 if there is none. `not_before`: the earliest term that this node may begin, because a
+    former stream of this name was deleted here; 0 if any that is later than `epoch`.
     """
 
     name: str
@@ -92,6 +93,7 @@ class StreamMeta:
     contacts: tuple[Contact, ...] = ()
     term_master: str = ""
     fence: int = 0
+    not_before: int = 0
 
     @property
     def term_seq(self) -> int:
@@ -169,6 +171,8 @@ def write_meta(directory: Path, meta: StreamMeta, among: Among | None = None) ->
         fields["term_master"] = meta.term_master
     if meta.fence:
         fields["fence"] = meta.fence
+    if meta.not_before:
+        fields["not_before"] = meta.not_before
     body: bytes = msgpack.packb(fields)
     data = _HEAD.pack(META_MAGIC, crc32c(body)) + body
     if among is None:
@@ -188,9 +192,9 @@ def _parse(path: Path, name: str, body: bytes) -> StreamMeta:
             history = make_history(EpochStart(*start) for start in starts)
         contacts = tuple(Contact(*row) for row in fields.get("contacts", []))
         master, fence = fields.get("term_master", ""), fields.get("fence", 0)
-        meta = StreamMeta(
-            validate_name(fields["name"]), Role(fields["role"]), epoch, upstream, history, contacts, master, fence
-        )
+        role, not_before = Role(fields["role"]), fields.get("not_before", 0)
+        own_name = validate_name(fields["name"])
+        meta = StreamMeta(own_name, role, epoch, upstream, history, contacts, master, fence, not_before)
         _require_sound(meta)
         return meta
     except (ValueError, KeyError, TypeError, AttributeError, InvalidName) as error:

@@ -462,9 +462,11 @@ class Owner:
         self.events.on_role(name)
 
     def _begin_after(self, name: bytes, deleted: DeletedStream) -> None:
-        """A copy of this name was deleted here: if this node makes the stream, its term is later. Raises Refused."""
+        """A copy of this name was deleted here: a term that this node begins is later. Raises Refused."""
         meta = self.roles.meta(name)
-        if deleted.epoch > meta.epoch and meta.role is not Role.SLAVE:
+        if deleted.epoch > meta.epoch and meta.role is Role.SLAVE:
+            self.roles.set_meta(replace(meta, not_before=deleted.epoch))
+        elif deleted.epoch > meta.epoch:
             history = deleted.next_history(self.catalog.directory.node_id)
             self.roles.set_meta(replace(meta, epoch=deleted.epoch, history=history))
 

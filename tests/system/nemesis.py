@@ -10,13 +10,14 @@ On a slow disk a node does more while a role is being written, so that faults me
     SLOW_FLUSH_US=60000 LD_PRELOAD=./slow_flush.so python -m tests.system.nemesis --minutes 15
 
 A round is a tree of 3 to 5 nodes, each on a machine of its own, and phases of faults: nodes are killed, stopped, cut
-off both ways and one way, reloaded, and their disks filled, while an operator fails over and moves slaves. After each
-phase everything is healed. Then, as the documents promise:
+off both ways and one way, reloaded, and their disks filled, while an operator fails over, moves slaves, and deletes
+streams, which the publishers make again. After each phase everything is healed. Then, as the documents promise:
 
 - within 5 s each stream has one master, and every other node is its slave, also one that is made then;
 - publishes go on;
 - every message that was acknowledged as replicated is in the log at the seq in its acknowledgement, no message is there
   twice, none that was refused is there, and those of a connection are in their order;
+- nothing is left of streams that were deleted (nemesis_deletions), and nothing of them is taken for what is new;
 - all copies are equal, byte for byte, and `tailrace check` finds nothing;
 - every node stops cleanly, and its log has no traceback.
 
@@ -40,6 +41,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tailrace.protocol.messages import Ack
+from tests.system.nemesis_deletions import DELETED, Deletions
 from tests.system.nemesis_ground import Ground, ground
 from tests.system.nemesis_operator import Failed, Operator
 from tests.system.nemesis_plan import Event, Kind, Plan, make_plan, read_plan
@@ -75,6 +77,7 @@ class Outcome(NamedTuple):
     acknowledged: int
     sent: int
     promoted: int
+    deleted: int
     events: Counter[str]
 
 
@@ -84,7 +87,8 @@ class Round:
     def __init__(self, plan: Plan, place: Ground, folder: Path, say: Say) -> None:
         self.plan = plan
         self.place = place
-        self.operator = Operator(place.tree, STREAMS, plan.replicas)
+        self.operator = Operator(place.tree, STREAMS, plan.replicas, DELETED)
+        self.deletions = Deletions(self.operator, list)
         self.settled_s: list[float] = []
         self.promoted = 0
         self._folder = folder
@@ -95,15 +99,18 @@ class Round:
         addresses = [node.address for node in self.place.tree.nodes.values()]
         options = {"ack": Ack.REPLICATED, "replicas": self.plan.replicas}
         publishers = {f"p{number}": addresses for number in range(len(KINDS))}
+        streams = [*STREAMS, *DELETED]
         with Load(
-            publishers, STREAMS, self._folder / "load", pause_s=PAUSE_S, kinds=KINDS, options=options, answer_s=ANSWER_S
+            publishers, streams, self._folder / "load", pause_s=PAUSE_S, kinds=KINDS, options=options, answer_s=ANSWER_S
         ) as load:
+            self.deletions = Deletions(self.operator, load.sent)
             self._progress(load)
             for number, phase in enumerate(self.plan.phases, 1):
                 self._say(f"phase {number}")
                 self._play(phase)
                 self._finish_failover()
-                self.settled_s.append(self._settle())
+                self.settled_s.append(self._settle(DELETED))
+                self._settle_deleted()
                 self._make_stream(f"new-{number}")
                 self._progress(load)
             return load.finish()
@@ -130,18 +137,21 @@ class Round:
         """Begin an event; returns its outcome, for the log."""
         if event.kind is Kind.RELOAD:
             return "" if self.place.reload(event.nodes[0]) else ": it does not run"
-        if event.kind not in (Kind.PROMOTE, Kind.REPARENT):
+        if event.kind not in (Kind.PROMOTE, Kind.REPARENT, Kind.DELETE):
             self.place.begin(event)
             return ""
         reached = self.place.reached_from(event.nodes[0])
         try:
             if event.kind is Kind.PROMOTE:
                 return ": " + self._fail_over(reached)
+            if event.kind is Kind.DELETE:
+                return ": " + self.deletions.delete(reached)
             return "" if self.operator.re_parent(event.nodes[0], event.nodes[1], reached) else ": not now"
         except Failed as error:
             return f": {error}"
 
     def _fail_over(self, reached: Sequence[str]) -> str:
+        self.deletions.failing_over()
         done = self.operator.fail_over(reached)
         self.promoted += 1
         return done
@@ -162,11 +172,11 @@ class Round:
                     raise Broken(f"after {FINISHED_S:g} s {what}: {error}") from None
                 time.sleep(LOOK_EVERY_S)
 
-    def _settle(self) -> float:
+    def _settle(self, left_out: Sequence[str] = ()) -> float:
         """Wait for one master for each stream; how long that took. What the machine itself stood still is left out."""
         began_s = time.monotonic()
         with Standstill(self._folder) as still:
-            while found := self._not_settled():
+            while found := self._not_settled(left_out):
                 if time.monotonic() - began_s > ONE_MASTER_S + still.seconds():
                     raise Broken(f"{ONE_MASTER_S:g} s after healing: {found}")
                 time.sleep(LOOK_EVERY_S)
@@ -180,43 +190,67 @@ class Round:
         If streams were promoted one by one, no rule places new ones. The same if failovers on both sides of a cut have
         left masters on several nodes: a master that follows another node for all streams gives up its own.
         """
-        if self.operator.is_split or len(self._masters()) > 1:
+        if not self._is_placed():
             return
-        self._patiently(lambda: self.operator.tell_returned(self.place.names), "nodes that returned cannot be told")
-        self._settle()
         for name in self.place.names:
             what = f"{name} takes no message for a new stream"
             self._patiently(lambda name=name: self.operator.publish(name, stream), what)  # type: ignore[misc]
         self._settle()
 
-    def _masters(self) -> set[str]:
-        """The nodes that are the master of some stream."""
-        return {name for name in self.place.names if "master" in self.operator.roles(name).values()}
+    def _settle_deleted(self) -> None:
+        """Nothing is left of streams that were deleted. Raises Broken.
 
-    def _not_settled(self) -> str:
+        They can be made again at any node, as other new streams can (`_make_stream`).
+        """
+        placed = self._is_placed()
+        if placed:
+            self._patiently(lambda: self.operator.tell_returned(self.place.names), "nodes that returned cannot be told")
+            self._settle()
+        self.deletions.healed(next(iter(self._masters())) if placed else "")
+        if placed:
+            self._patiently(self._look_for_deleted, "nobody says what is left of deleted streams")
+
+    def _look_for_deleted(self) -> None:
+        if wrong := self.deletions.faults(self.place.names):
+            raise Broken(shown(wrong))
+
+    def _is_placed(self) -> bool:
+        """Whether one node is the master of all streams, but for one that another has made out of its sight."""
+        masters = self._masters()
+        deleted = [self._masters([stream]) for stream in DELETED]
+        return not self.operator.is_split and len(masters) == 1 and all(not each or each & masters for each in deleted)
+
+    def _masters(self, streams: Sequence[str] = STREAMS) -> set[str]:
+        """The nodes that are the master of one of these streams."""
+        roles = {name: self.operator.roles(name) for name in self.place.names}
+        return {name for name, each in roles.items() if any(each.get(stream) == "master" for stream in streams)}
+
+    def _not_settled(self, left_out: Sequence[str]) -> str:
         """The streams without exactly one master and else slaves; "" if all are right."""
         try:
             roles = {name: self.operator.roles(name) for name in self.place.names}
         except Failed as error:
             return str(error)
         found = []
-        for stream in {stream for each in roles.values() for stream in each}.union(STREAMS):
+        for stream in {stream for each in roles.values() for stream in each}.union(STREAMS).difference(left_out):
             of_stream = {name: each.get(stream, "nothing") for name, each in roles.items()}
             if sorted(of_stream.values()) != ["master", *["slave"] * (len(of_stream) - 1)]:
                 found.append(f"{stream}: {of_stream}")
         return "; ".join(found)
 
 
-def check_logs(plan: Plan, place: Ground, sent: Sequence[Sent]) -> None:
+def check_logs(plan: Plan, place: Ground, sent: Sequence[Sent], deletions: Deletions) -> None:
     """Whether the copies are equal, and have all acknowledged messages. Raises Broken."""
     data = place.tree.data()
     deadline_s = time.monotonic() + EQUAL_S
-    while found := differences(data, place.names[0]):
+    left_out = tuple(f"stream {stream}: " for stream in (() if deletions.placed else DELETED))
+    while found := [each for each in differences(data, place.names[0]) if not each.startswith(left_out)]:
         if time.monotonic() > deadline_s:
             raise Broken(f"{EQUAL_S:g} s after the last publish the copies differ:\n{shown(found)}")
         time.sleep(LOOK_EVERY_S)
-    logs = {stream: log for stream, log in names_in(data[place.names[0]]).items() if stream in STREAMS}
-    wrong = faults([as_promised(message) for message in sent], logs, may_be_late=True)
+    logs = {stream: log for stream, log in names_in(data[place.names[0]]).items() if stream in (*STREAMS, *DELETED)}
+    wrong = deletions.faults_of_logs(place.names[0], logs)
+    wrong += faults([deletions.as_promised(as_promised(message)) for message in sent], logs, may_be_late=True)
     if wrong:
         raise Broken(f"of {len(sent)} messages, with `replicated {plan.replicas}`:\n{shown(wrong)}")
 
@@ -233,14 +267,16 @@ def play_round(plan: Plan, folder: Path, say: Say) -> Outcome:
         played = Round(plan, place, folder, say)
         try:
             sent = played.run()
-            check_logs(plan, place, sent)
+            check_logs(plan, place, sent, played.deletions)
             place.tree.stop()
             assert_sound(place.tree.data())
         except AssertionError as error:
             raise Broken(str(error)) from None
-    promised = [message for message in map(as_promised, sent) if message.fate is Fate.ACKNOWLEDGED]
+    results = (played.deletions.as_promised(as_promised(message)) for message in sent)
+    promised = [message for message in results if message.fate is Fate.ACKNOWLEDGED]
     events = Counter(event.kind.value for phase in plan.phases for event in phase)
-    return Outcome(played.settled_s, len(promised), len(sent), played.promoted, events)
+    deleted = len(played.deletions.final)
+    return Outcome(played.settled_s, len(promised), len(sent), played.promoted, deleted, events)
 
 
 class Run:
@@ -277,7 +313,8 @@ class Run:
             f"{len(self.outcomes)} rounds held, {len(self.failed)} failed: {list(self.failed)}",
             f"{sum(each.sent for each in self.outcomes):,} messages, "
             f"{sum(each.acknowledged for each in self.outcomes):,} acknowledged as replicated, none of them lost",
-            f"{sum(each.promoted for each in self.outcomes)} failovers; planned: {dict(events)}",
+            f"{sum(each.promoted for each in self.outcomes)} failovers, "
+            f"{sum(each.deleted for each in self.outcomes)} final deletions; planned: {dict(events)}",
             f"one master after {statistics.median(settled):.2f} s (median), {settled[-1]:.2f} s (most)",
         ]
         return "\n".join(lines)

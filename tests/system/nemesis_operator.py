@@ -9,6 +9,7 @@ from tests.system.node import LineClient, rows
 from tests.system.tree_node import PORT, Tree
 
 PATIENCE_S = 8.0  # for an answer
+TABLES = ("stat", "streams", "help", "consumers")  # commands
 PATH_MAX = 8  # nodes from a slave up to its master
 
 
@@ -38,11 +39,18 @@ NOTHING = Copy(0, "", 0, 0)
 
 
 class Operator:
-    """`replicas`: the number of slaves that have messages acknowledged as replicated."""
+    """`replicas`: the number of slaves that have messages acknowledged as replicated. `deleted`: streams that are
+    deleted and made again; a node may not know them.
+    """
 
-    def __init__(self, tree: Tree, streams: Sequence[str], replicas: int) -> None:
+    def __init__(self, tree: Tree, streams: Sequence[str], replicas: int, deleted: Sequence[str] = ()) -> None:
         self.tree = tree
         self.streams = list(streams)
+        self.deleted = list(deleted)
+        self.heirs = dict.fromkeys((*streams, *deleted), tree.top)
+        """The node that was promoted last, for each stream."""
+        self.is_sure = True
+        """Whether no other nodes can have been promoted out of sight of those: most nodes were seen."""
         self.unfinished = False
         """Whether a failover was begun and not brought to its end."""
         self.is_split = False
@@ -65,9 +73,16 @@ class Operator:
             raise Failed(f"too few nodes are reached: {answering}")
         self.unfinished = True
         heirs = {stream: self._fence(stream, answering) for stream in self.streams}
+        first = heirs[self.streams[0]]
+        for stream in self.deleted:
+            known = [name for name in answering if self.look(name, stream) != NOTHING]
+            known.sort(key=lambda name: name != first)  # of equal copies that one, so that all streams stay together
+            heirs |= {stream: self._fence(stream, known)} if known else {}
         self.is_split = len(set(heirs.values())) > 1
+        self.is_sure = 2 * len(answering) > len(self.tree.nodes)
+        self.heirs |= dict.fromkeys(self.deleted, first) | heirs
         if not self.is_split:
-            self._promote("*", heirs[self.streams[0]], answering)
+            self._promote("*", first, answering)
         else:
             for stream, heir in heirs.items():
                 self._promote(stream, heir, answering)
@@ -80,7 +95,7 @@ class Operator:
         if self.has_fence(reached[0]):
             epoch = max(copy.epoch for copy in copies.values()) + 1
             for name in reached:
-                self.command(name, f"fence {stream} {epoch}")
+                self._fence_at(name, stream, epoch)
             copies = {name: self.look(name, stream) for name in reached}
         best = reached[0]
         for name in reached[1:]:
@@ -88,11 +103,24 @@ class Operator:
                 best = name
         return best
 
+    def _fence_at(self, name: str, stream: str, epoch: int) -> None:
+        """Raises Failed, but not if the node's copy was deleted in this moment."""
+        try:
+            self.command(name, f"fence {stream} {epoch}")
+        except Failed as error:
+            if stream not in self.deleted or "err unknown" not in str(error):
+                raise
+
     def _promote(self, stream: str, heir: str, reached: Sequence[str]) -> None:
         self.command(heir, f"promote {stream}")
         for name in reached:
             if name != heir:
                 self.command(name, f"slave {self.tree.nodes[heir].host} {PORT} {stream} 0")
+
+    def all_is_healed(self, master: str) -> None:
+        """Every node follows the same master. "": they do not."""
+        self.is_sure = bool(master)
+        self.heirs = dict.fromkeys(self.heirs, master)
 
     def tell_returned(self, names: Sequence[str]) -> None:
         """Let every node follow the master for streams that are made later, too. Raises Failed."""
@@ -108,6 +136,8 @@ class Operator:
         for stream in self.streams:
             if self.look(name, stream).role != "slave" or not self._is_clear(stream, parent, name, reached):
                 return False
+        if any(self.look(name, stream).role == "master" for stream in self.deleted):
+            return False
         self.command(name, f"slave {self.tree.nodes[parent].host} {PORT} * 0")
         return True
 
@@ -147,6 +177,15 @@ class Operator:
         """What the node is to each stream."""
         return {row["stream"]: row["role"] for row in rows(self._ask(name, "streams"))}
 
+    def consumers(self, name: str, stream: str) -> set[str]:
+        """The names of the stream's consumers; none if the node does not know the stream. Raises Failed."""
+        answer = self._ask(name, f"consumers {stream}")
+        if answer[0].startswith("err unknown"):
+            return set()
+        if answer[0].startswith("err "):
+            raise Failed(f"{name}: consumers {stream}: {answer[0]}")
+        return {row["consumer"] for row in rows(answer)}
+
     def has_fence(self, name: str) -> bool:
         if self._has_fence is None:
             self._has_fence = any(
@@ -169,7 +208,7 @@ class Operator:
 
     def _ask(self, name: str, line: str, before: str = "") -> list[str]:
         """All lines of the answer: a table ends in `.`, anything else is one line. `before`: a line to send first."""
-        is_table = line.split()[0] in ("stat", "streams", "help")
+        is_table = line.split()[0] in TABLES
 
         def asked() -> list[str]:
             with LineClient(PORT) as client:

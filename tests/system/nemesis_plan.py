@@ -19,6 +19,8 @@ AT_ONCE_MAX = 3  # faults
 EVERY_S = 1.3  # about: the mean time from one event to the next
 PROMOTED_PERCENT = 60  # after a fault that may take the master away
 PROMOTED_AFTER_S = (0.2, 3.0)
+DELETED_PERCENT = 60  # of phases, beside those that come by chance, when hardly a failover follows any more
+DELETED_BEFORE_END_S = (0.1, 2.0)
 
 
 class Kind(Enum):
@@ -30,6 +32,7 @@ class Kind(Enum):
     RELOAD = "reload"  # SIGHUP
     PROMOTE = "promote"  # an operator who reaches the first of `nodes` fails over
     REPARENT = "re-parent"  # the first of `nodes` is made to follow the second
+    DELETE = "delete"  # an operator who reaches the first of `nodes` deletes streams
 
 
 LASTS_S = {
@@ -49,6 +52,7 @@ WEIGHTS = {
     Kind.RELOAD: 2,
     Kind.PROMOTE: 3,
     Kind.REPARENT: 3,
+    Kind.DELETE: 3,
 }
 TAKES_AWAY = (Kind.KILL, Kind.STOP, Kind.SPLIT, Kind.ONE_WAY)
 
@@ -124,6 +128,9 @@ def _events(dice: random.Random, names: list[str], phase_s: float) -> list[Event
         kind = dice.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         found += _made(dice, names, kind, round(at_s, 2), phase_s, found)
         at_s += dice.uniform(0.2, 2 * EVERY_S - 0.2)
+    if dice.randrange(100) < DELETED_PERCENT:
+        deleted_s = round(max(0.0, phase_s - dice.uniform(*DELETED_BEFORE_END_S)), 2)
+        found.append(Event(deleted_s, Kind.DELETE, (dice.choice(names),)))
     return sorted(found, key=lambda event: event.at_s)
 
 

@@ -9,10 +9,12 @@ import pytest
 
 from tests.system.mounts import CannotMount
 from tests.system.nemesis import Outcome, as_promised, play_round
+from tests.system.nemesis_deletions import Deletions
 from tests.system.nemesis_ground import Ground
-from tests.system.nemesis_operator import Copy
+from tests.system.nemesis_operator import Copy, Operator
 from tests.system.nemesis_plan import AT_ONCE_MAX, LASTS_S, NODES, Event, Kind, Plan, make_plan, read_plan
 from tests.system.tree_ledger import Fate, Sent
+from tests.system.tree_load import BURST_MOST
 from tests.system.tree_node import Parents
 
 pytestmark = pytest.mark.system
@@ -94,6 +96,76 @@ def test_what_was_only_appended_promises_nothing() -> None:
     assert as_promised(binary) == binary
 
 
+class OneNode(Operator):
+    """A node that does what it is asked to, and the copy that it shows then."""
+
+    def __init__(self, copy: Copy) -> None:
+        self.copy = copy
+        self.lines: list[str] = []
+        self.heirs, self.is_sure, self.unfinished = {"d0": "n1"}, True, False
+
+    def answers(self, name: str) -> bool:
+        return True
+
+    def roles(self, name: str) -> dict[str, str]:
+        return {"d0": "master"}
+
+    def look(self, name: str, stream: str) -> Copy:
+        return self.copy
+
+    def consumers(self, name: str, stream: str) -> set[str]:
+        return {"c1"}
+
+    def command(self, name: str, line: str) -> str:
+        self.lines.append(line)
+        return "ok"
+
+
+SENT = [Sent("p", 1, number, "d0", Fate.ACKNOWLEDGED, number) for number in range(3)]
+
+
+def deletions(epoch: int = 3) -> tuple[OneNode, Deletions]:
+    node = OneNode(Copy(epoch, "", 3, epoch, "master"))
+    return node, Deletions(node, lambda: SENT)
+
+
+def test_nothing_may_be_left_of_a_stream_after_a_final_deletion() -> None:
+    node, found = deletions()
+    found.delete(["n1"])
+    assert node.lines == ["consume d0 c1 #0", "delete d0"]
+    found.healed("n1")
+    assert found.faults(["n1"]) == [
+        "n1 has d0 in term 3, and it was deleted in term 3",
+        "n1 has consumers {'c1'} of d0, which was deleted since",
+    ]
+    assert found.faults_of_logs("n1", {"d0": {0: "p/1/2", 1: "p/1/9"}}) == [
+        "n1: d0 has p/1/2 as 0, which was deleted in term 3"
+    ]
+
+
+def test_a_deletion_is_not_final_before_a_failover_or_at_another_node() -> None:
+    node, found = deletions()
+    found.delete(["n1"])
+    found.failing_over()
+    node.heirs["d0"] = "n2"
+    found.delete(["n1"])
+    node.heirs["d0"], node.is_sure = "n1", False
+    found.delete(["n1"])
+    found.healed("n1")
+    assert found.answered == 3 and not found.final and not found.faults(["n1"])
+
+
+def test_what_was_acknowledged_before_a_deletion_promises_nothing_and_later_messages_do() -> None:
+    _node, found = deletions()
+    assert found.as_promised(SENT[2]) == SENT[2]
+    found.delete(["n1"])
+    assert found.as_promised(SENT[2]).fate is Fate.UNKNOWN
+    later = SENT[2]._replace(number=SENT[2].number + BURST_MOST + 1)
+    assert found.as_promised(later) == later
+    found.healed("")
+    assert found.as_promised(later).fate is Fate.UNKNOWN, "nobody has said where the stream belongs"
+
+
 CHAIN: Parents = {"n1": None, "n2": "n1", "n3": "n2"}
 STAR: Parents = {"n1": None, "n2": "n1", "n3": "n1"}
 
@@ -145,6 +217,13 @@ SCENARIOS = {
     ),
 }
 """Each left two masters for ever when it was written. What asks for all slaves lets an operator promote any of them."""
+DELETIONS = Plan(
+    5,
+    dict(CHAIN),
+    1,
+    1,
+    phase((0.3, Kind.KILL, "n3", 2.5), (0.8, Kind.DELETE, "n1"), (1.5, Kind.STOP, "n2", 1.5), (2.0, Kind.DELETE, "n1")),
+)
 SEEDS_PLAYED = (200,)
 
 
@@ -152,6 +231,12 @@ SEEDS_PLAYED = (200,)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario(tmp_path: Path, name: str) -> None:
     assert play(SCENARIOS[name], tmp_path).promoted
+
+
+@pytest.mark.slow
+def test_streams_are_deleted_while_nodes_are_away(tmp_path: Path) -> None:
+    outcome = play(DELETIONS, tmp_path)
+    assert outcome.deleted == 4 and outcome.acknowledged
 
 
 @pytest.mark.slow

@@ -127,6 +127,7 @@ def promote(owner: Owner, args: CallArgs) -> int:
     if unasked and (meta.role is Role.SLAVE or owner.roles.peers.nodes or name in owner.replicas.streams):
         return 0
     known = term(meta, history_of(owner, stream))
+    known = max(known[0], meta.not_before - 1), known[1]
     if wanted:
         _require_above(known, wanted)
         _require_near(known, wanted)
@@ -222,7 +223,8 @@ def _in_term(meta: StreamMeta, history: History, epoch: int, master: str) -> Str
     if epoch < meta.epoch or not (master or epoch > meta.epoch):
         return meta
     told = bool(history) and history[-1].epoch == epoch and history[-1].master == master
-    return replace(meta, epoch=epoch, term_master="" if told else master)
+    not_before = meta.not_before if meta.not_before > epoch else 0
+    return replace(meta, epoch=epoch, term_master="" if told else master, not_before=not_before)
 
 
 # --- messages of other nodes ------------------------------------------------------------------------------------------
@@ -264,14 +266,16 @@ def _claimed_unknown(owner: Owner, name: bytes, theirs: History, claimant: Upstr
     """As `claimed`, of a stream that is not here.
 
     If it was deleted here, a copy that missed that was promoted. The term that was kept for this node is not begun, so
-    it is the claimant's if that has begun it: this node follows. If that has begun an earlier one, it is to give in.
+    it is the claimant's if that has begun it: this node follows. If that has begun an earlier one, it is to give in. A
+    term of this node's own is claimed by those that have not asked for the stream since: they will learn of it then.
     """
     claim_term = theirs[-1].epoch, theirs[-1].master
     accepted = [Role.DISABLED.value, *claim_term, True]
     if name in owner.catalog.deleting:
         raise Refused(Code.UNAVAILABLE, DELETING_TEXT)
     deleted = owner.catalog.deleted.before(name)
-    if deleted is None or (is_peer and not deleted.is_of(theirs)):
+    is_own = claim_term[1] == owner.catalog.directory.node_id
+    if deleted is None or is_own or (is_peer and not deleted.is_of(theirs)):
         return accepted
     _require_near((deleted.epoch, deleted.master), claim_term[0])
     if claim_term[0] < deleted.epoch:
@@ -481,7 +485,8 @@ def _begin_term(owner: Owner, stream: OpenStream, meta: StreamMeta, epoch: int) 
         history = begin_epoch(history_of(owner, stream), epoch, stream.log.next_seq, owner.catalog.directory.node_id)
     except ValueError as error:
         raise Refused(Code.UNSUPPORTED, f"no term can follow: {error}") from error
-    owner.roles.set_meta(replace(meta, role=Role.MASTER, epoch=epoch, history=history, term_master="", fence=0))
+    meta = replace(meta, role=Role.MASTER, epoch=epoch, history=history)
+    owner.roles.set_meta(replace(meta, term_master="", fence=0, not_before=0))
     return epoch
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tailrace.broker.replication.downstream.replica_state import follow
-from tailrace.broker.replication.roles.stream_roles import claimable, claimed, history_of
+from tailrace.broker.replication.roles.rules import Rule, Rules
+from tailrace.broker.replication.roles.stream_roles import claimable, claimed, history_of, promote
 from tailrace.broker.streams.deletion import Deletions
 from tailrace.broker.streams.owner import OpenStream
 from tailrace.broker.streams.refused import Refused
@@ -220,6 +221,20 @@ def test_a_copy_that_was_promoted_in_an_earlier_term_gives_in(place: Place) -> N
     assert S not in place.owner.catalog.names and place.owner.roles.epoch(S) == 5
 
 
+@pytest.mark.parametrize("epoch", [4, 5])
+def test_this_node_does_not_follow_others_in_a_term_of_its_own(place: Place, epoch: int) -> None:
+    """A slave that has not asked for the stream since goes on to claim it for the master that has deleted it.
+
+    Its term is no rival's: an answer with the next term, which nobody has begun, would make all nodes slaves in it.
+    """
+    place.owner.roles.set_meta(StreamMeta(S.decode(), epoch=4))
+    place.delete()
+    place.finish()
+    here = place.owner.catalog.directory.node_id
+    assert claim(place, (1, 0, here), (epoch, 1, here)) == ["disabled", epoch, here, True]
+    assert S not in place.owner.catalog.names and terms_of_deleted(place) == {S: 5}
+
+
 def test_another_stream_of_the_name_at_a_peer_changes_nothing(place: Place) -> None:
     place.delete()
     place.finish()
@@ -233,6 +248,23 @@ def test_a_claim_waits_while_the_stream_is_being_deleted(place: Place) -> None:
     with pytest.raises(Refused) as caught:
         claim(place, (2, 1, OTHER))
     assert caught.value.code is Code.UNAVAILABLE
+
+
+def test_a_copy_that_has_not_heard_of_its_new_master_is_promoted_in_a_later_term(place: Place) -> None:
+    """It is made by a rule as soon as the upstream has the name, before the upstream has sent its term."""
+    place.owner.roles.set_meta(StreamMeta(S.decode(), epoch=4))
+    place.delete(copy=True)
+    place.finish()
+    upstream = Upstream(*NODE, "seq", 0)
+    place.owner.roles.rules = Rules((Rule(b"*", upstream),), (), ())
+    place.owner.create(S, by_command=True)
+    assert place.owner.roles.meta(S).upstream == upstream
+    office = place.crash()
+    with pytest.raises(Refused):
+        promote(office.owner, [S, 4])
+    assert promote(office.owner, [S]) == 5
+    assert office.owner.roles.meta(S).not_before == 0
+    office.owner.release()
 
 
 def test_a_promoted_copy_of_a_forgotten_stream_is_followed(place: Place) -> None:
