@@ -99,6 +99,14 @@ class StreamRoles:
         self.confirmed.pop(name, None)
         self.reborn.discard(name)
 
+    def forget_deleted(self, name: bytes) -> None:
+        """Forget the role in which this node would make a deleted stream again. Raises Refused."""
+        try:
+            write_meta(self._catalog.shard_path(name), StreamMeta(name.decode()), self._writer)
+        except OSError as error:
+            raise Refused(Code.FULL, ROLE_UNWRITTEN_TEXT.format(cause=error.strerror)) from error
+        self.metas.pop(name, None)
+
     def meta(self, name: bytes) -> StreamMeta:
         """The saved role of the stream, or else the one by the node's rules and the defaults."""
         memory = self._catalog.directory.memory
@@ -194,7 +202,7 @@ class StreamRoles:
         name = meta.name.encode()
         if error is not None and self.metas.get(name) is meta:
             if former is None:
-                del self.metas[name]
+                self.metas.pop(name, None)
             else:
                 self.metas[name] = former
             if begins:  # a term that was to begin with this node's start: the next publish tries again

@@ -104,6 +104,9 @@ def changes(
             yield name, partial(_change, owner, verb, name, upstream)
         elif number % PAUSE_NAMES == 0:
             yield None
+    if verb == "slave" and names is None:
+        deleted = [name for name in owner.catalog.deleted if covers(pattern, name) and name in owner.roles.metas]
+        yield from ((name, partial(_change, owner, "forget", name, upstream)) for name in deleted)
 
 
 def _read_anew(owner: Owner) -> None:
@@ -236,6 +239,13 @@ def _slave(owner: Owner, name: bytes, upstream: list[Any]) -> bool:
     return True
 
 
+def _forget(owner: Owner, name: bytes, _upstream: list[Any]) -> bool:
+    """A deleted stream: its role is by the rule when another node makes it again. It may have been made meanwhile."""
+    if name not in owner.catalog.names:
+        owner.roles.forget_deleted(name)
+    return False
+
+
 def _unslave(owner: Owner, name: bytes, _upstream: list[Any]) -> bool:
     if not _follows(owner, name):
         return False
@@ -267,6 +277,7 @@ _TAKE_BACK: Final = frozenset({"unslave", "promote"})
 
 _DO: Final[Mapping[str, Callable[[Owner, bytes, list[Any]], bool]]] = {
     "slave": _slave,
+    "forget": _forget,
     "unslave": _unslave,
     "promote": _promote,
     "unmaster": _unmaster,

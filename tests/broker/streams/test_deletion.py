@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tailrace.broker.replication.downstream.replica_state import follow
+from tailrace.broker.replication.roles.apply_rules import rule, rules
 from tailrace.broker.replication.roles.rules import Rule, Rules
 from tailrace.broker.replication.roles.stream_roles import claimable, claimed, history_of, promote
 from tailrace.broker.streams.deletion import Deletions
@@ -219,6 +220,22 @@ def test_a_copy_that_was_promoted_in_an_earlier_term_gives_in(place: Place) -> N
     here = place.owner.catalog.directory.node_id
     assert claim(place, (1, 0, here), (2, 1, OTHER)) == ["master", 5, here, False]
     assert S not in place.owner.catalog.names and place.owner.roles.epoch(S) == 5
+
+
+def test_the_former_master_that_is_made_to_follow_by_a_rule_follows_a_new_stream_of_the_name_too(place: Place) -> None:
+    """The role in which it would have made the stream again is taken back."""
+    place.delete()
+    place.finish()
+    assert place.owner.roles.role(S) is Role.MASTER
+    command = [b"*", *NODE, "seq", 0]
+    rule(place.owner, command)
+    rules(place.owner, ["slave", *command])
+    assert place.owner.roles.role(S) is Role.SLAVE
+    office = place.crash()
+    assert office.owner.roles.role(S) is Role.SLAVE
+    office.owner.create(S, by_command=True)
+    assert (office.owner.roles.role(S), promote(office.owner, [S])) == (Role.SLAVE, 2)
+    office.owner.release()
 
 
 @pytest.mark.parametrize("epoch", [4, 5])
