@@ -33,6 +33,7 @@ from tailrace.broker.connection.mqtt.client import MqttClient
 from tailrace.broker.connection.mqtt.keep_alive import TICK_S as KEEP_ALIVE_TICK_S
 from tailrace.broker.connection.mqtt.services import MqttServices
 from tailrace.broker.connection.mqtt.sessions import CLAIM
+from tailrace.broker.connection.mqtt.shared import HELD, stored_filter
 from tailrace.broker.connection.patterns import PatternSubscriptions
 from tailrace.broker.connection.singles import Singles
 from tailrace.broker.connection.tls import Handshakes
@@ -40,6 +41,7 @@ from tailrace.broker.connection.upgrade import UpgradingConnection
 from tailrace.broker.consumers.coordinator import verbs
 from tailrace.broker.consumers.coordinator.coordinator import Coordinator
 from tailrace.broker.consumers.coordinator.lag_scanner import LagScanner
+from tailrace.broker.consumers.coordinator.shared_members import SharedMembers
 from tailrace.broker.consumers.edge.session import HELD_LOOK_S
 from tailrace.broker.delivery.chunk_cache import DROP_EVERY_S
 from tailrace.broker.delivery.fanout import FanOut
@@ -162,7 +164,10 @@ class Worker:
         self.readers = StreamReaders(directory, settings.max_open_streams, boot.boot_id)
         self.last_values = LastValues(self.owner, self.readers, self.metrics)
         self.holder = HolderProcess(boot.board.run, os.getpid())
-        self.sessions = SessionStore(self.owner, self.holder, self.aging.now_us, lambda: self.router)
+        self.sessions = SessionStore(
+            *(self.owner, self.holder, self.aging.now_us, lambda: self.router),
+            lambda state: self.mqtt.shared.session_ended(state),
+        )
         self.desk = Coordinator(self.owner, time.monotonic, on_change=lambda name: self.patrol.forget(name))
         answered_later: dict[str, LateAnswer] = {
             "await": partial(ack_handover.wait_on, self.owner),
@@ -204,6 +209,7 @@ class Worker:
 
     def _build_maintenance(self, journal: JournalWriter, file_system: FileSystem) -> None:
         self.patrol = LagScanner(self.desk)
+        self.members = SharedMembers(self.desk, self.node_id, self.sessions.is_alive)
         clocks = time.monotonic, self.aging.now_us
         self.journal = JournalKeeper(self.owner, self.syncer, journal, file_system)
         self.upkeep = Maintenance(
@@ -219,6 +225,7 @@ class Worker:
         self.followers = FollowerRegistry(owner, services, self.links, boot.generation)
         own_calls: dict[str, Callable[..., Any]] = {
             CLAIM: lambda *args: self.mqtt.sessions.claimed(*args),
+            HELD: lambda *args: self.mqtt.shared.is_held(*args),
             "conns": lambda: drain.connections(services, boot.slot),
             "links": lambda name: links.of_worker(owner, self.uplinks, self.followers.nodes, self.readers, name),
         }
@@ -250,7 +257,8 @@ class Worker:
             LineClient.protocol: partial(LineClient, services, line),
             BinaryClient.protocol: partial(BinaryClient, services, binary),
         }
-        rest_of_mqtt = self.logins, last, boot.slots, self.holder
+        stored: Callable[[bytes], bool] = lambda topics: self.sessions.shares(stored_filter(topics))  # noqa: E731
+        rest_of_mqtt = self.logins, last, boot.slots, self.holder, self.node_id, stored
         self.mqtt = MqttServices.build(services, subscribing, self.patterns, self.calls, *rest_of_mqtt)
         if boot.settings.mqtt:
             protocols[MqttClient.protocol] = partial(MqttClient, services, self.mqtt)
@@ -617,6 +625,7 @@ class Worker:
             self.desk.seldom()
             self.last_values.tick()
             self.sessions.tick()
+            self.members.tick()
         self.aging.now_us()
         self.metrics.clock_ahead_s = self.aging.ahead_s
         drain.drop_stalled(self.services)

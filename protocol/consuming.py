@@ -146,10 +146,11 @@ class MemberNotice:
     """From the worker of a member's connection to the owner of the stream; clients cannot send it.
 
     "away": the connection has ended. `idle_ms`: the time since the member's last request, `session`: that of it.
-    "wake": the member's GET is to wait no longer.
+    "wake": the member's GET is to wait no longer. "quit": the consumer, of a shared subscription, is not needed if it
+    has no members.
     """
 
-    do: Literal["away", "wake"]
+    do: Literal["away", "wake", "quit"]
     stream: bytes
     name: bytes
     member: bytes

@@ -5,7 +5,7 @@ Readers raise PeerError for anything else.
 
 from __future__ import annotations
 
-from typing import Any, Final, cast, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 from tailrace.protocol.consuming import (
     ACK_APPENDED,
@@ -81,17 +81,20 @@ def _filter(fields: Fields) -> bytes:
     return topic_filter(fields.text("topics").encode()) if "topics" in fields else b""
 
 
+_NOTICES: Final[dict[str, Literal["away", "wake", "quit"]]] = {"away": "away", "wake": "wake", "quit": "quit"}
+
+
 def read_body(verb: str, body: bytes) -> Consume | Get | MemberNotice:
     """What `consuming.pack_body` has packed, from another worker or node. Raises PeerError for anything else."""
     fields = Fields(verb.upper(), memoryview(body), ROWS_MAX)
     if verb == "get":
         return _get(fields)
-    return _notice(fields) if fields.text("do") in ("away", "wake") else _consume(fields)
+    return _notice(fields) if fields.text("do") in _NOTICES else _consume(fields)
 
 
 def _notice(fields: Fields) -> MemberNotice:
     return MemberNotice(
-        do="away" if fields.text("do") == "away" else "wake",
+        do=_NOTICES[fields.text("do")],
         stream=fields.stream("stream"),
         name=consumer_name(fields.text("name").encode()),
         member=consumer_name(fields.text("member").encode()),

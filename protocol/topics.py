@@ -25,6 +25,9 @@ SEPARATOR: Final = b"/"
 ONE_LEVEL: Final = b"+"
 ANY_LEVELS: Final = b"#"
 
+SHARE_PREFIX: Final = b"$share/"
+"""Of the filter of a shared subscription: $share/GROUP/FILTER."""
+
 _NOT_IN_WORDS = re.compile(rb"[\x00- \x7f|%]")
 _ESCAPED = re.compile(rb"%([0-9A-Fa-f]{2})")
 _WRONG_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
@@ -50,6 +53,21 @@ def filter_fault(topic_filter: bytes) -> str:
     if ANY_LEVELS in levels[:-1]:
         return f"# must be the last level of a topic filter: {shown(topic_filter)}"
     return ""
+
+
+def split_shared(topic_filter: bytes) -> tuple[bytes, bytes]:
+    """The group of a shared subscription and the filter in it; b"" and the filter itself if it is not shared."""
+    if not topic_filter.startswith(SHARE_PREFIX):
+        return b"", topic_filter
+    group, _, rest = topic_filter[len(SHARE_PREFIX) :].partition(SEPARATOR)
+    return group, rest
+
+
+def group_fault(group: bytes) -> str:
+    """Why these bytes are not the name of a group, for a sentence that ends with them; "" if they are one."""
+    if not group or ONE_LEVEL in group or ANY_LEVELS in group:
+        return f"the group of a shared subscription is a level without + and #: {shown(group)}"
+    return _fault(group, "a group")
 
 
 def topic_filter(data: bytes) -> bytes:

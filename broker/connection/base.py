@@ -224,6 +224,11 @@ class Connection(ABC):
             self.close("slow")
 
     @property
+    def stays(self) -> bool:
+        """Whether it cannot move to another worker."""
+        return self.layer is not None
+
+    @property
     def unsent_bytes(self) -> int:
         """Answers that the socket has not taken, and what TLS has encrypted and not sent."""
         return len(self.out) + (0 if self.layer is None else self.layer.unsent_bytes)

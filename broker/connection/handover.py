@@ -17,9 +17,9 @@ from tailrace.shard.errors import StorageError
 
 def possible(connection: Connection) -> bool:
     """Not while an answer is awaited, nor while the connection is ending. Another node connects again, and so does a
-    peer that speaks TLS.
+    peer that has to stay in its worker, as one that speaks TLS.
     """
-    ending = connection.lingering_since_s or connection.closed or connection.layer is not None
+    ending = connection.lingering_since_s or connection.closed or connection.stays
     return not connection.awaited and not connection.bound and not ending
 
 

@@ -40,7 +40,7 @@ class Migrations:
         target = self._board.slot(slot)
         if not services.settings.affinity or client.lingering_since_s or services.now_s - client.moved_s < STAY_S:
             return
-        if client.bound or client.layer is not None:
+        if client.bound or client.stays:
             return
         if any(services.router.slot_of(cursor.feed.name) != slot for cursor in client.cursors.values()):
             return

@@ -173,7 +173,7 @@ def hand_all_over(services: Services, links: LinkTable, slot: int, began_s: floa
     for client in list(services.clients.values()):
         if client.bound:
             continue
-        if client.layer is not None:
+        if client.stays:
             _end_when_answered(client, read_on=services.now_s < began_s + DRAIN_READ_S)
         elif not handover.possible(client):
             client.pause(Pause.LEAVING)
@@ -185,7 +185,7 @@ def hand_all_over(services: Services, links: LinkTable, slot: int, began_s: floa
 
 
 def _end_when_answered(client: Connection, *, read_on: bool) -> None:
-    """End a TLS connection, which cannot be handed over, once its input is read and answered."""
+    """End a connection that cannot be handed over, as one of TLS, once its input is read and answered."""
     if not client.lingering_since_s and not client.awaited and not (read_on and client.has_unread()):
         client.end_with(Code.CLOSING, REPLACED_TEXT)
 

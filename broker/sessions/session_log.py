@@ -8,6 +8,7 @@ from typing import Final
 from tailrace.broker.sessions.record import SessionRecord, pack_record, unpack_record
 from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.record_log import RecordLog
+from tailrace.protocol.topics import SHARE_PREFIX
 from tailrace.shard.frame import pack_frame
 from tailrace.shard.leaves import load
 
@@ -24,11 +25,12 @@ _parse = load("tailrace.shard.frame_cy").parse
 class SessionLog(RecordLog):
     """`nbytes`: memory that its sessions take, about. The oldest records come first in `_entries`."""
 
-    __slots__ = ("_entries", "nbytes")
+    __slots__ = ("_entries", "_sharing", "nbytes")
 
     def __init__(self, owner: Owner, name: bytes) -> None:
         super().__init__(owner, name)
         self._entries: dict[bytes, tuple[int, bytes]] = {}
+        self._sharing: dict[bytes, None] = {}  # clients with shared subscriptions
         self.nbytes = 0
 
     def __len__(self) -> int:
@@ -43,6 +45,10 @@ class SessionLog(RecordLog):
     def get(self, client_id: bytes) -> SessionRecord | None:
         entry = self._entries.get(client_id)
         return None if entry is None else unpack_record(entry[1])[1]
+
+    def shares(self, packed_filter: bytes) -> bool:
+        """Whether a session has this shared subscription."""
+        return any(packed_filter in self._entries[client_id][1] for client_id in self._sharing)
 
     def read(self) -> None:
         """All that the log has. Raises Refused, StorageError, OSError, ValueError."""
@@ -67,7 +73,10 @@ class SessionLog(RecordLog):
         before = self._entries.pop(client_id, None)
         if before is not None:
             self.nbytes -= ENTRY_BYTES + len(client_id) + len(before[1])
+        self._sharing.pop(client_id, None)
         if packed is not None:
+            if SHARE_PREFIX in packed:
+                self._sharing[client_id] = None
             self._entries[client_id] = seq, packed
             self.nbytes += ENTRY_BYTES + len(client_id) + len(packed)
 

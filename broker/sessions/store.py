@@ -81,10 +81,12 @@ class SessionStore:
         holder: HolderProcess,
         clock_us: Callable[[], int],
         router: Callable[[], Router],
+        ended: Callable[[bytes], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """holder: this process."""
+        """holder: this process. `ended` is called with the state of a session that is no more."""
         self._owner = owner
+        self._ended = ended
         self._metrics = owner.metrics
         self._holder = holder
         self._clock_us = clock_us
@@ -217,6 +219,13 @@ class SessionStore:
         self._end(found, client_id, record)
         return True
 
+    def shares(self, packed_filter: bytes) -> bool:
+        """Whether a session here may have this shared subscription, a filter in its packed form. It may if the logs are
+        not read yet, or another worker's.
+        """
+        is_unsure = bool(self._unread) or not self._owner.catalog.owning
+        return is_unsure or any(each.shares(packed_filter) for each in self._logs.values())
+
     def _held(self, client_id: bytes, turn: int) -> tuple[SessionLog, SessionRecord]:
         found = self._log_for(client_id)
         record = found.get(client_id)
@@ -240,17 +249,20 @@ class SessionStore:
         if will is not None and (record.left_us or will.delay_s):
             self._publish_will(will)
         self._put(found, client_id, None)
+        if record.state:
+            self._ended(record.state)
 
     def _publish_will_of_dead(self, record: SessionRecord) -> None:
         """The worker that had its connection was killed: a will without a delay is due."""
-        if record.will is not None and not record.will.delay_s and not self._is_alive(record.holder):
+        if record.will is not None and not record.will.delay_s and not self.is_alive(record.holder):
             self._publish_will(record.will)
 
     def _publish_will(self, will: Will) -> None:
         """Give it to the owner of its stream, in this turn or the next."""
         self._router().batch(will.stream).add_quiet(_WILL_PUBLISHER, 1, bytearray(will.frame))
 
-    def _is_alive(self, holder: HolderProcess) -> bool:
+    def is_alive(self, holder: HolderProcess) -> bool:
+        """Whether this process of the node is still there."""
         return holder.run == self._holder.run and is_running(holder.pid)
 
     # --- time ---------------------------------------------------------------------------------------------------------
@@ -308,7 +320,7 @@ class SessionStore:
             if record.left_us:
                 if record.has_expired(self._clock_us()):
                     self._end(found, client_id, record)
-            elif self._is_alive(record.holder):
+            elif self.is_alive(record.holder):
                 self._gone.pop(client_id, None)
             elif self._gone.setdefault(client_id, self._clock()) <= self._clock() - GONE_S:
                 self._put(found, client_id, record._replace(left_us=self._clock_us()))

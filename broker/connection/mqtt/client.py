@@ -7,7 +7,6 @@ is a durable one (`broker.connection.mqtt.durable`).
 
 from __future__ import annotations
 
-import socket
 from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from tailrace.broker.connection.base import Pause
 from tailrace.broker.connection.client import ClientConnection
 from tailrace.broker.connection.mqtt import opening
 from tailrace.broker.connection.mqtt.durable import has_delayed_will
-from tailrace.broker.connection.mqtt.publishing import ALIASES_MAX, RECEIVE_MAXIMUM, UNRELEASED_MAX, PublishRow
+from tailrace.broker.connection.mqtt.publishing import RECEIVE_MAXIMUM, UNRELEASED_MAX, PublishRow, topic_of
 from tailrace.broker.connection.mqtt.window import SendWindow
 from tailrace.broker.connection.transport import AnySocket
 from tailrace.broker.consumers.edge.session import ConsumerSession
@@ -36,9 +35,7 @@ from tailrace.protocol.mqtt.properties import PacketType, PropertyId
 from tailrace.protocol.mqtt.publishes import NO_LIMIT, PublishForm, PublishRendering, with_ids
 from tailrace.protocol.mqtt.reasons import FAILURE, PacketError, Reason, protocol_error, reason_of
 from tailrace.protocol.mqtt.responses import PINGRESP, fitting, pack_ack, pack_disconnect, pack_refusal
-from tailrace.protocol.sniff import PEEKED_BYTES, mqtt_level
 from tailrace.shard.frame import MAX_METADATA_BYTES, pack_frame
-from tailrace.shard.topics import TOPIC_BYTES_MAX
 
 if TYPE_CHECKING:
     from tailrace.broker.connection.mqtt.durable import DurableSession
@@ -46,6 +43,7 @@ if TYPE_CHECKING:
     from tailrace.broker.connection.mqtt.retained import RetainedSending
     from tailrace.broker.connection.mqtt.services import MqttServices
     from tailrace.broker.connection.mqtt.session_state import KeptSubscription
+    from tailrace.broker.connection.mqtt.shared import SharedReading
     from tailrace.broker.connection.mqtt.subscribing import TopicSubscription
 
 PACKET_OVERHEAD_BYTES: Final = 128 << 10
@@ -84,6 +82,7 @@ class MqttClient(ClientConnection):
         "rendered_us",
         "sendings",
         "session",
+        "shared",
         "subscriptions",
         "under_way",
         "unreleased",
@@ -118,6 +117,7 @@ class MqttClient(ClientConnection):
         self.subscriptions: dict[bytes, TopicSubscription] = {}  # by filter
         self.sendings: deque[RetainedSending | Resending] = deque()  # one after the other
         self.session: DurableSession | None = None
+        self.shared: SharedReading | None = None
 
     @property
     def version(self) -> int:
@@ -225,7 +225,15 @@ class MqttClient(ClientConnection):
 
     @property
     def consumers(self) -> ConsumerSession:
-        raise NotImplementedError("no packet of MQTT asks for a durable consumer")
+        """For shared subscriptions."""
+        if self._serving is None:
+            self._serving = ConsumerSession(self)
+        return self._serving
+
+    @property
+    def stays(self) -> bool:
+        """A member of a group is one of its worker."""
+        return super().stays or (self.shared is not None and not self.shared.is_empty)
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -256,7 +264,8 @@ class MqttClient(ClientConnection):
             made = fitting(partial(pack_disconnect, self.version, reason), text, self.packet_bytes_max)
             self._answer_in_order(made)  # the last packet of all
         else:
-            self._refuse_connection(self.version or self._peeked_version(), opening.refusal_of(reason, code), text)
+            version = self.version or opening.peeked_version(self)
+            self._refuse_connection(version, opening.refusal_of(reason, code), text)
 
     def _reason_for(self, code: Code) -> Reason:
         reason = self.end_reason
@@ -279,16 +288,6 @@ class MqttClient(ClientConnection):
             return False
         self.send_packet(data)
         return True
-
-    def _peeked_version(self) -> int:
-        """The version of a CONNECT that waits in the socket, for a refusal before it is read."""
-        if self.layer is not None:
-            return 0
-        try:
-            data = self.sock.recv(PEEKED_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except OSError:
-            return 0
-        return mqtt_level(data)
 
     def hand_over_session(self) -> list[Any] | None:
         handed = self.mqtt.durable.hand_over(self)
@@ -327,6 +326,7 @@ class MqttClient(ClientConnection):
         if self.session is not None and self.services.access.is_revoked(self.identity):
             self.will = None
         self.mqtt.durable.leave(self)
+        self.mqtt.subscribing.end_shared(self)
         self._publish_will()
 
     def _publish_will(self) -> None:
@@ -432,7 +432,7 @@ class MqttClient(ClientConnection):
     ) -> None:
         topic, payload, qos, retain, _dup, packet_id, properties = packet
         if properties or not topic:
-            topic = self._topic_of(packet)
+            topic = topic_of(self.aliases, packet)
         if qos and answers and self._is_repeated(packet):
             row.add_answer(qos, packet_id, -1)
             return
@@ -465,19 +465,6 @@ class MqttClient(ClientConnection):
     def is_too_large(self, metadata: bytes, payload: bytes) -> bool:
         nbytes = len(metadata) + len(payload)
         return nbytes > self.services.settings.max_message_bytes or len(metadata) > MAX_METADATA_BYTES
-
-    def _topic_of(self, packet: p.PublishPacket) -> bytes:
-        """The topic that the packet has or its alias stands for. Raises PacketError."""
-        alias = packet.properties.get(PropertyId.TOPIC_ALIAS)
-        if alias is None:
-            return packet.topic
-        if not 0 < alias <= ALIASES_MAX:
-            raise PacketError(Reason.TOPIC_ALIAS_INVALID, f"the topic alias {alias} is not one of 1 to {ALIASES_MAX}")
-        if packet.topic:
-            self.aliases[alias] = packet.topic[: TOPIC_BYTES_MAX + 1]  # a longer one is refused
-        elif alias not in self.aliases:
-            raise protocol_error(f"the topic alias {alias} stands for no topic")
-        return self.aliases[alias]
 
     def _is_repeated(self, packet: p.PublishPacket) -> bool:
         """Whether a QoS 2 message has come before. Raises PacketError if too many messages are under way."""
@@ -549,7 +536,7 @@ class MqttClient(ClientConnection):
 
     def _fill_window(self, stream: bytes, form: PublishForm, seqs: array[int], count: int) -> None:
         if count:
-            if self.session is not None:
+            if self.session is not None and stream:
                 self.session.in_flight.add(self.window.next_id, stream, form, seqs[:count])
                 self.mqtt.durable.note(self)
             self.window.add(count)
@@ -558,7 +545,7 @@ class MqttClient(ClientConnection):
                     cursor.credit_bytes = 0
 
     def send_retained(self, stream: bytes, form: PublishForm, rendering: PublishRendering) -> None:
-        """Messages of no cursor, of which no more have an identifier than there is room for."""
+        """Messages of no cursor, whose identifiers have room. Without a `stream` no session sends them again."""
         count = len(rendering.id_places)
         self.send_packet(bytes(with_ids(rendering, count, self.window.next_id)) if count else rendering.data)
         self._fill_window(stream, form, rendering.id_seqs, count)
@@ -585,6 +572,8 @@ class MqttClient(ClientConnection):
                 self.services.fanout.grant(cursor, 1 - (cursor.credit_bytes or 0))
         if self.sendings:
             self.sendings[0].go_on()
+        if self.shared is not None:
+            self.shared.acknowledged(*run)
 
     def note_acknowledged(self) -> None:
         if self.session is not None:

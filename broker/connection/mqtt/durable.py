@@ -171,10 +171,11 @@ class DurableSessions:
         client.mark = kept.mark
         if opened.is_exact:  # else the client may have released some, and use their identifiers for other messages
             client.unreleased = set(kept.unreleased)
-        client.window.restore_state(kept.window)
-        client.window.resume(size, is_exact=opened.is_exact)
         in_flight = InFlight() if client.session is None else client.session.in_flight
         in_flight.restore_state(kept.in_flight)
+        client.window.restore_state(kept.window)
+        client.window.drop_others({run.id_at(place) for run in in_flight.runs for place in range(len(run.seqs))})
+        client.window.resume(size, is_exact=opened.is_exact)
 
         def joined(cursors: list[Cursor], failed: list[Refused]) -> None:
             refused = next((each for each in failed if each.code is not Code.DENIED), None)

@@ -5,6 +5,7 @@ when it moves to another worker.
 from __future__ import annotations
 
 import secrets
+import socket
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -23,6 +24,7 @@ from tailrace.protocol.mqtt.properties import PropertyId
 from tailrace.protocol.mqtt.publishes import NO_LIMIT, PublishForm
 from tailrace.protocol.mqtt.reasons import Reason
 from tailrace.protocol.mqtt.responses import pack_connack
+from tailrace.protocol.sniff import PEEKED_BYTES, mqtt_level
 from tailrace.shard.frame import pack_frame
 from tailrace.shard.names import new_name_fault
 
@@ -69,6 +71,17 @@ def refusal_of(reason: Reason, code: Code) -> Reason:
     if code in _UNAVAILABLE and reason is not Reason.QUOTA_EXCEEDED:
         return Reason.SERVER_UNAVAILABLE
     return reason if reason in _IN_CONNACK else Reason.UNSPECIFIED
+
+
+def peeked_version(client: MqttClient) -> int:
+    """The version of a CONNECT that waits in the socket, for a refusal before it is read; 0 if that is not known."""
+    if client.layer is not None:
+        return 0
+    try:
+        data = client.sock.recv(PEEKED_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except OSError:
+        return 0
+    return mqtt_level(data)
 
 
 def connect(client: MqttClient, packet: ConnectPacket) -> None:
@@ -225,7 +238,7 @@ def _offers(client: MqttClient, packet: ConnectPacket) -> list[tuple[PropertyId,
         (PropertyId.RECEIVE_MAXIMUM, RECEIVE_MAXIMUM),
         (PropertyId.MAXIMUM_PACKET_SIZE, client.codec.packet_bytes_max),
         (PropertyId.TOPIC_ALIAS_MAXIMUM, ALIASES_MAX),
-        (PropertyId.SHARED_AVAILABLE, 0),
+        (PropertyId.SHARED_AVAILABLE, 1),
     ]
     granted_s = client.mqtt.durable.granted_s(client.version, packet)
     if packet.properties.get(PropertyId.SESSION_EXPIRY, 0) != granted_s:

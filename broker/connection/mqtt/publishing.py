@@ -12,11 +12,11 @@ from tailrace.broker.topics.rules import Placed, TopicRules
 from tailrace.protocol.errors import Code
 from tailrace.protocol.mqtt.codec import StagedPublishes
 from tailrace.protocol.mqtt.metadata import PLAIN_QOS, pack_metadata
-from tailrace.protocol.mqtt.packets import MQTT_5
-from tailrace.protocol.mqtt.properties import PacketType
-from tailrace.protocol.mqtt.reasons import FAILURE, Reason, reason_of
+from tailrace.protocol.mqtt.packets import MQTT_5, PublishPacket
+from tailrace.protocol.mqtt.properties import PacketType, PropertyId
+from tailrace.protocol.mqtt.reasons import FAILURE, PacketError, Reason, protocol_error, reason_of
 from tailrace.protocol.mqtt.responses import pack_ack
-from tailrace.protocol.topics import topic_fault
+from tailrace.protocol.topics import TOPIC_BYTES_MAX, topic_fault
 from tailrace.shard.leaves import load
 from tailrace.shard.names import base_of, is_reserved
 
@@ -52,6 +52,20 @@ class Destination(NamedTuple):
     placed: Placed
     metadata: bytes
     refusal: tuple[Code, str] | None
+
+
+def topic_of(aliases: dict[int, bytes], packet: PublishPacket) -> bytes:
+    """The topic that the packet has or its alias stands for. Raises PacketError."""
+    alias = packet.properties.get(PropertyId.TOPIC_ALIAS)
+    if alias is None:
+        return packet.topic
+    if not 0 < alias <= ALIASES_MAX:
+        raise PacketError(Reason.TOPIC_ALIAS_INVALID, f"the topic alias {alias} is not one of 1 to {ALIASES_MAX}")
+    if packet.topic:
+        aliases[alias] = packet.topic[: TOPIC_BYTES_MAX + 1]  # a longer one is refused
+    elif alias not in aliases:
+        raise protocol_error(f"the topic alias {alias} stands for no topic")
+    return aliases[alias]
 
 
 def destination_of(rules: TopicRules, topic: bytes) -> Destination:

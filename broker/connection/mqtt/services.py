@@ -15,6 +15,7 @@ from tailrace.broker.connection.mqtt.keep_alive import KeepAlives
 from tailrace.broker.connection.mqtt.publishing import Destination, destination_of
 from tailrace.broker.connection.mqtt.retained import RetainedMessages
 from tailrace.broker.connection.mqtt.sessions import MqttSessions
+from tailrace.broker.connection.mqtt.shared import SharedGroups
 from tailrace.broker.connection.mqtt.subscribing import TopicSubscriptions
 from tailrace.broker.connection.mqtt.wildcards import Wildcards
 from tailrace.broker.connection.mqtt.wills import Wills
@@ -41,6 +42,7 @@ class MqttServices:
     logins: Logins
     retained: RetainedMessages
     sessions: MqttSessions
+    shared: SharedGroups
     stages: bool
     subscribing: TopicSubscriptions
     table: bytes
@@ -58,11 +60,14 @@ class MqttServices:
         last: LastReader,
         slots: int,
         holder: HolderProcess,
+        node_id: str,
+        stored: Callable[[bytes], bool],
     ) -> MqttServices:
         rules = services.topic_rules
         wildcards = Wildcards(services, patterns, rules)
         retained = RetainedMessages(services, last, rules)
         durable = DurableSessions(services, holder)
+        shared = SharedGroups(services, calls, slots, node_id, holder, stored)
         return cls(
             PublishChunks(services.readers, services.settings.chunk_cache_bytes, now_us, services.fanout.walks.found),
             lru_cache(DESTINATIONS_KEPT)(partial(destination_of, rules)),
@@ -71,8 +76,9 @@ class MqttServices:
             logins,
             retained,
             MqttSessions(calls, slots, durable),
+            shared,
             bool(rules.table) or not rules,
-            TopicSubscriptions(services, subscribing, rules, wildcards, retained),
+            TopicSubscriptions(services, subscribing, rules, wildcards, retained, shared),
             rules.table,
             wildcards,
             Wills(services.settings.max_will_bytes, services.metrics),
@@ -83,3 +89,4 @@ class MqttServices:
         self.keep_alives.tick(now_s)
         self.wildcards.tick()
         self.durable.tick()
+        self.shared.tick()

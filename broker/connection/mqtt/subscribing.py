@@ -19,6 +19,7 @@ from tailrace.broker.services import Services
 from tailrace.broker.streams.refused import Refused
 from tailrace.broker.topics.rules import TopicRules
 from tailrace.broker.topics.trie import TooManyFilters
+from tailrace.protocol.consuming import CONSUMER_FILTER_BYTES_MAX
 from tailrace.protocol.errors import Code
 from tailrace.protocol.mqtt import packets as p
 from tailrace.protocol.mqtt.properties import PropertyId
@@ -26,7 +27,7 @@ from tailrace.protocol.mqtt.publishes import AS_PUBLISHED, NOT_RETAINED, Publish
 from tailrace.protocol.mqtt.reasons import Reason, reason_of
 from tailrace.protocol.mqtt.responses import pack_suback, pack_unsuback
 from tailrace.protocol.places import FROM_NEW, From
-from tailrace.protocol.topics import filter_fault
+from tailrace.protocol.topics import filter_fault, group_fault, split_shared
 from tailrace.shard.errors import StorageError
 from tailrace.shard.names import is_reserved
 
@@ -34,15 +35,17 @@ if TYPE_CHECKING:
     from tailrace.broker.connection.mqtt.client import MqttClient
     from tailrace.broker.connection.mqtt.retained import RetainedMessages
     from tailrace.broker.connection.mqtt.session_state import KeptSubscription
+    from tailrace.broker.connection.mqtt.shared import SharedGroups
     from tailrace.broker.connection.mqtt.wildcards import Wildcards
 
 MARK_BYTES: Final = 6
 """Of the mark of a session that has a subscription with No Local."""
+SHARED_QOS_MAX: Final = 1
+"""Of shared subscriptions: a message with QoS 2 could not go to another client of the group [MQTT-4.8.2-5]."""
 PASSED_OVER_MAX: Final = 1_024
 """Streams of a filter that are not subscribed to again: they cannot be read."""
 SEND_ALWAYS, SEND_NEVER = 0, 2
 """Values of Retain Handling; 1 is for new subscriptions."""
-_SHARED: Final = b"$share/"
 _GOES_ON: Final = frozenset({Code.DELETED, Code.DIVERGED})
 """Ends of a cursor after which the same filter goes on to be read."""
 
@@ -60,13 +63,15 @@ class StreamRequest(NamedTuple):
 class TopicSubscription:
     """One filter of a client. `keys`: of its cursors, by stream. `is_wild`: over streams that must be searched for.
 
-    `is_ready`: SUBACK is sent. `passed_over`: streams of it that are not subscribed to again.
+    `group`: of a shared subscription, else empty; `topics`: the filter without that. `is_ready`: SUBACK is sent.
+    `passed_over`: streams of it that are not subscribed to again.
     """
 
-    __slots__ = ("filter", "form", "is_ready", "is_wild", "keys", "passed_over")
+    __slots__ = ("filter", "form", "group", "is_ready", "is_wild", "keys", "passed_over", "topics")
 
     def __init__(self, topic_filter: bytes, form: PublishForm, *, is_wild: bool) -> None:
         self.filter = topic_filter
+        self.group, self.topics = split_shared(topic_filter)
         self.form = form
         self.is_wild = is_wild
         self.is_ready = False
@@ -103,12 +108,14 @@ class TopicSubscriptions:
         rules: TopicRules,
         wildcards: Wildcards,
         retained: RetainedMessages,
+        shared: SharedGroups,
     ) -> None:
         self._services = services
         self._subscribing = subscribing
         self._rules = rules
         self._wildcards = wildcards
         self._retained = retained
+        self._shared = shared
 
     # --- the packets ------------------------------------------------------------------------------------------------
 
@@ -127,7 +134,7 @@ class TopicSubscriptions:
         known = client.subscriptions.get(request.filter)
         if known is not None:
             self._replace(client, known, form)
-            if request.retain_handling == SEND_ALWAYS:
+            if request.retain_handling == SEND_ALWAYS and not known.group:
                 step.retained.append(known)
                 step.known.add(request.filter)
             if request.filter in step.waiting:
@@ -135,10 +142,13 @@ class TopicSubscriptions:
             else:
                 self._settle(client, step, place, form.qos)
             return
-        stream = self._rules.streams_of(request.filter)
-        subscription = TopicSubscription(request.filter, form, is_wild=stream is None)
+        group, topics = split_shared(request.filter)
+        stream = self._rules.streams_of(topics)
+        subscription = TopicSubscription(request.filter, form, is_wild=stream is None or bool(group))
         client.subscriptions[request.filter] = subscription
-        if request.retain_handling != SEND_NEVER:
+        if group:
+            self._shared.begin(request.filter)
+        elif request.retain_handling != SEND_NEVER:
             step.retained.append(subscription)
         step.waiting[request.filter] = [(place, form.qos)]
         if stream is None:
@@ -151,21 +161,54 @@ class TopicSubscriptions:
 
     def unsubscribe(self, client: MqttClient, packet: p.UnsubscribePacket) -> None:
         reasons = []
+        left: list[tuple[bytes, list[bytes]]] = []
         for topic_filter in packet.filters:
             subscription = client.subscriptions.pop(topic_filter, None)
             reasons.append(Reason.NO_SUBSCRIPTION_EXISTED if subscription is None else Reason.SUCCESS)
-            if subscription is not None:
+            if subscription is not None and subscription.group:
+                left.append((topic_filter, self._shared.leave(client, subscription)))
+            elif subscription is not None:
                 self._end(client, subscription)
         self._wildcards.reconcile(client)
-        answer = pack_unsuback(client.version, packet.packet_id, reasons)
-        self._keep(client, partial(client.send_fitting, answer))
+        answer = partial(client.send_fitting, pack_unsuback(client.version, packet.packet_id, reasons))
+        self._keep(client, partial(self._end_groups, client, left, answer) if left else answer)
+
+    def _end_groups(
+        self, client: MqttClient, left: list[tuple[bytes, list[bytes]]], answer: Callable[[], object]
+    ) -> None:
+        """End the groups that nobody else is in, then answer: a later SUBSCRIBE begins with new messages."""
+        missing = len(left)
+
+        def ended() -> None:
+            nonlocal missing
+            missing -= 1
+            if not missing:
+                if not (client.closed or client.lingering_since_s):
+                    answer()
+                client.go_on()
+
+        client.hold_up()
+        for topic_filter, streams in left:
+            self._shared.end_unless_held(topic_filter, streams, ended)
+
+    def end_shared(self, client: MqttClient) -> None:
+        """The connection ends. A durable session keeps its groups."""
+        for subscription in client.subscriptions.values():
+            self._drop_shared(client, subscription)
+
+    def _drop_shared(self, client: MqttClient, subscription: TopicSubscription) -> None:
+        if subscription.group:
+            streams = self._shared.leave(client, subscription)
+            self._shared.end_unless_held(subscription.filter, streams, lambda: None)
 
     def _refusal(self, client: MqttClient, topic_filter: bytes) -> Reason | None:
         """Why there can be no subscription with this filter."""
-        if topic_filter.startswith(_SHARED):
-            return Reason.SHARED_NOT_SUPPORTED
-        if filter_fault(topic_filter) or is_reserved(topic_filter):
+        group, topics = split_shared(topic_filter)
+        is_shared = topics is not topic_filter
+        if filter_fault(topics) or is_reserved(topics) or (is_shared and group_fault(group)):
             return Reason.TOPIC_FILTER_INVALID
+        if is_shared and len(topics) > CONSUMER_FILTER_BYTES_MAX:
+            return Reason.QUOTA_EXCEEDED
         limit = self._services.settings.max_subscriptions
         if len(client.cursors) >= limit or len(client.subscriptions) >= limit:
             self._services.metrics.refused.add(Code.SUBSCRIPTIONS)
@@ -177,7 +220,9 @@ class TopicSubscriptions:
             client.mark = secrets.token_bytes(MARK_BYTES)
         origin = client.mark if request.no_local else b""
         retain = AS_PUBLISHED if request.retain_as_published else NOT_RETAINED
-        return PublishForm(client.version, request.qos, number, origin, client.packet_bytes_max, retain)
+        is_shared = bool(split_shared(request.filter)[0])
+        qos = min(request.qos, SHARED_QOS_MAX) if is_shared else request.qos
+        return PublishForm(client.version, qos, number, origin, client.packet_bytes_max, retain)
 
     # --- finding ----------------------------------------------------------------------------------------------------
 
@@ -190,6 +235,7 @@ class TopicSubscriptions:
             names = Refused(Code.SUBSCRIPTIONS, f"this connection may read {limit} streams")
         if isinstance(names, Refused):
             client.subscriptions.pop(subscription.filter, None)
+            self._drop_shared(client, subscription)
             self._services.metrics.refused.add(names.code)
             self._settle_filter(client, step, subscription.filter, _suback_reason(names.code))
             client.go_on()
@@ -213,8 +259,10 @@ class TopicSubscriptions:
     ) -> None:
         """The only stream that a filter can match in."""
         step.cursors += cursors
+        subscription.is_ready = True
         if failed and client.subscriptions.get(subscription.filter) is subscription:
             del client.subscriptions[subscription.filter]
+            self._drop_shared(client, subscription)
         refusal = _suback_reason(failed[0].code) if failed else None
         self._settle_filter(client, step, subscription.filter, refusal)
 
@@ -266,7 +314,12 @@ class TopicSubscriptions:
         start: From,
         done: Callable[[Sequence[Cursor], Sequence[Refused]], None],
     ) -> None:
-        """Place a cursor in each of these streams; `done` gets those, which are not started, and the refusals."""
+        """Place a cursor in each of these streams; `done` gets those, which are not started, and the refusals. A shared
+        subscription has a member of its group instead.
+        """
+        if subscription.group:
+            self._shared.join(client, subscription, names, start, done)
+            return
         cursors: list[Cursor] = []
         failed: list[Refused] = []
         missing = len(names)
@@ -321,8 +374,11 @@ class TopicSubscriptions:
             subscription = TopicSubscription(topic_filter, form, is_wild=is_wild)
             subscription.is_ready = True
             client.subscriptions[topic_filter] = subscription
+            if subscription.group:
+                self._shared.begin(topic_filter)
             for name, seq in places:
-                self.join(client, subscription, [name], From("seq", seq) if qos else FROM_NEW, joined)
+                start = From("seq", seq) if qos and not subscription.group else FROM_NEW
+                self.join(client, subscription, [name], start, joined)
         joined((), ())
 
     def join_later(self, client: MqttClient, subscription: TopicSubscription, names: list[bytes]) -> None:
@@ -373,6 +429,8 @@ class TopicSubscriptions:
     def _replace(self, client: MqttClient, subscription: TopicSubscription, form: PublishForm) -> None:
         """The same filter again: the messages go on without a gap, in the new form."""
         subscription.form = form
+        if subscription.group:
+            return
         for name, key in list(subscription.keys.items()):
             old = client.cursors.pop(key)
             seq = old.settled_seq if old.cut is None else old.cut[0]

@@ -29,6 +29,7 @@ class WildcardFilter(Protocol):
     """The side of a subscription that is used here: see `TopicSubscription`."""
 
     filter: bytes
+    topics: bytes
     is_wild: bool
     is_ready: bool
     keys: dict[bytes, int]
@@ -72,8 +73,12 @@ class Wildcards:
         self._search(client, subscription, most, found)
 
     def _search(self, client: WildcardReader, subscription: WildcardFilter, most: int, found: FoundStreams) -> None:
-        prefix = b"" if self._rules else literal_prefix(subscription.filter)
+        prefix = b"" if self._rules else literal_prefix(subscription.topics)
         is_wanted = partial(self._is_wanted, client, subscription)
+        only = self._rules.streams_of(subscription.topics)
+        if only is not None:  # a shared subscription waits here for the stream to be made
+            found([only] if is_wanted(only) else [])
+            return
         # Streams whose names do not begin so: they are read even before they are made.
         others = [OTHER_STREAM, prefix.removesuffix(SEPARATOR)] if prefix else []
 
@@ -87,8 +92,8 @@ class Wildcards:
     def _is_wanted(self, client: WildcardReader, subscription: WildcardFilter, name: bytes) -> bool:
         if name in subscription.keys or name in subscription.passed_over or base_of(name) != name:
             return False
-        is_held = self._rules.may_hold(name, subscription.filter)
-        return is_held and bool(client.readable_topics(name, subscription.filter))
+        is_held = self._rules.may_hold(name, subscription.topics)
+        return is_held and bool(client.readable_topics(name, subscription.topics))
 
     # --- streams made later -----------------------------------------------------------------------------------------
 

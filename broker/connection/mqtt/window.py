@@ -96,6 +96,14 @@ class SendWindow:
         self._leaps = not is_exact
         self._leap()
 
+    def drop_others(self, kept: set[int]) -> None:
+        """All but these count as acknowledged: other clients of a shared subscription get their messages."""
+        first_id, span = self._first_id, self._span
+        for place in range(span):
+            packet_id = (first_id + place - 1) % IDS + 1
+            if packet_id not in kept:
+                self.acknowledge(packet_id)
+
     def _leap(self) -> None:
         if self._leaps and not self._span:
             self._first_id = (self._first_id + LEAP - 1) % IDS + 1

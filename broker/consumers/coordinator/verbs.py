@@ -198,6 +198,18 @@ def _wake(desk: Coordinator, notice: MemberNotice, done: OnResult) -> None:
     done({})
 
 
+def _quit(desk: Coordinator, notice: MemberNotice, done: OnResult) -> None:
+    """The last session of a shared subscription has ended, as far as its node knows."""
+    _end_wait(desk, notice)
+    book = desk.book(notice.stream)
+    consumer = book.consumers.by_name.get(notice.name)
+    if consumer is None or consumer.members:
+        done({})
+        return
+    decision = desk.decided(book, lambda: decide.delete(book.consumers, notice.name))
+    desk.stage(book, decision, LoggedAnswer(done, {}), [notice.name])
+
+
 def _end_wait(desk: Coordinator, of: Consume | MemberNotice) -> None:
     """Answer the member's waiting get now, if there is one."""
     waiter = desk.waiters.take(of.stream, of.name, of.member)
@@ -215,4 +227,8 @@ _DEEDS: Final[Mapping[str, Callable[[Coordinator, Consume, OnResult], None]]] = 
     "redrive": redrive.redrive,
     "purge": redrive.purge,
 }
-_NOTICES: Final[Mapping[str, Callable[[Coordinator, MemberNotice, OnResult], None]]] = {"away": _away, "wake": _wake}
+_NOTICES: Final[Mapping[str, Callable[[Coordinator, MemberNotice, OnResult], None]]] = {
+    "away": _away,
+    "wake": _wake,
+    "quit": _quit,
+}

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, cast
 
+import msgpack
 import pytest
 
 from tailrace.broker.routing.router import Router
@@ -43,12 +44,14 @@ class Rig:
         self.path = path
         self.now_us = 1_000_000
         self.wills = Wills()
+        self.ended: list[bytes] = []
         self.begin()
 
     def begin(self) -> None:
         owner = make_owner(self.path)
         self.store = SessionStore(
-            owner, HERE, lambda: self.now_us, lambda: cast("Router", self.wills), lambda: self.now_us / 1e6
+            *(owner, HERE, lambda: self.now_us, lambda: cast("Router", self.wills), self.ended.append),
+            lambda: self.now_us / 1e6,
         )
         self.store.start()
 
@@ -209,3 +212,19 @@ def test_a_state_has_a_bound(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_worker_without_shards_answers_nothing(rig: Rig) -> None:
     rig.store._owner.catalog.owning = False
     assert isinstance(rig.open(), Refused)
+
+
+def test_the_end_of_a_session_with_a_shared_subscription_is_reported(rig: Rig) -> None:
+    packed, other = msgpack.packb(b"$share/g/a"), msgpack.packb(b"$share/g/ab")
+    state = msgpack.packb([b"$share/g/ab"])
+    rig.pass_s(0)
+    turn = rig.open()[0]
+    rig.leave(turn, state=state)
+    for _ in range(2):
+        assert rig.store.shares(other) and not rig.store.shares(packed)
+        rig.kill()
+        assert rig.store.shares(packed), "its logs are not read yet"
+        rig.pass_s(0)
+    rig.pass_s(100)
+    assert rig.ended == [state]
+    assert not rig.store.shares(other)

@@ -68,7 +68,7 @@ def test_connack_of_version_5_gives_the_limits(tmp_path: Path) -> None:
     with world(tmp_path, max_session_expiry_s=100) as node:
         peer = MqttPeer(node, V5, "", raw=b"\x11\0\0\1\0")
         body = peer.connack.body
-        assert b"\x25\0" not in body and b"\x2a\0" in body and b"\x22\0\x20" in body
+        assert b"\x25\0" not in body and b"\x2a\1" in body and b"\x22\0\x20" in body
         assert b"\x11\0\0\0\x64" in body, "the session expiry that counts"
         assert b"\x12" + wire.text(peer.client.client_id) in body, "[MQTT-3.1.3-7]"
         assert b"\x12" not in MqttPeer(node, V5, "mine").connack.body[3:5]

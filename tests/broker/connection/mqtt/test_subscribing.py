@@ -69,7 +69,14 @@ def test_what_a_connection_publishes_behind_its_subscribe_comes_to_it(tmp_path: 
         ("$SYS/#", 0x8F),
         ("$cursor/x", 0x8F),
         ("x" * 1_025, 0x8F),
-        ("$share/group/a", 0x9E),
+        ("$share/group", 0x8F),
+        ("$share/group/", 0x8F),
+        ("$share//a", 0x8F),
+        ("$share/g+/a", 0x8F),
+        ("$share/g#/a", 0x8F),
+        ("$share/g/a/#/b", 0x8F),
+        ("$share/g/$SYS/#", 0x8F),
+        ("$share/g/" + "x" * 300, 0x97),
     ],
 )
 def test_filters_that_are_refused(tmp_path: Path, topic_filter: str, reason: int) -> None:
