@@ -87,6 +87,7 @@ from tailrace.broker.streams.memory_rings import with_memory
 from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.stream_metrics import StreamMetrics
 from tailrace.broker.streams.syncer import THREADS_MAX, Syncer
+from tailrace.broker.udp.door import open_door
 from tailrace.broker.wiring import OwnerWiring
 from tailrace.broker.worker_boot import WorkerBoot as WorkerBoot
 from tailrace.broker.worker_boot import WorkerPhase as WorkerPhase
@@ -267,6 +268,7 @@ class Worker:
         self.handshakes = Handshakes(services, protocols, boot.tls.server)
         others = self.links, self.handshakes.begin_tls, boot.admin_listener
         self.acceptor = Acceptor(services, protocols, boot.listener, boot.board, boot.slot, *others)
+        self.udp = open_door(services, self.work, boot.udp_socket)
         known = self.links, self.owner, self.router, self.calls, self.work, self.fanout, self.followers
         self.siblings = WorkerLinks(*known, boot.settings, boot.slot, self.acceptor.adopt, self.desk.members)
 
@@ -340,6 +342,7 @@ class Worker:
             self.singles.answer()
         if services.answered:
             self._answer()
+        self.udp.begin_sending()
         self.handshakes.run()
         if self.movers:
             self.movers.step()
@@ -361,7 +364,7 @@ class Worker:
     def _is_busy(self) -> bool:
         """Whether something is to be gone on with at once."""
         sending = self.fanout.runnable or self.fanout.walks.due or self.last_values.due
-        return bool(sending or self.followers.busy or self.desk.pending or self.catalog.busy)
+        return bool(sending or self.udp.is_busy or self.followers.busy or self.desk.pending or self.catalog.busy)
 
     def _wait_s(self) -> float:
         """How long to wait for events at most."""
@@ -518,13 +521,14 @@ class Worker:
             self._beat.state = STATE_READY
             self.phase = WorkerPhase.SERVING
             self.acceptor.start()
+            self.udp.start()
         self.control.send("owning")
 
     def _retire(self) -> None:
         """Give the shards up. From here on this worker is a client of its successor, and hands its connections on."""
         if self.phase is not WorkerPhase.SERVING:
             return
-        self.acceptor.stop()
+        self._stop_accepting()
         self.router.flush()
         self.desk.retire()
         self.last_values.retire()
@@ -547,6 +551,10 @@ class Worker:
         self.router.give_back()
         self.control.send("released")
 
+    def _stop_accepting(self) -> None:
+        self.acceptor.stop()
+        self.udp.stop()
+
     def _finish_roles(self) -> None:
         """Let the helper threads write down roles and remove deleted files, before the shards are given up."""
         self.deletions.stop()
@@ -559,7 +567,7 @@ class Worker:
     def _drain(self) -> None:
         if self.phase is WorkerPhase.LEAVING:
             return
-        self.acceptor.stop()
+        self._stop_accepting()
         self.desk.end_waits()
         self.phase = WorkerPhase.DRAINING
         self._beat.state = STATE_DRAINING
@@ -603,6 +611,7 @@ class Worker:
         if self.owner.catalog.owning:  # a retired worker knows its streams still, and must not touch them
             self.upkeep.sweep()
         self.acceptor.tick()
+        self.udp.end_leases()
         self.logins.tick()
         self.uplinks.tick()
         self.scouts.tick(self.services.now_s)
@@ -628,6 +637,7 @@ class Worker:
             self.members.tick()
         self.aging.now_us()
         self.metrics.clock_ahead_s = self.aging.ahead_s
+        self.udp.tick()
         drain.drop_stalled(self.services)
         self.fanout.keep_cut_messages()
         self.fanout.refresh_some()
@@ -642,7 +652,7 @@ class Worker:
         self._heap.tick()
 
     def _leave(self) -> None:
-        self.acceptor.stop()
+        self._stop_accepting()
         for client in list(self.services.clients.values()):
             client.close("stopped")
         self.router.flush()

@@ -29,6 +29,7 @@ class WorkerBoot:
     board: Board
     tls: TLSContexts
     admin_listener: socket.socket | None = None
+    udp_socket: socket.socket | None = None
 
 
 class WorkerPhase(Enum):

@@ -52,18 +52,34 @@ def place_by_table(table: bytes, name: bytes) -> tuple[bytes, bytes] | None:
         return None
     if name.startswith(REPLIES_PREFIX):
         return name, b""
+    stream = _rule_stream(table, name)
+    if stream is None:
+        return None
+    return stream or name, b"" if stream in (b"", name) else name
+
+
+def place_by_rule(table: bytes, topic: bytes, default: bytes) -> tuple[bytes, bytes] | None:
+    """As `place_by_table`, but a name that no rule places is a topic of the stream `default`."""
+    if not table or topic.startswith(REPLIES_PREFIX):
+        return default, topic
+    stream = _rule_stream(table, topic)
+    if stream is None:
+        return None
+    return stream or default, b"" if stream == topic else topic
+
+
+def _rule_stream(table: bytes, name: bytes) -> bytes | None:
+    """The stream by the first rule that matches; b"" without one; None if the table does not tell."""
     levels = name.split(SEPARATOR)
     for rule_levels, streams in _rules_of(table):
         if not _covers(rule_levels, levels):
             continue
         if not isinstance(streams, int):
-            stream = streams[zlib.crc32(name) % len(streams)]
-        elif streams > len(levels) or not _LEVEL_STREAM.fullmatch(levels[streams - 1]):
+            return streams[zlib.crc32(name) % len(streams)]
+        if streams > len(levels) or not _LEVEL_STREAM.fullmatch(levels[streams - 1]):
             return None
-        else:
-            stream = levels[streams - 1]
-        return stream, b"" if stream == name else name
-    return name, b""
+        return levels[streams - 1]
+    return b""
 
 
 @lru_cache(maxsize=16)

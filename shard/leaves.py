@@ -32,6 +32,8 @@ LEAF_MODULES = (
     "tailrace.broker.last.last_cy",
     "tailrace.broker.topics.match_cy",
     "tailrace.broker.topics.pick_cy",
+    "tailrace.broker.udp.packets_cy",
+    "tailrace.broker.udp.table_cy",
 )
 INTERPRETED_VARIABLE = "TAILRACE_INTERPRETED"
 

@@ -18,6 +18,7 @@ from tailrace.broker.access.rules import AccessRule
 from tailrace.broker.access.users import User
 from tailrace.broker.process.setting_specs import Kind, Spec, spec_of
 from tailrace.broker.process.settings import USERS_FILE, Settings, SlaveRule, StreamPolicy, described_fields
+from tailrace.broker.process.udp_settings import UdpPeer
 from tailrace.broker.replication.roles.rules import covers
 from tailrace.broker.topics.rules import TopicRule
 from tailrace.shard.files import read_small
@@ -25,6 +26,7 @@ from tailrace.supervisor.config_lines import Lines
 from tailrace.supervisor.config_relations import find_conflicts
 from tailrace.supervisor.config_rules import RULE_SECTION, RULES_MAX, parse_rule
 from tailrace.supervisor.config_topics import TOPIC_RULES_MAX, TOPICS_SECTION, parse_topic_rule
+from tailrace.supervisor.config_udp import UDP_PEER_SECTION, UDP_PEERS_MAX, parse_udp_peer
 from tailrace.supervisor.config_values import WrongValue, parse_value, show, suggest
 from tailrace.supervisor.secret_file import SecretFileError, read_secret
 from tailrace.supervisor.user_file import UserFileError, read_users
@@ -128,6 +130,7 @@ class _ValueCollector:
         self._slaves: list[SlaveRule] = []
         self._rules: list[AccessRule] = []
         self._topics: list[TopicRule] = []
+        self._udp_peers: list[UdpPeer] = []
         self._sections: dict[str, dict[str, Field[Any]]] = {}
         for each in described_fields():
             spec = spec_of(each)
@@ -141,6 +144,8 @@ class _ValueCollector:
                 self._read_rules(name, table, RULES_MAX, self._add_rule)
             elif name == TOPICS_SECTION:
                 self._read_rules(name, table, TOPIC_RULES_MAX, self._add_topic_rule)
+            elif name == UDP_PEER_SECTION:
+                self._read_rules(name, table, UDP_PEERS_MAX, self._add_udp_peer)
             elif name in REPEATED:
                 self._read_repeated(name, table)
             elif name not in self._sections:
@@ -177,6 +182,9 @@ class _ValueCollector:
 
     def _add_rule(self, table: dict[str, Any]) -> None:
         self._rules.append(parse_rule(table))
+
+    def _add_udp_peer(self, table: dict[str, Any]) -> None:
+        self._udp_peers.append(parse_udp_peer(table))
 
     def _add_topic_rule(self, table: dict[str, Any]) -> None:
         self._topics.append(parse_topic_rule(self._topics, table))
@@ -266,6 +274,7 @@ class _ValueCollector:
             users=users,
             rules=tuple(self._rules),
             topics=tuple(self._topics),
+            udp_peers=tuple(self._udp_peers),
             replication_password=password,
         )
         for names, text in find_conflicts(settings):
@@ -334,7 +343,7 @@ class _ValueCollector:
     def _section_names(self) -> list[str]:
         return [
             *(f"[{name}]" for name in self._sections),
-            *(f"[[{name}]]" for name in (*REPEATED, RULE_SECTION, TOPICS_SECTION)),
+            *(f"[[{name}]]" for name in (*REPEATED, RULE_SECTION, TOPICS_SECTION, UDP_PEER_SECTION)),
         ]
 
     def _fault(self, line: int | None, text: str) -> None:

@@ -68,9 +68,22 @@ _TOPICS = """\
 #
 """
 
+_UDP_PEERS = """\
+# What clients by UDP may do, by their addresses: filters of the topics that they may publish and subscribe to. As many
+# [[udp_peer]] sections as needed; the first with the address holds, and an address in none of them may do nothing.
+# Without any section everybody may do everything by UDP, where no user and no token is configured. For example:
+#
+#   [[udp_peer]]
+#   addresses = ["10.0.1.0/24"]
+#   publish = ["sensors/#"]
+#   subscribe = ["commands/+"]
+#
+"""
+
 _SECTION_TITLES = {
     "node": "The node and its data.",
     "listen": "Address for clients.",
+    "udp": "Datagrams, where [listen] udp is true.",
     "access": "Who may do what.",
     "tls": "TLS on the same port: its certificate, those of clients, connections to other nodes.",
     "replication": "Nodes that may follow and claim streams, besides those on this machine.",
@@ -96,6 +109,7 @@ def render_example() -> str:
     parts.append(f"\n{_SLAVE_OPENING}#[[slave]]\n")
     parts.extend(_entry(spec_of(each), each) for each in fields(SlaveRule))
     parts.append(f"\n{_TOPICS}")
+    parts.append(f"\n{_UDP_PEERS}")
     return "".join(parts)
 
 

@@ -12,6 +12,7 @@ from tailrace.broker.process.settings import (
     Settings,
 )
 from tailrace.broker.replication.roles.peers import is_loopback
+from tailrace.shard.names import is_reserved, name_bytes_valid, new_name_fault
 
 Conflict = tuple[tuple[str, ...], str]  # the fields concerned, the fault and its remedy
 
@@ -25,6 +26,7 @@ def find_conflicts(settings: Settings) -> Iterator[Conflict]:
     yield from _node_login(settings)
     yield from _tls(settings)
     yield from _network(settings)
+    yield from _udp(settings)
 
 
 def _ports(settings: Settings) -> Iterator[Conflict]:
@@ -74,6 +76,12 @@ def _network(settings: Settings) -> Iterator[Conflict]:
             " sections, or, if everybody may, write allow_anonymous = true in [access] (--allow-anonymous)"
         )
         yield ("host", "allow_anonymous"), text
+
+
+def _udp(settings: Settings) -> Iterator[Conflict]:
+    name = settings.udp_stream
+    if settings.udp and (not name_bytes_valid(name.encode()) or new_name_fault(name) or is_reserved(name)):
+        yield ("udp", "udp_stream"), f"[udp] stream: {name} is not the name of a new stream"
 
 
 def _sizes(settings: Settings) -> Iterator[Conflict]:

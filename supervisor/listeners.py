@@ -41,6 +41,25 @@ def open_listeners(host: str, port: int, count: int) -> list[socket.socket]:
     return listeners
 
 
+def open_udp_sockets(host: str, port: int, count: int, receive_bytes: int) -> list[socket.socket]:
+    """`count` sockets for datagrams on the same address; the kernel chooses one of them by a datagram's addresses, as
+    long as there are as many. Raises CannotListen.
+    """
+    family, address = _resolve(host, port)
+    found: list[socket.socket] = []
+    try:
+        with _bound(family, address, reuse_port=False, kind=socket.SOCK_DGRAM) as probe:
+            address = probe.getsockname()
+        for _ in range(count):
+            found.append(_bound(family, address, reuse_port=True, kind=socket.SOCK_DGRAM))
+            found[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+    except OSError as error:
+        for each in found:
+            each.close()
+        raise CannotListen(f"cannot take datagrams on {host} port {port}: {error.strerror}") from error
+    return found
+
+
 def open_admin_listener(path: Path) -> socket.socket:
     """The unix socket of administration, for its user and group. Raises CannotListen."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -88,10 +107,13 @@ def _resolve(host: str, port: int) -> tuple[int, tuple[object, ...]]:
     return family, address
 
 
-def _bound(family: int, address: tuple[object, ...], *, reuse_port: bool) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM)
+def _bound(
+    family: int, address: tuple[object, ...], *, reuse_port: bool, kind: int = socket.SOCK_STREAM
+) -> socket.socket:
+    sock = socket.socket(family, kind)
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if kind == socket.SOCK_STREAM:  # for datagrams it would let two nodes share a port
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if reuse_port:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:

@@ -39,7 +39,13 @@ from tailrace.supervisor import http
 from tailrace.supervisor.arbiter import Arbiter
 from tailrace.supervisor.config import ConfigError
 from tailrace.supervisor.crew import Crew
-from tailrace.supervisor.listeners import CannotListen, open_admin_listener, open_listeners, open_metrics_listener
+from tailrace.supervisor.listeners import (
+    CannotListen,
+    open_admin_listener,
+    open_listeners,
+    open_metrics_listener,
+    open_udp_sockets,
+)
 from tailrace.supervisor.notify import Notifier
 from tailrace.supervisor.process import Child, fork_child
 from tailrace.supervisor.signals import SignalQueue
@@ -73,7 +79,13 @@ class NodeState:
         self.listeners = patiently(lambda: open_listeners(settings.host, settings.port, self.slots))
         for listener in self.listeners:  # for connections that come before the workers are there
             tune(listener, settings.notsent_bytes)
+        self.udp_sockets: list[socket.socket] = []
         try:
+            if settings.udp:
+                port = self.listeners[0].getsockname()[1]
+                self.udp_sockets = patiently(
+                    lambda: open_udp_sockets(settings.host, port, self.slots, settings.udp_receive_bytes)
+                )
             if settings.admin != "none":
                 self.admin_listener = patiently(lambda: open_admin_listener(self.admin_path))
             self.http_listener = patiently(lambda: open_metrics_listener(settings.metrics_host, settings.metrics_port))
@@ -88,9 +100,10 @@ class NodeState:
 
     def worker(self, slot: int, generation: int, own: bool, control: ControlChannel) -> int:
         """The life of a worker, in its own process."""
-        for other, listener in enumerate(self.listeners):
-            if other != slot:
-                listener.close()
+        for sockets in (self.listeners, self.udp_sockets):
+            for other, sock in enumerate(sockets):
+                if other != slot:
+                    sock.close()
         self.http_listener.close()
         return run_worker(
             WorkerBoot(
@@ -105,6 +118,7 @@ class NodeState:
                 listener=self.listeners[slot],
                 board=self.board,
                 admin_listener=self.admin_listener,
+                udp_socket=self.udp_sockets[slot] if self.udp_sockets else None,
                 tls=self.tls,
             )
         )
@@ -118,8 +132,8 @@ class NodeState:
 
     def _close_listeners(self) -> None:
         """Those of the workers, in this process."""
-        for listener in self.listeners:
-            listener.close()
+        for sock in (*self.listeners, *self.udp_sockets):
+            sock.close()
         if self.admin_listener is not None:
             self.admin_listener.close()
 
@@ -249,6 +263,8 @@ def _reload(node: NodeState, reload: Callable[[], Settings] | None, crew: Crew) 
         "shards",
         "host",
         "port",
+        "udp",
+        "udp_receive_bytes",
         "metrics_host",
         "metrics_port",
         "metrics_textfile",

@@ -58,7 +58,8 @@ OTHER = "other"
 LABELS_SEPARATOR = "\0"  # between the values of two labels of one family
 PROOFS = (Proof.BEARER.value, Proof.SCRAM.value, Proof.CERTIFICATE.value)  # those of users
 UNMEASURED = ("streams", "consumers")
-PROTOCOLS = ("line", "binary", "mqtt")  # each a field of WorkerMetrics
+UDP_LOSSES = ("junk", "refused", "trimmed", "unanswered", "unsendable", "unsent")
+PROTOCOLS = ("line", "binary", "mqtt", "udp")  # each a field of WorkerMetrics
 
 
 class MetricKind(Enum):
@@ -235,6 +236,7 @@ class WorkerMetrics:
     line: Traffic = field(default_factory=Traffic)
     binary: Traffic = field(default_factory=Traffic)
     mqtt: Traffic = field(default_factory=Traffic)
+    udp: Traffic = field(default_factory=Traffic)
     append: Timing = field(
         default_factory=Timing,
         metadata=_timing("tailrace_append_seconds", "Time a turn of the work loop spends appending."),
@@ -255,6 +257,9 @@ class WorkerMetrics:
     )
     overdue: LabelCounts = _counts_by(
         "tailrace_overdue_connections", "what", "Connections closed as something did not come in time.", Awaited
+    )
+    udp_dropped: LabelCounts = _counts_by(
+        "tailrace_udp_dropped", "reason", "Datagrams from or to clients that came to nothing, by reason.", UDP_LOSSES
     )
 
     appended_messages: int = _counter("tailrace_appended_messages", "Messages appended to streams.")
@@ -300,6 +305,9 @@ class WorkerMetrics:
     sessions: int = _gauge("tailrace_mqtt_sessions", "Durable MQTT sessions.")
     connected_sessions: int = _gauge("tailrace_mqtt_sessions_connected", "Durable MQTT sessions with a connection.")
     session_bytes: int = _gauge("tailrace_mqtt_session_bytes", "Bytes of memory of the durable MQTT sessions.")
+    udp_peers: int = _gauge("tailrace_udp_addresses", "Addresses that have subscriptions by UDP.")
+    udp_subscriptions: int = _gauge("tailrace_udp_subscriptions", "Subscriptions by UDP.")
+    udp_expired: int = _counter("tailrace_udp_expired", "Addresses whose lease of subscriptions by UDP has ended.")
     last_values: int = _gauge("tailrace_last_values", "Topics that have a last value.")
     last_value_bytes: int = _gauge("tailrace_last_value_bytes", "Bytes of memory of the topics that have a last value.")
     last_values_dropped: int = _counter("tailrace_last_values_dropped", "Last values without room for their topic.")

@@ -13,16 +13,18 @@ Units stand at the end of each name: `_bytes`, `_s`, `_ms`. Zero means "off" or 
 from __future__ import annotations
 
 from dataclasses import Field, dataclass, field, fields, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from tailrace.broker.access.rules import AccessRule
 from tailrace.broker.access.users import User
-from tailrace.broker.process.fair_limits import FairLimits
 from tailrace.broker.process.setting_specs import DAY_S, GIB, HOUR_S, KIB, MIB, YEAR_S, Kind, setting, spec_of
 from tailrace.broker.process.setting_specs import ClientCertificates as ClientCertificates
 from tailrace.broker.process.setting_specs import Durability as Durability
+from tailrace.broker.process.stream_policies import DEFAULT_POLICY as DEFAULT_POLICY
+from tailrace.broker.process.stream_policies import SlaveRule as SlaveRule
+from tailrace.broker.process.stream_policies import StreamPolicy as StreamPolicy
+from tailrace.broker.process.udp_settings import UDP_POLICY, UdpPeer, UdpSettings
 from tailrace.broker.topics.rules import TopicRule
 from tailrace.shard.frame import MAX_FRAME_BYTES
 from tailrace.shard.names import CURSOR_PREFIX, LAST_PREFIX, SESSIONS_PREFIX
@@ -34,134 +36,13 @@ ENVELOPE_OVERHEAD_MIN_BYTES = 4_096  # the heads of a PUBLISH and of its frame, 
 LINE_OVERHEAD_BYTES = 4_096
 
 # As the example file has them.
-SECTIONS = ("node", "listen", "tls", "access", "replication", "metrics", "log", "limits", "timing")
+SECTIONS = ("node", "listen", "udp", "tls", "access", "replication", "metrics", "log", "limits", "timing")
 
 USERS_FILE = Path("/etc/tailrace/users.toml")
 
 
 @dataclass(frozen=True, slots=True)
-class StreamPolicy:
-    """How long and how safely the streams whose names match `pattern` are kept (one [[stream]] section)."""
-
-    pattern: str = setting(
-        "stream",
-        "pattern",
-        Kind.PATTERN,
-        "*",
-        "the streams of this section, as a shell pattern over the whole name: * ? [abc]; the first match wins",
-    )
-    durability: Durability = setting(
-        "stream",
-        "durability",
-        Kind.CHOICE,
-        Durability.ASYNC,
-        "when a message is synced: async (by the kernel), interval, always (before its acknowledgement); or memory: the"
-        " stream is kept in memory and gone when the node stops",
-        choices=tuple(Durability),
-    )
-    interval_ms: int = setting(
-        "stream",
-        "interval_ms",
-        Kind.MILLISECONDS,
-        1_000,
-        "time between two syncs when durability is interval",
-        low=1,
-        high=HOUR_S * 1_000,
-    )
-    max_age_s: int = setting(
-        "stream",
-        "max_age_s",
-        Kind.SECONDS,
-        0,
-        "drop messages older than this",
-        low=1,
-        high=100 * YEAR_S,
-        zero="kept for ever",
-    )
-    max_bytes: int = setting(
-        "stream",
-        "max_bytes",
-        Kind.BYTES,
-        0,
-        "drop the oldest messages when a stream is larger than this",
-        low=4 * KIB,
-        high=1 << 50,
-        zero="no bound",
-    )
-
-    spare_consumers: bool = setting(
-        "stream",
-        "spare_consumers",
-        Kind.FLAG,
-        False,
-        "whether max_age_s and max_bytes spare messages that a durable consumer has not acknowledged",
-    )
-    consumer_max_age_s: int = setting(
-        "stream",
-        "consumer_max_age_s",
-        Kind.SECONDS,
-        7 * DAY_S,
-        "keep no messages for a consumer that has made no request for this long",
-        low=1,
-        high=100 * YEAR_S,
-        zero="never",
-    )
-    last_values: bool = setting(
-        "stream",
-        "last_values",
-        Kind.FLAG,
-        False,
-        "whether the last message of each topic is kept beyond the others; those to be retained always are",
-    )
-    linger_s: int = setting(
-        "stream",
-        "linger_s",
-        Kind.SECONDS,
-        60,
-        "drop the messages of a stream in memory that has had no subscriber for this long",
-        low=1,
-        high=100 * YEAR_S,
-        zero="never",
-    )
-
-    def matches(self, name: str) -> bool:
-        """Whether this policy is for the stream `name`; upper and lower case differ."""
-        return fnmatchcase(name, self.pattern)
-
-
-DEFAULT_POLICY = StreamPolicy()
-
-
-@dataclass(frozen=True, slots=True)
-class SlaveRule:
-    """Streams that follow another node (one [[slave]] section). Texts as in the file; `broker.replication.roles.rules`
-    reads them."""
-
-    streams: str = setting(
-        "slave",
-        "streams",
-        Kind.STREAMS,
-        "*",
-        "the streams of this section: *, a prefix and *, or one stream's name; the first match wins",
-    )
-    upstream: str = setting(
-        "slave",
-        "upstream",
-        Kind.ADDRESS,
-        "",
-        "HOST:PORT of the node they follow; empty: they are this node's own, also if a later section matches",
-    )
-    start: str = setting(
-        "slave",
-        "from",
-        Kind.PLACE,
-        "0",
-        "where a new copy of a stream begins: 0, a time in microseconds, #SEQ or new",
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Settings(FairLimits):
+class Settings(UdpSettings):
     """One node. Within a section the order of the fields is that of the documented example file."""
 
     data: Path = setting("node", "data", Kind.PATH, Path("data"), "the data directory, created if it is missing")
@@ -675,16 +556,20 @@ class Settings(FairLimits):
     users: tuple[User, ...] | None = None  # None: without a file of users
     rules: tuple[AccessRule, ...] = ()
     topics: tuple[TopicRule, ...] = ()
+    udp_peers: tuple[UdpPeer, ...] = ()
     replication_password: str = field(default="", repr=False)  # the content of the file
 
     def policy(self, name: str) -> StreamPolicy:
-        """The policy of the stream `name`: the first [[stream]] section that matches, else the defaults.
+        """The policy of the stream `name`: the first [[stream]] section that matches, else the defaults. The stream of
+        UDP is in memory unless a section has its very name.
 
         Logs of the broker's own are not cut. Those of consumers and last values are kept as safely as their stream.
         """
         for prefix in (CURSOR_PREFIX.decode(), LAST_PREFIX.decode()):
             if name.startswith(prefix):
                 return replace(self.policy(name.removeprefix(prefix)), max_age_s=0, max_bytes=0)
+        if self.udp and name == self.udp_stream:
+            return next((each for each in self.streams if each.pattern == name), UDP_POLICY)
         found = next((each for each in self.streams if each.matches(name)), DEFAULT_POLICY)
         if not name.startswith(SESSIONS_PREFIX.decode()):
             return found

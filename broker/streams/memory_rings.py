@@ -36,7 +36,7 @@ TrimStream = Callable[[OpenStream, int], None]
 
 def uses_memory(settings: Settings) -> bool:
     """Whether streams of some names are in memory."""
-    return any(each.durability is Durability.MEMORY for each in settings.streams)
+    return settings.udp or any(each.durability is Durability.MEMORY for each in settings.streams)
 
 
 def _is_in_memory(settings: Settings, name: bytes) -> bool:

@@ -98,6 +98,31 @@ class TopicRules:
             return True
         return any(_overlap(held, levels) for held in self._held_filters(stream))
 
+    def place_or(self, name: bytes, stream: bytes) -> Placed:
+        """As `place`, but a name that no rule places is a topic of this stream."""
+        levels = name.split(SEPARATOR)
+        if _is_placeable(name):
+            for rule in self._rules:
+                if rule.takes_all or _covers(rule.levels, levels):
+                    found = rule.stream_of(name, levels)
+                    return Placed(found, b"" if found == name else name)
+        return Placed(stream, name)
+
+    def all_streams_of(self, topic_filter: bytes) -> list[bytes] | None:
+        """The streams in which rules place what a valid filter matches; None if any name may be one of them."""
+        levels = topic_filter.split(SEPARATOR)
+        streams: list[bytes] = []
+        for rule in self._rules:
+            if not _overlap(rule.levels, levels):
+                continue
+            placed = rule.streams_for(levels)
+            if placed is None:
+                return None
+            streams += placed
+            if _covers(rule.levels, levels):
+                break
+        return list(dict.fromkeys(streams))
+
     def prefixes_of(self, stream: bytes) -> tuple[bytes, ...]:
         """How the names of all topics begin that the rules place in this stream."""
         if stream == OTHER_STREAM and self._rules:
@@ -156,6 +181,14 @@ class _ParsedRule:
         stream = b"".join(parts)
         return stream if _is_stream_name(stream) else OTHER_STREAM
 
+    def streams_for(self, levels: list[bytes]) -> list[bytes] | None:
+        """The streams of those of this rule's topics that a filter matches; None if any name may be one of them."""
+        found = self.table_rule()
+        if found is not None and not isinstance(found[1], int):
+            return list(found[1])
+        only = self.only_stream(levels)
+        return None if only is None else [only]
+
     def narrowed_to(self, stream: bytes) -> list[bytes] | None:
         """This rule's filter, narrowed to the topics that it may place in a stream; or None."""
         found = self._pattern.fullmatch(stream)
@@ -195,6 +228,11 @@ def shadowing_filter(earlier: Iterable[TopicRule], rule: TopicRule) -> str:
     levels = rule.topics.encode().split(SEPARATOR)
     covering = (each.topics for each in earlier if _covers(each.topics.encode().split(SEPARATOR), levels))
     return next(covering, "")
+
+
+def is_covered(wide: bytes, narrow: bytes) -> bool:
+    """Whether a filter matches all that another one, or a topic, matches; `$` has no meaning here."""
+    return _covers(wide.split(SEPARATOR), narrow.split(SEPARATOR))
 
 
 def literal_prefix(topic_filter: bytes) -> bytes:

@@ -36,6 +36,7 @@ from tailrace.broker.worker import Worker, WorkerBoot, WorkerPhase
 from tailrace.shard.directory import make_data_dir
 from tailrace.shard.memory_directory import make_memory_directory, memory_path, remove_memory_directory
 from tailrace.shard.names import shard_of
+from tailrace.supervisor.listeners import open_udp_sockets
 
 SHARDS = 8
 BOOT = "a boot of the machine"
@@ -122,6 +123,7 @@ class World:
         self.board = Board(workers)
         self.controls: list[ControlChannel] = []
         self.listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(workers)]
+        self.udp_sockets = open_udp_sockets("127.0.0.1", 0, workers, 1 << 20) if settings.udp else []
         self.peers: list[Peer] = []
         self.workers = [self._make(slot, workers) for slot in range(workers)]
         for left in range(workers):
@@ -144,6 +146,7 @@ class World:
                 control=theirs,
                 listener=self.listeners[slot].dup(),
                 board=self.board,
+                udp_socket=self.udp_sockets[slot].dup() if self.udp_sockets else None,
                 tls=self.tls,
             )
         )
@@ -300,14 +303,15 @@ class World:
             self._close_worker(worker)
         for control in self.controls:
             control.close()
-        for listener in self.listeners:
-            listener.close()
+        for sock in (*self.listeners, *self.udp_sockets):
+            sock.close()
         remove_memory_directory(self.memory_path)
 
     def _close_worker(self, worker: Worker) -> None:
         for client in list(worker.services.clients.values()):
             client.close("stopped")
         worker.acceptor.stop()
+        worker.udp.stop()
         worker.uplinks.stop("stopped")
         worker.upkeep.finish_syncs(lambda: None)
         worker.syncer.close()
@@ -320,7 +324,9 @@ class World:
 
 
 def busy(worker: Worker) -> bool:
-    return bool(worker.fanout.runnable or worker.services.answered or worker.movers or worker.work.busy)
+    return bool(
+        worker.udp.is_busy or worker.fanout.runnable or worker.services.answered or worker.movers or worker.work.busy
+    )
 
 
 @contextlib.contextmanager

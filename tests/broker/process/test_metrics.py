@@ -88,7 +88,7 @@ def test_each_value_is_read_from_its_field() -> None:
     metrics.measured_consumers = {"orders\0billing": ConsumerMeasures(lag_s=8.5)}
     metrics.lag_bytes_max = 6
     values = {family.name: read(metrics) for family, read in TABLE.items()}
-    assert values["tailrace_received_bytes"] == {"line": 0, "binary": 1, "mqtt": 0}
+    assert values["tailrace_received_bytes"] == {"line": 0, "binary": 1, "mqtt": 0, "udp": 0}
     assert {label for label, number in values["tailrace_append_seconds"].items() if number} == {"0.5", SUM}
     assert values["tailrace_refused_commands"] == {"size": 3}
     assert values["tailrace_parked_cursors"] == {"turn": 4}

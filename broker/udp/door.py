@@ -1,0 +1,338 @@
+"""The UDP door of a worker: one socket, whose clients are addresses. docs/udp.md describes the protocol.
+
+Publishes go through the router as those of other doors. For each stream in which a topic of a subscription may lie
+there is one cursor, whose messages go out to all their subscribers.
+"""
+
+from __future__ import annotations
+
+import mmap
+import select
+import socket
+from typing import Any, Final
+
+from tailrace.broker.delivery.cursor import Cursor, Delivery
+from tailrace.broker.process.metrics import Traffic
+from tailrace.broker.process.work import WorkQueue
+from tailrace.broker.routing.batch import FramePublication
+from tailrace.broker.routing.route import Route
+from tailrace.broker.services import Services
+from tailrace.broker.streams.refused import Refused
+from tailrace.broker.udp.addresses import NAME_BYTES
+from tailrace.broker.udp.delivery import DatagramFrames, DatagramOutbox, FrameRuns, send_answers
+from tailrace.broker.udp.requests import Asked, RequestHandler
+from tailrace.broker.udp.subscriptions import UdpSubscriptions
+from tailrace.broker.udp.watches import Watches
+from tailrace.protocol.errors import Code
+from tailrace.shard.leaves import load
+from tailrace.shard.names import base_of
+
+SLOT_BYTES: Final = 65_536 + 192
+"""For one datagram; no power of two, so that neighbours are not in the same lines of the processor's cache."""
+DATAGRAMS_A_TURN: Final = 1_024
+BYTES_A_TURN: Final = 4 << 20
+SENT_A_TURN: Final = 4_096
+"""Datagrams to subscribers; the others go out in the next turn."""
+ANSWERS_MAX: Final = 8_192
+"""That wait for the end of a turn."""
+
+_packets = load("tailrace.broker.udp.packets_cy")
+_BATCH: Final = int(_packets.BATCH)
+
+
+class UdpDoor:
+    """One per worker that has a socket for datagrams. To the router it is a client, and to fan-out a subscriber."""
+
+    def __init__(self, services: Services, work: WorkQueue, sock: socket.socket) -> None:
+        settings = services.settings
+        self._services = services
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._open = False
+        self._paused: set[object] = set()
+        self._held_up = 0
+        self._slots = mmap.mmap(-1, _BATCH * SLOT_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._names = bytearray(_BATCH * NAME_BYTES)
+        self._lengths = bytearray(_BATCH * 4)
+        self._outbox = DatagramOutbox(services.metrics)
+        self._answers: list[tuple[bytes, bytes]] = []
+        self._allowance = SENT_A_TURN
+        self.watches = Watches(services, work, self)
+        self.subscriptions = UdpSubscriptions(
+            settings.max_udp_subscriptions,
+            settings.max_filter_bytes,
+            settings.topic_cache_bytes,
+            lambda streams, wanted: self.watches.want(streams) if wanted else self.watches.unwant(streams),
+        )
+        self._requests = RequestHandler(services, self.subscriptions, self.watches, self)
+        self._stream = settings.udp_stream.encode()
+        # For the router and for fan-out:
+        self.traffic = Traffic()  # of cursors; what counts is in the outbox
+        self.window_slot = self.window_away = self.window_messages = 0
+        self.delivery: Delivery = FrameRuns(services.readers, services.fanout.fresh)
+        self.ready: list[Cursor] = []
+        self.current: Cursor | None = None
+        self.queued = self.blocked = self.closed = False
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._sock.setblocking(False)
+        self._services.poller.register(self._fd, select.EPOLLIN, self._on_event)
+        self._open = True
+
+    def stop(self) -> None:
+        """Read and send no more; the supervisor keeps the socket, and datagrams wait in it for the successor."""
+        if self._open:
+            self._open = False
+            self._services.poller.unregister(self._fd)
+            self.watches.close()
+            self.send_answers()
+        self.closed = True
+        self._sock.close()
+
+    def tick(self) -> None:
+        """From the timer: streams that could not be watched, gauges."""
+        if not self._open:
+            return
+        metrics = self._services.metrics
+        self.watches.retry()
+        metrics.udp_peers, metrics.udp_subscriptions = self.subscriptions.peers, self.subscriptions.subscriptions
+
+    def end_leases(self) -> None:
+        """From the timer, many times a second: a slice of the addresses."""
+        if self._open:
+            self._services.metrics.udp_expired += self.subscriptions.expire(self._before_s())
+
+    def _before_s(self) -> int:
+        """Leases are over of addresses whose last datagram came before this time."""
+        return max(int(self._services.now_s) - self._services.settings.udp_lease_s, 0)
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def _on_event(self, mask: int) -> None:
+        if mask & select.EPOLLOUT:
+            self._unblock()
+        if mask & (select.EPOLLIN | select.EPOLLERR) and not self._is_paused:
+            self._read()
+
+    def _read(self) -> None:
+        datagrams_left, bytes_left = DATAGRAMS_A_TURN, BYTES_A_TURN
+        while datagrams_left > 0 and bytes_left > 0 and self._open and not self._is_paused:
+            count = _packets.receive(self._fd, self._slots, SLOT_BYTES, self._names, self._lengths, _BATCH)
+            if count <= 0:
+                return
+            datagrams_left -= count
+            bytes_left -= self._take(count)
+            if count < _BATCH:
+                return
+
+    def _take(self, count: int) -> int:
+        """Handles the datagrams of one system call; returns their bytes."""
+        services, requests = self._services, self._requests
+        nbytes = sum(memoryview(self._lengths).cast("I")[:count])
+        services.metrics.udp.bytes_in += nbytes
+        self.subscriptions.renew(self._names, count, int(services.now_s))
+        groups: dict[bytes, list[Any]] = {}
+        at = 0
+        while at < count:
+            if requests.takes_runs:
+                at, junk = _packets.stage(
+                    self._slots,
+                    SLOT_BYTES,
+                    self._lengths,
+                    at,
+                    count,
+                    requests.table,
+                    self._stream,
+                    services.settings.max_message_bytes,
+                    groups,
+                )
+                if junk:
+                    services.metrics.udp_dropped.add("junk", junk)
+            if at < count:
+                name, data = self._datagram(at)
+                requests.take(name, data, groups)
+                at += 1
+        self.publish_groups(groups)
+        return nbytes
+
+    def _datagram(self, number: int) -> tuple[bytes, bytes]:
+        length = int.from_bytes(self._lengths[4 * number : 4 * number + 4], "little")
+        start = number * SLOT_BYTES
+        return bytes(self._names[number * NAME_BYTES : (number + 1) * NAME_BYTES]), self._slots[start : start + length]
+
+    # --- publishing -------------------------------------------------------------------------------------------------
+
+    def publish_groups(self, groups: dict[bytes, list[Any]]) -> None:
+        """Publishes the staged frames, and empties `groups`."""
+        for stream, (frames, count) in groups.items():
+            self.publish(stream, frames, count, None)
+        groups.clear()
+
+    def publish(self, stream: bytes, frames: bytearray, count: int, asked: Asked | None) -> None:
+        """Publishes frames; `asked`: a client that waits for the answer."""
+        publication = AskedPublication(self, stream, count, asked)
+        self._services.router.publish_frames(self, publication, [stream], frames, False)
+        self._services.metrics.udp.messages_in += count
+
+    def publish_done(self, publication: FramePublication) -> None:
+        assert isinstance(publication, AskedPublication)
+        refusal = publication.refusals.get(0)
+        if refusal is not None:
+            self._services.metrics.udp_dropped.add("refused", publication.count)
+        if publication.asked is not None:
+            self._requests.answer_publish(publication.asked, publication.results[0][0], refusal)
+
+    def may_create(self, name: bytes) -> bool:
+        return base_of(name) == name
+
+    def creation_refusal(self, name: bytes) -> Refused:
+        return Refused(Code.UNKNOWN, "no such stream here; the broker makes it when it is needed")
+
+    def count_created(self) -> None:
+        """The limits of connections are not for datagrams."""
+
+    def pause_for(self, route: Route) -> None:
+        """The worker of a stream has enough to do: datagrams wait in the socket, and are lost if it is full."""
+        if route not in self._paused:
+            self._paused.add(route)
+            route.feeders.add(lambda: self._resume(route))
+            self._set_mask()
+
+    def _resume(self, route: Route) -> None:
+        self._paused.discard(route)
+        self._set_mask()
+
+    def hold_up(self) -> None:
+        self._held_up += 1
+        self._set_mask()
+
+    def go_on(self) -> None:
+        self._held_up -= 1
+        self._set_mask()
+
+    @property
+    def _is_paused(self) -> bool:
+        return bool(self._paused or self._held_up)
+
+    def _set_mask(self) -> None:
+        if self._open:
+            mask = 0 if self._is_paused else select.EPOLLIN
+            self._services.poller.modify(self._fd, mask | (select.EPOLLOUT if self._outbox.blocked else 0))
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def answer(self, name: bytes, text: bytes) -> None:
+        """Sends an answer at the end of the turn."""
+        if len(self._answers) < ANSWERS_MAX:
+            self._answers.append((name, text))
+        else:
+            self._services.metrics.udp_dropped.add("unsent")
+
+    def send_answers(self) -> None:
+        if self._answers:
+            answers, self._answers = self._answers, []
+            nbytes, unsent = send_answers(self._fd, answers)
+            self._services.metrics.udp.bytes_out += nbytes
+            if unsent:
+                self._services.metrics.udp_dropped.add("unsent", unsent)
+
+    # --- subscribers ------------------------------------------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is more to send than a turn may."""
+        return self.blocked and not self._outbox.blocked and not self.closed
+
+    def begin_sending(self) -> None:
+        """Called once a turn, before fan-out runs."""
+        self._allowance = SENT_A_TURN
+        self.send_answers()
+        if self.is_busy:
+            self._unblock()
+
+    def _unblock(self) -> None:
+        self._outbox.blocked = self.blocked = False
+        self._set_mask()
+        if self._outbox.count and not self._flush():
+            return
+        if self.ready:
+            self._services.fanout.make_runnable(self)
+
+    def _flush(self) -> bool:
+        """Sends the datagrams that are made. False, and blocked, if some are left."""
+        self._allowance -= self._outbox.send(self._fd, self._allowance)
+        if not self._outbox.count:
+            return True
+        self.blocked = True
+        if self._outbox.blocked:
+            self._set_mask()
+        return False
+
+    def send_chunk(self, cursor: Cursor, chunk: DatagramFrames) -> int:
+        """Makes and sends the datagrams of these frames. With some left the cursor is moved behind those that
+        are made, and 0 is returned.
+        """
+        position = 0
+        while self._flush():
+            if position == chunk.nbytes:
+                return chunk.nbytes
+            before = position
+            position, messages, self._outbox.count, unsendable = self.subscriptions.collect(
+                chunk.frames, position, cursor.feed.name, self._before_s(), self._outbox.buffers
+            )
+            if position == before and not self._outbox.count:
+                return chunk.nbytes  # not a frame: `delivery` lets only frames through
+            cursor.seq += messages
+            cursor.offset += position - before
+            if unsendable:
+                self._services.metrics.udp_dropped.add("unsendable", unsendable)
+        return 0
+
+    def flush_answers(self) -> bool:
+        return True
+
+    def keep(self, text: bytes) -> None:
+        raise AssertionError("no datagram is ever half out")
+
+    def chunk_ended(self) -> None:
+        """Nothing waits for that."""
+
+    def send_trimmed(self, cursor: Cursor, first_seq: int) -> None:
+        self._services.metrics.udp_dropped.add("trimmed", first_seq - cursor.seq)
+        self.subscriptions.forget_place()
+
+    def subscription_ended(self, cursor: Cursor, code: Code | None, text: str) -> None:
+        self.subscriptions.forget_place()
+        self.watches.ended(cursor)
+
+
+class ClosedDoor:
+    """In the place of the door of a worker without a socket for datagrams."""
+
+    is_busy = False
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def tick(self) -> None: ...
+
+    def end_leases(self) -> None: ...
+
+    def begin_sending(self) -> None: ...
+
+
+def open_door(services: Services, work: WorkQueue, sock: socket.socket | None) -> UdpDoor | ClosedDoor:
+    return ClosedDoor() if sock is None else UdpDoor(services, work, sock)
+
+
+class AskedPublication(FramePublication):
+    """What datagrams have published to one stream."""
+
+    __slots__ = ("asked",)
+
+    def __init__(self, door: UdpDoor, stream: bytes, count: int, asked: Asked | None) -> None:
+        super().__init__(door, 0, asked is not None, [stream], count)
+        self.asked = asked

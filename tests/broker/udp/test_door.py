@@ -1,0 +1,328 @@
+"""The door, between a world's workers and real sockets: the seed's exchanges, other doors, leases, cookies, rights."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace.broker.process.settings import Settings, StreamPolicy
+from tailrace.broker.process.udp_settings import UdpPeer
+from tailrace.broker.topics.rules import TopicRule
+from tailrace.broker.udp import delivery, door, requests, watches
+from tests.broker.world import World, world
+
+RULES = (TopicRule("sensors/#", "sensors"), TopicRule("topic1", "udp"), TopicRule("topic3/#", "udp"))
+
+
+class UdpPeer_:
+    """A client: a socket and the datagrams that came."""
+
+    def __init__(self, node: World) -> None:
+        self.node = node
+        self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.sock.bind(("127.0.0.1", 0))
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        self.sock.setblocking(False)
+        self.address = node.udp_sockets[0].getsockname()
+
+    def send(self, *data: bytes) -> None:
+        for each in data:
+            self.sock.sendto(each, self.address)
+
+    def take(self) -> list[bytes]:
+        found = []
+        while True:
+            try:
+                found.append(self.sock.recv(1 << 17))
+            except BlockingIOError:
+                return found
+
+    def ask(self, *data: bytes) -> list[bytes]:
+        self.send(*data)
+        self.node.settle()
+        return self.take()
+
+
+class Node:
+    """A world and the clients of its UDP door."""
+
+    def __init__(self, node: World) -> None:
+        self.world = node
+        self.peers: list[UdpPeer_] = []
+
+    def client(self) -> UdpPeer_:
+        self.peers.append(UdpPeer_(self.world))
+        return self.peers[-1]
+
+    def clients(self) -> list[UdpPeer_]:
+        """One of each worker."""
+        found: dict[int, UdpPeer_] = {}
+        while len(found) < len(self.world.workers):
+            client = self.client()
+            before = [worker.metrics.udp.bytes_in for worker in self.world.workers]
+            client.ask(b"PING\n")
+            after = [worker.metrics.udp.bytes_in for worker in self.world.workers]
+            found.setdefault(next(i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b), client)
+        return [found[slot] for slot in sorted(found)]
+
+    def dropped(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for worker in self.world.workers:
+            for reason, count in worker.metrics.udp_dropped.counts.items():
+                found[reason] = found.get(reason, 0) + count
+        return found
+
+
+def serve(path: Path, **settings: Any) -> Iterator[Node]:
+    with world(path, **{"workers": 2, "affinity": False, "udp": True, "topics": RULES, **settings}) as node:
+        found = Node(node)
+        yield found
+        for peer in found.peers:
+            peer.sock.close()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    yield from serve(tmp_path)
+
+
+@pytest.fixture
+def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Addresses of this machine count as any others."""
+    monkeypatch.setattr(requests, "is_of_this_machine", lambda name: False)
+
+
+def test_the_exchanges_of_the_seed(node: Node) -> None:
+    subscriber, publisher = node.clients()
+    assert subscriber.ask(b"SUB topic1\n\n") == [b"OK SUB topic1 120\n"]
+    assert publisher.ask(b"PUB topic1\n41.8874314503 12.4886930452") == []
+    assert subscriber.take() == [b"MSG topic1\n41.8874314503 12.4886930452"]
+    assert subscriber.ask(b"UNSUB topic1\n") == [b"OK UNSUB topic1\n"]
+    assert publisher.ask(b"PUB topic1\nmore") == [] and subscriber.take() == []
+
+
+def test_the_verbs_beyond_the_seed(node: Node) -> None:
+    client = node.client()
+    assert client.ask(b"PING\n") == [b"PONG\n"]
+    assert client.ask(b"PUB? topic1\na") == [b"OK topic1 0\n"]
+    assert client.ask(b"PUB topic1\nb", b"PUB? topic1\nc") == [b"OK topic1 2\n"]
+    assert client.ask(b"PUB? topic3/x\nd") == [b"OK topic3/x 3\n"]
+    assert client.ask(b"UNSUB topic1\n") == [b"ERR unsubscribed this address has no such subscription\n"]
+    assert client.ask(b"SUB a#\n")[0].startswith(b"ERR topic # must be a whole level")
+    assert client.ask(b"PUB? $SYS/x\ny")[0].startswith(b"ERR reserved")
+    assert client.ask(b"PUB a+\nx", b"junk", b"", b"\0" * 100, b"MSG a\nb") == []
+    assert node.dropped() == {"refused": 1, "junk": 4}
+
+
+def test_messages_of_a_stream_have_their_order_and_each_comes_once(node: Node) -> None:
+    clients = node.clients()
+    for client in clients:
+        client.ask(b"SUB topic1\n", b"SUB topic1\n", b"SUB topic3/#\n")
+    publisher = node.client()
+    publisher.ask(*(b"PUB topic%d%s\n%d" % (3 if n % 3 else 1, b"/x" if n % 3 else b"", n) for n in range(300)))
+    for client in clients:
+        assert [int(each.split(b"\n")[1]) for each in client.take()] == list(range(300))
+
+
+def test_other_doors_publish_to_and_read_from_topics_of_datagrams(node: Node) -> None:
+    telnet = node.world.connect(0)
+    assert node.world.ask(telnet, "sub topic1 new wait")[0].startswith("ok sub topic1")
+    subscriber, publisher = node.clients()
+    subscriber.ask(b"SUB topic1\n", b"SUB sensors/+/temp\n")
+    publisher.ask(b"PUB topic1\nby datagram", b"PUB sensors/7/temp\n21.5", b"PUB elsewhere\nx")
+    node.world.settle()
+    assert [line.partition("|")[2] for line in telnet.take()] == ["by datagram"]
+    node.world.ask(telnet, "pub topic1 |by telnet", "pub sensors/8/temp |22")
+    assert subscriber.take() == [
+        b"MSG topic1\nby datagram",
+        b"MSG sensors/7/temp\n21.5",
+        b"MSG topic1\nby telnet",
+        b"MSG sensors/8/temp\n22",
+    ]
+    assert [line.split("|")[1] for line in node.world.ask(telnet, "sub sensors/#  0") if line.startswith("msg")] == [
+        "21.5",
+        "22",
+    ]
+
+
+def test_topics_without_a_rule_are_in_memory_and_leave_no_file(node: Node) -> None:
+    node.client().ask(b"PUB one\n1", b"PUB two/three\n2", b"PUB sensors/1\n3")
+    names = {path.name.partition(".")[0] for path in node.world.directory.path.rglob("*.content")}
+    assert names == {"sensors"}
+    assert {path.name.partition(".")[0] for path in node.world.memory_path.rglob("*.content")} == {"udp"}
+
+
+def test_a_section_of_its_very_name_keeps_the_stream(tmp_path: Path) -> None:
+    for node in serve(tmp_path, streams=(StreamPolicy("udp"),)):
+        node.client().ask(b"PUB one\n1")
+        assert [path.name for path in node.world.directory.path.rglob("*.content")] == ["udp.content"]
+    assert Settings(udp=True, streams=(StreamPolicy("*"),)).policy("udp").durability == "memory"
+
+
+def test_a_filter_that_may_lie_anywhere_is_refused(tmp_path: Path) -> None:
+    for node in serve(tmp_path, topics=(TopicRule("+/deep/#", "{1}"),)):
+        client = node.client()
+        assert client.ask(b"SUB #\n")[0].startswith(
+            b"ERR topic what this filter matches may lie in streams of any name"
+        )
+        assert client.ask(b"SUB a/deep/#\n") == [b"OK SUB a/deep/# 120\n"]
+        assert client.ask(b"PUB a/deep/x\n1") == [b"MSG a/deep/x\n1"]
+
+
+def test_more_subscribers_than_a_turn_may_send_to(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "SENT_A_TURN", 3)
+    for worker in node.world.workers:
+        assert isinstance(worker.udp, door.UdpDoor)
+        worker.udp._outbox.buffers = bytearray(2 * 40), bytearray(2 * 16), bytearray(70_000)
+    clients = [node.client() for _ in range(25)]
+    for client in clients:
+        client.ask(b"SUB topic1\n", b"SUB #\n")
+    node.client().ask(*(b"PUB topic1\n%d" % number for number in range(10)))
+    for client in clients:
+        assert [each.split(b"\n")[1] for each in client.take()] == [b"%d" % (number // 2) for number in range(20)]
+
+
+def test_large_bodies_and_those_that_fit_no_datagram(node: Node) -> None:
+    client, telnet = node.client(), node.world.connect(0)
+    client.ask(b"SUB topic1\n")
+    body = bytes(65_507 - len(b"PUB topic1\n"))
+    assert client.ask(b"PUB topic1\n" + body) == [b"MSG topic1\n" + body]
+    node.world.ask(telnet, "pub topic1 |" + "x" * 70_000, "pub topic1 |y")
+    assert client.take() == [b"MSG topic1\ny"]
+    assert node.dropped() == {"unsendable": 1}
+
+
+def test_leases_end_and_any_datagram_renews_them(node: Node) -> None:
+    kept, left = node.client(), node.client()
+    for client in (kept, left):
+        client.ask(b"SUB topic1\n")
+    later_s = 100
+    for worker in node.world.workers:
+        assert isinstance(worker.udp, door.UdpDoor)
+        worker.udp.subscriptions.expire(0)
+    _move_clocks(node, later_s)
+    assert kept.ask(b"PING\n") == [b"PONG\n"]
+    _move_clocks(node, 50)
+    node.client().ask(b"PUB topic1\nx")
+    assert (kept.take(), left.take()) == ([b"MSG topic1\nx"], [])
+    for worker in node.world.workers:
+        assert isinstance(worker.udp, door.UdpDoor)
+        worker.udp.end_leases()
+        worker.udp.tick()
+    assert sum(worker.metrics.udp_expired for worker in node.world.workers) == 1
+    assert sum(worker.metrics.udp_subscriptions for worker in node.world.workers) == 1
+
+
+def _move_clocks(node: Node, seconds: int) -> None:
+    """Make every address silent for that much longer."""
+    leaf = delivery._table
+    for worker in node.world.workers:
+        assert isinstance(worker.udp, door.UdpDoor)
+        words = memoryview(worker.udp.subscriptions.table).cast("B").cast("I")
+        first = words[9]
+        for number in range(64):
+            seen = first + 12 * number + 8
+            words[seen] = max(words[seen] - seconds, 0)
+    assert leaf.HEADER_WORDS == 128
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_a_first_subscription_needs_a_cookie(node: Node) -> None:
+    client = node.client()
+    assert client.ask(b"SUB topic1\n") == []  # no answer fits
+    padded = b"SUB topic1\n" + b" " * 23
+    (answer,) = client.ask(padded)
+    assert answer.startswith(b"COOKIE ") and len(answer) <= len(padded)
+    cookie = answer.split()[1]
+    assert node.client().ask(b"SUB topic1\n" + cookie + b" " * 9)[0].startswith(b"COOKIE ")  # that of another address
+    assert client.ask(b"SUB topic1\n" + cookie) == [b"OK SUB topic1 120\n"]
+    assert client.ask(b"SUB topic3/a\n") == [b"OK SUB topic3/a 120\n"]
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_nothing_larger_goes_to_an_address_that_may_be_forged(node: Node) -> None:
+    client = node.client()
+    for data in (
+        b"PING",
+        b"PING\n",
+        b"PUB? t\n",
+        b"PUB? t\nsome body",
+        b"SUB a\n",
+        b"SUB a#\n",
+        b"UNSUB a\n",
+        b"x" * 50,
+    ):
+        for answer in client.ask(data):
+            assert len(answer) <= len(data), data
+    assert node.dropped()["unanswered"] > 0
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_without_cookies_a_client_of_the_seed_can_subscribe(tmp_path: Path) -> None:
+    for node in serve(tmp_path, udp_cookies=False):
+        assert node.client().ask(b"SUB topic1\n\n") == [b"OK SUB topic1 120\n"]
+
+
+def test_rights_by_address(tmp_path: Path) -> None:
+    here = UdpPeer(("127.0.0.0/8",), publish=("sensors/#", "topic1"), subscribe=("sensors/+/temp",))
+    for node in serve(
+        tmp_path, udp_peers=(UdpPeer(("10.0.0.0/8", "fe80::/10")), here, UdpPeer(("0.0.0.0/0",), ("#",)))
+    ):
+        client, denied = node.client(), b"ERR denied this address does not have the right to that"
+        assert client.ask(b"PUB? sensors/1/temp\nx") == [b"OK sensors/1/temp 0\n"]
+        assert client.ask(b"PUB? other\nx")[0].startswith(denied)
+        assert client.ask(b"SUB sensors/1/temp\n") == [b"OK SUB sensors/1/temp 120\n"]
+        assert client.ask(b"SUB sensors/#\n")[0].startswith(denied)
+        assert client.ask(b"PUB other\nx") == [] and node.dropped() == {"refused": 1}
+
+
+def test_with_users_nobody_has_rights_without_a_section(tmp_path: Path) -> None:
+    for node in serve(tmp_path, users=()):
+        assert node.client().ask(b"PUB? topic1\nx")[0].startswith(b"ERR denied")
+
+
+def test_a_full_table_refuses(tmp_path: Path) -> None:
+    for node in serve(tmp_path, workers=1, max_udp_subscriptions=16):
+        client = node.client()
+        for number in range(16):
+            assert client.ask(b"SUB t%d\n" % number)[0].startswith(b"OK")
+        assert client.ask(b"SUB more\n")[0].startswith(b"ERR subscriptions")
+        assert client.ask(b"SUB a/+\n")[0].startswith(b"ERR subscriptions")
+        client.ask(b"UNSUB t3\n")
+        assert client.ask(b"SUB a/+\n")[0].startswith(b"OK")
+
+
+def test_a_stream_that_is_deleted_is_watched_again(node: Node) -> None:
+    client, telnet = node.client(), node.world.connect(0)
+    client.ask(b"SUB sensors/1\n")
+    assert client.ask(b"PUB sensors/1\na") == [b"MSG sensors/1\na"]
+    answers = node.world.ask(telnet, "delete sensors")
+    for _ in range(10_000):  # a helper thread has its part in it
+        if answers:
+            break
+        node.world.settle()
+        answers = telnet.take()
+    assert answers[0].startswith("ok delete")
+    for worker in node.world.workers:
+        assert isinstance(worker.udp, door.UdpDoor)
+        worker.udp.watches.retry()
+    node.world.settle()
+    assert client.ask(b"PUB sensors/1\nb") == [b"MSG sensors/1\nb"]
+
+
+def test_streams_that_nobody_wants_are_watched_no_more(node: Node) -> None:
+    client = node.client()
+    client.ask(b"SUB sensors/1\n", b"SUB sensors/+\n", b"SUB topic1\n")
+    feeds = [worker.fanout.feeds for worker in node.world.workers]
+    assert sum(b"sensors" in each for each in feeds) == 1
+    client.ask(b"UNSUB sensors/1\n", b"UNSUB sensors/+\n")
+    assert sum(b"sensors" in each for each in feeds) == 0
+    assert sum(b"udp" in each for each in feeds) == 1
+
+
+def test_the_bounds_have_names() -> None:
+    assert watches.STREAMS_MAX and watches.WAITING_MAX and requests.ASKED_MAX and door.ANSWERS_MAX
