@@ -37,8 +37,8 @@ Examples:
 
 A line shows a consumer: the seq of its first message that is not finished, how many follow up to the end of the
 stream and how old the first is, how many its members have at this moment, how many members there are, how many
-deliveries were not the first and how many messages were given up (they are in the stream STREAM/$dead), and how long
-ago a member last asked.
+deliveries were not the first and how many messages were given up (they are in the stream STREAM/$dead), how long ago a
+member last asked, and its topic filter. "<=" before the lag: the broker is counting what the filter matches; ask again.
 
 Exit codes: 0 done, 1 refused by the broker, 2 wrong arguments, 4 no connection or lost.
 """
@@ -199,11 +199,11 @@ def _show_place(stream: str, group: str, next_seq: int, as_json: bool) -> None:
 
 def table_of(infos: Iterable[ConsumerInfo]) -> Table:
     table = make_table(
-        *("consumer", "next", "lag", "lag time", "in flight", "members", "redelivered", "dead", "idle"),
+        *("consumer", "next", "lag", "lag time", "in flight", "members", "redelivered", "dead", "idle", "topics"),
     )
     for info in infos:
         numbers = (f"{each:,}" for each in (info.in_flight, info.members, info.redelivered))
-        lag = warn("yellow", info.lag_messages)
-        dead = warn("red", info.dead)
-        table.add_row(plain(info.name), f"{info.next_seq}", lag, ago(info.lag_s), *numbers, dead, ago(info.idle_s))
+        lag = "<= " * info.lag_at_most + warn("yellow", info.lag_messages)
+        times = ago(info.lag_s), *numbers, warn("red", info.dead), ago(info.idle_s)
+        table.add_row(plain(info.name), f"{info.next_seq}", lag, *times, plain(info.topics))
     return table

@@ -72,11 +72,12 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Consume:
-    """Let there be a durable consumer of the stream, whose first message is at `start`."""
+    """Let there be a durable consumer of the stream, whose first message is at `start`. `topics`: its filter."""
 
     stream: bytes
     name: bytes
     start: From
+    topics: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,7 +164,7 @@ class MemberNotice:
 @dataclass(frozen=True, slots=True)
 class Standing:
     """One consumer in numbers. `lag_us`: the age of its first unfinished message; None without any. `topics`: its
-    filter."""
+    filter; `lag_at_most`: whether `lag_messages` counts messages that it may not match."""
 
     name: bytes
     next_seq: int
@@ -180,6 +180,7 @@ class Standing:
     retry_s: float = RETRY_S
     retry_max_s: float = RETRY_MAX_S
     topics: bytes = b""
+    lag_at_most: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +347,7 @@ def _standing(row: Standing) -> dict[str, Any]:
         "retry_s": row.retry_s,
         "retry_max_s": row.retry_max_s,
         "topics": row.topics.decode() or None,
+        "lag_at_most": row.lag_at_most or None,
     }
 
 

@@ -208,6 +208,7 @@ def _standing(row: Fields) -> Standing:
         retry_s=row.seconds("retry_s", ACK_WAIT_MAX_S, may_be_0=True),
         retry_max_s=row.seconds("retry_max_s", ACK_WAIT_MAX_S, may_be_0=True),
         topics=_filter(row),
+        lag_at_most="lag_at_most" in row and row.flag("lag_at_most"),
     )
 
 

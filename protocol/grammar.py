@@ -231,6 +231,14 @@ def _consumer_at(kind: Callable[[bytes, bytes, c.From], c.Command]) -> Callable[
     return parse
 
 
+def _consume(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    stream, name, start, *clause = _args(verb, rest, 3, 5)
+    if clause and (len(clause) != 2 or clause[0].lower() != b"topics"):
+        raise verb.usage()
+    topics = topic_filter(unescaped(clause[1])) if clause else b""
+    return c.Consume(stream_name(stream), consumer_name(name), reading_place(start), topics)
+
+
 def _consumer_only(kind: Callable[[bytes, bytes], c.Command]) -> Callable[[Verb, bytes, int], c.Command]:
     def parse(verb: Verb, rest: bytes, _max: int) -> c.Command:
         stream, name = _args(verb, rest, 2, 2)
@@ -372,7 +380,12 @@ _ROWS = (
         False,
         _last,
     ),
-    Verb("consume STREAM NAME FROM", "a durable consumer NAME, which begins at FROM", False, _consumer_at(c.Consume)),
+    Verb(
+        "consume STREAM NAME FROM [topics FILTER]",
+        "a durable consumer NAME, which begins at FROM; topics: only messages whose topic the filter matches",
+        False,
+        _consume,
+    ),
     Verb("get STREAM NAME [WAIT_MS [MAX]]", "its next MAX (1) messages, until they are acked", False, _get),
     Verb(_FINISH_FORM, "the consumer has finished these messages", False, _ack),
     Verb("nack STREAM NAME SEQ [REASON] [after MS]", "this message has failed: deliver it again later", False, _nack),

@@ -47,7 +47,6 @@ GATHER_COLUMNS_STREAMS = ("stream", "role", "epoch")
 SESSION_COLUMNS = ("client", "user", "connected", "away_s", "expiry_s", "bytes")
 SESSIONS_SHOWN_MAX = 1_000
 GATHER_COLUMNS_CONNS = ("worker", "peer", "age_s", "subscriptions", "unsent_bytes", "lag_messages")
-_RIGHTS: Mapping[type, Right] = dict.fromkeys(line.COMMANDS, Right.CONSUME)
 """What commands that are for everybody need."""
 RULES_SLOT = 0  # whose worker saves the rules, which are for many streams at once
 NO_UPSTREAM = ["", 0, "time", 0]
@@ -120,10 +119,12 @@ class Commands:
                 client.refuse(Code.DENIED, refusal)
                 return
             self._services.events.write(Event.ADMIN, **client.event_fields(), command=shown_command(command))
-        elif not client.is_free and kind in _RIGHTS and not client.may(_RIGHTS[kind], command.stream):
-            refused = client.denial(_RIGHTS[kind])
-            client.refuse(refused.code, f"{command.stream.decode()}: {refused.text}")
-            return
+        elif kind in line.COMMANDS:
+            found = line.placed(client, command)
+            if isinstance(found, Refused):
+                client.refuse(found.code, f"{command.stream.decode()}: {found.text}")
+                return
+            command = found
         self._table[kind](client, command)
 
     # --- for everybody ----------------------------------------------------------------------------------------------

@@ -69,6 +69,26 @@ def subscribe_by_name(client: ClientConnection, message: m.Subscribe, *, has_top
     return replace(message, stream=found.stream, topics=found.topics)
 
 
+def consumed_by_name(client: ClientConnection, name: bytes, topics: bytes = b"") -> NamedReading | Refused:
+    """The stream of durable consumers that a name stands for, and the filter of one that is made by it: that of a name
+    that is a topic or a filter, if the request has none of its own.
+
+    Refused for a name that stands for several streams, and without the right to consume.
+    """
+    rules, stream = client.services.topic_rules, name
+    if is_filter(name) and topics:
+        return Refused(Code.USAGE, f"{shown(name)} is a filter itself: give a stream and the filter, or one of them")
+    if is_filter(name):
+        found = rules.streams_of(name)
+        if found is None:
+            text = "this filter may be for several streams, and a consumer is of one: name it, and give the filter"
+            return Refused(Code.UNSUPPORTED, f"{text} as its topics")
+        stream, topics = found, name
+    elif not topics:
+        stream, topics = rules.place(name)
+    return NamedReading(stream, topics) if client.may(Right.CONSUME, stream) else client.denial(Right.CONSUME)
+
+
 def _denied(client: ClientConnection) -> Refused:
     return client.denial(Right.SUBSCRIBE)
 

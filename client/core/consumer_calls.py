@@ -38,7 +38,8 @@ class ConsumerInfo:
 
     next_seq: its first unacknowledged message; lag_messages, lag_s: the messages from there to the end of the stream,
     and the age of the first (None without any); in_flight: delivered and not acknowledged; redelivered: repeated
-    deliveries; dead: dead letters; idle_s: since a member last asked; topics: its topic filter, "" for all topics.
+    deliveries; dead: dead letters; idle_s: since a member last asked; topics: its topic filter, "" for all topics;
+    lag_at_most: the broker is still counting, and some of lag_messages may not match that filter.
     """
 
     name: str
@@ -55,6 +56,7 @@ class ConsumerInfo:
     retry_s: float = RETRY_S
     retry_max_s: float = RETRY_MAX_S
     topics: str = ""
+    lag_at_most: bool = False
 
 
 def consumer_options(
@@ -239,4 +241,5 @@ def _info(standing: Standing) -> ConsumerInfo:
         retry_s=standing.retry_s,
         retry_max_s=standing.retry_max_s,
         topics=standing.topics.decode(),
+        lag_at_most=standing.lag_at_most,
     )

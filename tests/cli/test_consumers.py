@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 
-from tailrace.cli import main
+from tailrace import ConsumerInfo
+from tailrace.cli import consumers, main
 from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED, USAGE
+from tailrace.cli.tables import show
 from tests.client.model_consumers import Group, Groups
 from tests.client.model_server import ModelServer, running_model
 
@@ -22,12 +25,19 @@ def test_each_is_a_line(server: ModelServer, capfd: pytest.CaptureFixture[str]) 
     assert main.run(["consumers", "orders", "--server", server.address]) == OK
     out, err = capfd.readouterr()
     header, *lines = [" ".join(line.split()) for line in out.splitlines()]
-    assert header == "consumer next lag lag time in flight members redelivered dead idle"
+    assert header == "consumer next lag lag time in flight members redelivered dead idle topics"
     assert lines == [
         "[red]billing 4 1,230 1.5 s 2 2 2 7 0.2 s",
         "shipping 1234 0 - 0 0 0 0 0.2 s",
     ]
     assert err == ""
+
+
+def test_a_filter_and_a_lag_that_is_not_counted_yet_are_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    counted = ConsumerInfo("g", 3, 1_234, None, 0, 0, 0, 0, 1.0, 30.0, 5, topics="a/+")
+    show(consumers.table_of([counted, dataclasses.replace(counted, name="h", lag_at_most=True)]))
+    rows = [" ".join(line.split()) for line in capfd.readouterr().out.splitlines()]
+    assert rows[1:] == ["g 3 1,234 - 0 0 0 0 1.0 s a/+", "h 3 <= 1,234 - 0 0 0 0 1.0 s a/+"]
 
 
 def test_none(server: ModelServer, capfd: pytest.CaptureFixture[str]) -> None:

@@ -65,9 +65,11 @@ def test_responses() -> None:
     assert control(c.Consumed(1, 7, False)) == {"id": 1, "next_seq": 7, "created": False}
     assert control(c.Consumed(1, existed=False)) == {"id": 1, "existed": False}
     row = dataclasses.asdict(STANDING) | {"name": "billing"}
-    filtered = dataclasses.replace(STANDING, topics=b"a/+")
-    assert control(c.Consumed(1, consumers=(filtered,))) == {"id": 1, "consumers": [row | {"topics": "a/+"}]}
-    assert control(c.Consumed(1, consumers=(STANDING,))) == {"id": 1, "consumers": [row | {"topics": None}]}
+    row |= {"topics": None, "lag_at_most": None}
+    filtered = dataclasses.replace(STANDING, topics=b"a/+", lag_at_most=True)
+    more = {"topics": "a/+", "lag_at_most": True}
+    assert control(c.Consumed(1, consumers=(filtered,))) == {"id": 1, "consumers": [row | more]}
+    assert control(c.Consumed(1, consumers=(STANDING,))) == {"id": 1, "consumers": [row]}
     assert body(c.Got(1, (), (), 0, NOTHING)) == bytes([1]) + bytes(15)
     frames = stamped()
     packed = body(c.Got(1, ((4, 3, 2, 9),), ((5, 6),), 7, frames))

@@ -145,3 +145,42 @@ def test_a_killed_node_keeps_filter_and_place(tmp_path: Path) -> None:
         assert drain(client, "s", 60) == wanted(1_000)[40:]
         (info,) = client.consumers("s")
         assert (info.topics, info.in_flight) == ("a/+", 0)
+
+
+RULES = """
+[[topics]]
+filter = "t/#"
+stream = "t"
+"""
+
+
+def test_names_are_topics_where_rules_say_so_and_the_lag_is_counted(tmp_path: Path) -> None:
+    with running(tmp_path / "data", workers=WORKERS, config=RULES) as node, connected(node) as client:
+        with client.batcher("t") as batcher:
+            for seq in range(20_000):
+                batcher.add(b"%d" % seq, topic=f"t/{seq % 10}/a")
+        with client.consumer("t/3/+", "g") as consumer:
+            assert [received(consumer).seq for _ in range(2)] == [3, 13]
+        client.create_consumer("t/#", "all")
+
+        def counted() -> bool:
+            rows = {info.name: info for info in client.consumers("t/7")}
+            assert rows["g"].topics == "t/3/+" and 2_000 <= rows["g"].lag_messages <= 20_000
+            return not any(info.lag_at_most for info in rows.values())
+
+        wait_for(counted, "all is counted", 30.0)
+        assert {info.name: info.lag_messages for info in client.consumers("t")} == {"all": 20_000, "g": 2_000}
+        with node.client() as lines:
+            assert lines.ask("consume t/3/+ g 0") == "ok consume t g 3"
+            assert lines.ask("consume t g 0 topics t/4/+").startswith("err usage ")
+            header, *rows, _end = lines.ask_table("consumers t/3/+")
+            assert header.endswith(" lag topics") and [row.split()[-2:] for row in rows] == [
+                ["exact", "t/#"],
+                ["exact", "t/3/+"],
+            ]
+            lines.answers.clear()
+            lines.send("get t/3/+ g 1000", "ack t/3/+ g 3")
+            lines.read_messages(1)
+            assert lines.read_answers(2) == ["ok get t g 1", "ok ack t g 3"]
+        listed = run_tailrace("consumers", "t/3/+", "-s", f"127.0.0.1:{node.port}")
+        assert listed.returncode == 0 and b"t/3/+" in listed.stdout and b"1,999" in listed.stdout

@@ -1,4 +1,4 @@
-"""Measures by hand what very many topics of a stream in memory cost, with one subscriber each.
+"""Measures by hand the cost of very many topics of a stream in memory, with one subscriber each.
 
     python -m tests.system.topic_memory --topics 1000,100000,1000000
 

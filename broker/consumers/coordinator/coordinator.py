@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from tailrace.broker.consumers.coordinator.dead_letters import DeadLetters
+from tailrace.broker.consumers.coordinator.lag_counts import LagCounts
 from tailrace.broker.consumers.coordinator.log_view import TURN_READ_BYTES, ReadBudget
 from tailrace.broker.consumers.coordinator.stream_consumers import StreamConsumers
 from tailrace.broker.consumers.coordinator.waiting_gets import WaitingGet, WaitingGets
@@ -87,6 +88,7 @@ class Coordinator:
         self.waiters = WaitingGets()
         self.patient = True  # gets may wait for messages
         self.post = DeadLetters(self)
+        self.lags = LagCounts(self.known)
         self._on_change = on_change
         self._reading = ReadBudget()
         self._staged: dict[bytes, StreamConsumers] = {}
@@ -209,7 +211,7 @@ class Coordinator:
     def pending(self) -> bool:
         """Whether there is something to do in this turn."""
         has_read = self._reading.left_bytes < TURN_READ_BYTES
-        return bool(self._staged or self._hungry or self.post.waiting or has_read)
+        return bool(self._staged or self._hungry or self.post.waiting or has_read or self.lags.wanted)
 
     def read_on(self, name: bytes, consumer: bytes) -> None:
         """The consumer's filter is to see more of the stream in the next turn."""
@@ -223,10 +225,12 @@ class Coordinator:
                     self._hungry[name, consumer] = None
 
     def work(self) -> None:
-        """Serve the waiting gets, log the decisions, send dead letters."""
+        """Serve the waiting gets, log the decisions, send dead letters, count the lag of filters."""
         self._serve()
         self.flush()
         self.post.send()
+        if self.lags.wanted:
+            self.lags.work()
 
     def flush(self) -> None:
         """Append the decisions: one write per stream."""

@@ -125,7 +125,10 @@ class LagScanner:
         owner, book = self._owner, self._desk.known(name)
         rules = LagPolicy.of(owner.settings.policy(name.decode()))
         if book is not None:
-            return survey(book.consumers, book.current().next_seq, rules, now_us)
+            next_seq = book.current().next_seq
+            found = book.consumers.by_name.items()
+            self._desk.lags.count(name, [each for each, consumer in found if not consumer.is_counted(next_seq)])
+            return survey(book.consumers, next_seq, rules, now_us)
         place = None
         if owner.roles.role(name) is not Role.MASTER:
             cursor_log = owner.stream(log_name(name)).log

@@ -165,15 +165,17 @@ def _list(desk: Coordinator, deed: Consume, done: OnResult) -> None:
     log_view, now_us = book.current(), desk.owner.clock_us()
     rows = desk.decided(book, lambda: Decision((), decide.listing(book.consumers, log_view, now_us))).value
     done({"consumers": [_row(each, log_view.log, now_us) for each in rows]})
+    desk.lags.count(deed.stream, [each.name for each in rows if each.lag_at_most])
 
 
 def _row(listed: ConsumerStatus, stream_log: StreamLog, now_us: int) -> dict[str, Any]:
     row = listed._asdict()
     for setting in ("ack_wait", "retry", "retry_max"):
         row[f"{setting}_s"] = row.pop(f"{setting}_us") / MICROSECONDS
-    if not row["topics"]:
-        del row["topics"]  # a slave of an earlier release does not know it
-    if stream_log.first_seq <= listed.next_seq < stream_log.next_seq:
+    for newer in ("topics", "lag_at_most"):
+        if not row[newer]:
+            del row[newer]  # a slave of an earlier release does not know it
+    if listed.lag_messages and stream_log.first_seq <= listed.next_seq < stream_log.next_seq:
         row["lag_us"] = max(now_us - stream_log.entry(listed.next_seq).timestamp_us, 0)
     return row
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tailrace.broker.access.rules import Right
+from tailrace.broker.connection.named import NamedReading, consumed_by_name
 from tailrace.broker.consumers.edge.session import FetchedGet
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol import consuming as c
@@ -26,9 +28,13 @@ def consume(client: BinaryClient, message: c.Consume) -> None:
         if not client.may(Right.ADMIN, message.stream):
             answer(client.denial(Right.ADMIN))
             return
-    elif not client.is_free and (refused := _denied(client, message.stream)) is not None:
-        answer(refused)
-        return
+    elif not client.is_free or client.services.topic_rules.count:
+        found = _named(client, message.stream, message.topics)
+        if isinstance(found, Refused):
+            answer(found)
+            return
+        topics = found.topics if message.do == "create" else message.topics
+        message = replace(message, stream=found.stream, topics=topics)
     if message.do == "redrive" and not client.is_free and not client.may(Right.PUBLISH, message.stream):
         answer(client.denial(Right.PUBLISH))
         return
@@ -46,15 +52,20 @@ def get(client: BinaryClient, message: c.Get) -> None:
             client.send_envelope(part)
         client.traffic.messages_out += sum(run[1] for run in runs)
 
-    if not client.is_free and (refused := _denied(client, message.stream)) is not None:
-        answer(refused)
-        return
+    if not client.is_free or client.services.topic_rules.count:
+        found = _named(client, message.stream)
+        if isinstance(found, Refused):
+            answer(found)
+            return
+        message = replace(message, stream=found.stream)
     client.consumers.get(message, answer)
 
 
-def _denied(client: BinaryClient, stream: bytes) -> Refused | None:
-    """Why the connection may not consume this stream, if it may not."""
-    return None if client.may(Right.CONSUME, stream) else client.denial(Right.CONSUME)
+def _named(client: BinaryClient, name: bytes, topics: bytes = b"") -> NamedReading | Refused:
+    """The stream that a name stands for, if the connection may consume it; a node means a stream of this name."""
+    if not client.is_node:
+        return consumed_by_name(client, name, topics)
+    return NamedReading(name, topics) if client.may(Right.CONSUME, name) else client.denial(Right.CONSUME)
 
 
 def _consumed(number: int, value: dict[str, Any]) -> c.Consumed:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from tailrace.broker.connection.named import consumed_by_name
 from tailrace.broker.consumers.edge.delivered import DeliveredMessages
 from tailrace.broker.consumers.edge.session import ConsumerSession, FetchedGet
 from tailrace.broker.consumers.state.ranges import merged
@@ -21,13 +23,13 @@ from tailrace.protocol import answers
 from tailrace.protocol import commands as lines
 from tailrace.protocol import consuming as c
 from tailrace.protocol.errors import Code
+from tailrace.protocol.topics import escaped
 from tailrace.shard.leaves import load
 
 if TYPE_CHECKING:
     from tailrace.broker.connection.line import LineClient
 
-COLUMNS: Final = (
-    "consumer",
+NUMBERS: Final = (
     "next_seq",
     "lag_messages",
     "lag_us",
@@ -41,6 +43,8 @@ COLUMNS: Final = (
     "retry_s",
     "retry_max_s",
 )
+COLUMNS: Final = ("consumer", *NUMBERS, "lag", "topics")
+"""`lag`: whether `lag_messages` is exact, or at most as many match; `topics`: the filter, as a word of a line."""
 
 _text = load("tailrace.protocol.text_cy")
 
@@ -101,15 +105,26 @@ class LineConsumerSession(ConsumerSession):
         self.handed.restore_state(handed)
 
 
+def placed(client: LineClient, command: Any) -> Any:
+    """Any of `COMMANDS` with the stream that its name stands for; or Refused."""
+    topics = command.topics if isinstance(command, lines.Consume) else b""
+    found = consumed_by_name(client, command.stream, topics)
+    if isinstance(found, Refused):
+        return found
+    if isinstance(command, lines.Consume):
+        return replace(command, stream=found.stream, topics=found.topics)
+    return command if found.stream == command.stream else replace(command, stream=found.stream)
+
+
 def execute(client: LineClient, command: Any) -> None:
-    """Any of `COMMANDS`."""
+    """Any of `COMMANDS`, with its stream."""
     begin = COMMANDS[type(command)]
     serving = client.consumers
     serving.take(client, lambda pending: begin(serving, pending, command))
 
 
 def _consume(serving: LineConsumerSession, pending: Pending, command: lines.Consume) -> None:
-    wanted = c.Consume(0, "create", command.stream, command.name, command.start)
+    wanted = c.Consume(0, "create", command.stream, command.name, command.start, topics=command.topics)
     _ask(serving, pending, wanted, lambda value: _ok("consume", command, value["next_seq"]))
 
 
@@ -131,12 +146,16 @@ def _leave(serving: LineConsumerSession, pending: Pending, command: lines.Leave)
 def _consumers(serving: LineConsumerSession, pending: Pending, command: lines.Consumers) -> None:
     def render(value: dict[str, Any]) -> bytes:
         rows = [
-            [row["name"].decode(), *("" if row.get(key) is None else row[key] for key in COLUMNS[1:])]
+            [row["name"].decode(), *("" if row.get(key) is None else row[key] for key in NUMBERS), *_of_filter(row)]
             for row in value["consumers"]
         ]
         return answers.table(COLUMNS, rows)
 
     _ask(serving, pending, c.Consume(0, "list", command.stream), render)
+
+
+def _of_filter(row: dict[str, Any]) -> tuple[str, str]:
+    return "most" if row.get("lag_at_most") else "exact", escaped(row.get("topics", b"")).decode()
 
 
 def _ask(

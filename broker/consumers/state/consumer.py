@@ -163,7 +163,13 @@ class DurableConsumer:
         held = self.waiting.count + self.delayed.runs.count + self.flight.count
         if self.ahead is None:
             return held + max(0, next_seq - self.next_seq)
-        return held + self.ahead.count + max(0, next_seq - self.ahead.end_seq)
+        return held + self.ahead.lag_messages(next_seq)
+
+    def is_counted(self, next_seq: int) -> bool:
+        """Whether `lag_messages` is exact; else it is more than that, or the same."""
+        if not self.topics or self.next_seq >= next_seq:
+            return True
+        return self.ahead is not None and self.ahead.tail_end_seq >= next_seq
 
     def unseen(self, first_seq: int, end_seq: int) -> int:
         """How many messages from `next_seq` on it may need of these; as for `lag_messages`."""

@@ -253,6 +253,7 @@ def _listed(consumer: DurableConsumer, log_view: ConsumedStream, now_us: int) ->
         consumer.retry_us,
         consumer.retry_max_us,
         consumer.topics,
+        not consumer.is_counted(log_view.next_seq),
     )
 
 

@@ -11,6 +11,8 @@ from typing import Final, NamedTuple, Protocol
 
 from tailrace.broker.consumers.state.ranges import SeqRange
 
+COUNTED_MAX: Final = 4_096
+"""Runs of matching messages in one piece that is counted; a piece with more is counted in parts."""
 MATCHES_MAX: Final = 4_096
 """Runs of matching messages of one consumer that were found and not given yet; no more are looked for beyond them."""
 
@@ -36,14 +38,17 @@ class FilteredSource(Protocol):
 
 
 class Lookahead:
-    """The matches from the consumer's `next_seq` on, before `end_seq`. `is_short`: the last `look` wanted more."""
+    """The matches from the consumer's `next_seq` on, before `end_seq`. `is_short`: the last `look` wanted more.
 
-    __slots__ = ("count", "end_seq", "is_short", "ranges")
+    Behind them matches are only counted, for the lag: there are `tail_count` before `tail_end_seq`.
+    """
+
+    __slots__ = ("count", "end_seq", "is_short", "ranges", "tail_count", "tail_end_seq")
 
     def __init__(self, seq: int) -> None:
-        self.end_seq = seq
+        self.end_seq = self.tail_end_seq = seq
         self.ranges: list[SeqRange] = []
-        self.count = 0
+        self.count = self.tail_count = 0
         self.is_short = False
 
     @property
@@ -55,8 +60,24 @@ class Lookahead:
         """Read one piece more, if there are fewer than `wanted` matches. Raises what the stream raises."""
         if self.end_seq < stream.next_seq and self._wants(wanted):
             first_seq = max(self.end_seq, stream.first_seq)
+            if first_seq > self.end_seq:  # some that were counted may be gone
+                self.tail_count, self.tail_end_seq = 0, self.end_seq
             self._add(stream.matching(first_seq, topics, MATCHES_MAX - len(self.ranges)))
         self.is_short = self.end_seq < stream.next_seq and self._wants(wanted)
+
+    def count_on(self, stream: FilteredSource, topics: bytes) -> bool:
+        """Count the matches of one piece more; whether there are more pieces. Raises what the stream raises."""
+        first_seq = max(self.tail_end_seq, stream.first_seq)
+        if first_seq < stream.next_seq:
+            piece = stream.matching(first_seq, topics, COUNTED_MAX)
+            self.tail_count += _messages(piece.ranges)
+            first_seq = piece.end_seq
+        self.tail_end_seq = first_seq
+        return first_seq < stream.next_seq
+
+    def lag_messages(self, next_seq: int) -> int:
+        """The matches before this end of the stream; messages that were not looked at count as if they matched."""
+        return self.count + self.tail_count + max(0, next_seq - self.tail_end_seq)
 
     def _wants(self, wanted: int) -> bool:
         return self.count < wanted and len(self.ranges) < MATCHES_MAX
@@ -69,6 +90,10 @@ class Lookahead:
             else:
                 self.ranges.append((first, last))
         self.end_seq = piece.end_seq
+        if self.tail_end_seq >= piece.end_seq:
+            self.tail_count -= _messages(piece.ranges)
+        else:
+            self.tail_count, self.tail_end_seq = 0, piece.end_seq
 
     def next_match(self, seq: int) -> int:
         """The first match from this message on, or where the search goes on."""
@@ -101,4 +126,10 @@ class Lookahead:
         if self.ranges and self.ranges[0][0] < seq:
             self.count -= seq - self.ranges[0][0]
             self.ranges[0] = (seq, self.ranges[0][1])
-        self.end_seq = max(self.end_seq, seq)
+        if seq > self.end_seq:
+            self.end_seq = self.tail_end_seq = seq
+            self.tail_count = 0
+
+
+def _messages(ranges: list[SeqRange]) -> int:
+    return sum(last - first + 1 for first, last in ranges)

@@ -75,6 +75,7 @@ class ConsumerStatus(NamedTuple):
     retry_us: int = 0
     retry_max_us: int = 0
     topics: bytes = b""
+    lag_at_most: bool = False
 
 
 def find(consumers: ConsumerTable, name: bytes) -> DurableConsumer:

@@ -113,7 +113,8 @@ def _map(needed: Mapping[str, ValueCheck], others: Mapping[str, ValueCheck] | No
 _SEQ = _number()
 _NUMBERS = ("next_seq", "lag_messages", "in_flight", "members", "redelivered", "dead", "idle_us", "deliveries_max")
 _WAITS: Final[Mapping[str, ValueCheck]] = {"ack_wait_s": _seconds_over_0, "retry_s": _seconds, "retry_max_s": _seconds}
-_STANDING = _map({"name": _name, **_WAITS, **dict.fromkeys(_NUMBERS, _SEQ)}, {"lag_us": _SEQ, "topics": _filter})
+_OF_SOME: Final[Mapping[str, ValueCheck]] = {"lag_us": _SEQ, "topics": _filter, "lag_at_most": _flag}
+_STANDING = _map({"name": _name, **_WAITS, **dict.fromkeys(_NUMBERS, _SEQ)}, _OF_SOME)
 
 _RANGES: Final = _rows(_SEQ, _SEQ)
 _NOTHING: Final = ResultShape(SHORT_BYTES_MAX, 1, _map({}))

@@ -137,7 +137,7 @@ def test_a_filter_takes_no_filter_besides(node: World) -> None:
 
 
 def test_a_name_of_a_topic_is_no_stream(node: World) -> None:
-    """With a filter besides, or as the stream of a consumer, it means a stream: the error says which one to name."""
+    """With a filter besides it means a stream: the error says which one to name."""
     text = "no such stream here; 'a/1' is a topic of the stream 'a': give that name"
     for request in (
         m.Subscribe(1, b"a/1", From("time", 0), topics=b"#"),
@@ -150,7 +150,7 @@ def test_a_name_of_a_topic_is_no_stream(node: World) -> None:
         "sub a/1 0 topics #",
         "sub a/1 0 wait topics #",
         "sub a/1 new topics #",
-        "consume a/1 c 0",
+        "consume a/1 c 0 topics #",
         "stat a/1",
     ):
         (answer,) = node.ask(lines, line)

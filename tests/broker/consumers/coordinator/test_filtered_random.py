@@ -134,6 +134,10 @@ class World:
         row = self.office.rows()[C]
         assert row.get("topics", b"").decode() == self.model.topic_filter
         assert len(self.model.open) <= row["lag_messages"] <= len(self.model.topics)
+        assert row.get("lag_at_most", False) or row["lag_messages"] == len(self.model.open)
+        self.office.turn()
+        row = self.office.rows()[C]
+        assert (row["lag_messages"], row.get("lag_at_most", False)) == (len(self.model.open), False), "it was counted"
         assert row["in_flight"] == len(self.model.held)
         assert row["next_seq"] <= min(self.model.open, default=len(self.model.topics))
 

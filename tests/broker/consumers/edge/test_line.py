@@ -9,8 +9,9 @@ import pytest
 
 from tailrace.broker.connection import handover
 from tailrace.broker.connection.base import OUT_HIGH_BYTES, Pause
-from tailrace.broker.consumers.edge.line import COLUMNS, COMMANDS
+from tailrace.broker.consumers.edge.line import COLUMNS, COMMANDS, NUMBERS
 from tailrace.broker.streams.refused import Refused
+from tailrace.broker.topics.rules import TopicRule
 from tailrace.protocol import commands as lines
 from tailrace.protocol import consuming as c
 from tailrace.protocol.errors import Code
@@ -72,11 +73,57 @@ def test_what_is_done_to_consumers(
 def test_the_list_has_a_row_for_each(node: World) -> None:
     owners, peer = Owners(node), node.connect()
     node.ask(peer, "consumers s")
-    row = dict(zip(COLUMNS[1:], (7, 3, 5, 2, 1, 0, 0, 4, 30.0, 5, 1.0, 60.0), strict=True))
-    owners.answer({"consumers": [{"name": "é".encode(), **row}, {"name": b"n", **row, "lag_us": None}]})
+    row = dict(zip(NUMBERS, (7, 3, 5, 2, 1, 0, 0, 4, 30.0, 5, 1.0, 60.0), strict=True))
+    filtered = {"name": b"f", **row, "topics": b"a b/+", "lag_at_most": True}
+    owners.answer({"consumers": [{"name": "é".encode(), **row}, {"name": b"n", **row, "lag_us": None}, filtered]})
     assert peer.take() == [
-        f"ok {' '.join(COLUMNS)}", "é 7 3 5 2 1 0 0 4 30.0 5 1.0 60.0", "n 7 3 - 2 1 0 0 4 30.0 5 1.0 60.0", ".",
-    ]  # fmt: skip
+        "ok consumer next_seq lag_messages lag_us in_flight members redelivered dead idle_us ack_wait_s deliveries_max "
+        "retry_s retry_max_s lag topics",
+        "é 7 3 5 2 1 0 0 4 30.0 5 1.0 60.0 exact -",
+        "n 7 3 - 2 1 0 0 4 30.0 5 1.0 60.0 exact -",
+        "f 7 3 5 2 1 0 0 4 30.0 5 1.0 60.0 most a%20b/+",
+        ".",
+    ]
+
+
+def test_a_consumer_may_have_a_filter(node: World) -> None:
+    owners, peer = Owners(node), node.connect(1)
+    assert node.ask(peer, "consume s n 0 TOPICS a%20b/+") == []
+    assert owners.asked == [c.Consume(0, "create", b"s", b"n", From("time", 0), topics=b"a b/+")]
+    owners.answer({"next_seq": 4})
+    assert peer.take() == ["ok consume s n 4"]
+    (usage,) = node.ask(peer, "consume s n 0 topics")
+    assert usage.startswith("err usage ") and "consume STREAM NAME FROM [topics FILTER]" in usage
+    (wrong,) = node.ask(peer, "consume s n 0 topics #/a")
+    assert wrong.startswith("err topic ")
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("consume t/+/a n 0", c.Consume(0, "create", b"t", b"n", From("time", 0), topics=b"t/+/a")),
+        ("consume t/7 n 0", c.Consume(0, "create", b"t", b"n", From("time", 0), topics=b"t/7")),
+        ("consume t n 0", c.Consume(0, "create", b"t", b"n", From("time", 0))),
+        ("consume t n 0 topics t/7", c.Consume(0, "create", b"t", b"n", From("time", 0), topics=b"t/7")),
+        ("reset t/# n 0", c.Consume(0, "reset", b"t", b"n", From("time", 0))),
+        ("consumers t/7", c.Consume(0, "list", b"t")),
+    ],
+)
+def test_a_name_may_be_a_topic_or_a_filter(tmp_path: Path, line: str, wanted: c.Consume) -> None:
+    with world(tmp_path, workers=2, affinity=False, topics=(TopicRule("t/#", "t"),)) as node:
+        owners, peer = Owners(node), node.connect(1)
+        assert node.ask(peer, line) == []
+        assert owners.asked == [wanted]
+        node.ask(peer, "ping")
+
+
+def test_a_name_for_several_streams_has_no_consumers(tmp_path: Path) -> None:
+    with world(tmp_path, workers=1, topics=(TopicRule("t/#", "{1}"),)) as node:
+        peer = node.connect()
+        (several,) = node.ask(peer, "consume # n 0")
+        assert several.startswith("err unsupported #: this filter may be for several streams")
+        (both,) = node.ask(peer, "consume t/# n 0 topics t/7")
+        assert both.startswith("err usage t/#: 't/#' is a filter itself")
 
 
 def test_a_get_shows_its_messages_as_a_subscription_does(node: World) -> None:

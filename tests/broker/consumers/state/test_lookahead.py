@@ -60,6 +60,28 @@ def test_matches_that_nobody_takes_are_bounded() -> None:
     assert len(ahead.ranges) == MATCHES_MAX and stream.looks == 1 and not ahead.is_short
 
 
+def test_the_lag_is_exact_once_the_rest_was_counted() -> None:
+    stream, ahead = alternating(40), Lookahead(0)
+    ahead.look(stream, b"a/+", 1)
+    assert ahead.lag_messages(stream.next_seq) == 3 + 33
+    while ahead.count_on(stream, b"a/+"):
+        assert ahead.lag_messages(stream.next_seq) >= 20
+    assert (ahead.lag_messages(stream.next_seq), ahead.tail_end_seq) == (20, 40)
+    looks = stream.looks
+    assert not ahead.count_on(stream, b"a/+") and stream.looks == looks, "nothing is read twice"
+    ahead.look(stream, b"a/+", 8)
+    assert (ahead.count, ahead.tail_count, ahead.lag_messages(stream.next_seq)) == (7, 13, 20)
+    ahead.drop_before(9)
+    assert ahead.lag_messages(stream.next_seq) == 16
+    ahead.drop_before(31)  # beyond `end_seq`: the rest is not known
+    assert ahead.lag_messages(stream.next_seq) == 9
+    assert ahead.count_on(stream, b"a/+") and ahead.lag_messages(stream.next_seq) == 4 + 2
+    assert not ahead.count_on(stream, b"a/+") and ahead.lag_messages(stream.next_seq) == 5
+    stream.first_seq = 34
+    ahead.look(stream, b"a/+", 8)
+    assert (ahead.ranges[0], ahead.lag_messages(stream.next_seq)) == ((35, 35), 3)
+
+
 def test_what_is_passed_over_is_logged_with_what_is_given() -> None:
     stream = alternating(6)
     consumers = consuming(stream)
