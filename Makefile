@@ -92,6 +92,20 @@ suite:
 build/npm:
 	-! command -v npm >/dev/null || npm install --silent --no-audit --no-fund --ignore-scripts --prefix $@ mqtt@5.16.0
 
+# Programs in other languages for tests/system/test_mqtt_clients.py, each if its compiler is here.
+# gmqtt has an environment of its own: it installs a package called tests.
+MQTT_CLIENTS := tests/system/mqtt_clients
+build/mqtt-clients: | $(VENV)/.made
+	mkdir -p $@
+	-! command -v go >/dev/null || (cd $(MQTT_CLIENTS)/go && go build -o $(CURDIR)/$@/paho-golang .)
+	-! command -v cargo >/dev/null || cargo build --quiet --release --locked \
+		--manifest-path $(MQTT_CLIENTS)/rust/Cargo.toml --target-dir $@/rust
+	-! command -v mvn >/dev/null || \
+		mvn -q -B -f $(MQTT_CLIENTS)/java/pom.xml dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$@/java
+	-! [ -e /usr/include/MQTTClient.h ] || \
+		cc -O2 -o $@/paho-c $(MQTT_CLIENTS)/c/conversation.c -lpaho-mqtt3c
+	-$(BIN)/python -m venv $@/gmqtt && $@/gmqtt/bin/python -m pip install --quiet gmqtt==0.7.0
+
 build/kafka: bench/peers/kafka.xml
 	! command -v mvn >/dev/null || mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$@
 

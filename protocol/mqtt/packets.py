@@ -20,6 +20,8 @@ from tailrace.protocol.mqtt.reasons import (
 
 MQTT_3_1, MQTT_3_1_1, MQTT_5 = 3, 4, 5
 """Protocol levels, as CONNECT has them."""
+BRIDGE_LEVELS: Final = 0x80
+"""From here on: MQTT 3.1.1 with a flag, by which a bridge of mosquitto asks whether it speaks to another mosquitto."""
 
 _NAMES: Final[Mapping[bytes, frozenset[int]]] = {b"MQIsdp": frozenset({MQTT_3_1})}
 _CLEAN, _WILL, _WILL_RETAIN, _PASSWORD, _USER = 0x02, 0x04, 0x20, 0x40, 0x80

@@ -86,7 +86,7 @@ def fuzz(port: int, context: ssl.SSLContext, count: int, seed: int, *, mqtt: boo
     dice, right = random.Random(seed), samples()
     sent, said_s = 0, time.monotonic()
     while sent < count:
-        parts = _mqtt_parts(dice) if mqtt else _parts(dice, right)
+        parts = mqtt_inputs(dice) if mqtt else _parts(dice, right)
         with contextlib.suppress(OSError):  # most connections are ended by the broker
             sent += _one_connection(port, context, dice, parts)
         if time.monotonic() - said_s > REPORT_S:
@@ -100,7 +100,7 @@ def _parts(dice: random.Random, right: list[bytes]) -> list[bytes]:
     return [mutated(dice.choice(right) if dice.random() < 0.3 else sample, dice) for _ in range(INPUTS_A_CONNECTION)]
 
 
-def _mqtt_parts(dice: random.Random) -> list[bytes]:
+def mqtt_inputs(dice: random.Random) -> list[bytes]:
     """A CONNECT, mostly a right one, and packets of which half have a right length around a mutated body."""
     packets = mqtt_samples(dice.choice(wire.VERSIONS))
     connects, others = packets[:2], packets[2:]

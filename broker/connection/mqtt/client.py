@@ -241,7 +241,7 @@ class MqttClient(ClientConnection):
         """End for a packet that is not as it must be."""
         version = error.version
         if isinstance(error, p.VersionUnknown):
-            version = p.MQTT_5 if error.level > p.MQTT_5 else p.MQTT_3_1_1
+            version = p.MQTT_5 if p.MQTT_5 < error.level < p.BRIDGE_LEVELS else p.MQTT_3_1_1
         if version:
             self._refuse_connection(version, opening.refusal_of(error.reason, error.code), error.text)
             self.end_reason = Reason.SUCCESS  # it has its answer

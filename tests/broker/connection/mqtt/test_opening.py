@@ -141,7 +141,7 @@ def test_connects_that_any_client_is_refused(tmp_path: Path, version: int) -> No
             refused(node, version, 0, 0x8C, raw=b"\x15" + wire.text("SCRAM-SHA-256"))  # [MQTT-4.12.0-1]
 
 
-@pytest.mark.parametrize(("level", "answer"), [(3, b"\0\1"), (6, b"\0\x84")])
+@pytest.mark.parametrize(("level", "answer"), [(3, b"\0\1"), (6, b"\0\x84"), (0x84, b"\0\1")])
 def test_other_versions(tmp_path: Path, level: int, answer: bytes) -> None:
     """[MQTT-3.1.2-2]."""
     with world(tmp_path) as node:
