@@ -14,6 +14,7 @@ from tailrace.protocol.mqtt.fields import pack_field, pack_varint
 from tailrace.protocol.mqtt.metadata import MessageProperties, read_metadata
 from tailrace.protocol.mqtt.packets import MQTT_5
 from tailrace.protocol.mqtt.properties import PacketType, PropertyId, pack_properties
+from tailrace.protocol.mqtt.replay import WITH_SEQ, WITH_TIME
 from tailrace.shard.frame import HEADER, HEADER_BYTES
 from tailrace.shard.leaves import load
 
@@ -27,6 +28,7 @@ NOT_RETAINED: Final = 0
 AS_PUBLISHED: Final = 1
 ALL_RETAINED: Final = 2
 """The flag RETAIN of packets: in none, in those that were published with it, in all."""
+RETAIN_BITS: Final = 3
 _RETAIN: Final = 0x01
 
 _PUBLISH: Final = PacketType.PUBLISH << 4
@@ -38,7 +40,7 @@ _PLAIN: Final = read_metadata(b"", b"")
 class PublishForm(NamedTuple):
     """What makes the packets of two subscriptions differ. `qos`: the most; `subscription_id`: 0 without one; `origin`:
     the mark of the session whose messages are left out, if any. `retain`: whether packets have the flag, one of the
-    constants.
+    constants; with WITH_SEQ and WITH_TIME, if they have these as user properties.
     """
 
     version: int
@@ -92,6 +94,16 @@ def _packed(message: MessageProperties, subscription_id: int, more: list[tuple[P
     return pack_properties([*more, *given, *message.properties])
 
 
+def _marked(marks: int, seq: int, timestamp_us: int) -> list[tuple[PropertyId, Any]]:
+    """The user properties that a subscription has asked for."""
+    found = []
+    if marks & WITH_SEQ:
+        found.append((b"seq", b"%d" % seq))
+    if marks & WITH_TIME:
+        found.append((b"time", b"%d" % timestamp_us))
+    return [(PropertyId.USER_PROPERTY, pair) for pair in found]
+
+
 def render_publishes(
     frames: bytes, stream: bytes, form: PublishForm, now_us: int, *, expires: bool = True
 ) -> PublishRendering:
@@ -99,7 +111,7 @@ def render_publishes(
     False, those of the form's origin, and packets that are larger than the client takes.
     """
     properties = _packed(_PLAIN, form.subscription_id, []) if form.version == MQTT_5 else b""
-    is_flagged = form.retain == ALL_RETAINED
+    is_flagged = form.retain not in (NOT_RETAINED, AS_PUBLISHED)
     found = None if is_flagged else _render(frames, stream, form.qos, properties, form.packet_bytes_max)
     if found is None:  # or a message has more than a topic
         return _render_any(frames, stream, form, now_us, expires)
@@ -112,7 +124,8 @@ def _render_any(
     frames: bytes, stream: bytes, form: PublishForm, now_us: int, may_expire: bool = True
 ) -> PublishRendering:
     """As `render_publishes`, with properties, expiry, origin and the flag RETAIN."""
-    version, qos_max, subscription_id, origin, packet_bytes_max, retain = form
+    version, qos_max, subscription_id, origin, packet_bytes_max, flags = form
+    retain, marks = flags & RETAIN_BITS, flags & ~RETAIN_BITS if version == MQTT_5 else 0
     parts: list[bytes] = []
     places, ends, seqs, numbers = array("Q"), array("Q"), array("Q"), array("Q")
     size = messages = at = 0
@@ -130,7 +143,10 @@ def _render_any(
             if left_s <= 0 and may_expire:
                 continue
             if version == MQTT_5:
-                properties = _packed(message, subscription_id, [(PropertyId.MESSAGE_EXPIRY, max(left_s, 0))])
+                more = [(PropertyId.MESSAGE_EXPIRY, max(left_s, 0)), *_marked(marks, seq, timestamp_us)]
+                properties = _packed(message, subscription_id, more)
+        elif marks:
+            properties = _packed(message, subscription_id, _marked(marks, seq, timestamp_us))
         if origin and message.origin == origin:
             continue
         body_bytes = len(topic) + (2 if qos else 0) + len(properties) + len(payload)

@@ -30,7 +30,7 @@ from tailrace.broker.services import Services
 from tailrace.broker.streams.refused import Refused
 from tailrace.broker.topics.rules import TopicRules
 from tailrace.protocol.errors import Code
-from tailrace.protocol.mqtt.publishes import ALL_RETAINED, PublishForm, PublishRendering, render_publishes
+from tailrace.protocol.mqtt.publishes import ALL_RETAINED, RETAIN_BITS, PublishForm, PublishRendering, render_publishes
 from tailrace.shard.epochs import NEVER_SEQ
 from tailrace.shard.frame import unpack_header
 
@@ -210,7 +210,8 @@ class RetainedSending:
         if isinstance(page, Refused):
             client.end_with(page.code, f"the retained messages cannot be read: {page.text}")
             return
-        form = subscription.form._replace(retain=ALL_RETAINED)
+        marks = subscription.form.retain & ~RETAIN_BITS
+        form = subscription.form._replace(retain=ALL_RETAINED | marks)
         for stream, frames in page.values:
             wanted = self._before_the_cursor(subscription, stream, frames)
             client.send_retained(stream, form, render_publishes(wanted, stream, form, now_us()))

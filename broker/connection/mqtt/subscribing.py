@@ -15,6 +15,7 @@ from tailrace.broker.access.rules import Right
 from tailrace.broker.connection.patterns import START
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.subscribe import Subscriptions
+from tailrace.broker.process.timers import now_us
 from tailrace.broker.services import Services
 from tailrace.broker.streams.refused import Refused
 from tailrace.broker.topics.rules import TopicRules
@@ -25,11 +26,12 @@ from tailrace.protocol.mqtt import packets as p
 from tailrace.protocol.mqtt.properties import PropertyId
 from tailrace.protocol.mqtt.publishes import AS_PUBLISHED, NOT_RETAINED, PublishForm
 from tailrace.protocol.mqtt.reasons import Reason, reason_of
+from tailrace.protocol.mqtt.replay import SplitFilter, Wishes, read_place, split_filter, wishes_of
 from tailrace.protocol.mqtt.responses import pack_suback, pack_unsuback
 from tailrace.protocol.places import FROM_NEW, From
-from tailrace.protocol.topics import filter_fault, group_fault, split_shared
+from tailrace.protocol.topics import SHARE_PREFIX, filter_fault, group_fault
 from tailrace.shard.errors import StorageError
-from tailrace.shard.names import is_reserved
+from tailrace.shard.names import is_reserved, name_bytes_valid
 
 if TYPE_CHECKING:
     from tailrace.broker.connection.mqtt.client import MqttClient
@@ -71,7 +73,7 @@ class TopicSubscription:
 
     def __init__(self, topic_filter: bytes, form: PublishForm, *, is_wild: bool) -> None:
         self.filter = topic_filter
-        self.group, self.topics = split_shared(topic_filter)
+        self.group, _place, _stream, self.topics = split_filter(topic_filter)
         self.form = form
         self.is_wild = is_wild
         self.is_ready = False
@@ -122,16 +124,25 @@ class TopicSubscriptions:
     def subscribe(self, client: MqttClient, packet: p.SubscribePacket) -> None:
         step = _Step(packet.packet_id, len(packet.requests))
         number = packet.properties.get(PropertyId.SUBSCRIPTION_ID, 0)
+        wishes = wishes_of(packet.properties.get(PropertyId.USER_PROPERTY, ()))
         for place, request in enumerate(packet.requests):
-            self._subscribe_one(client, step, place, request, number)
+            self._subscribe_one(client, step, place, request, number, wishes)
 
-    def _subscribe_one(self, client: MqttClient, step: _Step, place: int, request: p.TopicRequest, number: int) -> None:
-        refusal = self._refusal(client, request.filter)
-        if refusal is not None:
-            self._settle(client, step, place, refusal)
+    def _subscribe_one(
+        self, client: MqttClient, step: _Step, place: int, request: p.TopicRequest, number: int, wishes: Wishes
+    ) -> None:
+        parts = split_filter(request.filter)
+        start = _start_of(parts, wishes)
+        refusal = self._refusal(client, request.filter, parts, start)
+        if refusal is not None or start is None:
+            self._settle(client, step, place, Reason.TOPIC_FILTER_INVALID if refusal is None else refusal)
             return
-        form = self._form(client, request, number)
+        form = self._form(client, request, number, wishes.marks)
         known = client.subscriptions.get(request.filter)
+        if known is not None and start is not FROM_NEW and request.filter not in step.waiting:
+            del client.subscriptions[request.filter]
+            self._end(client, known)  # it begins once more
+            known = None
         if known is not None:
             self._replace(client, known, form)
             if request.retain_handling == SEND_ALWAYS and not known.group:
@@ -142,22 +153,21 @@ class TopicSubscriptions:
             else:
                 self._settle(client, step, place, form.qos)
             return
-        group, topics = split_shared(request.filter)
-        stream = self._rules.streams_of(topics)
-        subscription = TopicSubscription(request.filter, form, is_wild=stream is None or bool(group))
+        stream = parts.stream or self._rules.streams_of(parts.topics)
+        subscription = TopicSubscription(request.filter, form, is_wild=stream is None or bool(parts.group))
         client.subscriptions[request.filter] = subscription
-        if group:
+        if parts.group:
             self._shared.begin(request.filter)
-        elif request.retain_handling != SEND_NEVER:
+        elif start is FROM_NEW and request.retain_handling != SEND_NEVER:
             step.retained.append(subscription)
         step.waiting[request.filter] = [(place, form.qos)]
         if stream is None:
             client.hold_up()
-            found = partial(self._found_streams, client, step, subscription)
+            found = partial(self._found_streams, client, step, subscription, start)
             self._wildcards.search(client, subscription, found)
         else:
             done = partial(self._found_one, client, step, subscription)
-            self.join(client, subscription, [stream], FROM_NEW, done)
+            self.join(client, subscription, [stream], start, done)
 
     def unsubscribe(self, client: MqttClient, packet: p.UnsubscribePacket) -> None:
         reasons = []
@@ -201,12 +211,21 @@ class TopicSubscriptions:
             streams = self._shared.leave(client, subscription)
             self._shared.end_unless_held(subscription.filter, streams, lambda: None)
 
-    def _refusal(self, client: MqttClient, topic_filter: bytes) -> Reason | None:
+    def _refusal(
+        self, client: MqttClient, topic_filter: bytes, parts: SplitFilter, start: From | None
+    ) -> Reason | None:
         """Why there can be no subscription with this filter."""
-        group, topics = split_shared(topic_filter)
-        is_shared = topics is not topic_filter
+        group, _place, stream, topics = parts
+        is_shared = topic_filter.startswith(SHARE_PREFIX)
         if filter_fault(topics) or is_reserved(topics) or (is_shared and group_fault(group)):
             return Reason.TOPIC_FILTER_INVALID
+        if stream and (not name_bytes_valid(stream) or is_reserved(stream)):
+            return Reason.TOPIC_FILTER_INVALID
+        is_for_one = bool(stream) or self._rules.streams_of(topics) is not None
+        if start is not None and start.kind == "seq" and not is_for_one:
+            return Reason.TOPIC_FILTER_INVALID
+        if is_shared and start is not FROM_NEW:
+            return Reason.IMPLEMENTATION_SPECIFIC
         if is_shared and len(topics) > CONSUMER_FILTER_BYTES_MAX:
             return Reason.QUOTA_EXCEEDED
         limit = self._services.settings.max_subscriptions
@@ -215,19 +234,24 @@ class TopicSubscriptions:
             return Reason.QUOTA_EXCEEDED
         return None
 
-    def _form(self, client: MqttClient, request: p.TopicRequest, number: int) -> PublishForm:
+    def _form(self, client: MqttClient, request: p.TopicRequest, number: int, marks: int) -> PublishForm:
         if request.no_local and not client.mark:
             client.mark = secrets.token_bytes(MARK_BYTES)
         origin = client.mark if request.no_local else b""
         retain = AS_PUBLISHED if request.retain_as_published else NOT_RETAINED
-        is_shared = bool(split_shared(request.filter)[0])
+        is_shared = request.filter.startswith(SHARE_PREFIX)
         qos = min(request.qos, SHARED_QOS_MAX) if is_shared else request.qos
-        return PublishForm(client.version, qos, number, origin, client.packet_bytes_max, retain)
+        return PublishForm(client.version, qos, number, origin, client.packet_bytes_max, retain | marks)
 
     # --- finding ----------------------------------------------------------------------------------------------------
 
     def _found_streams(
-        self, client: MqttClient, step: _Step, subscription: TopicSubscription, names: list[bytes] | Refused
+        self,
+        client: MqttClient,
+        step: _Step,
+        subscription: TopicSubscription,
+        start: From,
+        names: list[bytes] | Refused,
     ) -> None:
         """All streams that a filter with wildcards can match in now."""
         limit = self._services.settings.max_subscriptions
@@ -247,7 +271,7 @@ class TopicSubscriptions:
             self._settle_filter(client, step, subscription.filter)
             client.go_on()
 
-        self.join(client, subscription, names, FROM_NEW, joined)
+        self.join(client, subscription, names, start, joined)
 
     def _found_one(
         self,
@@ -340,7 +364,7 @@ class TopicSubscriptions:
         if not names:
             done(cursors, failed)
         for name in names:
-            request = StreamRequest(name, client.readable_topics(name, subscription.filter), start)
+            request = StreamRequest(name, client.readable_topics(name, subscription.topics), start)
             if not request.topics:  # without a filter it would be the whole stream
                 found(request, client.denial(Right.SUBSCRIBE))
                 continue
@@ -377,8 +401,7 @@ class TopicSubscriptions:
             if subscription.group:
                 self._shared.begin(topic_filter)
             for name, seq in places:
-                start = From("seq", seq) if qos and not subscription.group else FROM_NEW
-                self.join(client, subscription, [name], start, joined)
+                self.join(client, subscription, [name], _start_again(subscription, seq), joined)
         joined((), ())
 
     def join_later(self, client: MqttClient, subscription: TopicSubscription, names: list[bytes]) -> None:
@@ -442,7 +465,7 @@ class TopicSubscriptions:
     def _go_on_at(self, client: MqttClient, subscription: TopicSubscription, name: bytes, seq: int) -> None:
         """Read a stream from this place on, with a further cursor."""
         fanout, remote = self._services.fanout, self._services.is_remote(name)
-        topics = client.readable_topics(name, subscription.filter)
+        topics = client.readable_topics(name, subscription.topics)
         if not topics:  # without a filter it would be the whole stream
             client.end_with(Code.DENIED, client.denial(Right.SUBSCRIBE).text)
             return
@@ -495,6 +518,22 @@ class TopicSubscriptions:
             subscription.keys = dict(keys)
             subscription.passed_over = dict.fromkeys(passed_over)
             client.subscriptions[topic_filter] = subscription
+
+
+def _start_of(parts: SplitFilter, wishes: Wishes) -> From | None:
+    """The place at which a subscription begins; None if its words for that mean nothing."""
+    text = parts.place or wishes.place
+    try:
+        return read_place(text, now_us()) if text else FROM_NEW
+    except (ValueError, OverflowError):
+        return None
+
+
+def _start_again(subscription: TopicSubscription, seq: int) -> From:
+    """The place at which a session goes on with a stream: one without QoS, or of a group, has none but in a replay."""
+    is_replay = subscription.topics != subscription.filter
+    has_place = not subscription.group and (subscription.form.qos or is_replay)
+    return From("seq", seq) if has_place else FROM_NEW
 
 
 def _suback_reason(code: Code) -> Reason:
