@@ -52,6 +52,7 @@ from tailrace.broker.delivery.text_chunks import TextChunks
 from tailrace.broker.last.last_values import LastValues
 from tailrace.broker.process import drain
 from tailrace.broker.process.control import ControlClosed, ControlMessage
+from tailrace.broker.process.lease import END_CELL, Lease
 from tailrace.broker.process.memory import HeapTrimmer, keep_freed_memory
 from tailrace.broker.process.metric_cells import RowWriter
 from tailrace.broker.process.metrics import WorkerMetrics
@@ -159,6 +160,7 @@ class Worker:
             events=wiring,
             context=wiring,
             role_writer=self.role_writer,
+            lease=Lease(boot.board.lease, directory.node_id),
         )
         self._heap = HeapTrimmer()
         self.aging = AgingClock(boot.directory.path, boot.slot, boot.boot_id, settings.clock_jump_wait_s, now_us)
@@ -423,7 +425,7 @@ class Worker:
 
     def announce(self) -> None:
         grown = self.owner.take_grown()
-        if self.owner.replicas.streams:
+        if self.owner.replicas.streams or self.owner.replicas.lease.cells[END_CELL]:
             for name, growth in grown.items():
                 self.owner.replicas.grew(name, growth.next_seq)
         if self.desk.waiters.count:

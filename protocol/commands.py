@@ -216,6 +216,21 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True)
+class GrantLease:
+    """This node may take and acknowledge messages in `term` until that time of the machine's CLOCK_BOOTTIME."""
+
+    term: int
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class InSyncNodes:
+    """The nodes that must hold a message before it is acknowledged as replicated, by their ids; none: list them."""
+
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Delete:
     """A stream is deleted, with its consumers and dead letters."""
 
@@ -325,6 +340,8 @@ Command: TypeAlias = (
     | Unslave
     | Promote
     | Fence
+    | GrantLease
+    | InSyncNodes
     | Trim
     | Delete
     | Streams
@@ -342,7 +359,7 @@ Command: TypeAlias = (
 )
 
 ADMIN: frozenset[type] = frozenset(
-    {Master, Unmaster, Slave, Unslave, Promote, Fence, Trim, Delete}
+    {Master, Unmaster, Slave, Unslave, Promote, Fence, GrantLease, InSyncNodes, Trim, Delete}
     | {Streams, GrownStreams, Stat, Workers, Space, Conns, Sessions, ForgetSession, Shutdown}
 )
 """The commands that only a peer on the same machine may give, on a connection that has sent only commands."""

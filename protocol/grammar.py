@@ -26,12 +26,14 @@ from tailrace.protocol.places import NUMBER_MAX as NUMBER_MAX
 from tailrace.protocol.topics import topic_filter, topic_metadata, topic_of_word, unescaped
 from tailrace.shard.epochs import EPOCH_MAX
 from tailrace.shard.frame import pack_frame
-from tailrace.shard.names import name_bytes_valid
+from tailrace.shard.names import NODE_BYTES_MAX, name_bytes_valid
 
 _FINISH_FORM = "ack STREAM NAME SEQ [LAST]"
 _MARK_BYTES_MAX = 64
 _HEAD_BYTES_MAX = 4_096
 _CLIENT_ID_BYTES_MAX = 1_024
+_ISR_MAX = 60
+_UNTIL_DIGITS_MAX = 12
 _NUMBER_DIGITS_MAX = len(str(NUMBER_MAX))
 _BLANKS = b" \t"
 _WORD = re.compile(rb"[ \t]*([^ \t|]*)[ \t]*")
@@ -272,8 +274,8 @@ def _without_force(words: list[bytes]) -> tuple[list[bytes], bool]:
 def _promote(verb: Verb, rest: bytes, _max: int) -> c.Command:
     (name, *words), force = _without_force(_args(verb, rest, 1, 3))
     stream = stream_pattern(name)
-    if len(words) > 1 or (words and stream.endswith(b"*")):
-        raise PeerError(Code.USAGE, f"write: {verb.form}; an EPOCH is for one stream")
+    if len(words) > 1:
+        raise verb.usage()
     return c.Promote(stream, _epoch(words[0], verb.form) if words else 0, force)
 
 
@@ -288,6 +290,30 @@ def _master(verb: Verb, rest: bytes, _max: int) -> c.Command:
 def _fence(verb: Verb, rest: bytes, _max: int) -> c.Command:
     name, epoch = _args(verb, rest, 2, 2)
     return c.Fence(stream_name(name), _epoch(epoch, verb.form))
+
+
+def _group(name: bytes, form: str) -> None:
+    if name != b"*":
+        raise PeerError(Code.USAGE, f"GROUP is *, all streams of the node; write: {form}")
+
+
+def _lease(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    group, term, until = _args(verb, rest, 3, 3)
+    _group(group, verb.form)
+    if not until.isdigit() or len(until) > _UNTIL_DIGITS_MAX:
+        raise PeerError(Code.USAGE, f"UNTIL_MS is a time of CLOCK_BOOTTIME in milliseconds; write: {verb.form}")
+    return c.GrantLease(_epoch(term, verb.form), int(until))
+
+
+def _isr(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    group, *ids = _args(verb, rest, 1, 2)
+    _group(group, verb.form)
+    if not ids:
+        return c.InSyncNodes()
+    nodes = ids[0].split(b",")
+    if len(nodes) > _ISR_MAX or not all(node.isalnum() and len(node) <= NODE_BYTES_MAX for node in nodes):
+        raise PeerError(Code.USAGE, f"NODES are ids of up to {_ISR_MAX} nodes with commas between; write: {verb.form}")
+    return c.InSyncNodes(tuple(node.decode() for node in nodes))
 
 
 def _trim(verb: Verb, rest: bytes, _max: int) -> c.Command:
@@ -403,6 +429,8 @@ _ROWS = (
     Verb("unslave STREAM", "stop following; the stream takes no more messages here", True, _streams_like(c.Unslave)),
     Verb("promote STREAM [EPOCH] [force]", "make this slave the master; force: if others have more", True, _promote),
     Verb("fence STREAM EPOCH", "acknowledge nothing of the stream in an earlier term", True, _fence),
+    Verb("lease GROUP EPOCH UNTIL_MS", "take and acknowledge messages in this term, until then", True, _lease),
+    Verb("isr GROUP [NODES]", "the in-sync replicas; NODES: these must hold messages", True, _isr),
     Verb(
         "trim STREAM FROM [spare]",
         "drop messages before FROM (time in us or #SEQ); spare: messages that consumers need",
@@ -437,6 +465,9 @@ WORDS: Final[Mapping[str, str]] = {
     "CLIENT": "a client identifier of MQTT; bytes that a line cannot have are %XX, and % is %25",
     "PREFIX": "how the names begin",
     "EPOCH": "the number of a master's term",
+    "GROUP": "*, for all streams of the node",
+    "UNTIL_MS": "milliseconds of the machine's CLOCK_BOOTTIME; 0 ends the lease",
+    "NODES": "ids of nodes, the master's too, with commas between",
     "NODE": "the name of the node, which the answer has if it is missing",
     "COMMAND": "the first word of a command",
 }

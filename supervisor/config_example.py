@@ -87,6 +87,7 @@ _SECTION_TITLES = {
     "access": "Who may do what.",
     "tls": "TLS on the same port: its certificate, those of clients, connections to other nodes.",
     "replication": "Nodes that may follow and claim streams, besides those on this machine.",
+    "cluster": "Automatic failover.",
     "metrics": "Address for Prometheus and probes.",
     "log": "What the log has of peers.",
     "limits": "Limits on peers, streams and memory.",

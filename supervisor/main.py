@@ -94,6 +94,8 @@ class NodeState:
             raise
         self.metrics_port: int = self.http_listener.getsockname()[1]
         self.board = Board(self.slots)
+        if settings.start_fenced:
+            self.board.lease.fence()
         self.memory_path = memory_path(directory.node_id)
         remove_memory_directory(self.memory_path)  # of a node that was killed
         remove_old_metric_files([Path(tempfile.gettempdir()), Path("/dev/shm"), *runtime_directories()])

@@ -26,6 +26,7 @@ from tailrace.broker.consumers.edge import line
 from tailrace.broker.delivery.subscribe import Subscriptions
 from tailrace.broker.process.event_log import Event
 from tailrace.broker.process.scoreboard import Board
+from tailrace.broker.replication.downstream.in_sync import InSyncRow
 from tailrace.broker.replication.roles.apply_rules import RuleOutcome, together
 from tailrace.broker.replication.roles.promotion_check import Findings, PromotionChecks
 from tailrace.broker.replication.roles.rules import covers, is_pattern
@@ -50,6 +51,7 @@ GATHER_COLUMNS_CONNS = ("worker", "peer", "age_s", "subscriptions", "unsent_byte
 """What commands that are for everybody need."""
 RULES_SLOT = 0  # whose worker saves the rules, which are for many streams at once
 NO_UPSTREAM = ["", 0, "time", 0]
+IN_SYNC_COLUMNS = ("node", "lag_s", "streams", "settled")
 WORKER_COLUMNS = ("worker", "pid", "state", "beat_age_s", "connections", "subscriptions", "streams", "restarts")
 
 
@@ -98,6 +100,8 @@ class Commands:
             c.Unslave: self.unslave,
             c.Promote: self.promote,
             c.Fence: self.fence,
+            c.GrantLease: self.lease,
+            c.InSyncNodes: self.in_sync,
             c.Trim: self.trim,
             c.Delete: self.delete,
             c.Streams: self.streams,
@@ -286,7 +290,7 @@ class Commands:
 
     def promote(self, client: LineClient, command: c.Promote) -> None:
         if is_pattern(command.stream):
-            self._promote_many(client, command.stream, force=command.force)
+            self._promote_many(client, command.stream, command.epoch, force=command.force)
         else:
             self._lead(client, "promote", command.stream, command.epoch, force=command.force)
 
@@ -317,12 +321,12 @@ class Commands:
 
         self._services.router.call(name, verb, [name, epoch, known, unasked], done, client)
 
-    def _promote_many(self, client: LineClient, pattern: bytes, *, force: bool) -> None:
-        """Nothing is promoted if another node has more of any of the streams."""
+    def _promote_many(self, client: LineClient, pattern: bytes, epoch: int, *, force: bool) -> None:
+        """Nothing is promoted if another node has more of any of the streams. With an epoch, masters begin it too."""
         pending = self._pend(client)
 
         def promote() -> None:
-            self._ask_many(client, pattern, "promote", NO_UPSTREAM, [pattern], pending)
+            self._ask_many(client, pattern, "promote", [*NO_UPSTREAM[:-1], epoch], [pattern], pending)
 
         def listed(tables: list[list[list[Any]]]) -> None:
             rows = [row for rows in tables for row in rows]
@@ -350,6 +354,40 @@ class Commands:
             return answers.ok("fence", command.stream, *value)
 
         self._ask(client, command.stream, "fence", [command.epoch], render)
+
+    def lease(self, client: LineClient, command: c.GrantLease) -> None:
+        if self._board.lease.grant(command.term, command.until_ms * 1_000_000):
+            client.answer(answers.ok("lease", b"*", command.term, command.until_ms))
+        else:
+            client.refuse(Code.USAGE, "this node had a lease of a later term")
+
+    def in_sync(self, client: LineClient, command: c.InSyncNodes) -> None:
+        if not command.nodes:
+            self._show_in_sync(client)
+            return
+        self._board.lease.set_isr(command.nodes)
+        client.answer(answers.ok("isr", b"*", ",".join(command.nodes)))
+
+    def _show_in_sync(self, client: LineClient) -> None:
+        """A node is as far behind as at the worker where it is furthest."""
+
+        def render(rows: list[Any]) -> bytes:
+            nodes = sorted({row[0] for row in rows})
+            of = {node: [InSyncRow(*row) for row in rows if row[0] == node] for node in nodes}
+            return answers.table(
+                IN_SYNC_COLUMNS,
+                [
+                    [
+                        node,
+                        f"{max(row.lag_s for row in of[node]):.3f}",
+                        sum(row.streams for row in of[node]),
+                        int(all(row.settled for row in of[node])),
+                    ]
+                    for node in nodes
+                ],
+            )
+
+        self._gather(client, "in_sync", [], render)
 
     def trim(self, client: LineClient, command: c.Trim) -> None:
         place = list(command.start)

@@ -13,6 +13,8 @@ import secrets
 import time
 from collections.abc import Iterator
 
+from tailrace.broker.process.lease import PAGE_BYTES as LEASE_BYTES
+from tailrace.broker.process.lease import LeasePage
 from tailrace.broker.process.metric_cells import PAGE_BYTES, ROW_BYTES, MetricRow
 
 STATE_EMPTY, STATE_STARTING, STATE_READY, STATE_DRAINING = range(4)
@@ -105,7 +107,7 @@ def _cells_of(key: str) -> tuple[int, int]:
 class Board:
     """`slots` slots of shared cells. Inherited through fork; never pickled, never on disk."""
 
-    __slots__ = ("_addresses", "_mapping", "_views", "metric_rows", "run", "slots")
+    __slots__ = ("_addresses", "_mapping", "_views", "lease", "metric_rows", "run", "slots")
 
     def __init__(self, slots: int) -> None:
         if slots < 1:
@@ -115,8 +117,9 @@ class Board:
         rows_start = -(-slots * _SLOT_BYTES // PAGE_BYTES) * PAGE_BYTES
         rows_end = rows_start + (2 * slots + ROWS_SPARE) * ROW_BYTES
         ends = [rows_end + (index + 1) * _ADDRESS_BYTES for index in range(slots)]
-        self._mapping = mmap.mmap(-1, ends[-1])
+        self._mapping = mmap.mmap(-1, ends[-1] + LEASE_BYTES)
         memory = memoryview(self._mapping)
+        self.lease = LeasePage(memory[ends[-1] :])
         cells = memory[:rows_start].cast("Q")
         step = _SLOT_BYTES // 8
         self._views = [SlotView(i, cells[i * step : i * step + len(_CELLS)]) for i in range(slots)]

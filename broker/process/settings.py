@@ -36,7 +36,7 @@ ENVELOPE_OVERHEAD_MIN_BYTES = 4_096  # the heads of a PUBLISH and of its frame, 
 LINE_OVERHEAD_BYTES = 4_096
 
 # As the example file has them.
-SECTIONS = ("node", "listen", "udp", "tls", "access", "replication", "metrics", "log", "limits", "timing")
+SECTIONS = ("node", "listen", "udp", "tls", "access", "replication", "cluster", "metrics", "log", "limits", "timing")
 
 USERS_FILE = Path("/etc/tailrace/users.toml")
 
@@ -219,6 +219,14 @@ class Settings(UdpSettings):
         Kind.FILE,
         "",
         "file with the password of that user, which only its owner and group may be able to read",
+    )
+
+    start_fenced: bool = setting(
+        "cluster",
+        "start_fenced",
+        Kind.FLAG,
+        False,
+        "whether the node starts without a lease: it takes and acknowledges no message before the command lease",
     )
 
     metrics_host: str = setting("metrics", "host", Kind.HOST, "127.0.0.1", "address of /metrics, /healthz and /readyz")

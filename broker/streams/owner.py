@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from tailrace.broker.process.lease import END_CELL, LEASE_OVER_TEXT, LOGGED_WITHOUT_LEASE_TEXT, TOO_FEW_TEXT, Lease
 from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.process.settings import Durability, Settings
 from tailrace.broker.replication.downstream.replicas import Replicas
@@ -31,11 +32,11 @@ from tailrace.protocol.names import shown
 from tailrace.shard.admission import StampBounds
 from tailrace.shard.deletion import DeletedStream
 from tailrace.shard.directory import DataDirectory
-from tailrace.shard.epochs import EPOCH_LEAP_MAX
+from tailrace.shard.epochs import EPOCH_LEAP_MAX, EpochStart
 from tailrace.shard.errors import StorageError, StorageFull
 from tailrace.shard.header import HEADER_PAGE_BYTES
 from tailrace.shard.meta import Role
-from tailrace.shard.names import base_of, new_name_fault
+from tailrace.shard.names import base_of, is_reserved, new_name_fault
 
 if TYPE_CHECKING:
     from tailrace.broker.replication.roles.role_writer import RoleWriter
@@ -92,6 +93,7 @@ class Owner:
         clock_us: Callable[[], int],
         events: OwnerEvents,
         context: OwnerContext,
+        lease: Lease,
         role_writer: RoleWriter | None = None,
     ) -> None:
         """Without `role_writer` roles are on the disk before `set_meta` returns."""
@@ -106,7 +108,11 @@ class Owner:
         self.syncs = SyncSchedule(settings.async_sync_s)
         self.space = DiskSpace(settings, directory.path, metrics, context.share_bytes)
         self.replicas = Replicas(
-            settings.replication_timeout_s, lambda name: context.subscribers(name), lambda name: events.on_held(name)
+            settings.replication_timeout_s,
+            lambda name: context.subscribers(name),
+            lambda name: events.on_held(name),
+            lease,
+            self._replicated_names,
         )
         self.numbered = Deduplication(
             self.catalog.shard_path,
@@ -154,8 +160,10 @@ class Owner:
             if stream.epoch == 0 and not self._begins_now(stream):
                 self._append_elsewhere(batch)
                 return
-            if batch.replicas and self.replicas.full(batch.name):
-                raise Refused(Code.OVERLOADED, REPLICAS_FULL_TEXT)
+            if self.replicas.lease.cells[END_CELL] and self.replicas.lease.is_over():
+                raise Refused(Code.UNAVAILABLE, LEASE_OVER_TEXT)
+            if batch.replicas:
+                self._require_replicas(batch)
             if stream.in_memory:
                 require_memory_is_enough(batch)
             if self.syncs.failed:
@@ -194,7 +202,7 @@ class Owner:
         The sinks are notified of the outcomes. Returns the streams of which nothing was done: `append` theirs as
         batches. With a stream for each publisher this is most of a turn.
         """
-        if self.syncs.failed:
+        if self.syncs.failed or (self.replicas.lease.cells[END_CELL] and self.replicas.lease.is_over()):
             return list(parts)
         space, open_streams, uproutes, grown = self.space, self.catalog.open, self.uproutes, self.grown
         now_us, subscribers = self.clock_us(), self.context.subscribers
@@ -266,6 +274,8 @@ class Owner:
             else:
                 self.catalog.open.move_to_end(name)
             if stream.epoch != 0 or self._begins_now(stream):
+                if self.replicas.lease.cells[END_CELL] and self.replicas.lease.is_over():
+                    raise Refused(Code.UNAVAILABLE, LEASE_OVER_TEXT)
                 return stream
             for batch in batches:
                 for each in batch.apart() if batch.numbered else (batch,):
@@ -279,11 +289,10 @@ class Owner:
         self, stream: OpenStream, batch: StreamBatch, seq: int, now_us: int, now_s: float
     ) -> Iterable[tuple[StreamBatch, Admitted]]:
         """The batches to append as message `seq` and on, with their new pieces; the others have their answers."""
-        if batch.replicas and self.replicas.full(batch.name):
-            batch.refused(Code.OVERLOADED, REPLICAS_FULL_TEXT)
-            return ()
-        if self.syncs.failed or stream.in_memory:
+        if self.syncs.failed or stream.in_memory or batch.replicas:
             try:
+                if batch.replicas:
+                    self._require_replicas(batch)
                 if stream.in_memory:
                     require_memory_is_enough(batch)
                 self._require_sound(stream, batch.sync, now_s)
@@ -297,6 +306,22 @@ class Owner:
             batch.refused(refusal.code, refusal.text)
             return ()
         return ((batch, Admitted(seq, batch.count, batch.take_pieces())),)
+
+    def _require_replicas(self, batch: StreamBatch) -> None:
+        """Raises Refused if a batch that is to be replicated could not be, or too many wait for that."""
+        if self.replicas.full(batch.name):
+            raise Refused(Code.OVERLOADED, REPLICAS_FULL_TEXT)
+        others = self.replicas.lease.others()
+        if others is not None and len(others) < batch.replicas:
+            raise Refused(Code.UNAVAILABLE, TOO_FEW_TEXT.format(isr=len(others) + 1, asked=batch.replicas))
+
+    def _replicated_names(self) -> list[bytes]:
+        """The streams that other nodes copy."""
+        return [
+            name
+            for name in self.catalog.names
+            if (base_of(name) != name or not is_reserved(name)) and not self.catalog.directory.is_in_memory(name)
+        ]
 
     def _space_refusal(self, batch: StreamBatch) -> Refused | None:
         try:
@@ -428,6 +453,8 @@ class Owner:
             if creator is None:
                 raise batches[0].creation_refusal()
             require_new_name(name)
+            if self.replicas.lease.is_over() and self.roles.role(name) is Role.MASTER:
+                raise Refused(Code.UNAVAILABLE, LEASE_OVER_TEXT)
             self.space.look_now()
             self.space.require(name, sum(batch.count for batch in batches))
             self.create(name)
@@ -458,6 +485,8 @@ class Owner:
         self.catalog.add(name)
         if deleted is not None and not is_copy:
             self._begin_after(name, deleted)
+        if self.replicas.lease.term > 1 and base == name and not is_copy:
+            self._begin_in(name, self.replicas.lease.term)
         self.events.on_create()
         self.events.on_role(name)
 
@@ -469,6 +498,13 @@ class Owner:
         elif deleted.epoch > meta.epoch:
             history = deleted.next_history(self.catalog.directory.node_id)
             self.roles.set_meta(replace(meta, epoch=deleted.epoch, history=history))
+
+    def _begin_in(self, name: bytes, epoch: int) -> None:
+        """If this node makes a stream, its messages are of the term of the node's lease. Raises Refused."""
+        meta = self.roles.meta(name)
+        if epoch > meta.epoch and meta.role is Role.MASTER and not self.catalog.directory.is_in_memory(name):
+            history = (EpochStart(epoch, 0, self.catalog.directory.node_id),)
+            self.roles.set_meta(replace(meta, epoch=epoch, history=history))
 
     def stream(self, name: bytes) -> OpenStream:
         """The open stream, opened if need be. Raises Refused (`unknown`, `damaged`, `full`, `unavailable`)."""
@@ -502,6 +538,8 @@ class Owner:
             self._opened_unsound(stream)
         if self.roles.role(name) is Role.MASTER and self.context.asks_first(name):
             self.roles.hold(name)
+        elif name in self.roles.reborn and self.replicas.lease.is_over():
+            stream.epoch = 0  # the next publish with a lease begins its term
         else:
             self._try_to_begin(stream)
         self._close_least_used()
@@ -561,7 +599,7 @@ class Owner:
             self.syncs.unsynced.discard(each)
             self.syncs.failed.mended(each)
             self.grown.pop(each, None)
-            self.replicas.refuse(each, DELETING_TEXT)
+            self.replicas.drop(each, DELETING_TEXT)
             self.roles.drop(each)
         self.catalog.drop(name)
 
@@ -607,11 +645,12 @@ class Owner:
 
     def batches_synced(self, stream: OpenStream, upto: int, error: OSError | StorageError | None) -> None:
         """Answer the parts of every batch that ended before seq `upto` and waited for the disk."""
-        still = []
+        still, text = [], LOGGED_WITHOUT_LEASE_TEXT if self.replicas.lease.is_over() else ""
+        if error is not None:
+            cause = error.strerror if isinstance(error, OSError) else error
+            text = f"logged, but the disk refused to sync it: {cause}"
         for batch, first_seq in stream.waiting:
-            if error is not None:
-                cause = error.strerror if isinstance(error, OSError) else error
-                text = f"logged, but the disk refused to sync it: {cause}"
+            if text:
                 batch.refused(Code.UNAVAILABLE, text)
             elif first_seq + batch.count <= upto:
                 self._logged(batch, first_seq)

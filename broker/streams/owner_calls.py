@@ -129,6 +129,11 @@ def grown(owner: Owner, args: CallArgs) -> list[Any]:
     return [found.mark, len(owner.catalog.names), found.streams]
 
 
+def in_sync(owner: Owner, _args: CallArgs) -> list[Any]:
+    """[] -> rows of `InSyncRow`, of the streams of this worker."""
+    return [list(row) for row in owner.replicas.in_sync_rows()]
+
+
 CALLS: Mapping[str, Callable[[Owner, CallArgs], Any]] = {
     "end": end,
     "master": stream_roles.master,
@@ -141,6 +146,7 @@ CALLS: Mapping[str, Callable[[Owner, CallArgs], Any]] = {
     "follow": replica_state.follow,
     "ends": stream_ends.ends,
     "names": catalog.names,
+    "in_sync": in_sync,
     "rule": apply_rules.rule,
     "rules": apply_rules.rules,
     "followed": apply_rules.followed,

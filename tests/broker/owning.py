@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tailrace.broker.process.lease import Lease
 from tailrace.broker.process.metrics import WorkerMetrics
+from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.process.settings import Durability, Settings, StreamPolicy
 from tailrace.broker.process.work import NOBODY, Asker
 from tailrace.broker.routing.batch import StreamBatch
@@ -127,6 +129,7 @@ def make_owner(
         clock_us=(clock or Clock()).microseconds,
         events=surroundings,
         context=surroundings,
+        lease=Lease(Board(1).lease, directory.node_id),
     )
     owner.take()
     _made.append(owner)

@@ -25,6 +25,7 @@ class Etcd:
     ttl_s: float
     groups: dict[int, GroupKeys] = field(default_factory=dict)
     leases: dict[int, tuple[str, float]] = field(default_factory=dict)
+    led_by: dict[tuple[int, int], int] = field(default_factory=dict)  # group, term: the lease of its leader
     up: bool = True
     revision: int = 1
     lease_id: int = 0
@@ -72,10 +73,10 @@ class Etcd:
         match action:
             case d.Elect(seen, new):
                 taken = keys.leader is not None and node not in keys.suspects
-                return not taken and self._lead(keys, seen, new, node, lease)
+                return not taken and self._lead(group, keys, seen, new, node, lease)
             case d.Reclaim(seen):
                 own = keys.leader is None or keys.leader.node == node
-                return own and self._lead(keys, seen, seen, node, lease)
+                return own and self._lead(group, keys, seen, seen, node, lease)
             case d.Resign(term):
                 if keys.leader is not None and keys.leader[:2] == (node, term):
                     keys.leader = None
@@ -89,10 +90,11 @@ class Etcd:
                 keys.suspects.pop(node, None)
         return True
 
-    def _lead(self, keys: GroupKeys, seen: GroupState, new: GroupState, node: str, lease: int) -> bool:
+    def _lead(self, group: int, keys: GroupKeys, seen: GroupState, new: GroupState, node: str, lease: int) -> bool:
         if keys.state != seen:
             return False
         keys.leader = LeaderKey(node, new.term, lease)
+        self.led_by[group, new.term] = lease
         if new != seen:
             keys.state = self._stamped(new)
         return True

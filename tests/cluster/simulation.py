@@ -43,9 +43,9 @@ class Ledger:
             raise Violation(f"{node} leads in term {term} without {len(missing)} acknowledged messages")
         self.leader = max(self.leader, (term, node))
 
-    def acknowledge(self, node: str, entry: Entry, leads_in_etcd: bool, leader_log: list[Entry], now_s: float) -> None:
+    def acknowledge(self, node: str, entry: Entry, has_lease: bool, leader_log: list[Entry], now_s: float) -> None:
         term, number = entry
-        if term < self.latest_term and not leads_in_etcd:
+        if term < self.latest_term and not has_lease:
             raise Violation(f"{node} acknowledged in term {term} without a lease, after term {self.latest_term} did")
         if term < self.leader[0] and entry not in leader_log:
             raise Violation(f"{node} acknowledged in term {term} what the leader of term {self.leader[0]} has not")
@@ -290,8 +290,7 @@ class World:
             self.ledgers[group].began(broker.term, node, broker.log)
 
     def _acknowledge(self, node: SimulatedNode, group: int, entry: Entry) -> None:
-        key = self.etcd.groups[group].leader
-        leads = key is not None and key[:2] == (node.name, entry[0])
+        leads = self.etcd.led_by.get((group, entry[0])) in self.etcd.leases
         leader = self.ledgers[group].leader[1]
         log = self.nodes[leader].brokers[group].log if leader else []
         self.ledgers[group].acknowledge(node.name, entry, leads, log, self.now_s)

@@ -86,6 +86,14 @@ class ReplicaAcks:
             return 0
         return sorted((held.next_seq for held in self.nodes.values()), reverse=True)[replicas - 1]
 
+    def acknowledged_seq(self, replicas: int, isr: frozenset[str] | None) -> int:
+        """Messages before this are held by `replicas` nodes, and in a cluster by all in-sync replicas."""
+        held_seq = self.held_seq(replicas)
+        if isr is None:
+            return held_seq
+        ends = (self.nodes[node].next_seq if node in self.nodes else 0 for node in isr)
+        return min(held_seq, min(ends, default=0))
+
     # --- who waits --------------------------------------------------------------------------------------------------
 
     @property
@@ -100,11 +108,11 @@ class ReplicaAcks:
         """Batches come in the order of the log, with deadlines that never go back."""
         self._waits.setdefault(wait.batch.replicas, deque()).append(wait)
 
-    def take_due(self) -> list[ReplicaWait]:
+    def take_due(self, isr: frozenset[str] | None) -> list[ReplicaWait]:
         """Those that enough nodes hold now; they wait no more."""
         due = []
         for replicas, waits in self._waits.items():
-            held_seq = self.held_seq(replicas)
+            held_seq = self.acknowledged_seq(replicas, isr)
             while waits and waits[0].end_seq <= held_seq:
                 due.append(waits.popleft())
         return due

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Final
 
+from tailrace.broker.process.lease import LOGGED_WITHOUT_LEASE_TEXT, Lease
+from tailrace.broker.replication.downstream.in_sync import UNKNOWN, InSync, InSyncRow
 from tailrace.broker.replication.downstream.replica_acks import ReplicaAcks, ReplicaPosition, ReplicaWait
 from tailrace.broker.routing.batch import StreamBatch
 from tailrace.protocol.sibling import HeldRow
@@ -22,6 +24,8 @@ LEFT_TEXT: Final = "logged, but the worker that waited for other nodes to hold i
 class Replicas:
     """One per owner. `timeout_s`: how long a publish waits; `subscribers` of a stream, for the answers.
 
+    Nothing is acknowledged without `lease`. `names`: the streams that other nodes copy.
+
     `on_held` is called with a stream's name when other nodes hold more, or less, of it.
     """
 
@@ -30,12 +34,18 @@ class Replicas:
         timeout_s: float,
         subscribers: Callable[[bytes], int],
         on_held: Callable[[bytes], None],
+        lease: Lease,
+        names: Callable[[], Iterable[bytes]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.streams: dict[bytes, ReplicaAcks] = {}  # only those that were followed, or waited for
         self._timeout_s = timeout_s
         self._subscribers = subscribers
         self._on_held = on_held
+        self.lease = lease
+        self._names = names
+        self._in_sync = InSync()
+        self._in_sync_version = 0
         self._clock = clock
         self._waiting: dict[bytes, ReplicaAcks] = {}
         self._lines = count(time.monotonic_ns())  # never the same twice, even if another process owns the stream next
@@ -52,6 +62,37 @@ class Replicas:
         holders = self.streams.get(name)
         return [(node, *held[:2]) for node, held in holders.nodes.items()] if holders else []
 
+    # --- in-sync replicas -------------------------------------------------------------------------------------------
+
+    def in_sync_rows(self) -> list[InSyncRow]:
+        """For each in-sync replica how far it is behind."""
+        self._read_isr()
+        return self._in_sync.rows(self._clock())
+
+    def _isr(self) -> frozenset[str] | None:
+        if self.lease.version != self._in_sync_version:
+            self._read_isr()
+        return self.lease.others()
+
+    def _read_isr(self) -> None:
+        version = self.lease.version
+        if version == self._in_sync_version:
+            return
+        self._in_sync_version = version
+        self._in_sync.set_nodes(self.lease.others() or (), self._lacking, self._clock())
+        for name, holders in list(self._waiting.items()):
+            self._answer_due(name, holders)
+
+    def _lacking(self, node: str) -> dict[bytes, int]:
+        """The streams of which a node lacks messages, as far as is known, and their ends."""
+        ends: dict[bytes, int] = {}
+        for name in self._names():
+            holders = self.streams.get(name)
+            held = holders.nodes.get(node) if holders else None
+            if holders is None or held is None or held.next_seq < holders.end_seq:
+                ends[name] = holders.end_seq if holders else UNKNOWN
+        return ends
+
     # --- reports of nodes ---------------------------------------------------------------------------------------------
 
     def held(self, slot: int, generation: int, rows: Iterable[HeldRow]) -> None:
@@ -61,6 +102,7 @@ class Replicas:
             if holders is None or holders.line != line:
                 continue
             if holders.record(node, ReplicaPosition(next_seq, synced_seq, (slot, generation, connection))):
+                self._in_sync.held(node, name, next_seq, holders.end_seq, self._clock())
                 self._answer_due(name, holders)
                 self._on_held(name)
 
@@ -95,6 +137,8 @@ class Replicas:
         holders = self.streams.get(name)
         if holders is not None:
             holders.end_seq = next_seq
+        if self._in_sync.nodes:
+            self._in_sync.grew(name, next_seq, self._clock())
 
     # --- who waits --------------------------------------------------------------------------------------------------
 
@@ -121,15 +165,20 @@ class Replicas:
         self._answer_due(batch.name, holders)
 
     def expire(self) -> None:
-        """From the timer: answer those that have waited too long."""
-        now_s = self._clock()
+        """From the timer: answer those that have waited too long, and all when the lease has ended."""
+        now_s, isr = self._clock(), self._isr()
+        if self._waiting and self.lease.is_over():
+            for name in list(self._waiting):
+                self.refuse(name, LOGGED_WITHOUT_LEASE_TEXT)
         for name, holders in list(self._waiting.items()):
             for wait in holders.take_expired(now_s):
                 held, asked = holders.count_holding(wait.end_seq), wait.batch.replicas
-                if held >= asked:  # a repeat of early messages, which waited behind later ones
+                if holders.acknowledged_seq(asked, isr) >= wait.end_seq:
+                    # a repeat of early messages, which waited behind later ones
                     wait.batch.published(wait.first_seq, self._subscribers(name))
                     continue
-                text = f"logged, but {held} of {asked} nodes hold it after {wait.timeout_s:g} s"
+                needed = asked if isr is None else len(isr)
+                text = f"logged, but {held} of {needed} nodes hold it after {wait.timeout_s:g} s"
                 wait.batch.unreplicated(wait.first_seq, text)
             self._note_waiting(name, holders)
 
@@ -138,6 +187,11 @@ class Replicas:
         holders = self._waiting.pop(name, None)
         for wait in holders.take_all() if holders is not None else ():
             wait.batch.unreplicated(wait.first_seq, text)
+
+    def drop(self, name: bytes, text: str) -> None:
+        """A stream is deleted."""
+        self.refuse(name, text)
+        self._in_sync.dropped(name)
 
     def take_waits(self) -> list[ReplicaWait]:
         """Remove and return all waits; the caller must answer them from now on."""
@@ -150,7 +204,9 @@ class Replicas:
             self.refuse(name, LEFT_TEXT)
 
     def _answer_due(self, name: bytes, holders: ReplicaAcks) -> None:
-        for wait in holders.take_due():
+        if self.lease.is_over():
+            return
+        for wait in holders.take_due(self._isr()):
             wait.batch.published(wait.first_seq, self._subscribers(name))
         self._note_waiting(name, holders)
 

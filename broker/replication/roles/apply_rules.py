@@ -258,10 +258,16 @@ def _follows(owner: Owner, name: bytes) -> bool:
     return owner.roles.role(name) is Role.SLAVE or (name not in owner.roles.metas and owner.roles.rules.is_orphan(name))
 
 
-def _promote(owner: Owner, name: bytes, _upstream: list[Any]) -> bool:
-    if not _follows(owner, name):
+def _promote(owner: Owner, name: bytes, upstream: list[Any]) -> bool:
+    """The last of `upstream` is the term to begin, 0 for the next one of each stream that follows another node."""
+    epoch = upstream[-1]
+    role = owner.roles.role(name)
+    if not (_follows(owner, name) or (epoch and role is Role.MASTER)):
         return False
-    stream_roles.promote(owner, [name])
+    known = stream_roles.term_of(owner, name)[0]
+    if role is Role.MASTER and known >= epoch:
+        return False
+    stream_roles.promote(owner, [name, epoch if known < epoch else 0])
     return True
 
 

@@ -39,15 +39,16 @@ def words(lines: list[str]) -> list[str]:
 
 def test_administration_is_for_this_machine_alone(node: World) -> None:
     lines = {"slave": "slave 127.0.0.1 5050 x 0", "trim": "trim x #0", "fence": "fence x 2"}
+    lines |= {"lease": "lease * 2 0", "isr": "isr *"}
     admin = [verb.form.split()[0] for verb in VERBS.values() if verb.admin]
     alone = ("streams", "grown", "workers", "space", "conns", "sessions", "shutdown")
     typed = [lines.get(word, word if word in alone else f"{word} x") for word in admin]
-    assert len(typed) == len(c.ADMIN) == 17
+    assert len(typed) == len(c.ADMIN) == 19
     stranger = node.connect(local=False)
-    assert words(node.ask(stranger, *typed)) == ["err denied"] * 17
+    assert words(node.ask(stranger, *typed)) == ["err denied"] * 19
     assert not any(line.startswith("master") for line in node.ask(stranger, "help"))
     assert words(node.ask(stranger, "pub x |y", "sub x 0 wait", "ping")) == ["ok sub", "ok pong"]
-    assert node.workers[0].metrics.refused.counts == {"denied": 17}
+    assert node.workers[0].metrics.refused.counts == {"denied": 19}
     assert node.controls[0].receive() is not None, "only that it is ready"
 
 
@@ -432,3 +433,39 @@ def test_durable_sessions_are_listed_and_forgotten(node: World) -> None:
         "ok forget", "err unknown", "err usage",
     ]  # fmt: skip
     assert [line.split()[0] for line in node.ask(admin, "sessions")[1:-1]] == ["%25", "plain"]
+
+
+# --- in a cluster -----------------------------------------------------------------------------------------------------
+
+FAR_MS = 10**11
+
+
+def test_a_lease_holds_in_all_workers(node: World) -> None:
+    peer = node.connect(0)
+    names = [node.name(0), node.name(1)]
+    assert words(node.ask(peer, "ack on", "lease * 3 0", *(f"pub {name} |x" for name in names))) == [
+        "ok ack", "ok lease", "err unavailable", "err unavailable",
+    ]  # fmt: skip
+    assert not any(worker.owner.catalog.names for worker in node.workers), "no stream was made"
+    answers = node.ask(peer, f"lease * 3 {FAR_MS}", *(f"pub {name} |x" for name in names), "lease * 2 0")
+    assert words(answers) == ["ok lease", "ok pub", "ok pub", "err usage"]
+    assert role_of(node, names[0]) == ("master", "3"), "a new stream is of the term of the lease"
+
+
+def test_a_promotion_of_all_streams_begins_one_term_on_each(node: World) -> None:
+    peer = node.connect(0)
+    names = [node.name(0), node.name(1), node.name(1, "log.")]
+    node.ask(peer, "ack on", *(f"pub {name} |x" for name in names), f"slave {NOWHERE} log.* 0")
+    assert node.ask(peer, "promote * 7 force") == ["ok promote * 3"]
+    assert [role_of(node, name) for name in names] == [("master", "7")] * 3
+    assert node.ask(peer, "promote * 7 force") == ["ok promote * 0"]
+
+
+def test_in_sync_replicas_are_listed_with_their_lag(node: World) -> None:
+    peer = node.connect(0)
+    node.ask(peer, "ack on", f"lease * 3 {FAR_MS}", f"pub {node.name(0)} |x", f"pub {node.name(1)} |x")
+    assert node.ask(peer, "isr * me,b") == ["ok isr * me,b"]
+    head, row = node.ask(peer, "isr *")[:2]
+    assert head == "ok node lag_s streams settled"
+    found = {each.split(" ")[0]: each.split(" ")[2:] for each in (row, node.ask(peer, "isr *")[2])}
+    assert found["b"] == ["2", "0"]

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.broker.process.lease import LEASE_OVER_TEXT, Lease, LeasePage, boottime_ns
+from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.process.settings import Durability
 from tailrace.broker.routing.batch import StreamBatch
 from tailrace.broker.streams.owner import FRESH_BYTES_MAX, Growth, OpenStream, Owner, Refused
@@ -400,4 +402,64 @@ def test_publishes_that_wait_for_other_nodes_are_bounded(tmp_path: Path, monkeyp
         owner.append(waiting, 0.0)
     assert [sink.refusals.get(0, ("",))[0] for sink in sinks] == ["", "", Code.OVERLOADED]
     assert owner.stream(b"s").log.next_seq == 2, "nothing of it is logged"
+    owner.release()
+
+
+# --- in a cluster -----------------------------------------------------------------------------------------------------
+
+
+def lease_page(owner: Owner) -> LeasePage:
+    page = Board(1).lease
+    owner.replicas.lease = Lease(page, owner.catalog.directory.node_id)
+    return page
+
+
+def test_nothing_is_appended_without_a_lease(tmp_path: Path) -> None:
+    owner = make_owner(tmp_path / "data")
+    publish(owner, b"s", b"one")
+    page, sink = lease_page(owner), Sink()
+    page.fence()
+    assert publish(owner, b"s", b"two").refusals == {0: (Code.UNAVAILABLE, LEASE_OVER_TEXT)}
+    assert not append_part(owner, b"s", sink, b"two")
+    row = batch(b"s", b"two", sink=sink)
+    owner.append_row([row], 0.0)
+    assert sink.refusals == {0: (Code.UNAVAILABLE, LEASE_OVER_TEXT)}
+    assert owner.catalog.open[b"s"].log.next_seq == 1
+    page.grant(2, boottime_ns() + 10**12)
+    assert publish(owner, b"s", b"two").published_at == {0: 1}
+    owner.release()
+
+
+def test_a_batch_is_not_acknowledged_as_synced_after_the_lease(tmp_path: Path) -> None:
+    owner = make_owner(tmp_path / "data", streams=policies(Durability.ALWAYS))
+    page = lease_page(owner)
+    page.grant(2, boottime_ns() + 10**12)
+    sink = publish(owner, b"s", b"one")
+    page.grant(2, 0)
+    owner.batches_synced(owner.catalog.open[b"s"], 1, None)
+    assert not sink.published_at and sink.refusals[0][0] == Code.UNAVAILABLE
+    owner.release()
+
+
+def test_a_publish_is_refused_if_too_few_nodes_are_in_sync(tmp_path: Path) -> None:
+    owner = make_owner(tmp_path / "data")
+    page, me = lease_page(owner), owner.catalog.directory.node_id
+    page.grant(2, boottime_ns() + 10**12)
+    for isr, refused in (((me,), True), ((me, "b"), False)):
+        page.set_isr(isr)
+        sink = Sink()
+        wanted = batch(b"s", b"one", sink=sink)
+        wanted.replicas = 1
+        owner.append(wanted, 0.0)
+        assert bool(sink.refusals) is refused
+    assert owner.catalog.open[b"s"].log.next_seq == 1 and owner.replicas.waiting == 1
+    owner.release()
+
+
+def test_a_new_stream_is_of_the_term_of_the_lease(tmp_path: Path) -> None:
+    owner = make_owner(tmp_path / "data")
+    lease_page(owner).grant(5, boottime_ns() + 10**12)
+    publish(owner, b"s", b"one")
+    assert owner.catalog.open[b"s"].log.last_epoch == 5
+    assert owner.roles.meta(b"s").history[-1][:2] == (5, 0)
     owner.release()

@@ -77,13 +77,13 @@ def test_a_batch_waits_for_as_many_nodes_as_it_asked_for() -> None:
     holders = told(b=0, c=0)
     for each in (wait(3, 1), wait(5, 2), wait(7, 1)):
         holders.wait(each)
-    assert holders.waiting == 3 and holders.take_due() == []
+    assert holders.waiting == 3 and holders.take_due(None) == []
     holders.record("b", ReplicaPosition(7, 0, A))
-    assert ends(holders.take_due()) == [3, 7]
+    assert ends(holders.take_due(None)) == [3, 7]
     holders.record("c", ReplicaPosition(4, 0, A))
-    assert holders.take_due() == []
+    assert holders.take_due(None) == []
     holders.record("c", ReplicaPosition(5, 0, A))
-    assert ends(holders.take_due()) == [5] and holders.waiting == 0
+    assert ends(holders.take_due(None)) == [5] and holders.waiting == 0
 
 
 def test_what_waits_too_long_waits_no_more() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tailrace.broker.process.lease import OVER_NS, Lease, boottime_ns
+from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.replication.downstream.replicas import Replicas
 from tailrace.broker.routing.batch import StreamBatch
 from tailrace.protocol.errors import Code
@@ -16,7 +18,12 @@ class Account:
     def __init__(self) -> None:
         self.clock = Clock()
         self.changed: list[bytes] = []
-        self.replicas = Replicas(10.0, lambda _name: 3, self.changed.append, self.clock.seconds)
+        self.names = [S]
+        self.page = Board(1).lease
+        self.lease = Lease(self.page, "me")
+        self.replicas = Replicas(
+            10.0, lambda _name: 3, self.changed.append, self.lease, lambda: self.names, self.clock.seconds
+        )
 
     def line(self, name: bytes = S) -> int:
         return self.replicas.holders(name).line
@@ -125,3 +132,73 @@ def test_who_waits_when_the_owner_leaves_is_told() -> None:
     account.clock.now_s += 100
     account.replicas.expire()
     assert not account.replicas.full(S)
+
+
+# --- in a cluster ---------------------------------------------------------------------------------------------------
+
+
+def clustered(*isr: str) -> Account:
+    account = Account()
+    account.page.grant(3, boottime_ns() + 10**12)
+    account.page.set_isr(("me", *isr))
+    return account
+
+
+def test_all_in_sync_replicas_must_hold_a_message() -> None:
+    account = clustered("b", "c")
+    sink = account.wait(0, 1)
+    account.held("b", 1)
+    account.held("d", 1)
+    assert not sink.published_at, "c lacks it"
+    account.held("c", 1)
+    assert sink.published_at == {0: 0}
+
+
+def test_a_node_that_leaves_the_set_is_waited_for_no_more() -> None:
+    account = clustered("b", "c")
+    sink = account.wait(0, 1)
+    account.held("b", 1)
+    account.page.set_isr(("me", "b"))
+    account.replicas.expire()
+    assert sink.published_at == {0: 0}
+
+
+def test_nothing_is_acknowledged_after_the_lease() -> None:
+    account = clustered("b")
+    sink = account.wait(0, 1)
+    account.page.grant(3, OVER_NS)
+    account.held("b", 1)
+    assert not sink.published_at
+    account.replicas.expire()
+    assert sink.refusals[0][0] == Code.UNREPLICATED and "lease" in sink.refusals[0][1]
+
+
+def test_rows_show_how_far_in_sync_replicas_are_behind() -> None:
+    account = clustered("b")
+    account.line()
+    account.replicas.grew(S, 5)
+    account.replicas.grew(T, 5)
+    assert [row[1:] for row in account.replicas.in_sync_rows()] == [(0.0, 1, False)], "S, since it was added"
+    account.clock.now_s += 2
+    account.replicas.grew(S, 9)
+    assert account.replicas.in_sync_rows()[0].lag_s == 2
+    account.held("b", 5)
+    assert account.replicas.in_sync_rows()[0][1:] == (0.0, 1, True), "it has what was there, and lacks the rest"
+    account.held("b", 9)
+    assert account.replicas.in_sync_rows()[0][1:] == (0.0, 0, True)
+
+
+def test_a_node_that_has_everything_lacks_nothing_when_it_is_added() -> None:
+    account = Account()
+    account.replicas.grew(S, 0)
+    account.held("b", 7)
+    account.page.grant(3, boottime_ns() + 10**12)
+    account.page.set_isr(("me", "b"))
+    assert account.replicas.in_sync_rows()[0][1:] == (0.0, 0, True)
+
+
+def test_a_deleted_stream_is_lacked_by_nobody() -> None:
+    account = clustered("b")
+    assert account.replicas.in_sync_rows()[0].streams == 1
+    account.replicas.drop(S, "deleted")
+    assert account.replicas.in_sync_rows()[0].streams == 0

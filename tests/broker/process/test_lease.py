@@ -1,0 +1,70 @@
+"""The lease of a node, and its in-sync replicas, in shared memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailrace.broker.process.lease import NODES_BYTES_MAX, Lease, LeasePage, boottime_ns
+from tailrace.broker.process.scoreboard import Board
+
+HOUR_NS = 3_600 * 10**9
+
+
+def make() -> tuple[LeasePage, Lease]:
+    page = Board(2).lease
+    return page, Lease(page, "me")
+
+
+def test_a_node_in_no_cluster_needs_no_lease() -> None:
+    _page, lease = make()
+    assert not lease.is_needed and not lease.is_over() and lease.others() is None
+
+
+def test_a_fenced_node_needs_one() -> None:
+    page, lease = make()
+    page.fence()
+    assert lease.is_needed and lease.is_over()
+    assert lease.others() == frozenset()
+
+
+def test_a_lease_ends_by_the_clock() -> None:
+    page, lease = make()
+    assert page.grant(3, boottime_ns() + HOUR_NS)
+    assert not lease.is_over() and lease.term == 3
+    assert page.grant(3, boottime_ns())
+    assert lease.is_over()
+    assert page.grant(4, 0)
+    assert lease.is_over(), "0 ends it, and does not take the node out of the cluster"
+
+
+def test_a_lease_of_an_earlier_term_is_not_taken() -> None:
+    page, lease = make()
+    page.grant(4, 0)
+    assert not page.grant(3, boottime_ns() + HOUR_NS)
+    assert lease.is_over() and lease.term == 4
+
+
+def test_in_sync_replicas_are_those_last_given() -> None:
+    page, lease = make()
+    page.fence()
+    page.set_isr(("me", "b", "c"))
+    version = lease.version
+    assert lease.others() == frozenset("bc")
+    page.set_isr(("me", "b"))
+    assert lease.version != version and lease.others() == frozenset("b")
+
+
+def test_a_list_that_was_not_written_to_its_end_is_none() -> None:
+    page, lease = make()
+    page.fence()
+    page.set_isr(("me", "b"))
+    page.cells[0] |= 1
+    assert lease.others() == frozenset()
+    page.set_isr(("me", "c"))
+    assert lease.others() == frozenset("c"), "the next writer goes on"
+
+
+def test_too_many_ids_are_refused() -> None:
+    page, _lease = make()
+    with pytest.raises(ValueError, match="at most"):
+        page.set_isr(("a" * NODES_BYTES_MAX, "b"))

@@ -1,0 +1,137 @@
+"""Three nodes with a lease and in-sync replicas, by commands as an operator types them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import tailrace
+from tailrace import Ack
+from tailrace.shard.directory import open_data_dir
+from tests.system.node import wait_for
+from tests.system.tree_node import PORT, MachineNode, Tree, growing
+
+pytestmark = pytest.mark.system
+
+PARENTS = {"a": None, "b": "a", "c": "a"}
+CONFIG = """
+[cluster]
+start_fenced = true
+
+[timing]
+replication_timeout_s = "30 s"
+"""
+FAR_MS = 10**11
+STREAM = "orders"
+ENOUGH = 20
+
+
+class Publisher:
+    """Publishes numbers, each until it is acknowledged as replicated."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._addresses = [node.address for node in tree.nodes.values()]
+        self._ended = threading.Event()
+        self.acknowledged: list[bytes] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with tailrace.connect(self._addresses) as client:
+            number = 0
+            while not self._ended.is_set():
+                payload = b"%d" % number
+                client.publish(STREAM, payload, ack=Ack.REPLICATED, timeout_s=60)
+                self.acknowledged.append(payload)
+                number += 1
+                time.sleep(0.005)
+
+    def wait_more(self) -> None:
+        enough = len(self.acknowledged) + ENOUGH
+        wait_for(lambda: len(self.acknowledged) >= enough or not self._thread.is_alive(), "it goes on")
+        assert self._thread.is_alive(), "a publish has failed"
+
+    def finish(self) -> list[bytes]:
+        self._ended.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        return self.acknowledged
+
+
+def ids(tree: Tree, *names: str) -> str:
+    return ",".join(open_data_dir(tree.nodes[name].data).node_id for name in names)
+
+
+def lead(tree: Tree, name: str, term: int, *in_sync: str) -> None:
+    """In this order: the node knows its in-sync replicas, and is the master, before it takes messages."""
+    node = tree.nodes[name]
+    assert node.ask(f"isr * {ids(tree, *in_sync)}").startswith("ok isr")
+    if term > 1:
+        assert node.ask(f"promote * {term} force").startswith("ok promote")
+    assert node.ask(f"lease * {term} {FAR_MS}").startswith("ok lease")
+
+
+def is_settled(node: MachineNode, node_id: str) -> bool:
+    with node.client() as client:
+        rows = [row.split() for row in client.ask_table("isr *")]
+    return [node_id, "1"] in [[row[0], row[-1]] for row in rows]
+
+
+def read_all(node: MachineNode) -> list[bytes]:
+    with tailrace.connect(node.address) as client:
+        return [message.payload for message in client.subscribe(STREAM, start=0, end=tailrace.NOW)]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    with growing(tmp_path, PARENTS, config=CONFIG) as tree:
+        for name in tree.slaves():
+            tree.follow(name)
+        yield tree
+
+
+def test_nothing_is_lost_or_doubled_when_the_master_is_killed(tree: Tree) -> None:
+    a, b, c = tree.nodes.values()
+    lead(tree, "a", 1, "a", "b", "c")
+    publisher = Publisher(tree)
+    publisher.wait_more()
+    a.kill()
+    lead(tree, "b", 2, "b", "c")
+    assert c.ask(f"slave {b.host} {PORT} * 0").startswith("ok slave")
+    publisher.wait_more()
+    a.start()
+    with a.client() as client:
+        client.ask("ack on")
+        assert client.ask("pub other |x").startswith("err unavailable"), "nobody's master before a lease"
+    assert a.ask(f"slave {b.host} {PORT} * 0").startswith("ok slave")
+    assert b.ask(f"isr * {ids(tree, 'a', 'b', 'c')}").startswith("ok isr")
+    wait_for(lambda: is_settled(b, ids(tree, "a")), "the former master has everything")
+    publisher.wait_more()
+    acknowledged = publisher.finish()
+    assert read_all(b) == acknowledged
+    wait_for(lambda: read_all(a) == acknowledged, "the former master has it, too")
+
+
+def test_a_master_whose_lease_has_ended_acknowledges_nothing(tree: Tree) -> None:
+    """Not even a message that waits for another node when the lease ends."""
+    a, _b, c = tree.nodes.values()
+    lead(tree, "a", 1, "a", "b", "c")
+    with tailrace.connect(a.address) as client:
+        client.publish(STREAM, b"0", ack=Ack.REPLICATED, timeout_s=60)
+        wait_for(lambda: read_all(c) == [b"0"], "c follows")
+        c.pause()
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(client.publish, STREAM, b"1", ack=Ack.REPLICATED, timeout_s=10)
+            wait_for(lambda: len(read_all(a)) == 2, "it is logged")
+            assert not waiting.done()
+            assert a.ask("lease * 1 0").startswith("ok lease")
+            c.resume()
+            assert isinstance(waiting.exception(60), tailrace.TailraceError)
+        with pytest.raises(tailrace.TailraceError):
+            client.publish(STREAM, b"2", timeout_s=1)
+    assert read_all(a) == [b"0", b"1"]
