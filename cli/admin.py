@@ -32,6 +32,8 @@ from tailrace.sockets import end_output
 F = TypeVar("F", bound=Callable[..., Any])
 
 ANSWER_TIMEOUT_S = 60.0
+GREETING = "ping\r\n"
+"""With an empty line behind it, for which a broker does nothing, and which ends what a server of HTTP waits for."""
 GREETING_BYTES = 4 << 10
 """The longest line in which a broker answers that it is one, or a login."""
 SOCKET_VARIABLE = "TAILRACE_ADMIN_SOCKET"
@@ -134,7 +136,7 @@ def _dial(path: Path | None) -> tuple[Address | Path, socket.socket]:
 def _greet(sock: socket.socket, server: Address | Path) -> None:
     """Raises CommandError unless a broker answers. Its refusal may be the answer, such as of too many connections."""
     try:
-        received = _first_line(sock, server, "ping", CONNECT_TIMEOUT_S)
+        received = _first_line(sock, server, GREETING, CONNECT_TIMEOUT_S)
     except TimeoutError:
         raise CommandError(
             f"cannot connect to {server}: no greeting within {CONNECT_TIMEOUT_S:g} s", NO_CONNECTION

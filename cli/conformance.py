@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import select
 import subprocess
 import time
@@ -79,6 +80,9 @@ class Program:
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         except OSError as error:
             raise CommandError(f"cannot run {command[0]}: {error.strerror}") from error
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        os.set_blocking(self._stdin.fileno(), False)
         self._received = bytearray()
 
     def ask(self, do: str, **fields: object) -> dict[str, Any]:
@@ -95,44 +99,49 @@ class Program:
 
     def _ask(self, do: str, fields: dict[str, object]) -> dict[str, Any]:
         line = json.dumps({"do": do, **{name: value for name, value in fields.items() if value is not None}})
-        assert self._process.stdin is not None
         try:
-            self._process.stdin.write(line.encode() + b"\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise CheckFailed(f"{do}: the program has ended") from None
-        try:
-            answer = json.loads(self._line(do))
-        except ValueError as error:
+            answer = json.loads(self._exchange(do, line.encode() + b"\n"))
+        except (ValueError, RecursionError) as error:
             raise CheckFailed(f"{do}: the answer is not JSON: {error}") from error
         if not isinstance(answer, dict):
             raise CheckFailed(f"{do}: the answer is not a JSON object")
         return answer
 
-    def _line(self, do: str) -> bytes:
-        assert self._process.stdout is not None
-        deadline_s = time.monotonic() + ANSWER_TIMEOUT_S
-        while (end := self._received.find(b"\n")) < 0:
+    def _exchange(self, do: str, line: bytes) -> bytes:
+        """Writes a line and returns that of the answer. Reads meanwhile: the program may answer before it has read all.
+        Raises CheckFailed."""
+        stdin, stdout = self._stdin.fileno(), self._stdout.fileno()
+        deadline_s, unsent = time.monotonic() + ANSWER_TIMEOUT_S, memoryview(line)
+        while unsent or b"\n" not in self._received:
             left_s = max(0.0, deadline_s - time.monotonic())
-            if not select.select([self._process.stdout], [], [], left_s)[0]:
+            readable, writable, _ = select.select([stdout], [stdin] if unsent else [], [], left_s)
+            if not (readable or writable):
                 raise CheckFailed(f"{do}: no answer within {ANSWER_TIMEOUT_S:g} s")
-            data = self._process.stdout.read1(1 << 16)  # type: ignore[attr-defined]
-            if not data:
-                raise CheckFailed(f"{do}: the program has ended")
-            self._received += data
-            if len(self._received) > ANSWER_MAX_BYTES:
-                raise CheckFailed(f"{do}: a line of more than {ANSWER_MAX_BYTES:,} bytes")
-        line = bytes(self._received[:end])
-        del self._received[: end + 1]
-        return line
+            if readable:
+                self._receive(do)
+            if writable:
+                try:
+                    unsent = unsent[os.write(stdin, unsent) :]
+                except BrokenPipeError:
+                    raise CheckFailed(f"{do}: the program has ended") from None
+        answer, _, rest = bytes(self._received).partition(b"\n")
+        self._received[:] = rest
+        return answer
+
+    def _receive(self, do: str) -> None:
+        data = os.read(self._stdout.fileno(), 1 << 16)
+        if not data:
+            raise CheckFailed(f"{do}: the program has ended")
+        self._received += data
+        if len(self._received) > ANSWER_MAX_BYTES:
+            raise CheckFailed(f"{do}: a line of more than {ANSWER_MAX_BYTES:,} bytes")
 
     def __enter__(self) -> Program:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
         self._process.kill()
         self._process.wait()
         with contextlib.suppress(BrokenPipeError):  # the program has ended before it has read all
-            self._process.stdin.close()
-        self._process.stdout.close()
+            self._stdin.close()
+        self._stdout.close()

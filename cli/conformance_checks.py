@@ -34,7 +34,7 @@ Check: TypeAlias = Callable[[DrivenClient, Server], None]
 def publishing(client: DrivenClient, _server: Server) -> None:
     """seqs count from 0, each stream's own"""
     for stream, seq in (("p", 0), ("p", 1), ("q", 0)):
-        same(client.ask("publish", stream=stream, payload=text(b"one"))["seq"], seq, f"the seq in {stream!r}")
+        same(seq_of(client.ask("publish", stream=stream, payload=text(b"one"))), seq, f"the seq in {stream!r}")
 
 
 def payloads(client: DrivenClient, _server: Server) -> None:
@@ -42,8 +42,8 @@ def payloads(client: DrivenClient, _server: Server) -> None:
     sent = [b"", bytes(range(256)), b"x" * LARGE_BYTES, "ü€🜚".encode()]
     for payload in sent:
         client.ask("publish", stream="payloads", payload=text(payload))
-    found = client.ask("read", stream="payloads", **{"from": 0}, live=False)["messages"]
-    same([base64.b64decode(each["payload"]) for each in found], sent, "the payloads")
+    found = messages_of(client.ask("read", stream="payloads", **{"from": 0}, live=False))
+    same([payload_of(each) for each in found], sent, "the payloads")
 
 
 def headers(client: DrivenClient, _server: Server) -> None:
@@ -51,15 +51,15 @@ def headers(client: DrivenClient, _server: Server) -> None:
     sent: list[dict[str, str]] = [{"shop": "7", "größe": "ü" * 40}, {}, {f"h{n}": str(n) for n in range(20)}]
     for each in sent:
         client.ask("publish", stream="headers", payload="", headers=each or None)
-    found = client.ask("read", stream="headers", **{"from": 0}, live=False)["messages"]
+    found = messages_of(client.ask("read", stream="headers", **{"from": 0}, live=False))
     same([each["headers"] for each in found], sent, "the headers")
 
 
 def acknowledgements(client: DrivenClient, _server: Server) -> None:
     """each level of acknowledgement; one that cannot be reached is an error with its code"""
     client.ask("publish", stream="acks", payload="", ack=0)
-    same(client.ask("publish", stream="acks", payload="", ack=1)["seq"], 1, "the seq after an unacknowledged message")
-    same(client.ask("publish", stream="acks", payload="", ack=2)["seq"], 2, "the seq of a synced message")
+    for ack, seq, what in ((1, 1, "the seq after an unacknowledged message"), (2, 2, "the seq of a synced message")):
+        same(seq_of(client.ask("publish", stream="acks", payload="", ack=ack)), seq, what)
     same(client.refused("publish", stream="acks", payload="", ack=3, replicas=1), "unreplicated", "the code")
 
 
@@ -67,7 +67,7 @@ def refusals(client: DrivenClient, _server: Server) -> None:
     """a refused request is an error with the broker's code, and the connection goes on"""
     same(client.refused("publish", stream="no name", payload=""), "name", "the code")
     same(client.refused("publish", stream="refused", payload=text(bytes(LARGE_BYTES + 1))), "size", "the code")
-    same(client.ask("publish", stream="refused", payload="")["seq"], 0, "the seq of the next message")
+    same(seq_of(client.ask("publish", stream="refused", payload="")), 0, "the seq of the next message")
 
 
 def reading(client: DrivenClient, _server: Server) -> None:
@@ -77,7 +77,7 @@ def reading(client: DrivenClient, _server: Server) -> None:
         client.ask("publish", stream="many", payload=payload, ack=0)
     client.ask("publish", stream="many", payload="")
     for first in (0, MANY - 3):
-        found = client.ask("read", stream="many", **{"from": first}, live=False)["messages"]
+        found = messages_of(client.ask("read", stream="many", **{"from": first}, live=False))
         same([each["seq"] for each in found], list(range(first, MANY + 1)), "the seqs")
 
 
@@ -89,8 +89,8 @@ def resuming(client: DrivenClient, server: Server) -> None:
     server.start()
     for number in range(3, 6):
         client.ask("publish", stream="resumed", payload=text(b"%d" % number))
-    found = client.ask("read", stream="resumed", **{"from": 1}, live=True, count=5)["messages"]
-    same([base64.b64decode(each["payload"]) for each in found], [b"%d" % n for n in range(1, 6)], "the payloads")
+    found = messages_of(client.ask("read", stream="resumed", **{"from": 1}, live=True, count=5))
+    same([payload_of(each) for each in found], [b"%d" % n for n in range(1, 6)], "the payloads")
 
 
 def consuming(client: DrivenClient, _server: Server) -> None:
@@ -99,12 +99,12 @@ def consuming(client: DrivenClient, _server: Server) -> None:
         client.ask("publish", stream="work", payload=text(b"%d" % number))
     client.ask("consume", stream="work", name="c")
     who = {"stream": "work", "name": "c", "member": "m"}
-    first = client.ask("get", **who, max=2)["messages"]
+    first = messages_of(client.ask("get", **who, max=2))
     same([each["seq"] for each in first], [0, 1], "the messages of the first get")
-    again = client.ask("get", **who, max=2)["messages"]
+    again = messages_of(client.ask("get", **who, max=2))
     same([each["seq"] for each in again], [0, 1], "the messages of a get that is repeated")
     done = [{"seq": each["seq"], "epoch": each["epoch"]} for each in first]
-    rest = client.ask("get", **who, max=2, finished=done)["messages"]
+    rest = messages_of(client.ask("get", **who, max=2, finished=done))
     same([each["seq"] for each in rest], [2], "the messages behind those that are finished")
     same(client.refused("get", stream="work", name="nobody", member="m", max=1), "consumer", "the code")
 
@@ -119,11 +119,40 @@ CHECKS: Sequence[Check] = (
     resuming,
     consuming,
 )
+MESSAGE: Mapping[str, type] = {"seq": int, "epoch": int, "headers": dict, "payload": str}
 SETTINGS: Mapping[str, Any] = {"max_message_bytes": LARGE_BYTES, "replication_timeout_s": 1}
 
 
 def text(payload: bytes) -> str:
     return base64.b64encode(payload).decode()
+
+
+def seq_of(answer: Mapping[str, Any]) -> int:
+    return int(_field(answer, "seq", int))
+
+
+def messages_of(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The messages of an answer, each with its four fields. Raises CheckFailed."""
+    found: list[Mapping[str, Any]] = _field(answer, "messages", list)
+    for each in found:
+        if not isinstance(each, dict):
+            raise CheckFailed(f"a message is not an object: {_short(each)}")
+        for name, kind in MESSAGE.items():
+            _field(each, name, kind)
+    return found
+
+
+def payload_of(message: Mapping[str, Any]) -> bytes:
+    try:
+        return base64.b64decode(message["payload"], validate=True)
+    except ValueError:
+        raise CheckFailed(f"a payload is not base64: {_short(message['payload'])}") from None
+
+
+def _field(record: Mapping[str, Any], name: str, kind: type) -> Any:
+    if not isinstance(record.get(name), kind):
+        raise CheckFailed(f"{name!r} is missing, or not of its type: {_short(record)}")
+    return record[name]
 
 
 def same(found: object, wanted: object, what: str) -> None:

@@ -48,6 +48,7 @@ OTHER_WORDS = {
     **dict.fromkeys(("groups", "group"), "consumers"),
     **dict.fromkeys(("dlq", "deadletters", "letters"), "dead"),
     **dict.fromkeys(("users", "passwd"), "user"),
+    "version": "--version",
 }
 """What other systems call a command."""
 NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())

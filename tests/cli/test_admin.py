@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import socket
 import threading
@@ -15,7 +16,7 @@ from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED, USAGE
 from tests.cli.process import tailrace
 
 DEADLINE_S = 20.0
-PING = b"ping\r\n"
+PING = b"ping\r\n\r\n"
 
 
 class OneAnswer:
@@ -144,8 +145,21 @@ def test_a_peer_that_is_no_broker_gets_no_command(greeting: bytes, capfd: pytest
     assert err.startswith(f"tailrace: cannot connect to 127.0.0.1:{server.port}: this is not a tailrace broker: ")
 
 
+def test_a_server_of_http_answers_at_once(capfd: pytest.CaptureFixture[str]) -> None:
+    """Such as that of the metrics: it waits for the empty line that ends a request."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
+    serving = threading.Thread(target=server.serve_forever)
+    serving.start()
+    try:
+        assert main.run(["admin", "-p", str(server.server_address[1]), "streams"]) == NO_CONNECTION
+    finally:
+        server.shutdown()
+        server.server_close()
+        serving.join()
+    assert "this is not a tailrace broker" in capfd.readouterr().err
+
+
 def test_a_peer_that_closes_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
-    """Such as the metrics port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         closing = threading.Thread(target=lambda: listener.accept()[0].close())
         closing.start()

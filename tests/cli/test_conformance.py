@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.cli.conformance_checks import CHECKS
+from tailrace.cli.conformance_checks import CHECKS, CheckFailed, messages_of, payload_of
 from tests.cli.process import ROOT, Done, start
 
 pytestmark = pytest.mark.system
@@ -110,6 +111,7 @@ def test_the_client_for_go_is_formatted() -> None:
         ("input(); print('hello'); input()", "connect: the answer is not JSON"),
         ("input(); print('[]'); input()", "connect: the answer is not a JSON object"),
         ("while True: print('{\"seq\": 7}', flush=True); input()", "the seq in 'p': 7, not 0"),
+        ("while True: print('{}', flush=True); input()", "'seq' is missing, or not of its type: {}"),
         ('while True: print(\'{"error": "lost"}\', flush=True); input()', "connect: the error 'lost'"),
     ],
 )
@@ -117,6 +119,28 @@ def test_other_programs_fail(program: str, fault: str) -> None:
     done = conformance("--only", "publishing", "--", sys.executable, "-c", program)
     assert done.stdout.decode().startswith(f"FAILED  publishing         {fault}"), done.stdout + done.stderr
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("messages", "fault"),
+    [
+        ("7", "'messages' is missing, or not of its type: {'messages': 7}"),
+        ("[7]", "a message is not an object: 7"),
+        ('[{"seq": 0}]', "'epoch' is missing, or not of its type: {'seq': 0}"),
+        ('[{"seq": 0, "epoch": 1, "headers": {}, "payload": "?"}]', "a payload is not base64: '?'"),
+    ],
+)
+def test_messages_that_are_none(messages: str, fault: str) -> None:
+    """The program is at fault, and not the runner."""
+    with pytest.raises(CheckFailed, match=f"^{re.escape(fault)}$"):
+        for each in messages_of(json.loads(f'{{"messages": {messages}}}')):
+            payload_of(each)
+
+
+def test_a_program_that_answers_before_it_has_read_all_fails() -> None:
+    """It repeats what it reads, piece by piece: a large line does not fit into the pipes between the two."""
+    done = conformance("--only", "payloads", "--", "cat")
+    assert outcomes(done) == {"payloads": "FAILED"}, done.stdout + done.stderr
 
 
 def test_results_as_json() -> None:

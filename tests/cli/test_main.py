@@ -35,6 +35,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["publish"], "No such command 'publish'; did you mean pub\\?"),
         (["consumer", "s"], "No such command 'consumer'; did you mean consumers, consume\\?"),
+        (["version"], "No such command 'version'; did you mean --version\\?"),
         (["xyzzy"], "No such command 'xyzzy' \\(see tailrace --help\\)"),
         (["consumers", "rst", "s", "g"], "No such command 'rst'; did you mean reset\\?"),
         (["consumers", "list", "s"], "No such command 'list'; did you mean ls\\?"),
