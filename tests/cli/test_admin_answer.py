@@ -12,7 +12,7 @@ Captured = pytest.CaptureFixture[str]
 
 
 def shown(verb: str, answer: bytes, capfd: Captured) -> list[object]:
-    """What is printed of an answer that comes byte by byte."""
+    """The output for an answer that comes byte by byte."""
     found = JsonAnswer(verb)
     for at in range(len(answer)):
         found.take(answer[at : at + 1])

@@ -138,7 +138,7 @@ def test_messages_that_are_none(messages: str, fault: str) -> None:
 
 
 def test_a_program_that_answers_before_it_has_read_all_fails() -> None:
-    """It repeats what it reads, piece by piece: a large line does not fit into the pipes between the two."""
+    """It repeats its input, piece by piece: a large line does not fit into the pipes between the two."""
     done = conformance("--only", "payloads", "--", "cat")
     assert outcomes(done) == {"payloads": "FAILED"}, done.stdout + done.stderr
 

@@ -1,4 +1,4 @@
-"""`scripts/build-manylinux`: what it asks Docker for. A stand-in takes Docker's place."""
+"""`scripts/build-manylinux`: its calls of Docker. A stand-in takes Docker's place."""
 
 from __future__ import annotations
 

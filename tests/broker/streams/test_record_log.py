@@ -1,4 +1,4 @@
-"""A log of records: refusals, and what is trimmed when."""
+"""A log of records: refusals, and the times of trims."""
 
 from __future__ import annotations
 
