@@ -1,4 +1,4 @@
-"""Streams that a nemesis deletes while they are published to, and what must be left of them.
+"""Streams that a nemesis deletes while they are published to, and the checks that nothing of them is left.
 
 The publishers make them again. A deletion is final if it was answered, at the node that was promoted last, in sight of
 most nodes, and if no failover followed before everything was healed: a copy that missed the deletion of its stream may
@@ -6,8 +6,8 @@ be promoted, and then the stream is there again. After a final deletion, once ev
 
 - no node has a message that was acknowledged before it, nor a consumer that was created before it;
 - the master of a stream of that name is in a later term;
-- what was acknowledged as replicated after it is in the log at the acknowledged seq, so no producer of the former
-  stream was taken for one of the new.
+- a message that was acknowledged as replicated after it is in the log at the acknowledged seq, so no producer of the
+  former stream was taken for one of the new.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Deletions:
         self._perhaps.clear()
 
     def _raise_floor(self, stream: str) -> None:
-        """What was sent to the stream so far may be lost, with all that is under way."""
+        """All messages that were sent to the stream so far, or are under way, may be lost."""
         for message in self._sent():
             key = message.publisher, stream
             self._floors[key] = max(self._floors.get(key, 0), message.number + BURST_MOST)
@@ -111,7 +111,7 @@ class Deletions:
         return message
 
     def faults(self, names: Sequence[str]) -> list[str]:
-        """What the healed nodes of these names still have of a deleted stream. Raises Failed."""
+        """Remains of deleted streams at the healed nodes of these names. Raises Failed."""
         found = []
         for stream in {each.stream for each in self.final}:
             deleted = [each for each in self.final if each.stream == stream]

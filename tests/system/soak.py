@@ -5,7 +5,9 @@
 Publishers write to 50 streams. Subscribers and members of durable consumers come and go, some of them over connections
 that are cut half-way, and others drop their connections in the middle of a line. The node is reloaded every
 `--reload-every` seconds for the first `--reload-minutes` (half of the time unless given), then never. The streams keep
-`--keep` bytes each.
+`--keep` bytes each. If memory is to be flat at the end, the publishers begin with small publishes until the
+state of producers (`shard.producers`, 24 bytes a publish, up to 1,024 of a publisher in a stream) reaches its bound:
+otherwise that takes more than an hour, and looks like a growth.
 
 It prints its findings, writes them and the samples of memory to a folder, and exits with 1 if a promise was broken.
 """
@@ -28,6 +30,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tailrace.shard.producers import RUNS_MAX
 from tests.system.node import Node
 from tests.system.proxy import Proxy
 from tests.system.soak_memory import Memory, growths
@@ -36,6 +39,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PUBLISHERS = 2
 READERS = ("auditor", "visitors", "consumers", "droppers")
 CUT_MEAN_BYTES = 1 << 20
+# About half of the publishes to a stream come behind one of the other publisher, and so are runs of their own.
+FILL = 9 * RUNS_MAX // 4
 END_S = 180.0  # for each process to read the rest
 WORK = ("published", "delivered", "finished", "visits", "dropped")
 """What the clients count. A run goes on until each was done once, up to END_S: on a loaded machine a minute may go by
@@ -156,6 +161,7 @@ class Soak:
                 "address": cut_address if number == "1" else address,
                 "cut_address": cut_address,
                 "rate": self.options.rate / PUBLISHERS,
+                "fill": FILL if self.options.flat_s else 0,
             }
             self.clients[name] = Client(spec, self.options.folder)
 

@@ -77,6 +77,7 @@ class Publisher(Role):
     def __init__(self, spec: dict[str, Any]) -> None:
         super().__init__(spec)
         self.published = dict.fromkeys(self.streams, 0)
+        self._fill: int = spec.get("fill", 0)
 
     def report(self) -> dict[str, Any]:
         return {**super().report(), "published": self.published}
@@ -86,6 +87,11 @@ class Publisher(Role):
             await asyncio.gather(*(self._publish(client, self.streams[lane::LANES]) for lane in range(LANES)))
 
     async def _publish(self, client: tailrace.AsyncClient, streams: list[str]) -> None:
+        """Publish to these until the end. The first publishes, `fill` a stream, have one message and are not paced."""
+        for _ in range(self._fill * len(streams)):
+            if self.ending.is_set():
+                return
+            await self._burst(client, self.dice.choice(streams), 1)
         loop = asyncio.get_running_loop()
         due_s = loop.time()
         while not self.ending.is_set():
@@ -94,8 +100,8 @@ class Publisher(Role):
                 due_s = max(due_s + count * LANES / self.rate, loop.time() - 1.0)
                 await self.pause(max(0.0, due_s - loop.time()))
 
-    async def _burst(self, client: tailrace.AsyncClient, stream: str) -> int:
-        first, count = self.published[stream], self.dice.randint(1, BURST_MOST)
+    async def _burst(self, client: tailrace.AsyncClient, stream: str, most: int = BURST_MOST) -> int:
+        first, count = self.published[stream], self.dice.randint(1, most)
         payloads = [
             payload_of(self.name, number, self.dice.randrange(PADDING_MOST_BYTES))
             for number in range(first, first + count)

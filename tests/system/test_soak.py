@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ import pytest
 
 from tests.system.soak import Options, level_of, log_faults, soak
 from tests.system.soak_ledger import FAULTS_MAX, Continuity, Faults, Finished, payload_of
+from tests.system.soak_load import Publisher
 from tests.system.soak_memory import Sample, growths, own_bytes
 
 pytestmark = pytest.mark.system
@@ -115,6 +117,29 @@ def test_an_error_in_the_log_is_noticed() -> None:
 
 
 @pytest.mark.slow
+class Counted:
+    """A client that ends the publisher after some publishes, and knows the sizes of all."""
+
+    def __init__(self, publisher: Publisher, publishes: int) -> None:
+        self.sizes: list[int] = []
+        self._publisher, self._left = publisher, publishes
+
+    async def publish_many(self, _stream: str, payloads: list[bytes]) -> Counted:
+        self.sizes.append(len(payloads))
+        if len(self.sizes) == self._left:
+            self._publisher.ending.set()
+        self.count = len(payloads)
+        return self
+
+
+def test_a_publisher_begins_with_small_publishes_where_memory_is_to_be_flat() -> None:
+    spec = {"name": "p", "streams": ["a", "b"], "address": "", "cut_address": "", "rate": 0, "seed": 1, "fill": 5}
+    publisher = Publisher(spec)
+    client = Counted(publisher, 20)
+    asyncio.run(publisher._publish(client, ["a", "b"]))  # type: ignore[arg-type]
+    assert client.sizes[:10] == [1] * 10 and max(client.sizes[10:]) > 1 and len(client.sizes) == 20
+
+
 def test_a_short_soak(tmp_path: Path) -> None:
     found = soak(Options(SECONDS, 1_500.0, 2.5, SECONDS / 2, 0.0, 2.0, 50, 2, 1 << 20, 1, tmp_path))
     assert found["faults"] == []
