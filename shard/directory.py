@@ -73,6 +73,12 @@ def data_dir_exists(path: Path) -> bool:
     return (path / NODE_FILE).exists()
 
 
+def make_node_id() -> str:
+    """16 hexadecimal digits, of which the first is a letter: programs that guess types take no such text for a number,
+    as they do with the folders node=ID of the rollup's tables."""
+    return secrets.choice("abcdef") + secrets.token_hex(8)[1:]
+
+
 def open_data_dir(path: Path) -> DataDirectory:
     """Read and check node.json and that every shard's folder is there. Raises DirectoryError."""
     try:
@@ -101,7 +107,7 @@ def make_data_dir(path: Path, shards: int = SHARDS_DEFAULT) -> DataDirectory:
         _require_empty(path)
         for shard in range(shards):
             (path / shard_folder(shard)).mkdir(exist_ok=True)
-        node = {"format": FORMAT_VERSION, "shards": shards, "node_id": secrets.token_hex(8)}
+        node = {"format": FORMAT_VERSION, "shards": shards, "node_id": make_node_id()}
         replace_file(path / NODE_FILE, json.dumps(node, indent=1).encode() + b"\n")
         _sync_parents(path.resolve(), found)
     except OSError as error:

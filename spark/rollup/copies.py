@@ -20,6 +20,7 @@ import pyarrow.dataset as ds
 
 from tailrace.shard.epochs import NEVER_SEQ, History
 from tailrace.spark.rollup.merge import Fresh, Identity
+from tailrace.spark.rollup.table import open_tables
 from tailrace.spark.rollup.terms import UNLISTED, Copy, Histories, find_foreign_seq, is_ahead, is_same_stream
 
 _SAME: Final = ["stream", "start", "first_seq", "last_seq", "messages", "bytes", "gaps", "gap_sum_us"]
@@ -29,20 +30,23 @@ _TYPES: Final = {**dict.fromkeys(_SAME + _IDENTITY, pa.int64()), **dict.fromkeys
 
 def find_copies(fresh: Sequence[Path], before: Sequence[Path], others: Collection[Identity]) -> set[Identity]:
     """Returns those of `others` that have a row in common with this run. `fresh`: files of the new rows of minutes;
-    `before`: of the day's former rows. Raises OSError.
+    `before`: the nodes' folders of the day's former rows. Raises OSError.
     """
     if not (others and fresh and before):
         return set()
     wanted = pc.field("stream").isin(sorted({each.stream for each in others})) & (pc.field("gaps") > 0)
-    same = _read(fresh, _SAME, wanted).join(_read(before, [*_SAME, *_IDENTITY[1:]], wanted), _SAME, join_type="inner")
+    new = ds.dataset(list(map(str, fresh)), format="parquet", schema=_schema(_SAME))
+    old = open_tables(before, before[0].parent, _schema([*_SAME, *_IDENTITY[1:]]))
+    if old is None:
+        return set()
+    same = new.to_table(filter=wanted).join(old.to_table(filter=wanted), _SAME, join_type="inner")
     found = same.group_by(_IDENTITY).aggregate([]).select(_IDENTITY).to_pylist()
     return {Identity(**row) for row in found} & set(others)
 
 
-def _read(files: Sequence[Path], names: list[str], wanted: pc.Expression) -> pa.Table:
+def _schema(names: list[str]) -> pa.Schema:
     start = pa.timestamp("us", tz="UTC")
-    schema = pa.schema([(name, start if name == "start" else _TYPES[name]) for name in names])
-    return ds.dataset(list(map(str, files)), format="parquet", schema=schema).to_table(filter=wanted)
+    return pa.schema([(name, start if name == "start" else _TYPES[name]) for name in names])
 
 
 class Copies(NamedTuple):
@@ -89,7 +93,7 @@ def _by_stream(
     rivals: dict[str, list[_Rival]] = {}
     names = Counter((was.stream, was.node) for was in before)
     for was, is_own in before.items():
-        if was.node is not None and was.node in known:
+        if was.node in known:
             copy = Copy(was.node, known[was.node].get(was.stream, UNLISTED))
             # Of a stream that was made anew there may be rows of both, and the terms are those of the new one.
             is_sure = names[was.stream, was.node] == 1 and was.node != now[was.stream].node
@@ -104,7 +108,6 @@ def _by_stream(
 
 def _compare(now: Identity, history: History, rivals: Sequence[_Rival], copies: Copies) -> None:
     """Adds to `copies` what is known of one stream."""
-    assert now.node is not None
     mine = Copy(now.node, history)
     others = [each for each in rivals if _is_copy(each, mine, copies.found)]
     into, best = now, mine

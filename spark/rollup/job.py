@@ -23,7 +23,8 @@ from tailrace.spark.rollup.engine import ChooseEngine, Show
 from tailrace.spark.rollup.frame_view import frame_views
 from tailrace.spark.rollup.merge import KEPT_FROM_MAX, Identity, Kept, file_name, write_merged
 from tailrace.spark.rollup.nodes import NodeRow, State, read_nodes, stage_node
-from tailrace.spark.rollup.store import NODES, TABLES, Store, staged_table
+from tailrace.spark.rollup.store import NODES, TABLES, Store, staged_node
+from tailrace.spark.rollup.table import open_tables
 from tailrace.spark.rollup.tasks import TaskResult, Work
 from tailrace.spark.rollup.terms import Histories, from_text, to_text
 from tailrace.spark.source import open_source
@@ -142,13 +143,14 @@ def run_locked(store: Store, job: Job, choose: ChooseEngine, show: Show) -> Outc
     for pattern in find_idle(job.streams, [*plan.first_seqs, *(bad.stream for bad in plan.bad)]):
         outcome.add(Note(pattern, "no stream has this name, or matches this pattern", True))
     with store.run() as run:
-        _Run(job, store, run, plan, outcome, choose, show).stage()
+        changed = _Run(job, store, run, plan, outcome, choose, show).stage()
         nodes = store.partition(NODES, job.day)
         row = node_row(job, plan, outcome, read_terms(nodes).get(plan.node, {}))
         stage_node(run, nodes, row, keeps_own=bool(job.streams), keeps_others=bool(job.streams) or not job.replace)
-        outcome.rows = {table: count_rows(staged_table(run, table)) for table in TABLES.values()}
-        outcome.was_cleared = not any(outcome.rows.values()) and store.partition("days", job.day).exists()
-        store.commit(run, job.day)
+        had_rows = store.partition("days", job.day).exists()
+        store.commit(run, job.day, nodes=changed)
+        outcome.rows = {table: count_rows(store.partition(table, job.day)) for table in TABLES.values()}
+        outcome.was_cleared = had_rows and not any(outcome.rows.values())
     store.sweep()  # what a killed run's own processes went on writing until they noticed
     return outcome
 
@@ -198,18 +200,19 @@ class _Run:
         self._job = job
         self._run = run
         self._raw = run / "raw"
-        self._old = {table: store.partition(table, job.day) for table in TABLES.values()}
+        self._old = {table: store.snapshot().by_node(table, job.day) for table in TABLES.values()}
         self._nodes = store.partition(NODES, job.day)
         self._plan = plan
         self._outcome = outcome
         self._choose = choose
         self._show = show
 
-    def stage(self) -> None:
+    def stage(self) -> set[str]:
+        """Returns the ids of the nodes whose rows are replaced by the staged ones."""
         self._raw.mkdir()
         results = self._roll_up() if self._plan.tasks else []
         unreadable = self._take_notes(results)
-        before = read_before(self._old["days"])
+        before = read_before(list(self._old["days"].values()))
         minutes = [self._raw / result.files["minute"] for result in results if "minute" in result.files]
         copies = self._find_copies(before, minutes)
         found = [
@@ -217,23 +220,26 @@ class _Run:
             for each in find_kept(self._plan, before, unreadable, self._job, copies.found)
         ]
         self._report_kept(found)
+        changed = find_changed(self._plan.node, before, found)
+        merged = [each for each in found if each.was.node in changed]
         fresh = {
             level: [self._raw / result.files[level] for result in results if level in result.files] for level in TABLES
         }
-        if found or copies.fresh:
-            show = "keeping rows of trimmed messages"
-            self._report_left_out(
-                write_merged(
-                    fresh,
-                    self._old,
-                    found,
-                    self._run,
-                    lambda done, total: self._show(show, done, total),
-                    copies.fresh,
-                )
-            )
+        if merged or copies.fresh:
+            self._merge(fresh, changed, merged, copies)
         else:
             self._take(fresh)
+        return changed
+
+    def _merge(
+        self, fresh: Mapping[str, Sequence[Path]], changed: set[str], found: Sequence[Kept], copies: Copies
+    ) -> None:
+        old = {table: [nodes[node] for node in sorted(changed & nodes.keys())] for table, nodes in self._old.items()}
+        node, run, phase = self._plan.node, self._run, "keeping rows of trimmed messages"
+        left_out = write_merged(
+            fresh, old, node, found, run, lambda done, total: self._show(phase, done, total), copies.fresh
+        )
+        self._report_left_out(left_out)
 
     def _report_left_out(self, messages: Mapping[Identity, int]) -> None:
         for each, count in messages.items():
@@ -263,7 +269,7 @@ class _Run:
             return Copies(set(), {}, [])
         same = {was: find_same(was, plan) is not None for was in before if was.stream in plan.first_seqs}
         others = [was for was, is_own in same.items() if not is_own]
-        found = find_copies(minutes, list(self._old["minutes"].glob("*.parquet")), others)
+        found = find_copies(minutes, list(self._old["minutes"].values()), others)
         now = {stream: Identity(stream, plan.node, stream_id) for stream, stream_id in plan.stream_ids.items()}
         return compare_copies(now, plan.histories, same, read_terms(self._nodes), found)
 
@@ -286,9 +292,9 @@ class _Run:
     def _take(self, fresh: Mapping[str, Sequence[Path]]) -> None:
         """Nothing to merge: the rows are the tables as they are."""
         for level, files in fresh.items():
-            folder = staged_table(self._run, TABLES[level])
+            folder = staged_node(self._run, TABLES[level], self._plan.node)
             if files:
-                folder.mkdir()
+                folder.mkdir(parents=True)
             for number, file in enumerate(files):
                 os.rename(file, folder / file_name(number))
 
@@ -325,10 +331,17 @@ def find_kept(
     return kept
 
 
+def find_changed(node: str, before: Collection[Identity], kept: Sequence[Kept]) -> set[str]:
+    """The ids of the nodes whose rows change: the one that was read, and those that lose rows or have some that are
+    merged with new ones."""
+    unchanged = {each.was for each in kept if each.now is None}
+    return {node, *(was.node for was in before if was not in unchanged)}
+
+
 def find_same(was: Identity, plan: DayPlan) -> Identity | None:
-    """Returns the planned stream of these rows, None for another. Null columns match any."""
+    """Returns the planned stream of these rows, None for another. A null `stream_id` matches any."""
     stream = was.stream
-    if stream not in plan.first_seqs or was.node not in (None, plan.node):
+    if stream not in plan.first_seqs or was.node != plan.node:
         return None
     stream_id = plan.stream_ids[stream]
     if None not in (was.stream_id, stream_id) and was.stream_id != stream_id:
@@ -338,14 +351,15 @@ def find_same(was: Identity, plan: DayPlan) -> Identity | None:
 
 def is_another(kept: Kept, plan: DayPlan) -> bool:
     """Whether the rows are of another node, or of an earlier stream of the same name."""
-    return kept.now is None and (kept.was.node not in (None, plan.node) or kept.was.stream in plan.first_seqs)
+    return kept.now is None and (kept.was.node != plan.node or kept.was.stream in plan.first_seqs)
 
 
-def read_before(days: Path) -> dict[Identity, Before]:
-    """Reads the former rows of each stream; `days` is the day's folder."""
-    if not days.is_dir():
+def read_before(days: Sequence[Path]) -> dict[Identity, Before]:
+    """Reads the former rows of each stream; `days` are the nodes' folders of the day."""
+    dataset = open_tables(days, days[0].parent, _BEFORE) if days else None
+    if dataset is None:
         return {}
-    table = ds.dataset(days, format="parquet", schema=_BEFORE).to_table()
+    table = dataset.to_table()
     rows = zip(*(table[name].to_pylist() for name in _BEFORE.names), strict=True)
     return {
         Identity(stream, node, stream_id): Before(first_seq, first_seq > 0 and messages == gaps)
@@ -355,4 +369,4 @@ def read_before(days: Path) -> dict[Identity, Before]:
 
 def count_rows(path: Path) -> int:
     """Counts the rows of the Parquet files in a folder, from their footers."""
-    return int(ds.dataset(path, format="parquet", partitioning="hive").count_rows()) if path.is_dir() else 0
+    return int(ds.dataset(path, format="parquet").count_rows()) if path.is_dir() else 0

@@ -29,9 +29,17 @@ from tailrace.shard.epochs import NEVER_SEQ
 from tailrace.spark.entries import Int64s
 from tailrace.spark.rollup.kernel import LEVELS, WIDTHS_US, Rows, merge_rows
 from tailrace.spark.rollup.quantile import NO_VALUE
-from tailrace.spark.rollup.store import TABLES, staged_table
-from tailrace.spark.rollup.table import SKETCHES, TABLE_SCHEMA, to_batch, to_table_rows
-from tailrace.spark.rollup.tasks import TableFile
+from tailrace.spark.rollup.store import TABLES, staged_node
+from tailrace.spark.rollup.table import (
+    FILE_SCHEMA,
+    NODE,
+    SKETCHES,
+    TABLE_SCHEMA,
+    open_tables,
+    to_batch,
+    to_file_rows,
+)
+from tailrace.spark.rollup.tasks import ROW_GROUP_ROWS, TableFile
 
 FILE_ROWS: Final = 5_000_000
 """About as many rows of a merged table go into one file."""
@@ -49,12 +57,10 @@ _ORDER: Final = [(name, "ascending") for name in ("stream", "node", "stream_id",
 
 
 class Identity(NamedTuple):
-    """Which stream the rows of the tables are of. `node` is None in tables that predate this column, `stream_id` also
-    if the stream was read over a connection.
-    """
+    """Which stream the rows of the tables are of. `stream_id` is None if the stream was read over a connection."""
 
     stream: str
-    node: str | None
+    node: str
     stream_id: str | None
 
 
@@ -90,24 +96,25 @@ class Named(NamedTuple):
 
 def write_merged(
     fresh: Mapping[str, Sequence[Path]],
-    old: Mapping[str, Path],
+    old: Mapping[str, Sequence[Path]],
+    node: str,
     wanted: Sequence[Kept],
     run: Path,
     show: Callable[[int, int], None],
     streams: Sequence[Fresh] = (),
 ) -> Counter[Identity]:
-    """Stage the three tables made of the fresh rows, by level, and of those that the day had before, by table.
-    `streams`: those of which the default of `Fresh` is not right. Returns how many messages were left out of whose
-    rows.
+    """Stage the three tables made of the fresh rows of a node, by level, and of those that the day had before, by
+    table: the folders of the nodes whose rows are to be replaced. `streams`: those of which the default of `Fresh` is
+    not right. Returns how many messages were left out of whose rows.
 
     Raises OSError.
     """
-    fresh_tables = {level: _open(fresh.get(level, ())) for level in LEVELS}
-    old_tables = {level: _open(sorted(old[table].glob("*.parquet"))) for level, table in TABLES.items()}
+    fresh_tables = {level: _open_fresh(fresh.get(level, ()), node) for level in LEVELS}
+    old_tables = {level: _open_old(old.get(table, ())) for level, table in TABLES.items()}
     parts = list(_name_ranges(fresh_tables["day"], old_tables["day"]))
     merge = _Merge(wanted, streams)
     with ExitStack() as stack:
-        files = {level: _RollingFile(staged_table(run, table)) for level, table in TABLES.items()}
+        files = {level: _NodeFiles(run, table) for level, table in TABLES.items()}
         for file in files.values():
             stack.callback(file.close)
         for done, names in enumerate(parts):
@@ -206,14 +213,38 @@ class _Merge:
         into = [self._now[place].into for place in used.tolist()]
         shard_of = (shards[used] % _OWN - 1).tolist()
         named = [Named(each.stream, shard, each.stream_id) for each, shard in zip(into, shard_of, strict=True)]
-        nodes = pa.array([each.node for each in into], pa.string()).take(pa.array(places))
+        nodes = pa.array([each.node for each in into], NODE.type).take(pa.array(places))
         rows = rows._replace(stream=places)
         columns = [column.combine_chunks() for column in sketches.columns]
-        return pa.Table.from_batches([to_table_rows(to_batch(level, rows, named, columns), nodes)], TABLE_SCHEMA)
+        made = to_file_rows(to_batch(level, rows, named, columns))
+        return pa.Table.from_arrays([nodes, *made.columns], schema=TABLE_SCHEMA)
+
+
+class _NodeFiles:
+    """The files of a table. At most ROW_GROUP_ROWS are held for all nodes together."""
+
+    def __init__(self, run: Path, table: str) -> None:
+        self._run = run
+        self._table = table
+        self._files: dict[str, _RollingFile] = {}
+
+    def add(self, table: pa.Table) -> None:
+        for node in sorted(pc.unique(table["node"]).to_pylist()):
+            if node not in self._files:
+                self._files[node] = _RollingFile(staged_node(self._run, self._table, node))
+            rows = table.filter(pc.equal(table["node"], node)).select(FILE_SCHEMA.names)
+            self._files[node].add(rows)
+        while sum(file.held_rows for file in self._files.values()) >= ROW_GROUP_ROWS:
+            max(self._files.values(), key=lambda file: file.held_rows).write_held()
+
+    def close(self) -> None:
+        with ExitStack() as stack:
+            for file in self._files.values():
+                stack.callback(file.close)
 
 
 class _RollingFile:
-    """The files of a table, one after the other. Its folder is made with the first rows."""
+    """The files of a node's rows, one after the other. Its folder is made with the first rows."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -221,16 +252,22 @@ class _RollingFile:
         self._file: TableFile | None = None
 
     def add(self, table: pa.Table) -> None:
-        if not table.num_rows:
-            return
         if self._file is None:
-            self._folder.mkdir(exist_ok=True)
+            self._folder.mkdir(parents=True, exist_ok=True)
             self._file = TableFile(self._folder / file_name(self._files))
             self._files += 1
         for batch in table.to_batches():
             self._file.add(batch)
         if self._file.rows >= FILE_ROWS:
             self.close()
+
+    @property
+    def held_rows(self) -> int:
+        return 0 if self._file is None else self._file.held_rows
+
+    def write_held(self) -> None:
+        if self._file is not None:
+            self._file.write_held()
 
     def close(self) -> None:
         if self._file is not None:
@@ -256,26 +293,40 @@ def _places(table: pa.Table, columns: Sequence[str], keys: pa.Array) -> Int64s:
     return places
 
 
-def _open(paths: Sequence[Path]) -> Any:
-    """A dataset; None of no files."""
-    return ds.dataset([str(path) for path in paths], schema=TABLE_SCHEMA, format="parquet") if paths else None
+class _RowSource(NamedTuple):
+    """Rows of files; `node` is that of all rows, None if they have a column for it. `dataset` is None without any."""
+
+    dataset: Any
+    node: str | None = None
 
 
-def _read(dataset: Any, names: tuple[str | None, str | None]) -> pa.Table:
-    if dataset is None:
+def _open_fresh(paths: Sequence[Path], node: str) -> _RowSource:
+    files = [str(path) for path in paths]
+    return _RowSource(ds.dataset(files, schema=FILE_SCHEMA, format="parquet") if files else None, node)
+
+
+def _open_old(folders: Sequence[Path]) -> _RowSource:
+    return _RowSource(open_tables(folders, folders[0].parent) if folders else None)
+
+
+def _read(source: _RowSource, names: tuple[str | None, str | None]) -> pa.Table:
+    if source.dataset is None:
         return TABLE_SCHEMA.empty_table()
     first, end = names
     stream = ds.field("stream")
     wanted = [stream >= first] if first is not None else []
     wanted += [stream < end] if end is not None else []
     condition = wanted[0] if len(wanted) == 1 else wanted[0] & wanted[1] if wanted else None
-    return dataset.to_table(filter=condition)
+    found = source.dataset.to_table(filter=condition)
+    if source.node is not None:
+        found = found.add_column(0, NODE, pa.repeat(pa.scalar(source.node, NODE.type), found.num_rows))
+    return found.select(TABLE_SCHEMA.names)
 
 
-def _name_ranges(*days: Any) -> Iterator[tuple[str | None, str | None]]:
+def _name_ranges(*days: _RowSource) -> Iterator[tuple[str | None, str | None]]:
     """(first name, name behind the last one) of each part; None for no bound. Together they are all names."""
     counts: Counter[str] = Counter()
-    for dataset in days:
+    for dataset, _ in days:
         if dataset is not None:
             counts.update(dataset.to_table(columns=["stream"])["stream"].to_pylist())
     first: str | None = None

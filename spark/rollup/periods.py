@@ -17,13 +17,12 @@ from typing import Any, Final, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from tailrace.shard.files import sync_directory
 from tailrace.spark.rollup.sketch import Sketches, add_up, quantiles
 from tailrace.spark.rollup.store import Store
-from tailrace.spark.rollup.table import SKETCH_TYPE, TABLE_SCHEMA, to_sketch_array
+from tailrace.spark.rollup.table import SKETCH_TYPE, TABLE_SCHEMA, open_tables, to_sketch_array
 
 Period = Literal["week", "month"]
 PERIODS: Final[tuple[Period, ...]] = ("week", "month")
@@ -65,10 +64,10 @@ def merge_days(out: Path, day: date, period: Period) -> Iterator[pa.Table]:
     first, end = find_period(day, period)
     snapshot = Store(out).snapshot()
     days = [each for each in snapshot.days() if first <= each < end]
-    files = [str(path) for each in days for path in sorted(snapshot.partition("days", each).glob("*.parquet"))]
-    if not files:
+    folders = [folder for each in days for folder in snapshot.by_node("days", each).values()]
+    rows = open_tables(folders, snapshot.path)
+    if rows is None:
         raise FileNotFoundError(errno.ENOENT, f"there is no day of the {period} of {first}", str(out))
-    rows = ds.dataset(files, schema=TABLE_SCHEMA, format="parquet")
     start = pa.scalar(first, pa.date32()).cast(pa.timestamp("us")).cast(pa.timestamp("us", tz="UTC"))
     for names in _name_parts(rows):
         yield _merge(rows.to_table(filter=pc.field("stream").isin(names)), start)

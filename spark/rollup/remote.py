@@ -1,7 +1,8 @@
 """Rollups on a file system by URL, such as an object store, which has neither links nor renames.
 
     OUT/states/00000007.json                     a state: the files of all tables and days; the greatest is the current
-    OUT/files/minutes/day=YYYY-MM-DD/*.parquet   and the same for hours, days and nodes; a file never changes
+    OUT/files/minutes/day=YYYY-MM-DD/node=ID/*.parquet   and the same for hours and days; a file never changes
+    OUT/files/nodes/day=YYYY-MM-DD/*.parquet
     OUT/reports/YYYY-MM-DD.html
 
 As on a local disk a state never changes. A commit puts its files first, under new names, and then the state: one file,
@@ -35,10 +36,12 @@ from tailrace.spark.rollup.store import (
     STATES_KEPT_MAX,
     Store,
     StoreInUse,
+    node_folder,
 )
 from tailrace.spark.rollup.summary import GROWTH_DAYS
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""In version 1 there was no folder for each node."""
 TRANSFERS: Final = 8
 """Files that are sent or fetched at one time."""
 Tables = dict[str, dict[str, list[str]]]
@@ -73,7 +76,7 @@ class RemoteStore(Store):
         self._place = place
         self._state = _read_last(place)
         self._fetched: set[tuple[str, date]] = set()
-        self._changed: set[tuple[str, date]] = set()
+        self._changed: set[tuple[str, date, str]] = set()  # the last is a folder below that of the day, or empty
         with self.locked():
             for table in ALL_TABLES:
                 (self.path / "_run-first" / "state" / table).mkdir(parents=True)
@@ -93,34 +96,45 @@ class RemoteStore(Store):
         self._place.write(name, self.report(day).read_bytes())
         return f"{self._place.shown}/{name}"
 
-    def commit(self, run: Path, day: date, replaced: Collection[str] = ALL_TABLES) -> None:
+    def commit(
+        self,
+        run: Path,
+        day: date,
+        replaced: Collection[str] = ALL_TABLES,
+        nodes: Collection[str] | None = None,
+    ) -> None:
         """Raises OSError and, if another run has committed meanwhile, StoreInUse."""
-        self._changed |= {(table, day) for table in replaced}
-        super().commit(run, day, replaced)
+        for table in replaced:
+            folders = [""] if nodes is None or table == NODES else map(node_folder, nodes)
+            self._changed |= {(table, day, folder) for folder in folders}
+        super().commit(run, day, replaced, nodes)
 
     def _switch(self, run: Path, state: Path) -> None:
         super()._switch(run, state)
         tables = {table: dict(days) for table, days in self._state.tables.items()}
         with ThreadPoolExecutor(TRANSFERS) as pool:
-            jobs = {(table, day): pool.submit(self._send, table, day) for table, day in sorted(self._changed)}
-        for (table, day), job in jobs.items():
-            tables.setdefault(table, {}).pop(str(day), None)
-            if files := job.result():
-                tables[table][str(day)] = files
+            jobs = {each: pool.submit(self._send, *each) for each in sorted(self._changed)}
+        for (table, day, folder), job in jobs.items():
+            replaced = f"{_folder_name(table, day, folder)}/"
+            former = tables.setdefault(table, {}).pop(str(day), [])
+            if files := [name for name in former if not name.startswith(replaced)] + job.result():
+                tables[table][str(day)] = sorted(files)
         if _last_number(self._place) != self._state.number:
             raise StoreInUse(f"another rollup has written to {self._place.shown} meanwhile")
         self._state = State(self._state.number + 1, tables)
         content = json.dumps({"version": VERSION, "tables": tables}, sort_keys=True).encode()
         self._place.write(_name(self._state.number), content)
-        self._fetched |= self._changed
+        self._fetched |= {(table, day) for table, day, _ in self._changed}
         self._changed.clear()
         _remove_former(self._place)
 
-    def _send(self, table: str, day: date) -> list[str]:
+    def _send(self, table: str, day: date, folder: str) -> list[str]:
         found = []
-        for file in sorted(self.partition(table, day).glob("*.parquet")):
-            name = f"files/{table}/day={day}/{secrets.token_hex(4)}-{file.name}"
-            self._place.system.create_dir(f"{self._place.path}/files/{table}/day={day}", recursive=True)
+        source = self.partition(table, day) / folder
+        for file in sorted(source.rglob("*.parquet")):
+            within = _folder_name(table, day, str(file.parent.relative_to(self.partition(table, day))))
+            name = f"{within}/{secrets.token_hex(4)}-{file.name}"
+            self._place.system.create_dir(f"{self._place.path}/{within}", recursive=True)
             fs.copy_files(str(file), f"{self._place.path}/{name}", fs.LocalFileSystem(), self._place.system)
             found.append(name)
         return found
@@ -136,10 +150,9 @@ class RemoteStore(Store):
     def _fetch_day(self, table: str, day: date) -> None:
         files = self._state.tables.get(table, {}).get(str(day), [])
         folder = self.partition(table, day)
-        if files:
-            folder.mkdir(parents=True, exist_ok=True)
         for name in files:
-            target = folder / name.rpartition("/")[2]
+            target = folder / name.removeprefix(f"{_folder_name(table, day)}/")
+            target.parent.mkdir(parents=True, exist_ok=True)
             fs.copy_files(f"{self._place.path}/{name}", str(target), self._place.system, fs.LocalFileSystem())
 
 
@@ -149,6 +162,11 @@ def open_remote(url: str) -> Iterator[RemoteStore]:
     place = open_place(url)
     with TemporaryDirectory(prefix="tailrace-rollup-") as folder:
         yield RemoteStore(Path(folder), place)
+
+
+def _folder_name(table: str, day: date, folder: str = "") -> str:
+    """Below OUT."""
+    return "/".join(["files", table, f"day={day}", *([folder] if folder not in ("", ".") else [])])
 
 
 def _name(number: int) -> str:
@@ -172,7 +190,8 @@ def _read_tables(place: Place, number: int) -> Tables:
     try:
         found = json.loads(place.read(_name(number)))
         if found["version"] != VERSION:
-            raise OSError(f"{place.shown}/{_name(number)}: is of version {found['version']}, not {VERSION}")
+            cause = f"is of version {found['version']}, not {VERSION}; roll the days up again into a new OUT"
+            raise OSError(f"{place.shown}/{_name(number)}: {cause}")
         tables: Tables = found["tables"]
     except (ValueError, KeyError, TypeError) as error:
         raise OSError(f"{place.shown}/{_name(number)}: is not a state of rollups: {error}") from None

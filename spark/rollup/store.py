@@ -1,14 +1,15 @@
 """Stores rollups, and replaces a day atomically: as a whole or not at all, at any kill.
 
     OUT/current                               a link to the state that readers go by, such as states/00000007
-    OUT/states/N/minutes/day=YYYY-MM-DD/*.parquet      and the same for hours, days and nodes
+    OUT/states/N/minutes/day=YYYY-MM-DD/node=ID/*.parquet      and the same for hours and days
+    OUT/states/N/nodes/day=YYYY-MM-DD/nodes.parquet
     OUT/minutes, OUT/hours, OUT/days, OUT/nodes        links to the tables of current
     OUT/reports/YYYY-MM-DD.html
     OUT/_run-ID/                              a run in progress, or the rest of one that was killed
     OUT/_LOCK                                 held by the run in progress
 
 A state is all tables of all days, and never changes. A run writes into its own folder, makes the next state from its
-files and hard links to the other days' files, puts it on the disk, and renames the link `current`: one step, before
+files and hard links to the other files, puts it on the disk, and renames the link `current`: one step, before
 which every reader sees the former state and after which the new one. A reader of several tables resolves the link once
 (`Store.snapshot`). Former states are kept for `STATE_KEPT_S`, for readers that still have them open.
 
@@ -21,7 +22,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import secrets
 import shutil
@@ -32,6 +32,7 @@ from datetime import date
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
+from urllib.parse import quote, unquote
 
 from tailrace.shard.files import FileSystem, sync_directory
 
@@ -49,8 +50,10 @@ STATE_KEPT_S: Final = 3_600
 """For how long a state is kept at least after another one has taken its place."""
 STATES_KEPT_MAX: Final = 16
 """Former states that are kept at most, as when many days are rolled up one after the other."""
-OLD_COMMIT: Final = "COMMIT"
-"""In the folder of a complete run of earlier versions, which moved the tables into place one after the other."""
+_NODE: Final = "node="
+_EARLIER: Final = (
+    "{} has tables of an earlier version, without a folder for each node; roll the days up again into a new OUT"
+)
 _UNLINKABLE: Final = (errno.EPERM, errno.EACCES, errno.EMLINK, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
@@ -66,6 +69,14 @@ class Snapshot(NamedTuple):
     def partition(self, table: str, day: date) -> Path:
         """The folder of a day, whether it exists or not."""
         return self.path / table / f"day={day}"
+
+    def by_node(self, table: str, day: date) -> dict[str, Path]:
+        """The folder of each node that has rows of a day, by its id. Raises OSError."""
+        folder = self.partition(table, day)
+        if any(folder.glob("*.parquet")):
+            raise OSError(_EARLIER.format(folder))
+        found = sorted(folder.glob(f"{_NODE}*"))
+        return {unquote(path.name.removeprefix(_NODE)): path for path in found}
 
     def days(self) -> list[date]:
         """The days there are, in order."""
@@ -89,7 +100,7 @@ class Store:
         try:
             return Snapshot(self.path / os.readlink(self.path / CURRENT))
         except FileNotFoundError:
-            return Snapshot(self.path)  # tables of earlier versions, if there are any
+            return Snapshot(self.path)
 
     def partition(self, table: str, day: date) -> Path:
         """The folder of a day in the state of this moment, whether it exists or not. Raises OSError."""
@@ -126,7 +137,7 @@ class Store:
             except BlockingIOError:
                 raise StoreInUse(f"another rollup writes to {self.path}") from None
             self._disk = FileSystem(self.path)
-            self._adopt()
+            self._refuse_earlier()
             self.sweep()
             yield
         finally:
@@ -175,40 +186,42 @@ class Store:
                 finally:
                     shutil.rmtree(state.parent, ignore_errors=True)
 
-    def commit(self, run: Path, day: date, replaced: Collection[str] = ALL_TABLES) -> None:
-        """Make the tables in `run` (`staged_table`) the day's, instead of the former ones of `replaced`; one of these
-        that is not there is removed.
+    def commit(
+        self,
+        run: Path,
+        day: date,
+        replaced: Collection[str] = ALL_TABLES,
+        nodes: Collection[str] | None = None,
+    ) -> None:
+        """Make the tables in `run` (`staged_table`) the day's, instead of the former ones of `replaced`, and in those
+        with a folder for each node only of `nodes` (by default of all); what is not there is removed.
 
         Raises OSError; readers then keep seeing the former tables.
         """
         if self._is_grouping:
-            self._add(run, day, replaced)
+            self._add(run, day, replaced, nodes)
         else:
-            state = run / "state"
+            state = self._copy_state(run / "state")
             for table in ALL_TABLES:
-                _link_days(self.snapshot().path / table, state / table, f"day={day}" if table in replaced else "")
-                _take(run, table, state, day)
+                _replace(run, table, state, day, table in replaced, nodes)
             self._switch(run, state)
         shutil.rmtree(run)
 
-    def _add(self, run: Path, day: date, replaced: Collection[str]) -> None:
+    def _add(self, run: Path, day: date, replaced: Collection[str], nodes: Collection[str] | None) -> None:
         """Into the group's state, which is dropped if this fails."""
         before, self._next = self._next, None
-        state = before or self._copy_state()
+        state = before or self._copy_state(self.begin() / "state")
         try:
-            for table in replaced:
-                shutil.rmtree(state / table / f"day={day}", ignore_errors=True)
             for table in ALL_TABLES:
-                _take(run, table, state, day)
+                _replace(run, table, state, day, table in replaced, nodes)
         except BaseException:
             shutil.rmtree(state.parent, ignore_errors=True)
             raise
         self._next = state
 
-    def _copy_state(self) -> Path:
-        state = self.begin() / "state"
+    def _copy_state(self, state: Path) -> Path:
         for table in ALL_TABLES:
-            _link_days(self.snapshot().path / table, state / table)
+            _link_folder(str(self.snapshot().path / table), str(state / table))
         return state
 
     def _switch(self, run: Path, state: Path) -> None:
@@ -246,37 +259,9 @@ class Store:
         """In the order in which they were made."""
         return sorted((self.path / STATES).glob("[0-9]" * STATE_DIGITS))
 
-    def _adopt(self) -> None:
-        """Make tables of earlier versions, which are folders in OUT, the first state. May be done again when killed."""
-        folders = [self.path / table for table in TABLES.values() if _is_folder(self.path / table)]
-        if not folders:
-            if os.path.lexists(self.path / CURRENT):
-                self._link_tables()
-            return
-        run = self.begin()
-        if not os.path.lexists(self.path / CURRENT):
-            for complete in self.path.glob(f"{RUN_PREFIX}*/{OLD_COMMIT}"):
-                self._finish_moves(complete.parent)
-            for table in ALL_TABLES:
-                _link_days(self.path / table, run / "state" / table)
-            self._switch(run, run / "state")
-        for folder in folders:
-            os.rename(folder, run / folder.name)
-        self._link_tables()
-        sync_directory(self.path)
-
-    def _finish_moves(self, run: Path) -> None:
-        """Finishes a complete run of an earlier version. Skips finished steps, so that it may be repeated."""
-        commit = json.loads((run / OLD_COMMIT).read_text())
-        for table, is_replaced in commit["staged"].items():
-            final, staged = self.path / table / f"day={commit['day']}", staged_table(run, table)
-            if is_replaced and not staged.exists():
-                continue  # moved already
-            final.parent.mkdir(exist_ok=True)
-            if final.exists():
-                os.rename(final, run / f"old-{table}")
-            if is_replaced:
-                os.rename(staged, final)
+    def _refuse_earlier(self) -> None:
+        if any(self.snapshot().path.glob("days/day=*/*.parquet")):
+            raise OSError(_EARLIER.format(self.path))
 
 
 def staged_table(run: Path, table: str) -> Path:
@@ -284,30 +269,46 @@ def staged_table(run: Path, table: str) -> Path:
     return run / f"staged-{table}"
 
 
-def _take(run: Path, table: str, state: Path, day: date) -> None:
-    """Move what a run has staged into a state."""
-    staged = staged_table(run, table)
-    if staged.is_dir():
-        os.rename(staged, state / table / f"day={day}")
+def staged_node(run: Path, table: str, node: str) -> Path:
+    """The path of a node's rows before the commit."""
+    return staged_table(run, table) / node_folder(node)
 
 
-def _is_folder(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()
+def node_folder(node: str) -> str:
+    """The name of a node's folder below that of a day."""
+    return f"{_NODE}{quote(node, safe='')}"
 
 
-def _link_days(table: Path, into: Path, but: str = "") -> None:
-    """A table whose days have the same files, but for one day. Raises OSError."""
-    into.mkdir(parents=True)
-    for day in table.glob("day=*"):
-        if day.name != but:
-            _link_files(str(day), f"{into}/{day.name}")
+def _replace(run: Path, table: str, state: Path, day: date, is_replaced: bool, nodes: Collection[str] | None) -> None:
+    """Move the staged table of a day into a state, instead of the former one or of those nodes' parts of it."""
+    folder, staged = state / table / f"day={day}", staged_table(run, table)
+    is_whole = nodes is None or table == NODES
+    if is_replaced:
+        former = [folder] if is_whole else [folder / node_folder(node) for node in nodes or ()]
+        for each in former:
+            shutil.rmtree(each, ignore_errors=True)
+    if staged.is_dir() and is_whole:
+        os.rename(staged, folder)
+    elif staged.is_dir():
+        folder.mkdir(exist_ok=True)
+        for each in staged.iterdir():
+            os.rename(each, folder / each.name)
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
 
 
-def _link_files(day: str, into: str) -> None:
-    """Links the files of a folder without subfolders. As text and without `Path`: there are thousands of them."""
-    os.mkdir(into)
-    for file in os.listdir(day):
-        _link(f"{day}/{file}", f"{into}/{file}")
+def _link_folder(source: str, target: str) -> None:
+    """Links the files of a folder and of its subfolders, if it exists. As text and without `Path`: there are thousands
+    of them. Raises OSError."""
+    os.makedirs(target)
+    if not os.path.isdir(source):
+        return
+    with os.scandir(source) as found:
+        for each in found:
+            if each.is_dir():
+                _link_folder(each.path, f"{target}/{each.name}")
+            else:
+                _link(each.path, f"{target}/{each.name}")
 
 
 def _link(source: str, target: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 
 from tailrace.spark.entries import Int64s
 from tailrace.spark.rollup.kernel import DaySketches, Rows
@@ -39,10 +41,12 @@ RAW_SCHEMA: Final = pa.schema(
     ]
 )
 """What a task makes. The tables have the same columns but for `level`, and the node and the two averages."""
+NODE: Final = pa.field("node", pa.string())
+"""The column that is the name of a folder, not in the files."""
 
-TABLE_SCHEMA: Final = pa.schema(
+FILE_SCHEMA: Final = pa.schema(
     [
-        *((name, pa.string()) for name in ("node", "stream", "stream_id")),
+        *((name, pa.string()) for name in ("stream", "stream_id")),
         ("shard", pa.int32()),
         ("start", pa.timestamp("us", tz="UTC")),
         *((name, _LONG) for name in ("messages", "bytes", "size_min")),
@@ -54,7 +58,9 @@ TABLE_SCHEMA: Final = pa.schema(
         *((name, SKETCH_TYPE) for name in SKETCHES),
     ]
 )
-"""Of the three tables; `start` is when the minute, hour or day begins."""
+"""Of the files of the three tables; `start` is when the minute, hour or day begins."""
+TABLE_SCHEMA: Final = pa.schema([NODE, *FILE_SCHEMA])
+_BY_NODE: Final = ds.partitioning(pa.schema([NODE]), flavor="hive")
 
 
 class Series(Protocol):
@@ -99,13 +105,20 @@ def to_sketch_array(sketches: Sketches) -> pa.Array:
     return pa.ListArray.from_arrays(offsets, pairs, type=SKETCH_TYPE, mask=pa.array(ends == sketches.starts))
 
 
-def to_table_rows(batch: pa.RecordBatch, node: pa.Array | pa.Scalar) -> pa.RecordBatch:
-    """The rows as the tables have them: with their node, or the node of each, and their averages."""
+def open_tables(folders: Iterable[Path], base: Path, schema: pa.Schema = TABLE_SCHEMA) -> Any:
+    """A dataset of the rows of nodes (`Snapshot.by_node`), in folders below `base`; None without any file."""
+    files = [str(path) for folder in folders for path in sorted(folder.glob("*.parquet"))]
+    if not files:
+        return None
+    return ds.dataset(files, schema=schema, format="parquet", partitioning=_BY_NODE, partition_base_dir=str(base))
+
+
+def to_file_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows as the files have them, with their averages."""
     columns = {name: batch.column(name) for name in batch.schema.names}
-    columns["node"] = pa.repeat(node, batch.num_rows) if isinstance(node, pa.Scalar) else node
     columns["size_avg"] = _average(columns["bytes"], columns["messages"])
     columns["gap_avg_us"] = _average(columns["gap_sum_us"], columns["gaps"])
-    return pa.RecordBatch.from_arrays([columns[name] for name in TABLE_SCHEMA.names], schema=TABLE_SCHEMA)
+    return pa.RecordBatch.from_arrays([columns[name] for name in FILE_SCHEMA.names], schema=FILE_SCHEMA)
 
 
 def _average(total: pa.Array, count: pa.Array) -> pa.Array:

@@ -24,7 +24,7 @@ from tailrace.spark.file_systems import Place, is_url, open_place
 from tailrace.spark.rollup.fetched import TaskCopy
 from tailrace.spark.rollup.kernel import Segment
 from tailrace.spark.rollup.reading import Read, index_reader, run_task
-from tailrace.spark.rollup.table import NOTE, TABLE_SCHEMA, parse_note, to_table_rows
+from tailrace.spark.rollup.table import FILE_SCHEMA, NOTE, parse_note, to_file_rows
 from tailrace.spark.rollup.units import Task
 from tailrace.spark.rollup.verify import frame_reader
 from tailrace.spark.slices import Slice
@@ -32,7 +32,7 @@ from tailrace.spark.source import SourceOptions, open_source
 
 ROW_GROUP_ROWS: Final = 1 << 17
 """Rows of a file that are held before they are written: about 25 MB."""
-_TEXTS: Final = ["node", "stream", "stream_id"]
+_TEXTS: Final = ["stream", "stream_id"]
 
 
 class Work(NamedTuple):
@@ -80,39 +80,39 @@ class TableFile:
         self._system = system
         self.rows = 0
         self._held: list[pa.RecordBatch] = []
-        self._held_rows = 0
+        self.held_rows = 0
         self._writer: pq.ParquetWriter | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Raises OSError."""
         self._held.append(batch)
-        self._held_rows += batch.num_rows
+        self.held_rows += batch.num_rows
         self.rows += batch.num_rows
-        if self._held_rows >= ROW_GROUP_ROWS:
-            self._write()
+        if self.held_rows >= ROW_GROUP_ROWS:
+            self.write_held()
 
     def close(self) -> None:
         """Raises OSError."""
         if self._held:
-            self._write()
+            self.write_held()
         if self._writer is not None:
             self._writer.close()
 
-    def _write(self) -> None:
+    def write_held(self) -> None:
+        """Write the rows that are held, of which there are some. Raises OSError."""
         if self._writer is None:
             self._writer = pq.ParquetWriter(
-                str(self._path), TABLE_SCHEMA, compression="zstd", use_dictionary=_TEXTS, filesystem=self._system
+                str(self._path), FILE_SCHEMA, compression="zstd", use_dictionary=_TEXTS, filesystem=self._system
             )
-        table = pa.Table.from_batches(self._held, TABLE_SCHEMA)
+        table = pa.Table.from_batches(self._held, FILE_SCHEMA)
         self._writer.write_table(table, row_group_size=table.num_rows)
-        self._held, self._held_rows = [], 0
+        self._held, self.held_rows = [], 0
 
 
 def write_task(work: Work, number: int, task: Task) -> TaskResult:
     """Runs a task and writes its files. Raises CONNECTION_ERRORS, DirectoryError, OSError."""
     attempt = secrets.token_hex(4)
     place = open_place(work.folder) if is_url(work.folder) else Place(None, work.folder, work.folder)
-    node = pa.scalar(work.node, pa.string())
     files: dict[str, TableFile] = {}
     result = TaskResult(number, {}, [])
     with ExitStack() as stack:
@@ -127,7 +127,7 @@ def write_task(work: Work, number: int, task: Task) -> TaskResult:
                 files[level] = stack.enter_context(
                     closing(TableFile(f"{place.path}/{result.files[level]}", place.system))
                 )
-            files[level].add(to_table_rows(batch, node))
+            files[level].add(to_file_rows(batch))
     return result
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.shard import directory
-from tailrace.shard.directory import data_dir_exists, make_data_dir, open_data_dir
+from tailrace.shard.directory import data_dir_exists, make_data_dir, make_node_id, open_data_dir
 from tailrace.shard.errors import DirectoryError
 
 
@@ -37,6 +37,13 @@ def test_every_name_that_was_made_is_on_the_disk(
 
 def test_two_nodes_have_two_ids(tmp_path: Path) -> None:
     assert make_data_dir(tmp_path / "a", 1).node_id != make_data_dir(tmp_path / "b", 1).node_id
+
+
+def test_an_id_is_never_taken_for_a_number() -> None:
+    """As `1234567890123456` and `12345678901234e5` would be by programs that guess types."""
+    ids = {make_node_id() for _ in range(2_000)}
+    assert len(ids) == 2_000
+    assert all(len(each) == 16 and each[0] in "abcdef" and int(each, 16) >= 0 for each in ids)
 
 
 def test_an_attempt_that_was_cut_short_is_taken_up_again(tmp_path: Path) -> None:

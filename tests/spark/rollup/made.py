@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tailrace.spark.rollup.store import Store
+from tailrace.spark.rollup.store import Store, node_folder
 from tests.spark.rollup.directories import DAY
 
 NAMES = ("messages", "bytes", "size_p99", "gap_p50_us", "gap_p99_us", "gap_max_us", "first_seq", "missing", "damaged")
@@ -25,7 +25,7 @@ def row(stream: str, minute: int = 0, **numbers: Any) -> dict[str, Any]:
 
 def write(out: Path, table: str, rows: Iterable[dict[str, Any]], day: date = DAY) -> Store:
     store = Store(out)
-    folder = store.partition(table, day)
+    folder = store.partition(table, day) / node_folder("made")
     folder.mkdir(parents=True)
     found = pa.Table.from_pylist(list(rows))
     start = found.schema.get_field_index("start")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +15,7 @@ from tests.spark.rollup import reference
 
 TABLES = {"minute": "minutes", "hour": "hours", "day": "days"}
 TYPES = {
-    **dict.fromkeys(("node", "stream", "stream_id"), pa.string()),
+    **dict.fromkeys(("stream", "stream_id"), pa.string()),
     "shard": pa.int32(),
     "start": pa.timestamp("us", tz="UTC"),
     **dict.fromkeys(("size_avg", "gap_avg_us"), pa.float64()),
@@ -29,11 +30,18 @@ def state_of(out: Path) -> Path:
 
 
 def read_rows(state: Path, table: str, day: date) -> list[reference.Row]:
-    found = [pq.ParquetFile(file).read() for file in sorted((state / table / f"day={day}").glob("*"))]
-    for each in found:
-        if table in TABLES.values():
-            assert each.schema.types == [TYPES.get(name, pa.int64()) for name in each.schema.names]
-    return [row for each in found for row in each.to_pylist()]
+    """The rows of minutes, hours and days have their node by the folder that they are in."""
+    folder = state / table / f"day={day}"
+    if table not in TABLES.values():
+        return [row for file in sorted(folder.glob("*")) for row in pq.ParquetFile(file).read().to_pylist()]
+    rows = []
+    assert [each.name for each in folder.glob("*") if not each.name.startswith("node=")] == []
+    for file in sorted(folder.glob("*/*")):
+        found = pq.ParquetFile(file).read()
+        assert found.schema.types == [TYPES.get(name, pa.int64()) for name in found.schema.names]
+        node = unquote(file.parent.name.removeprefix("node="))
+        rows += [{"node": node, **row} for row in found.to_pylist()]
+    return rows
 
 
 def read_tables(out: Path, day: date) -> dict[reference.Key, reference.Row]:

@@ -15,6 +15,7 @@ from tailrace.cli import main
 from tailrace.cli.ending import OK
 from tailrace.spark.rollup.copies import find_copies
 from tailrace.spark.rollup.merge import Identity
+from tailrace.spark.rollup.store import node_folder
 from tests.spark.data import make_directory
 from tests.spark.rollup.directories import DAY, DAY_START_US
 from tests.spark.rollup.test_job import spread
@@ -24,12 +25,19 @@ ROW = {"first_seq": 60, "last_seq": 119, "messages": 60, "bytes": 6_000, "gaps":
 
 def write(path: Path, *rows: dict[str, Any]) -> list[Path]:
     start = {"start": datetime.fromtimestamp(DAY_START_US / 1e6 + 300, UTC)}
-    table = pa.Table.from_pylist(
-        [{"stream": "a", "node": None, "stream_id": None, **start, **ROW, **row} for row in rows]
-    )
+    table = pa.Table.from_pylist([{"stream": "a", "stream_id": None, **start, **ROW, **row} for row in rows])
     place = table.schema.get_field_index("start")
     pq.write_table(table.set_column(place, "start", table["start"].cast(pa.timestamp("us", tz="UTC"))), path)
     return [path]
+
+
+def write_old(day: Path, rows: dict[Identity, dict[str, Any]]) -> list[Path]:
+    """The folders of the nodes."""
+    for node in {each.node for each in rows}:
+        own = [each._asdict() | row for each, row in rows.items() if each.node == node]
+        (day / node_folder(node)).mkdir(parents=True)
+        write(day / node_folder(node) / "part.parquet", *({**row, "node": "not read"} for row in own))
+    return sorted(day.iterdir())
 
 
 def test_a_row_of_the_same_messages_is_that_of_a_copy(tmp_path: Path) -> None:
@@ -41,7 +49,7 @@ def test_a_row_of_the_same_messages_is_that_of_a_copy(tmp_path: Path) -> None:
         Identity("b", "other", "id"): {},
         Identity("c", "other", "id"): {},
     }
-    old = write(tmp_path / "old", *({**each._asdict(), **row} for each, row in others.items()))
+    old = write_old(tmp_path / "old", others)
     assert find_copies(fresh, old, others) == {Identity("a", "slave", "id"), Identity("a", "broker", None)}
     assert find_copies(fresh, old, [Identity("a", "slave", "id")]) == {Identity("a", "slave", "id")}
     assert find_copies(fresh, old, []) == find_copies([], old, others) == find_copies(fresh, [], others) == set()
@@ -50,7 +58,8 @@ def test_a_row_of_the_same_messages_is_that_of_a_copy(tmp_path: Path) -> None:
 def test_rows_without_gaps_say_nothing(tmp_path: Path) -> None:
     row = {"gaps": 0, "gap_sum_us": 0, "first_seq": 0, "last_seq": 0, "messages": 1}
     other = Identity("a", "other", "id")
-    assert find_copies(write(tmp_path / "fresh", row), write(tmp_path / "old", row | other._asdict()), [other]) == set()
+    old = write_old(tmp_path / "old", {other: row})
+    assert find_copies(write(tmp_path / "fresh", row), old, [other]) == set()
 
 
 def test_messages_of_copies_are_counted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pytest
 
 from tailrace.spark.rollup.day_plan import day_start_us
@@ -20,6 +20,7 @@ from tailrace.spark.rollup.nodes import SCHEMA as NODES_SCHEMA
 from tailrace.spark.rollup.store import NODES, Store
 from tests.spark.data import add_stream, make_directory, plain
 from tests.spark.rollup.directories import DAY
+from tests.spark.rollup.tables import read_rows, state_of
 
 deltalake = pytest.importorskip("deltalake", reason="needs the extra `delta` (pip install -e '.[delta]')")
 NEXT = DAY + timedelta(days=1)
@@ -47,8 +48,7 @@ def require_same(store: Store, *days: date, delta_only: dict[str, list[dict[str,
     for table in SCHEMAS:
         wanted = list((delta_only or {}).get(table, []))
         for day in days:
-            found = ds.dataset(store.partition(table, day), format="parquet").to_table().to_pylist()
-            wanted += [{**row, "day": day} for row in found]
+            wanted += [{**row, "day": day} for row in read_rows(state_of(store.path), table, day)]
         found = in_delta(store, table).to_pyarrow_table().to_pylist()
         assert sorted(found, key=key) == sorted(wanted, key=key)
 
@@ -74,9 +74,7 @@ def test_a_day_that_is_gone(tmp_path: Path) -> None:
     store = roll_up(tmp_path, DAY)
     write_delta(Store(tmp_path / "out"), DAY)
     require_same(store, DAY)
-    for path in store.partition("days", DAY).iterdir():
-        path.unlink()
-    store.partition("days", DAY).rmdir()
+    shutil.rmtree(store.partition("days", DAY))
     write_delta(store, DAY)
     assert in_delta(store, "days").to_pyarrow_table().num_rows == 0
 
@@ -96,3 +94,18 @@ def test_a_table_of_nodes_that_was_made_without_terms_gets_them(tmp_path: Path) 
         require_same(store, DAY, delta_only={NODES: [old[1] | {"terms": None}]})
     (row,) = (row for row in in_delta(store, NODES).to_pyarrow_table().to_pylist() if row["day"] == DAY)
     assert json.loads(row["terms"]) == {"a": [[1, 0, ""], [2, 1, ""]]}
+
+
+def test_a_table_that_is_not_partitioned_by_nodes_is_refused(tmp_path: Path) -> None:
+    make_directory(tmp_path / "data", {"a": plain(3, day_start_us(DAY))})
+    path = tmp_path / "out" / "delta" / "minutes"
+    path.mkdir(parents=True)
+    schema = SCHEMAS["minutes"].append(pa.field("day", pa.date32()))
+    deltalake.DeltaTable.create(str(path), schema, partition_by=["day"])
+    with pytest.raises(OSError, match="delta/minutes is partitioned by day, not by day, node; move it away"):
+        roll_up(tmp_path, DAY)
+    store = Store(tmp_path / "out")
+    shutil.rmtree(path)
+    write_delta(store, DAY)
+    require_same(store, DAY)
+    assert in_delta(store, "minutes").metadata().partition_columns == ["day", "node"]

@@ -14,7 +14,7 @@ from tailrace.spark.rollup.day_plan import plan_day
 from tailrace.spark.rollup.engine import ChooseEngine
 from tailrace.spark.rollup.job import Job, Outcome, run_job
 from tailrace.spark.rollup.store import TABLES, Store
-from tailrace.spark.rollup.table import TABLE_SCHEMA
+from tailrace.spark.rollup.table import FILE_SCHEMA
 from tests.spark.data import Sent, make_directory, plain, trim
 from tests.spark.rollup.directories import DAY, DAY_START_US, HOUR_US, MINUTE_US
 from tests.spark.rollup.test_bad_streams import cut_index, damage_entry, damage_frame, set_tail_aside, spoil
@@ -39,7 +39,11 @@ def files(out: Path) -> dict[tuple[str, str], bytes]:
     """The files of the day's tables."""
     store = Store(out)
     folders = {table: store.partition(table, DAY) for table in TABLES.values()}
-    return {(table, path.name): path.read_bytes() for table, folder in folders.items() for path in folder.iterdir()}
+    return {
+        (table, str(path.relative_to(folder))): path.read_bytes()
+        for table, folder in folders.items()
+        for path in folder.glob("*/*")
+    }
 
 
 def test_both_write_the_same_bytes(
@@ -65,5 +69,5 @@ def test_both_write_the_same_bytes(
     assert [done[0], done[2], done[4]] == [done[1], done[3], done[5]]
     assert "frame" in done[4].failed - done[2].failed
     assert (done[0].kept, done[2].kept) == ([], ["entry", "midnights", "s7", "trimmed"])
-    for path in Store(tmp_path / "local").partition("minutes", DAY).iterdir():
-        assert pq.read_schema(path) == TABLE_SCHEMA
+    for path in Store(tmp_path / "local").partition("minutes", DAY).glob("*/*"):
+        assert pq.read_schema(path) == FILE_SCHEMA

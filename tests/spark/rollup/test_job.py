@@ -67,7 +67,7 @@ def test_every_number_is_that_of_the_plain_pass(tmp_path: Path, engine: ChooseEn
 def test_twice_is_as_once_and_other_days_are_left_alone(tmp_path: Path, roll_up: Run) -> None:
     make_directory(tmp_path / "data", {"a": spread(3_000)})
     roll_up(day=DAY + timedelta(days=1))
-    other = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("day=*/*")}
+    other = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("day=*/node=*/*")}
     assert other
     roll_up()
     first = read_tables(tmp_path / "out", DAY)
@@ -116,8 +116,8 @@ def test_however_the_merge_is_cut(tmp_path: Path, roll_up: Run, monkeypatch: pyt
     monkeypatch.setattr(merge, "FILE_ROWS", 60)
     assert roll_up().kept == names[1:]
     assert read_tables(tmp_path / "out", DAY) == before
-    files = sorted(Store(tmp_path / "out").partition("minutes", DAY).iterdir())
-    parts = [pq.read_table(file)["stream"].to_pylist() for file in files]
+    files = sorted(Store(tmp_path / "out").partition("minutes", DAY).glob("*/*"))
+    parts = [pq.ParquetFile(file).read()["stream"].to_pylist() for file in files]
     assert len(parts) == 4
     assert [name for part in parts for name in part] == sorted(name for name in names for _ in range(50))
 
@@ -260,7 +260,7 @@ def test_which_rows_are_kept() -> None:
     ]
 
 
-@pytest.mark.parametrize("was", [Identity("a", None, None), Identity("a", "node", None)])
+@pytest.mark.parametrize("was", [Identity("a", "node", "id"), Identity("a", "node", None)])
 def test_rows_that_do_not_say_of_which_stream_they_are(was: Identity) -> None:
     plan = DayPlan([], {"a": 6}, [], {"a": "id"}, "node", [], {})
     assert find_kept(plan, {was: Before(5)}, set(), Job({}, Path(), DAY)) == [Kept(was, 6, Identity("a", "node", "id"))]

@@ -39,7 +39,9 @@ def read_tables(url: str) -> dict[reference.Key, reference.Row]:
     rows: dict[reference.Key, reference.Row] = {}
     for level, table in TABLES.items():
         for file in state.tables.get(table, {}).get(str(DAY), []):
+            node = file.split("/")[3].removeprefix("node=")
             for row in pq.read_table(f"{place.path}/{file}", filesystem=place.system, partitioning=None).to_pylist():
+                row["node"] = node
                 rows[level, row.pop("stream"), row.pop("start")] = row
     return rows
 

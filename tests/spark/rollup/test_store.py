@@ -13,10 +13,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
+from typing import Final
 
 import pytest
 
-from tailrace.spark.rollup.store import STATE_KEPT_S, STATES_KEPT_MAX, TABLES, Store, StoreInUse, staged_table
+from tailrace.spark.rollup.store import (
+    STATE_KEPT_S,
+    STATES_KEPT_MAX,
+    TABLES,
+    Store,
+    StoreInUse,
+    node_folder,
+    staged_node,
+)
 
 KILLS = int(os.environ.get("TAILRACE_KILL_ROUNDS", "4"))
 DAY = date(2026, 11, 20)
@@ -25,14 +34,18 @@ ALL = tuple(TABLES.values())
 
 def stage(run: Path, text: str, *tables: str) -> None:
     for table in tables:
-        folder = staged_table(run, table)
-        folder.mkdir()
-        (folder / "part.parquet").write_text(f"{text} {table}")
+        stage_file(run, table, "one").write_text(f"{text} {table}")
 
 
-def contents(store: Store) -> dict[str, str]:
+def stage_file(run: Path, table: str, node: str) -> Path:
+    folder = staged_node(run, table, node)
+    folder.mkdir(parents=True)
+    return folder / "part.parquet"
+
+
+def contents(store: Store, node: str = "one") -> dict[str, str]:
     return {
-        table: (store.partition(table, DAY) / "part.parquet").read_text()
+        table: (store.partition(table, DAY) / node_folder(node) / "part.parquet").read_text()
         for table in ALL
         if store.partition(table, DAY).exists()
     }
@@ -60,7 +73,7 @@ def test_a_commit_replaces_the_day_and_leaves_nothing_else(store: Store) -> None
         store.commit(run, DAY)
     assert contents(store) == written("new", *ALL)
     assert sorted(path.name for path in store.path.iterdir()) == sorted(["_LOCK", "current", "states", "nodes", *ALL])
-    assert (store.path / "minutes" / f"day={DAY}" / "part.parquet").read_text() == "new minutes"
+    assert (store.path / "minutes" / f"day={DAY}" / "node=one" / "part.parquet").read_text() == "new minutes"
 
 
 def test_what_was_not_staged_is_cleared(store: Store) -> None:
@@ -157,7 +170,7 @@ def test_a_snapshot_stays_as_it_is_while_others_follow(store: Store, monkeypatch
             stage(run, text, *ALL)
             store.commit(run, DAY)
     for table in ALL:
-        assert (before.partition(table, DAY) / "part.parquet").read_text() == f"old {table}"
+        assert (before.partition(table, DAY) / "node=one" / "part.parquet").read_text() == f"old {table}"
     assert contents(store) == written("third", *ALL)
     with store.locked():
         assert before.path.exists()
@@ -177,7 +190,7 @@ def test_former_states_are_bounded(store: Store) -> None:
         assert len(list((store.path / "states").iterdir())) == STATES_KEPT_MAX + 1
     assert len(store.days()) == STATES_KEPT_MAX + 3
     # The files of a day are there once, however many states have it.
-    assert (store.partition("days", DAY) / "part.parquet").stat().st_nlink == STATES_KEPT_MAX + 1
+    assert (store.partition("days", DAY) / "node=one" / "part.parquet").stat().st_nlink == STATES_KEPT_MAX + 1
 
 
 def test_where_files_cannot_be_linked_they_are_copied(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,46 +265,86 @@ def test_killed_in_a_group_the_tables_are_the_old_or_the_new_ones(
     assert seen == {1, 2}
 
 
-# --- tables of earlier versions: folders in OUT -----------------------------------------------------------------------
+# --- a folder for each node -------------------------------------------------------------------------------------------
+
+ODD: Final = ("..", "a/b=c", "%41", "ключ", "0012", "1e5", "two words", "x" * 60)
 
 
-def make_old(path: Path) -> Store:
-    for table in ALL:
-        folder = path / table / f"day={DAY}"
-        folder.mkdir(parents=True)
-        (folder / "part.parquet").write_text(f"old {table}")
-    return Store(path)
+def commit_node(store: Store, text: str, node: str, tables: tuple[str, ...] = ALL) -> None:
+    run = store.begin()
+    for table in tables:
+        stage_file(run, table, node).write_text(f"{text} {table}")
+    store.commit(run, DAY, nodes=[node])
 
 
-def test_tables_of_earlier_versions_are_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert contents(make_old(tmp_path / "read")) == written("old", *ALL)
+def test_a_commit_for_one_node_touches_no_other(store: Store) -> None:
+    for node in ODD:
+        with store.locked():
+            commit_node(store, node, node)
+    inodes = {path.parent.name: path.stat().st_ino for path in store.partition("days", DAY).glob("*/*")}
+    with store.locked():
+        commit_node(store, "new", ODD[0])
+    for node in ODD[1:]:
+        assert contents(store, node) == written(node, *ALL)
+    assert contents(store, ODD[0]) == written("new", *ALL)
+    assert contents(store) == written("old", *ALL)
+    found = store.snapshot().by_node("days", DAY)
+    assert set(found) == {"one", *ODD}
+    assert all(path.parent == store.partition("days", DAY) for path in found.values())
+    now = {path.parent.name: path.stat().st_ino for path in store.partition("days", DAY).glob("*/*")}
+    assert {node for node, inode in inodes.items() if now[node] != inode} == {node_folder(ODD[0])}
+
+
+def test_a_node_without_rows_has_no_folder_and_a_day_without_nodes_is_gone(store: Store) -> None:
+    with store.locked():
+        commit_node(store, "new", "two")
+        commit_node(store, "new", "one", ())
+    assert list(store.snapshot().by_node("days", DAY)) == ["two"]
+    with store.locked(), store.group():
+        commit_node(store, "new", "two", ())
+    assert store.days() == []
+
+
+def test_killed_in_the_commit_of_one_node_all_tables_are_the_old_or_the_new_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = set()
     for survived in range(40):
-        store = make_old(tmp_path / f"out{survived}")
+        store = Store(tmp_path / f"out{survived}")
+        with store.locked():
+            commit_node(store, "old", "one")
+            commit_node(store, "old", "two")
         is_done = False
         with monkeypatch.context() as patch:
             die_after(patch, survived)
             with suppress(Killed), store.locked():
+                commit_node(store, "new", "two")
                 is_done = True
-        with store.locked():
-            assert contents(store) == written("old", *ALL)
-            assert (store.path / "days" / f"day={DAY}" / "part.parquet").read_text() == "old days"
-        names = sorted(path.name for path in store.path.iterdir())
-        assert names == sorted(["_LOCK", "current", "states", "nodes", *ALL])
+        assert contents(store) == written("old", *ALL)
+        assert contents(store, "two") in (written("old", *ALL), written("new", *ALL))
+        seen.add(contents(store, "two")["days"])
         if is_done:
             break
     assert is_done
-    assert survived > 8
+    assert len(seen) == 2
 
 
-def test_a_complete_run_of_an_earlier_version_that_was_killed_is_finished(tmp_path: Path) -> None:
-    store = make_old(tmp_path / "out")
-    run = store.begin()
-    stage(run, "new", "days")
-    moved = store.path / "minutes" / f"day={DAY}" / "part.parquet"
-    moved.write_text("new minutes")  # this one was moved before it was killed
-    (run / "COMMIT").write_text(f'{{"day": "{DAY}", "staged": {{"minutes": true, "hours": false, "days": true}}}}')
-    with store.locked():
-        assert contents(store) == written("new", "minutes", "days")
+@pytest.mark.parametrize("is_state", [False, True], ids=["folders in OUT", "a state"])
+def test_tables_of_earlier_versions_are_refused_and_stay(tmp_path: Path, is_state: bool) -> None:
+    out = tmp_path / "out"
+    tables = out / "states" / "00000001" if is_state else out
+    for table in ALL:
+        (tables / table / f"day={DAY}").mkdir(parents=True)
+        (tables / table / f"day={DAY}" / "part.parquet").write_text("old")
+    if is_state:
+        (out / "current").symlink_to("states/00000001")
+    files = sorted(path for path in out.rglob("*.parquet"))
+    text = "has tables of an earlier version, without a folder for each node; roll the days up again into a new OUT"
+    with pytest.raises(OSError, match=text), Store(out).locked():
+        pass
+    with pytest.raises(OSError, match=text):
+        Store(out).snapshot().by_node("days", DAY)
+    assert sorted(path for path in out.rglob("*.parquet")) == files
 
 
 # --- readers beside runs that are killed ------------------------------------------------------------------------------
@@ -300,16 +353,16 @@ WRITER = """
 import itertools, sys
 from datetime import date
 from pathlib import Path
-from tailrace.spark.rollup.store import TABLES, Store, staged_table
+from tailrace.spark.rollup.store import TABLES, Store, staged_node
 
 store = Store(Path(sys.argv[1]))
 for number in itertools.count(int(sys.argv[2])):
     with store.locked():
         run = store.begin()
         for table in TABLES.values():
-            staged_table(run, table).mkdir()
+            staged_node(run, table, "one").mkdir(parents=True)
             for part in range(2):
-                (staged_table(run, table) / f"part-{number}-{part}.parquet").write_text(str(number))
+                (staged_node(run, table, "one") / f"part-{number}-{part}.parquet").write_text(str(number))
         store.commit(run, date(2026, 11, 20))
         store.sweep()
     print(number, flush=True)
@@ -319,7 +372,7 @@ for number in itertools.count(int(sys.argv[2])):
 def look(store: Store) -> int:
     """Which run the tables are of: all three, whole, of the same one."""
     snapshot = store.snapshot()
-    runs = [[int(path.read_text()) for path in snapshot.partition(table, DAY).iterdir()] for table in ALL]
+    runs = [[int(path.read_text()) for path in snapshot.partition(table, DAY).glob("*/*")] for table in ALL]
     assert runs == [[runs[0][0]] * 2] * 3, runs
     return runs[0][0]
 

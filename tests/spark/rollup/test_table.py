@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
 
 from tailrace.spark.rollup.kernel import NO_GAP, Segment, roll_up
-from tailrace.spark.rollup.table import NOTE, RAW_SCHEMA, TABLE_SCHEMA, note_batch, parse_note, to_batch, to_table_rows
+from tailrace.spark.rollup.table import FILE_SCHEMA, NOTE, RAW_SCHEMA, note_batch, parse_note, to_batch, to_file_rows
 from tailrace.spark.slices import Slice
 
 
@@ -39,8 +38,6 @@ def test_a_note() -> None:
 def test_rows_of_the_tables_have_their_averages() -> None:
     one, two = Segment(0, 5, np.array([1, 4]), np.array([7, 8]), NO_GAP), Segment(1, 0, np.array([1]), np.array([9]))
     batch = to_batch("day", roll_up([one, two])[0]["day"], [Slice("a", 3, 0, 1, (1, 0)), Slice("b", 3, 0, 1)])
-    rows = to_table_rows(batch, pa.scalar("node"))
-    assert rows.schema == TABLE_SCHEMA
-    averages = [(row["node"], row["size_avg"], row["gap_avg_us"]) for row in rows.to_pylist()]
-    assert averages == [("node", 7.5, 3.0), ("node", 9.0, None)]
-    assert to_table_rows(batch, pa.array(["x", "y"])).column("node").to_pylist() == ["x", "y"]
+    rows = to_file_rows(batch)
+    assert rows.schema == FILE_SCHEMA
+    assert [(row["size_avg"], row["gap_avg_us"]) for row in rows.to_pylist()] == [(7.5, 3.0), (9.0, None)]

@@ -11,7 +11,7 @@ import pytest
 from tailrace.shard.errors import DirectoryError
 from tailrace.spark.rollup import tasks
 from tailrace.spark.rollup.kernel import LEVELS
-from tailrace.spark.rollup.table import TABLE_SCHEMA
+from tailrace.spark.rollup.table import FILE_SCHEMA
 from tailrace.spark.rollup.tasks import TableFile, TaskNote, TaskResult, Work, write_task
 from tailrace.spark.rollup.units import Unit
 from tailrace.spark.slices import Slice
@@ -29,7 +29,7 @@ def test_a_file_is_made_with_its_first_rows(tmp_path: Path, monkeypatch: pytest.
     TableFile(tmp_path / "none").close()
     file = TableFile(tmp_path / "some")
     for _ in range(5):
-        file.add(pa.RecordBatch.from_pylist([{"stream": "a"}, {"stream": "b"}], TABLE_SCHEMA))
+        file.add(pa.RecordBatch.from_pylist([{"stream": "a"}, {"stream": "b"}], FILE_SCHEMA))
     file.close()
     assert [path.name for path in tmp_path.iterdir()] == ["some"]
     found = pq.ParquetFile(tmp_path / "some").metadata
@@ -52,7 +52,7 @@ def test_a_task_names_its_files_and_tells_its_notes(tmp_path: Path) -> None:
     for level in LEVELS:
         one, other = tmp_path / first.files[level], tmp_path / second.files[level]
         assert one.read_bytes() == other.read_bytes()
-        assert pq.read_table(one)["node"].to_pylist() == [node_id]
+        assert pq.read_table(one)["stream"].to_pylist() == ["a"]
 
 
 def test_a_path_that_leads_to_another_node_is_refused(tmp_path: Path) -> None:
