@@ -29,18 +29,17 @@ TOO_SLOW: Final = "Python worker failed to connect back"
 """Spark gives its Python 10 s to start, too few on a busy machine."""
 
 
-def follow(session: Any, options: dict[str, str], folder: Path, *, to_the_end: bool = False) -> Any:
+def follow(session: Any, options: dict[str, str], folder: Path, *, to_the_end: bool = False, gap_s: int = 0) -> Any:
     """Starts the query of which `folder` has the checkpoint and the rows: of the present messages, or for ever."""
     rows = session.readStream.format("tailrace").option("streams", STREAMS).options(**options)
     if not to_the_end:
         rows = rows.option("maxRowsPerBatch", str(ROWS_PER_BATCH))
     live = rows.schema("stream string, seq bigint, payload binary").load()
     sink = live.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
-    sink = sink.option("path", str(folder / "rows"))
-    return (sink.trigger(availableNow=True) if to_the_end else sink.trigger(processingTime="0 seconds")).start()
+    return started(sink.option("path", str(folder / "rows")), to_the_end, gap_s)
 
 
-def copy(session: Any, data: str, broker: str, folder: Path, *, to_the_end: bool = False) -> Any:
+def copy(session: Any, data: str, broker: str, folder: Path, *, to_the_end: bool = False, gap_s: int = 0) -> Any:
     """Starts the query, with its checkpoint in `folder`, that copies each stream `X` to `copy.X`."""
     rows = session.readStream.format("tailrace").option("streams", STREAMS)
     if not to_the_end:
@@ -48,17 +47,21 @@ def copy(session: Any, data: str, broker: str, folder: Path, *, to_the_end: bool
     live = rows.schema("stream string, payload binary").load(data)
     live = live.selectExpr("concat('copy.', stream) stream", "payload")
     sink = live.writeStream.format("tailrace").option("brokers", broker)
-    sink = sink.option("checkpointLocation", str(folder / "checkpoint"))
-    return (sink.trigger(availableNow=True) if to_the_end else sink.trigger(processingTime="0 seconds")).start()
+    return started(sink.option("checkpointLocation", str(folder / "checkpoint")), to_the_end, gap_s)
+
+
+def started(sink: Any, to_the_end: bool, gap_s: int) -> Any:
+    """`gap_s`: from the beginning of a batch to that of the next one, at least."""
+    return (sink.trigger(availableNow=True) if to_the_end else sink.trigger(processingTime=f"{gap_s} seconds")).start()
 
 
 if __name__ == "__main__":
-    data, broker, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    data, broker, folder, gap_s = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
     session = local_session("live", cores="2", settings=SETTINGS)
     starts: dict[str, Callable[[], Any]] = {
-        "path": lambda: follow(session, {"path": data}, folder / "path"),
-        "brokers": lambda: follow(session, {"brokers": broker}, folder / "brokers"),
-        "copy": lambda: copy(session, data, broker, folder / "copy"),
+        "path": lambda: follow(session, {"path": data}, folder / "path", gap_s=gap_s),
+        "brokers": lambda: follow(session, {"brokers": broker}, folder / "brokers", gap_s=gap_s),
+        "copy": lambda: copy(session, data, broker, folder / "copy", gap_s=gap_s),
     }
     queries = {name: start() for name, start in starts.items()}
     while True:

@@ -24,6 +24,10 @@ from tests.system.node import Node, running, wait_for
 from tests.tidy import tree
 
 ROUNDS = int(os.environ.get("TAILRACE_KILL_ROUNDS", "1"))  # of all queries at once (docs/spark.md)
+BETWEEN = int(os.environ.get("TAILRACE_KILLS_BETWEEN", "1"))  # exactly between two batches of one
+GAP_S = 6
+"""From the beginning of a batch to that of the next one, if the kill is to come between them."""
+TRIES = 5
 QUERIES = ("path", "brokers")
 COPY = "copy"
 MARKS = ("checkpoint/offsets", "rows/_spark_metadata", "checkpoint/commits")
@@ -48,6 +52,11 @@ class Point(NamedTuple):
     mark: str
     batches: int
     then_s: float
+    is_between: bool = False
+
+
+def choose_between(choice: random.Random) -> Point:
+    return Point(choice.choice([*QUERIES, COPY]), "checkpoint/commits", choice.randint(1, 2), 0, True)
 
 
 def choose(choice: random.Random, number: int) -> Point:
@@ -105,11 +114,18 @@ class Followed:
     def committed(self) -> dict[str, int]:
         return {query: self.count(query, "checkpoint/commits") for query in (*QUERIES, COPY)}
 
+    def is_between(self, query: str) -> bool:
+        """Whether its last batch is committed, and none was begun since."""
+        commits = self.count(query, "checkpoint/commits")
+        return commits > 0 and self.count(query, "checkpoint/offsets") == commits
+
     def run_and_kill(self, point: Point) -> str:
         """Returns a description of the kill."""
         log_file, before = self.folder / "driver.log", self.committed()
+        gap_s = GAP_S if point.is_between else 0
         with log_file.open("wb") as log:
-            driver = subprocess.Popen(self.command, cwd=tree.ROOT, stdout=log, stderr=log, start_new_session=True)
+            command = [*self.command, str(gap_s)]
+            driver = subprocess.Popen(command, cwd=tree.ROOT, stdout=log, stderr=log, start_new_session=True)
         try:
 
             def wait(query: str, mark: str, goal: int) -> None:
@@ -120,19 +136,18 @@ class Followed:
                 wait_for(is_there, f"{point} ({log_file})", WAIT_S, 0.002)
 
             if point.batches:
-                wait(COPY, "checkpoint/commits", before[COPY] + COPIED_MIN)
+                wait(COPY, "checkpoint/commits", before[COPY] + (1 if point.is_between else COPIED_MIN))
                 wait(point.query, point.mark, self.count(point.query, point.mark) + point.batches)
+            if point.is_between:
+                wait_for(lambda: self.is_between(point.query), f"{point} ({log_file})", WAIT_S, 0.002)
             time.sleep(point.then_s)
         finally:
             kill(driver)
         after = self.committed()
         return ", ".join(
-            f"{query} {after[query] - before[query]} batches" + " and amid one" * self._is_amid(query)
+            f"{query} {after[query] - before[query]} batches" + " and amid one" * (not self.is_between(query))
             for query in (*QUERIES, COPY)
         )
-
-    def _is_amid(self, query: str) -> bool:
-        return self.count(query, "checkpoint/offsets") > self.count(query, "checkpoint/commits")
 
     def finish(self, session: Any, query: str) -> Any:
         """Returns all rows that the query has ever written, after it has read all messages."""
@@ -177,6 +192,16 @@ def is_in_session(pid: int, session: int) -> bool:
     return False
 
 
+def kill_between(queries: Followed, point: Point) -> int:
+    """Kills the driver when the query of `point` has committed a batch in this run, and has not begun the next one.
+    Returns for how many of the queries it was so. Another kill is tried if the next batch was quicker."""
+    for _ in range(TRIES):
+        print(f"{time.strftime('%X')} {point}: {queries.run_and_kill(point)}", flush=True)
+        if queries.is_between(point.query):
+            return sum(map(queries.is_between, (*QUERIES, COPY)))
+    raise AssertionError(f"none of {TRIES} kills came between two batches")
+
+
 @pytest.fixture
 def followed(tmp_path: Path) -> Iterator[tuple[Followed, Publisher]]:
     if interpreted_wanted():
@@ -197,6 +222,8 @@ def test_killed_at_random_points_every_message_comes_once(
             point = choose(choice, number)
             print(f"{time.strftime('%X')} {point}: {queries.run_and_kill(point)}", flush=True)
             publisher.streams = min(publisher.streams + 1, STREAMS_MAX)
+        hits = [kill_between(queries, choose_between(choice)) for _ in range(BETWEEN)]
+        print(f"{len(hits)} kills between two batches of the query that was waited for, {sum(hits)} of all queries")
         before = publisher.sent.total()
         wait_for(lambda: publisher.sent.total() > before, "there is more to copy")
     wanted = Counter(f"{name} {seq}" for name, count in publisher.sent.items() for seq in range(count))
