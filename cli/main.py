@@ -31,6 +31,7 @@ COMMANDS = (
         "streams",
         "stat",
         "top",
+        "udp",
         "bench",
         "admin",
         "user",

@@ -68,7 +68,7 @@ class UdpDoor:
         self._stream = settings.udp_stream.encode()
         # For the router and for fan-out:
         self.traffic = Traffic()  # of cursors; what counts is in the outbox
-        self.window_slot = self.window_away = self.window_messages = 0
+        self.window_slot = self.window_messages = 0
         self.delivery: Delivery = FrameRuns(services.readers, services.fanout.fresh)
         self.ready: list[Cursor] = []
         self.current: Cursor | None = None
@@ -192,6 +192,14 @@ class UdpDoor:
 
     def count_created(self) -> None:
         """The limits of connections are not for datagrams."""
+
+    @property
+    def window_away(self) -> int:
+        """None of its messages: an address stays at the worker that the kernel has chosen for it."""
+        return 0
+
+    @window_away.setter
+    def window_away(self, _messages: int) -> None: ...
 
     def pause_for(self, route: Route) -> None:
         """The worker of a stream has enough to do: datagrams wait in the socket, and are lost if it is full."""

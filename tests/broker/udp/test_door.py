@@ -186,6 +186,14 @@ def test_more_subscribers_than_a_turn_may_send_to(node: Node, monkeypatch: pytes
         assert [each.split(b"\n")[1] for each in client.take()] == [b"%d" % (number // 2) for number in range(20)]
 
 
+def test_publishers_stay_at_their_worker(tmp_path: Path) -> None:
+    for node in serve(tmp_path, affinity=True):
+        for client in node.clients():
+            client.ask(*(b"PUB topic1\n%d" % number for number in range(200)))
+        telnet = node.world.connect(0)
+        assert len([line for line in node.world.ask(telnet, "sub udp 0") if line.startswith("msg")]) == 400
+
+
 def test_large_bodies_and_those_that_fit_no_datagram(node: Node) -> None:
     client, telnet = node.client(), node.world.connect(0)
     client.ask(b"SUB topic1\n")

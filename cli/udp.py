@@ -1,0 +1,89 @@
+"""`tailrace udp`: publish and subscribe by datagrams."""
+
+from __future__ import annotations
+
+import sys
+from base64 import b64encode
+
+import click
+
+from tailrace.cli.ending import OK
+from tailrace.cli.options import json_option, server_options
+from tailrace.cli.output import write_all
+from tailrace.cli.server import broker_errors, choose_server
+from tailrace.cli.tables import show_json
+from tailrace.cli.values import FILLED
+from tailrace.udp import DatagramMessage, UdpClient
+
+EPILOG = """\b
+Examples:
+  tailrace udp pub weather/rome 21.5
+  tailrace udp pub weather/rome --ask < reading
+  tailrace udp sub 'weather/+' --count 10
+
+The broker must have been started with udp = true in [listen]. A datagram may be lost: pub --ask waits for the answer.
+sub prints a topic, a tab and the message in a line each; it asks for its subscription again three times in a lease.
+Options of TLS and of logging in have no effect: datagrams are not encrypted, and the broker goes by addresses.
+
+Exit codes: 0 done, 1 refused or not answered by the broker, or no such host, 2 wrong arguments.
+"""
+STDOUT = 1
+
+
+@click.group("udp", epilog=EPILOG)
+def command() -> None:
+    """Publish and subscribe by UDP."""
+
+
+@command.command("pub", epilog=EPILOG)
+@click.argument("topic", type=FILLED)
+@click.argument("payload", required=False)
+@click.option("--ask", "is_asked", is_flag=True, help="Wait for the answer, and print the seq.")
+@json_option
+@server_options
+def publish(topic: str, payload: str | None, is_asked: bool, as_json: bool) -> int:
+    """Publish PAYLOAD, or the whole of standard input, as one message."""
+    if as_json and not is_asked:
+        raise click.UsageError("--json prints the answer, which only --ask waits for")
+    body = sys.stdin.buffer.read() if payload is None else payload.encode("utf-8", "surrogateescape")
+    server = choose_server()
+    with broker_errors(server), UdpClient(str(server)) as client:
+        if is_asked:
+            seq = client.publish_asked(topic, body)
+            if as_json:
+                show_json([{"topic": topic, "seq": seq}])
+            else:
+                click.echo(seq)
+        else:
+            client.publish(topic, body)
+    return OK
+
+
+@command.command("sub", epilog=EPILOG)
+@click.argument("topic", type=FILLED)
+@click.option("--count", type=click.IntRange(1), help="End after this many messages.")
+@json_option
+@server_options
+def subscribe(topic: str, count: int | None, as_json: bool) -> int:
+    """Print the messages of a topic, or of those that a filter matches, from now on."""
+    server = choose_server()
+    with broker_errors(server), UdpClient(str(server)) as client:
+        client.subscribe(topic)
+        click.echo(f"tailrace: subscribed to {topic}", err=True)
+        for number, message in enumerate(client, start=1):
+            if as_json:
+                show_json([_object_of(message)])
+            else:
+                write_all(STDOUT, message.topic + b"\t" + message.body + b"\n")
+            if number == count:
+                break
+    return OK
+
+
+def _object_of(message: DatagramMessage) -> dict[str, str]:
+    """Topic, and payload (text) or payload_base64 (not UTF-8)."""
+    topic = message.topic.decode("utf-8", "replace")
+    try:
+        return {"topic": topic, "payload": message.body.decode()}
+    except UnicodeDecodeError:
+        return {"topic": topic, "payload_base64": b64encode(message.body).decode()}

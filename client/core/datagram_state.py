@@ -1,0 +1,105 @@
+"""The subscriptions of a UDP client, its requests and their answers. Without clock or socket."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from tailrace.errors import BrokerError, InvalidTopic, broker_error
+from tailrace.protocol import datagrams
+from tailrace.protocol.datagrams import DatagramAnswer, DatagramMessage
+from tailrace.protocol.topics import filter_fault, topic_fault
+
+MESSAGES_MAX: Final = 65_536
+"""That came and were not taken; the oldest are dropped, as a full socket drops datagrams."""
+LEASE_S: Final = 120
+"""Until the broker has answered with its own."""
+RENEWALS_A_LEASE: Final = 3
+RETRY_S: Final = 0.5
+"""Between two requests for the same subscription."""
+
+
+class DatagramState:
+    """`outgoing`: datagrams to be sent; `messages`: those that came; `answer`: the latest one, but for cookies."""
+
+    def __init__(self) -> None:
+        self.outgoing: list[bytes] = []
+        self.messages: deque[DatagramMessage] = deque(maxlen=MESSAGES_MAX)
+        self.answer: DatagramAnswer | None = None
+        self.topics: dict[bytes, bool] = {}  # whether the broker has answered
+        self.lease_s = LEASE_S
+        self._cookie = ""
+
+    def publish(self, topic: str, payload: bytes | str, *, asked: bool = False) -> None:
+        """Raises InvalidTopic."""
+        body = payload.encode() if isinstance(payload, str) else payload
+        name = topic.encode()
+        self._check(topic_fault(name), name)
+        datagram = datagrams.publish(name, body, asked=asked)
+        if len(datagram) > datagrams.DATAGRAM_BYTES_MAX:
+            raise InvalidTopic(f"a datagram has at most {datagrams.DATAGRAM_BYTES_MAX} bytes, not {len(datagram)}")
+        self.answer = None
+        self.outgoing.append(datagram)
+
+    def subscribe(self, topic: str) -> bytes:
+        """Asks for a subscription to a topic or a filter, and again in each renewal. Raises InvalidTopic."""
+        name = topic.encode()
+        self._check(filter_fault(name), name)
+        self.topics[name] = False
+        self.answer = None
+        self.ask_again(name)
+        return name
+
+    def ask_again(self, name: bytes) -> None:
+        self.outgoing.append(datagrams.subscribe(name, self._cookie))
+
+    def unsubscribe(self, topic: str) -> None:
+        name = topic.encode()
+        self.topics.pop(name, None)
+        self.answer = None
+        self.outgoing.append(datagrams.unsubscribe(name))
+
+    def renew(self) -> None:
+        """Asks for all subscriptions again: the lease begins anew, also at a broker that has forgotten them."""
+        for name in self.topics:
+            self.topics[name] = False
+            self.ask_again(name)
+
+    def take(self, data: bytes) -> None:
+        """A datagram has come."""
+        found = datagrams.parse_answer(data)
+        if isinstance(found, DatagramMessage):
+            self.messages.append(found)
+        elif found is not None and found.kind == "COOKIE" and len(found.words) == 2:
+            self._take_cookie(found.words[1])
+        elif found is not None:
+            self._take_answer(found)
+
+    def refusal(self) -> BrokerError | None:
+        """The error that the latest answer stands for."""
+        if self.answer is None or self.answer.kind != "ERR":
+            return None
+        code, text = (*self.answer.words[1:3], "", "")[:2]
+        return broker_error(code, text or "the broker has refused that")
+
+    def _take_cookie(self, cookie: str) -> None:
+        if cookie != self._cookie:  # each request without one has it as its answer
+            self._cookie = cookie
+            for name, is_confirmed in self.topics.items():
+                if not is_confirmed:
+                    self.ask_again(name)
+
+    def _take_answer(self, found: DatagramAnswer) -> None:
+        if found.words[:2] == ("OK", "SUB") and len(found.words) == 4:
+            name = found.words[2].encode()
+            if name in self.topics:
+                self.topics[name] = True
+            if found.words[3].isdigit():
+                self.lease_s = int(found.words[3]) or LEASE_S
+        self.answer = found
+
+    def _check(self, fault: str, name: bytes) -> None:
+        if not fault and datagrams.has_white_space(name):
+            fault = f"a topic of datagrams has no white space: {name.decode()!r}"
+        if fault:
+            raise InvalidTopic(fault)
