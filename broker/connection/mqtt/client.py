@@ -344,6 +344,7 @@ class MqttClient(ClientConnection):
         self.mqtt.sessions.release(self)
         self.mqtt.durable.release(self)
         self.mqtt.wildcards.release(self)
+        self.mqtt.system.release(self)
 
     # --- acknowledgements -------------------------------------------------------------------------------------------
 
@@ -613,7 +614,7 @@ class MqttClient(ClientConnection):
 
     def start_cursors(self, cursors: Sequence[Cursor]) -> None:
         self.mqtt.subscribing.start_those(self, cursors)
-        self.mqtt.wildcards.reconcile(self)
+        self.mqtt.subscribing.reconcile(self)
 
     def join_streams(self, topic_filter: bytes, names: list[bytes]) -> None:
         self.mqtt.subscribing.join_later(self, self.subscriptions[topic_filter], names)
@@ -653,7 +654,7 @@ class MqttClient(ClientConnection):
             self.mqtt.keep_alives.add(self)
             self.mqtt.sessions.adopt(self)
             self.mqtt.durable.adopt(self)
-            self.mqtt.wildcards.reconcile(self)
+            self.mqtt.subscribing.reconcile(self)
 
     def lose(self, key: Any, name: bytes, next_seq: int, why: str) -> None:
         self.end_with(Code.UNAVAILABLE, f"{name.decode()}: {why}")

@@ -17,6 +17,7 @@ from tailrace.broker.connection.mqtt.retained import RetainedMessages
 from tailrace.broker.connection.mqtt.sessions import MqttSessions
 from tailrace.broker.connection.mqtt.shared import SharedGroups
 from tailrace.broker.connection.mqtt.subscribing import TopicSubscriptions
+from tailrace.broker.connection.mqtt.system_topics import SystemTopics
 from tailrace.broker.connection.mqtt.wildcards import Wildcards
 from tailrace.broker.connection.mqtt.wills import Wills
 from tailrace.broker.connection.patterns import PatternSubscriptions
@@ -45,6 +46,7 @@ class MqttServices:
     shared: SharedGroups
     stages: bool
     subscribing: TopicSubscriptions
+    system: SystemTopics
     table: bytes
     wildcards: Wildcards
     wills: Wills
@@ -67,6 +69,7 @@ class MqttServices:
         wildcards = Wildcards(services, patterns, rules)
         retained = RetainedMessages(services, last, rules)
         durable = DurableSessions(services, holder)
+        system = SystemTopics(patterns.board)
         shared = SharedGroups(services, calls, slots, node_id, holder, stored)
         return cls(
             PublishChunks(services.readers, services.settings.chunk_cache_bytes, now_us, services.fanout.walks.found),
@@ -78,7 +81,8 @@ class MqttServices:
             MqttSessions(calls, slots, durable),
             shared,
             bool(rules.table) or not rules,
-            TopicSubscriptions(services, subscribing, rules, wildcards, retained, shared),
+            TopicSubscriptions(services, subscribing, rules, wildcards, retained, shared, system),
+            system,
             rules.table,
             wildcards,
             Wills(services.settings.max_will_bytes, services.metrics),
@@ -90,3 +94,4 @@ class MqttServices:
         self.wildcards.tick()
         self.durable.tick()
         self.shared.tick()
+        self.system.tick(now_s)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tailrace.broker.access.rules import Right
+from tailrace.broker.connection.mqtt.system_topics import SYSTEM_PREFIX, SystemTopics
 from tailrace.broker.connection.patterns import START
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.subscribe import Subscriptions
@@ -80,6 +81,11 @@ class TopicSubscription:
         self.keys: dict[bytes, int] = {}
         self.passed_over: dict[bytes, None] = {}
 
+    @property
+    def is_system(self) -> bool:
+        """Whether it is for the figures of the node, which are in no stream."""
+        return self.topics.startswith(SYSTEM_PREFIX)
+
     def export_state(self) -> list[Any]:
         return [self.filter, list(self.form), self.is_wild, list(self.keys.items()), list(self.passed_over)]
 
@@ -111,6 +117,7 @@ class TopicSubscriptions:
         wildcards: Wildcards,
         retained: RetainedMessages,
         shared: SharedGroups,
+        system: SystemTopics,
     ) -> None:
         self._services = services
         self._subscribing = subscribing
@@ -118,6 +125,7 @@ class TopicSubscriptions:
         self._wildcards = wildcards
         self._retained = retained
         self._shared = shared
+        self._system = system
 
     # --- the packets ------------------------------------------------------------------------------------------------
 
@@ -155,6 +163,12 @@ class TopicSubscriptions:
             return
         stream = parts.stream or self._rules.streams_of(parts.topics)
         subscription = TopicSubscription(request.filter, form, is_wild=stream is None or bool(parts.group))
+        if subscription.is_system:
+            subscription.is_wild, subscription.is_ready = False, True
+            client.subscriptions[request.filter] = subscription
+            self._settle(client, step, place, 0)
+            self._system.begin(client, subscription)
+            return
         client.subscriptions[request.filter] = subscription
         if parts.group:
             self._shared.begin(request.filter)
@@ -179,9 +193,14 @@ class TopicSubscriptions:
                 left.append((topic_filter, self._shared.leave(client, subscription)))
             elif subscription is not None:
                 self._end(client, subscription)
-        self._wildcards.reconcile(client)
+        self.reconcile(client)
         answer = partial(client.send_fitting, pack_unsuback(client.version, packet.packet_id, reasons))
         self._keep(client, partial(self._end_groups, client, left, answer) if left else answer)
+
+    def reconcile(self, client: MqttClient) -> None:
+        """The subscriptions of a connection have changed."""
+        self._wildcards.reconcile(client)
+        self._system.reconcile(client)
 
     def _end_groups(
         self, client: MqttClient, left: list[tuple[bytes, list[bytes]]], answer: Callable[[], object]
@@ -217,8 +236,11 @@ class TopicSubscriptions:
         """Why there can be no subscription with this filter."""
         group, _place, stream, topics = parts
         is_shared = topic_filter.startswith(SHARE_PREFIX)
-        if filter_fault(topics) or is_reserved(topics) or (is_shared and group_fault(group)):
+        is_system = topic_filter.startswith(SYSTEM_PREFIX) and start is FROM_NEW
+        if filter_fault(topics) or (is_reserved(topics) and not is_system) or (is_shared and group_fault(group)):
             return Reason.TOPIC_FILTER_INVALID
+        if is_system and not (client.is_free or client.may(Right.ADMIN, topics)):
+            return Reason.NOT_AUTHORIZED
         if stream and (not name_bytes_valid(stream) or is_reserved(stream)):
             return Reason.TOPIC_FILTER_INVALID
         is_for_one = bool(stream) or self._rules.streams_of(topics) is not None
@@ -241,6 +263,7 @@ class TopicSubscriptions:
         retain = AS_PUBLISHED if request.retain_as_published else NOT_RETAINED
         is_shared = request.filter.startswith(SHARE_PREFIX)
         qos = min(request.qos, SHARED_QOS_MAX) if is_shared else request.qos
+        qos = 0 if request.filter.startswith(SYSTEM_PREFIX) else qos
         return PublishForm(client.version, qos, number, origin, client.packet_bytes_max, retain | marks)
 
     # --- finding ----------------------------------------------------------------------------------------------------
@@ -323,7 +346,7 @@ class TopicSubscriptions:
 
     def _answer(self, client: MqttClient, step: _Step) -> None:
         if client.send_fitting(pack_suback(client.version, step.packet_id, step.reasons)):
-            self._wildcards.reconcile(client)
+            self.reconcile(client)
             self._retained.send(client, step.retained, step.known, partial(self.start_those, client, step.cursors))
 
     def start_those(self, client: MqttClient, cursors: Sequence[Cursor]) -> None:
@@ -400,6 +423,8 @@ class TopicSubscriptions:
             client.subscriptions[topic_filter] = subscription
             if subscription.group:
                 self._shared.begin(topic_filter)
+            if subscription.is_system:
+                self._system.begin(client, subscription)
             for name, seq in places:
                 self.join(client, subscription, [name], _start_again(subscription, seq), joined)
         joined((), ())
@@ -452,6 +477,8 @@ class TopicSubscriptions:
     def _replace(self, client: MqttClient, subscription: TopicSubscription, form: PublishForm) -> None:
         """The same filter again: the messages go on without a gap, in the new form."""
         subscription.form = form
+        if subscription.is_system:
+            self._system.begin(client, subscription)
         if subscription.group:
             return
         for name, key in list(subscription.keys.items()):
