@@ -274,8 +274,9 @@ def _claimed_unknown(owner: Owner, name: bytes, theirs: History, claimant: Upstr
     if name in owner.catalog.deleting:
         raise Refused(Code.UNAVAILABLE, DELETING_TEXT)
     deleted = owner.catalog.deleted.before(name)
-    is_own = claim_term[1] == owner.catalog.directory.node_id
-    if deleted is None or is_own or (is_peer and not deleted.is_of(theirs)):
+    if deleted is None or (is_peer and not deleted.is_of(theirs)):
+        return accepted
+    if claim_term[1] == owner.catalog.directory.node_id and claim_term[0] <= deleted.epoch:
         return accepted
     _require_near((deleted.epoch, deleted.master), claim_term[0])
     if claim_term[0] < deleted.epoch:

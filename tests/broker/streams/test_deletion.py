@@ -252,6 +252,14 @@ def test_this_node_does_not_follow_others_in_a_term_of_its_own(place: Place, epo
     assert S not in place.owner.catalog.names and terms_of_deleted(place) == {S: 5}
 
 
+def test_a_node_that_was_put_back_to_an_earlier_state_follows_in_a_term_of_its_own(place: Place) -> None:
+    """It has begun that term after what it knows now: others have the messages."""
+    place.delete()
+    place.finish()
+    here = place.owner.catalog.directory.node_id
+    assert claim(place, (1, 0, here), (3, 1, here)) == ["slave", 3, here, True]
+
+
 def test_another_stream_of_the_name_at_a_peer_changes_nothing(place: Place) -> None:
     place.delete()
     place.finish()
