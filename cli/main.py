@@ -37,6 +37,7 @@ COMMANDS = (
         "user",
     ),
     *("tree", "check", "dump", "republish", "rollup", "spark-zip", "deploy", "conformance", "cert", "completion"),
+    "agent",
     "man",
 )
 
@@ -83,6 +84,7 @@ Examples:
   tailrace deploy --list
   tailrace cert --self-signed ./tls
   tailrace conformance -- ./my-client
+  tailrace agent --cluster NAME --etcd 10.0.0.9:2379 --address 10.0.0.1:5050 --data ./data
 
 \b
 Environment:

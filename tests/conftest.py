@@ -101,6 +101,7 @@ ONCE = {
         "tests/examples/",
     ),
     "lives": (
+        "tests/system/test_agent.py",
         "tests/system/test_binary_subscribe.py",
         "tests/system/test_command_logins.py",
         "tests/system/test_dead_letters.py",

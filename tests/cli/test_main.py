@@ -109,8 +109,8 @@ def test_help_may_be_written_as_a_word(words: list[str], capsys: pytest.CaptureF
     assert "did you mean tail?" in capsys.readouterr().err
 
 
-WITHOUT_JSON = {"serve", "completion", "man"}
-"""They run a node, whose log is their output, or print a script or a page."""
+WITHOUT_JSON = {"serve", "agent", "completion", "man"}
+"""They run a node or its agent, whose log is their output, or print a script or a page."""
 
 
 def test_what_prints_a_result_prints_it_as_json() -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,7 @@ class Publisher:
         self._addresses = [node.address for node in tree.nodes.values()]
         self._ended = threading.Event()
         self.acknowledged: list[bytes] = []
+        self.times_s: list[float] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -48,6 +50,7 @@ class Publisher:
                 payload = b"%d" % number
                 client.publish(STREAM, payload, ack=Ack.REPLICATED, timeout_s=60)
                 self.acknowledged.append(payload)
+                self.times_s.append(time.monotonic())
                 number += 1
                 time.sleep(0.005)
 
@@ -55,6 +58,11 @@ class Publisher:
         enough = len(self.acknowledged) + ENOUGH
         wait_for(lambda: len(self.acknowledged) >= enough or not self._thread.is_alive(), "it goes on")
         assert self._thread.is_alive(), "a publish has failed"
+
+    def longest_gap_s(self, since_s: float) -> float:
+        """The longest time between two acknowledgements, from that moment on."""
+        times_s = [since_s, *(each for each in self.times_s if each > since_s)]
+        return max(after - before for before, after in pairwise(times_s))
 
     def finish(self) -> list[bytes]:
         self._ended.set()

@@ -29,6 +29,7 @@ MAY_IMPORT = {
     "supervisor": ("supervisor", "broker", *CODECS),
     "cluster": ("cluster", "client", *CODECS),
     "cli": ("cli", "client", *CODECS),
+    "cli.agent": ("cli", "client", "cluster", *CODECS),
     "cli.serve": ("cli", "client", "supervisor", "broker", *CODECS),
     "cli.user": ("cli", "client", "supervisor", "broker", *CODECS),
     "cli.rollup": ("cli", "client", "spark", "supervisor.config", *CODECS),

@@ -1,0 +1,69 @@
+"""`tailrace agent`: fails a node over with others of its cluster, by etcd."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+import click
+
+from tailrace.cli.ending import OK, CommandError
+from tailrace.cli.logs import LEVELS, set_up_logging
+from tailrace.cli.values import FilePath
+from tailrace.cluster.agent import Agent
+from tailrace.cluster.etcd import Etcd
+from tailrace.cluster.node_door import NodeDoor
+from tailrace.cluster.store import ClusterStore
+from tailrace.cluster.view import ClusterTiming
+from tailrace.protocol.address import split_address
+from tailrace.shard.directory import open_data_dir
+from tailrace.shard.errors import DirectoryError
+
+ETCD_TIMEOUT_S = 1.0
+
+EPILOG = """\b
+Examples:
+  tailrace agent --cluster orders --etcd 10.0.0.9:2379 --address 10.0.0.1:5050 --data /var/lib/tailrace --found
+  tailrace agent --cluster orders --etcd 10.0.0.9:2379 --address 10.0.0.2:5050 --data /var/lib/tailrace
+
+One agent runs beside each node, which has `start_fenced = true` in its section [cluster]. TERM or INT let another node
+take over.
+
+Exit codes: 0 ended by a signal, 2 wrong arguments, 5 the data directory is unusable.
+"""
+
+
+@click.command("agent", epilog=EPILOG)
+@click.option("--cluster", "name", required=True, metavar="NAME", help="The cluster; its keys in etcd have this name.")
+@click.option(
+    "--etcd", "endpoints", required=True, metavar="HOST:PORT,...", help="Members of etcd, with commas between."
+)
+@click.option("--address", required=True, metavar="HOST:PORT", help="The address at which other nodes reach this one.")
+@click.option("--data", required=True, type=FilePath(), metavar="DIR", help="The data directory of the node.")
+@click.option(
+    "--socket", "path", type=FilePath(), metavar="FILE", help="Its socket of administration [default: in DIR]."
+)
+@click.option("--found", is_flag=True, help="Make the cluster, with this node as its leader, if there is none.")
+@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="The lowest level.")
+def command(name: str, endpoints: str, address: str, data: Path, path: Path | None, found: bool, log_level: str) -> int:
+    """Elect one node of a cluster as the master of all streams, and let the others follow it."""
+    set_up_logging(log_level)
+    try:
+        for each in (address, *endpoints.split(",")):
+            split_address(each)
+        node = open_data_dir(data).node_id
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    except DirectoryError as error:
+        raise CommandError(str(error), 5) from None
+    timing = ClusterTiming()
+    etcd = Etcd(endpoints.split(","), ETCD_TIMEOUT_S)
+    door = NodeDoor(path or data / "admin.sock")
+    agent = Agent(node, address, etcd, ClusterStore(etcd, name, node), door, timing, found=found)
+    over = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: over.set())
+    agent.run(over.is_set)
+    agent.leave()
+    return OK

@@ -1,0 +1,116 @@
+"""etcd's JSON gateway, as far as an agent needs it, over the standard library's HTTP client.
+
+Four requests are enough here; the libraries that are kept bring gRPC, or wrap these same requests.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+ANSWER_BYTES_MAX: Final = 16 << 20
+"""The longest answer that is read."""
+
+
+class EtcdAway(Exception):
+    """No endpoint has answered in time; a write may have been done, or be done later."""
+
+
+class KeyValue(NamedTuple):
+    """A key of etcd. revision: its `mod_revision`; lease: 0 if it has none."""
+
+    key: str
+    value: bytes
+    revision: int
+    lease: int
+
+
+class Put(NamedTuple):
+    """Part of a transaction."""
+
+    key: str
+    value: bytes
+    lease: int = 0
+
+
+class Etcd:
+    """Several endpoints, HOST:PORT each; the one that answered last is asked first."""
+
+    def __init__(self, endpoints: Sequence[str], timeout_s: float) -> None:
+        self._endpoints = list(endpoints)
+        self._timeout_s = timeout_s
+        self._connection: http.client.HTTPConnection | None = None
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+    def grant(self, ttl_s: int) -> int:
+        """The id of a new lease. Raises EtcdAway, as all of these."""
+        return int(self._call("lease/grant", {"TTL": ttl_s})["ID"])
+
+    def keep_alive(self, lease: int) -> bool:
+        """Whether the lease goes on."""
+        answer = self._call("lease/keepalive", {"ID": lease})
+        return int(answer.get("result", {}).get("TTL", 0)) > 0
+
+    def revoke(self, lease: int) -> None:
+        self._call("lease/revoke", {"ID": lease})
+
+    def read(self, prefix: str) -> list[KeyValue]:
+        """All keys that begin so, as of one revision."""
+        end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+        answer = self._call("kv/range", {"key": _packed(prefix), "range_end": _packed(end)})
+        return [
+            KeyValue(
+                base64.b64decode(each["key"]).decode(),
+                base64.b64decode(each.get("value", "")),
+                int(each["mod_revision"]),
+                int(each.get("lease", 0)),
+            )
+            for each in answer.get("kvs", [])
+        ]
+
+    def write(self, unchanged: Iterable[tuple[str, int]], puts: Iterable[Put], removed: Iterable[str] = ()) -> bool:
+        """Whether the keys were written: they are if those of `unchanged` have these revisions, 0 for no key."""
+        compare = [
+            {"key": _packed(key), "target": "MOD", "result": "EQUAL", "modRevision": str(revision)}
+            for key, revision in unchanged
+        ]
+        success: list[dict[str, Any]] = [
+            {"requestPut": {"key": _packed(put.key), "value": _packed(put.value), "lease": put.lease}} for put in puts
+        ]
+        success += [{"requestDeleteRange": {"key": _packed(key)}} for key in removed]
+        return bool(self._call("kv/txn", {"compare": compare, "success": success}).get("succeeded"))
+
+    def _call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        reason = "no endpoint"
+        for _ in list(self._endpoints):
+            try:
+                return self._ask(path, body)
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                reason = f"{self._endpoints[0]}: {error}"
+                self.close()
+                self._endpoints.append(self._endpoints.pop(0))
+        raise EtcdAway(reason)
+
+    def _ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if self._connection is None:
+            self._connection = http.client.HTTPConnection(self._endpoints[0], timeout=self._timeout_s)
+        self._connection.request("POST", f"/v3/{path}", json.dumps(body), {"Content-Type": "application/json"})
+        response = self._connection.getresponse()
+        text = response.read(ANSWER_BYTES_MAX)
+        if response.status != http.client.OK:
+            raise ValueError(f"status {response.status}: {text[:200]!r}")
+        answer = json.loads(text)
+        if not isinstance(answer, dict):
+            raise ValueError("the answer is not an object")
+        return answer
+
+
+def _packed(value: str | bytes) -> str:
+    return base64.b64encode(value.encode() if isinstance(value, str) else value).decode()

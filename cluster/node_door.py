@@ -1,0 +1,167 @@
+"""The commands that an agent gives its node, over the node's socket of administration, and the answers."""
+
+from __future__ import annotations
+
+import math
+import socket
+from pathlib import Path
+from typing import Final
+
+from tailrace.cluster import decide as d
+from tailrace.cluster.view import BrokerReport, BrokerRole
+from tailrace.protocol.address import split_address
+
+TIMEOUT_S: Final = 5.0
+"""A promotion of many streams takes longer, and is then asked for again."""
+RECEIVE_BYTES: Final = 64 << 10
+ANSWER_BYTES_MAX: Final = 16 << 20
+LAG_MAX_S: Final = 1.5
+JOIN_LAG_MESSAGES_MAX: Final = 10_000
+"""A replica comes into the set if it is not further behind in the stream that is looked at."""
+
+
+class NodeAway(Exception):
+    """The node does not answer."""
+
+
+class NodeDoor:
+    """The broker of this node. Its role is the one it was commanded to have; if the connection breaks, it is fenced.
+
+    Whether a follower has contact, and which followers there are, is looked up for one stream of the node.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._socket: socket.socket | None = None
+        self._received = b""
+        self._stream = ""
+        self._forget()
+
+    def _forget(self) -> None:
+        self.role = BrokerRole.FENCED
+        self._term = 0
+        self._began_s = -math.inf
+        self._isr: frozenset[str] = frozenset()
+        self._upstream = ""
+        self._lease: d.SetLease | None = None
+        self.messages = 0
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self._socket, self._received = None, b""
+        self._forget()
+
+    # --- commands ---------------------------------------------------------------------------------------------------
+
+    def obey(self, action: d.BrokerAction, addresses: dict[str, str], now_s: float) -> bool:
+        """Whether the node has done it. Raises NodeAway."""
+        match action:
+            case d.SetLease(term, until_s):
+                if self._lease == action:
+                    return True
+                self._lease = action if self._ok(f"lease * {term} {int(until_s * 1000)}") else None
+                return self._lease is not None
+            case d.SetIsr(nodes):
+                done = self._ok(f"isr * {','.join(sorted(nodes))}")
+                self._isr = nodes if done else self._isr
+                return done
+            case d.TakeLead(term):
+                done = self._ok(f"promote * {term} force")
+                if done:
+                    self.role, self._term, self._upstream, self._began_s = BrokerRole.LEADER, term, "", now_s
+                return done
+            case d.FollowLeader(leader, term):
+                return self._follow(leader, term, addresses.get(leader, ""))
+            case d.StepDown():
+                self.role, self._lease = BrokerRole.FENCED, None
+                return self._ok(f"lease * {max(self._term, 1)} 0")
+
+    def _follow(self, leader: str, term: int, address: str) -> bool:
+        if not address or not self._ok(f"lease * {term} 0"):
+            return False
+        self._lease = None
+        host, port = split_address(address)
+        done = self._ok(f"slave {host} {port} * 0")
+        if done:
+            self.role, self._term, self._upstream = BrokerRole.FOLLOWER, term, leader
+        return done
+
+    def _ok(self, line: str) -> bool:
+        return self._ask(line, is_table=False)[0].startswith("ok ")
+
+    # --- reports ----------------------------------------------------------------------------------------------------
+
+    def report(self, now_s: float, replicas: tuple[str, ...]) -> BrokerReport:
+        """`replicas`: they are in step of a node without streams. Raises NodeAway."""
+        fields = self._stat()
+        self.messages = int(fields.get("next_seq", "0"))
+        rows = [line.split() for line in self._ask("isr *", is_table=True)[1:-1]]
+        settled = {row[0] for row in rows if row[3] == "1"}
+        in_step = {row[0] for row in rows if float(row[1]) < LAG_MAX_S}
+        in_step |= {node for node, lag in _followers(fields).items() if lag <= JOIN_LAG_MESSAGES_MAX} - self._isr
+        if not fields:
+            in_step |= frozenset(replicas)
+        if now_s - self._began_s < 2 * LAG_MAX_S:
+            in_step |= self._isr
+        is_silent = self.role is BrokerRole.FOLLOWER and "link" in fields and fields["link"] != "up"
+        return BrokerReport(
+            self.role,
+            self._term,
+            self._isr,
+            frozenset(settled),
+            frozenset(in_step),
+            self._upstream,
+            math.inf if is_silent else 0.0,
+        )
+
+    def _stat(self) -> dict[str, str]:
+        """The fields of the stream that is looked at; none if the node has no stream."""
+        if not self._stream:
+            rows = self._ask("streams", is_table=True)
+            self._stream = rows[1].split()[0] if len(rows) > 2 else ""
+        if not self._stream:
+            return {}
+        lines = self._ask(f"stat {self._stream}", is_table=True)
+        if lines[0].startswith("err "):
+            self._stream = ""
+            return {}
+        return dict(line.split(" ", 1) for line in lines[1:-1])
+
+    # --- the connection ---------------------------------------------------------------------------------------------
+
+    def _ask(self, line: str, *, is_table: bool) -> list[str]:
+        """The lines of one answer. Raises NodeAway."""
+        try:
+            if self._socket is None:
+                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                self._socket.settimeout(TIMEOUT_S)
+                self._socket.connect(str(self._path))
+            self._socket.sendall(line.encode() + b"\r\n")
+            lines = [self._line()]
+            while is_table and lines[-1] != "." and not lines[0].startswith("err "):
+                lines.append(self._line())
+        except OSError as error:
+            self.close()
+            raise NodeAway(f"{self._path}: {error}") from None
+        return lines
+
+    def _line(self) -> str:
+        assert self._socket is not None
+        while b"\r\n" not in self._received:
+            data = self._socket.recv(RECEIVE_BYTES)
+            if not data or len(self._received) > ANSWER_BYTES_MAX:
+                raise ConnectionError("the node closed the connection, or its answer is too long")
+            self._received += data
+        line, _, self._received = self._received.partition(b"\r\n")
+        return line.decode("utf-8", "replace")
+
+
+def _followers(fields: dict[str, str]) -> dict[str, int]:
+    """How many messages each node below lacks of the stream."""
+    found = {}
+    for name, text in fields.items():
+        if name.startswith("slave:"):
+            values = dict(each.split("=") for each in text.split(","))
+            found[name.removeprefix("slave:")] = int(values["lag_messages"])
+    return found

@@ -1,0 +1,114 @@
+"""The keys of a cluster in etcd: the view of its one group, and the transactions of `tailrace.cluster.decide`.
+
+/tailrace/CLUSTER/nodes/NODE      the address of a node that belongs to the cluster
+/tailrace/CLUSTER/members/NODE    the node's agent lives; goes with its lease
+/tailrace/CLUSTER/leader          node and term; goes with the leader's lease
+/tailrace/CLUSTER/state           term, in-sync replicas, replicas
+/tailrace/CLUSTER/suspects/NODE   the node has lost contact with the leader of a term; goes with its lease
+/tailrace/CLUSTER/paused          while it is there, nobody is elected
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from tailrace.cluster import decide as d
+from tailrace.cluster.etcd import Etcd, KeyValue, Put
+from tailrace.cluster.view import GroupState, GroupView, LeaderKey
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """One reading. `addresses`: of the nodes; `former_lease`: of an agent of this node that has not expired."""
+
+    group: GroupView | None
+    addresses: dict[str, str] = field(default_factory=dict)
+    members: dict[str, int] = field(default_factory=dict)
+
+
+class ClusterStore:
+    """One per agent."""
+
+    def __init__(self, etcd: Etcd, cluster: str, node: str) -> None:
+        self._etcd = etcd
+        self._prefix = f"/tailrace/{cluster}/"
+        self._node = node
+        self._leader_revision = 0
+
+    def register(self, address: str, lease: int, *, found: bool) -> None:
+        """Belong to the cluster; with `found`, which does nothing if there is one, make it, with this node alone."""
+        self._etcd.write([], [Put(f"{self._prefix}nodes/{self._node}", address.encode())])
+        self._etcd.write([], [Put(f"{self._prefix}members/{self._node}", b"{}", lease)])
+        if found:
+            state = GroupState(0, (self._node,), (self._node,))
+            self._etcd.write([(f"{self._prefix}state", 0)], [Put(f"{self._prefix}state", _packed_state(state))])
+
+    def read(self) -> ClusterView:
+        found = {each.key.removeprefix(self._prefix): each for each in self._etcd.read(self._prefix)}
+        addresses = {key.removeprefix("nodes/"): kv.value.decode() for key, kv in found.items() if key[:6] == "nodes/"}
+        members = {key.removeprefix("members/"): kv.lease for key, kv in found.items() if key[:8] == "members/"}
+        if "state" not in found:
+            return ClusterView(None, addresses, members)
+        leader = found.get("leader")
+        self._leader_revision = leader.revision if leader else 0
+        state = _state_of(found["state"])
+        view = GroupView(
+            state,
+            _leader_of(leader) if leader else None,
+            _suspects_of(found, state.term),
+            frozenset(members),
+            (*state.replicas, *sorted(addresses.keys() - set(state.replicas))),
+            "paused" in found,
+        )
+        return ClusterView(view, addresses, members)
+
+    def do(self, action: d.EtcdAction, lease: int, messages: int) -> bool:
+        """Whether it took effect. Raises EtcdAway."""
+        own_leader = [(f"{self._prefix}leader", self._leader_revision)]
+        match action:
+            case d.Elect(seen, new):
+                return self._lead(seen, new, lease)
+            case d.Reclaim(seen):
+                return self._lead(seen, seen, lease)
+            case d.Resign(_):
+                return self._etcd.write(own_leader, [], [f"{self._prefix}leader"])
+            case d.WriteState(seen, new):
+                unchanged = [*own_leader, (f"{self._prefix}state", seen.revision)]
+                return self._etcd.write(unchanged, [Put(f"{self._prefix}state", _packed_state(new))])
+            case d.Suspect(term):
+                value = json.dumps({"term": term, "messages": messages}).encode()
+                return self._etcd.write([], [Put(f"{self._prefix}suspects/{self._node}", value, lease)])
+            case d.Trust(_):
+                return self._etcd.write([], [], [f"{self._prefix}suspects/{self._node}"])
+
+    def _lead(self, seen: GroupState, new: GroupState, lease: int) -> bool:
+        """Both keys are as they were read, and become those of a leader at once."""
+        value = json.dumps({"node": self._node, "term": new.term}).encode()
+        puts = [Put(f"{self._prefix}leader", value, lease)]
+        if new != seen:
+            puts.append(Put(f"{self._prefix}state", _packed_state(new)))
+        unchanged = [(f"{self._prefix}state", seen.revision), (f"{self._prefix}leader", self._leader_revision)]
+        return self._etcd.write(unchanged, puts)
+
+
+def _packed_state(state: GroupState) -> bytes:
+    return json.dumps({"term": state.term, "isr": state.isr, "replicas": state.replicas}).encode()
+
+
+def _state_of(kv: KeyValue) -> GroupState:
+    value: dict[str, Any] = json.loads(kv.value)
+    return GroupState(value["term"], tuple(value["isr"]), tuple(value["replicas"]), kv.revision)
+
+
+def _leader_of(kv: KeyValue) -> LeaderKey:
+    value = json.loads(kv.value)
+    return LeaderKey(value["node"], value["term"], kv.lease)
+
+
+def _suspects_of(found: dict[str, KeyValue], term: int) -> dict[str, int]:
+    values = {
+        key.removeprefix("suspects/"): json.loads(kv.value) for key, kv in found.items() if key[:9] == "suspects/"
+    }
+    return {node: value["messages"] for node, value in values.items() if value["term"] == term}

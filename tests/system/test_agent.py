@@ -1,0 +1,153 @@
+"""Three nodes with an agent each, and etcd: the leader is killed, stopped or cut off, and another one takes over."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.ports import free_port
+from tailrace.cluster.etcd import Etcd, EtcdAway
+from tests.system.node import wait_for
+from tests.system.test_lease import CONFIG, Publisher, ids, read_all
+from tests.system.tree_net import HOST_NUMBER
+from tests.system.tree_node import Tree, growing
+
+pytestmark = pytest.mark.system
+
+PARENTS = {"a": None, "b": "a", "c": "a"}
+TIMING = """upstream_timeout_s = "2 s"
+unavailable_timeout_s = "3 s"
+"""
+
+
+@contextlib.contextmanager
+def etcd_running(folder: Path) -> Iterator[int]:
+    """A member of etcd alone; its port."""
+    program = shutil.which("etcd")
+    if program is None:
+        pytest.skip("needs etcd (etcd-server)")
+    port, peers = free_port(), free_port()
+    command = [program, "--data-dir", str(folder), "--listen-client-urls", f"http://0.0.0.0:{port}"]
+    command += [
+        "--advertise-client-urls",
+        f"http://127.0.0.1:{port}",
+        "--listen-peer-urls",
+        f"http://127.0.0.1:{peers}",
+    ]
+    with (folder.parent / "etcd.log").open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+        try:
+            etcd = Etcd([f"127.0.0.1:{port}"], 2)
+            wait_for(lambda: answers(etcd), "etcd answers")
+            etcd.close()
+            yield port
+        finally:
+            process.kill()
+            process.wait()
+
+
+def answers(etcd: Etcd) -> bool:
+    try:
+        etcd.read("/")
+    except EtcdAway:
+        return False
+    return True
+
+
+class Cluster:
+    """The nodes, and their agents."""
+
+    def __init__(self, tree: Tree, folder: Path, port: int) -> None:
+        self.tree = tree
+        self._folder = folder
+        self._port = port
+        self._agents: dict[str, subprocess.Popen[bytes]] = {}
+        self.etcd = Etcd([f"127.0.0.1:{port}"], 2)
+
+    def start_agent(self, name: str, *flags: str) -> None:
+        node = self.tree.nodes[name]
+        host = f"{node.host.rsplit('.', 1)[0]}.{HOST_NUMBER}"
+        command = [
+            sys.executable,
+            "-m",
+            "tailrace.cli.main",
+            "agent",
+            "--cluster",
+            "test",
+            "--etcd",
+            f"{host}:{self._port}",
+        ]
+        command += ["--address", node.address, "--data", str(node.data), *flags]
+        with (self._folder / f"agent-{name}.log").open("ab") as output:
+            self._agents[name] = node.machine.within(
+                lambda: subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+            )
+
+    def leader(self) -> str:
+        """The name of the node that leads by etcd."""
+        found = [json.loads(each.value)["node"] for each in self.etcd.read("/tailrace/test/leader")]
+        return next((name for name in self.tree.nodes if found == [ids(self.tree, name)]), "")
+
+    def in_sync(self) -> int:
+        return sum(len(json.loads(each.value)["isr"]) for each in self.etcd.read("/tailrace/test/state"))
+
+    def kill(self, name: str) -> None:
+        """The agent too, as when the machine goes."""
+        self._agents[name].kill()
+        self._agents[name].wait()
+        self.tree.nodes[name].kill()
+
+    def close(self) -> None:
+        for agent in self._agents.values():
+            agent.kill()
+            agent.wait()
+        self.etcd.close()
+
+    def logs(self) -> str:
+        return "\n".join(f"--- {path.name}\n{path.read_text()}" for path in sorted(self._folder.glob("agent-*.log")))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with etcd_running(tmp_path / "etcd") as port, growing(tmp_path, PARENTS, config=CONFIG + TIMING) as tree:
+        cluster = Cluster(tree, tmp_path, port)
+        try:
+            cluster.start_agent("a", "--found")
+            wait_for(lambda: cluster.leader() == "a", "the first node leads", 15)
+            cluster.start_agent("b")
+            cluster.start_agent("c")
+            wait_for(lambda: cluster.in_sync() == 3, "all are in sync", 20)
+            yield cluster
+        except BaseException:
+            print(cluster.logs())
+            raise
+        finally:
+            print(cluster.logs())
+            cluster.close()
+
+
+def test_a_killed_leader_is_replaced_and_comes_back(cluster: Cluster) -> None:
+    publisher = Publisher(cluster.tree)
+    publisher.wait_more()
+    began_s = time.monotonic()
+    cluster.kill("a")
+    publisher.wait_more()
+    print(f"resumed after {publisher.longest_gap_s(began_s):.2f} s")
+    leader = cluster.leader()
+    assert leader in ("b", "c")
+    cluster.tree.nodes["a"].start()
+    cluster.start_agent("a")
+    wait_for(lambda: cluster.in_sync() == 3, "the former leader is in sync again")
+    publisher.wait_more()
+    acknowledged = publisher.finish()
+    assert cluster.leader() == leader
+    assert read_all(cluster.tree.nodes[leader]) == acknowledged
+    wait_for(lambda: read_all(cluster.tree.nodes["a"]) == acknowledged, "the former leader has everything")
