@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import tailrace
 from tailrace import Last
 from tests.cli.process import tailrace as run_tailrace
+from tests.system.networks import in_namespace
 from tests.system.node import PATIENCE_S, Node, running, wait_for
 
 pytestmark = pytest.mark.system
@@ -74,3 +76,34 @@ def test_the_commands(node: Node) -> None:
     with tailrace.connect(address) as client, client.consumer("orders.1", "g"):
         shown = run_tailrace("stat", "orders.1", "-s", address).stdout.decode()
     assert "5, seq 0 to 4" in shown and "1, lag 5 messages" in shown
+
+
+# Loopback gets a second address, which is not of this machine in the sense of 127.0.0.0/8.
+FROM_ANOTHER_MACHINE = """
+import pathlib, subprocess, sys
+sys.path.insert(0, {root!r})
+from tests.system.node import running
+from tests.system.test_listing import look_from_another_machine
+subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+subprocess.run(["ip", "address", "add", "192.0.2.1/32", "dev", "lo"], check=True)
+with running(pathlib.Path({data!r}), "--host", "0.0.0.0", config="[access]\\nallow_anonymous = true\\n") as node:
+    look_from_another_machine(node, "192.0.2.1")
+"""
+
+
+def test_the_commands_look_at_another_machines_node(tmp_path: Path) -> None:
+    root = str(Path(__file__).parents[2])
+    done = in_namespace(FROM_ANOTHER_MACHINE.format(root=root, data=str(tmp_path / "data")))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def look_from_another_machine(node: Node, other: str) -> None:
+    address = f"{other}:{node.port}"
+    with tailrace.connect(address) as client:
+        client.publish("orders", b"x")
+    shown = run_tailrace("top", "--once", "--interval", "0.1", "-s", address).stdout.decode()
+    assert shown.startswith(f"{address}  ") and "orders" in shown
+    assert "The workers are shown to administrators." in shown and " ready " not in shown
+    assert b"orders" in run_tailrace("streams", "-s", address).stdout
+    done = run_tailrace("admin", "-s", address, "workers")
+    assert (done.returncode, done.stderr[:17]) == (1, b"tailrace: denied:")

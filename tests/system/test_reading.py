@@ -1,4 +1,4 @@
-"""Reading makes no stream, at any door: lines, binary, both faces of the Python client, and the command."""
+"""Reading makes no stream, at any door: lines, binary, both faces of the Python client, the command, and MQTT."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ import pytest
 import tailrace
 from tailrace.protocol.messages import Failed, Subscribe
 from tailrace.protocol.places import From
+from tests.protocol.mqtt import wire
+from tests.protocol.mqtt.wire import V4, V5
 from tests.system.binary_peer import BinaryPeer
+from tests.system.mqtt_socket import MqttSocket
 from tests.system.node import Node, rows, running, wait_for
 from tests.system.processes import all_workers
 from tests.system.streams import name_of
 
 WORKERS = 2
+TOPIC_NAME_INVALID = 0x90
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +73,12 @@ def test_an_unknown_stream_is_unknown_at_every_door_and_is_not_made(node: Node, 
                 await client.create_consumer(name, "c")
 
     asyncio.run(read_async())
-    done = command(node, "tail", name)
-    assert done.returncode == 1 and b"no such stream" in done.stderr
+    for words in (("tail", name), ("get", name, "c"), ("consume", name, "c"), ("stat", name), ("dead", name)):
+        done = command(node, *words)
+        assert done.returncode == 1 and b"unknown: " in done.stderr and done.stdout == b"", (words, done)
+    for version in (V4, V5):
+        with MqttSocket(node.port, version) as device:
+            assert device.subscribe((name, 1)) == [1], "it waits, as the protocol wants"
     assert not [each for each in streams(node) if each.startswith(name)]
 
 
@@ -119,4 +127,11 @@ def test_names_that_no_new_stream_may_have(node: Node, name: str) -> None:
         assert client.ask(f"master {name}").startswith("err name ")
     with tailrace.connect(f"127.0.0.1:{node.port}") as client, pytest.raises(tailrace.InvalidStreamName):
         client.publish(name, b"x")
-    assert streams(node) == before
+    with MqttSocket(node.port, V5) as device:
+        if {"+", "#"} & set(name):  # which MQTT itself forbids
+            device.refused(TOPIC_NAME_INVALID, wire.publish(V5, name, b"x", 1, 1))
+        else:
+            assert device.publish(name, b"x") == 0
+    done = command(node, "pub", name, "x")
+    assert done.returncode == 1 and b"no new stream may have a name" in done.stderr
+    assert streams(node) - before <= {"topics"}, "only a device's message is kept, in the stream for such names"
