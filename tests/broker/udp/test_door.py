@@ -186,6 +186,16 @@ def test_more_subscribers_than_a_turn_may_send_to(node: Node, monkeypatch: pytes
         assert [each.split(b"\n")[1] for each in client.take()] == [b"%d" % (number // 2) for number in range(20)]
 
 
+def test_requests_in_a_turn_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "REQUESTS_A_TURN", 1)
+    client = node.clients()[0]
+    client.send(*[b"PING\n"] * 200)
+    node.world.workers[0].turn()
+    assert len(client.take()) == door._BATCH
+    node.world.settle()
+    assert len(client.take()) == 200 - door._BATCH
+
+
 def test_publishers_stay_at_their_worker(tmp_path: Path) -> None:
     for node in serve(tmp_path, affinity=True):
         for client in node.clients():
