@@ -1,4 +1,4 @@
-"""An MQTT client of raw packets at a real node: what it sends may break any rule."""
+"""An MQTT client of raw packets at a real node, which may break any rule."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class MqttSocket:
         self.close()
 
     def _read(self) -> bool:
-        """Take what has come; False at the end of the connection."""
+        """Take all that is here; False at the end of the connection."""
         try:
             data = b"" if self.ended else self.sock.recv(RECEIVE_BYTES)
         except ConnectionResetError:

@@ -1,7 +1,7 @@
 """Clients in other languages, and mosquitto's bridge, each at a fresh node.
 
 `make build/mqtt-clients` builds the programs of the folder `mqtt_clients`; without it they are skipped. All have one
-conversation: they subscribe to NAME/# with QoS 2, publish 20 numbers with each QoS, and print what they get.
+conversation: they subscribe to NAME/# with QoS 2, publish 20 numbers with each QoS, and print the messages.
 """
 
 from __future__ import annotations

@@ -268,7 +268,7 @@ def test_topic_aliases(node: Node, name: str) -> None:
 
 @both
 def test_messages_under_way_are_sent_again(node: Node, version: int, name: str) -> None:
-    """With DUP and their identifiers, in their order; what was acknowledged is not; PUBREL for those with PUBREC."""
+    """With DUP and their identifiers, in their order; those acknowledged are not; PUBREL for those with PUBREC."""
     with durable(node, version, name) as first:
         first.subscribe((name, 2))
         for number in range(6):

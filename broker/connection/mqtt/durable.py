@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from tailrace.broker.connection.mqtt.in_flight import InFlight
 from tailrace.broker.connection.mqtt.resending import Resending, ResendingClient
 from tailrace.broker.connection.mqtt.session_state import KeptSubscription, SessionClient, pack_state, unpack_state
+from tailrace.broker.connection.mqtt.window import leap_place
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.services import Services
 from tailrace.broker.sessions.record import FOR_EVER_S, HolderProcess, Will, log_of
@@ -175,7 +176,7 @@ class DurableSessions:
         in_flight.restore_state(kept.in_flight)
         client.window.restore_state(kept.window)
         client.window.drop_others({run.id_at(place) for run in in_flight.runs for place in range(len(run.seqs))})
-        client.window.resume(size, is_exact=opened.is_exact)
+        client.window.resume(size, 0 if opened.is_exact else leap_place(opened.turn))
 
         def joined(cursors: list[Cursor], failed: list[Refused]) -> None:
             refused = next((each for each in failed if each.code is not Code.DENIED), None)

@@ -12,8 +12,17 @@ IDS: Final = 0xFFFF
 """Packet identifiers are 1 to this."""
 SPAN_MAX: Final = 4_096
 """Identifiers between the first that is not acknowledged and the last that was sent."""
-LEAP: Final = 0x8000
-"""Identifiers that are left out after a crash: the client may have messages with those that came next."""
+LEAP: Final = 25_033
+"""After a crash the identifiers go on elsewhere: the client may have messages with those that came next, and keeps
+those with QoS 2 that were not released. The place follows from the time, since nothing of a connection may be stored
+when it crashes. Each LEAP_US leads this much further, the golden section of IDS, so that no two places of a minute are
+near each other."""
+LEAP_US: Final = 100_000
+
+
+def leap_place(turn: int) -> int:
+    """The identifier with which a connection of a session goes on after a crash. `turn`: of it, about its time."""
+    return turn // LEAP_US * LEAP % IDS + 1
 
 
 class SendWindow:
@@ -21,13 +30,13 @@ class SendWindow:
     many of them an earlier connection of the session has sent, and this one has not yet.
     """
 
-    __slots__ = ("_acked", "_first_id", "_leaps", "_span", "received", "size", "unsent")
+    __slots__ = ("_acked", "_first_id", "_leaps_to", "_span", "received", "size", "unsent")
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.received: set[int] = set()
         self.unsent = 0
-        self._leaps = False  # once all are acknowledged, the identifiers go on further ahead
+        self._leaps_to = 0  # once all are acknowledged, the identifiers go on there
         self._first_id = 1
         self._span = 0
         self._acked: set[int] = set()  # within the span
@@ -35,7 +44,7 @@ class SendWindow:
     @property
     def room(self) -> int:
         """How many more may be sent."""
-        if self._leaps:
+        if self._leaps_to:
             return 0
         return max(min(self.size - self._span + len(self._acked), SPAN_MAX - self._span), 0)
 
@@ -77,7 +86,7 @@ class SendWindow:
 
     def acknowledge_run(self, first_id: int, count: int) -> None:
         """These identifiers, one after the other; those that are not under way count for nothing."""
-        is_plain = not (self._acked or self.received or self._leaps)
+        is_plain = not (self._acked or self.received or self._leaps_to)
         if first_id == self._first_id and count <= self._span and is_plain:
             self._first_id = (first_id + count - 1) % IDS + 1
             self._span -= count
@@ -87,13 +96,13 @@ class SendWindow:
 
     # --- sessions that go on ----------------------------------------------------------------------------------------
 
-    def resume(self, size: int, *, is_exact: bool) -> None:
-        """Another connection goes on with these messages. Unless this is exactly what the last one had under way, the
-        identifiers of further messages leap.
+    def resume(self, size: int, leaps_to: int) -> None:
+        """Another connection goes on with these messages. leaps_to: 0 if this is exactly what the last one had under
+        way, else the identifier with which further messages go on.
         """
         self.size = size
         self.unsent = self._span - len(self._acked)
-        self._leaps = not is_exact
+        self._leaps_to = leaps_to or self._leaps_to
         self._leap()
 
     def drop_others(self, kept: set[int]) -> None:
@@ -105,16 +114,15 @@ class SendWindow:
                 self.acknowledge(packet_id)
 
     def _leap(self) -> None:
-        if self._leaps and not self._span:
-            self._first_id = (self._first_id + LEAP - 1) % IDS + 1
-            self._leaps = False
+        if self._leaps_to and not self._span:
+            self._first_id, self._leaps_to = self._leaps_to, 0
 
     def export_state(self) -> list[Any]:
         own = [self.size, self._first_id, self._span, list(self._acked)]
-        return [*own, list(self.received), self.unsent, self._leaps]
+        return [*own, list(self.received), self.unsent, self._leaps_to]
 
     def restore_state(self, state: list[Any]) -> None:
         self.size, self._first_id, self._span = state[:3]
         self._acked = set(state[3])
         if len(state) > 4:  # a worker of an earlier release does not send the rest
-            self.received, self.unsent, self._leaps = set(state[4]), state[5], state[6]
+            self.received, self.unsent, self._leaps_to = set(state[4]), state[5], state[6]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 
-from tailrace.broker.connection.mqtt.window import IDS, SPAN_MAX, SendWindow
+from tailrace.broker.connection.mqtt.window import IDS, LEAP_US, SPAN_MAX, SendWindow, leap_place
 
 
 def test_in_order() -> None:
@@ -63,6 +64,30 @@ def test_identifiers_begin_again_behind_the_last() -> None:
         assert window.next_id == packet_id
         window.add(1)
         assert window.acknowledge(packet_id) and window.room == 10
+
+
+def test_crashes_of_a_minute_lead_to_identifiers_far_from_each_other() -> None:
+    """A client keeps those of QoS 2 messages that were not released, and would take other messages for repeats. What a
+    crash leaves need not be stored when the next one comes."""
+    begin = random.Random(1).randrange(1 << 50)
+    places = [leap_place(begin + number * LEAP_US) for number in range(600)]
+    assert all(0 < place <= IDS for place in places)
+    gaps = (after - before for before, after in pairwise(sorted(places)))
+    assert min(gaps) >= 40 and min(places) + IDS - max(places) >= 40
+
+
+def test_the_leap_comes_when_all_is_acknowledged_over_connections() -> None:
+    window = SendWindow(10)
+    window.add(3)
+    window.resume(10, 500)
+    assert window.room == 0 and window.next_id == 4
+    again = SendWindow(10)
+    again.restore_state(window.export_state())
+    again.resume(10, 0)
+    again.acknowledge_run(1, 2)
+    assert again.room == 0
+    again.acknowledge(3)
+    assert again.room == 10 and again.next_id == 500
 
 
 def test_one_that_is_never_acknowledged_stops_the_others_in_the_end() -> None:

@@ -1,0 +1,30 @@
+"""A short part of `mqtt_kills`."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.protocol.mqtt.wire import VERSIONS
+from tests.system.mqtt_kills import FAULTS, kills, report
+from tests.system.node import running
+
+pytestmark = pytest.mark.system
+
+KILLS = {"client": 20, "all": 6}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("faults", FAULTS)
+def test_nothing_is_lost_over_kills(tmp_path: Path, version: int, faults: str) -> None:
+    """With kills of clients alone, nothing comes twice with QoS 2 either, and all in order."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    with running(tmp_path / "data", workers=2) as node:
+        found = kills(node, version, KILLS[faults], FAULTS[faults], random.Random(seed))
+    print(report(found))
+    assert not found.lost and found.messages
+    if faults == "client":
+        assert not found.doubled and not found.disordered
