@@ -24,37 +24,41 @@ COUNTED_AT_ONCE_MAX: Final = 4_096
 
 
 class LagCounts:
-    """One per coordinator. `known` returns the consumers of a stream that are in memory; `wanted`: what `work` is for,
-    stream and consumer.
+    """One per coordinator. `known` returns the consumers of a stream that are in memory.
+
+    wanted: the seq to count to, by stream and consumer.
     """
 
     def __init__(self, known: Callable[[bytes], StreamConsumers | None]) -> None:
         self._known = known
-        self.wanted: dict[tuple[bytes, bytes], None] = {}
+        self.wanted: dict[tuple[bytes, bytes], int] = {}
 
-    def count(self, stream: bytes, consumers: Iterable[bytes]) -> None:
-        """Count for these consumers of a stream, in this turn and the next ones."""
+    def count(self, stream: bytes, consumers: Iterable[bytes], end_seq: int) -> None:
+        """Count for these consumers of a stream, in this turn and the next ones, to its present end: a stream that
+        grows as fast as it is read ends none of this.
+        """
         for consumer in consumers:
             if len(self.wanted) < COUNTED_AT_ONCE_MAX:
-                self.wanted[stream, consumer] = None
+                self.wanted.setdefault((stream, consumer), end_seq)
 
     def work(self) -> None:
         """A slice, in each turn while there is something to count."""
         for _ in range(PIECES_A_TURN):
             if not self.wanted:
                 return
-            stream, consumer = next(iter(self.wanted))
-            if not self._has_more(stream, consumer):
+            (stream, consumer), end_seq = next(iter(self.wanted.items()))
+            if not self._has_more(stream, consumer, end_seq):
                 del self.wanted[stream, consumer]
 
-    def _has_more(self, stream: bytes, consumer: bytes) -> bool:
-        """Count a piece; whether there are more."""
+    def _has_more(self, stream: bytes, consumer: bytes, end_seq: int) -> bool:
+        """Count a piece; whether there are more before `end_seq`."""
         book = self._known(stream)
         found = None if book is None else book.consumers.by_name.get(consumer)
         if book is None or found is None or not found.topics:
             return False
         try:
-            return found.look_ahead().count_on(book.current(), found.topics)
+            ahead = found.look_ahead()
+            return ahead.count_on(book.current(), found.topics) and ahead.tail_end_seq < end_seq
         except (Refused, StorageError, OSError, ValueError) as error:
             log.warning("the lag of consumers of stream %r is not counted: %s", stream.decode(), error)
             return False

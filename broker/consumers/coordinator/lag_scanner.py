@@ -127,7 +127,8 @@ class LagScanner:
         if book is not None:
             next_seq = book.current().next_seq
             found = book.consumers.by_name.items()
-            self._desk.lags.count(name, [each for each, consumer in found if not consumer.is_counted(next_seq)])
+            uncounted = [each for each, consumer in found if not consumer.is_counted(next_seq)]
+            self._desk.lags.count(name, uncounted, next_seq)
             return survey(book.consumers, next_seq, rules, now_us)
         place = None
         if owner.roles.role(name) is not Role.MASTER:

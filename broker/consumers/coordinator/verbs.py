@@ -165,7 +165,7 @@ def _list(desk: Coordinator, deed: Consume, done: OnResult) -> None:
     log_view, now_us = book.current(), desk.owner.clock_us()
     rows = desk.decided(book, lambda: Decision((), decide.listing(book.consumers, log_view, now_us))).value
     done({"consumers": [_row(each, log_view.log, now_us) for each in rows]})
-    desk.lags.count(deed.stream, [each.name for each in rows if each.lag_at_most])
+    desk.lags.count(deed.stream, [each.name for each in rows if each.lag_at_most], log_view.next_seq)
 
 
 def _row(listed: ConsumerStatus, stream_log: StreamLog, now_us: int) -> dict[str, Any]:

@@ -64,6 +64,24 @@ def test_only_new_messages_are_read_again(office: Office) -> None:
     assert turns <= 3 and lag(office) == (SLICES * 2 + 1, False)
 
 
+def test_a_stream_that_grows_all_the_time_is_counted_to_where_it_was(office: Office) -> None:
+    assert lag(office)[1]
+    turns = 0
+    while office.desk.lags.wanted:
+        publish(office, 8)
+        office.desk.work()
+        turns += 1
+        assert turns < 4 * SLICES
+    found, at_most = lag(office)
+    assert at_most and SLICES * 2 < found < SLICES * 4 + turns * 8, "of what was there each other message counts"
+
+
+def test_the_metrics_have_it_counted_too(office: Office) -> None:
+    assert office.patrol.consumer_lag(S) == (1, SLICES * 4)
+    office.turn()
+    assert office.patrol.consumer_lag(S) == (1, SLICES * 2)
+
+
 def test_the_age_is_that_of_a_message_that_matches_or_none(office: Office) -> None:
     office.consume("delete")
     office.turn()
@@ -75,7 +93,7 @@ def test_the_age_is_that_of_a_message_that_matches_or_none(office: Office) -> No
 
 def test_no_more_consumers_are_counted_than_fit(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lag_counts, "COUNTED_AT_ONCE_MAX", 1)
-    office.desk.lags.count(S, [C, b"other"])
+    office.desk.lags.count(S, [C, b"other"], 4)
     assert len(office.desk.lags.wanted) == 1
 
 
