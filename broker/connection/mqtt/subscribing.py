@@ -49,6 +49,10 @@ PASSED_OVER_MAX: Final = 1_024
 """Streams of a filter that are not subscribed to again: they cannot be read."""
 SEND_ALWAYS, SEND_NEVER = 0, 2
 """Values of Retain Handling; 1 is for new subscriptions."""
+_IN_SUBACK: Final = frozenset(
+    {Reason.UNSPECIFIED, Reason.IMPLEMENTATION_SPECIFIC, Reason.NOT_AUTHORIZED, Reason.QUOTA_EXCEEDED}
+)
+"""Those of table 3-8 of MQTT 5 that an error can have."""
 _GOES_ON: Final = frozenset({Code.DELETED, Code.DIVERGED})
 """Ends of a cursor after which the same filter goes on to be read."""
 
@@ -566,4 +570,6 @@ def _start_again(subscription: TopicSubscription, seq: int) -> From:
 def _suback_reason(code: Code) -> Reason:
     """SUBACK has fewer reasons than there are."""
     reason = reason_of(code)
-    return Reason.TOPIC_FILTER_INVALID if reason is Reason.TOPIC_NAME_INVALID else reason
+    if reason is Reason.TOPIC_NAME_INVALID:
+        return Reason.TOPIC_FILTER_INVALID
+    return reason if reason in _IN_SUBACK else Reason.IMPLEMENTATION_SPECIFIC

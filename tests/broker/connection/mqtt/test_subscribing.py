@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.broker.connection.mqtt.subscribing import _suback_reason
 from tailrace.broker.topics.rules import TopicRule
 from tailrace.protocol.errors import Code
 from tests.broker.mqtt import MqttPeer
@@ -85,6 +86,12 @@ def test_filters_that_are_refused(tmp_path: Path, topic_filter: str, reason: int
         peer = MqttPeer(node)
         assert peer.subscribe((topic_filter, 1), ("good", 1)) == [reason, 1]
         assert MqttPeer(node, V4, "old").subscribe((topic_filter, 1), ("good", 1)) == [0x80, 1]
+
+
+def test_a_suback_has_only_reasons_of_its_table() -> None:
+    """[MQTT-3.9.3-2]."""
+    allowed = {0x80, 0x83, 0x87, 0x8F, 0x91, 0x97, 0x9E, 0xA1, 0xA2}
+    assert {int(_suback_reason(code)) for code in Code} <= allowed
 
 
 def test_the_number_of_subscriptions_has_a_bound(tmp_path: Path) -> None:
