@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -105,6 +106,14 @@ class Cluster:
         self._agents[name].wait()
         self.tree.nodes[name].kill()
 
+    def pause(self, name: str) -> None:
+        self.tree.nodes[name].pause()
+        self._agents[name].send_signal(signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        self._agents[name].send_signal(signal.SIGCONT)
+        self.tree.nodes[name].resume()
+
     def close(self) -> None:
         for agent in self._agents.values():
             agent.kill()
@@ -149,5 +158,22 @@ def test_a_killed_leader_is_replaced_and_comes_back(cluster: Cluster) -> None:
     publisher.wait_more()
     acknowledged = publisher.finish()
     assert cluster.leader() == leader
+    assert read_all(cluster.tree.nodes[leader]) == acknowledged
+    wait_for(lambda: read_all(cluster.tree.nodes["a"]) == acknowledged, "the former leader has everything")
+
+
+def test_a_leader_that_stands_still_is_replaced_and_follows(cluster: Cluster) -> None:
+    publisher = Publisher(cluster.tree)
+    publisher.wait_more()
+    began_s = time.monotonic()
+    cluster.pause("a")
+    publisher.wait_more()
+    print(f"resumed after {publisher.longest_gap_s(began_s):.2f} s")
+    leader = cluster.leader()
+    cluster.resume("a")
+    wait_for(lambda: cluster.in_sync() == 3, "the former leader is in sync again")
+    publisher.wait_more()
+    acknowledged = publisher.finish()
+    assert cluster.leader() == leader != "a"
     assert read_all(cluster.tree.nodes[leader]) == acknowledged
     wait_for(lambda: read_all(cluster.tree.nodes["a"]) == acknowledged, "the former leader has everything")
