@@ -726,6 +726,7 @@ def _collect(
             words, numbers, topic, topic_bytes, frames, position, length, before_s, keys, spans, out, state
         ):
             break
+        words[_RESUME_TOPIC] = words[_RESUME_SUB] = 0
         position += length
         messages += 1
     if cython.compiled:
@@ -791,7 +792,6 @@ def _add_frame(
                 keys[state[_COUNT]] = cython.cast(cython.ulonglong, words[base + _SUB_PEER]) << 32 | text
                 state[_COUNT] += 1
             sub = words[base + _SUB_AFTER]
-    words[_RESUME_TOPIC] = words[_RESUME_SUB] = 0
     return True
 
 

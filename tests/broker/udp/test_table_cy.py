@@ -207,6 +207,19 @@ def test_what_cannot_be_sent_is_counted(leaf: ModuleType) -> None:
     assert (messages, count, unsendable) == (3, 2, 4)
 
 
+def test_a_topic_that_ends_in_the_middle_of_a_message_takes_no_other_along(leaf: ModuleType) -> None:
+    table = Table(leaf)
+    for name, topic in ((9, b"b"), (1, b"a"), (2, b"a"), (3, b"a")):
+        table.add(name_of(name), topic)
+    buffers = bytearray(2 * 40), bytearray(2 * 16), bytearray(1_000)
+    frames = frame_of(b"a", b"x") + frame_of(b"b", b"y")
+    rest = b"udp", None, lambda topic: (), 0, *buffers
+    assert leaf.collect(table.buffer, frames, 0, *rest)[:3] == (0, 0, 2)
+    for name in (1, 2, 3):
+        table.remove(name_of(name), b"a")
+    assert leaf.collect(table.buffer, frames, 0, *rest)[:3] == (len(frames), 2, 1)
+
+
 def test_a_subscription_that_ends_in_the_middle_of_a_message_is_passed_over(leaf: ModuleType) -> None:
     table = Table(leaf)
     for number in range(6):
