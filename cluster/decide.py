@@ -147,7 +147,7 @@ def _lead(me: str, view: GroupView, report: BrokerReport, agent: AgentState, tim
         if (view.leader is None and me in view.state.isr) or (view.leader and view.leader[:2] == (me, report.term)):
             yield Reclaim(view.state)
     elif not view.paused:
-        yield from _care_for_replicas(me, view, report, agent)
+        yield from _care_for_replicas(me, view, report, agent, timing)
 
 
 def _leads(me: str, view: GroupView, agent: AgentState) -> bool:
@@ -158,7 +158,9 @@ def _is_fresh(agent: AgentState, timing: ClusterTiming) -> bool:
     return agent.now_s - agent.view_s < timing.silence_s
 
 
-def _care_for_replicas(me: str, view: GroupView, report: BrokerReport, agent: AgentState) -> Iterator[Action]:
+def _care_for_replicas(
+    me: str, view: GroupView, report: BrokerReport, agent: AgentState, timing: ClusterTiming
+) -> Iterator[Action]:
     """One change at a time: drop nodes that are behind, admit those that have caught up, then move to the target."""
     state = view.state
     if agent.doubted:  # once this is written, a write of before that is still under way fails
@@ -166,7 +168,9 @@ def _care_for_replicas(me: str, view: GroupView, report: BrokerReport, agent: Ag
         return
     lost = [name for name in state.isr if name != me and name not in report.in_step]
     if lost:
-        yield WriteState(state, state._replace(isr=tuple(name for name in state.isr if name not in lost)))
+        kept = tuple(name for name in state.isr if name not in lost)
+        if len(kept) >= timing.min_isr or not view.live.intersection(lost):  # else one of them can take over
+            yield WriteState(state, state._replace(isr=kept))
         return
     joining = [name for name in state.replicas if name not in state.isr and name in report.in_step]
     wanted = frozenset((*state.isr, *joining))

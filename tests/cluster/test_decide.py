@@ -72,6 +72,13 @@ def test_a_replica_that_is_behind_leaves_the_set_in_etcd_first() -> None:
     assert acts("a", written, behind) == [LEASE, d.SetIsr(frozenset("ab"))]
 
 
+def test_a_leader_that_has_lost_live_replicas_leaves_them_the_lead() -> None:
+    alone = LEADING._replace(in_step=frozenset())
+    assert acts("a", VIEW, alone) == [LEASE]
+    dead = VIEW._replace(live=frozenset("a"))
+    assert acts("a", dead, alone) == [LEASE, d.WriteState(STATE, STATE._replace(isr=("a",)))]
+
+
 def test_a_replica_that_has_caught_up_comes_into_the_set_of_the_broker_first() -> None:
     two = STATE._replace(isr=("a", "b"))
     view = VIEW._replace(state=two)
