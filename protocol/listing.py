@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Final, Literal, TypeAlias, cast, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
 
 from tailrace.protocol import features
 from tailrace.protocol.errors import Code, PeerError
 from tailrace.protocol.features import FeatureReaders
 from tailrace.protocol.fields import ELEMENTS_MAX, U32_MAX, Fields, pack_map
-from tailrace.protocol.names import shown
+from tailrace.protocol.names import readable_name, shown
 from tailrace.protocol.opcodes import Op
 from tailrace.shard.names import name_bytes_valid
 
@@ -24,16 +24,20 @@ STREAMS_MAX: Final = 100
 """The most streams of one answer."""
 NAMES_MAX: Final = 1_000
 """The most names of one answer."""
+ENDS_MAX: Final = 250
+"""The most streams whose ends one LIST asks for: with long names it is a third of the largest request."""
 WORKERS_MAX: Final = 1_024
 MARK_CHARS_MAX: Final = 64
+_END_KINDS: Final = (int,) * 4
 
-ListedKind: TypeAlias = Literal["names", "streams", "grown", "workers", "total"]
+ListedKind: TypeAlias = Literal["names", "streams", "grown", "ends", "workers", "total"]
 
 
 @dataclass(frozen=True, slots=True)
 class List:
     """Asks for the `what` of the node. Streams: those that begin with `prefix` and come after `after` in the order of
-    their names' bytes; both may be empty. `mark`: that of an earlier answer, for those that have grown since.
+    their names' bytes; both may be empty. `mark`: that of an earlier answer, for those that have grown since. `names`:
+    those whose ends are asked for.
     """
 
     id: int
@@ -41,6 +45,16 @@ class List:
     prefix: bytes = b""
     after: bytes = b""
     mark: str = ""
+    names: tuple[bytes, ...] = ()
+
+
+class EndRow(NamedTuple):
+    """The oldest message that is kept, the next one, and time and epoch of the last, which are 0 without any."""
+
+    first_seq: int
+    next_seq: int
+    timestamp_us: int
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +97,7 @@ class WorkerRow:
 class Listed:
     """`next`: the name to go on after; empty at the end. `total`: streams of the node, of any name. `version`: another
     number after each stream that was made or deleted. `known`: whether the node knows which streams have grown since
-    the mark of the question; `mark` is for the next one."""
+    the mark of the question; `mark` is for the next one. `ends`: one for each of the names."""
 
     id: int
     names: tuple[str, ...] = ()
@@ -94,6 +108,7 @@ class Listed:
     version: int = 0
     mark: str = ""
     known: bool = False
+    ends: tuple[EndRow, ...] = ()
 
 
 # --- their bytes ----------------------------------------------------------------------------------------------------
@@ -101,7 +116,8 @@ class Listed:
 
 def _pack_list(message: List) -> bytes:
     body = {"id": message.id, "what": message.what, "prefix": message.prefix.decode(), "after": message.after.decode()}
-    return pack_map(Op.LIST, {**body, "mark": message.mark} if message.mark else body)
+    more = {"mark": message.mark, "names": [name.decode() for name in message.names]}
+    return pack_map(Op.LIST, body | {name: value for name, value in more.items() if value})
 
 
 def _pack_listed(message: Listed) -> bytes:
@@ -121,7 +137,13 @@ def _list(read: Fields) -> List:
     mark = read.text("mark") if "mark" in read else ""
     if len(mark) > MARK_CHARS_MAX:
         raise PeerError(Code.USAGE, f"LIST: the field `mark` has more than {MARK_CHARS_MAX} characters")
-    return List(number, cast(ListedKind, what), prefix, after, mark)
+    names = read.texts("names") if "names" in read else ()
+    return List(number, cast(ListedKind, what), prefix, after, mark, tuple(map(_readable, names)))
+
+
+def _readable(name: str) -> bytes:
+    """Raises PeerError."""
+    return readable_name(name.encode())
 
 
 def _row(kind: type, read: Fields) -> Any:
@@ -143,6 +165,7 @@ def _listed(read: Fields) -> Listed:
         version=read.number("version", default=0),
         mark=read.text("mark") if "mark" in read else "",
         known=read.flag("known") if "known" in read else False,
+        ends=tuple(map(EndRow._make, read.rows("ends", _END_KINDS))) if "ends" in read else (),
     )
 
 
@@ -151,5 +174,5 @@ ListingResponse: TypeAlias = Listed
 PACKERS: Final[Mapping[type, Callable[[Any], bytes]]] = {List: _pack_list, Listed: _pack_listed}
 features.PACKERS.update(PACKERS)
 READERS: Final = FeatureReaders(
-    {Op.LIST: _list}, {Op.LISTED: _listed}, ELEMENTS_MAX, max(NAMES_MAX, STREAMS_MAX, WORKERS_MAX)
+    {Op.LIST: _list}, {Op.LISTED: _listed}, max(ELEMENTS_MAX, ENDS_MAX), max(NAMES_MAX, STREAMS_MAX, WORKERS_MAX)
 )

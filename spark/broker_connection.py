@@ -33,6 +33,8 @@ WINDOW_BYTES: Final = 8 << 20
 """Frames that the broker may send ahead of the task. A task that waits holds up nobody, and is not taken for slow."""
 
 
+LISTS_AT_ONCE: Final = 4
+"""Lists that are asked for at one time: a quarter of those that may wait on a connection."""
 ENDS_AT_ONCE: Final = 256
 """Streams whose ends are asked for at one time: a quarter of the subscriptions that a connection may have."""
 
@@ -142,6 +144,30 @@ class BrokerConnection:
             self._send(m.Unsubscribe(asked))
         self._await(m.Ended, stream, asked)
         return answer
+
+    def listed_ends(self, streams: Sequence[str]) -> dict[str, listing.EndRow]:
+        """The ends of streams that the broker knows without opening them. Raises TailraceError."""
+        found: dict[str, listing.EndRow] = {}
+        for first in range(0, len(streams), listing.ENDS_MAX * LISTS_AT_ONCE):
+            part = [name.encode() for name in streams[first : first + listing.ENDS_MAX * LISTS_AT_ONCE]]
+            pages = [tuple(part[place : place + listing.ENDS_MAX]) for place in range(0, len(part), listing.ENDS_MAX)]
+            requests = [listing.List(self._last_id + 1 + place, "ends", names=page) for place, page in enumerate(pages)]
+            self._last_id += len(requests)
+            self.send_bytes(b"".join(map(m.pack, requests)))
+            waiting = {request.id for request in requests}
+            while waiting:
+                self._take_listed(self.next_response(), waiting, found)
+        return found
+
+    def _take_listed(self, response: m.Response, waiting: set[int], found: dict[str, listing.EndRow]) -> None:
+        if isinstance(response, m.Failed) and (response.fatal or response.id in waiting):
+            raise broker_error(response.code, response.text)
+        if isinstance(response, listing.Listed) and response.id in waiting:
+            waiting.remove(response.id)
+            if len(response.names) != len(response.ends):
+                counts = f"{len(response.ends)} ends of {len(response.names)} streams"
+                raise BrokerFault(f"{self.address} has listed {counts}")
+            found.update(zip(response.names, response.ends, strict=True))
 
     def ends(self, streams: Sequence[str]) -> dict[str, m.Subscribed]:
         """The places of the first message of many streams, as `place` returns them, asked for ENDS_AT_ONCE at a time.

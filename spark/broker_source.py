@@ -12,7 +12,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from tailrace.errors import (
     StreamBehind,
 )
 from tailrace.protocol import listing
+from tailrace.protocol.listing import EndRow
 from tailrace.protocol.messages import Subscribed
 from tailrace.protocol.places import From
 from tailrace.shard.epochs import DEFAULT_HISTORY, History, find_epochs
@@ -64,7 +65,8 @@ class BrokerSource:
         self._connection: BrokerConnection | None = None
         self._boot = 0
         self._is_elsewhere = False  # the node takes this for another machine than its own
-        self._ends: dict[str, Subscribed] = {}  # each for the next view of its stream
+        self._ends: dict[str, End] = {}  # each for the next view of its stream
+        self._reading = IdleConnection(options)
         self._growth = NO_GROWTH  # the last report on this connection
         self._patterns: Sequence[str] = ()
         self._refs: dict[str, StreamRef] = {}  # as they were listed last, by these patterns
@@ -132,7 +134,10 @@ class BrokerSource:
     def prepare(self, refs: Sequence[StreamRef]) -> None:
         with suppress(*LOST):  # then each view asks for itself
             self._ends = {}
-            self._ends = self._connected().ends([ref.stream for ref in refs])
+            connection, names = self._connected(), [ref.stream for ref in refs]
+            listed = {name: End.of_row(row) for name, row in connection.listed_ends(names).items()}
+            others = connection.ends([name for name in names if name not in listed])
+            self._ends = listed | {name: End.of_answer(answer) for name, answer in others.items()}
 
     @contextmanager
     def view(self, ref: StreamRef) -> Iterator[BrokerView]:
@@ -149,8 +154,8 @@ class BrokerSource:
 
     def _view(self, ref: StreamRef) -> BrokerView:
         connection = self._connected()
-        answer = self._ends.pop(ref.stream, None) or connection.place(ref.stream, From("time", 0))
-        return BrokerView(connection, ref.stream, self._boot, answer)
+        end = self._ends.pop(ref.stream, None)
+        return BrokerView(connection, ref.stream, self._boot, end or find_end(connection, ref.stream))
 
     def _connected(self) -> BrokerConnection:
         if self._connection is None:
@@ -162,12 +167,63 @@ class BrokerSource:
 
     @contextmanager
     def open(self, slice_: Slice) -> Iterator[BrokerSlice]:
-        yield BrokerSlice(self._options, slice_)
+        yield BrokerSlice(self._options, slice_, self._reading)
 
     def close(self) -> None:
+        self._reading.close()
         if self._connection is not None:
             self._connection.close()
             self._connection, self._ends = None, {}
+
+
+class End(NamedTuple):
+    """The messages that a stream keeps, and the stamp of the last one if it is known."""
+
+    first_seq: int
+    next_seq: int
+    stamp: Stamp | None = None
+
+    @classmethod
+    def of_row(cls, row: EndRow) -> End:
+        stamp = Stamp(row.timestamp_us, row.epoch) if row.first_seq < row.next_seq else None
+        return cls(row.first_seq, max(row.first_seq, row.next_seq), stamp)
+
+    @classmethod
+    def of_answer(cls, answer: Subscribed) -> End:
+        """`answer`: the place of the stream's first message."""
+        end_seq = answer.first_seq if answer.end_seq is None else answer.end_seq
+        return cls(answer.first_seq, max(end_seq, answer.first_seq))
+
+
+def find_end(connection: BrokerConnection, stream: str) -> End:
+    """Raises TailraceError."""
+    return End.of_answer(connection.place(stream, From("time", 0)))
+
+
+class IdleConnection:
+    """Keeps a connection from one slice to the next; slices are small if there are many of them."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._idle: BrokerConnection | None = None
+
+    @contextmanager
+    def use(self) -> Iterator[BrokerConnection]:
+        """Not kept if the use ends early, with answers on the way. Raises ConnectFailed, BrokerError."""
+        connection, self._idle = self._idle, None
+        connection = connection or BrokerConnection(self._options.brokers, self._options.login)
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        self.close()
+        self._idle = connection
+
+    def close(self) -> None:
+        if self._idle is not None:
+            self._idle.close()
+        self._idle = None
 
 
 class BrokerView:
@@ -176,13 +232,11 @@ class BrokerView:
     shard = UNKNOWN_SHARD
     identity = NO_IDENTITY
 
-    def __init__(self, connection: BrokerConnection, stream: str, boot: int, answer: Subscribed) -> None:
-        """`answer`: the place of the stream's first message."""
+    def __init__(self, connection: BrokerConnection, stream: str, boot: int, end: End) -> None:
         self.boot = boot
         self._connection = connection
         self.stream = stream
-        self.first_seq = answer.first_seq
-        self.next_seq = max(answer.first_seq if answer.end_seq is None else answer.end_seq, answer.first_seq)
+        self.first_seq, self.next_seq, self._stamp = end
         self.possible_seq = self.next_seq
 
     def seq_at(self, timestamp_us: int) -> int:
@@ -224,6 +278,8 @@ class BrokerView:
         return stamp.epoch if stamp else 0
 
     def stamp_at(self, seq: int) -> Stamp | None:
+        if self._stamp is not None and seq == self.next_seq - 1:
+            return self._stamp
         for chunk in self._connection.chunks(self.stream, seq, seq + 1):
             entry = index_of(chunk.frames, seq).table[0]
             return Stamp(int(entry["timestamp_us"]), int(entry["epoch"]))
@@ -233,8 +289,8 @@ class BrokerView:
 class BrokerSlice:
     """See `spark.source.SliceReader`. A lost connection is made again, and reading resumes."""
 
-    def __init__(self, options: SourceOptions, slice_: Slice) -> None:
-        self._options = options
+    def __init__(self, options: SourceOptions, slice_: Slice, connection: IdleConnection) -> None:
+        self._connection = connection
         self._slice = slice_
         # Of several nodes one may not have its copy of the stream yet.
         self._resumed = RESUMED if len(options.brokers) == 1 else RESUMED_ELSEWHERE
@@ -255,7 +311,7 @@ class BrokerSlice:
         attempts = 0
         while seq < end_seq:
             try:
-                with BrokerConnection(self._options.brokers, self._options.login) as connection:
+                with self._connection.use() as connection:
                     self._check_end(connection, end_seq)
                     for chunk in connection.chunks(self._slice.stream, seq, end_seq):
                         entries = take_apart(self._slice.stream, chunk, seq)
@@ -265,7 +321,7 @@ class BrokerSlice:
                             yield known, chunk.frames[: known.nbytes]
                         if known.messages < entries.messages:
                             raise StreamReplaced(self._slice.stream, known.end_seq)
-                    return
+                return
             except (ConnectFailed, *LOST, BrokerError) as error:
                 attempts += 1
                 if attempts == ATTEMPTS_MAX or (isinstance(error, BrokerError) and error.code not in self._resumed):
@@ -277,7 +333,7 @@ class BrokerSlice:
         if it has messages later than those of the slice."""
         if self._slice.latest is None or end_seq > self._slice.end_seq:
             return
-        view = BrokerView(connection, self._slice.stream, 0, connection.place(self._slice.stream, From("time", 0)))
+        view = BrokerView(connection, self._slice.stream, 0, find_end(connection, self._slice.stream))
         if view.first_seq < view.next_seq < end_seq:
             stamp = view.stamp_at(view.next_seq - 1)
             if stamp is not None and stamp.epoch > self._slice.latest.epoch:

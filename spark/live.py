@@ -37,7 +37,7 @@ from tailrace.spark.offsets import (
 from tailrace.spark.options import InvalidOption, Options
 from tailrace.spark.places import Range
 from tailrace.spark.plan import is_unborn, resolve
-from tailrace.spark.planning import cut, pack, rows_for
+from tailrace.spark.planning import make_tasks
 from tailrace.spark.reading import LOG, read_slice, told
 from tailrace.spark.slices import NO_IDENTITY, BadStream, BadStreams, Identity, Slice, Stamp
 from tailrace.spark.source import (
@@ -107,8 +107,9 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if mark.seq > begun[name].seq
         }
         end = advance(begun, latest, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
-        for name in latest.keys() | self._vanished | {name for name, mark in done.items() if mark.is_gone}:
-            end[name] = self._marked(name, begun[name], end[name], name in latest)
+        self._mark(begun, end, latest.keys())
+        for name in (self._vanished | {name for name, mark in done.items() if mark.is_gone}) - latest.keys():
+            end[name] = end[name]._replace(is_gone=name in self._vanished)
         for name in find_gone(done, {name: end[name] for name in self._vanished}):
             LOG.warning(GONE.format(name))
         self._note(done, end)
@@ -135,8 +136,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun, ended = self._parse(start), self._parse(end)
         moved = {name: mark for name, mark in ended.items() if begun.get(name) is not mark and begun.get(name) != mark}
         slices = [self._slice(name, begun.get(name), mark) for name, mark in moved.items()]
-        rows = self._options.rows_per_task or rows_for(slices, os.cpu_count() or 1)
-        tasks = [TaskPartition(task) for task in pack((part for each in slices for part in cut(each, rows)), rows)]
+        tasks = [TaskPartition(task) for task in make_tasks(slices, self._options.rows_per_task, os.cpu_count() or 1)]
         gone = tuple(BadStream(name, GONE.format(name)) for name in find_gone(begun, moved))
         return [*tasks, *([TaskPartition((), gone)] if gone else [])]
 
@@ -265,14 +265,17 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         LOG.warning("stream %r: %s: continuing at seq %d", name, cause, resumed)
         return Mark(resumed, latest.identity, None, resumed)
 
-    def _marked(self, name: str, begun: Mark, mark: Mark, has_moved: bool) -> Mark:
+    def _mark(self, begun: Offset, end: Offset, names: Iterable[str]) -> None:
+        source = self._opened()
+        for ref in prepared(source, list(map(source.ref, sorted(names)))):
+            end[ref.stream] = self._marked(source, ref, begun[ref.stream], end[ref.stream])
+
+    def _marked(self, source: Source, ref: StreamRef, begun: Mark, mark: Mark) -> Mark:
         """With the stamp of the last message before it, and whether its stream has vanished; `begun` if the stream was
         replaced since it was looked at."""
+        name = ref.stream
         mark = mark._replace(is_gone=name in self._vanished)
-        if not has_moved:
-            return mark
-        source = self._opened()
-        with suppress(*LOSSES), source.view(source.ref(name)) as view:
+        with suppress(*LOSSES), source.view(ref) as view:
             if is_same_stream(view.identity, mark.identity) and view.first_seq < mark.seq <= view.next_seq:
                 stamp = view.stamp_at(mark.seq - 1)
                 if stamp is not None and stamp.epoch != begun.epoch and is_replaced(view, begun):

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from tailrace.shard.errors import StreamMissing
 from tailrace.spark.places import EVERYTHING, Place, Range
-from tailrace.spark.planning import ROWS_PER_TASK, cut, cut_aligned, pack, rows_for
+from tailrace.spark.planning import ROWS_PER_TASK, cut_aligned, make_tasks, pack, rows_for
 from tailrace.spark.slices import NO_IDENTITY, BadStream, Slice, Task
-from tailrace.spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, StreamView
+from tailrace.spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, StreamView, prepared
 
 
 class Plan(NamedTuple):
@@ -37,7 +37,7 @@ def make_plan(
     """
     slices: list[Slice] = []
     bad: list[BadStream] = []
-    for ref in source.streams(patterns):
+    for ref in prepared(source, source.streams(patterns)):
         try:
             slices += stream_slices(source, ref, range_, rows_per_task or ROWS_PER_TASK, align_us)
         except CONNECTION_ERRORS:
@@ -45,9 +45,9 @@ def make_plan(
         except STREAM_ERRORS as error:
             if not is_unborn(error, ref, patterns):
                 bad.append(BadStream(ref.stream, str(error)))
-    rows = rows_per_task or rows_for(slices, os.cpu_count() or 1)
-    parts = slices if align_us else [part for slice_ in slices for part in cut(slice_, rows)]
-    return Plan(pack(parts, rows), bad)
+    if align_us:
+        return Plan(pack(slices, rows_per_task or rows_for(slices, os.cpu_count() or 1)), bad)
+    return Plan(make_tasks(slices, rows_per_task, os.cpu_count() or 1), bad)
 
 
 def is_unborn(error: Exception, ref: StreamRef, patterns: Sequence[str]) -> bool:

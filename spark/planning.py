@@ -16,6 +16,8 @@ from tailrace.spark.source import TimedView
 ROWS_PER_TASK: Final = 2_000_000
 """At most; where there are fewer messages in all, each processor should have something to do."""
 ROWS_PER_TASK_MIN: Final = 250_000
+WEIGHT_PER_TASK: Final = 5 * ROWS_PER_TASK
+"""At most, with what opening the streams costs: 2,000 streams with few messages."""
 STREAM_ROWS: Final = 5_000
 """What opening a stream costs, in messages that could be read meanwhile (about 0.25 ms)."""
 
@@ -24,6 +26,16 @@ def rows_for(slices: Sequence[Slice], processors: int) -> int:
     """The size of a task in messages, including the cost of each stream."""
     weight = sum(slice_.messages + STREAM_ROWS for slice_ in slices)
     return min(max(-(-weight // processors), ROWS_PER_TASK_MIN), ROWS_PER_TASK)
+
+
+def make_tasks(slices: Sequence[Slice], rows: int | None, processors: int) -> list[Task]:
+    """Cuts and packs slices into tasks of at most `rows` messages, by default as many as suit the processors."""
+    if rows is not None:
+        return pack((part for each in slices for part in cut(each, rows)), rows)
+    rows = rows_for(slices, processors)
+    weight = sum(slice_.messages + STREAM_ROWS for slice_ in slices)
+    parts = [part for each in slices for part in cut(each, rows)]
+    return list(_packed(parts, rows, max(rows, min(-(-weight // processors), WEIGHT_PER_TASK))))
 
 
 def cut(slice_: Slice, rows: int) -> list[Slice]:
@@ -52,18 +64,19 @@ def cut_aligned(view: TimedView, slice_: Slice, rows: int, unit_us: int) -> list
 
 def pack(slices: Iterable[Slice], rows_per_task: int = ROWS_PER_TASK) -> list[Task]:
     """Slices one after the other into tasks, until each has its rows."""
-    return list(_packed(slices, rows_per_task))
+    return list(_packed(slices, rows_per_task, rows_per_task))
 
 
-def _packed(slices: Iterable[Slice], rows_per_task: int) -> Iterator[Task]:
+def _packed(slices: Iterable[Slice], rows_max: int, weight_max: int) -> Iterator[Task]:
     task: list[Slice] = []
-    weight = 0
+    rows = weight = 0
     for slice_ in slices:
         its_weight = slice_.messages + STREAM_ROWS
-        if task and weight + its_weight > rows_per_task + STREAM_ROWS:
+        if task and (rows + slice_.messages > rows_max or weight + its_weight > weight_max + STREAM_ROWS):
             yield tuple(task)
-            task, weight = [], 0
+            task, rows, weight = [], 0, 0
         task.append(slice_)
+        rows += slice_.messages
         weight += its_weight
     if task:
         yield tuple(task)

@@ -52,7 +52,7 @@ FORWARD_BYTES = 512 << 10  # about, of one request: the owner appends its first 
 CALL_BYTES = 256  # what a call counts for in its route's window
 # Calls that concern one stream, their first argument, and may have to open it; and those of them that are long even
 # if it is open, since they read its history or change its role. A page of names is as long, and its first argument
-# is a prefix.
+# is a prefix; so are the ends of some streams, of which one is the first argument.
 OF_A_STREAM = frozenset(
     {
         "end",
@@ -74,6 +74,7 @@ OF_A_STREAM = frozenset(
         "list_stream",
         "list_names",
         "list_grown",
+        "list_ends",
     }
 )
 NOT_IN_MEMORY = frozenset(

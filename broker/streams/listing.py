@@ -12,6 +12,7 @@ from typing import Any, Final
 from tailrace.broker.streams.owner import Owner, Refused
 from tailrace.broker.streams.refused import CallArgs
 from tailrace.protocol.listing import StreamRow
+from tailrace.shard.closed_end import StreamEnd, read_closed_end
 from tailrace.shard.deletion import SUFFIXES
 from tailrace.shard.errors import MessageMissing, StorageError
 from tailrace.shard.log import StreamLog
@@ -42,6 +43,36 @@ def list_grown(owner: Owner, args: CallArgs) -> list[Any]:
         return [found.mark, None]
     wanted = (name for name in found.streams if name > after and owner.catalog.is_listed(name, prefix))
     return [found.mark, heapq.nsmallest(most, wanted)]
+
+
+def list_ends(owner: Owner, args: CallArgs) -> list[list[Any]]:
+    """[one of the names, names] -> [name, *`StreamEnd`] of each stream that is open or was closed cleanly; of others
+    it is known only when they are opened. Opens nothing.
+    """
+    ends = ((name, _end(owner, name)) for name in args[1])
+    return [[name, *end] for name, end in ends if end is not None]
+
+
+def _end(owner: Owner, name: bytes) -> StreamEnd | None:
+    if name not in owner.catalog.names:
+        return None
+    stream = owner.catalog.open.get(name)
+    if stream is None:
+        paths = stream_paths(owner.catalog.shard_path(name), name.decode())
+        try:
+            return read_closed_end(paths, owner.catalog.boot_id)
+        except OSError:
+            return None
+    first_seq, next_seq = stream.log.first_seq, stream.log.next_seq
+    try:
+        last = stream.log.entry(next_seq - 1) if next_seq > first_seq else None
+    except MessageMissing:
+        return None
+    return (
+        StreamEnd(first_seq, next_seq)
+        if last is None
+        else StreamEnd(first_seq, next_seq, last.timestamp_us, last.epoch)
+    )
 
 
 def list_stream(owner: Owner, args: CallArgs) -> list[Any]:

@@ -155,6 +155,7 @@ CALLS: Mapping[str, Callable[[Owner, CallArgs], Any]] = {
     "streams": streams,
     "list_names": listing.list_names,
     "list_grown": listing.list_grown,
+    "list_ends": listing.list_ends,
     "list_stream": listing.list_stream,
     "grown": grown,
 }

@@ -32,6 +32,7 @@ from tailrace.shard.epochs import EPOCHS_MAX, EpochStart
 from tailrace.shard.frame import HEADER, MAX_FRAME_BYTES, FrameHeader, pack_frame
 from tests.protocol.wires import (
     ALL_FEATURES,
+    END_ROW,
     REQUEST_KINDS,
     RESPONSE_KINDS,
     STANDING,
@@ -78,10 +79,10 @@ FULL: dict[str, m.AnyMessage] = {
     "CONSUME": c.Consume(1, "create", b"s", b"n", From("seq", 0), 0.5, 1, 3, 1, b"m", 0.5, 1.5, 1, 2, b"a"),
     "CONSUMED": c.Consumed(1, 0, True, True, (STANDING,), 1, ((0, 1),)),
     "GET": c.Get(1, b"s", b"n", b"m", ((0, 1, 1),), ((2, 1, "why"),), 1, 1, 1, True, 3, 1, 1, ((2, 1, 9),)),
-    "LIST": listing.List(1, "grown", b"p", b"a", "m"),
+    "LIST": listing.List(1, "grown", b"p", b"a", "m", (b"n",)),
     "RECALL": recalling.Recall(1, b"s", b"s", b"t"),
     "RECALLED": recalling.Recalled(1, (("s", b""),), "s", "t"),
-    "LISTED": listing.Listed(1, ("n",), (STREAM_ROW,), (WORKER_ROW,), "n", 1, 1, "m", True),
+    "LISTED": listing.Listed(1, ("n",), (STREAM_ROW,), (WORKER_ROW,), "n", 1, 1, "m", True, (END_ROW,)),
 }
 """Each message that is a map, with every field it can have."""
 INSTEAD: dict[str, m.AnyMessage] = {

@@ -29,7 +29,7 @@ def test_what_is_left_out() -> None:
     ("fields", "code", "text"),
     [
         ({"what": "names"}, Code.USAGE, "the field id is missing"),
-        ({"id": 1, "what": "all"}, Code.USAGE, "must be one of names, streams, grown, workers, total"),
+        ({"id": 1, "what": "all"}, Code.USAGE, "must be one of names, streams, grown, ends, workers, total"),
         ({"id": 1, "what": "names", "prefix": "a b"}, Code.NAME, "cannot begin a stream name"),
         ({"id": 1, "what": "names", "after": "x" * 201}, Code.NAME, "cannot begin a stream name"),
         ({"id": 1, "what": "grown", "mark": "1" * 65}, Code.USAGE, "the field `mark` has more than 64 characters"),
@@ -46,3 +46,13 @@ def test_a_full_answer_is_short_enough() -> None:
     assert len(pack(listing.Listed(1, (), tuple(rows)))) < CONTROL_BODY_MAX_BYTES
     names = ("n" * 200,) * listing.NAMES_MAX
     assert len(pack(listing.Listed(1, names))) < 4 * CONTROL_BODY_MAX_BYTES
+
+
+def test_as_many_ends_as_may_be_asked_for() -> None:
+    names = tuple(b"n" * 197 + b"%03d" % number for number in range(listing.ENDS_MAX))
+    asked = listing.List(1, "ends", names=names)
+    assert len(pack(asked)) < CONTROL_BODY_MAX_BYTES
+    body = Fields("LIST", memoryview(pack(asked))[5:], listing.READERS.request_elements_max)
+    assert listing.READERS.requests[Op.LIST](body) == asked
+    with pytest.raises(PeerError, match="reserved"):
+        read(id=1, what="ends", names=["a", "$x"])

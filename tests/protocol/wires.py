@@ -104,6 +104,7 @@ def stamped(frames: bytes = FRAMES, seq: int = 4, timestamp_us: int = 1_000) -> 
 
 STANDING = Standing(b"billing", 7, 3, None, 2, 1, 0, 0, 5_000_000, 30.0, 5)
 STREAM_ROW = listing.StreamRow("é", "slave", 2, 1, 9, 4_096, 8_192, 1_000, 2_000, 3, 300, 1, 5, 2**63 - 1)
+END_ROW = listing.EndRow(1, 9, 2_000, 2)
 WORKER_ROW = listing.WorkerRow(1, 4_711, "ready", 250_000, 3, 4, 5, 0)
 REQUESTS: Sequence[Request] = (
     HELLO,
@@ -161,6 +162,7 @@ REQUESTS: Sequence[Request] = (
     listing.List(2**32 - 1, "streams", "é".encode(), b"n" * 200),
     listing.List(3, "workers"),
     listing.List(4, "grown", mark="4c0b7a3e.17"),
+    listing.List(5, "ends", names=("é".encode(), b"n" * 200)),
     recalling.Recall(1, b"a/+/#"),
     recalling.Recall(2**32 - 1, "é".encode(), b"s", "a/é b".encode()),
     Prove(b"c=biws"),
@@ -223,6 +225,7 @@ RESPONSES: Sequence[Response] = (
     Got(2**32 - 1, ((4, 1, 0, 1), (5, 2, 2**32 - 1, 2**32 - 1)), ((0, 0), (7, 2**63 - 1)), 2**63 - 1, stamped()),
     listing.Listed(1),
     listing.Listed(4, ("a",), next="a", mark="4c0b7a3e.17", known=True),
+    listing.Listed(5, ("a", "é"), ends=(END_ROW, listing.EndRow(2**48 - 1, 2**48 - 1, 0, 0))),
     recalling.Recalled(1),
     recalling.Recalled(2, (("s", bytes(stamped())), ("é", b"")), "é", "a/é b"),
     listing.Listed(2, ("a", "é"), (STREAM_ROW, STREAM_ROW), (WORKER_ROW,), "é", 2**63 - 1, 2**63 - 1),

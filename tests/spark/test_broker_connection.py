@@ -8,6 +8,7 @@ import pytest
 
 from tailrace.core.address import Address
 from tailrace.errors import BrokerError, BrokerFault, ConnectFailed, ConnectionLost, Denied, OperationTimeout
+from tailrace.protocol import listing
 from tailrace.protocol import messages as m
 from tailrace.protocol.places import From
 from tailrace.shard.frame import pack_frame
@@ -34,6 +35,7 @@ class FakeBroker:
     def _serve(self) -> None:
         sock, _ = self._listener.accept()
         codec = PlainCodec(1 << 20, 1 << 20)
+        codec.features = frozenset({listing.FEATURE})
         with sock:
             while data := sock.recv(1 << 16):
                 for request in codec.feed(data, len(data)):
@@ -117,6 +119,54 @@ def test_the_ends_of_many_streams_are_asked_for_together(
         **dict.fromkeys(["a", "b", "c", "d", "last"], (2, 9)),
         "empty": (0, 0),
     }
+
+
+def test_ends_are_listed_some_pages_at_a_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "ENDS_MAX", 2)
+    monkeypatch.setattr(broker_connection, "LISTS_AT_ONCE", 2)
+    held: list[listing.List] = []
+
+    def answers(asked: m.Request) -> list[m.Response]:
+        if isinstance(asked, m.Hello):
+            return [m.Welcome(1, (listing.FEATURE,), "test/1", "n", 0, {})]
+        assert isinstance(asked, listing.List)
+        held.append(asked)
+        if len(held) % 2:
+            return []  # both are there before the first is answered, which is the later one
+        found: list[m.Response] = []
+        while held:
+            each = held.pop()
+            names = tuple(name.decode() for name in each.names if name != b"open")
+            found.append(listing.Listed(each.id, names, ends=tuple(listing.EndRow(0, len(n), 5, 1) for n in names)))
+        return found
+
+    broker = serve(answers, request)
+    with BrokerConnection([broker.address], features=(listing.FEATURE,)) as connection:
+        found = connection.listed_ends(["a", "bb", "open", "cccc", "d", "ee", "fff", "g"])
+        wanted = ("a", "bb", "cccc", "d", "ee", "fff", "g")
+        assert {name: row.next_seq for name, row in found.items()} == {name: len(name) for name in wanted}
+        assert connection.listed_ends([]) == {}
+    broker.close()
+    assert len(broker.heard) == 1 + 4
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (lambda asked: listing.Listed(asked, ("a", "b"), ends=(listing.EndRow(0, 1, 5, 1),)), BrokerFault),
+        (lambda asked: m.Failed("unavailable", "a worker is down", False, 36, asked), BrokerError),
+    ],
+)
+def test_ends_that_cannot_be_listed(
+    request: pytest.FixtureRequest, answer: Callable[[int], m.Response], error: type[Exception]
+) -> None:
+    def answers(asked: m.Request) -> list[m.Response]:
+        hello = m.Welcome(1, (listing.FEATURE,), "test/1", "n", 0, {})
+        return [hello] if isinstance(asked, m.Hello) else [answer(asked.id)] if isinstance(asked, listing.List) else []
+
+    broker = serve(answers, request)
+    with BrokerConnection([broker.address], features=(listing.FEATURE,)) as connection, pytest.raises(error):
+        connection.listed_ends(["a", "b"])
 
 
 def test_a_broker_that_goes_while_it_is_asked_for_ends(request: pytest.FixtureRequest) -> None:

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Never
+from typing import Any, Never
 
 import numpy as np
 import pytest
@@ -15,14 +16,14 @@ from tailrace.shard.directory import DataDirectory
 from tailrace.shard.frame import pack_frame
 from tailrace.shard.leaves import load
 from tailrace.spark import broker_source
-from tailrace.spark.broker_connection import Chunk
+from tailrace.spark.broker_connection import BrokerConnection, Chunk
 from tailrace.spark.broker_source import BrokerSource, take_apart
 from tailrace.spark.directory_source import DirectorySource
 from tailrace.spark.entries import Entries
 from tailrace.spark.places import Place, Range
 from tailrace.spark.plan import make_plan
 from tailrace.spark.slices import Slice, Task
-from tailrace.spark.source import Scan, Source, SourceOptions
+from tailrace.spark.source import Scan, Source, SourceOptions, prepared
 from tests.spark.data import START_US, make_directory, plain
 from tests.spark.rollup.test_frame_view import set_time
 from tests.system.node import Node
@@ -193,6 +194,59 @@ def test_ends_that_were_asked_for_together_are_shown_once(growing: Node) -> None
         growing.start()
         source.prepare([source.ref("a")])
         assert end_of("a") == 3
+
+
+@pytest.mark.system
+def test_ends_are_known_without_a_request_for_each_stream(growing: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"s{number:03}" for number in range(300)]
+    with tailrace.connect(f"127.0.0.1:{growing.port}") as client:
+        for name in names:
+            client.publish(name, name.encode())
+    counts = Counter[str]()
+    for name in ("place", "chunks", "ends"):
+        method = getattr(BrokerConnection, name)
+        monkeypatch.setattr(BrokerConnection, name, counted(counts, name, method))
+    with closing(BrokerSource(SourceOptions(brokers=(Address("127.0.0.1", growing.port),)))) as source:
+        found = {}
+        for ref in prepared(source, [source.ref(name) for name in [*names, "unknown"]]):
+            with source.view(ref) as view:
+                found[ref.stream] = (view.next_seq, view.stamp_at(view.next_seq - 1) if view.next_seq else None)
+        assert counts == {"ends": 1}, "for those that are not listed"
+        assert found.pop("unknown") == (0, None)
+        for name, (next_seq, stamp) in found.items():
+            with source.view(source.ref(name)) as view:
+                assert (view.next_seq, view.stamp_at(0)) == (next_seq, stamp)
+
+
+def counted(counts: Counter[str], name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any) -> Any:
+        counts[name] += 1
+        return method(*args)
+
+    return call
+
+
+@pytest.mark.system
+def test_slices_are_read_over_one_connection(source: BrokerSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[BrokerConnection] = []
+
+    def connect(*args: Any) -> BrokerConnection:
+        made.append(BrokerConnection(*args))
+        return made[-1]
+
+    monkeypatch.setattr(broker_source, "BrokerConnection", connect)
+    assert [len(all_of(source, (Slice("a", -1, seq, seq + 9),))) for seq in range(0, 90, 9)] == [9] * 10
+    assert len(made) == 1
+    with source.open(Slice("large", -1, 0, LARGE)) as reader:
+        blocks = reader.blocks(frames=False)
+        assert isinstance(blocks, Generator)
+        next(blocks)
+        blocks.close()  # the rest of it is on its way
+    assert len(all_of(source, (Slice("a", -1, 0, 100),))) == 100
+    assert len(made) == 2
+    made[-1].close()  # as a broker does with one that nobody answers for
+    assert len(all_of(source, (Slice("a", -1, 0, 100),))) == 100
+    assert len(made) == 3
 
 
 @pytest.mark.system

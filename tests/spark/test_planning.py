@@ -6,7 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.shard.epochs import DEFAULT_HISTORY, History
-from tailrace.spark.planning import ROWS_PER_TASK, ROWS_PER_TASK_MIN, STREAM_ROWS, cut, cut_aligned, pack, rows_for
+from tailrace.spark.planning import (
+    ROWS_PER_TASK,
+    ROWS_PER_TASK_MIN,
+    STREAM_ROWS,
+    cut,
+    cut_aligned,
+    make_tasks,
+    pack,
+    rows_for,
+)
 from tailrace.spark.slices import NO_IDENTITY, Identity, Slice
 
 MINUTE_US = 60_000_000
@@ -101,6 +110,23 @@ def test_an_hour_of_eight_streams_is_a_task_for_each_of_two_processors() -> None
 def test_many_small_streams_share_few_tasks() -> None:
     tasks = pack([Slice(f"s{i}", 0, 0, 1) for i in range(100_000)], 2_000_000)
     assert 100 < len(tasks) < 300
+
+
+def test_very_many_small_streams_are_not_as_many_tasks() -> None:
+    """A task for each processor; of 100,000 streams 2,000 in each."""
+    small = [Slice(f"s{i}", 0, 0, 1) for i in range(100_000)]
+    assert 45 <= len(make_tasks(small, None, 2)) <= 55
+    assert [len(task) for task in make_tasks(small[:1_000], None, 2)] == [500, 500]
+    assert len(make_tasks(small[:1_000], 10_000, 2)) > 300, "as the option wants it"
+
+
+@given(st.lists(st.integers(1, 5_000_000), max_size=40), st.integers(1, 16), st.none() | st.integers(1_000, 10**6))
+def test_tasks_have_all_messages_and_no_more_than_the_bound(
+    sizes: list[int], processors: int, rows: int | None
+) -> None:
+    tasks = make_tasks([Slice(f"s{i}", 0, 0, size) for i, size in enumerate(sizes)], rows, processors)
+    assert sum(slice_.messages for task in tasks for slice_ in task) == sum(sizes)
+    assert all(sum(slice_.messages for slice_ in task) <= (rows or ROWS_PER_TASK) for task in tasks)
 
 
 def test_a_giant_stream_is_many_tasks() -> None:

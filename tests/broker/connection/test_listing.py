@@ -78,6 +78,24 @@ def test_which_streams_have_grown_since_a_mark(node: World, monkeypatch: pytest.
     assert not grown("no mark").known
 
 
+def test_ends_of_streams_by_their_names(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_listing, "ENDS_A_STEP", 2)
+    names = sorted({node.name(slot, f"s{number}.") for slot in (0, 1) for number in range(3)})
+    for count, name in enumerate(names, 1):
+        node.ask(node.connect(), *[f"pub {name} |x"] * count)
+    node.settle()
+    for worker in node.workers:
+        worker.owner.close_logs()
+    peer = peer_of(node)
+    asked = tuple(name.encode() for name in [*reversed(names), "unknown"])
+    found = ask(peer, "ends", b"", b"", "", asked)
+    assert found.names == tuple(names)
+    assert [row[:2] for row in found.ends] == [(0, count) for count in range(1, len(names) + 1)]
+    assert all(row.timestamp_us > 0 and row.epoch == 1 for row in found.ends)
+    assert not any(worker.owner.catalog.open for worker in node.workers), "nothing is opened for it"
+    assert ask(peer, "ends") == ask(peer, "ends", b"", b"", "", (b"unknown",))
+
+
 def test_workers_are_shown_to_administrators(node: World) -> None:
     rows = ask(peer_of(node), "workers").workers
     assert [(row.worker, row.state) for row in rows] == [(0, "ready"), (1, "ready")]

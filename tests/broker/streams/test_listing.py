@@ -47,6 +47,28 @@ def test_names_that_were_there_before(tmp_path: Path) -> None:
     owner.release()
 
 
+def test_ends_of_streams_that_are_open_or_closed(tmp_path: Path) -> None:
+    clock = Clock()
+    owner = make_owner(tmp_path, clock)
+    for name in (b"closed", b"open", b"left"):
+        publish(owner, name, b"1", b"2")
+    owner.create(b"empty")
+    owner.catalog.open[b"left"].log.abandon()
+    del owner.catalog.open[b"left"]
+    owner.close_logs()
+    publish(owner, b"open", b"3")
+    opened = set(owner.catalog.open)
+    names = [b"closed", b"empty", b"left", b"none", b"open"]
+    now_us = owner.clock_us()
+    assert call(owner, "list_ends", [b"closed", names]) == [
+        [b"closed", 0, 2, now_us, 1],
+        [b"empty", 0, 0, 0, 0],
+        [b"open", 0, 3, now_us, 1],
+    ]
+    assert set(owner.catalog.open) == opened, "nothing is opened for it"
+    owner.release()
+
+
 def test_one_stream_in_numbers(tmp_path: Path) -> None:
     clock = Clock()
     owner = make_owner(tmp_path, clock)
