@@ -11,6 +11,10 @@ from pyarrow import fs
 SCHEMES: Final = ("s3", "s3a", "gs", "gcs", "hdfs", "viewfs", "file")
 WHOLE_OR_NOT: Final = ("s3", "gcs")
 """Types of file systems on which a file appears whole, when it is closed."""
+GCS_RETRY_S: Final = 60
+"""How long Google Cloud Storage is asked again when it does not answer, or no credentials are found; PyArrow's default
+is 15 minutes."""
+HDFS_NEEDS: Final = "HDFS needs Java (JAVA_HOME) and Hadoop's library libhdfs (ARROW_LIBHDFS_DIR, CLASSPATH)"
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 
@@ -61,13 +65,19 @@ def open_place(url: str) -> Place:
     scheme = found[1].lower() if found else ""
     if scheme not in SCHEMES:
         raise InvalidUrl(f"{url!r}, which is not a URL of a known kind: {', '.join(SCHEMES)}")
-    if scheme != "hdfs" and "@" in url.partition("?")[0]:
+    if scheme != "hdfs" and "@" in url.partition("?")[0].removeprefix(f"{found[0]}/anonymous@" if found else ""):
         raise InvalidUrl("a URL with credentials; give them in the environment (AWS_ACCESS_KEY_ID …)")
     text = re.sub("^s3a:", "s3:", url, flags=re.IGNORECASE)
+    if scheme in ("gs", "gcs") and "retry_limit_seconds=" not in text:
+        text += f"{'&' if '?' in text else '?'}retry_limit_seconds={GCS_RETRY_S}"
     try:
         system, path = fs.FileSystem.from_uri(text)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidUrl(f"{url!r}: {error}") from None
+    except OSError as error:
+        if scheme not in ("hdfs", "viewfs"):
+            raise
+        raise OSError(f"{url}: {str(error).partition(chr(10))[0]}; {HDFS_NEEDS}") from None
     return Place(system, path.rstrip("/"), url.partition("?")[0].rstrip("/"))
 
 
