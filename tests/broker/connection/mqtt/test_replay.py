@@ -147,8 +147,10 @@ def test_a_durable_session_goes_on_at_its_place(tmp_path: Path, version: int, qo
 
 def test_no_retained_message_comes_before_a_replay(tmp_path: Path) -> None:
     with world(tmp_path) as node:
-        MqttPeer(node, V5, "writer").ask(wire.publish(V5, "a", b"kept", 1, 1, retain=True))
-        peer = MqttPeer(node)
-        peer.subscribe(("$replay/0/a", 1))
-        peer.take()
-        assert [(each.payload, each.retain) for each in peer.got] == [(b"kept", False)]
+        writer = MqttPeer(node, V5, "writer")
+        writer.ask(wire.publish(V5, "a", b"kept", 1, 1, retain=True), wire.publish(V5, "a", b"later", 1, 2))
+        for start, payloads in ((0, [b"kept", b"later"]), (1, [b"later"])):
+            peer = MqttPeer(node, V5, f"c{start}")
+            peer.subscribe((f"$replay/@{start}/a", 1))
+            peer.take()
+            assert [(each.payload, each.retain) for each in peer.got] == [(each, False) for each in payloads]
