@@ -151,6 +151,6 @@ def test_no_retained_message_comes_before_a_replay(tmp_path: Path) -> None:
         writer.ask(wire.publish(V5, "a", b"kept", 1, 1, retain=True), wire.publish(V5, "a", b"later", 1, 2))
         for start, payloads in ((0, [b"kept", b"later"]), (1, [b"later"])):
             peer = MqttPeer(node, V5, f"c{start}")
-            peer.subscribe((f"$replay/@{start}/a", 1))
+            peer.subscribe(("a", 1), raw=pair("from", f"@{start}"))
             peer.take()
             assert [(each.payload, each.retain) for each in peer.got] == [(each, False) for each in payloads]
