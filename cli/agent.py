@@ -10,7 +10,7 @@ import click
 
 from tailrace.cli.ending import OK, CommandError
 from tailrace.cli.logs import LEVELS, set_up_logging
-from tailrace.cli.values import FilePath
+from tailrace.cli.values import FILLED, FilePath
 from tailrace.cluster.agent import Agent
 from tailrace.cluster.etcd import Etcd
 from tailrace.cluster.node_door import NodeDoor
@@ -35,7 +35,14 @@ Exit codes: 0 ended by a signal, 2 wrong arguments, 5 the data directory is unus
 
 
 @click.command("agent", epilog=EPILOG)
-@click.option("--cluster", "name", required=True, metavar="NAME", help="The cluster; its keys in etcd have this name.")
+@click.option(
+    "--cluster",
+    "name",
+    required=True,
+    type=FILLED,
+    metavar="NAME",
+    help="The cluster; its keys in etcd have this name.",
+)
 @click.option(
     "--etcd", "endpoints", required=True, metavar="HOST:PORT,...", help="Members of etcd, with commas between."
 )

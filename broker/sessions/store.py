@@ -155,7 +155,8 @@ class SessionStore:
         """[client, clean, expiry_s, user, holder, will or None, [turn, state] of the connection that it takes over or
         None] -> [turn, whether the session was there, whether its state is exact, state].
 
-        Without an expiry the session ends with its connection: nothing is kept, and the turn is 0.
+        An empty state is the stored one. Without an expiry the session ends with its connection: nothing is kept, and
+        the turn is 0.
         """
         client_id, clean, expiry_s, user, holder, will, handed = args
         found = self._log_for(client_id)
@@ -166,7 +167,7 @@ class SessionStore:
             self._end(found, client_id, record)
             record = None
         if record is not None and handed is not None and handed[0] == record.turn:
-            record = record._replace(state=handed[1], is_exact=True)
+            record = record._replace(state=handed[1] or record.state, is_exact=bool(handed[1]))
         elif record is not None and not record.left_us:
             self._publish_will_of_dead(record)
         if record is not None and (clean or record.has_expired(self._clock_us())):
@@ -196,16 +197,18 @@ class SessionStore:
         return []
 
     def leave(self, args: CallArgs) -> list[Any]:
-        """[client, turn, expiry_s, whether its will is to be published, state] -> []: the connection has ended."""
+        """[client, turn, expiry_s, whether its will is to be published, state] -> []: the connection has ended. An
+        empty state is the stored one, of some time before.
+        """
         client_id, turn, expiry_s, has_will, state = args
         found, record = self._held(client_id, turn)
         if not expiry_s:
             self._put(found, client_id, None)
             return []
         if len(state) > RECORD_BYTES_MAX:
-            state = record.state  # of some time before
-        will = record.will if has_will else None
-        left = record._replace(expiry_s=expiry_s, left_us=self._clock_us(), is_exact=True, will=will, state=state)
+            state = b""
+        kept = {"expiry_s": expiry_s, "will": record.will if has_will else None, "state": state or record.state}
+        left = record._replace(left_us=self._clock_us(), is_exact=bool(state), **kept)
         self._put(found, client_id, left)
         return []
 

@@ -44,6 +44,10 @@ class MqttPeer:
     def take(self) -> list[Answer]:
         """The answers since the last time; messages go to `got`."""
         self._settle()
+        return self.collect()
+
+    def collect(self) -> list[Answer]:
+        """As `take`, of what has come already."""
         answers = wire.split(bytes(self.peer.received))
         self.peer.received.clear()
         self.got += wire.delivered(self.version, answers)

@@ -11,13 +11,13 @@ from tailrace.cli import main
 from tailrace.cli.man import all_commands, root
 from tailrace.cli.values import SECONDS_MAX, FilePath, Seconds
 
-MEANT = {"pub text", "pub key", "streams names", "top names"}
+MEANT = {"pub text", "pub key", "streams names", "top names", "udp pub payload"}
 """Here the empty text is a value: a message or key without bytes, and names that begin with anything."""
 CHECKED_LATER = {
     *("pub separator", "pub template", "man words", "admin words", "consume words", "get words", "conformance program"),
     *("stat stream", "dump stream", "user add name", "user add groups", "user passwd name", "user limit name"),
     *("user rm name", "cert hosts", "rollup day", "rollup first", "rollup last", "rollup cores", "rollup memory"),
-    *("rollup conf", "rollup py_files"),
+    *("rollup conf", "rollup py_files", "agent address", "agent endpoints"),
 }
 """These are refused, or found nowhere, by the command itself."""
 

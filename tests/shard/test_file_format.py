@@ -152,7 +152,7 @@ def test_what_is_in_the_meta_file(tmp_path: Path) -> None:
     node = (EpochStart(2, 5, "node"),)
     write_meta(
         tmp_path,
-        StreamMeta("25", epoch=2, history=node, contacts=(Contact("h", 1),), term_master="m", fence=2),
+        StreamMeta("25", epoch=2, history=node, contacts=(Contact("h", 1),), term_master="m", fence=2, not_before=3),
     )
     fields = msgpack.unpackb(meta_path(tmp_path, "25").read_bytes()[12:])
     assert [row[0] for row in table("meta fields")] == list(fields)

@@ -141,7 +141,7 @@ def test_thousands_of_messages_with_each_qos(node: Node, version: int) -> None:
 
 def test_properties_by_paho(node: Node) -> None:
     with PahoClient(node.port, V5) as reader, PahoClient(node.port, V5) as writer:
-        assert reader.properties.SharedSubscriptionAvailable == 0
+        assert reader.properties.SharedSubscriptionAvailable == 1
         assert reader.properties.AssignedClientIdentifier
         reader.subscribe(("props/a/b", 1))
         sent: Any = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]

@@ -54,7 +54,8 @@ WINDOW_MAX: Final = 1_000
 
 class MqttClient(ClientConnection):
     """`claimed_ns`: see `SessionHolder`. `half_id`: the first identifier of the chunk that is half out; `rendered_us`:
-    the time that it was made for. `unreleased`: QoS 2 messages of the client that it has not released.
+    the time that it was made for. `unreleased`: QoS 2 messages of the client that it has not released; `undecided`:
+    those of them that may still be refused.
     """
 
     protocol = "mqtt"
@@ -84,6 +85,7 @@ class MqttClient(ClientConnection):
         "session",
         "shared",
         "subscriptions",
+        "undecided",
         "under_way",
         "unreleased",
         "window",
@@ -110,6 +112,7 @@ class MqttClient(ClientConnection):
         self.end_reason: Reason | None = None
         self.aliases: dict[int, bytes] = {}
         self.unreleased: set[int] = set()
+        self.undecided: set[int] = set()
         self.under_way = 0  # QoS 1 messages of the client that are not acknowledged
         self.window = SendWindow(WINDOW_MAX)
         self.half_id = self.rendered_us = self.last_key = 0
@@ -290,8 +293,13 @@ class MqttClient(ClientConnection):
         return True
 
     def hand_over_session(self) -> list[Any] | None:
+        if self.undecided:
+            self.mqtt.durable.leave(self)
         handed = self.mqtt.durable.hand_over(self)
         return None if handed is None else [*handed]
+
+    def all_decided(self) -> None:
+        self.mqtt.durable.decided(self)
 
     def taken_over(self) -> None:
         self.end_for(Reason.SESSION_TAKEN_OVER, Code.CLOSING, "another connection has come with this client identifier")
@@ -461,6 +469,8 @@ class MqttClient(ClientConnection):
         if qos and answers:
             if retain:
                 row.add_retained(key, kept or stream, len(frames[key]) - 1, self.mqtt.retained.missed)
+            if qos > 1:
+                self.undecided.add(packet_id)
             row.add_answer(qos, packet_id, key, retained_in=stream if retain else b"")
 
     def is_too_large(self, metadata: bytes, payload: bytes) -> bool:

@@ -3,6 +3,9 @@
 The store (`broker.sessions.store`) is the worker that owns the log of the client's session. Subscriptions are stored
 before they are acknowledged to the client; positions and acknowledgements about once a second, if they have changed,
 and when the connection ends. A crash therefore costs messages that are sent twice.
+
+A session whose connection ends while the outcome of a QoS 2 message is not known waits for it: the message would
+otherwise be acknowledged as a repeat, though it may never be logged.
 """
 
 from __future__ import annotations
@@ -14,7 +17,13 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from tailrace.broker.connection.mqtt.in_flight import InFlight
 from tailrace.broker.connection.mqtt.resending import Resending, ResendingClient
-from tailrace.broker.connection.mqtt.session_state import KeptSubscription, SessionClient, pack_state, unpack_state
+from tailrace.broker.connection.mqtt.session_state import (
+    KeptSubscription,
+    SessionClient,
+    pack_state,
+    unpack_state,
+    with_released,
+)
 from tailrace.broker.connection.mqtt.window import leap_place
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.services import Services
@@ -47,7 +56,9 @@ class OpenedSession(NamedTuple):
 
 
 class Handed(NamedTuple):
-    """A session whose connection ended a moment ago, or ends because another one takes its place."""
+    """A session whose connection ended a moment ago, or ends because another one takes its place. `state`: empty if
+    that is the stored one, of some time before.
+    """
 
     turn: int
     state: bytes
@@ -61,6 +72,7 @@ class DurableClient(SessionClient, ResendingClient, Protocol):
     client_id: bytes
     closed: bool
     session: DurableSession | None
+    undecided: set[int]
     will: WillMessage | None
 
     @property
@@ -80,18 +92,26 @@ class DurableClient(SessionClient, ResendingClient, Protocol):
 
 class DurableSession:
     """What a connection has of a durable session. `stored`: the state as it was stored last; `is_resuming`: the
-    subscriptions are not read yet, and the session is as it was stored.
+    subscriptions are not read yet, and the session is as it was stored; `was_exact`: that was the end of its last
+    connection.
     """
 
-    __slots__ = ("expiry_s", "in_flight", "is_resuming", "stored", "stored_s", "turn")
+    __slots__ = ("expiry_s", "in_flight", "is_resuming", "stored", "stored_s", "turn", "was_exact")
 
-    def __init__(self, turn: int, expiry_s: int, state: bytes = b"") -> None:
+    def __init__(self, turn: int, expiry_s: int, state: bytes = b"", *, was_exact: bool = True) -> None:
         self.turn = turn
         self.expiry_s = expiry_s
         self.in_flight = InFlight()
         self.is_resuming = bool(state)
         self.stored = state
         self.stored_s = 0.0
+        self.was_exact = was_exact
+
+    def last_state(self, client: SessionClient) -> bytes:
+        """As the connection ends, for a `Handed`."""
+        if self.is_resuming:
+            return self.stored if self.was_exact else b""
+        return self.state(client)
 
     def state(self, client: SessionClient) -> bytes:
         return self.stored if self.is_resuming else pack_state(client, self.in_flight)
@@ -113,6 +133,7 @@ class DurableSessions:
         self._clients: dict[DurableClient, None] = {}
         self._changed: dict[DurableClient, None] = {}
         self._leaving: dict[bytes, Handed] = {}
+        self._deciding: dict[bytes, tuple[DurableClient, Handed]] = {}
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -154,7 +175,7 @@ class DurableSessions:
     def begin(self, client: DurableClient, opened: OpenedSession, expiry_s: int, done: Callable[[], None]) -> None:
         """CONNACK is sent: go on with what the session has; then `done` is called."""
         if opened.turn:
-            client.session = DurableSession(opened.turn, expiry_s, opened.state)
+            client.session = DurableSession(opened.turn, expiry_s, opened.state, was_exact=opened.is_exact)
             self._clients[client] = None
         if opened.state:
             self._resume(client, opened, done)
@@ -260,17 +281,35 @@ class DurableSessions:
         self._forget(client)
         if has_will:
             client.will = None
-        return Handed(session.turn, session.state(client), session.expiry_s, has_will)
+        return Handed(session.turn, session.last_state(client), session.expiry_s, has_will)
 
     def take(self, client_id: bytes) -> Handed | None:
         """The session of a connection that has ended, if it is not certain that it is stored."""
         return self._leaving.pop(client_id, None)
 
+    def is_deciding(self, client_id: bytes) -> bool:
+        """Whether the outcomes of messages of a connection that has ended are awaited."""
+        return client_id in self._deciding
+
     def leave(self, client: DurableClient) -> None:
         """The connection ends."""
         handed = self.hand_over(client)
-        if handed is not None:
+        if handed is None:
+            return
+        if client.undecided and handed.state:
+            self._deciding[client.client_id] = client, handed
+        else:
             self.give_back(client.client_id, handed)
+
+    def decided(self, client: DurableClient) -> None:
+        """The outcomes of all QoS 2 messages of this connection are known; those that were refused are not among its
+        unreleased ones any more.
+        """
+        waiting, handed = self._deciding.get(client.client_id, (None, None))
+        if waiting is client and handed is not None:
+            del self._deciding[client.client_id]
+            state = with_released(handed.state, client.unreleased)
+            self.give_back(client.client_id, handed._replace(state=state))
 
     def give_back(self, client_id: bytes, fields: Sequence[Any], attempt: int = 1) -> None:
         """Store a session whose connection has ended: a `Handed`."""

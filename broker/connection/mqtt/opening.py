@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from tailrace.broker.connection.login import NO_LOGIN_TEXT
 from tailrace.broker.connection.mqtt.durable import DurableSession, Handed, OpenedSession
 from tailrace.broker.connection.mqtt.publishing import ALIASES_MAX, RECEIVE_MAXIMUM
-from tailrace.broker.connection.mqtt.sessions import FREE, OTHERS, ClaimAnswer
+from tailrace.broker.connection.mqtt.sessions import FREE, OTHERS, WAIT, ClaimAnswer
 from tailrace.broker.connection.mqtt.wills import FULL_TEXT
 from tailrace.broker.sessions.record import Will
 from tailrace.broker.streams.refused import Refused
@@ -61,6 +61,11 @@ _IN_CONNACK: Final = frozenset(
 """Table 3-1 of MQTT 5."""
 _OPENING_REFUSALS: Final = {Code.DENIED: Reason.CLIENT_ID_NOT_VALID, Code.OVERLOADED: Reason.QUOTA_EXCEEDED}
 """Reasons why no session is opened; after any other one the client may try again."""
+DECIDING_RETRY_S: Final = 0.05
+DECIDING_MAX: Final = 600
+"""How often a CONNECT asks for a session whose messages are not decided: for about half a minute, longer than any
+publish waits."""
+DECIDING_TEXT: Final = "messages of the connection before are not decided yet"
 OTHERS_TEXT: Final = "this client identifier belongs to another connection"
 _Offers: TypeAlias = list[tuple[PropertyId, Any]]
 _UNAVAILABLE: Final = frozenset({Code.CLOSING, Code.TIMEOUT, Code.OVERLOADED})
@@ -145,13 +150,19 @@ def _admit(client: MqttClient, packet: ConnectPacket) -> None:
     client.mqtt.sessions.claim(client, partial(_claimed, client, packet, offers))
 
 
-def _claimed(client: MqttClient, packet: ConnectPacket, offers: _Offers, answer: ClaimAnswer) -> None:
+def _claimed(client: MqttClient, packet: ConnectPacket, offers: _Offers, answer: ClaimAnswer, attempt: int = 1) -> None:
     """All workers have seen the CONNECT: open the session, if the identifier is this client's."""
     durable = client.mqtt.durable
     handed = Handed(*answer) if isinstance(answer, list) else None
     if client.closed or client.lingering_since_s:
         if handed is not None:
             durable.give_back(client.client_id, handed)
+        client.go_on()
+    elif answer == WAIT and attempt < DECIDING_MAX:
+        again = partial(_claim_again, client, packet, offers, attempt + 1)
+        client.services.delays.at(client.services.now_s + DECIDING_RETRY_S, again)
+    elif answer == WAIT:
+        client.end_for(Reason.SERVER_BUSY, Code.UNAVAILABLE, DECIDING_TEXT)
         client.go_on()
     elif isinstance(answer, str) and answer != FREE:
         reason = Reason.CLIENT_ID_NOT_VALID if answer == OTHERS else Reason.SERVER_BUSY
@@ -160,6 +171,13 @@ def _claimed(client: MqttClient, packet: ConnectPacket, offers: _Offers, answer:
     else:
         will = None if packet.will is None else made_will(client, packet.will)
         durable.open(client, packet, will, handed, partial(_opened, client, packet, offers, handed))
+
+
+def _claim_again(client: MqttClient, packet: ConnectPacket, offers: _Offers, attempt: int) -> None:
+    if client.closed or client.lingering_since_s:
+        client.go_on()
+    else:
+        client.mqtt.sessions.claim(client, partial(_claimed, client, packet, offers, attempt=attempt))
 
 
 def _opened(
@@ -177,7 +195,8 @@ def _opened(
             client.end_for(reason, opened.code, opened.text)
     elif is_gone:
         if opened.turn:
-            durable.give_back(client.client_id, Handed(opened.turn, opened.state, expiry_s, True))
+            state = opened.state if opened.is_exact else b""
+            durable.give_back(client.client_id, Handed(opened.turn, state, expiry_s, True))
     else:
         connack = pack_connack(client.version, Reason.SUCCESS, offers, session_present=opened.is_present)
         _greet(client, packet, connack)

@@ -109,10 +109,11 @@ def _answers_of(staged: StagedPublishes) -> list[_Answer]:
 
 
 class MqttPublisher(RunPublisher, Protocol):
-    """What a row needs of its client. `unreleased`: its QoS 2 messages that it has not released; `under_way`: its QoS 1
-    messages that are not acknowledged.
+    """What a row needs of its client. `unreleased`: its QoS 2 messages that it has not released, and `undecided`: those
+    of them whose outcome is not known; `under_way`: its QoS 1 messages that are not acknowledged.
     """
 
+    undecided: set[int]
     unreleased: set[int]
     under_way: int
 
@@ -120,6 +121,9 @@ class MqttPublisher(RunPublisher, Protocol):
     def version(self) -> int: ...
 
     def answers_ready(self) -> None: ...
+
+    def all_decided(self) -> None:
+        """Nothing is undecided any more."""
 
     def end_with(self, code: Code, text: str, *, is_logged: bool = False) -> None: ...
 
@@ -225,8 +229,10 @@ class PublishRow(RunPublication):
         publisher, texts = self._publisher, []
         version = publisher.version
         publisher.under_way -= sum(answer.qos == 1 for answer in self._answers)
-        for number, (qos, packet_id, group, known, retained_in) in enumerate(self._answers):
-            refusal = self._refusals.get(group) or self._unkept.get(retained_in) or self._missed.get(number)
+        self._decide()
+        for number, answer in enumerate(self._answers):
+            qos, packet_id, _group, known, _retained_in = answer
+            refusal = self._refusal_of(number, answer)
             reason = known if refusal is None else reason_of(refusal[0])
             if reason >= FAILURE:
                 if qos == 2:
@@ -236,6 +242,23 @@ class PublishRow(RunPublication):
                     break
             texts.append(pack_ack(ACKS[qos], version, packet_id, reason))
         self.pending.settle(b"".join(texts))
+
+    def _decide(self) -> None:
+        """The outcomes of these messages are known: a repeat of one that was refused is a new message."""
+        publisher, undecided = self._publisher, self._publisher.undecided
+        if not undecided:
+            return
+        for number, answer in enumerate(self._answers):
+            if answer.qos == 2 and answer.packet_id in undecided and answer.group >= 0:
+                undecided.discard(answer.packet_id)
+                if self._refusal_of(number, answer) is not None:
+                    publisher.unreleased.discard(answer.packet_id)
+        if not undecided:
+            publisher.all_decided()
+
+    def _refusal_of(self, number: int, answer: _Answer) -> tuple[Code, str] | None:
+        refusal = self._refusals.get(answer.group) or self._unkept.get(answer.retained_in)
+        return refusal or self._missed.get(number)
 
     def _end_behind(self, code: Code, text: str) -> None:
         """MQTT 3.1.1 can only close; the messages before this one are acknowledged first."""

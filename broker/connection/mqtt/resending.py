@@ -15,10 +15,11 @@ from tailrace.broker.connection.mqtt.window import SendWindow
 from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.process.timers import now_us
 from tailrace.broker.topics.picking import SCAN_BYTES, read_piece
+from tailrace.protocol.errors import Code
 from tailrace.protocol.mqtt.properties import PacketType
 from tailrace.protocol.mqtt.publishes import render_publishes
 from tailrace.protocol.mqtt.responses import pack_ack
-from tailrace.shard.errors import StorageError, StreamMissing
+from tailrace.shard.errors import StorageError, StreamDamaged, StreamMissing, Trimmed
 from tailrace.shard.frame import unpack_header
 from tailrace.shard.leaves import load
 
@@ -49,6 +50,8 @@ class ResendingClient(Protocol):
     def unsent_bytes(self) -> int: ...
 
     def send_packet(self, data: bytes) -> None: ...
+
+    def end_with(self, code: Code, text: str) -> None: ...
 
     def note_acknowledged(self) -> None: ...
 
@@ -116,13 +119,18 @@ class Resending:
 
     def _send(self, run: SentRun, ids: dict[int, int]) -> None:
         """Send these messages, by seq. One that is not kept any more counts as acknowledged; none expires now, since
-        it was sent before ([MQTT-4.3.3-7]).
+        it was sent before ([MQTT-4.3.3-7]). If they cannot be read for now the connection ends, and the next one sends
+        them.
         """
-        if not ids:
-            return
         client = self._client
+        if not ids or client.lingering_since_s:
+            return
         form = run.form(client.version, client.packet_bytes_max)
-        frames = _frames_of(self._readers, run.stream, list(ids))
+        try:
+            frames = _frames_of(self._readers, run.stream, list(ids))
+        except (StorageError, OSError) as error:
+            client.end_with(Code.UNAVAILABLE, f"{run.stream.decode()}: {error}")
+            return
         rendering = render_publishes(frames, run.stream, form, now_us(), expires=False)
         data, start = bytearray(rendering.data), 0
         for place, end, seq in zip(rendering.id_places, rendering.id_ends, rendering.id_seqs, strict=True):
@@ -138,7 +146,9 @@ class Resending:
 
 
 def _frames_of(readers: StreamReaders, stream: bytes, seqs: list[int]) -> bytes:
-    """The frames of these messages, in their order, as far as they are kept."""
+    """The frames of these messages, in their order, as far as they are kept. Raises StorageError, OSError if they may
+    be readable later.
+    """
     found: list[bytes] = []
     try:
         reader = readers.get(stream)
@@ -158,6 +168,6 @@ def _frames_of(readers: StreamReaders, stream: bytes, seqs: list[int]) -> bytes:
                     left.popleft()
     except StreamMissing:
         pass  # it was deleted
-    except (StorageError, OSError) as error:
+    except (StreamDamaged, Trimmed) as error:
         log.warning("messages of stream %r cannot be sent again: %s", stream.decode(), error)
     return b"".join(found)

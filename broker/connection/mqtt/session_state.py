@@ -80,6 +80,12 @@ def unpack_state(data: bytes) -> KeptState:
     return KeptState(mark, window, in_flight, unreleased, [KeptSubscription(*each) for each in subscriptions])
 
 
+def with_released(state: bytes, unreleased: set[int]) -> bytes:
+    """The same state with these as the messages of the client that it has not released."""
+    packed: bytes = msgpack.packb([FORMAT, *unpack_state(state)._replace(unreleased=list(unreleased))])
+    return packed
+
+
 def _kept(client: SessionClient, subscription: KeptFilter) -> KeptSubscription:
     form = subscription.form
     places = [(name, _place(client.cursors.get(key))) for name, key in subscription.keys.items()]

@@ -14,8 +14,10 @@ from tailrace.broker.streams.refused import Refused
 
 CLAIM: Final = "mqtt_claim"
 """The call with which a worker shows a CONNECT to the others."""
-FREE, NEWER, OTHERS = "", "newer", "other"
-"""Answers: the identifier may be taken; a later connection has it; a connection of another user has it."""
+FREE, NEWER, OTHERS, WAIT = "", "newer", "other", "wait"
+"""Answers: the identifier may be taken; a later connection has it; a connection of another user has it; its session is
+not decided yet, so ask again.
+"""
 
 ClaimAnswer: TypeAlias = str | list[Any]
 """A list: the identifier may be taken, and with it the durable session of the connection that had it, a `Handed`."""
@@ -32,7 +34,9 @@ class SessionHolder(Protocol):
     def user(self) -> str: ...
 
     def hand_over_session(self) -> list[Any] | None:
-        """Its durable session as a `Handed`, if it has one, which is the other connection's from now on."""
+        """Its durable session as a `Handed`, if it has one, which is the other connection's from now on. One that waits
+        for the outcomes of messages is left instead.
+        """
 
     def taken_over(self) -> None:
         """End: another connection has come with its identifier."""
@@ -43,6 +47,9 @@ class LeftSessions(Protocol):
 
     def take(self, client_id: bytes) -> Sequence[Any] | None:
         """A `Handed`, or None."""
+
+    def is_deciding(self, client_id: bytes) -> bool:
+        """Whether there is one that waits for the outcomes of its messages."""
 
     def give_back(self, client_id: bytes, handed: Sequence[Any]) -> None: ...
 
@@ -76,7 +83,8 @@ class MqttSessions:
 
     def _chosen(self, client_id: bytes, answers: list[ClaimAnswer]) -> ClaimAnswer:
         """What the answers of all workers mean together. A session that nobody takes goes back."""
-        refusal = next((answer for answer in answers if isinstance(answer, str) and answer), FREE)
+        texts = [answer for answer in answers if isinstance(answer, str)]
+        refusal = next((text for text in (OTHERS, NEWER, WAIT) if text in texts), FREE)
         handed = [answer for answer in answers if isinstance(answer, list)]
         for each in handed if refusal else handed[1:]:
             self._left.give_back(client_id, each)
@@ -86,7 +94,7 @@ class MqttSessions:
         """A connection has come with this identifier: end an older one that is here."""
         holder = self._holders.get(client_id)
         if holder is None or holder.claimed_ns == claimed_ns:
-            return _as_answer(self._left.take(client_id))
+            return self._left_one(client_id)
         if holder.claimed_ns > claimed_ns:
             return NEWER
         if holder.user != user:
@@ -94,13 +102,19 @@ class MqttSessions:
         del self._holders[client_id]
         handed = holder.hand_over_session()
         holder.taken_over()
-        return _as_answer(handed)
+        return self._left_one(client_id) if handed is None else handed
+
+    def _left_one(self, client_id: bytes) -> ClaimAnswer:
+        if self._left.is_deciding(client_id):
+            return WAIT
+        handed = self._left.take(client_id)
+        return FREE if handed is None else list(handed)
 
     def adopt(self, holder: SessionHolder) -> None:
         """A connection has come from another worker. A later one with its identifier may have come meanwhile."""
 
         def answered(answer: ClaimAnswer) -> None:
-            if isinstance(answer, str) and answer:
+            if answer in (NEWER, OTHERS):
                 holder.taken_over()
 
         self.claim(holder, answered)
@@ -109,7 +123,3 @@ class MqttSessions:
         """The connection has ended, or left this worker."""
         if self._holders.get(holder.client_id) is holder:
             del self._holders[holder.client_id]
-
-
-def _as_answer(handed: Sequence[Any] | None) -> ClaimAnswer:
-    return FREE if handed is None else list(handed)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tailrace.broker.connection.mqtt.window import leap_place
 from tailrace.broker.process.timers import now_us
+from tailrace.protocol.errors import Code
 from tests.broker.mqtt import MqttPeer
 from tests.broker.world import World, world
 from tests.protocol.mqtt import wire
 from tests.protocol.mqtt.wire import V4, V5, VERSIONS
+from tests.system.node import wait_for
 
 both = pytest.mark.parametrize("version", VERSIONS)
 LASTING = b"\x11\0\0\x0e\x10"  # Session Expiry Interval: an hour
@@ -235,6 +238,62 @@ def test_a_repeated_qos_2_message_is_logged_once_over_connections(tmp_path: Path
         assert received.body == b"\0\5"
         second.ask(wire.ack(wire.PUBREL, 5))
         assert node.workers[0].owner.stream(name.encode()).log.next_seq == 1
+
+
+@both
+@pytest.mark.parametrize("slot", [0, 1])
+@pytest.mark.parametrize("is_cut", [False, True])
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_session_waits_for_the_outcome_of_a_qos_2_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, slot: int, is_cut: bool, is_refused: bool
+) -> None:
+    """A repeat of one whose stream's owner was killed before it had it is not acknowledged as one that is logged."""
+    with world(tmp_path, 2, affinity=False) as node:
+        router, name = node.workers[0].router, node.name(1)
+        held: list[tuple[Any, ...]] = []
+        first = durable(node, version)
+        client = first.client
+        with monkeypatch.context() as patched:
+            patched.setattr(type(router), "publish_group", lambda _router, *group: held.append(group))
+            assert first.ask(wire.publish(version, name, b"once", 2, 5)) == []
+        if is_cut:
+            first.peer.close()
+            node.settle()
+        second = MqttPeer(node, version, "d", slot, opened=False)
+        raw = LASTING if version == V5 else b""
+        assert second.ask(wire.connect(version, "d", clean=False, raw=raw)) == []
+        ((_client, row, key, frames, _quiet),) = held
+        if is_refused:
+            client.group_refused(row, key, Code.UNAVAILABLE, "its owner is gone", None)
+        else:
+            router.publish_group(client, row, key, frames, False)
+        wait_for(lambda: bool(second.take() or second.answers), "CONNACK")
+        assert second.answers[0].body[0] == 1
+        (received,) = second.ask(wire.publish(version, name, b"once", 2, 5, dup=True))
+        assert (received.kind, received.body) == (5, b"\0\5")
+        assert node.workers[1].owner.stream(name.encode()).log.next_seq == 1
+
+
+def test_a_session_that_leaves_before_it_has_gone_on_after_a_kill_is_not_exact(tmp_path: Path) -> None:
+    """Else identifiers are given out again with which the client keeps other messages."""
+    with world(tmp_path, 2, affinity=False) as node:
+        first = durable(node, V5)
+        first.subscribe(("s", 2))
+        store_now(first)
+        assert first.client.session is not None
+        stored = first.client.session.stored
+        kill(first)
+        second = durable(node, V5)
+        session = second.client.session
+        assert session is not None
+        session.is_resuming, session.stored = True, stored
+        second.peer.close()
+        node.settle()
+        third = durable(node, V5)
+        MqttPeer(node, V5, "writer").ask(wire.publish(V5, "s", b"0", 2, 1))
+        third.take()
+        assert third.client.session is not None
+        assert [each.packet_id for each in third.got] == [leap_place(third.client.session.turn)]
 
 
 def test_wildcards_find_what_was_made_meanwhile(tmp_path: Path) -> None:

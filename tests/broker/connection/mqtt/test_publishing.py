@@ -53,12 +53,17 @@ class Publisher:
     def __init__(self, version: int) -> None:
         self.version = version
         self.unreleased = {1, 2, 3}
+        self.undecided = {1, 2}
         self.under_way = 0
+        self.decided = 0
         self.ended: list[Code] = []
         self.ready = 0
 
     def answers_ready(self) -> None:
         self.ready += 1
+
+    def all_decided(self) -> None:
+        self.decided += 1
 
     def end_with(self, code: Code, text: str, *, is_logged: bool = False) -> None:
         self.ended.append(code)
@@ -105,6 +110,7 @@ def test_refusals_of_version_5() -> None:
     reasons = [(each.kind, wire.reason(each)) for each in wire.split(row.pending.text or b"")]
     assert reasons == [(4, 0x97), (5, 0x97), (5, 0), (5, 0x87)]
     assert publisher.unreleased == {2} and not publisher.ended
+    assert not publisher.undecided and publisher.decided == 1
 
 
 def test_version_3_1_1_closes_behind_what_is_logged() -> None:

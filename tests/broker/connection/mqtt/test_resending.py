@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from tailrace.broker.connection.mqtt import resending
 from tailrace.broker.topics.rules import TopicRule
 from tests.broker.connection.mqtt.test_durable import LASTING, durable, leave
 from tests.broker.mqtt import MqttPeer
@@ -73,6 +76,33 @@ def test_what_is_not_kept_any_more_is_left_out(tmp_path: Path) -> None:
         second.take()
         assert [each.payload for each in second.got] == [b"6", b"7", b"8", b"9"]
         assert second.client.window.first_id == 7
+
+
+def test_what_cannot_be_read_for_now_is_sent_by_the_next_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with world(tmp_path) as node:
+        first = durable(node, V5)
+        first.subscribe(("s", 1))
+        writer = MqttPeer(node, V5, "writer")
+        writer.ask(*(wire.publish(V5, "s", b"%d" % n, 1, n + 1) for n in range(3)))
+        first.take()
+        leave(first)
+
+        def fail(*_args: object) -> NoReturn:
+            raise OSError(errno.EMFILE, "too many open files")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(resending, "read_piece", fail)
+            second = durable(node, V5)
+            assert second.ended and not second.got
+        third = durable(node, V5)
+        third.take()
+        assert [(each.payload, each.packet_id, each.dup) for each in third.got] == [
+            (b"0", 1, True),
+            (b"1", 2, True),
+            (b"2", 3, True),
+        ]
 
 
 def test_retained_messages_too(tmp_path: Path) -> None:

@@ -34,6 +34,11 @@ class Left:
     def __init__(self) -> None:
         self.sessions: dict[bytes, list[Any]] = {}
 
+        self.deciding: set[bytes] = set()
+
+    def is_deciding(self, client_id: bytes) -> bool:
+        return client_id in self.deciding
+
     def take(self, client_id: bytes) -> list[Any] | None:
         return self.sessions.pop(client_id, None)
 

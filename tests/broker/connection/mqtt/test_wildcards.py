@@ -58,13 +58,19 @@ def test_a_stream_in_which_nothing_can_match_is_not_read(tmp_path: Path) -> None
 
 def test_many_clients_search_one_after_the_other(tmp_path: Path) -> None:
     with world(tmp_path) as node:
-        peers = [MqttPeer(node, client_id=f"c{n}") for n in range(300)]
+        peers = [MqttPeer(node, opened=False) for n in range(300)]
+        for number, peer in enumerate(peers):
+            peer.send(wire.connect(V5, f"c{number}"), wire.subscribe(V5, 1, ("#", 0)))
+        peers[0].take()
         for peer in peers:
-            assert peer.subscribe(("#", 0)) == [0]
+            peer.collect()
+            assert [(answer.kind, answer.body[3:]) for answer in peer.answers[1:]] == [(9, b"\0")]
         publish_to = MqttPeer(node, client_id="writer")
         publish_to.ask(wire.publish(V5, "s", b"x", 1))
         tick(node)
-        assert all(peer.payloads() == [b"x"] for peer in peers)
+        for peer in peers:
+            peer.collect()
+        assert all([each.payload for each in peer.got] == [b"x"] for peer in peers)
 
 
 def test_too_many_streams_made_later_end_the_connection(tmp_path: Path) -> None:
