@@ -1,4 +1,4 @@
-"""A short part of `mqtt_kills`. Kills of workers and nodes are left to runs by hand: each needs a second for the start."""
+"""A short part of `mqtt_kills`. Kills of workers and nodes are left to runs by hand: each waits for a start."""
 
 from __future__ import annotations
 
