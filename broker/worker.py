@@ -667,6 +667,7 @@ class Worker:
         self.upkeep.finish_syncs(self.pause)
         self.upkeep.close_clean(self.pause)
         self.syncer.close()
+        self.udp.close()
         self.siblings.close()
         self.fanout.skips.close()
         self.readers.close()

@@ -85,13 +85,19 @@ class UdpDoor:
         self._open = True
 
     def stop(self) -> None:
-        """Read and send no more; the supervisor keeps the socket, and datagrams wait in it for the successor."""
+        """Read and deliver no more; datagrams wait in the socket for the successor. It stays open for the answers to
+        publishes that are with their owners still.
+        """
         if self._open:
             self._open = False
             self._services.poller.unregister(self._fd)
             self.watches.close()
-            self.send_answers()
         self.closed = True
+
+    def close(self) -> None:
+        """The end of the worker."""
+        self.stop()
+        self.send_answers()
         self._sock.close()
 
     def tick(self) -> None:
@@ -328,6 +334,8 @@ class ClosedDoor:
     def start(self) -> None: ...
 
     def stop(self) -> None: ...
+
+    def close(self) -> None: ...
 
     def tick(self) -> None: ...
 

@@ -311,7 +311,7 @@ class World:
         for client in list(worker.services.clients.values()):
             client.close("stopped")
         worker.acceptor.stop()
-        worker.udp.stop()
+        worker.udp.close()
         worker.uplinks.stop("stopped")
         worker.upkeep.finish_syncs(lambda: None)
         worker.syncer.close()

@@ -344,3 +344,16 @@ def test_streams_that_nobody_wants_are_watched_no_more(node: Node) -> None:
 
 def test_the_bounds_have_names() -> None:
     assert watches.STREAMS_MAX and watches.WAITING_MAX and requests.ASKED_MAX and door.ANSWERS_MAX
+
+
+def test_answers_that_come_after_the_door_was_shut_are_sent(node: Node) -> None:
+    """A worker that drains still has publishes with their owners."""
+    clients = node.clients()
+    for client, worker in zip(clients, node.world.workers, strict=True):
+        client.send(b"PUB? topic1\nx")
+        worker.udp._read()  # type: ignore[union-attr]
+        worker.udp.stop()
+    node.world.settle()
+    assert [client.take() for client in clients] == [[b"OK topic1 0\n"], [b"OK topic1 1\n"]]
+    for client in clients:
+        assert client.ask(b"PUB? topic1\ny") == []
