@@ -179,8 +179,8 @@ class TopicSubscriptions:
         elif start is FROM_NEW and request.retain_handling != SEND_NEVER:
             step.retained.append(subscription)
         step.waiting[request.filter] = [(place, form.qos)]
+        client.hold_up()  # it does not move meanwhile: its next worker would not know of this SUBSCRIBE
         if stream is None:
-            client.hold_up()
             found = partial(self._found_streams, client, step, subscription, start)
             self._wildcards.search(client, subscription, found)
         else:
@@ -316,6 +316,7 @@ class TopicSubscriptions:
             self._drop_shared(client, subscription)
         refusal = _suback_reason(failed[0].code) if failed else None
         self._settle_filter(client, step, subscription.filter, refusal)
+        client.go_on()
 
     def _settle_filter(
         self, client: MqttClient, step: _Step, topic_filter: bytes, refusal: Reason | None = None

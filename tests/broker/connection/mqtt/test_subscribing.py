@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.broker.connection import handover
 from tailrace.broker.connection.mqtt.subscribing import _suback_reason
 from tailrace.broker.topics.rules import TopicRule
 from tailrace.protocol.errors import Code
@@ -60,6 +61,20 @@ def test_what_a_connection_publishes_behind_its_subscribe_comes_to_it(tmp_path: 
                 wire.publish(version, name, b"after", 1, 3),
             )
             assert peer.payloads() == [b"after"]
+
+
+@both
+@pytest.mark.parametrize("topic_filter", ["{}", "{}/+"])
+def test_a_connection_stays_until_it_is_subscribed(tmp_path: Path, version: int, topic_filter: str) -> None:
+    """The other worker would not know of the SUBSCRIBE, and nobody would answer it."""
+    with world(tmp_path, 2, affinity=False) as node:
+        peer = MqttPeer(node, version)
+        client = peer.client
+        assert handover.possible(client)
+        peer.send(wire.subscribe(version, 1, (topic_filter.format(node.name(1)), 1)))
+        node.settle(0)  # the owner of the stream is slow
+        assert not peer.collect() and not handover.possible(client)
+        assert [each.kind for each in peer.take()] == [9] and handover.possible(client)
 
 
 @pytest.mark.parametrize(
