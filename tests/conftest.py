@@ -47,11 +47,10 @@ settings.load_profile(_PROFILE if os.environ.get("CI") else "tailrace")
 
 _ROOT = Path(__file__).resolve().parent.parent
 # scripts/test-both-builds runs the suite in parts, side by side. With both builds: the leaves, what calls them itself,
-# storage, the line parser and the binary publish path, and a few nodes in real processes. Once, in nine parts of about
-# the same length: what no leaf has a part in, such as the other messages and what consumers are given, and system
-# tests of what happens between processes. Nodes that run interpreted are in tests/system/test_{binary,lines,
-# walkthrough}.py: publishes, answers, subscriptions and their chunks go through the leaves there. What tests/system/
-# test_{binary_subscribe,doors,metrics,subscribe,tls}.py ask of a leaf, tests/broker/delivery tries interpreted, too.
+# storage, the line parser and the binary publish path ("both"), and nodes in real processes ("real"). Once, in nine
+# parts of about the same length: what no leaf has a part in, such as the other messages and what consumers are given,
+# and system tests of what happens between processes. What tests/system/test_{binary_subscribe,doors,metrics,subscribe,
+# tls}.py ask of a leaf, tests/broker/delivery tries interpreted, too.
 PART = os.environ.get("TAILRACE_TEST_PART", "")
 ONCE = {
     "servers": (
@@ -243,4 +242,4 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 def part_of(path: str) -> str:
     """The part that has the tests of this file."""
     once = [name for name, paths in ONCE.items() if path.startswith(paths) and path not in BOTH]
-    return once[0] if once else "both"
+    return once[0] if once else "real" if path.startswith("tests/system/") else "both"
