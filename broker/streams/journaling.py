@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 JOURNAL_AGE_S: Final = 0.5
 RETRY_S: Final = 1.0  # after streams could not be synced
-OPENING_RETRY_S: Final = 30.0  # after the journal could not be made
+OPENING_RETRY_S: Final = 5.0  # after the journal could not be made
 REOPENED_MAX: Final = 16  # closed streams that are opened at once to be synced
 
 
