@@ -19,6 +19,8 @@ def test_what_a_list_names_is_there(path: str) -> None:
 def test_every_part_is_run() -> None:
     script = (ROOT / "scripts/test-both-builds").read_text()
     tests = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
-    assert {part_of(path) for path in tests} == {"both", *ONCE}
+    assert {part_of(path) for path in tests} == {"both", "real", *ONCE}
     assert "begin interpreted both 1 " in script and "PART=both " in script
+    assert "begin real-interpreted real 1 " in script and 'begin real real "" ' in script
+    assert "for name in interpreted real real-interpreted " in script
     assert f"once=({' '.join(ONCE)})\n" in script
