@@ -18,6 +18,7 @@ from tailrace.broker.replication.status.lag import stat_of_upstream
 from tailrace.broker.replication.upstream.manager import UpstreamManager
 from tailrace.broker.routing.batch import StreamBatch
 from tailrace.broker.routing.worker_links import WorkerLinks
+from tailrace.broker.sessions.store import SessionStore
 from tailrace.broker.streams.deletion import Deletions
 from tailrace.broker.streams.maintenance import Maintenance
 from tailrace.broker.streams.open_stream import OpenStream
@@ -31,6 +32,7 @@ class WorkerParts(Protocol):
     owner: Owner
     desk: Coordinator
     last_values: LastValues
+    sessions: SessionStore
     work: WorkQueue
     fanout: FanOut
     patrol: LagScanner
@@ -76,6 +78,7 @@ class OwnerWiring:
         self._worker.followers.role_changed(name)
         self._worker.desk.role_changed(name)
         self._worker.last_values.role_changed(name)
+        self._worker.sessions.role_changed(name)
 
     def on_rules(self) -> None:
         self._worker.uplinks.watch()
@@ -94,6 +97,7 @@ class OwnerWiring:
         worker.followers.role_changed(name)
         worker.desk.role_changed(name)
         worker.last_values.role_changed(name)
+        worker.sessions.role_changed(name)
 
     def on_deleted(self, name: bytes) -> None:
         worker = self._worker

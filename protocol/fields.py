@@ -13,7 +13,7 @@ import msgpack
 
 from tailrace.protocol.envelope import pack_envelope
 from tailrace.protocol.errors import Code, PeerError
-from tailrace.protocol.names import readable_name, stream_name, writable_name
+from tailrace.protocol.names import copied_name, led_name, readable_name, stream_name, writable_name
 from tailrace.protocol.places import FROM_NEW, From, FromKind
 from tailrace.protocol.places import NUMBER_MAX as NUMBER_MAX
 
@@ -168,6 +168,14 @@ class Fields:
     def readable_stream(self, key: str) -> bytes:
         """The same, or that of a companion, which is only read."""
         return readable_name(self.text(key).encode())
+
+    def led_stream(self, key: str) -> bytes:
+        """The name of a stream that has a master of its own."""
+        return led_name(self.text(key).encode())
+
+    def copied_stream(self, key: str) -> bytes:
+        """The name of a stream that nodes copy."""
+        return copied_name(self.text(key).encode())
 
     def _required(self, key: str) -> Any:
         value = self._fields.get(key)

@@ -8,7 +8,7 @@ from typing import Final
 
 from tailrace.protocol.address import split_address
 from tailrace.protocol.errors import Code, PeerError
-from tailrace.shard.names import DEAD_SUFFIX, NAME_BYTES_MAX, base_of, is_reserved, name_bytes_valid
+from tailrace.shard.names import DEAD_SUFFIX, NAME_BYTES_MAX, base_of, is_reserved, is_session_log, name_bytes_valid
 from tailrace.shard.names import NODE_BYTES_MAX as NODE_BYTES_MAX
 
 WILDCARD: Final = b"*"
@@ -53,6 +53,18 @@ def readable_name(data: bytes) -> bytes:
         stream_name(base_of(data))
         return data
     return stream_name(data)
+
+
+def led_name(data: bytes) -> bytes:
+    """The name of a stream that has a master of its own: not a companion's. Raises PeerError with `name` or
+    `reserved`.
+    """
+    return data if is_session_log(data) else stream_name(data)
+
+
+def copied_name(data: bytes) -> bytes:
+    """The name of a stream that nodes copy. Raises PeerError with `name` or `reserved`."""
+    return data if is_session_log(data) else readable_name(data)
 
 
 def consumer_name(data: bytes) -> bytes:

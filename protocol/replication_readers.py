@@ -12,7 +12,7 @@ from tailrace.protocol.address import split_address
 from tailrace.protocol.errors import Code, PeerError
 from tailrace.protocol.features import FeatureReaders
 from tailrace.protocol.fields import NUMBER_MAX, U32_MAX, Fields
-from tailrace.protocol.names import node_address, node_id, readable_name, stream_name
+from tailrace.protocol.names import copied_name, node_address, node_id, stream_name
 from tailrace.protocol.opcodes import Op
 from tailrace.protocol.places import From
 from tailrace.protocol.replication import (
@@ -50,7 +50,7 @@ def _follow(fields: Fields) -> Follow:
         raise _wrong("FOLLOW", "has epoch and crc of a last message, but next_seq is 0")
     return Follow(
         id=number,
-        stream=fields.readable_stream("stream"),
+        stream=fields.copied_stream("stream"),
         next_seq=next_seq,
         term=fields.number("term", U32_MAX),
         term_master=_node_or_none(fields.text("term_master")),
@@ -83,7 +83,7 @@ def _watch(fields: Fields) -> Watch:
 
 def _claim(fields: Fields) -> Claim:
     only_related = "only_related" in fields and fields.flag("only_related")
-    claim = Claim(fields.number("id", U32_MAX), fields.stream("stream"), _history("CLAIM", fields), only_related)
+    claim = Claim(fields.number("id", U32_MAX), fields.led_stream("stream"), _history("CLAIM", fields), only_related)
     if not claim.history:
         raise _wrong("CLAIM", "has an empty history; it ends with the term that is claimed")
     return claim
@@ -94,12 +94,12 @@ def _ask(fields: Fields) -> Ask:
     names = fields.texts("streams") if "streams" in fields else ()
     if len(names) > ASKED_STREAMS_MAX:
         raise _wrong("ASK", f"asks for the ends of {len(names)} streams, of at most {ASKED_STREAMS_MAX} at once")
-    streams = tuple(readable_name(name.encode()) for name in names)
-    return Ask(number, fields.readable_stream("stream") if "stream" in fields else None, streams)
+    streams = tuple(copied_name(name.encode()) for name in names)
+    return Ask(number, fields.copied_stream("stream") if "stream" in fields else None, streams)
 
 
 def _fence(fields: Fields) -> Fence:
-    fence = Fence(fields.number("id", U32_MAX), fields.stream("stream"), fields.number("epoch", U32_MAX))
+    fence = Fence(fields.number("id", U32_MAX), fields.led_stream("stream"), fields.number("epoch", U32_MAX))
     if not fence.epoch:
         raise _wrong("FENCE", "has epoch 0; terms are counted from 1")
     return fence
@@ -136,7 +136,7 @@ def _whole_address(text: str) -> str:
 
 def _names(fields: Fields) -> Names:
     number = fields.number("id", U32_MAX)
-    return Names(number, tuple(readable_name(name.encode()) for name in fields.texts("names")))
+    return Names(number, tuple(copied_name(name.encode()) for name in fields.texts("names")))
 
 
 def _claimed(fields: Fields) -> Claimed:
@@ -168,7 +168,7 @@ def _told(fields: Fields) -> Told:
 def _ends(fields: Fields) -> tuple[CopyEnd, ...]:
     ends = tuple(CopyEnd(*row) for row in fields.rows("ends", (str, str, int, int, int, str)))
     for end in ends:
-        readable_name(end.stream.encode())
+        copied_name(end.stream.encode())
         _check_numbers("TOLD", (end.epoch, end.last_epoch), U32_MAX)
         _check_numbers("TOLD", (end.next_seq,), NUMBER_MAX)
         if end.last_master:

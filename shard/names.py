@@ -28,7 +28,9 @@ NODE_BYTES_MAX: Final = 32
 CURSOR_PREFIX: Final = b"$cursor/"
 LAST_PREFIX: Final = b"$last/"
 SESSIONS_PREFIX: Final = b"$sessions/"
-"""Of the logs of the node's MQTT sessions, which are companions of no stream."""
+"""Of the logs of MQTT sessions, which are companions of no stream."""
+SESSION_LOGS: Final = tuple([SESSIONS_PREFIX + b"%d" % number for number in range(16)])
+"""Those of a node. Never changes: a session stays in the log it began in."""
 DEAD_SUFFIX: Final = b"/$dead"
 REPLIES_PREFIX: Final = b"reply-to/"
 """Of the streams that clients read for replies to their requests."""
@@ -82,6 +84,16 @@ def validate_name(name: str) -> str:
 def is_reserved(name: str | bytes) -> bool:
     """Returns whether the name begins with `$`: the broker's own."""
     return name[:1] in ("$", b"$")
+
+
+def is_session_log(name: bytes) -> bool:
+    """Returns whether this is a log of MQTT sessions. Nodes that follow all streams of another one copy it too."""
+    return name in SESSION_LOGS
+
+
+def is_never_copied(name: bytes) -> bool:
+    """Returns whether a stream of the broker's own stays at its node."""
+    return is_reserved(base_of(name)) and not is_session_log(name)
 
 
 def file_stem(name: str) -> str:

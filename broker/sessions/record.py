@@ -7,10 +7,8 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from tailrace.shard.names import SESSIONS_PREFIX
+from tailrace.shard.names import SESSION_LOGS
 
-LOGS: Final = 16
-"""Of a node, each at the owner that its name has. Never changes: a session stays in the log it began in."""
 FOR_EVER_S: Final = 0xFFFFFFFF
 """As Session Expiry Interval: the session does not expire."""
 RECORD_BYTES_MAX: Final = 256 << 10
@@ -69,7 +67,7 @@ class SessionRecord(NamedTuple):
 
 def log_of(client_id: bytes) -> bytes:
     """The name of the log that has this client's session."""
-    return SESSIONS_PREFIX + b"%d" % (zlib.crc32(client_id) % LOGS)
+    return SESSION_LOGS[zlib.crc32(client_id) % len(SESSION_LOGS)]
 
 
 def pack_record(client_id: bytes, record: SessionRecord | None) -> bytes:

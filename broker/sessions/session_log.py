@@ -23,15 +23,17 @@ _parse = load("tailrace.shard.frame_cy").parse
 
 
 class SessionLog(RecordLog):
-    """`nbytes`: memory that its sessions take, about. The oldest records come first in `_entries`."""
+    """`nbytes`: memory that its sessions take, about. `epoch`: the term in which this node was its master when it was
+    read, 0 if it was not. The oldest records come first in `_entries`.
+    """
 
-    __slots__ = ("_entries", "_sharing", "nbytes")
+    __slots__ = ("_entries", "_sharing", "epoch", "nbytes")
 
     def __init__(self, owner: Owner, name: bytes) -> None:
         super().__init__(owner, name)
         self._entries: dict[bytes, tuple[int, bytes]] = {}
         self._sharing: dict[bytes, None] = {}  # clients with shared subscriptions
-        self.nbytes = 0
+        self.nbytes = self.epoch = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -51,14 +53,20 @@ class SessionLog(RecordLog):
         return any(packed_filter in self._entries[client_id][1] for client_id in self._sharing)
 
     def read(self) -> None:
-        """All that the log has. Raises Refused, StorageError, OSError, ValueError."""
+        """All that the log has. What is of an earlier term may not be the last that its master stored.
+
+        Raises Refused, StorageError, OSError, ValueError.
+        """
+        self.epoch = self._owner.roles.open_epoch(self.name)
         if self.name not in self._owner.catalog.names:
             return
         stream_log = self.stream().log
         for run in stream_log.walk(stream_log.first_seq):
-            for seq, _time_us, _epoch, _flags, _metadata, payload in _parse(run.frames, 0, len(run.frames), False):
+            for seq, _time_us, epoch, _flags, _metadata, payload in _parse(run.frames, 0, len(run.frames), False):
                 record = bytes(payload)
                 client_id, kept = unpack_record(record)
+                if kept is not None and kept.is_exact and epoch != self.epoch:
+                    record = pack_record(client_id, kept._replace(is_exact=False))
                 self._note(client_id, seq, None if kept is None else record)
 
     def put(self, client_id: bytes, record: SessionRecord | None, now_s: float) -> None:

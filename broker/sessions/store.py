@@ -19,12 +19,15 @@ from typing import Any, Final
 from tailrace.broker.process.work import Nobody
 from tailrace.broker.routing.router import Router
 from tailrace.broker.sessions.record import MICROSECONDS, RECORD_BYTES_MAX, HolderProcess, SessionRecord, Will, log_of
+from tailrace.broker.sessions.session_copy import SessionCopy
 from tailrace.broker.sessions.session_log import SessionLog
 from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.refused import CallArgs, OnResult, Refused
+from tailrace.protocol.address import join_address
 from tailrace.protocol.errors import Code
 from tailrace.shard.errors import StorageError
-from tailrace.shard.names import SESSIONS_PREFIX
+from tailrace.shard.meta import Role
+from tailrace.shard.names import SESSION_LOGS, is_session_log
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +43,7 @@ LIST_MAX: Final = 1_000
 FULL_TEXT: Final = "this node has as many durable sessions as max_sessions allows, or as their memory holds"
 LARGE_TEXT: Final = f"a session has at most {RECORD_BYTES_MAX} bytes of subscriptions and positions"
 GONE_TEXT: Final = "this session is no more, or another connection has it"
+ELSEWHERE_TEXT: Final = "this node copies the sessions of another one, and is not their master"
 OTHERS_TEXT: Final = "this client identifier has a session of another user"
 
 
@@ -94,6 +98,7 @@ class SessionStore:
         self._clock = clock
         self._logs: dict[bytes, SessionLog] = {}
         self._unread: deque[bytes] = deque()
+        self._copies: dict[bytes, SessionCopy] = {}  # of other nodes' logs
         self._sweep: deque[tuple[SessionLog, bytes]] = deque()
         self._gone: dict[bytes, float] = {}  # clients whose connection's process is gone, and since when
         self._wills: list[tuple[int, bytes]] = []
@@ -103,16 +108,43 @@ class SessionStore:
 
     def start(self) -> None:
         """The shards are this worker's now. The logs are read one at a tick, or when a client of one comes."""
-        self._unread.extend(name for name in self._owner.catalog.names if name.startswith(SESSIONS_PREFIX))
+        self._unread.extend(name for name in SESSION_LOGS if name in self._owner.catalog.names)
 
     def retire(self) -> None:
         """Give the shards up."""
-        for held in (self._logs, self._unread, self._sweep, self._gone, self._wills, self._will_due):
+        for held in (self._logs, self._unread, self._copies, self._sweep, self._gone, self._wills, self._will_due):
             held.clear()
+
+    def role_changed(self, name: bytes) -> None:
+        """This node may be the master of a log from now on, or may not be: what is known of it is read again."""
+        if not is_session_log(name):
+            return
+        found = self._logs.get(name)
+        if found is not None and found.epoch and found.epoch == self._owner.roles.open_epoch(name):
+            return
+        self._copies.pop(name, None)
+        if found is not None:
+            del self._logs[name]
+            self._sweep = deque(each for each in self._sweep if each[0] is not found)
+            for client_id in found.client_ids():
+                self._gone.pop(client_id, None)
+                self._will_due.pop(client_id, None)
+        if name in self._owner.catalog.names and name not in self._unread:
+            self._unread.append(name)
+
+    def _master_elsewhere(self, name: bytes) -> str | None:
+        """The address of the node that this one copies a log from, "" if that is not known; None if it is its own."""
+        meta = self._owner.roles.meta(name)
+        if meta.role is Role.MASTER:
+            return None
+        return "" if meta.upstream is None else join_address(meta.upstream.host, meta.upstream.port)
 
     def _log_for(self, client_id: bytes) -> SessionLog:
         """Raises Refused, StorageError, OSError, ValueError."""
-        return self._log(log_of(client_id))
+        name = log_of(client_id)
+        if self._master_elsewhere(name) is not None:
+            raise Refused(Code.DISABLED, ELSEWHERE_TEXT)
+        return self._log(name)
 
     def _log(self, name: bytes) -> SessionLog:
         found = self._logs.get(name)
@@ -153,12 +185,16 @@ class SessionStore:
 
     def open(self, args: CallArgs) -> list[Any]:
         """[client, clean, expiry_s, user, holder, will or None, [turn, state] of the connection that it takes over or
-        None] -> [turn, whether the session was there, whether its state is exact, state].
+        None] -> [turn, whether the session was there, whether its state is exact, state]; [address] if another node is
+        the master of the session's log.
 
         An empty state is the stored one. Without an expiry the session ends with its connection: nothing is kept, and
         the turn is 0.
         """
         client_id, clean, expiry_s, user, holder, will, handed = args
+        elsewhere = self._master_elsewhere(log_of(client_id))
+        if elsewhere is not None:
+            return [0, False, False, b""] if clean and not expiry_s else [elsewhere]
         found = self._log_for(client_id)
         record = found.get(client_id)
         if record is not None and record.user != user:
@@ -285,15 +321,33 @@ class SessionStore:
         """About once a second."""
         try:
             if self._unread:
-                self._log(self._unread.popleft())
+                self._read_next()
             self._publish_wills()
             self._look_around()
             for each in self._logs.values():
                 each.tidy(self._clock())
+            self._tidy_copies()
         except (Refused, StorageError, OSError, ValueError) as error:
             log.warning("the logs of sessions: %s", error)
         self._metrics.sessions = sum(map(len, self._logs.values()))
         self._metrics.session_bytes = self._nbytes
+
+    def _read_next(self) -> None:
+        name = self._unread.popleft()
+        if self._master_elsewhere(name) is None:
+            self._log(name)
+
+    def _tidy_copies(self) -> None:
+        """The copies of other nodes' logs."""
+        for name in SESSION_LOGS:
+            if name in self._owner.catalog.names and self._master_elsewhere(name) is not None:
+                self._copy(name).tidy()
+
+    def _copy(self, name: bytes) -> SessionCopy:
+        found = self._copies.get(name)
+        if found is None:
+            found = self._copies[name] = SessionCopy(self._owner, name, self._clock)
+        return found
 
     def _publish_wills(self) -> None:
         now_us = self._clock_us()
@@ -336,7 +390,7 @@ class SessionStore:
         """
         (after,) = args
         while self._unread:
-            self._log(self._unread.popleft())
+            self._read_next()
         now_us, rows = self._clock_us(), list[list[Any]]()
         behind = (each for found in self._logs.values() for each in found.client_ids() if each > after)
         for client_id in heapq.nsmallest(LIST_MAX, behind):

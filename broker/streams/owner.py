@@ -36,7 +36,7 @@ from tailrace.shard.epochs import EPOCH_LEAP_MAX, EpochStart
 from tailrace.shard.errors import StorageError, StorageFull
 from tailrace.shard.header import HEADER_PAGE_BYTES
 from tailrace.shard.meta import Role
-from tailrace.shard.names import base_of, is_reserved, new_name_fault
+from tailrace.shard.names import base_of, is_never_copied, new_name_fault
 
 if TYPE_CHECKING:
     from tailrace.broker.replication.roles.role_writer import RoleWriter
@@ -320,7 +320,7 @@ class Owner:
         return [
             name
             for name in self.catalog.names
-            if (base_of(name) != name or not is_reserved(name)) and not self.catalog.directory.is_in_memory(name)
+            if not is_never_copied(name) and not self.catalog.directory.is_in_memory(name)
         ]
 
     def _space_refusal(self, batch: StreamBatch) -> Refused | None:

@@ -48,6 +48,11 @@ class RecordLog(Nobody):
             self._synced, self._trimmed_to = stream.log.next_seq, seq
             self.sync(now_s)
 
+    @property
+    def is_trimming(self) -> bool:
+        """Whether a trim waits for the disk."""
+        return self._synced > 0
+
     def sync(self, now_s: float) -> None:
         """Have it on the disk soon. Raises Refused."""
         stream = self.stream()

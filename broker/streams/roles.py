@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from tailrace.broker.process.settings import Settings
-from tailrace.broker.replication.roles.internal_streams import is_companion, own_part, with_role_of
+from tailrace.broker.replication.roles.internal_streams import copied_from, is_companion, own_part, with_role_of
 from tailrace.broker.replication.roles.node_file import NodeFile, note_configured, read_node_file, write_node_file
 from tailrace.broker.replication.roles.peers import Peers
 from tailrace.broker.replication.roles.rules import Rules, configured
@@ -122,7 +122,7 @@ class StreamRoles:
             return StreamMeta(name.decode(), Role.DISABLED)
         if rule is None or rule.upstream is None:
             return StreamMeta(name.decode())
-        return StreamMeta(name.decode(), Role.SLAVE, upstream=rule.upstream)
+        return StreamMeta(name.decode(), Role.SLAVE, upstream=copied_from(name, rule.upstream))
 
     def role(self, name: bytes) -> Role:
         return self.meta(name).role

@@ -105,6 +105,7 @@ RETURN_CODES: Final[Mapping[Reason, int]] = {
     Reason.SERVER_BUSY: 3,
     Reason.QUOTA_EXCEEDED: 3,
     Reason.CONNECTION_RATE_EXCEEDED: 3,
+    Reason.USE_ANOTHER_SERVER: 3,
     Reason.BAD_USER_OR_PASSWORD: 4,
     Reason.NOT_AUTHORIZED: 5,
 }

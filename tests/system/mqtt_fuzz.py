@@ -5,8 +5,9 @@
 
 `codec` gives them to the codec in this process, in pieces, with runs and without: each input is packets, or packets and
 one error. `node` sends them to a node of its own by TCP, TLS and WebSocket in turn; a neighbour publishes to itself
-meanwhile. It prints whether a worker ended, how much memory the workers have before and after, and how long the
-neighbour waited with and without the others. A run with the same --seed sends the same.
+meanwhile. It prints whether a worker ended, how much memory the workers have before, meanwhile and after, and how long
+the neighbour waited with and without the others; with --minutes it ends after this time at the latest. A run with the
+same --seed sends the same.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -111,10 +112,14 @@ def connected(port: int, transport: str, context: ssl.SSLContext) -> Iterator[so
             yield raw
 
 
-def node_inputs(port: int, context: ssl.SSLContext, count: int, dice: random.Random) -> int:
-    """Send `count` inputs at least, by each transport in turn; how many these were."""
+def node_inputs(
+    port: int, context: ssl.SSLContext, count: int, dice: random.Random, seen: Callable[[int], None], end_s: float
+) -> int:
+    """Send `count` inputs at least, by each transport in turn; how many these were. `seen` gets their number at times;
+    none is sent after `end_s`.
+    """
     sent, said_s, turn = 0, time.monotonic(), 0
-    while sent < count:
+    while sent < count and time.monotonic() < end_s:
         turn += 1
         transport, parts = TRANSPORTS[turn % len(TRANSPORTS)], mqtt_inputs(dice)
         made = list(map(websocket_frame, parts)) if transport == "websocket" else parts
@@ -128,7 +133,7 @@ def node_inputs(port: int, context: ssl.SSLContext, count: int, dice: random.Ran
         sent += len(parts)
         if time.monotonic() - said_s > REPORT_S:
             said_s = time.monotonic()
-            print(f"{sent:,} inputs", flush=True)
+            seen(sent)
     return sent
 
 
@@ -168,14 +173,22 @@ def memory_of(node: Node) -> int:
     return sum(map(own_bytes, node.worker_pids()))
 
 
-def fuzz_node(node: Node, context: ssl.SSLContext, count: int, dice: random.Random, quiet_s: float) -> FuzzOutcome:
-    before = lives(node)
+def fuzz_node(
+    node: Node, context: ssl.SSLContext, count: int, dice: random.Random, quiet_s: float, life_s: float = 3_600.0
+) -> FuzzOutcome:
+    """life_s: after this time it ends, though less is sent."""
+    before, end_s = lives(node), time.monotonic() + life_s
     with Neighbour(node.port) as alone:
         time.sleep(quiet_s)
-    sent = node_inputs(node.port, context, max(count // WARM_PART, 1), dice)
-    warm = memory_of(node)
+    sent = node_inputs(node.port, context, max(count // WARM_PART, 1), dice, lambda _sent: None, end_s)
+    warm, first = memory_of(node), sent
     with Neighbour(node.port) as beside:
-        sent += node_inputs(node.port, context, count - sent, dice)
+
+        def seen(number: int) -> None:
+            state = f"memory {memory_of(node) >> 10:,} KiB, a worker ended: {lives(node) != before}"
+            print(f"{first + number:,} inputs, {state}, p99 {1_000 * p99(beside.waits_s):.1f} ms", flush=True)
+
+        sent += node_inputs(node.port, context, count - sent, dice, seen, end_s)
     return FuzzOutcome(sent, lives(node) != before, (warm, memory_of(node)), (alone.waits_s, beside.waits_s))
 
 
@@ -184,6 +197,7 @@ def main() -> None:
     parser.add_argument("what", choices=("codec", "node"))
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    parser.add_argument("--minutes", type=float, default=60.0, help="of `node`")
     chosen = parser.parse_args()
     print(f"seed {chosen.seed}", flush=True)
     dice = random.Random(chosen.seed)
@@ -195,7 +209,7 @@ def main() -> None:
         config = authority.issue("server", "DNS:localhost").toml()
         context = ssl.create_default_context(cafile=authority.certificate)
         with running(Path(folder) / "data", config=config) as node:
-            found = fuzz_node(node, context, chosen.count, dice, 5.0)
+            found = fuzz_node(node, context, chosen.count, dice, 5.0, 60 * chosen.minutes)
     alone, beside = (f"{1_000 * p99(waits_s):.1f} ms of {len(waits_s)}" for waits_s in found.waits_s)
     print(f"{found.inputs:,} inputs in connections of {MQTT_INPUTS_A_CONNECTION}; a worker ended: {found.ended}")
     print(f"memory of the workers {found.memory[0] >> 20} MiB, then {found.memory[1] >> 20} MiB")

@@ -11,11 +11,12 @@ otherwise be acknowledged as a repeat, though it may never be logged.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from tailrace.broker.connection.mqtt.in_flight import InFlight
+from tailrace.broker.connection.mqtt.positions import PositionTerms, parting_seq
 from tailrace.broker.connection.mqtt.resending import Resending, ResendingClient
 from tailrace.broker.connection.mqtt.session_state import (
     KeptSubscription,
@@ -26,6 +27,7 @@ from tailrace.broker.connection.mqtt.session_state import (
 )
 from tailrace.broker.connection.mqtt.window import leap_place
 from tailrace.broker.delivery.cursor import Cursor
+from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.services import Services
 from tailrace.broker.sessions.record import FOR_EVER_S, HolderProcess, Will, log_of
 from tailrace.broker.streams.refused import Refused
@@ -43,6 +45,9 @@ LEAVES_MAX: Final = 40
 """Attempts to store a session whose connection has ended."""
 DROPPED_TEXT: Final = "this session was removed"
 
+_GONE: Final = frozenset({Code.STALE, Code.DISABLED})
+"""Why a session cannot be stored, now or later: it is no more, or another node's."""
+
 StoredOutcome = Callable[[Refused | None], None]
 
 
@@ -53,6 +58,12 @@ class OpenedSession(NamedTuple):
     is_present: bool
     is_exact: bool
     state: bytes
+
+
+class SessionElsewhere(NamedTuple):
+    """Another node is the master of the session. `address`: of one that this node copies it from, "" if unknown."""
+
+    address: str
 
 
 class Handed(NamedTuple):
@@ -96,7 +107,7 @@ class DurableSession:
     connection.
     """
 
-    __slots__ = ("expiry_s", "in_flight", "is_resuming", "stored", "stored_s", "turn", "was_exact")
+    __slots__ = ("_terms", "expiry_s", "in_flight", "is_resuming", "stored", "stored_s", "turn", "was_exact")
 
     def __init__(self, turn: int, expiry_s: int, state: bytes = b"", *, was_exact: bool = True) -> None:
         self.turn = turn
@@ -106,15 +117,18 @@ class DurableSession:
         self.stored = state
         self.stored_s = 0.0
         self.was_exact = was_exact
+        self._terms = PositionTerms()
 
-    def last_state(self, client: SessionClient) -> bytes:
+    def last_state(self, client: SessionClient, readers: StreamReaders) -> bytes:
         """As the connection ends, for a `Handed`."""
         if self.is_resuming:
             return self.stored if self.was_exact else b""
-        return self.state(client)
+        return self.state(client, readers)
 
-    def state(self, client: SessionClient) -> bytes:
-        return self.stored if self.is_resuming else pack_state(client, self.in_flight)
+    def state(self, client: SessionClient, readers: StreamReaders) -> bytes:
+        if self.is_resuming:
+            return self.stored
+        return pack_state(client, self.in_flight, partial(self._terms.before, readers))
 
 
 def has_delayed_will(client: DurableClient) -> bool:
@@ -157,7 +171,7 @@ class DurableSessions:
         packet: ConnectPacket,
         will: Will | None,
         handed: Handed | None,
-        done: Callable[[OpenedSession | Refused], None],
+        done: Callable[[OpenedSession | SessionElsewhere | Refused], None],
     ) -> None:
         """`done` gets the session of this client identifier, which is this connection's from now on."""
         expiry_s = self.granted_s(client.version, packet)
@@ -168,7 +182,10 @@ class DurableSessions:
         args = [client.client_id, packet.clean, expiry_s, client.user, self._holder, will, taken]
 
         def answered(value: Any) -> None:
-            done(value if isinstance(value, Refused) else OpenedSession(*value))
+            if isinstance(value, Refused):
+                done(value)
+            else:
+                done(SessionElsewhere(*value) if len(value) == 1 else OpenedSession(*value))
 
         self._services.router.call(log_of(client.client_id), "session_open", args, answered)
 
@@ -199,6 +216,8 @@ class DurableSessions:
         client.window.drop_others({run.id_at(place) for run in in_flight.runs for place in range(len(run.seqs))})
         client.window.resume(size, 0 if opened.is_exact else leap_place(opened.turn))
 
+        subscriptions, partings = self._positioned(kept.subscriptions)
+
         def joined(cursors: list[Cursor], failed: list[Refused]) -> None:
             refused = next((each for each in failed if each.code is not Code.DENIED), None)
             if refused is not None and not client.closed:
@@ -207,12 +226,30 @@ class DurableSessions:
                 if client.session is not None:
                     client.session.is_resuming = False
                 start = partial(client.start_cursors, cursors)
-                sending = Resending(self._services.readers, client, list(in_flight.runs), start)
+                sending = Resending(self._services.readers, client, list(in_flight.runs), partings, start)
                 client.sendings.append(sending)
                 sending.go_on()
             done()
 
-        client.resume_subscriptions(kept.subscriptions, joined)
+        client.resume_subscriptions(subscriptions, joined)
+
+    def _positioned(
+        self, subscriptions: Sequence[KeptSubscription]
+    ) -> tuple[list[KeptSubscription], Mapping[bytes, int]]:
+        """The subscriptions at places that the streams have; and of streams that have other messages than the session
+        was sent, the first of these.
+        """
+        found: list[KeptSubscription] = []
+        partings: dict[bytes, int] = {}
+        for each in subscriptions:
+            places = []
+            for name, seq, term in each.places:
+                parting = parting_seq(self._services.readers, name, seq, term)
+                if parting < seq:
+                    partings[name] = min(parting, partings.get(name, parting))
+                places.append((name, min(seq, parting), term))
+            found.append(each._replace(places=places))
+        return found, partings
 
     # --- while the connection lasts ---------------------------------------------------------------------------------
 
@@ -232,7 +269,7 @@ class DurableSessions:
         if session is None or session.is_resuming:
             done(None)
             return
-        state = session.state(client)
+        state = session.state(client, self._services.readers)
         session.stored, session.stored_s = state, self._clock()
         self._changed.pop(client, None)
 
@@ -252,6 +289,9 @@ class DurableSessions:
         if refused.code is Code.STALE:
             client.session = None
             client.end_for(Reason.ADMINISTRATIVE_ACTION, Code.CLOSING, DROPPED_TEXT)
+        elif refused.code is Code.DISABLED:
+            client.session = None
+            client.end_for(Reason.USE_ANOTHER_SERVER, Code.CLOSING, refused.text)
         elif refused.code is Code.OVERLOADED:
             client.end_for(Reason.QUOTA_EXCEEDED, refused.code, refused.text)
         else:
@@ -281,7 +321,7 @@ class DurableSessions:
         self._forget(client)
         if has_will:
             client.will = None
-        return Handed(session.turn, session.last_state(client), session.expiry_s, has_will)
+        return Handed(session.turn, session.last_state(client, self._services.readers), session.expiry_s, has_will)
 
     def take(self, client_id: bytes) -> Handed | None:
         """The session of a connection that has ended, if it is not certain that it is stored."""
@@ -320,7 +360,7 @@ class DurableSessions:
         def answered(value: Any) -> None:
             if self._leaving.get(client_id) is not handed:
                 return
-            if isinstance(value, Refused) and value.code is not Code.STALE and attempt < LEAVES_MAX:
+            if isinstance(value, Refused) and value.code not in _GONE and attempt < LEAVES_MAX:
                 again = partial(self._again, client_id, handed, attempt + 1)
                 self._services.delays.at(self._services.now_s + RETRY_S, again)
             else:

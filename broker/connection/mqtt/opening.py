@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tailrace.broker.connection.login import NO_LOGIN_TEXT
-from tailrace.broker.connection.mqtt.durable import DurableSession, Handed, OpenedSession
+from tailrace.broker.connection.mqtt.durable import DurableSession, Handed, OpenedSession, SessionElsewhere
 from tailrace.broker.connection.mqtt.publishing import ALIASES_MAX, RECEIVE_MAXIMUM
 from tailrace.broker.connection.mqtt.sessions import FREE, OTHERS, WAIT, ClaimAnswer
 from tailrace.broker.connection.mqtt.wills import FULL_TEXT
@@ -56,6 +56,7 @@ _IN_CONNACK: Final = frozenset(
         Reason.RETAIN_NOT_SUPPORTED,
         Reason.QOS_NOT_SUPPORTED,
         Reason.CONNECTION_RATE_EXCEEDED,
+        Reason.USE_ANOTHER_SERVER,
     }
 )
 """Table 3-1 of MQTT 5."""
@@ -66,6 +67,7 @@ DECIDING_MAX: Final = 600
 """How often a CONNECT asks for a session whose messages are not decided: for about half a minute, longer than any
 publish waits."""
 DECIDING_TEXT: Final = "messages of the connection before are not decided yet"
+ELSEWHERE_TEXT: Final = "durable sessions are copied here from another node; connect to {address}"
 OTHERS_TEXT: Final = "this client identifier belongs to another connection"
 _Offers: TypeAlias = list[tuple[PropertyId, Any]]
 _UNAVAILABLE: Final = frozenset({Code.CLOSING, Code.TIMEOUT, Code.OVERLOADED})
@@ -181,7 +183,11 @@ def _claim_again(client: MqttClient, packet: ConnectPacket, offers: _Offers, att
 
 
 def _opened(
-    client: MqttClient, packet: ConnectPacket, offers: _Offers, handed: Handed | None, opened: OpenedSession | Refused
+    client: MqttClient,
+    packet: ConnectPacket,
+    offers: _Offers,
+    handed: Handed | None,
+    opened: OpenedSession | SessionElsewhere | Refused,
 ) -> None:
     """The session is this connection's, or cannot be had."""
     durable = client.mqtt.durable
@@ -193,6 +199,9 @@ def _opened(
         if not is_gone:
             reason = _OPENING_REFUSALS.get(opened.code, Reason.SERVER_UNAVAILABLE)
             client.end_for(reason, opened.code, opened.text)
+    elif isinstance(opened, SessionElsewhere):
+        if not is_gone:
+            _refer(client, opened.address)
     elif is_gone:
         if opened.turn:
             state = opened.state if opened.is_exact else b""
@@ -203,6 +212,16 @@ def _opened(
         durable.begin(client, opened, expiry_s, client.go_on)
         return
     client.go_on()
+
+
+def _refer(client: MqttClient, address: str) -> None:
+    """The session is another node's. MQTT 5 names it."""
+    properties = [(PropertyId.SERVER_REFERENCE, address.encode())] if address else []
+    connack = pack_connack(client.version, Reason.USE_ANOTHER_SERVER, properties)
+    if client.version == MQTT_5 and len(connack) <= client.packet_bytes_max:
+        client.send_packet(connack)
+        client.end_reason = Reason.SUCCESS  # it has its answer
+    client.end_for(Reason.USE_ANOTHER_SERVER, Code.UNAVAILABLE, ELSEWHERE_TEXT.format(address=address or "its master"))
 
 
 def _will_refusal(client: MqttClient, will: WillMessage) -> tuple[Reason, Code, str] | None:

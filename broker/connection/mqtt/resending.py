@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from tailrace.broker.connection.last import each_value
@@ -19,6 +19,7 @@ from tailrace.protocol.errors import Code
 from tailrace.protocol.mqtt.properties import PacketType
 from tailrace.protocol.mqtt.publishes import render_publishes
 from tailrace.protocol.mqtt.responses import pack_ack
+from tailrace.shard.epochs import NEVER_SEQ
 from tailrace.shard.errors import StorageError, StreamDamaged, StreamMissing, Trimmed
 from tailrace.shard.frame import unpack_header
 from tailrace.shard.leaves import load
@@ -29,6 +30,8 @@ AHEAD_BYTES: Final = 64 << 10
 """Unsent, from which on no more is read."""
 AT_ONCE: Final = 64
 """Messages that are looked at in one step."""
+QOS_RELEASED: Final = 2
+"""The client keeps the identifier of a message with this QoS until PUBREL."""
 _DUP: Final = 0x08
 _ALL_TOPICS: Final = b"#"
 
@@ -60,9 +63,16 @@ class Resending:
     """The runs of one session, as its client takes them; then `done` is called."""
 
     def __init__(
-        self, readers: StreamReaders, client: ResendingClient, runs: Sequence[SentRun], done: Callable[[], None]
+        self,
+        readers: StreamReaders,
+        client: ResendingClient,
+        runs: Sequence[SentRun],
+        partings: Mapping[bytes, int],
+        done: Callable[[], None],
     ) -> None:
+        """partings: by stream, the first seq from which on it has other messages than those that were sent."""
         self._readers = readers
+        self._partings = partings
         self._client = client
         self._left = deque(runs)
         self._place = 0  # in the first of them
@@ -98,6 +108,7 @@ class Resending:
     def _step(self) -> None:
         """Some messages of the first run: those that are still under way."""
         run, window = self._left[0], self._client.window
+        parting = self._partings.get(run.stream, NEVER_SEQ)
         end = min(self._place + min(AT_ONCE, window.resend_room), len(run.seqs))
         wanted: dict[int, int] = {}
         for place in range(self._place, end):
@@ -105,7 +116,11 @@ class Resending:
             if not window.holds(packet_id):
                 continue
             window.unsent -= 1
-            if packet_id in window.received:
+            is_gone = run.seqs[place] >= parting
+            if is_gone and run.qos < QOS_RELEASED:
+                window.acknowledge(packet_id)
+            elif is_gone or packet_id in window.received:
+                window.received.add(packet_id)
                 self._send(run, wanted)
                 wanted = {}
                 self._client.send_packet(pack_ack(PacketType.PUBREL, self._client.version, packet_id))

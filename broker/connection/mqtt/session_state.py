@@ -4,7 +4,7 @@ way in both directions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgpack
@@ -19,7 +19,9 @@ BEGINNING: Final = 0
 
 
 class KeptSubscription(NamedTuple):
-    """One filter. `places`: the seq of the next message, by stream."""
+    """One filter. `places`: of each stream the seq of the next message, and the term of the one before that, 0 if it is
+    not known.
+    """
 
     filter: bytes
     qos: int
@@ -27,7 +29,7 @@ class KeptSubscription(NamedTuple):
     retain: int
     no_local: bool
     is_wild: bool
-    places: list[tuple[bytes, int]]
+    places: list[tuple[bytes, int, int]]
 
 
 class KeptState(NamedTuple):
@@ -50,6 +52,10 @@ class KeptFilter(Protocol):
     keys: dict[bytes, int]
 
 
+TermBefore = Callable[[bytes, int], int]
+"""The term of the message before this one of a stream, 0 if it is not known."""
+
+
 class SessionClient(Protocol):
     """The side of a client that is used here: see `MqttClient`."""
 
@@ -62,9 +68,9 @@ class SessionClient(Protocol):
     def subscriptions(self) -> Mapping[bytes, KeptFilter]: ...
 
 
-def pack_state(client: SessionClient, in_flight: InFlight) -> bytes:
+def pack_state(client: SessionClient, in_flight: InFlight, term_before: TermBefore) -> bytes:
     """Subscriptions that are still being made are left out: their SUBACK is not sent."""
-    made = [_kept(client, each) for each in client.subscriptions.values() if each.is_ready or each.keys]
+    made = [_kept(client, each, term_before) for each in client.subscriptions.values() if each.is_ready or each.keys]
     state = KeptState(
         client.mark, client.window.export_state(), in_flight.export_state(), list(client.unreleased), made
     )
@@ -77,7 +83,12 @@ def unpack_state(data: bytes) -> KeptState:
     number, mark, window, in_flight, unreleased, subscriptions = msgpack.unpackb(data)
     if number != FORMAT:
         raise ValueError(f"the state of a session has the format {number}, not {FORMAT}")
-    return KeptState(mark, window, in_flight, unreleased, [KeptSubscription(*each) for each in subscriptions])
+    return KeptState(mark, window, in_flight, unreleased, [_subscription(*each) for each in subscriptions])
+
+
+def _subscription(*fields: Any) -> KeptSubscription:
+    made = KeptSubscription(*fields)
+    return made._replace(places=[(name, seq, *(term or (0,))) for name, seq, *term in made.places])
 
 
 def with_released(state: bytes, unreleased: set[int]) -> bytes:
@@ -86,9 +97,10 @@ def with_released(state: bytes, unreleased: set[int]) -> bytes:
     return packed
 
 
-def _kept(client: SessionClient, subscription: KeptFilter) -> KeptSubscription:
+def _kept(client: SessionClient, subscription: KeptFilter, term_before: TermBefore) -> KeptSubscription:
     form = subscription.form
-    places = [(name, _place(client.cursors.get(key))) for name, key in subscription.keys.items()]
+    seqs = [(name, _place(client.cursors.get(key))) for name, key in subscription.keys.items()]
+    places = [(name, seq, term_before(name, seq)) for name, seq in seqs]
     options = form.qos, form.subscription_id, form.retain, bool(form.origin)
     return KeptSubscription(subscription.filter, *options, subscription.is_wild, places)
 

@@ -431,7 +431,7 @@ class SharedGroups:
             return
         for kept in unpack_state(state).subscriptions:
             if kept.filter.startswith(SHARE_PREFIX):
-                self.end_unless_held(kept.filter, [name for name, _seq in kept.places], lambda: None)
+                self.end_unless_held(kept.filter, [name for name, _seq, _term in kept.places], lambda: None)
 
 
 def stored_filter(topic_filter: bytes) -> bytes:

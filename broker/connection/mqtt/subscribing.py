@@ -430,7 +430,7 @@ class TopicSubscriptions:
                 self._shared.begin(topic_filter)
             if subscription.is_system:
                 self._system.begin(client, subscription)
-            for name, seq in places:
+            for name, seq, _term in places:
                 self.join(client, subscription, [name], _start_again(subscription, seq), joined)
         joined((), ())
 

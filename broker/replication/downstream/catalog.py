@@ -19,7 +19,7 @@ from tailrace.broker.streams.owner import Owner, Refused
 from tailrace.broker.streams.refused import CallArgs
 from tailrace.protocol.messages import pack
 from tailrace.protocol.replication import NAMES_MAX, Names
-from tailrace.shard.names import base_of, is_reserved
+from tailrace.shard.names import base_of, is_never_copied
 
 NAMES_A_CALL = 2_048
 TURN_S = 0.001
@@ -156,7 +156,7 @@ class NameCatalog:
         owner, start, found = value
         self._heard[slot] = owner, start + len(found)
         for name in found:
-            if name not in self._known and not is_reserved(base_of(name)):
+            if name not in self._known and not is_never_copied(name):
                 self._known.add(name)
                 self._names.append(name)
 

@@ -23,7 +23,7 @@ from tailrace.broker.streams.roles import ROLE_UNWRITTEN_TEXT
 from tailrace.protocol.errors import Code
 from tailrace.shard.errors import DirectoryError, StorageError
 from tailrace.shard.meta import Role, Upstream
-from tailrace.shard.names import is_reserved
+from tailrace.shard.names import is_never_copied
 
 log = logging.getLogger(__name__)
 
@@ -214,8 +214,8 @@ class RuleApplication:
 
 
 def _has_own_role(name: bytes) -> bool:
-    """Not the broker's own, nor a companion, which goes with its stream."""
-    return not is_reserved(name) and not is_companion(name)
+    """Not one that stays here, nor a companion, which goes with its stream."""
+    return not is_never_copied(name) and not is_companion(name)
 
 
 def _change(owner: Owner, verb: str, name: bytes, upstream: list[Any]) -> RuleOutcome:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tailrace.shard.meta import Role, StreamMeta
-from tailrace.shard.names import base_of
+from tailrace.shard.meta import Role, StreamMeta, Upstream
+from tailrace.shard.names import base_of, is_session_log
 
 
 class InternalStreams:
@@ -40,6 +40,11 @@ class InternalStreams:
 
 def is_companion(name: bytes) -> bool:
     return base_of(name) != name
+
+
+def copied_from(name: bytes, upstream: Upstream) -> Upstream:
+    """The upstream of a stream by a command or rule. A log of sessions is of use from its beginning only."""
+    return upstream._replace(kind="seq", value=0) if is_session_log(name) else upstream
 
 
 def with_role_of(base: StreamMeta, own: StreamMeta) -> StreamMeta:

@@ -15,7 +15,7 @@ from tailrace.broker.process.settings import SlaveRule
 from tailrace.protocol.address import split_address
 from tailrace.protocol.grammar import place
 from tailrace.shard.meta import Upstream
-from tailrace.shard.names import is_reserved
+from tailrace.shard.names import is_never_copied
 
 RULES_MAX: Final = 1_000
 """Rules of commands that a node keeps; each is tried in turn when a stream's role is asked for."""
@@ -65,8 +65,8 @@ class Rules:
     former: tuple[bytes, ...] = ()
 
     def match(self, name: bytes) -> Rule | None:
-        """The rule for the stream `name`, or None. The broker's own streams have none."""
-        if is_reserved(name):
+        """The rule for the stream `name`, or None. The broker's own streams have none, but for the logs of sessions."""
+        if is_never_copied(name):
             return None
         for rule in self.commands:
             if covers(rule.pattern, name):

@@ -18,7 +18,7 @@ from tailrace.broker.replication.roles.internal_streams import is_companion
 from tailrace.broker.replication.upstream.connection import UpstreamConnection, UpstreamPhase
 from tailrace.broker.streams.owner import Owner
 from tailrace.shard.meta import Role
-from tailrace.shard.names import base_of, is_reserved
+from tailrace.shard.names import base_of, is_never_copied
 
 log = logging.getLogger(__name__)
 
@@ -97,5 +97,5 @@ def _masters(owner: Owner) -> Iterable[bytes]:
     return (
         name
         for name in owner.catalog.names
-        if not is_reserved(name) and not is_companion(name) and owner.roles.role(name) is Role.MASTER
+        if not is_never_copied(name) and not is_companion(name) and owner.roles.role(name) is Role.MASTER
     )

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from tailrace.broker.replication.roles.internal_streams import is_companion
+from tailrace.broker.replication.roles.internal_streams import copied_from, is_companion
 from tailrace.broker.replication.upstream.contacts import (
     are_related,
     confirmed,
@@ -175,7 +175,7 @@ def unmaster(owner: Owner, args: CallArgs) -> int:
 
 def slave(owner: Owner, args: CallArgs) -> str:
     """[stream, host, port, kind, value] -> host:port. This node follows the stream of another."""
-    name, upstream = args[0], Upstream(*args[1:])
+    name, upstream = args[0], copied_from(args[0], Upstream(*args[1:]))
     _require_own_role(name)
     if name not in owner.catalog.names:
         owner.create(name, by_command=True)

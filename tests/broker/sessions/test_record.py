@@ -6,7 +6,6 @@ import pytest
 
 from tailrace.broker.sessions.record import (
     FOR_EVER_S,
-    LOGS,
     HolderProcess,
     SessionRecord,
     Will,
@@ -14,6 +13,7 @@ from tailrace.broker.sessions.record import (
     pack_record,
     unpack_record,
 )
+from tailrace.shard.names import SESSION_LOGS
 
 HERE = HolderProcess(7, 11)
 LEFT = SessionRecord(3, "ann", 60, HERE, 1_000_000, True, Will(10, b"s", b"frame"), b"state")
@@ -45,4 +45,4 @@ def test_its_will_is_due_at_the_end_of_the_session_at_the_latest() -> None:
 
 
 def test_clients_are_spread_over_the_logs() -> None:
-    assert {log_of(b"%d" % number) for number in range(1_000)} == {b"$sessions/%d" % number for number in range(LOGS)}
+    assert {log_of(b"%d" % number) for number in range(1_000)} == set(SESSION_LOGS)
