@@ -21,6 +21,7 @@ import setproctitle
 
 from tailrace.broker.connection.accept import Acceptor
 from tailrace.broker.connection.binary import BinaryClient, BinaryServices
+from tailrace.broker.connection.collecting import Collections
 from tailrace.broker.connection.commands import Commands
 from tailrace.broker.connection.detect import HTTP, ConnectionFactory
 from tailrace.broker.connection.heartbeat import TICKS_AN_INTERVAL, Heartbeats
@@ -254,7 +255,8 @@ class Worker:
         self.singles = Singles(services)
         line = LineServices(self.renderings, commands, subscribing, self.patterns, self.singles)
         node = NodeServices(self.node_id, self.owner, self.followers, self.catalog, subscribing, self.status.gather)
-        rest = boot.slot, self.logins, Listings(self.calls, boot.board), last, self.singles
+        self.collecting = Collections(services, subscribing, self.patterns)
+        rest = boot.slot, self.logins, Listings(self.calls, boot.board), last, self.singles, self.collecting
         binary = BinaryServices(self.frame_chunks, self.heartbeats, subscribing, node, *rest)
         protocols: dict[str, ConnectionFactory] = {
             LineClient.protocol: partial(LineClient, services, line),
@@ -634,9 +636,8 @@ class Worker:
             self.upkeep.punch_due()
             self.upkeep.look_at_space()
             self.desk.seldom()
-            self.last_values.tick()
-            self.sessions.tick()
-            self.members.tick()
+            for tick in (self.last_values.tick, self.sessions.tick, self.members.tick):
+                tick()
         self.aging.now_us()
         self.metrics.clock_ahead_s = self.aging.ahead_s
         self.udp.tick()
@@ -646,9 +647,8 @@ class Worker:
         self.fanout.skips.tick()
         drain.measure(self.services, self.owner, self.links, self.work)
         self.followers.send_ends()
-        self.patterns.tick()
-        self.survey.tick()
-        self.stream_metrics.tick()
+        for tick in (self.patterns.tick, self.collecting.tick, self.survey.tick, self.stream_metrics.tick):
+            tick()
         self.services.accounts.tick(self.services.now_s)
         self._metric_row.store(self.metrics)
         self._heap.tick()

@@ -96,7 +96,7 @@ class ServerCodec:
         self.features = NO_FEATURES
         """Those that were granted: from then on their messages are taken."""
         self.waits = False
-        """Set while a HELLO is handled that cannot be answered yet: the bytes behind it are kept for `take_rest`."""
+        """Set while a HELLO or COLLECT waits for its answer: the bytes behind it are kept for `take_rest`."""
         self._rest = b""
         self._reader = _RequestReader(min(max_envelope_bytes - HEAD_BYTES, BODY_BYTES_MAX))
         self._dead = False
@@ -112,7 +112,7 @@ class ServerCodec:
         return self._reader.pending_bytes
 
     def take_rest(self) -> bytes:
-        """Wait no longer. Returns the bytes behind the HELLO, to be fed."""
+        """Wait no longer. Returns the bytes that were kept, to be fed."""
         self.waits = False
         rest, self._rest = self._rest, b""
         return rest
@@ -194,11 +194,11 @@ class ServerCodec:
                 yield read_publish(body, max_message_bytes, reader.owned)
             elif opcode == _HELLO:
                 yield self._hello(body)
-                if self.waits:
-                    self._rest = bytes(view[position:])
-                    return
             else:
                 yield read_request(opcode, body, self.features)
+            if self.waits:
+                self._rest = bytes(view[position:])
+                return
 
     def _hello(self, body: memoryview) -> Request | Malformed:
         """Reads the one HELLO. A bad one is fatal."""

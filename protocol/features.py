@@ -27,6 +27,8 @@ FILTERS: Final = "filtered-consumers"
 """The field `topics` of CONSUME, and of the rows of CONSUMED: durable consumers may have a topic filter."""
 LAST: Final = "last"
 """The last values of topics: `protocol.recalling`."""
+PATTERNS: Final = "patterns"
+"""One subscription of all streams of a pattern: `protocol.collecting`."""
 NO_FEATURES: Final[frozenset[str]] = frozenset()
 
 
@@ -48,6 +50,7 @@ REQUESTS: Final[Mapping[int, str]] = {
     **dict.fromkeys((Op.CONSUME, Op.GET), CONSUMERS),
     Op.LIST: LISTING,
     Op.RECALL: LAST,
+    Op.COLLECT: PATTERNS,
 }
 """The feature that a request belongs to, by its opcode."""
 RESPONSES: Final[Mapping[int, str]] = {
@@ -55,6 +58,7 @@ RESPONSES: Final[Mapping[int, str]] = {
     **dict.fromkeys((Op.CONSUMED, Op.GOT), CONSUMERS),
     Op.LISTED: LISTING,
     Op.RECALLED: LAST,
+    **dict.fromkeys((Op.COLLECTED, Op.ADDED), PATTERNS),
 }
 """The feature that a response belongs to, by its opcode."""
 HOMES: Final[Mapping[str, str]] = {
@@ -62,6 +66,7 @@ HOMES: Final[Mapping[str, str]] = {
     CONSUMERS: "tailrace.protocol.consuming_readers",
     LISTING: "tailrace.protocol.listing",
     LAST: "tailrace.protocol.recalling",
+    PATTERNS: "tailrace.protocol.collecting",
 }
 """The module whose `READERS` read a feature's messages."""
 PACKERS: Final[dict[type, Callable[[Any], bytes]]] = {}

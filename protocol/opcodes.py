@@ -11,7 +11,7 @@ VERSION: Final = 1
 class Op(IntEnum):
     """FOLLOW to TOLD and CALL to FENCED belong to the feature "replication" (`protocol.replication`), CONSUME to
     GOT to "consumers" (`protocol.consuming`), LIST and LISTED to "listing" (`protocol.listing`), RECALL and RECALLED
-    to "last" (`protocol.recalling`).
+    to "last" (`protocol.recalling`), COLLECT to ADDED to "patterns" (`protocol.collecting`).
     """
 
     HELLO = 1
@@ -53,3 +53,6 @@ class Op(IntEnum):
     LISTED = 37
     RECALL = 38
     RECALLED = 39
+    COLLECT = 40
+    COLLECTED = 41
+    ADDED = 42

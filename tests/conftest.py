@@ -110,6 +110,7 @@ ONCE = {
         "tests/system/test_everyday.py",
         "tests/system/test_first_operator.py",
         "tests/system/test_forks.py",
+        "tests/system/test_collecting.py",
         "tests/system/test_lease.py",
         "tests/system/test_lifecycle.py",
         "tests/system/test_listing.py",

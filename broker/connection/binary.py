@@ -17,7 +17,7 @@ from tailrace.broker.access.identity import Identity, Proof
 from tailrace.broker.access.rules import Right
 from tailrace.broker.connection import handles, hello_login
 from tailrace.broker.connection.client import READ_BYTES_MAX
-from tailrace.broker.connection.handles import HandleClient
+from tailrace.broker.connection.collecting import CollectingClient, Collections
 from tailrace.broker.connection.heartbeat import Heartbeats
 from tailrace.broker.connection.hello_login import ANOTHERS_TEXT
 from tailrace.broker.connection.last import LastReader, recall
@@ -30,9 +30,8 @@ from tailrace.broker.consumers.edge import binary
 from tailrace.broker.consumers.edge.session import ConsumerSession
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.frame_chunks import FrameChunk, FrameChunks, head_fields
-from tailrace.broker.delivery.subscribe import ABSENT, Subscriptions, storage_refusals
+from tailrace.broker.delivery.subscribe import Subscriptions
 from tailrace.broker.process.event_log import Event
-from tailrace.broker.process.timers import now_us
 from tailrace.broker.process.version import program_version
 from tailrace.broker.replication.downstream.session import FollowerSession, NodeServices
 from tailrace.broker.routing.batch import FramePublication, RunPublication
@@ -44,16 +43,17 @@ from tailrace.protocol import listing, recalling
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol.binary import PlacedHandle, ServerCodec
+from tailrace.protocol.collecting import Collect
 from tailrace.protocol.envelope import HEAD_BYTES
 from tailrace.protocol.errors import Code
-from tailrace.protocol.features import FILTERS
+from tailrace.protocol.features import FILTERS, PATTERNS
 from tailrace.protocol.messages import CHUNK_HEAD, Ack, Op, pack
 from tailrace.protocol.places import FROM_THE_END
 from tailrace.protocol.recalling import Recall
 from tailrace.shard.leaves import load
 
 FEATURES = frozenset(  # of this broker
-    {c.FEATURE, FILTERS, listing.FEATURE, recalling.FEATURE, r.FEATURE, m.PRODUCERS_FEATURE, m.TOPICS_FEATURE}
+    {c.FEATURE, FILTERS, listing.FEATURE, recalling.FEATURE, r.FEATURE, m.PRODUCERS_FEATURE, m.TOPICS_FEATURE, PATTERNS}
 )
 NODE_PENDING_MAX = 1 << 16  # answers to another node that are not known yet; it is read no more above it
 CREDIT_MAX_BYTES = 1 << 62  # of one subscription; more is as good as none
@@ -78,14 +78,13 @@ class BinaryServices:
     listings: Listings
     last: LastReader
     singles: Singles
+    collecting: Collections
 
 
-class BinaryClient(HandleClient):
+class BinaryClient(CollectingClient):
     protocol = "binary"
     __slots__ = (
-        "asked",
         "binary",
-        "codec",
         "follower",
         "last_word",
         "leaving",
@@ -107,6 +106,7 @@ class BinaryClient(HandleClient):
         self.revoked: dict[int, bytes] = {}  # handles whose right has gone since they were opened
         self.follower: FollowerSession | None = None  # when the peer is a node, or speaks as nodes do
         self.asked: dict[int, m.Subscribe | r.Follow] = {}  # those whose stream's owner has not answered yet
+        self.collections, self.joined = {}, 0
         self.under_way = 0  # publishes whose outcome is not known yet
         self.last_word = b""  # a fatal error, which comes after every answer
         self.leaving = False  # publishes are given back to the node that sends them
@@ -228,6 +228,9 @@ class BinaryClient(HandleClient):
         if self.identity.proof in (Proof.TOKEN, Proof.PEER_TOKEN):
             self.services.events.write(Event.LOGIN, **self.event_fields())
         self.send_envelope(pack(self._welcome(features, proof)))
+        self.take_rest()
+
+    def take_rest(self) -> None:
         if rest := self.codec.take_rest():
             self.services.receive_view[: len(rest)] = rest
             self.take(len(rest))
@@ -404,11 +407,11 @@ class BinaryClient(HandleClient):
 
     def subscribe(self, message: m.Subscribe) -> None:
         number, limit = message.id, self.services.settings.max_subscriptions
-        if number in self.cursors or number in self.asked:
+        if number in self.cursors or number in self.asked or number in self.collections:
             text = f"subscription {number} is in use; choose another id"
             self.refuse_request(Op.SUBSCRIBE, number, Code.USAGE, text)
             return
-        if len(self.cursors) + len(self.asked) >= limit:
+        if self.subscriptions >= limit:
             text = f"this connection has {limit} subscriptions, which is its limit"
             self.refuse_request(Op.SUBSCRIBE, number, Code.SUBSCRIPTIONS, text)
             return
@@ -430,11 +433,20 @@ class BinaryClient(HandleClient):
             self.refuse_request(Op.SUBSCRIBE, message.id, value.code, value.text)
             return
         try:
-            first_seq, until_seq = self._bounds(message, value)
-            cursor = self.binary.subscribing.place(self, message, message.id, value)
+            cursor, answer = self.place(message, value)
         except Refused as refused:
             self.refuse_request(Op.SUBSCRIBE, message.id, refused.code, refused.text)
             return
+        self.send_envelope(pack(answer))
+        if self.lingering_since_s:  # CLOSE has come meanwhile, and has ended the others
+            self._end_subscriptions()
+        else:
+            self.binary.subscribing.start(self, cursor)
+
+    def place(self, message: m.Subscribe, value: int) -> tuple[Cursor, m.Subscribed]:
+        """The cursor of a subscription, not started yet, and the answer. `value` is `find`'s. Raises Refused."""
+        first_seq, until_seq = self.binary.subscribing.bounds(message.stream, message.end, value)
+        cursor = self.binary.subscribing.place(self, message, message.id, value)
         self.cursors[message.id] = cursor
         if message.credit is not None:
             cursor.credit_bytes = min(message.credit, CREDIT_MAX_BYTES)
@@ -442,33 +454,13 @@ class BinaryClient(HandleClient):
             until_seq = max(until_seq, cursor.seq)
             self.services.fanout.limit(cursor, until_seq)
         stream = message.stream.decode() if message.topics else None
-        self.send_envelope(pack(m.Subscribed(message.id, cursor.seq, first_seq, until_seq, stream)))
-        if self.lingering_since_s:  # CLOSE has come meanwhile, and has ended the others
-            self._end_subscriptions()
-        else:
-            self.binary.subscribing.start(self, cursor)
-
-    def _bounds(self, message: m.Subscribe, end_seq: int) -> tuple[int, int | None]:
-        """The oldest seq that is kept, and the one at which this subscription is to end. Raises Refused."""
-        end = message.end
-        if end is not None and end[0] == "time" and end[1] > now_us():
-            raise Refused(Code.FROM, "the time at which this subscription is to end has not come yet")
-        if end_seq == ABSENT:
-            return 0, None if end is None else end[1] if end[0] == "seq" else 0
-        with storage_refusals(message.stream):
-            reader = self.services.readers.get(message.stream)
-            first_seq = reader.first_seq()
-            if end is None:
-                return first_seq, None
-            kind, value = end
-            if kind == "seq":
-                return first_seq, value
-            if kind == "now":
-                return first_seq, max(end_seq, first_seq)
-            return first_seq, reader.seq_at(value)
+        return cursor, m.Subscribed(message.id, cursor.seq, first_seq, until_seq, stream)
 
     def unsubscribe(self, message: m.Unsubscribe) -> None:
         number = message.id
+        if number in self.collections:
+            self.binary.collecting.end(self, number)
+            return
         if number in self.asked:
             del self.asked[number]
             self.send_envelope(pack(m.Ended(number, 0)))
@@ -481,6 +473,7 @@ class BinaryClient(HandleClient):
         self.services.fanout.end(cursor)
         if self.follower is not None:
             self.follower.ended(number)
+        self.binary.collecting.member_ended(self, number, cursor.feed.name, None)
         # Behind the chunk that is half out, if there is one: it is a part of what the peer gets.
         self.send_envelope(pack(m.Ended(number, cursor.seq if cursor.cut is None else cursor.cut[0])))
 
@@ -501,9 +494,10 @@ class BinaryClient(HandleClient):
             self.follower.ended(cursor.key)
         if code is None:
             self.send_envelope(pack(m.Ended(cursor.key, cursor.seq)))
-            return
-        self.services.metrics.refused.add(code)
-        self.send_envelope(pack(m.Ended(cursor.key, cursor.seq, code, f"{cursor.feed.name.decode()}: {text}")))
+        else:
+            self.services.metrics.refused.add(code)
+            self.send_envelope(pack(m.Ended(cursor.key, cursor.seq, code, f"{cursor.feed.name.decode()}: {text}")))
+        self.binary.collecting.member_ended(self, cursor.key, cursor.feed.name, code)
 
     def _end_subscriptions(self) -> None:
         super()._end_subscriptions()
@@ -618,6 +612,7 @@ class BinaryClient(HandleClient):
         return {
             "codec": self.codec.export_state(),
             "handles": handles.names_by_handle(self),
+            "collections": self.export_collections(),
             "follower": None if self.follower is None else self.follower.export_state(),
             "consumers": None if self._serving is None else self._serving.export_state(),
         }
@@ -628,6 +623,8 @@ class BinaryClient(HandleClient):
 
     def restore_state(self, state: dict[str, Any]) -> None:
         self.codec.restore_state(state["codec"])
+        self.restore_collections(state.get("collections", ()))  # a worker of an earlier release does not send it
+        self.binary.collecting.adopt(self)
         if state["follower"] is not None:
             self._replicate(*state["follower"])
         for number, name in state["handles"]:
@@ -638,6 +635,7 @@ class BinaryClient(HandleClient):
     def lose(self, key: int, name: bytes, next_seq: int, why: str) -> None:
         self.services.metrics.refused.add(Code.UNAVAILABLE)
         self.send_envelope(pack(m.Ended(key, next_seq, Code.UNAVAILABLE, f"{name.decode()}: {why}")))
+        self.binary.collecting.member_ended(self, key, name, Code.UNAVAILABLE)
 
 
 def _failed_publish(publication: FramePublication) -> m.Failed:
@@ -676,6 +674,7 @@ _HANDLERS: Mapping[type, Callable[[BinaryClient, Any], None]] = {
     c.Consume: binary.consume,
     c.Get: binary.get,
     listing.List: lambda client, message: client.binary.listings.list(client, message),
+    Collect: lambda client, message: client.binary.collecting.begin(client, message),
     Recall: lambda client, message: recall(client.binary.last, client, client, message),
     r.Follow: lambda client, message: client.replication.follow(message),
     r.Watch: lambda client, message: client.replication.watch(message),

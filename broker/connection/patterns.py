@@ -118,6 +118,17 @@ class PatternSubscriptions:
         self._relist_s = 0.0
         self.selection = lru_cache(SELECTIONS_KEPT)(partial(StreamSelection, services.topic_rules))
 
+    def search(
+        self,
+        pattern: bytes,
+        most: int,
+        wanted: Callable[[bytes], bool],
+        asker: Asker,
+        done: Callable[[list[bytes] | Refused], None],
+    ) -> None:
+        """As `NameSearch`."""
+        NameSearch(self, pattern, most, wanted, asker, done).turn_page()
+
     # --- the commands -----------------------------------------------------------------------------------------------
 
     def subscribe(self, client: LineClient, command: c.Subscribe, pending: Pending) -> None:

@@ -13,11 +13,13 @@ from typing import Any, Protocol
 
 from tailrace.broker.connection.client import ClientConnection
 from tailrace.broker.delivery.cursor import Cursor, Feed
+from tailrace.broker.process.timers import now_us
 from tailrace.broker.process.work import WorkQueue
 from tailrace.broker.services import Services
 from tailrace.broker.streams.owner import Refused
 from tailrace.broker.topics.trie import TooManyFilters
 from tailrace.protocol.errors import Code
+from tailrace.protocol.messages import WirePlace
 from tailrace.protocol.places import From
 from tailrace.shard.errors import StorageError, StreamDamaged, StreamMissing
 from tailrace.shard.reader import StreamReader
@@ -111,6 +113,26 @@ class Subscriptions:
         self._services.fanout.start(cursor)
         if not cursor.done:
             self._on_started(client, cursor.feed)
+
+    def bounds(self, stream: bytes, end: WirePlace | None, end_seq: int) -> tuple[int, int | None]:
+        """The oldest seq that is kept, and the one at which a subscription with this end is to end. `end_seq` is
+        `find`'s. Raises Refused.
+        """
+        if end is not None and end[0] == "time" and end[1] > now_us():
+            raise Refused(Code.FROM, "the time at which this subscription is to end has not come yet")
+        if end_seq == ABSENT:
+            return 0, None if end is None else end[1] if end[0] == "seq" else 0
+        with storage_refusals(stream):
+            reader = self._services.readers.get(stream)
+            first_seq = reader.first_seq()
+            if end is None:
+                return first_seq, None
+            kind, value = end
+            if kind == "seq":
+                return first_seq, value
+            if kind == "now":
+                return first_seq, max(end_seq, first_seq)
+            return first_seq, reader.seq_at(value)
 
     def _readable(self, name: bytes) -> bool:
         """Whether all of a stream can be read without its owner, who opens it first after a crash of the machine."""

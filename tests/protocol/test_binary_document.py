@@ -12,13 +12,22 @@ from typing import get_args
 import msgpack
 import pytest
 
+from tailrace.broker.connection.collecting import COLLECTS_MAX
 from tailrace.broker.connection.listing import LISTS_MAX
 from tailrace.broker.consumers.edge import session as serving
 from tailrace.broker.consumers.state.decide import DEFAULTS, GRACE_US
 from tailrace.broker.process.settings import Settings
 from tailrace.broker.replication.downstream import calls
+from tailrace.protocol import (
+    collecting,
+    consuming_readers,
+    listing,
+    recalling,
+    replication_readers,
+    requests,
+    responses,
+)
 from tailrace.protocol import consuming as c
-from tailrace.protocol import consuming_readers, listing, recalling, replication_readers, requests, responses
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol.binary import ClientCodec
@@ -45,7 +54,13 @@ from tests.protocol.wires import (
     stamped,
 )
 
-FEATURES = (replication_readers.READERS, consuming_readers.READERS, listing.READERS, recalling.READERS)
+FEATURES = (
+    replication_readers.READERS,
+    consuming_readers.READERS,
+    listing.READERS,
+    recalling.READERS,
+    collecting.READERS,
+)
 FEATURES_SAY = {opcode for readers in FEATURES for opcode in readers.requests}
 FEATURES_HEAR = {opcode for readers in FEATURES for opcode in readers.responses}
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "binary-protocol.md").read_text()
@@ -82,6 +97,9 @@ FULL: dict[str, m.AnyMessage] = {
     "LIST": listing.List(1, "grown", b"p", b"a", "m", (b"n",)),
     "RECALL": recalling.Recall(1, b"s", b"s", b"t"),
     "RECALLED": recalling.Recalled(1, (("s", b""),), "s", "t"),
+    "COLLECT": collecting.Collect(1, b"a.*", From("time", 0), 1, ("now", 0), 1, b"t/#", {b"a.1": 2}),
+    "COLLECTED": collecting.Collected(1, 1),
+    "ADDED": collecting.Added(1, collecting.ADDED_FROM, "a.1", 0, 0, 0),
     "LISTED": listing.Listed(1, ("n",), (STREAM_ROW,), (WORKER_ROW,), "n", 1, 1, "m", True, (END_ROW,)),
 }
 """Each message that is a map, with every field it can have."""
@@ -96,16 +114,23 @@ INSTEAD: dict[str, m.AnyMessage] = {
 
 FRAMES = pack_frame(b"hello") + pack_frame(b"hi", metadata=msgpack.packb({"h": {"lang": "en"}}))
 SESSION: list[tuple[str, m.AnyMessage | bytes]] = [
-    ("→", m.Hello(1, (c.FEATURE,), "example/1")),
+    ("→", m.Hello(1, (c.FEATURE, collecting.FEATURE), "example/1")),
     ("→", m.Open(1, b"news")),
     ("→", m.Publish(1, m.Ack.APPENDED, 0, (1,), memoryview(FRAMES), 2)),
-    ("←", m.Welcome(1, (c.FEATURE,), "example-broker/1", "n1", 0, {"max_message_bytes": 8_388_608})),
+    ("←", m.Welcome(1, (c.FEATURE, collecting.FEATURE), "example-broker/1", "n1", 0, {"max_message_bytes": 8_388_608})),
     ("←", m.Opened(1)),
     ("←", m.Published(1, ((0, 2, 0),))),
     ("→", m.Subscribe(1, b"news", From("seq", 0), 0, ("now", 0), 65_536)),
     ("←", m.Subscribed(1, 0, 0, 2)),
     ("←", m.Chunk(1, stamped(FRAMES, 0, 1_784_000_000_000_000))),
     ("←", m.Ended(1, 2)),
+    ("→", collecting.Collect(2, b"ne*", From("new", 0), credit=65_536, positions={b"news": 1})),
+    ("←", collecting.Collected(2, 1)),
+    ("←", collecting.Added(2, collecting.ADDED_FROM, "news", 1, 0)),
+    ("←", m.Chunk(collecting.ADDED_FROM, stamped(FRAMES, 0, 1_784_000_000_000_000)[37:])),
+    ("→", m.Unsubscribe(2)),
+    ("←", m.Ended(collecting.ADDED_FROM, 2)),
+    ("←", m.Ended(2, 0)),
     ("→", c.Consume(1, "create", b"news", b"billing", From("seq", 0))),
     ("←", c.Consumed(1, 0, True)),
     ("→", c.Get(2, b"news", b"billing", b"m1", max_messages=100, wait_ms=1_000, session=41)),
@@ -294,6 +319,13 @@ def test_what_is_listed() -> None:
     assert [row[0] for row in table("lists")] == list(get_args(listing.ListedKind))
     assert f"{listing.NAMES_MAX} names or {listing.STREAMS_MAX} streams" in " ".join(TEXT.split())
     assert f"{LISTS_MAX} LISTs of a connection" in " ".join(TEXT.split())
+
+
+def test_what_is_collected() -> None:
+    assert f"feature `{collecting.FEATURE}`" in TEXT
+    assert f"from {collecting.ADDED_FROM} on" in TEXT
+    assert f"at most {collecting.POSITIONS_MAX} `positions`" in " ".join(TEXT.split())
+    assert f"at most {COLLECTS_MAX} COLLECTs" in " ".join(TEXT.split())
 
 
 def test_the_limits_of_what_is_said_of_consumers() -> None:

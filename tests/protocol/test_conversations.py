@@ -12,10 +12,11 @@ import pytest
 
 from tailrace.protocol import messages as m
 from tailrace.protocol.binary import ClientCodec
+from tailrace.protocol.collecting import Added, Collect, Collected
 from tailrace.protocol.consuming import Consume, Consumed, Get, Got
 from tailrace.protocol.envelope import pack_envelope
 from tailrace.protocol.errors import PeerError
-from tailrace.protocol.features import CONSUMERS, LAST, LISTING, REPLICATION
+from tailrace.protocol.features import CONSUMERS, LAST, LISTING, PATTERNS, REPLICATION
 from tailrace.protocol.listing import List, Listed
 from tailrace.protocol.places import FROM_NEW, From
 from tailrace.protocol.recalling import Recall, Recalled
@@ -103,6 +104,12 @@ SCENARIOS: dict[str, list[Step]] = {
         *says(Recall(1, b"a/#"), Recall(2, b"a/b")), *hears(Recalled(2)),
         *hears(Recalled(1, (("s", bytes(stamped())),), "s", "a/1")),
         *says(Recall(3, b"a/#", b"s", b"a/1")), *hears(Recalled(3)),
+    ],
+    "all streams of a pattern": [
+        *says(m.Hello(1, (PATTERNS,), "tailrace/9")), *hears(m.Welcome(1, (PATTERNS,), "tailrace/9", "n1", 0, {})),
+        *says(Collect(1, b"s*", From("time", 0), 0, ("now", 0), 99, positions={b"s": 4})),
+        *hears(Collected(1, 1), Added(1, 2**31, "s", 4, 0, 6), m.Chunk(2**31, stamped())),
+        *hears(m.Ended(2**31, 6), m.Ended(1, 0)),
     ],
     "greeting": GREETING,
     "another version": [("→", m.Hello(2, (), "c"), (1, 0, "unsupported", True))],

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, get_args
 
-from tailrace.protocol import consuming, listing, recalling, replication
+from tailrace.protocol import collecting, consuming, listing, recalling, replication
 from tailrace.protocol.binary import RESPONSE_MAX_BYTES, ClientCodec
 from tailrace.protocol.consuming import Consume, Consumed, Get, Got, Standing
 from tailrace.protocol.features import HOMES
@@ -72,6 +72,7 @@ REQUEST_KINDS = {
     *get_args(replication.NodeRequest),
     listing.List,
     recalling.Recall,
+    collecting.Collect,
 }
 RESPONSE_KINDS = {
     *get_args(CoreResponse),
@@ -79,6 +80,8 @@ RESPONSE_KINDS = {
     *get_args(replication.NodeResponse),
     listing.Listed,
     recalling.Recalled,
+    collecting.Collected,
+    collecting.Added,
 }
 HISTORY = (EpochStart(1, 0, "n1"), EpochStart(4, 6), EpochStart(2**32 - 1, 2**63 - 2, "n" * 32))
 
@@ -165,6 +168,10 @@ REQUESTS: Sequence[Request] = (
     listing.List(5, "ends", names=("é".encode(), b"n" * 200)),
     recalling.Recall(1, b"a/+/#"),
     recalling.Recall(2**32 - 1, "é".encode(), b"s", "a/é b".encode()),
+    collecting.Collect(1, b"a.*", From("new", 0)),
+    collecting.Collect(
+        2**32 - 1, "é*".encode(), From("time", 7), 2, ("now", 0), 9, b"t/#", {"é".encode(): 2**62, b"s": 0}
+    ),
     Prove(b"c=biws"),
     Ping(),
     Pong(),
@@ -228,6 +235,9 @@ RESPONSES: Sequence[Response] = (
     listing.Listed(5, ("a", "é"), ends=(END_ROW, listing.EndRow(2**48 - 1, 2**48 - 1, 0, 0))),
     recalling.Recalled(1),
     recalling.Recalled(2, (("s", bytes(stamped())), ("é", b"")), "é", "a/é b"),
+    collecting.Collected(1, 0),
+    collecting.Added(1, 2**31, "é", 5, 3, 9),
+    collecting.Added(1, 2**32 - 1, "s", 0, 0),
     listing.Listed(2, ("a", "é"), (STREAM_ROW, STREAM_ROW), (WORKER_ROW,), "é", 2**63 - 1, 2**63 - 1),
     Failed("usage", "what is wrong"),
     Failed("full", "no space", True, 5, 2**32 - 1, ((5, 3, 1, "", ""), (0, 3, 0, "full", "no space"))),

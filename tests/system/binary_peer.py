@@ -11,7 +11,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from tailrace.protocol.binary import ClientCodec
 from tailrace.protocol.messages import (
@@ -264,7 +264,7 @@ class BinaryPeer:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.sock.close()
 
-    def __enter__(self) -> BinaryPeer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
