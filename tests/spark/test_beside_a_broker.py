@@ -137,17 +137,20 @@ def begins_with_hole(path: Path) -> bool:
 
 
 def look_beside_trims(node: Node, publisher: Publisher, rounds: int, look: Callable[[dict[str, int]], int]) -> None:
-    """Until `rounds` looks have found messages, with holes before them. `look` is given the counts sent before.
+    """Until `rounds` looks have found messages, with holes before them, beside more trims than that. `look` is given
+    the counts sent before.
 
     One that finds nothing does not count: over connections all that it has planned may be trimmed meanwhile.
     """
-    deadline_s, left = time.monotonic() + HOLES_PATIENCE_S, rounds
     with trimming(node, publisher) as trims:
-        while left:
-            assert time.monotonic() < deadline_s, f"{trims[0]} trims, and still {left} of {rounds} looks to come"
+        publisher.slowly(0.05)  # queries of the messages sent while there are no holes prove nothing
+        wait_for(lambda: has_holes(node) or publisher.failure, "there are holes", HOLES_PATIENCE_S)
+        publisher.slowly(0)
+        deadline_s, left, before = time.monotonic() + HOLES_PATIENCE_S, rounds, trims[0]
+        while left > 0 or trims[0] - before <= rounds:
+            assert time.monotonic() < deadline_s, f"{trims[0] - before} trims, and {left} of {rounds} looks to come"
             found = look(dict(publisher.sent))
             left -= found > 0 and has_holes(node)
-        assert trims[0] > rounds
 
 
 @pytest.mark.parametrize("way", ["directory", "brokers"])

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from tailrace.shard.directory import DataDirectory
 from tailrace.shard.frame import MAX_FRAME_BYTES, pack_frame
-from tailrace.shard.log import StreamLog
 from tailrace.shard.stream_files import stream_paths
 from tests.shard.helpers import flip
 from tests.spark.data import DAY_US, Sent, add_stream, append, make_directory, open_log, plain, trim
@@ -34,7 +33,7 @@ def spread(count: int, first_us: int = DAY_START_US, step_us: int = 7 * MINUTE_U
     return [Sent(first_us + i * step_us + i * i % 977, bytes(i * 37 % 1_009), epoch=1 + i // 50) for i in range(count)]
 
 
-def make_hard_night(folder: Path) -> DataDirectory:
+def make_hard_night(folder: Path, many: int = MANY, longest_bytes: int = MAX_FRAME_BYTES) -> DataDirectory:
     """Midnights, trims, epochs, the longest frames, many streams, torn ends, ends that were set aside, streams that
     begin late, contradictory indexes, remains of streams that do not exist, odd names."""
     streams: dict[str, Iterable[Sent]] = {
@@ -52,12 +51,12 @@ def make_hard_night(folder: Path) -> DataDirectory:
     streams["same"] = [Sent(NOON_US, bytes(i)) for i in range(50)]
     for name, step_us in (("burst", 7), ("long", 1_501)):
         streams[name] = (Sent(NOON_US + i * step_us + i % 5, bytes(i * i % 307)) for i in range(LONG))
-    streams |= {f"s{i}": spread(3, DAY_START_US + i * MINUTE_US, 40_000_000) for i in range(MANY)}
+    streams |= {f"s{i}": spread(3, DAY_START_US + i * MINUTE_US, 40_000_000) for i in range(many)}
     data = make_directory(folder, streams)
     make_trimmed(data)
     make_torn(data)
     make_contradictory(data)
-    make_large(data)
+    make_large(data, longest_bytes)
     return data
 
 
@@ -113,19 +112,16 @@ def make_contradictory(data: DataDirectory) -> None:
         (data.stream_directory("one") / name).write_bytes(b"worth nothing")
 
 
-def make_large(data: DataDirectory) -> None:
-    """Two of the longest frames there may be, the second with metadata, between short ones."""
+def make_large(data: DataDirectory, frame_bytes: int) -> None:
+    """Two long frames, the second with metadata, between short ones."""
     log = open_log(data, "large")
     append(log, spread(2))
-    for payload_bytes, metadata in ((MAX_FRAME_BYTES - 32, b""), (MAX_FRAME_BYTES - 33, b"\x80")):
-        append_frame(log, bytearray(pack_frame(bytes(payload_bytes), metadata=metadata)))
+    for payload_bytes, metadata in ((frame_bytes - 32, b""), (frame_bytes - 33, b"\x80")):
+        frame = bytearray(pack_frame(bytes(payload_bytes), metadata=metadata))
+        assert len(frame) == frame_bytes
+        log.append(frame, 1, NOON_US, 1)
     append(log, spread(2, NOON_US + HOUR_US))
     log.close()
-
-
-def append_frame(log: StreamLog, frame: bytearray) -> None:
-    assert len(frame) == MAX_FRAME_BYTES
-    log.append(frame, 1, NOON_US, 1)
 
 
 def copy_stream(source: DataDirectory, target: DataDirectory, name: str) -> None:

@@ -22,7 +22,7 @@ from tests.spark.data import make_directory
 from tests.spark.java import with_quick_java
 from tests.spark.rollup import reference
 from tests.spark.rollup.directories import DAY, DAY_START_US
-from tests.spark.rollup.hard_night import CONTRADICTORY, UNREADABLE, make_hard_night
+from tests.spark.rollup.hard_night import CONTRADICTORY, MANY, UNREADABLE, make_hard_night
 from tests.spark.rollup.tables import differences, left_over, read_tables
 from tests.spark.rollup.test_fetched import upload
 from tests.spark.rollup.test_job import spread
@@ -40,8 +40,9 @@ def make_python(folder: Path) -> Path:
     """This Python with the same packages but without tailrace, as a node of a cluster has it."""
     packages = Path(pyspark.__file__).parents[1]
     python = folder / "python"
-    # -S: the .pth file by which this checkout is installed is not read.
-    python.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec {sys.executable} -S "$@"\n')
+    # -S: the .pth file by which this checkout is installed is not read. The installed PySpark is compiled; Spark's zip
+    # of it, behind it, would be compiled by each process.
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{packages}:$PYTHONPATH" exec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
     return python
 
@@ -135,7 +136,8 @@ job.plan_day = partial(job.plan_day, task_rows=20_000)  # several tasks, for bot
 # All workers, and no other attempt, which might come to the other worker and do.
 settings = {"spark.scheduler.minRegisteredResourcesRatio": "1.0", "spark.task.maxFailures": "1"}
 settings |= {"spark.scheduler.maxRegisteredResourcesWaitingTime": "900s", "spark.executor.memory": "512m"}
-session = make_session(master, "*", "512m", [py_files], {**settings, "spark.cores.max": "2"})
+settings |= {"spark.cores.max": "2", "spark.ui.enabled": "false"}
+session = make_session(master, "*", "512m", [py_files], settings)
 urls = {}
 engine = lambda _messages: SparkEngine(lambda: session, "", urls)
 for kind, where, out in zip(jobs[::3], jobs[1::3], jobs[2::3]):
@@ -183,6 +185,8 @@ def test_a_cluster_rolls_up_with_the_zip_and_names_the_paths_that_a_worker_lacks
     which the driver's copy is in a folder that a worker lacks."""
     make_night(tmp_path / "data")
     make_hard_night(tmp_path / "hard")
+    # Each request takes the server 10 ms of a processor, and it reads the whole file for each part of it.
+    make_hard_night(tmp_path / "hard-bucket", MANY // 8, 1 << 20)
     import_it = [str(cluster.python), "-c", "import tailrace.spark.rollup"]
     assert subprocess.run(import_it, cwd=tmp_path, capture_output=True, check=False).returncode, "the node has tailrace"
     expected = reference.roll_up(tmp_path / "data", DAY_START_US)
@@ -190,7 +194,7 @@ def test_a_cluster_rolls_up_with_the_zip_and_names_the_paths_that_a_worker_lacks
         wanted = [("data", "out"), ("hard", "cells"), ("lacking", "no"), ("another", "no")]
         jobs = [["path", str(tmp_path / where), str(tmp_path / out)] for where, out in wanted]
         jobs.append(["brokers", f"127.0.0.1:{node.port}", str(tmp_path / "over")])
-        jobs.append(["path", upload(tmp_path / "hard", url), str(tmp_path / "from-bucket")])
+        jobs.append(["path", upload(tmp_path / "hard-bucket", url), str(tmp_path / "from-bucket")])
         jobs.append(["path", str(tmp_path / "data"), str(tmp_path / "unshared")])
         found = roll_up(tmp_path, cluster, *(word for job in jobs for word in job))
     done, hard, lacking, another, over, bucket, unshared = found
@@ -199,6 +203,7 @@ def test_a_cluster_rolls_up_with_the_zip_and_names_the_paths_that_a_worker_lacks
     assert read_tables(tmp_path / "out", DAY) == expected
     cells = reference.roll_up(tmp_path / "hard", DAY_START_US, unreadable=UNREADABLE)
     assert not differences(read_tables(tmp_path / "cells", DAY), cells)
+    cells = reference.roll_up(tmp_path / "hard-bucket", DAY_START_US, unreadable=UNREADABLE)
     assert not differences(read_tables(tmp_path / "from-bucket", DAY), cells)
     # A connection does not show which folder and files a stream is in.
     unknown = {"shard": -1, "stream_id": None}
