@@ -21,14 +21,15 @@ _COLUMNS: Final = {
     "binary": ("tailrace-binary", "tailrace-binary-acks", "tailrace-slaves", "tailrace-slaves-held"),
     "binary, one a request": ("tailrace-single", "tailrace-single-acks"),
     "MQTT": ("tailrace-mqtt", "tailrace-mqtt-qos1"),
+    "UDP": ("tailrace-udp",),
     "NATS": ("nats",),
     "JetStream": ("jetstream", "jetstream-r3"),
     "Redis": ("redis", "redis-silent", "redis-pubsub"),
     "mosquitto": ("mosquitto", "mosquitto-qos1"),
     "Kafka": ("kafka",),
-    "no broker": ("plain", "plain-acks", "sendfile", "sendfile-read"),
+    "no broker": ("plain", "plain-acks", "plain-udp", "sendfile", "sendfile-read"),
 }
-_OURS: Final = ("lines", "binary", "binary, one a request", "MQTT")
+_OURS: Final = ("lines", "binary", "binary, one a request", "MQTT", "UDP")
 _LIMIT: Final = "no broker"
 _ANSWERED: Final = ("ingest", "turns", "round-robin", "replicated")
 """Kinds of row in which answered and silent publishes are lines of their own."""

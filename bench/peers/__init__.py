@@ -15,6 +15,7 @@ from bench.peers.tailrace import Tailrace
 from bench.peers.tailrace_binary import TailraceBinary
 from bench.peers.tailrace_mqtt import TailraceMqtt
 from bench.peers.tailrace_nodes import TailraceNodes
+from bench.peers.udp import PlainUdp, TailraceUdp
 from tailrace.shard.frame import HEADER_BYTES
 
 SPARK_STREAMS = 8
@@ -38,6 +39,7 @@ def make_peers(
         ),
         *(TailraceMqtt(qos=qos, interpreted=interpreted, workers=workers) for qos in (0, 1)),
         *(TailraceNodes(replicas=replicas, interpreted=interpreted, workers=workers) for replicas in (0, 1)),
+        TailraceUdp(interpreted=interpreted, workers=workers),
         *secure_peers(interpreted=interpreted, workers=workers),
         Nats(),
         JetStream(),
@@ -50,6 +52,7 @@ def make_peers(
         Kafka(),
         Plain(payload_bytes),
         Plain(payload_bytes, acked=True),
+        PlainUdp(payload_bytes),
         *(BareSendfile(replay_messages * (HEADER_BYTES + payload_bytes), copied=copied) for copied in (False, True)),
         *(
             SparkSession(kind, rows, (SPARK_STREAMS, spark_messages, payload_bytes))

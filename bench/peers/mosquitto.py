@@ -22,7 +22,7 @@ max_inflight_messages 0
 """
 _CLIENT_NAME = "bench-{client}-{kind}"
 _PUBACK_BYTES = 4
-_SILENT = {"ingest", "turns", "fanout", "latency", "connections", "topics", "topics-turns"}
+_SILENT = {"ingest", "turns", "packets", "fanout", "latency", "connections", "topics", "topics-turns"}
 
 
 class Mosquitto(Contestant):

@@ -18,7 +18,7 @@ class Nats(Contestant):
     name = "nats"
     title = "NATS core"
     kinds = frozenset(
-        {"ingest", "turns", "fanout", "latency", "connections", "topics", "topics-turns", "client-silent"}
+        {"ingest", "turns", "packets", "fanout", "latency", "connections", "topics", "topics-turns", "client-silent"}
     )
     # Once a connection is made, and every `ping_interval`.
     chatter = MappingProxyType({b"PING\r\n": b"PONG\r\n"})

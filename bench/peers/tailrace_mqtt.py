@@ -14,7 +14,7 @@ class TailraceMqtt(Mosquitto):
         super().__init__(qos=qos)
         self.name = f"tailrace-mqtt{'-qos1' if qos else ''}"
         self.title = f"tailrace MQTT, QoS {qos}"
-        self.kinds = frozenset({"ingest", "turns"} if qos else {"ingest", "turns", "fanout", "latency"})
+        self.kinds = frozenset({"ingest", "turns"} if qos else {"ingest", "turns", "packets", "fanout", "latency"})
         self._node = Tailrace(interpreted=interpreted, workers=workers)
 
     def command(self, site: Site) -> list[str]:

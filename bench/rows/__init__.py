@@ -13,6 +13,7 @@ from bench.rows.delivering import (
 )
 from bench.rows.durability import FLUSHES_MS, always_row, interval_row
 from bench.rows.latency import FLOODS, beside_rollup_row, connecting_row, flooded_row, latency_row, neighbour_row
+from bench.rows.packets import packets_in_row, packets_out_row
 from bench.rows.publishing import (
     client_row,
     idempotence_row,
@@ -38,6 +39,8 @@ def make_rows(scale: Scale) -> list[BenchRow]:
         turns_row("turns-1000", scale.connections, scale.connections),
         ingest_topics_row(scale.many_streams),
         topics_turns_row(scale.connections),
+        packets_in_row(),
+        packets_out_row(),
         fan_out_row(100),
         fan_out_row(1_000),
         topics_row(10),
