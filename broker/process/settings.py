@@ -477,6 +477,16 @@ class Settings(UdpSettings):
         low=1,
         high=100 * YEAR_S,
     )
+    max_keep_alive_s: int = setting(
+        "timing",
+        "max_keep_alive_s",
+        Kind.SECONDS,
+        0,
+        "the longest keep alive of an MQTT 5 client; one that asks for more, or for none, is given this",
+        low=1,
+        high=65_535,
+        zero="clients have the keep alive that they ask for",
+    )
     upstream_timeout_s: float = setting(
         "timing",
         "upstream_timeout_s",

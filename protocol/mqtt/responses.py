@@ -61,6 +61,12 @@ def pack_disconnect(version: int, reason: Reason, text: str = "") -> bytes:
     return pack_packet(PacketType.DISCONNECT, bytes((reason,)) + pack_properties(reason_string(text)))
 
 
+def pack_auth(reason: Reason, method: bytes, data: bytes) -> bytes:
+    """AUTH of MQTT 5: a step of a login."""
+    properties = [(PropertyId.AUTHENTICATION_METHOD, method), (PropertyId.AUTHENTICATION_DATA, data)]
+    return pack_packet(PacketType.AUTH, bytes((reason,)) + pack_properties(properties))
+
+
 def pack_refusal(version: int, reason: Reason, text: str = "") -> bytes:
     """CONNACK of a connection that is refused."""
     return pack_connack(version, reason, reason_string(text))

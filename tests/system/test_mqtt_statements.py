@@ -81,4 +81,4 @@ def test_each_has_a_test_that_exists_or_a_reason() -> None:
 def test_most_that_bind_a_server_have_a_test() -> None:
     """The number of those without one only falls."""
     without = [each for each in statements() if each.binds != "client" and not TEST.fullmatch(each.shown_by)]
-    assert len(without) <= 32, without
+    assert len(without) <= 28, without

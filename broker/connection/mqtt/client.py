@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.broker.access.identity import Identity
 from tailrace.broker.connection.base import Pause
-from tailrace.broker.connection.client import ClientConnection
-from tailrace.broker.connection.mqtt import opening
+from tailrace.broker.connection.login import Logins
+from tailrace.broker.connection.mqtt import enhanced_login, opening
 from tailrace.broker.connection.mqtt.durable import has_delayed_will
-from tailrace.broker.connection.mqtt.publishing import RECEIVE_MAXIMUM, UNRELEASED_MAX, PublishRow, topic_of
+from tailrace.broker.connection.mqtt.enhanced_login import EnhancedLoginClient, ScramExchange
+from tailrace.broker.connection.mqtt.publishing import RECEIVE_MAXIMUM, PublishRow, stage_one
 from tailrace.broker.connection.mqtt.window import SendWindow
 from tailrace.broker.connection.transport import AnySocket
 from tailrace.broker.consumers.edge.session import ConsumerSession
@@ -30,12 +31,11 @@ from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tailrace.protocol.mqtt import packets as p
 from tailrace.protocol.mqtt.codec import AckRun, AnyPacket, MqttCodec, StagedPublishes, StagingLimits
-from tailrace.protocol.mqtt.metadata import PLAIN_QOS, pack_metadata
 from tailrace.protocol.mqtt.properties import PacketType, PropertyId
 from tailrace.protocol.mqtt.publishes import NO_LIMIT, PublishForm, PublishRendering, with_ids
 from tailrace.protocol.mqtt.reasons import FAILURE, PacketError, Reason, protocol_error, reason_of
 from tailrace.protocol.mqtt.responses import PINGRESP, fitting, pack_ack, pack_disconnect, pack_refusal
-from tailrace.shard.frame import MAX_METADATA_BYTES, pack_frame
+from tailrace.shard.frame import MAX_METADATA_BYTES
 
 if TYPE_CHECKING:
     from tailrace.broker.connection.mqtt.durable import DurableSession
@@ -52,7 +52,7 @@ WINDOW_MAX: Final = 1_000
 """Messages with QoS 1 or 2 that a client has been sent and has not acknowledged."""
 
 
-class MqttClient(ClientConnection):
+class MqttClient(EnhancedLoginClient):
     """`claimed_ns`: see `SessionHolder`. `half_id`: the first identifier of the chunk that is half out; `rendered_us`:
     the time that it was made for. `unreleased`: QoS 2 messages of the client that it has not released; `undecided`:
     those of them that may still be refused.
@@ -70,9 +70,7 @@ class MqttClient(ClientConnection):
         "claimed_ns",
         "client_id",
         "codec",
-        "end_reason",
         "forms",
-        "greeted",
         "half_id",
         "keep_alive_s",
         "last_key",
@@ -103,6 +101,8 @@ class MqttClient(ClientConnection):
         self.client_id = b""
         self.claimed_ns = 0
         self.mark = b""  # of this session, in its messages while it has a subscription with No Local
+        self.auth_method = b""
+        self.exchange: ScramExchange | None = None
         self.asked_to_last = False  # CONNECT has a Session Expiry Interval, which may then be another in DISCONNECT
         self.greeted = False  # CONNACK has accepted it
         self.keep_alive_s = 0
@@ -142,6 +142,10 @@ class MqttClient(ClientConnection):
     @property
     def must_log_in(self) -> bool:
         return not self.greeted
+
+    @property
+    def logins(self) -> Logins:
+        return self.mqtt.logins
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -187,6 +191,8 @@ class MqttClient(ClientConnection):
         if self.held_up:
             self.backlog.append(packet)
             return
+        if self.exchange is not None and not self.greeted and type(packet) not in _IN_LOGIN:
+            packet = protocol_error("only AUTH and DISCONNECT may come before the end of the login")
         if type(packet) not in _CHEAP:
             self.services.router.flush()  # a subscription begins behind the messages published before it
             self.read_less()
@@ -214,7 +220,7 @@ class MqttClient(ClientConnection):
 
     @property
     def pending_bytes(self) -> int:
-        return self.codec.pending_bytes
+        return self.codec.pending_bytes + (0 if self.exchange is None else self.exchange.held_bytes)
 
     def end_of_input(self) -> None:
         self.finish()
@@ -235,8 +241,9 @@ class MqttClient(ClientConnection):
 
     @property
     def stays(self) -> bool:
-        """A member of a group is one of its worker."""
-        return super().stays or (self.shared is not None and not self.shared.is_empty)
+        """A member of a group is one of its worker, and so is the exchange of a login."""
+        is_member = self.shared is not None and not self.shared.is_empty
+        return super().stays or is_member or self.exchange is not None
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -347,7 +354,7 @@ class MqttClient(ClientConnection):
 
     def _release(self) -> None:
         super()._release()
-        self.will = None
+        self.will = self.exchange = None
         self.mqtt.keep_alives.discard(self)
         self.mqtt.sessions.release(self)
         self.mqtt.durable.release(self)
@@ -418,7 +425,7 @@ class MqttClient(ClientConnection):
         frames: list[list[bytes]] = []
         try:
             for packet in run:
-                self._stage_one(row, packet, groups, frames, answers=answers)
+                stage_one(self, self.mqtt, row, packet, groups, frames, answers=answers)
         finally:
             self._publish_groups(row, groups, frames)
 
@@ -430,66 +437,9 @@ class MqttClient(ClientConnection):
         for key, group in enumerate(frames):
             router.publish_group(self, row, key, bytearray(b"").join(group), False)
 
-    def _stage_one(
-        self,
-        row: PublishRow,
-        packet: p.PublishPacket,
-        groups: dict[bytes, int],
-        frames: list[list[bytes]],
-        *,
-        answers: bool,
-    ) -> None:
-        topic, payload, qos, retain, _dup, packet_id, properties = packet
-        if properties or not topic:
-            topic = topic_of(self.aliases, packet)
-        if qos and answers and self._is_repeated(packet):
-            row.add_answer(qos, packet_id, -1)
-            return
-        placed, metadata, refusal = self.mqtt.destination_of(topic)
-        if refusal is None and not self.is_free:
-            denied = self.publish_refusal(placed)
-            refusal = None if denied is None else (denied.code, denied.text)
-        stream, kept = placed
-        if refusal is None and (properties or qos != PLAIN_QOS or self.mark or retain):
-            metadata = pack_metadata(kept, qos, properties, self.mark, retain=retain)
-        if refusal is None and self.is_too_large(metadata, payload):
-            refusal = Code.SIZE, "the message is larger than max_message_bytes"
-        if refusal is not None:
-            self.services.metrics.refused.add(refusal[0])
-            if qos and answers:
-                row.add_answer(qos, packet_id, -1, _refusal_reason(refusal[0]))
-            return
-        if retain and payload:
-            row.keep(stream, self.mqtt.retained.keep)
-        key = groups.get(stream, -1)
-        if key < 0:
-            key = groups[stream] = len(frames)
-            frames.append([])
-        frames[key].append(pack_frame(payload, metadata=metadata))
-        if qos and answers:
-            if retain:
-                row.add_retained(key, kept or stream, len(frames[key]) - 1, self.mqtt.retained.missed)
-            if qos > 1:
-                self.undecided.add(packet_id)
-            row.add_answer(qos, packet_id, key, retained_in=stream if retain else b"")
-
     def is_too_large(self, metadata: bytes, payload: bytes) -> bool:
         nbytes = len(metadata) + len(payload)
         return nbytes > self.services.settings.max_message_bytes or len(metadata) > MAX_METADATA_BYTES
-
-    def _is_repeated(self, packet: p.PublishPacket) -> bool:
-        """Whether a QoS 2 message has come before. Raises PacketError if too many messages are under way."""
-        if packet.qos == 2 and packet.packet_id in self.unreleased:
-            return True
-        if self.version == p.MQTT_5:
-            if self.under_way + len(self.unreleased) >= RECEIVE_MAXIMUM:
-                text = f"more than the Receive Maximum of {RECEIVE_MAXIMUM} messages are not acknowledged"
-                raise PacketError(Reason.RECEIVE_MAXIMUM_EXCEEDED, text)
-        elif len(self.unreleased) >= UNRELEASED_MAX:
-            raise protocol_error(f"more than {UNRELEASED_MAX} messages with QoS 2 are not released")
-        if packet.qos == 2:
-            self.unreleased.add(packet.packet_id)
-        return False
 
     def group_done(self, run: RunPublication, key: int, first_seq: int, subscribers: int) -> None:
         """The messages of a run to one stream are in its log."""
@@ -606,9 +556,6 @@ class MqttClient(ClientConnection):
     def ping(self, _packet: p.PingPacket) -> None:
         self.send_packet(PINGRESP)
 
-    def authenticate(self, _packet: p.AuthPacket) -> None:
-        self.malformed(protocol_error("AUTH without an authentication method in CONNECT"))
-
     # --- subscriptions ----------------------------------------------------------------------------------------------
 
     def subscribe(self, packet: p.SubscribePacket) -> None:
@@ -670,11 +617,6 @@ class MqttClient(ClientConnection):
         self.end_with(Code.UNAVAILABLE, f"{name.decode()}: {why}")
 
 
-def _refusal_reason(code: Code) -> Reason:
-    """In PUBACK or PUBREC, which have no reason for a message that is too large."""
-    return Reason.QUOTA_EXCEEDED if code is Code.SIZE else reason_of(code)
-
-
 def _ack(client: MqttClient, packet: p.AckPacket) -> None:
     _ACKS[packet.type](client, packet)
 
@@ -688,6 +630,7 @@ _ACKS: Final[Mapping[PacketType, Callable[[MqttClient, p.AckPacket], None]]] = {
 _PUBLISHES: Final = frozenset({p.PublishPacket, StagedPublishes})
 _CHEAP: Final = frozenset({p.AckPacket, p.PingPacket, p.PublishPacket, StagedPublishes, AckRun})
 """Packets that change nothing for the reads after them."""
+_IN_LOGIN: Final = frozenset({p.AuthPacket, p.DisconnectPacket, PacketError})
 _HANDLERS: Final[Mapping[type, Callable[[MqttClient, Any], None]]] = {
     p.ConnectPacket: opening.connect,
     AckRun: MqttClient.acknowledge_run,
@@ -696,5 +639,5 @@ _HANDLERS: Final[Mapping[type, Callable[[MqttClient, Any], None]]] = {
     p.UnsubscribePacket: MqttClient.unsubscribe,
     p.PingPacket: MqttClient.ping,
     p.DisconnectPacket: MqttClient.disconnect,
-    p.AuthPacket: MqttClient.authenticate,
+    p.AuthPacket: enhanced_login.proceed,
 }

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tailrace.broker.connection.login import NO_LOGIN_TEXT
+from tailrace.broker.connection.mqtt import enhanced_login
 from tailrace.broker.connection.mqtt.durable import DurableSession, Handed, OpenedSession, SessionElsewhere
 from tailrace.broker.connection.mqtt.publishing import ALIASES_MAX, RECEIVE_MAXIMUM
 from tailrace.broker.connection.mqtt.sessions import FREE, OTHERS, WAIT, ClaimAnswer
@@ -103,8 +104,8 @@ def connect(client: MqttClient, packet: ConnectPacket) -> None:
 
 def _refusal(client: MqttClient, packet: ConnectPacket) -> tuple[Reason, Code, str] | None:
     """Why no client can have this connection."""
-    if PropertyId.AUTHENTICATION_METHOD in packet.properties:
-        text = "no authentication method is offered; send a user name and a password"
+    if PropertyId.AUTHENTICATION_METHOD in packet.properties and not client.services.access.has_users:
+        text = "no authentication method is offered, since the broker has no users"
         return Reason.BAD_AUTHENTICATION_METHOD, Code.UNSUPPORTED, text
     if len(packet.client_id) > CLIENT_ID_BYTES_MAX:
         text = f"a client identifier has at most {CLIENT_ID_BYTES_MAX} bytes"
@@ -117,6 +118,9 @@ def _refusal(client: MqttClient, packet: ConnectPacket) -> tuple[Reason, Code, s
 
 def _log_in(client: MqttClient, packet: ConnectPacket) -> None:
     access = client.services.access
+    if PropertyId.AUTHENTICATION_METHOD in packet.properties:
+        enhanced_login.begin(client, packet, partial(_admit, client, packet))
+        return
     if packet.user is not None and access.has_users:
         client.end_reason = Reason.BAD_USER_OR_PASSWORD  # of a login that fails
         user, secret = packet.user.decode(), (packet.password or b"").decode("utf-8", "replace")
@@ -131,8 +135,10 @@ def _log_in(client: MqttClient, packet: ConnectPacket) -> None:
         client.end_for(Reason.NOT_AUTHORIZED, Code.DENIED, NO_LOGIN_TEXT)
 
 
-def _admit(client: MqttClient, packet: ConnectPacket) -> None:
-    """It is known who the client is: check its will, and take its identifier."""
+def _admit(client: MqttClient, packet: ConnectPacket, proof: bytes = b"") -> None:
+    """It is known who the client is: check its will, and take its identifier. `proof`: the broker's own, after a login
+    with a method.
+    """
     client.end_reason = None
     will = packet.will
     refusal = None if will is None else _will_refusal(client, will)
@@ -142,7 +148,7 @@ def _admit(client: MqttClient, packet: ConnectPacket) -> None:
     client.will = will  # it is published by a client that is accepted only
     client.claimed_ns = time.monotonic_ns()
     client.client_id = packet.client_id or ASSIGNED_PREFIX + secrets.token_hex(ASSIGNED_BYTES).encode()
-    offers = _offers(client, packet)
+    offers = _offers(client, packet, proof)
     size = len(pack_connack(client.version, Reason.SUCCESS, offers))
     if size > client.packet_bytes_max:
         text = f"CONNACK has {size} bytes, more than the Maximum Packet Size {client.packet_bytes_max}"
@@ -263,14 +269,14 @@ def _greet(client: MqttClient, packet: ConnectPacket, connack: bytes) -> None:
     client.asked_to_last = bool(properties.get(PropertyId.SESSION_EXPIRY))
     if packet.will is not None and packet.will.retain:
         client.mqtt.retained.keep(client.mqtt.destination_of(packet.will.topic).placed.stream)
-    client.keep_alive_s = packet.keep_alive_s
+    client.keep_alive_s = _keep_alive_s(client, packet)
     client.window.size = min(client.window.size, properties.get(PropertyId.RECEIVE_MAXIMUM, client.window.size))
     client.services.deadlines.login.stop(client)
     client.mqtt.keep_alives.add(client)
     client.send_packet(connack)
 
 
-def _offers(client: MqttClient, packet: ConnectPacket) -> list[tuple[PropertyId, Any]]:
+def _offers(client: MqttClient, packet: ConnectPacket, proof: bytes) -> list[tuple[PropertyId, Any]]:
     """The properties of a CONNACK: what MQTT 5 assumes and is not so here."""
     offers: list[tuple[PropertyId, Any]] = [
         (PropertyId.RECEIVE_MAXIMUM, RECEIVE_MAXIMUM),
@@ -283,7 +289,19 @@ def _offers(client: MqttClient, packet: ConnectPacket) -> list[tuple[PropertyId,
         offers.append((PropertyId.SESSION_EXPIRY, granted_s))
     if not packet.client_id:
         offers.append((PropertyId.ASSIGNED_CLIENT_ID, client.client_id))
+    if _keep_alive_s(client, packet) != packet.keep_alive_s:
+        offers.append((PropertyId.SERVER_KEEP_ALIVE, _keep_alive_s(client, packet)))
+    if client.auth_method:
+        offers.append((PropertyId.AUTHENTICATION_METHOD, client.auth_method))
+        offers.append((PropertyId.AUTHENTICATION_DATA, proof))
     return offers
+
+
+def _keep_alive_s(client: MqttClient, packet: ConnectPacket) -> int:
+    """The keep alive that counts. MQTT 3.1.1 has no word for another one than the client's."""
+    limit_s = client.services.settings.max_keep_alive_s
+    is_bounded = limit_s and client.version == MQTT_5
+    return limit_s if is_bounded and not 0 < packet.keep_alive_s <= limit_s else packet.keep_alive_s
 
 
 # --- moving to another worker -----------------------------------------------------------------------------------------
@@ -297,6 +315,7 @@ def export_state(client: MqttClient) -> dict[str, Any]:
         "claimed_ns": client.claimed_ns,
         "mark": client.mark,
         "asked_to_last": client.asked_to_last,
+        "auth_method": client.auth_method,
         "greeted": client.greeted,
         "keep_alive_s": client.keep_alive_s,
         "packet_bytes_max": client.packet_bytes_max,
@@ -316,6 +335,7 @@ def restore_state(client: MqttClient, state: dict[str, Any]) -> None:
     client.client_id, client.claimed_ns = state["client_id"], state["claimed_ns"]
     client.mark, client.greeted = state["mark"], state["greeted"]
     client.asked_to_last = state["asked_to_last"]
+    client.auth_method = state.get("auth_method", b"")  # a worker of an earlier release does not send it
     client.keep_alive_s, client.packet_bytes_max = state["keep_alive_s"], state["packet_bytes_max"]
     if state["will"] is not None:
         topic, payload, qos, retain, properties = state["will"]

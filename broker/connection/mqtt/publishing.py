@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from tailrace.broker.routing.batch import Pending, RunPublication, RunPublisher
 from tailrace.broker.streams.refused import Refused
@@ -17,8 +17,13 @@ from tailrace.protocol.mqtt.properties import PacketType, PropertyId
 from tailrace.protocol.mqtt.reasons import FAILURE, PacketError, Reason, protocol_error, reason_of
 from tailrace.protocol.mqtt.responses import pack_ack
 from tailrace.protocol.topics import TOPIC_BYTES_MAX, topic_fault
+from tailrace.shard.frame import pack_frame
 from tailrace.shard.leaves import load
 from tailrace.shard.names import base_of, is_reserved
+
+if TYPE_CHECKING:
+    from tailrace.broker.connection.mqtt.retained import RetainedMessages
+    from tailrace.broker.services import Services
 
 RECEIVE_MAXIMUM: Final = 100
 """Messages with QoS 1 or 2 of a client that it may have under way; MQTT 5 clients are held to it."""
@@ -263,3 +268,95 @@ class PublishRow(RunPublication):
     def _end_behind(self, code: Code, text: str) -> None:
         """MQTT 3.1.1 can only close; the messages before this one are acknowledged first."""
         self.pending.after = lambda: self._publisher.end_with(code, text)
+
+
+# --- the messages of a read -------------------------------------------------------------------------------------------
+
+
+class StagingClient(MqttPublisher, Protocol):
+    """The side of a client that `stage_one` uses: see `MqttClient`."""
+
+    aliases: dict[int, bytes]
+    is_free: bool
+    mark: bytes
+    services: Services
+
+    def publish_refusal(self, placed: Placed) -> Refused | None: ...
+
+    def is_too_large(self, metadata: bytes, payload: bytes) -> bool: ...
+
+
+class StagingServices(Protocol):
+    """The collaborators that `stage_one` uses: see `MqttServices`."""
+
+    @property
+    def destination_of(self) -> Callable[[bytes], Destination]: ...
+
+    @property
+    def retained(self) -> RetainedMessages: ...
+
+
+def stage_one(
+    client: StagingClient,
+    mqtt: StagingServices,
+    row: PublishRow,
+    packet: PublishPacket,
+    groups: dict[bytes, int],
+    frames: list[list[bytes]],
+    *,
+    answers: bool,
+) -> None:
+    """Make a frame of a message, in the group of its stream. Raises PacketError."""
+    topic, payload, qos, retain, _dup, packet_id, properties = packet
+    if properties or not topic:
+        topic = topic_of(client.aliases, packet)
+    if qos and answers and _is_repeated(client, packet):
+        row.add_answer(qos, packet_id, -1)
+        return
+    placed, metadata, refusal = mqtt.destination_of(topic)
+    if refusal is None and not client.is_free:
+        denied = client.publish_refusal(placed)
+        refusal = None if denied is None else (denied.code, denied.text)
+    stream, kept = placed
+    if refusal is None and (properties or qos != PLAIN_QOS or client.mark or retain):
+        metadata = pack_metadata(kept, qos, properties, client.mark, retain=retain)
+    if refusal is None and client.is_too_large(metadata, payload):
+        refusal = Code.SIZE, "the message is larger than max_message_bytes"
+    if refusal is not None:
+        client.services.metrics.refused.add(refusal[0])
+        if qos and answers:
+            row.add_answer(qos, packet_id, -1, _refusal_reason(refusal[0]))
+        return
+    if retain and payload:
+        row.keep(stream, mqtt.retained.keep)
+    key = groups.get(stream, -1)
+    if key < 0:
+        key = groups[stream] = len(frames)
+        frames.append([])
+    frames[key].append(pack_frame(payload, metadata=metadata))
+    if qos and answers:
+        if retain:
+            row.add_retained(key, kept or stream, len(frames[key]) - 1, mqtt.retained.missed)
+        if qos > 1:
+            client.undecided.add(packet_id)
+        row.add_answer(qos, packet_id, key, retained_in=stream if retain else b"")
+
+
+def _is_repeated(client: StagingClient, packet: PublishPacket) -> bool:
+    """Whether a QoS 2 message has come before. Raises PacketError if too many messages are under way."""
+    if packet.qos == 2 and packet.packet_id in client.unreleased:
+        return True
+    if client.version == MQTT_5:
+        if client.under_way + len(client.unreleased) >= RECEIVE_MAXIMUM:
+            text = f"more than the Receive Maximum of {RECEIVE_MAXIMUM} messages are not acknowledged"
+            raise PacketError(Reason.RECEIVE_MAXIMUM_EXCEEDED, text)
+    elif len(client.unreleased) >= UNRELEASED_MAX:
+        raise protocol_error(f"more than {UNRELEASED_MAX} messages with QoS 2 are not released")
+    if packet.qos == 2:
+        client.unreleased.add(packet.packet_id)
+    return False
+
+
+def _refusal_reason(code: Code) -> Reason:
+    """In PUBACK or PUBREC, which have no reason for a message that is too large."""
+    return Reason.QUOTA_EXCEEDED if code is Code.SIZE else reason_of(code)

@@ -230,6 +230,19 @@ def _mqtt_log_in(node: World, peer: Peer, login: str) -> str:
     return _mqtt_answer(node, peer, wire.connect(wire.V5, user=user, password=password))
 
 
+def _mqtt_scram_log_in(node: World, peer: Peer, login: str) -> str:
+    if peer.ended or login == "no user":
+        return "closed" if peer.ended else _mqtt_answer(node, peer, wire.connect(wire.V5))
+    user, password = REVOKED if login == "revoked" else "ann", "x" if login == "wrong" else PASSWORD
+    scram = ScramClient(user, password)
+    peer.send_raw(wire.connect(wire.V5, raw=wire.authentication(MECHANISM, scram.first())))
+    node.settle()
+    (challenge,) = wire.split(bytes(peer.received))
+    peer.received.clear()
+    proof = scram.answer(wire.authentication_data(challenge))
+    return _mqtt_answer(node, peer, wire.auth(0x18, MECHANISM, proof))
+
+
 def _mqtt_certificate(node: World, peer: Peer, login: str) -> str:
     return "closed" if peer.ended else _mqtt_answer(node, peer, wire.connect(wire.V5))
 
@@ -302,6 +315,7 @@ DOORS: Mapping[str, Door] = {
     "binary with SCRAM, plain": Door(_SCRAM, _binary_ask, BINARY_RIGHTS, False),
     "node with SCRAM, plain": Door(_NODE, _node_ask, _NODE_RIGHTS, False),
     "MQTT, plain": Door(_mqtt_log_in, _mqtt_ask, MQTT_RIGHTS),
+    "MQTT with SCRAM, plain": Door(_mqtt_scram_log_in, _mqtt_ask, MQTT_RIGHTS, False),
     "MQTT, TLS": Door(_mqtt_log_in, _mqtt_ask, MQTT_RIGHTS, False, TLS),
     "MQTT, mTLS": Door(_mqtt_certificate, _mqtt_ask, MQTT_RIGHTS, False, MTLS),
     "MQTT, WebSocket, plain": Door(_mqtt_log_in, _mqtt_ask, MQTT_RIGHTS, websocket=True),

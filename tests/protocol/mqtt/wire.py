@@ -96,6 +96,23 @@ def ack(first: int, packet_id: int, rest: bytes = b"") -> bytes:
     return packet(first, packet_id.to_bytes(2, "big") + rest)
 
 
+def authentication(method: str | bytes, data: bytes | None = None) -> bytes:
+    """The properties of a CONNECT or AUTH."""
+    return b"\x15" + text(method) + (b"" if data is None else b"\x16" + text(data))
+
+
+def auth(reason: int, method: str | bytes, data: bytes | None = None) -> bytes:
+    return packet(0xF0, bytes((reason,)) + properties(V5, authentication(method, data)))
+
+
+def authentication_data(answer: Answer) -> bytes:
+    """The Authentication Data of an AUTH or CONNACK; its method comes before."""
+    at = answer.body.index(b"\x15") + 1
+    at += 2 + int.from_bytes(answer.body[at : at + 2], "big")
+    assert answer.body[at] == 0x16, answer
+    return answer.body[at + 3 : at + 3 + int.from_bytes(answer.body[at + 1 : at + 3], "big")]
+
+
 PINGREQ = packet(0xC0)
 DISCONNECT = packet(0xE0)
 PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70

@@ -124,6 +124,19 @@ def test_any_utf_8_is_an_identifier(tmp_path: Path, version: int, client_id: str
         assert MqttPeer(node, version, client_id).client.client_id == client_id.encode()
 
 
+@pytest.mark.parametrize(("asked_s", "given_s"), [(0, 100), (5, None), (100, None), (101, 100), (65_535, 100)])
+@both
+def test_the_keep_alive_of_the_server_counts(tmp_path: Path, version: int, asked_s: int, given_s: int | None) -> None:
+    """[MQTT-3.1.2-21], [MQTT-3.2.2-21]: MQTT 3.1.1 has no word for it, and its clients have their own."""
+    with world(tmp_path, max_keep_alive_s=100) as node:
+        peer = MqttPeer(node, version, keep_alive_s=asked_s)
+        given = None if version == V4 else given_s
+        body = peer.connack.body
+        assert (b"\x13" + (given or 0).to_bytes(2, "big") in body[3:]) == (given is not None)
+        assert peer.client.keep_alive_s == (asked_s if given is None else given)
+        assert len(node.workers[0].mqtt.keep_alives) == (peer.client.keep_alive_s > 0)
+
+
 # --- refused ----------------------------------------------------------------------------------------------------------
 
 
