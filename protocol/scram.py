@@ -8,6 +8,7 @@ from __future__ import annotations
 import binascii
 import hashlib
 import hmac
+import re
 import secrets
 import unicodedata
 from base64 import b64decode, b64encode
@@ -25,6 +26,8 @@ PASSWORD_CHARACTERS_MAX: Final = 512
 """Of a password that is itself sent. Normalizing takes up to the square of its length, and nothing else runs then."""
 _GS2: Final = "n,,"
 _BINDING: Final = b64encode(_GS2.encode()).decode()
+_NAME: Final = re.compile("(?:[^=]|=2C|=3D)+")
+_NONCE: Final = re.compile("[!-~]+")  # commas end it
 
 
 class ScramError(ValueError):
@@ -151,6 +154,8 @@ class ScramServer:
             raise ScramError("channel binding and other users' names are not supported")
         self._gs2 = f"{binding},,"
         fields = _fields(self._bare, "nr")
+        if not _NAME.fullmatch(fields["n"]) or not _NONCE.fullmatch(fields["r"]):
+            raise ScramError("a user name with an = that stands for nothing, or a nonce that is empty or not printable")
         self.user = fields["n"].replace("=2C", ",").replace("=3D", "=")
         self._nonce = fields["r"] + (nonce or secrets.token_urlsafe(18))
         self._challenge = ""

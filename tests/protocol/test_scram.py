@@ -71,6 +71,13 @@ def test_first_messages_that_are_refused(first: bytes) -> None:
         ScramServer(first)
 
 
+@pytest.mark.parametrize("rest", [b"n=a=2,r=x", b"n=a=2d,r=x", b"n==,r=x", b"n=,r=x", b"n=a,r=", "n=a,r=é".encode()])
+def test_names_and_nonces_that_the_standard_does_not_allow(rest: bytes) -> None:
+    """5.1 of RFC 5802: what does not decode must fail."""
+    with pytest.raises(ScramError, match="user name"):
+        ScramServer(b"n,," + rest)
+
+
 @pytest.mark.parametrize(
     "answer",
     [b"", b"c=biws", b"c=biws,r=x,p=AA==", ANSWER.replace(b"biws", b"eSws"), ANSWER[:-8], ANSWER + b"=", b"\xff"],

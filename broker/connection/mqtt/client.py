@@ -168,6 +168,7 @@ class MqttClient(EnhancedLoginClient):
                 return
             if self.held_up:
                 self.backlog.extend(packets)
+                self.read_more(count, 0)
                 return
         if run:
             self._publish_run(run)

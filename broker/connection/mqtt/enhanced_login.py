@@ -119,7 +119,6 @@ def _finish(client: EnhancedLoginClient, data: bytes) -> None:
     """
     exchange, client.exchange = client.exchange, None
     assert exchange is not None
-    client.hold(client.pending_bytes)
     name = exchange.server.user
     known = name in client.services.access.users and name == (client.identity.user if client.greeted else name)
     try:

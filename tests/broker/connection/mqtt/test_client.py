@@ -37,6 +37,19 @@ def log_of(node: World, name: str) -> list[tuple[int, bytes]]:
     return peer.got.get(1, [])
 
 
+@both
+def test_a_packet_that_came_in_parts_is_not_owed_any_more_while_it_waits_for_its_answer(
+    tmp_path: Path, version: int
+) -> None:
+    """CONNECT waits for other workers, and nothing is read meanwhile."""
+    with world(tmp_path, 2, affinity=False) as node:
+        peer = MqttPeer(node, version, opened=False)
+        packet = wire.connect(version, "parts")
+        assert peer.ask(packet[:5]) == [] and len(node.workers[0].services.deadlines.request.peers) == 1
+        assert [each.kind for each in peer.ask(packet[5:])] == [2]
+        assert not node.workers[0].services.deadlines.request.peers and not peer.client.held_bytes
+
+
 # --- publishing -------------------------------------------------------------------------------------------------------
 
 
