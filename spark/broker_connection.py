@@ -136,7 +136,9 @@ class BrokerConnection:
 
         An unknown stream has no messages. Raises TailraceError.
         """
-        asked = self._subscribe(stream, start, end, 0, wait=True)
+        self._last_id += 1
+        asked = self._last_id
+        self._send(m.Subscribe(asked, stream.encode(), start, 0, end, 0, wait=True))
         answer = self._await(m.Subscribed, stream, asked)
         assert isinstance(answer, m.Subscribed)
         # One without messages ends by itself, and what ends it once more is answered with an error.
@@ -202,7 +204,9 @@ class BrokerConnection:
 
     def chunks(self, stream: str, first_seq: int, end_seq: int) -> Iterator[Chunk]:
         """Yields the messages of a range, without trimmed ones. Raises TailraceError, such as UnknownStream."""
-        asked = self._subscribe(stream, From("seq", first_seq), ("seq", end_seq), WINDOW_BYTES, wait=False)
+        request = self.range_request(stream, first_seq, end_seq, WINDOW_BYTES)
+        self._send(request)
+        asked = request.id
         answer = self._await(m.Subscribed, stream, asked)
         assert isinstance(answer, m.Subscribed)
         trimmed = answer.next_seq > first_seq
@@ -220,6 +224,11 @@ class BrokerConnection:
                 return
             elif isinstance(response, m.Failed) and (response.fatal or response.id == asked):
                 raise broker_error(response.code, response.text, stream)
+
+    def range_request(self, stream: str, first_seq: int, end_seq: int, credit: int) -> m.Subscribe:
+        """What subscribes to a range, to be sent by the caller."""
+        self._last_id += 1
+        return m.Subscribe(self._last_id, stream.encode(), From("seq", first_seq), 0, ("seq", end_seq), credit)
 
     def check(self) -> None:
         """Returns once the broker has answered. Raises ConnectionLost, OperationTimeout, BrokerFault."""
@@ -239,11 +248,6 @@ class BrokerConnection:
 
     def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
         self.close()
-
-    def _subscribe(self, stream: str, start: From, end: m.WirePlace, credit: int, *, wait: bool) -> int:
-        self._last_id += 1
-        self._send(m.Subscribe(self._last_id, stream.encode(), start, 0, end, credit, wait=wait))
-        return self._last_id
 
     def _await(self, kind: type | tuple[type, ...], stream: str, asked: int) -> m.Response:
         """The next answer of this kind to this request. Raises BrokerError for an error instead."""

@@ -36,6 +36,7 @@ from tailrace.shard.epochs import DEFAULT_HISTORY, History, find_epochs
 from tailrace.shard.frame import SEQ_OFFSET
 from tailrace.shard.leaves import load
 from tailrace.shard.walk import fault_text
+from tailrace.spark import short_ranges
 from tailrace.spark.broker_connection import BrokerConnection, Chunk, GrowthReport, list_grown, list_streams
 from tailrace.spark.entries import ENTRY, Entries, no_entries
 from tailrace.spark.frames import index_of
@@ -67,6 +68,7 @@ class BrokerSource:
         self._is_elsewhere = False  # the node takes this for another machine than its own
         self._ends: dict[str, End] = {}  # each for the next view of its stream
         self._reading = IdleConnection(options)
+        self._fetched: dict[Slice, list[Chunk]] = {}  # each for the next reader of its slice
         self._growth = NO_GROWTH  # the last report on this connection
         self._patterns: Sequence[str] = ()
         self._refs: dict[str, StreamRef] = {}  # as they were listed last, by these patterns
@@ -165,9 +167,16 @@ class BrokerSource:
             self._boot = secrets.randbits(BOOT_BITS)
         return self._connection
 
+    def fetch(self, slices: Sequence[Slice]) -> None:
+        self._fetched = {}
+        short = [each for each in slices if each.messages <= short_ranges.MESSAGES_MAX]
+        if len(short) > 1:
+            with suppress(ConnectFailed, BrokerError, *LOST), self._reading.use() as connection:
+                self._fetched = short_ranges.fetch(connection, short)
+
     @contextmanager
     def open(self, slice_: Slice) -> Iterator[BrokerSlice]:
-        yield BrokerSlice(self._options, slice_, self._reading)
+        yield BrokerSlice(self._options, slice_, self._reading, self._fetched.pop(slice_, ()))
 
     def close(self) -> None:
         self._reading.close()
@@ -211,7 +220,7 @@ class IdleConnection:
     def use(self) -> Iterator[BrokerConnection]:
         """Not kept if the use ends early, with answers on the way. Raises ConnectFailed, BrokerError."""
         connection, self._idle = self._idle, None
-        connection = connection or BrokerConnection(self._options.brokers, self._options.login)
+        connection = connection or BrokerConnection(self._options.brokers, self._options.login, (listing.FEATURE,))
         try:
             yield connection
         except BaseException:
@@ -287,16 +296,25 @@ class BrokerView:
 
 
 class BrokerSlice:
-    """See `spark.source.SliceReader`. A lost connection is made again, and reading resumes."""
+    """See `spark.source.SliceReader`. A lost connection is made again, and reading resumes. `fetched`: the first
+    messages of the slice, if they are there."""
 
-    def __init__(self, options: SourceOptions, slice_: Slice, connection: IdleConnection) -> None:
+    def __init__(
+        self, options: SourceOptions, slice_: Slice, connection: IdleConnection, fetched: Sequence[Chunk] = ()
+    ) -> None:
         self._connection = connection
+        self._fetched = fetched
         self._slice = slice_
         # Of several nodes one may not have its copy of the stream yet.
         self._resumed = RESUMED if len(options.brokers) == 1 else RESUMED_ELSEWHERE
 
     def blocks(self, *, frames: bool) -> Iterator[Block]:
-        for entries, data in self._messages(self._slice.first_seq, self._slice.end_seq):
+        seq = self._slice.first_seq
+        for chunk in self._fetched:
+            for entries, data in self._taken(chunk, seq):
+                yield Block(entries, data if frames else None)
+                seq = entries.end_seq
+        for entries, data in self._messages(seq, self._slice.end_seq):
             yield Block(entries, data if frames else None)
 
     def entries(self, seq: int, count: int) -> Entries:
@@ -314,19 +332,24 @@ class BrokerSlice:
                 with self._connection.use() as connection:
                     self._check_end(connection, end_seq)
                     for chunk in connection.chunks(self._slice.stream, seq, end_seq):
-                        entries = take_apart(self._slice.stream, chunk, seq)
-                        known = self._known(entries) if end_seq <= self._slice.end_seq else entries
-                        if known.messages:
+                        for known, data in self._taken(chunk, seq, end_seq):
                             seq, attempts = known.end_seq, 0
-                            yield known, chunk.frames[: known.nbytes]
-                        if known.messages < entries.messages:
-                            raise StreamReplaced(self._slice.stream, known.end_seq)
+                            yield known, data
                 return
             except (ConnectFailed, *LOST, BrokerError) as error:
                 attempts += 1
                 if attempts == ATTEMPTS_MAX or (isinstance(error, BrokerError) and error.code not in self._resumed):
                     raise
                 time.sleep(PAUSE_S * 2 ** (attempts - 1))
+
+    def _taken(self, chunk: Chunk, seq: int, end_seq: int = 0) -> Iterator[tuple[Entries, memoryview]]:
+        """The messages of a chunk. Raises StreamReplaced behind those for which the slice was planned."""
+        entries = take_apart(self._slice.stream, chunk, seq)
+        known = self._known(entries) if end_seq <= self._slice.end_seq else entries
+        if known.messages:
+            yield known, chunk.frames[: known.nbytes]
+        if known.messages < entries.messages:
+            raise StreamReplaced(self._slice.stream, known.end_seq)
 
     def _check_end(self, connection: BrokerConnection, end_seq: int) -> None:
         """A stream that ends before the slice is waited for, if it may be a copy that is behind. Raises StreamReplaced

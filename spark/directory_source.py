@@ -77,6 +77,9 @@ class DirectorySource:
     def node_id(self) -> str:
         return self._data.node_id
 
+    def fetch(self, slices: Sequence[Slice]) -> None:
+        """Files are read at once in any case."""
+
     def prepare(self, refs: Sequence[StreamRef]) -> None:
         """The files of each stream are opened by its view."""
 

@@ -47,6 +47,7 @@ from tailrace.spark.source import (
     Source,
     StreamRef,
     StreamView,
+    fetched,
     open_source,
     prepared,
 )
@@ -146,7 +147,8 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield from told(partition.bad, maker)
         with closing(open_source(self._options.source)) as source:
             bad: list[BadStream] = []
-            parts = (each for slice_ in partition.task for each in read_all(source, slice_, maker, self._options, bad))
+            slices = fetched(source, partition.task)
+            parts = (each for slice_ in slices for each in read_all(source, slice_, maker, self._options, bad))
             yield from map(maker.batch, gather(parts))
             yield from told(bad, maker)
 

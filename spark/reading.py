@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
 from tailrace.spark.columns import BatchMaker, Part, gather
 from tailrace.spark.slices import BadStream, Slice
-from tailrace.spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef
+from tailrace.spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, fetched
 
 LOG = logging.getLogger("tailrace.spark")
 
 
-def read_task(source: Source, task: Iterable[Slice], maker: BatchMaker, skip_bad: bool) -> Iterator[pa.RecordBatch]:
+def read_task(source: Source, task: Sequence[Slice], maker: BatchMaker, skip_bad: bool) -> Iterator[pa.RecordBatch]:
     """The messages of all slices. Raises STREAM_ERRORS for a stream that cannot be read; with `skip_bad` errors are
     reported after the readable messages of that stream, and all others."""
     bad: list[BadStream] = []
     on_bad = bad.append if skip_bad else None
-    parts = (part for slice_ in task for part in read_slice(source, slice_, maker.needs_frames, on_bad))
+    parts = (
+        part for slice_ in fetched(source, task) for part in read_slice(source, slice_, maker.needs_frames, on_bad)
+    )
     yield from map(maker.batch, gather(parts))
     yield from told(bad, maker)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from tailrace.shard.errors import StorageError, StreamCut
 
@@ -59,6 +59,8 @@ class Slice(NamedTuple):
 
 
 Task: TypeAlias = tuple[Slice, ...]
+FETCHED_MAX: Final = 250
+"""Slices of a task that may be read at one time."""
 
 
 class BadStream(NamedTuple):

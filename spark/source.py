@@ -13,7 +13,7 @@ from tailrace.shard.errors import StorageError
 from tailrace.shard.names import InvalidName
 from tailrace.spark.broker_connection import NO_LOGIN, BrokerLogin
 from tailrace.spark.entries import Entries
-from tailrace.spark.slices import Identity, Slice, Stamp
+from tailrace.spark.slices import FETCHED_MAX, Identity, Slice, Stamp
 
 STREAM_ERRORS: Final = (StorageError, TailraceError, InvalidName, OSError)
 """What one stream that cannot be read may raise; the others are not concerned."""
@@ -57,6 +57,13 @@ def prepared(source: Source, refs: Sequence[StreamRef]) -> Iterator[StreamRef]:
     for first in range(0, len(refs), PREPARED_MAX):
         source.prepare(refs[first : first + PREPARED_MAX])
         yield from refs[first : first + PREPARED_MAX]
+
+
+def fetched(source: Source, task: Sequence[Slice]) -> Iterator[Slice]:
+    """The same, in their order, each of which is to be read at once."""
+    for first in range(0, len(task), FETCHED_MAX):
+        source.fetch(task[first : first + FETCHED_MAX])
+        yield from task[first : first + FETCHED_MAX]
 
 
 class Block(NamedTuple):
@@ -134,6 +141,10 @@ class Source(Protocol):
 
     def view(self, ref: StreamRef) -> AbstractContextManager[StreamView]:
         """Raises STREAM_ERRORS."""
+
+    def fetch(self, slices: Sequence[Slice]) -> None:
+        """To be called before slices are read in this order, with no more than FETCHED_MAX: short ones may be read at
+        once. Errors are left to the readers."""
 
     def open(self, slice_: Slice) -> AbstractContextManager[SliceReader]:
         """Raises STREAM_ERRORS, as does the returned iterator."""

@@ -1,10 +1,12 @@
 """A live query over very many streams: what a trigger costs in which little has changed, and what a batch puts into the
 checkpoint. Without Spark: the calls that it makes, with offsets that go through JSON.
 
-    python -m bench.load.many_live DIR [--streams 100000] [--triggers 8] [--random] [--checkpoint FOLDER]
+    python -m bench.load.many_live DIR [--streams 100000] [--triggers 8] [--random] [--checkpoint FOLDER] [--read]
+    python -m bench.load.many_live DIR --brokers HOST:PORT [...]
 
 DIR gets the data, and stays. Between two triggers ten of the streams grow. With --random names are random, of 128 bits;
-with --checkpoint they are in a file of that folder.
+with --checkpoint they are in a file of that folder. With --read all messages of each batch are read, too. With
+--brokers the query is over a connection to a broker that runs on DIR.
 """
 
 from __future__ import annotations
@@ -13,14 +15,16 @@ import hashlib
 import json
 import time
 from argparse import ArgumentParser
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StringType, StructType
 
+import tailrace
 from tailrace.shard.directory import DataDirectory, make_data_dir, open_data_dir
 from tailrace.shard.frame import pack_frame
 from tailrace.shard.header import read_boot_id
@@ -46,6 +50,12 @@ def grow(data: DataDirectory, name: str, messages: int) -> None:
     log.close()
 
 
+def publish(brokers: str, names: Sequence[str]) -> None:
+    with tailrace.connect(brokers) as client:
+        for name in names:
+            client.publish(name, b"23.5")
+
+
 @contextmanager
 def took(seconds: list[tuple[float, float]]) -> Iterator[None]:
     """By the clock, and of processor time."""
@@ -54,14 +64,28 @@ def took(seconds: list[tuple[float, float]]) -> Iterator[None]:
     seconds.append((time.perf_counter() - begun_s, time.process_time() - own_s))
 
 
-def main(folder: Path, streams: int, triggers: int, *, is_random: bool = False, checkpoint: str = "") -> None:
+def read_all(reader: TailraceStreamReader, tasks: list[InputPartition]) -> int:
+    return sum(batch.num_rows for task in tasks for batch in reader.read(task))
+
+
+def main(
+    folder: Path,
+    streams: int,
+    triggers: int,
+    *,
+    is_random: bool = False,
+    checkpoint: str = "",
+    brokers: str = "",
+    reads: bool = False,
+) -> None:
     if not folder.exists():
         made = make_data_dir(folder, SHARDS)
         for number in range(streams):
             grow(made, name_of(number, is_random=is_random), 1 + number % 3)
         time.sleep(SETTLE_S)
     data = open_data_dir(folder)
-    reader = TailraceStreamReader(parse_options({"path": str(folder), "checkpointLocation": checkpoint}), SCHEMA)
+    place = {"brokers": brokers} if brokers else {"path": str(folder)}
+    reader = TailraceStreamReader(parse_options({**place, "checkpointLocation": checkpoint}), SCHEMA)
     done = json.dumps(reader.initialOffset())
     for trigger in range(triggers):
         seconds: list[tuple[float, float]] = []
@@ -71,13 +95,19 @@ def main(folder: Path, streams: int, triggers: int, *, is_random: bool = False, 
             tasks = reader.partitions(json.loads(done), json.loads(end)) if end != done else []
         with took(seconds):
             json.dumps(reader.reportLatestOffset())
-        calls = zip(("latestOffset", "partitions", "reportLatestOffset"), seconds, strict=True)
+        with took(seconds):
+            rows = read_all(reader, tasks) if reads else 0
+        calls = zip(("latestOffset", "partitions", "reportLatestOffset", f"{rows:,} rows read"), seconds, strict=True)
         times = ", ".join(f"{name} {clock_s:.2f} s ({own_s:.2f} s processor)" for name, (clock_s, own_s) in calls)
         print(f"trigger {trigger}: {times}, checkpoint {len(end):,} bytes, {len(tasks)} tasks", flush=True)
         done = end
-        for number in range(GROWN):
-            grow(data, name_of((trigger * 977 + number * 31) % streams, is_random=is_random), 1)
+        names = [name_of((trigger * 977 + number * 31) % streams, is_random=is_random) for number in range(GROWN)]
+        if brokers:
+            publish(brokers, names)
+        for name in names if not brokers else ():
+            grow(data, name, 1)
         time.sleep(SETTLE_S if trigger < 2 else 0)
+    reader.stop()
 
 
 if __name__ == "__main__":
@@ -87,5 +117,15 @@ if __name__ == "__main__":
     parser.add_argument("--triggers", type=int, default=8)
     parser.add_argument("--random", action="store_true")
     parser.add_argument("--checkpoint", default="")
+    parser.add_argument("--brokers", default="")
+    parser.add_argument("--read", action="store_true")
     given = parser.parse_args()
-    main(given.directory, given.streams, given.triggers, is_random=given.random, checkpoint=given.checkpoint)
+    main(
+        given.directory,
+        given.streams,
+        given.triggers,
+        is_random=given.random,
+        checkpoint=given.checkpoint,
+        brokers=given.brokers,
+        reads=given.read,
+    )

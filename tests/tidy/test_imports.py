@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "bench.load.kernel_rate": ("bench", "spark", *CODECS),
     "bench.load.live": ("bench", "spark", *CODECS),
     "bench.load.local_rollup": ("bench", "spark", *CODECS),
-    "bench.load.many_live": ("bench", "spark", *CODECS),
+    "bench.load.many_live": ("bench", "client", "spark", *CODECS),
     "bench.load.rollup": ("bench", "spark", *CODECS),
     "bench.load.starting": ("bench", "client", *CODECS),
     "bench.load.spark_server": ("bench", "spark", *CODECS),
