@@ -145,13 +145,19 @@ def fence(owner: Owner, args: CallArgs) -> list[Any]:
     """[stream, epoch] -> [role, latest term known]. From now on this node takes no messages in an earlier term.
 
     A master of an earlier term gives up; a slave leaves an upstream that is not in this term, and reports nothing to it
-    until that knows of the term too (`broker.replication.upstream.fetchers`).
+    until that knows of the term too (`broker.replication.upstream.fetchers`). A stream that is not here is made, so
+    that this node neither begins it nor copies it in an earlier term.
     """
     name, epoch = args
+    _require_own_role(name)
+    is_new = name not in owner.catalog.names
+    if is_new and (later := _make_for_fence(owner, name, epoch)):
+        return [Role.DISABLED.value, later]
     stream = _changeable(owner, name)
     meta = owner.roles.meta(name)
     known = term(meta, history_of(owner, stream))
-    _require_near(known, epoch)
+    if not is_new:
+        _require_near(known, epoch)
     if known[0] < epoch:
         log.warning("stream %r: fenced: nothing of a term before %d is acknowledged here from now on", name, epoch)
         if meta.role is Role.MASTER:
@@ -160,6 +166,25 @@ def fence(owner: Owner, args: CallArgs) -> list[Any]:
             own = history_of(owner, stream)
             owner.roles.set_meta(replace(_in_term(meta, own, epoch, ""), history=own, fence=epoch))
     return [owner.roles.role(name).value, max(known[0], epoch)]
+
+
+def _make_for_fence(owner: Owner, name: bytes, epoch: int) -> int:
+    """Make a stream that is not here, or return the term in which it was deleted here if no earlier one is to come."""
+    require_new_name(name)
+    if name in owner.catalog.deleting:
+        raise Refused(Code.UNAVAILABLE, DELETING_TEXT)
+    if owner.catalog.directory.is_in_memory(name):
+        raise Refused(Code.UNKNOWN, "no such stream here, and it would be in memory, which no other node copies")
+    deleted = owner.catalog.deleted.before(name)
+    if deleted is not None and deleted.epoch >= epoch:
+        return deleted.epoch
+    if deleted is not None:
+        _require_near((deleted.epoch, ""), epoch)
+    else:
+        _require_first(epoch)
+    owner.create(name, by_command=True, is_copy=True)
+    owner.roles.metas.pop(name, None)  # of a stream that was deleted here
+    return 0
 
 
 def unmaster(owner: Owner, args: CallArgs) -> int:
@@ -267,7 +292,8 @@ def _claimed_unknown(owner: Owner, name: bytes, theirs: History, claimant: Upstr
 
     If it was deleted here, a copy that missed that was promoted. The term that was kept for this node is not begun, so
     it is the claimant's if that has begun it: this node follows. If that has begun an earlier one, it is to give in. A
-    term of this node's own is claimed by those that have not asked for the stream since: they will learn of it then.
+    term of this node's own is claimed by those that have not asked for the stream since, some of which may not know
+    whose it is: they will learn of it then.
     """
     claim_term = theirs[-1].epoch, theirs[-1].master
     accepted = [Role.DISABLED.value, *claim_term, True]
@@ -276,7 +302,10 @@ def _claimed_unknown(owner: Owner, name: bytes, theirs: History, claimant: Upstr
     deleted = owner.catalog.deleted.before(name)
     if deleted is None or (is_peer and not deleted.is_of(theirs)):
         return accepted
-    if claim_term[1] == owner.catalog.directory.node_id and claim_term[0] <= deleted.epoch:
+    here = owner.catalog.directory.node_id
+    if (claim_term[1] == here and claim_term[0] <= deleted.epoch) or (
+        deleted.master == here and claim_term == (deleted.epoch, "")
+    ):
         return accepted
     _require_near((deleted.epoch, deleted.master), claim_term[0])
     if claim_term[0] < deleted.epoch:
@@ -364,8 +393,14 @@ def require_possible(owner: Owner, stream: OpenStream, theirs: History) -> None:
     mine = term(owner.roles.meta(stream.name), history_of(owner, stream))
     if mine[0] > 1 or stream.log.next_seq:
         _require_near(mine, last_epoch(theirs))
-    elif last_epoch(theirs) > EPOCH_FIRST_MAX:
-        raise Refused(Code.USAGE, f"term {last_epoch(theirs)} cannot be: no stream has had so many")
+    else:
+        _require_first(last_epoch(theirs))
+
+
+def _require_first(epoch: int) -> None:
+    """Raises Refused for a term that no stream can have had; this node knows none of the stream."""
+    if epoch > EPOCH_FIRST_MAX:
+        raise Refused(Code.USAGE, f"term {epoch} cannot be: no stream has had so many")
 
 
 def settle_claim(owner: Owner, name: bytes, nodes: Iterable[tuple[str, int]] | None = None, epoch: int = 0) -> None:

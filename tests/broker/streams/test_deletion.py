@@ -252,6 +252,18 @@ def test_this_node_does_not_follow_others_in_a_term_of_its_own(place: Place, epo
     assert S not in place.owner.catalog.names and terms_of_deleted(place) == {S: 5}
 
 
+def test_this_node_does_not_follow_others_in_its_own_term_when_they_do_not_know_whose_it_is(place: Place) -> None:
+    """A slave that was given another upstream knows the term, and no longer its master. If this node followed it, all
+    would be slaves.
+    """
+    place.owner.roles.set_meta(StreamMeta(S.decode(), epoch=4))
+    place.delete()
+    place.finish()
+    here = place.owner.catalog.directory.node_id
+    assert claim(place, (1, 0, here), (5, 1, "")) == ["disabled", 5, "", True]
+    assert S not in place.owner.catalog.names and terms_of_deleted(place) == {S: 5}
+
+
 def test_a_node_that_was_put_back_to_an_earlier_state_follows_in_a_term_of_its_own(place: Place) -> None:
     """It has begun that term after what it knows now: others have the messages."""
     place.delete()

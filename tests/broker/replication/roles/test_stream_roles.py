@@ -13,7 +13,8 @@ from tailrace.broker.replication.roles.rules import Rule, Rules
 from tailrace.broker.streams import roles as roles_module
 from tailrace.broker.streams.owner import Owner, Refused
 from tailrace.protocol.errors import Code
-from tailrace.shard.epochs import EPOCH_LEAP_MAX, EpochStart, History
+from tailrace.shard.deletion import DeletedStream
+from tailrace.shard.epochs import EPOCH_FIRST_MAX, EPOCH_LEAP_MAX, EpochStart, History
 from tailrace.shard.meta import Contact, Role, StreamMeta, Upstream, read_meta
 from tailrace.shard.names import cursor_name
 from tests.broker.owning import around, batch, make_owner, publish
@@ -360,9 +361,34 @@ def test_a_fence_that_cannot_be_true_is_refused(node: Node) -> None:
     with pytest.raises(Refused) as refused:
         stream_roles.fence(node.owner, [S, 4 + EPOCH_LEAP_MAX])
     assert refused.value.code is Code.USAGE and node.meta.role is Role.MASTER
-    with pytest.raises(Refused) as refused:
-        stream_roles.fence(node.owner, [b"other", 4])
-    assert refused.value.code is Code.UNKNOWN
+    assert refusal(stream_roles.fence, node.owner, b"other", EPOCH_FIRST_MAX + 1) is Code.USAGE
+    assert refusal(stream_roles.fence, node.owner, b"a*", 4) is Code.NAME
+    assert refusal(stream_roles.fence, node.owner, cursor_name(S), 4) is Code.USAGE
+    assert set(node.owner.catalog.names) == {S}
+
+
+@pytest.mark.parametrize("upstream", [None, UPSTREAM])
+def test_a_fence_of_a_stream_that_is_not_here_is_kept(node: Node, upstream: Upstream | None) -> None:
+    """By a rule for new streams or without one, it is begun and copied here in no earlier term."""
+    if upstream is not None:
+        node.owner.roles.rules = Rules((Rule(b"*", upstream),))
+    assert stream_roles.fence(node.owner, [S, EPOCH_LEAP_MAX + 9]) == ["slave", EPOCH_LEAP_MAX + 9]
+    assert (node.written.role, node.written.fence, node.written.upstream) == (Role.SLAVE, EPOCH_LEAP_MAX + 9, upstream)
+    assert publish(node.owner, S).refusals
+    assert not claim(node, EPOCH_LEAP_MAX + 8, HIGH)[3]
+    assert claim(node, EPOCH_LEAP_MAX + 9, HIGH)[3] and node.meta.upstream == Upstream("claimer", 6060, "seq", 0)
+    assert stream_roles.promote(node.owner, [S]) == EPOCH_LEAP_MAX + 10
+
+
+def test_a_fence_of_a_deleted_stream_makes_it_only_for_a_later_term(node: Node) -> None:
+    node.owner.catalog.deleted[S] = DeletedStream("s", 5, HIGH, ())
+    for epoch in (4, 5):
+        assert stream_roles.fence(node.owner, [S, epoch]) == ["disabled", 5]
+    assert S not in node.owner.catalog.names
+    assert stream_roles.fence(node.owner, [S, 6]) == ["slave", 6]
+    assert (node.written.fence, node.written.epoch) == (6, 6)
+    node.owner.catalog.deleting.add(b"t")
+    assert refusal(stream_roles.fence, node.owner, b"t", 6) is Code.UNAVAILABLE
 
 
 def test_a_slave_that_is_fenced_turns_to_the_master_of_that_term(node: Node) -> None:

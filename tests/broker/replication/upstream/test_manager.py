@@ -315,6 +315,19 @@ def test_a_fenced_slave_passes_nothing_to_its_upstream(tree: Tree, pair: tuple[N
     tree.until(lambda: down.messages()[-1:] == up.messages()[-1:] == [b"y"])
 
 
+def test_a_node_that_was_fenced_for_a_stream_it_lacks_does_not_replicate_an_earlier_term(tree: Tree) -> None:
+    """It copies nothing from a master in an earlier term, which learns of the term and takes no more messages."""
+    up, down = tree.node(), tree.node()
+    assert down.say("fence s 5") == "ok fence s slave 5"
+    up.fill(b"old")
+    up.fill(b"other", name="t")
+    down.slave(up, "*")
+    tree.until(lambda: down.next_seq("t") == 1 and up.role() == "slave")
+    assert down.next_seq() == 0 and down.copy_state() is not FetchState.FOLLOWING
+    assert up.say("promote s force") == "ok promote s 6"
+    tree.until(lambda: down.messages() == [b"old"])
+
+
 def test_what_is_asked_of_the_master_is_refused_while_fenced(tree: Tree, pair: tuple[Node, Node]) -> None:
     _up, down = pair
     down.say("fence s 5")
