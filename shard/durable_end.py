@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tailrace.shard.journal import JournalRecord
-
 
 class DurableEnd:
     """Messages before `seq` are on the disk; their frames end at `offset` of the content, 0 if that is not known."""
@@ -23,9 +21,17 @@ class DurableEnd:
 
 
 class BegunJournaling(NamedTuple):
-    """The messages before `seq`, which end at `end_offset`, are on the disk once the record is; it may be empty."""
+    """The messages before `seq`, which end at `end_offset`, are on the disk once the record is, which may be empty.
 
-    record: JournalRecord
+    The first fields are those of the record, see `shard.journal.JournalRecord`.
+    """
+
+    name: str
+    stream_id: int
+    cuts: int
+    first_seq: int
+    offset: int
+    frames: bytes
     seq: int
     end_offset: int
     generation: int

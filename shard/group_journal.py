@@ -26,33 +26,34 @@ def journal_together(logs: Sequence[StreamLog], journal: JournalWriter) -> set[S
 
     The others must be synced.
     """
-    if len(logs) < JOURNAL_STREAMS_MIN:
-        return set()
-    begun = {each: found for each in logs if (found := _begin(each)) is not None}
-    rows = [found for found in begun.values() if found.record.frames]
+    begun = _begin(logs)
     if len(begun) < JOURNAL_STREAMS_MIN:
         return set()
+    records = [found for _, found in begun if found.frames]
     try:
-        ends = {found.record.name: found.seq for found in rows}
-        if rows and not journal.write([found.record for found in rows], ends):
+        if records and not journal.write(records, {found.name: found.seq for found in records}):
             return set()
     except OSError as error:
         log.error("cannot write the journal %s, which is not used any more: %s", journal.path, error)
         return set()
-    for each, found in begun.items():
+    for each, found in begun:
         each.finish_journaling(found)
-    return set(begun)
+    return {each for each, _ in begun}
 
 
-def _begin(stream_log: StreamLog) -> BegunJournaling | None:
-    """None if the frames cannot go to a journal, or are not valid."""
-    begun = stream_log.begin_journaling()
-    if begun is None:
-        return None
-    record = begun.record
-    if not record.frames:
+def _begin(logs: Sequence[StreamLog]) -> list[tuple[StreamLog, BegunJournaling]]:
+    """Without the logs whose frames cannot go to a journal, or are not valid; empty if there are too few logs."""
+    begun: list[tuple[StreamLog, BegunJournaling]] = []
+    if len(logs) < JOURNAL_STREAMS_MIN:
         return begun
-    count, size, _ = check(record.frames, 0, len(record.frames), record.first_seq)
-    if size < begun.end_offset - record.offset:
-        return None
-    return BegunJournaling(record, record.first_seq + count, begun.end_offset, begun.generation)
+    for each in logs:
+        found = each.begin_journaling()
+        if found is None:
+            continue
+        frames, first_seq = found.frames, found.first_seq
+        if frames:
+            count, size, _ = check(frames, 0, len(frames), first_seq)
+            if size < found.end_offset - found.offset or first_seq + count != found.seq:
+                continue
+        begun.append((each, found))
+    return begun

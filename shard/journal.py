@@ -13,7 +13,7 @@ import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from tailrace.shard.files import read_all
 from tailrace.shard.header import crc32c
@@ -52,6 +52,28 @@ class JournalRecord(NamedTuple):
     frames: bytes
 
 
+class FramesAt(Protocol):
+    """The fields of a `JournalRecord`, with or without others."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def stream_id(self) -> int: ...
+
+    @property
+    def cuts(self) -> int: ...
+
+    @property
+    def first_seq(self) -> int: ...
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def frames(self) -> bytes: ...
+
+
 def journal_path(data: Path, slot: int) -> Path:
     """The journal of the worker of this slot."""
     return data / f"{JOURNAL_PREFIX}{slot:02d}"
@@ -62,7 +84,7 @@ def journal_files(data: Path) -> list[Path]:
     return sorted(data / file for file in os.listdir(data) if file.startswith(JOURNAL_PREFIX) and file[8:].isdecimal())
 
 
-def pack_block(number: int, records: Sequence[JournalRecord]) -> bytes:
+def pack_block(number: int, records: Sequence[FramesAt]) -> bytes:
     """A block of whole pages."""
     body = b"".join(map(_pack_record, records))
     head = _HEAD.pack(BLOCK_MAGIC, number, len(body), len(records))
@@ -70,10 +92,10 @@ def pack_block(number: int, records: Sequence[JournalRecord]) -> bytes:
     return block.ljust(-(-len(block) // JOURNAL_PAGE_BYTES) * JOURNAL_PAGE_BYTES, b"\0")
 
 
-def _pack_record(record: JournalRecord) -> bytes:
+def _pack_record(record: FramesAt) -> bytes:
     name, frames = record.name.encode(), record.frames
-    numbers = (record.stream_id, record.cuts, record.first_seq, record.offset, len(frames), len(name))
-    return RECORD.pack(*numbers) + name + frames
+    head = RECORD.pack(record.stream_id, record.cuts, record.first_seq, record.offset, len(frames), len(name))
+    return head + name + frames
 
 
 def read_journal(path: Path) -> list[JournalRecord]:

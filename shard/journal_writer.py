@@ -23,7 +23,7 @@ from tailrace.shard.journal import (
     JOURNAL_BYTES,
     JOURNAL_HALF_BYTES,
     JOURNAL_MAGIC,
-    JournalRecord,
+    FramesAt,
     pack_block,
 )
 from tailrace.shard.journal_replay import remove_journals
@@ -71,7 +71,7 @@ class JournalWriter:
             self._free.put(self._fds[-1])
         self.is_open, self.wanted = True, False
 
-    def write(self, records: Sequence[JournalRecord], ends: dict[str, int]) -> bool:
+    def write(self, records: Sequence[FramesAt], ends: dict[str, int]) -> bool:
         """Put a block of these on the disk; False if it has no room now. `ends`: the seqs behind their messages.
 
         Raises OSError.
@@ -91,7 +91,7 @@ class JournalWriter:
             self._free.put(fd)
         return self.is_open
 
-    def _write(self, fd: int, records: Sequence[JournalRecord], ends: dict[str, int]) -> bool:
+    def _write(self, fd: int, records: Sequence[FramesAt], ends: dict[str, int]) -> bool:
         """In the order of their numbers: a block that is on the disk has all before it there."""
         with self._lock:
             block = pack_block(self._number + 1, records)

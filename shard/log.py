@@ -45,7 +45,7 @@ from tailrace.shard.header import (
 from tailrace.shard.heads import read_metadata
 from tailrace.shard.holes import FOLIO_MAX_BYTES, PUNCH_PAGE_BYTES, whole_units
 from tailrace.shard.index import entry_offset, read_entry, seq_at
-from tailrace.shard.journal import JOURNALED_BYTES_MAX, JournalRecord
+from tailrace.shard.journal import JOURNALED_BYTES_MAX
 from tailrace.shard.leaves import load
 from tailrace.shard.mend import take_up
 from tailrace.shard.newborn import Left, left_of_newborn
@@ -498,14 +498,14 @@ class StreamLog:
     def begin_journaling(self) -> BegunJournaling | None:
         """For `shard.group_journal`; None if the messages must go to the stream's own files first."""
         with self._lock:
-            start, seq, end = self.durable.offset, self.next_seq, self.end_offset
-            is_early = self.closed or not start or not self._directory_synced or self.sync_failed_seq is not None
+            durable, words, end = self.durable, self._index_words, self.end_offset
+            start = durable.offset
+            is_early = self.closed or not start or not self._directory_synced or words[INDEX_SYNC_FAILED]
             if is_early or end - start > JOURNALED_BYTES_MAX:
                 return None
             frames = os.pread(self._content_fd, end - start, start)
-            identity = self.name, self._index_words[STREAM_ID_WORD], self._cuts
-            record = JournalRecord(*identity, self.durable.seq, start, frames)
-            return BegunJournaling(record, seq, end, self._generation)
+            identity = self.name, words[STREAM_ID_WORD], self._cuts
+            return BegunJournaling(*identity, durable.seq, start, frames, self.next_seq, end, self._generation)
 
     def finish_journaling(self, begun: BegunJournaling) -> None:
         """The record is on the disk. Does nothing if the log was closed or cut meanwhile."""

@@ -353,7 +353,10 @@ class ClientConnection(Connection):
     def _hourly_refusal(self) -> str:
         """Why its address or its user makes no stream now; empty if it may."""
         now_s = self.services.now_s
-        return next(filter(None, (account.streams_refusal(now_s) for account in self.accounts)), "")
+        for account in self.accounts:
+            if text := account.streams_refusal(now_s):
+                return text
+        return ""
 
     def creation_refusal(self, name: bytes) -> Refused:
         """The reason why `may_create` gives False."""

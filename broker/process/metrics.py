@@ -110,10 +110,10 @@ class Timing:
         self.counts = [0] * len(BUCKETS)  # not cumulative
         self.sum_s = 0.0
 
-    def observe(self, seconds: float) -> None:
-        """Count one event that took `seconds`; a bound is part of the bucket below it."""
-        self.counts[bisect_left(TIME_BOUNDS_S, seconds)] += 1
-        self.sum_s += seconds
+    def observe(self, seconds: float, count: int = 1) -> None:
+        """Count `count` events that took `seconds` each; a bound is part of the bucket below it."""
+        self.counts[bisect_left(TIME_BOUNDS_S, seconds)] += count
+        self.sum_s += count * seconds
 
     def by_label(self) -> dict[str, float]:
         found: dict[str, float] = dict(zip(BUCKETS, self.counts, strict=True))

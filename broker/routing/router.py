@@ -49,6 +49,7 @@ SLOTS_KEPT = 4_096  # streams whose owners need not be computed again
 NEW_STREAMS = 32  # of a turn: with more of them it makes streams, which takes as long for each when done with many
 AWAY_SHARE = 0.75  # of a window, to one sibling: the client belongs there
 FORWARD_BYTES = 512 << 10  # about, of one request: the owner appends its first streams while the others are on the way
+JOINED_BYTES_MAX = 64 << 10  # of a request: it is copied into one buffer, which costs less than to send many
 CALL_BYTES = 256  # what a call counts for in its route's window
 # Calls that concern one stream, their first argument, and may have to open it; and those of them that are long even
 # if it is open, since they read its history or change its role. A page of names is as long, and its first argument
@@ -126,7 +127,9 @@ class ForwardedBatches(RoutedRequest):
             for batch in self._batches.values()
         ]
         self._batches = dict(enumerate(self._batches.values()))
-        frames = (frames for batch in self._batches.values() for frames in batch.frames)
+        frames = [frames for batch in self._batches.values() for frames in batch.frames]
+        if self.nbytes <= JOINED_BYTES_MAX:
+            frames = [bytearray().join(frames)]
         link.queue(sibling.pack_forward(self.request_id, groups), *frames)
 
     def partly(self, rows: list[tuple[int, sibling.ForwardResult]]) -> int:
@@ -536,10 +539,16 @@ class Router:
         remote: dict[int, list[StreamBatch]] = {}
         here: list[StreamBatch] = []
         for batch in staged:
-            if batch.slot in self.routes:
-                remote.setdefault(batch.slot, []).extend(batch.apart() if batch.numbered else (batch,))
-            else:
+            if batch.slot not in self.routes:
                 here.append(batch)
+                continue
+            batches = remote.get(batch.slot)
+            if batches is None:
+                batches = remote[batch.slot] = []
+            if batch.numbered:
+                batches += batch.apart()
+            else:
+                batches.append(batch)
         for slot, batches in remote.items():
             self._forward(slot, batches)
         if remote and len(here) + len(self._lone) >= SEND_FIRST_STREAMS:

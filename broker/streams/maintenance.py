@@ -10,7 +10,7 @@ import logging
 import select
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from tailrace.broker.consumers.coordinator.lag_scanner import LagScanner
@@ -20,7 +20,7 @@ from tailrace.broker.streams.journaling import JournalKeeper
 from tailrace.broker.streams.listing import disk_bytes, used_bytes
 from tailrace.broker.streams.owner import OpenStream, Owner, Refused
 from tailrace.broker.streams.owner_calls import spare, tails_of
-from tailrace.broker.streams.syncer import Syncer, SyncJob, SyncRequest
+from tailrace.broker.streams.syncer import JournaledGroup, Syncer, SyncJob, SyncRequest
 from tailrace.shard.errors import StorageError
 from tailrace.shard.files import FileSystem
 from tailrace.shard.holes import unpunched_seq
@@ -206,6 +206,9 @@ class Maintenance:
             if isinstance(token, SyncJob):
                 token.done()
                 continue
+            if isinstance(token, JournaledGroup):
+                self._journaled(token.requests, outcome.seconds)
+                continue
             metrics.commit.observe(outcome.seconds)
             if outcome.error is not None:
                 metrics.sync_failures += 1
@@ -218,6 +221,12 @@ class Maintenance:
             elif isinstance(outcome.log, PunchJob):
                 self._punched(outcome.log, outcome.error)
         self._hand_over()
+
+    def _journaled(self, requests: Sequence[SyncRequest], seconds: float) -> None:
+        self.owner.metrics.commit.observe(seconds, len(requests))
+        for request in requests:
+            if isinstance(request.token, SyncToken):
+                self._synced(request.token.stream, request.token.upto, None)
 
     def _synced(self, stream: OpenStream, upto: int, error: OSError | StorageError | None) -> None:
         owner, syncs, name = self.owner, self._syncs, stream.name

@@ -645,15 +645,18 @@ class Owner:
 
     def batches_synced(self, stream: OpenStream, upto: int, error: OSError | StorageError | None) -> None:
         """Answer the parts of every batch that ended before seq `upto` and waited for the disk."""
-        still, text = [], LOGGED_WITHOUT_LEASE_TEXT if self.replicas.lease.is_over() else ""
+        if not stream.waiting:
+            return
+        waiting, stream.waiting = stream.waiting, []
+        text = LOGGED_WITHOUT_LEASE_TEXT if self.replicas.lease.is_over() else ""
         if error is not None:
             cause = error.strerror if isinstance(error, OSError) else error
             text = f"logged, but the disk refused to sync it: {cause}"
-        for batch, first_seq in stream.waiting:
+        for each in waiting:
+            batch, first_seq = each
             if text:
                 batch.refused(Code.UNAVAILABLE, text)
             elif first_seq + batch.count <= upto:
                 self._logged(batch, first_seq)
             else:
-                still.append((batch, first_seq))
-        stream.waiting = still
+                stream.waiting.append(each)

@@ -54,12 +54,6 @@ class SyncOutcome(NamedTuple):
     seconds: float
 
 
-SyncTogether = Callable[[Sequence[Any]], Sequence[OSError | StorageError | None]]
-"""Sync these logs; gives what each raised."""
-Journal = Callable[[Sequence[Any]], Container[Any]]
-"""Put the unsynced frames of these logs on the disk in another way, if possible; gives the logs that are durable."""
-
-
 class SyncRequest(NamedTuple):
     """in_group: it may be one of those that are given to `together`; is_awaited: and to `journal`."""
 
@@ -67,6 +61,18 @@ class SyncRequest(NamedTuple):
     token: object
     in_group: bool = False
     is_awaited: bool = False
+
+
+class JournaledGroup(NamedTuple):
+    """A token for logs that were put on the disk together, in the journal: the requests for them."""
+
+    requests: list[SyncRequest]
+
+
+SyncTogether = Callable[[Sequence[Any]], Sequence[OSError | StorageError | None]]
+"""Sync these logs; gives what each raised."""
+Journal = Callable[[Sequence[Any]], Container[Any]]
+"""Put the unsynced frames of these logs on the disk in another way, if possible; gives the logs that are durable."""
 
 
 _Requests: TypeAlias = "queue.SimpleQueue[list[SyncRequest] | None]"
@@ -189,15 +195,12 @@ class Syncer:
         began_s = time.monotonic()
         journaled = self._journal(awaited)
         seconds = time.monotonic() - began_s
-        left: list[SyncRequest] = []
-        for item in group:
-            if item.is_awaited and item.target in journaled:
-                self._note(item, None, seconds)
-            else:
-                left.append(item)
-        if len(left) < len(group):
-            os.eventfd_write(self._event_fd, 1)
-        return left
+        done = [item for item in group if item.is_awaited and item.target in journaled]
+        if not done:
+            return group
+        self._done.append(SyncOutcome(done[0].target, JournaledGroup(done), None, seconds))
+        os.eventfd_write(self._event_fd, 1)
+        return [item for item in group if not (item.is_awaited and item.target in journaled)]
 
     def _sync_group(self, group: list[SyncRequest]) -> None:
         assert self._together is not None
