@@ -53,7 +53,9 @@ def _begin(logs: Sequence[StreamLog]) -> list[tuple[StreamLog, BegunJournaling]]
         frames, first_seq = found.frames, found.first_seq
         if frames:
             count, size, _ = check(frames, 0, len(frames), first_seq)
-            if size < found.end_offset - found.offset or first_seq + count != found.seq:
+            if size < found.end_offset - found.offset:
                 continue
+            if first_seq + count != found.seq:  # more was appended meanwhile
+                found = found._replace(seq=first_seq + count)
         begun.append((each, found))
     return begun

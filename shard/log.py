@@ -498,14 +498,14 @@ class StreamLog:
     def begin_journaling(self) -> BegunJournaling | None:
         """For `shard.group_journal`; None if the messages must go to the stream's own files first."""
         with self._lock:
-            durable, words, end = self.durable, self._index_words, self.end_offset
-            start = durable.offset
+            seq, end = self.next_seq, self.end_offset  # in this order: the owner may append meanwhile
+            durable, words, start = self.durable, self._index_words, self.durable.offset
             is_early = self.closed or not start or not self._directory_synced or words[INDEX_SYNC_FAILED]
             if is_early or end - start > JOURNALED_BYTES_MAX:
                 return None
             frames = os.pread(self._content_fd, end - start, start)
             identity = self.name, words[STREAM_ID_WORD], self._cuts
-            return BegunJournaling(*identity, durable.seq, start, frames, self.next_seq, end, self._generation)
+            return BegunJournaling(*identity, durable.seq, start, frames, seq, end, self._generation)
 
     def finish_journaling(self, begun: BegunJournaling) -> None:
         """The record is on the disk. Does nothing if the log was closed or cut meanwhile."""

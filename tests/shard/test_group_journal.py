@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.shard.durable_end import DurableEnd
 from tailrace.shard.files import FileSystem
 from tailrace.shard.group_journal import JOURNAL_STREAMS_MIN, journal_together
 from tailrace.shard.group_sync import sync_together
 from tailrace.shard.journal import JOURNALED_BYTES_MAX, journal_path, read_journal
 from tailrace.shard.journal_writer import JournalWriter
 from tailrace.shard.log import StreamLog
+from tailrace.shard.walk import check
 from tests.shard.helpers import append, open_log
 
 COUNT = JOURNAL_STREAMS_MIN + 2
@@ -73,6 +75,45 @@ def test_what_is_on_the_disk_already_needs_no_record(logs: list[StreamLog], jour
     assert journal_together(logs, journal) == set(logs)
     assert read_journal(journal.path) == []
     close(logs, journal)
+
+
+@pytest.mark.parametrize("is_synced", [False, True])
+def test_what_is_appended_while_the_frames_are_read_is_not_taken_for_written(
+    logs: list[StreamLog], journal: JournalWriter, *, is_synced: bool
+) -> None:
+    """The owner appends in its own thread, at any moment."""
+    for log in logs:
+        if is_synced:
+            log.sync()
+        log.durable = AppendedTo(log)
+    journaled = journal_together(logs, journal)
+    records = read_journal(journal.path)
+    found = {each.name: each.first_seq + check(each.frames, 0, len(each.frames), each.first_seq)[0] for each in records}
+    assert [log.next_seq for log in logs] == [3] * COUNT
+    for log in journaled:
+        assert log.durable.seq <= found.get(log.name, log.synced_seq)
+        assert log.durable.offset <= log.entry(log.durable.seq).offset
+    close(logs, journal)
+
+
+class AppendedTo(DurableEnd):
+    """A message is appended to the log when its end is looked at first."""
+
+    def __init__(self, log: StreamLog) -> None:
+        self._log: StreamLog | None = None
+        super().__init__(log.durable.seq, log.durable.offset)
+        self._log = log
+
+    @property
+    def offset(self) -> int:
+        if self._log is not None:
+            log, self._log = self._log, None
+            append(log, b"meanwhile")
+        return self._offset
+
+    @offset.setter
+    def offset(self, offset: int) -> None:
+        self._offset = offset
 
 
 def test_two_streams_need_no_sync_of_the_file_system(logs: list[StreamLog], journal: JournalWriter) -> None:
