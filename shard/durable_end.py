@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+RECENT_BYTES_MAX: Final = 1_024
+"""Kept of a log's last append, for the journal; more is read from the file."""
 
 
 class DurableEnd:
-    """Messages before `seq` are on the disk; their frames end at `offset` of the content, 0 if that is not known."""
+    """Messages before `seq` are on the disk; their frames end at `offset` of the content, 0 if that is not known.
 
-    __slots__ = ("offset", "seq")
+    recent: the frames of the last append if they are few and `keeps_recent`, which the first use of the journal sets.
+    """
+
+    __slots__ = ("keeps_recent", "offset", "recent", "seq")
 
     def __init__(self, seq: int, offset: int = 0) -> None:
         self.seq = seq
         self.offset = offset
+        self.keeps_recent = False
+        self.recent = b""
 
     def advance(self, seq: int, offset: int) -> None:
         """More are on the disk, unless others were quicker."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from tailrace.shard.admission import Frames, LogEnd, StampBounds, admit_pieces
 from tailrace.shard.begun_sync import BegunSync
 from tailrace.shard.diverged import DivergedTail, keep_tail
-from tailrace.shard.durable_end import BegunJournaling, DurableEnd
+from tailrace.shard.durable_end import RECENT_BYTES_MAX, BegunJournaling, DurableEnd
 from tailrace.shard.epochs import NEVER_SEQ, History, find_epochs
 from tailrace.shard.errors import MessageMissing, StorageFull, StreamDamaged, StreamMissing, is_full
 from tailrace.shard.file_ends import FileEnds
@@ -68,7 +68,7 @@ from tailrace.shard.window import DONE, FAULT, MAPS, PAST, WINDOW_BATCH_BYTES_MA
 from tailrace.shard.window import append as _append_mapped
 
 _stamp = load("tailrace.shard.frame_cy").stamp
-_pwrite = os.pwrite
+_pwrite, _new_tuple = os.pwrite, tuple.__new__  # the latter skips the Python function that a NamedTuple has
 
 
 class StreamLog:
@@ -222,19 +222,15 @@ class StreamLog:
         Raises StorageFull (nothing is committed, the log can go on), ValueError when the frames are not whole or not
         `count`, OSError.
         """
-        seq = self.next_seq
-        offset = self.end_offset
-        timestamp_us = self.last_timestamp_us
+        seq, offset, timestamp_us = self.next_seq, self.end_offset, self.last_timestamp_us
         if now_us > timestamp_us:
             timestamp_us = now_us
         entries = _stamp(frames, seq, timestamp_us, epoch, offset)
-        size, index_size = len(frames), len(entries)
-        if index_size != count * INDEX_ENTRY_BYTES or not count:
-            found = index_size // INDEX_ENTRY_BYTES
+        if len(entries) != count * INDEX_ENTRY_BYTES or not count:
+            found = len(entries) // INDEX_ENTRY_BYTES
             raise ValueError(f"{found} frames for stream {self.name!r}, where {count} were announced")
-        self._commit(frames, size, entries, seq + count)
-        self.last_timestamp_us = timestamp_us
-        self.last_epoch = epoch
+        self._commit(frames, len(frames), entries, seq + count)
+        self.last_timestamp_us, self.last_epoch = timestamp_us, epoch
         return seq
 
     def take(self, *pieces: Frames, bounds: StampBounds | None = None) -> int:
@@ -286,6 +282,8 @@ class StreamLog:
             self._index_words[INDEX_NEXT_SEQ] = tagged(next_seq)
             if MAPS:
                 ends.wrote(size, end, index_end)
+        if self.durable.keeps_recent:
+            self.durable.recent = bytes(frames) if size <= RECENT_BYTES_MAX and not isinstance(frames, tuple) else b""
         self.end_offset, self._index_end, self.next_seq = end, index_end, next_seq
 
     def entry(self, seq: int) -> IndexEntry:
@@ -503,9 +501,11 @@ class StreamLog:
             is_early = self.closed or not start or not self._directory_synced or words[INDEX_SYNC_FAILED]
             if is_early or end - start > JOURNALED_BYTES_MAX:
                 return None
-            frames = os.pread(self._content_fd, end - start, start)
-            identity = self.name, words[STREAM_ID_WORD], self._cuts
-            return BegunJournaling(*identity, durable.seq, start, frames, seq, end, self._generation)
+            frames, durable.keeps_recent = durable.recent, True
+            if len(frames) != end - start:
+                frames = os.pread(self._content_fd, end - start, start)
+            record = self.name, words[STREAM_ID_WORD], self._cuts, durable.seq, start, frames
+            return _new_tuple(BegunJournaling, (*record, seq, end, self._generation))
 
     def finish_journaling(self, begun: BegunJournaling) -> None:
         """The record is on the disk. Does nothing if the log was closed or cut meanwhile."""

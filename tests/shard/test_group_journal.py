@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.shard.durable_end import DurableEnd
+from tailrace.shard.durable_end import RECENT_BYTES_MAX, DurableEnd
 from tailrace.shard.files import FileSystem
 from tailrace.shard.group_journal import JOURNAL_STREAMS_MIN, journal_together
 from tailrace.shard.group_sync import sync_together
@@ -74,6 +74,31 @@ def test_what_is_on_the_disk_already_needs_no_record(logs: list[StreamLog], jour
         log.sync()
     assert journal_together(logs, journal) == set(logs)
     assert read_journal(journal.path) == []
+    close(logs, journal)
+
+
+def test_the_last_small_append_is_not_read_from_the_file(
+    logs: list[StreamLog], journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert journal_together(logs, journal) == set(logs)
+    for log in logs:
+        append(log, b"third")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", lambda *_: pytest.fail("it is at hand"))
+        assert journal_together(logs, journal) == set(logs)
+    append(logs[0], b"fourth")
+    append(logs[0], b"fifth")
+    append(logs[1], bytes(RECENT_BYTES_MAX))
+    append(logs[2], b"fourth")
+    logs[2].set_aside(3)
+    append(logs[2], b"FOURTH")
+    assert logs[1].durable.recent == b"" == logs[2].durable.recent
+    assert journal_together(logs, journal) >= {*logs[:2]}
+    assert [log.durable.seq for log in logs] == [5, 4, 4, 3]
+    for each in read_journal(journal.path):
+        with open(logs[int(each.name[1:])]._pair.paths.content_file, "rb") as content:
+            content.seek(each.offset)
+            assert content.read(len(each.frames)) == each.frames or each.cuts < logs[2]._cuts
     close(logs, journal)
 
 
