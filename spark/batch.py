@@ -48,7 +48,7 @@ class TailraceReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         options = self._options
         with closing(open_source(options.source)) as source:
-            plan = make_plan(source, options.streams, options.range, options.rows_per_task)
+            plan = make_plan(source, options.streams, options.range, options.rows_per_task, topics=options.topics)
         if plan.bad and not options.skip_bad:
             raise BadStreams(plan.bad)
         first = [TaskPartition((), tuple(plan.bad))] if plan.bad else []
@@ -61,7 +61,7 @@ class TailraceReader(DataSourceReader):
         yield from told(partition.bad, maker)
         if partition.task:
             with closing(open_source(self._options.source)) as source:
-                yield from read_task(source, partition.task, maker, self._options.skip_bad)
+                yield from read_task(source, partition.task, maker, self._options.skip_bad, self._options.topics)
 
 
 settle()

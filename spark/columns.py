@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tailrace.shard.frame import HEADER_BYTES
 from tailrace.spark.entries import Int64s, Table
-from tailrace.spark.headers import HEADERS_TYPE, headers_array, keys_array
+from tailrace.spark.headers import HEADERS_TYPE, headers_array, keys_array, topics_array
 from tailrace.spark.options import PayloadForm
 from tailrace.spark.payloads import CORRUPT, Decoded, UnsupportedType, make_decoder, natural_type
 from tailrace.spark.source import Block, StreamRef
@@ -33,13 +33,14 @@ SCHEMA: Final = pa.schema(
         ("size", pa.int32()),
         ("headers", HEADERS_TYPE),
         ("key", pa.binary()),
+        ("topic", pa.string()),
         ("payload", pa.binary()),
     ]
 )
 """A message. The payload's type is another where it is decoded."""
 FAULT: Final = "_fault"
 """What could not be read of a stream, in a row of its own; only where the schema has this column."""
-FROM_FRAMES: Final = frozenset({"headers", "key", "payload", CORRUPT})
+FROM_FRAMES: Final = frozenset({"headers", "key", "topic", "payload", CORRUPT})
 """Columns that need the content; for the others the index is enough."""
 
 
@@ -216,6 +217,11 @@ def _key(messages: Messages) -> pa.Array:
     return keys_array(messages.frames, messages.starts + HEADER_BYTES, messages.metadata_bytes)
 
 
+def _topic(messages: Messages) -> pa.Array:
+    starts = messages.starts + HEADER_BYTES
+    return topics_array(messages.frames, starts, messages.metadata_bytes, _stream(messages))
+
+
 def _no_fault(messages: Messages) -> pa.Array:
     return pa.nulls(len(messages.table), pa.string())
 
@@ -229,5 +235,6 @@ _MAKERS: Final[dict[str, Callable[[Messages], pa.Array]]] = {
     "size": _size,
     "headers": _headers,
     "key": _key,
+    "topic": _topic,
     FAULT: _no_fault,
 }

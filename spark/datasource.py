@@ -24,7 +24,7 @@ from tailrace.spark.workers import settle
 NAME = "tailrace"
 COLUMNS = (
     "stream string, shard int, seq bigint, timestamp timestamp, epoch bigint, size int, headers map<string, binary>, "
-    "key binary"
+    "key binary, topic string"
 )
 
 

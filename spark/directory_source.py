@@ -31,6 +31,7 @@ from tailrace.spark.patterns import is_exact, is_wanted, needs_listing
 from tailrace.spark.scan import IndexScan
 from tailrace.spark.slices import Identity, Slice, Stamp
 from tailrace.spark.source import Block, Scan, SourceOptions, StreamRef, scan_all
+from tailrace.spark.topic_parts import prune
 
 INDEX_BLOCK_ENTRIES: Final = 1 << 16
 """Entries read at once where no frames are wanted: 1.5 MB, which stays in the processor's cache."""
@@ -76,6 +77,9 @@ class DirectorySource:
 
     def node_id(self) -> str:
         return self._data.node_id
+
+    def prune(self, slice_: Slice, topics: bytes) -> list[Slice]:
+        return prune(self._shard_paths[slice_.shard], slice_, topics)
 
     def fetch(self, slices: Sequence[Slice]) -> None:
         """Files are read at once in any case."""

@@ -1,4 +1,4 @@
-"""User headers as columns: a map of texts to bytes for each message, and the header "key" alone."""
+"""User headers as columns: a map of texts to bytes for each message, and the header "key" alone; and the topic."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailrace.core.headers import KEY_HEADER, unpack_headers
+from tailrace.shard.topics import topic_in
 from tailrace.spark.entries import Int64s
 
 HEADERS_TYPE: Final = pa.map_(pa.string(), pa.binary())
@@ -47,6 +49,19 @@ def keys_array(frames: memoryview, metadata_starts: Int64s, metadata_bytes: Int6
             known[metadata] = dict(_pairs(metadata)).get(KEY_HEADER)
         found[place] = known[metadata]
     return pa.array(found, pa.binary())
+
+
+def topics_array(frames: memoryview, metadata_starts: Int64s, metadata_bytes: Int64s, streams: pa.Array) -> pa.Array:
+    """The topic of each message; the name of its stream without one."""
+    found: list[str | None] = [None] * len(metadata_bytes)
+    known: dict[bytes, str | None] = {}
+    for place in np.flatnonzero(metadata_bytes):
+        start = int(metadata_starts[place])
+        metadata = bytes(frames[start : start + int(metadata_bytes[place])])
+        if metadata not in known:
+            known[metadata] = topic_in(metadata).decode(errors="replace") or None
+        found[place] = known[metadata]
+    return pc.coalesce(pa.array(found, pa.string()), streams) if known else streams
 
 
 def _pairs(metadata: bytes) -> list[tuple[str, bytes]]:

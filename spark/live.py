@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from tailrace.errors import StreamBehind, StreamDeleted, UnknownStream
 from tailrace.shard.errors import StreamCut, StreamMissing
 from tailrace.spark.batch import TaskPartition, batch_maker
-from tailrace.spark.columns import BatchMaker, Part, gather
+from tailrace.spark.columns import BatchMaker, Part
 from tailrace.spark.name_files import NameFiles
 from tailrace.spark.offsets import (
     PACKED_FROM,
@@ -38,7 +38,7 @@ from tailrace.spark.options import InvalidOption, Options
 from tailrace.spark.places import Range
 from tailrace.spark.plan import is_unborn, resolve
 from tailrace.spark.planning import make_tasks
-from tailrace.spark.reading import LOG, read_slice, told
+from tailrace.spark.reading import LOG, batches, needs_frames, read_slice, told
 from tailrace.spark.slices import NO_IDENTITY, BadStream, BadStreams, Identity, Slice, Stamp
 from tailrace.spark.source import (
     CONNECTION_ERRORS,
@@ -149,7 +149,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             bad: list[BadStream] = []
             slices = fetched(source, partition.task)
             parts = (each for slice_ in slices for each in read_all(source, slice_, maker, self._options, bad))
-            yield from map(maker.batch, gather(parts))
+            yield from batches(parts, maker, self._options.topics)
             yield from told(bad, maker)
 
     def stop(self) -> None:
@@ -364,8 +364,9 @@ def read_all(
     """Yields all messages of a slice. Raises DataLoss or one of LOSSES if some are lost, unless that is allowed; others
     of STREAM_ERRORS unless bad streams are skipped, which are then passed to `bad`."""
     messages, had_bad = 0, len(bad)
+    on_bad, frames = bad.append if options.skip_bad else None, needs_frames(maker, options.topics)
     try:
-        for part in read_slice(source, slice_, maker.needs_frames, bad.append if options.skip_bad else None):
+        for part in read_slice(source, slice_, frames, on_bad):
             messages += part.block.entries.messages
             yield part
     except LOSSES as error:

@@ -8,6 +8,7 @@ from typing import Final, Literal, TypeAlias, TypeVar, cast
 
 from tailrace.core.address import parse_addresses
 from tailrace.errors import InvalidArgument
+from tailrace.protocol.topics import filter_fault
 from tailrace.spark.avro import read_schema
 from tailrace.spark.broker_connection import BrokerLogin, find_login
 from tailrace.spark.patterns import split_patterns
@@ -27,12 +28,13 @@ class InvalidOption(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """All of them, checked. `avro_schema`: the text of the schema, if payloads are in Avro. `max_rows_per_batch`,
-    `fail_on_data_loss` and `checkpoint` are for live queries.
+    """All of them, checked. `topics`: a valid filter, or empty for all. `avro_schema`: the text of the schema, if
+    payloads are in Avro. `max_rows_per_batch`, `fail_on_data_loss` and `checkpoint` are for live queries.
     """
 
     source: SourceOptions
     streams: tuple[str, ...] = ()
+    topics: bytes = b""
     range: Range = EVERYTHING
     from_new: bool = False
     skip_bad: bool = False
@@ -55,6 +57,7 @@ def parse_options(said: Mapping[str, str]) -> Options:
     options = Options(
         source=_source(found),
         streams=split_patterns(found.get("streams", "")),
+        topics=_checked("topics", found["topics"], parse_filter) if "topics" in found else b"",
         range=Range(None if start.lower() == "new" else _place(found, "from"), _place(found, "to")),
         from_new=start.lower() == "new",
         skip_bad=_choice(found, "badStreams", ("fail", "skip")) == "skip",
@@ -78,6 +81,7 @@ KNOWN: Final = (
     "user",
     "password",
     "streams",
+    "topics",
     "from",
     "to",
     "checkCrc",
@@ -116,6 +120,14 @@ def checked_login(found: Mapping[str, str]) -> BrokerLogin:
         return find_login(found)
     except ValueError as error:
         raise InvalidOption(str(error)) from None
+
+
+def parse_filter(text: str) -> bytes:
+    """Raises ValueError."""
+    fault = filter_fault(text.encode(errors="surrogatepass"))
+    if fault:
+        raise ValueError(fault)
+    return text.encode()
 
 
 def _avro_schema(found: Mapping[str, str]) -> str:

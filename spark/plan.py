@@ -31,15 +31,18 @@ def make_plan(
     range_: Range = EVERYTHING,
     rows_per_task: int | None = None,
     align_us: int = 0,
+    topics: bytes = b"",
 ) -> Plan:
     """Without `rows_per_task` it is chosen by how many messages there are and how many processors this machine has.
-    With `align_us`, no unit of time of this length is in two slices. Raises what `Source.streams` does.
+    With `align_us`, no unit of time of this length is in two slices. With `topics`, a filter, the source leaves out
+    messages that are known to have other topics. Raises what `Source.streams` does.
     """
     slices: list[Slice] = []
     bad: list[BadStream] = []
     for ref in prepared(source, source.streams(patterns)):
         try:
-            slices += stream_slices(source, ref, range_, rows_per_task or ROWS_PER_TASK, align_us)
+            found = stream_slices(source, ref, range_, rows_per_task or ROWS_PER_TASK, align_us)
+            slices += [part for slice_ in found for part in source.prune(slice_, topics)] if topics else found
         except CONNECTION_ERRORS:
             raise
         except STREAM_ERRORS as error:

@@ -10,20 +10,30 @@ import pyarrow as pa
 from tailrace.spark.columns import BatchMaker, Part, gather
 from tailrace.spark.slices import BadStream, Slice
 from tailrace.spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, fetched
+from tailrace.spark.topics import TopicPicker
 
 LOG = logging.getLogger("tailrace.spark")
 
 
-def read_task(source: Source, task: Sequence[Slice], maker: BatchMaker, skip_bad: bool) -> Iterator[pa.RecordBatch]:
-    """The messages of all slices. Raises STREAM_ERRORS for a stream that cannot be read; with `skip_bad` errors are
-    reported after the readable messages of that stream, and all others."""
+def read_task(
+    source: Source, task: Sequence[Slice], maker: BatchMaker, skip_bad: bool, topics: bytes = b""
+) -> Iterator[pa.RecordBatch]:
+    """The messages of all slices, or those whose topic a filter matches. Raises STREAM_ERRORS for a stream that cannot
+    be read; with `skip_bad` errors are reported after the readable messages of that stream, and all others."""
     bad: list[BadStream] = []
-    on_bad = bad.append if skip_bad else None
-    parts = (
-        part for slice_ in fetched(source, task) for part in read_slice(source, slice_, maker.needs_frames, on_bad)
-    )
-    yield from map(maker.batch, gather(parts))
+    on_bad, frames = bad.append if skip_bad else None, needs_frames(maker, topics)
+    parts = (part for slice_ in fetched(source, task) for part in read_slice(source, slice_, frames, on_bad))
+    yield from batches(parts, maker, topics)
     yield from told(bad, maker)
+
+
+def needs_frames(maker: BatchMaker, topics: bytes) -> bool:
+    return maker.needs_frames or bool(topics)
+
+
+def batches(parts: Iterable[Part], maker: BatchMaker, topics: bytes) -> Iterator[pa.RecordBatch]:
+    """Makes batches of parts, or of those of their messages whose topic a filter matches."""
+    return map(maker.batch, gather(TopicPicker(topics).pick(parts) if topics else parts))
 
 
 def read_slice(

@@ -142,6 +142,10 @@ class Source(Protocol):
     def view(self, ref: StreamRef) -> AbstractContextManager[StreamView]:
         """Raises STREAM_ERRORS."""
 
+    def prune(self, slice_: Slice, topics: bytes) -> list[Slice]:
+        """The parts of a slice that may have messages whose topics a filter matches, in their order. Raises
+        CONNECTION_ERRORS."""
+
     def fetch(self, slices: Sequence[Slice]) -> None:
         """To be called before slices are read in this order, with no more than FETCHED_MAX: short ones may be read at
         once. Errors are left to the readers."""

@@ -70,8 +70,14 @@ def all_of(source: Source, task: Task) -> list[tuple[str, int, int, int, int]]:
     return found
 
 
-def planned(source: Source, *patterns: str, range_: Range = Range(), **how: int) -> list[tuple[str, int, int]]:  # noqa: B008
-    plan = make_plan(source, patterns, range_, **how)
+def planned(
+    source: Source,
+    *patterns: str,
+    range_: Range = Range(),  # noqa: B008
+    rows_per_task: int | None = None,
+    align_us: int = 0,
+) -> list[tuple[str, int, int]]:
+    plan = make_plan(source, patterns, range_, rows_per_task, align_us)
     assert not plan.bad
     return [(slice_.stream, slice_.first_seq, slice_.end_seq) for task in plan.tasks for slice_ in task]
 

@@ -37,7 +37,9 @@ def load(session: Any, data: DataDirectory, **options: str) -> Any:
 
 
 def test_columns_follow_the_payload() -> None:
-    assert ddl(parse_options({"path": "/d"})).endswith("headers map<string, binary>, key binary, payload binary")
+    assert ddl(parse_options({"path": "/d"})).endswith(
+        "headers map<string, binary>, key binary, topic string, payload binary"
+    )
     assert ddl(parse_options({"path": "/d", "payload": "utf8"})).endswith("payload string, _corrupt binary")
     said = {"path": "/d", "payload": "json", "payloadSchema": "a int"}
     assert ddl(parse_options(said)).endswith("payload struct<a int>, _corrupt binary")
@@ -71,6 +73,14 @@ def test_options_and_schema_prune(session: Any, data: DataDirectory) -> None:
     assert reader.load(str(data.path)).groupBy().sum("size").collect()[0][0] == sum(
         row.size for name in ("a", "readings/ü") for row in rows_of(data, name)
     )
+
+
+@pytest.mark.slow
+def test_messages_of_some_topics(session: Any, tmp_path: Path) -> None:
+    sent = [Sent(START_US + i, b"%d" % i, pack_headers({}, topic=f"s/{i % 3}/temp")) for i in range(30)]
+    made = make_directory(tmp_path / "data", {"s": sent, "other": plain(3)})
+    counts = load(session, made, topics="s/+/temp").where("topic <> 's/0/temp'").groupBy("topic").count()
+    assert sorted(map(tuple, counts.collect())) == [("s/1/temp", 10), ("s/2/temp", 10)]
 
 
 @pytest.mark.slow
