@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from tailrace.shard.names import cursor_name
 from tests.system.node import LineClient, rows
 from tests.system.tree_node import PORT, Tree
 
@@ -36,6 +37,15 @@ class Copy(NamedTuple):
 
 
 NOTHING = Copy(0, "", 0, 0)
+
+
+def most(copies: Mapping[str, Copy]) -> str:
+    """The first node that has as much as any."""
+    best, *others = copies
+    for name in others:
+        if copies[name].is_ahead_of(copies[best]):
+            best = name
+    return best
 
 
 class Operator:
@@ -90,18 +100,19 @@ class Operator:
         return f"promoted {heirs}, seen {answering}"
 
     def _fence(self, stream: str, reached: Sequence[str]) -> str:
-        """Let these nodes acknowledge nothing of an earlier term any more; the one that has most of the stream."""
+        """Let these nodes acknowledge nothing of an earlier term any more; the one that has most of the stream, and of
+        those that have, most of the state of its consumers.
+        """
         copies = {name: self.look(name, stream) for name in reached}
         if self.has_fence(reached[0]):
             epoch = max(copy.epoch for copy in copies.values()) + 1
             for name in reached:
                 self._fence_at(name, stream, epoch)
             copies = {name: self.look(name, stream) for name in reached}
-        best = reached[0]
-        for name in reached[1:]:
-            if copies[name].is_ahead_of(copies[best]):
-                best = name
-        return best
+        best = most(copies)
+        as_good = [name for name in reached if not copies[best].is_ahead_of(copies[name])]
+        consumers = cursor_name(stream.encode()).decode()
+        return most({name: self.look(name, consumers) for name in as_good})
 
     def _fence_at(self, name: str, stream: str, epoch: int) -> None:
         """Raises Failed, but not if the node's copy was deleted in this moment."""

@@ -11,7 +11,7 @@ from tests.system.mounts import CannotMount
 from tests.system.nemesis import Outcome, as_promised, play_round
 from tests.system.nemesis_deletions import Deletions
 from tests.system.nemesis_ground import Ground
-from tests.system.nemesis_operator import Copy, Operator
+from tests.system.nemesis_operator import NOTHING, Copy, Operator
 from tests.system.nemesis_plan import AT_ONCE_MAX, LASTS_S, NODES, Event, Kind, Plan, make_plan, read_plan
 from tests.system.tree_ledger import Fate, Sent
 from tests.system.tree_load import BURST_MOST
@@ -87,6 +87,22 @@ def test_the_copy_to_promote_is_that_of_the_latest_term_then_the_longest() -> No
         assert best.is_ahead_of(less) and not less.is_ahead_of(best)
     rival = Copy(2, "b", 4, 2)
     assert rival.is_ahead_of(best) and not best.is_ahead_of(rival), "of two terms of one number"
+
+
+def test_of_equal_copies_the_one_with_most_of_the_consumers_is_promoted() -> None:
+    """As docs/operations.md says: `promote` refuses the others, and a fenced node does not catch up."""
+    copies = {("n1", "s"): Copy(2, "a", 5, 2), ("n2", "s"): Copy(2, "a", 5, 2), ("n3", "s"): Copy(2, "a", 4, 2)}
+    copies |= {("n2", "$cursor/s"): Copy(2, "a", 2, 2), ("n3", "$cursor/s"): Copy(2, "a", 9, 2)}
+
+    class Nodes(OneNode):
+        def look(self, name: str, stream: str) -> Copy:
+            return copies.get((name, stream), NOTHING)
+
+    nodes = Nodes(NOTHING)
+    nodes._has_fence = True
+    assert nodes._fence("s", ["n1", "n2", "n3"]) == "n2"
+    assert nodes.lines == ["fence s 3"] * 3
+    assert nodes._fence("s", ["n1", "n3"]) == "n1", "messages come first"
 
 
 def test_what_was_only_appended_promises_nothing() -> None:
