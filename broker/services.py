@@ -85,7 +85,7 @@ class Services:
         fanout: FanOut,
     ) -> None:
         self.settings = settings
-        self.topic_rules = TopicRules(settings.topics)
+        self.topic_rules = TopicRules(settings.topics, settings.own_levels)
         self.access: AccessPolicy = policy_of(settings, self.topic_rules)
         self.metrics = metrics
         self.poller = poller

@@ -485,7 +485,7 @@ def _place(table: cython.p_const_uchar, head: cython.pointer(Head)) -> cython.in
     length: cython.uint = 0
     placed: cython.int = tr_place(table, head.name, head.name_length, cython.address(stream), cython.address(length))
     if placed <= 0:
-        return placed == 0
+        return placed != -1
     if head.topic_length or not (head.plain or name_bytes_valid(_bytes_at(head.name, head.name_length))):
         return 0
     head.topic, head.topic_length = head.name, head.name_length

@@ -62,7 +62,14 @@ cdef extern from *:
         return p > level && p - level <= 200;
     }
 
-    /* 1: a topic in *stream; 0: a stream of its own; -1: the table does not tell. */
+    static int tr_own(const uint8_t *name, size_t length) {
+        if (length > 200 || name[length - 1] == '/') return 0;
+        for (size_t i = 0; i < length; i++)
+            if (name[i] <= 32 || name[i] > 126 || name[i] == '|' || name[i] == '*') return 0;
+        return 1;
+    }
+
+    /* 1: a topic in *stream; 0: a stream of its own; -1: the table does not tell; -2: as 0 if the name is valid. */
     static int tr_place(
         const uint8_t *table, const uint8_t *name, size_t length, const uint8_t **stream, uint32_t *stream_length
     ) {
@@ -79,6 +86,10 @@ cdef extern from *:
                     const uint8_t *found = slots + (streams > 1 ? tr_zlib_crc(name, length) % streams : 0) * slot;
                     *stream = found + 1;
                     *stream_length = found[0];
+                } else if (!slot) {
+                    *stream = name;
+                    *stream_length = (uint32_t)length;
+                    return tr_own(name, length) ? 0 : -2;
                 } else if (!tr_level(name, length, slot, stream, stream_length)) {
                     return -1;
                 }

@@ -3,7 +3,8 @@
 A table has, little-endian: u16 rules; for each of them u16 bytes of its filter, u16 streams, u16 bytes of a stream's
 slot, the filter, and the slots: u8 bytes of the stream's name, the name, and padding. A rule with several streams has
 one for each value of the CRC-32 of a topic, modulo their number. In a rule without streams a level of the topic is the
-stream: its number, from 1 on, stands in the place of a slot's bytes. `topic_table.pxd` has the look-up in C.
+stream: its number, from 1 on, stands in the place of a slot's bytes; 0 there makes each name a stream of its own.
+`topic_table.pxd` has the look-up in C.
 """
 
 from __future__ import annotations
@@ -18,17 +19,22 @@ from typing import Final
 from tailrace.protocol.topics import ANY_LEVELS, ONE_LEVEL, SEPARATOR
 from tailrace.shard.names import REPLIES_PREFIX
 
-RULES_MAX: Final = 16
+RULES_MAX: Final = 32
 """Of a table: each name is compared with all of them, one by one."""
+OWN_STREAM: Final = 0
+"""In the place of the number of a level: the name is that of a stream."""
 
 _COUNT = Struct("<H")
 _RULE = Struct("<HHH")
 
 _LEVEL_STREAM = re.compile(rb"[!-)+-{}~]{1,200}")
 """The levels of which the look-up tells that streams may have such names. The others are left to the rules."""
+_OWN_NAME = re.compile(rb"[!-)+-{}~]{0,199}[!-)+-.0-{}~]")
+"""The same for whole names."""
 
 TableRule = tuple[bytes, Sequence[bytes] | int]
-"""A filter, and the streams of the topics that it matches, or the number of the level that is the stream."""
+"""A filter, and the streams of the topics that it matches, or the number of the level that is the stream, or
+OWN_STREAM."""
 
 
 def pack_table(rules: Sequence[TableRule]) -> bytes:
@@ -63,19 +69,23 @@ def place_by_rule(table: bytes, topic: bytes, default: bytes) -> tuple[bytes, by
     if not table or topic.startswith(REPLIES_PREFIX):
         return default, topic
     stream = _rule_stream(table, topic)
-    if stream is None:
+    if stream is None or (stream == topic and not _OWN_NAME.fullmatch(topic)):
         return None
     return stream or default, b"" if stream == topic else topic
 
 
 def _rule_stream(table: bytes, name: bytes) -> bytes | None:
-    """The stream by the first rule that matches; b"" without one; None if the table does not tell."""
+    """The stream by the first rule that matches, which may be the name itself; b"" without one; None if the table does
+    not tell.
+    """
     levels = name.split(SEPARATOR)
     for rule_levels, streams in _rules_of(table):
         if not _covers(rule_levels, levels):
             continue
         if not isinstance(streams, int):
             return streams[zlib.crc32(name) % len(streams)]
+        if streams == OWN_STREAM:
+            return name
         if streams > len(levels) or not _LEVEL_STREAM.fullmatch(levels[streams - 1]):
             return None
         return levels[streams - 1]

@@ -1,6 +1,7 @@
 """The data directory: node.json and one folder a shard.
 
-node.json is written last, so a directory that has one is whole. The number of shards is fixed when it is made.
+node.json is written last, so a directory that has one is whole. The number of shards is fixed when it is made; so are
+the first levels of names that are streams of their own (`first_levels.py`).
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -28,12 +29,13 @@ _MADE_BEFORE_NODE_FILE = (LOCK_NAME, "lost+found", NODE_FILE + NEW_SUFFIX)
 
 @dataclass(frozen=True)
 class DataDirectory:
-    """A data directory that was found whole."""
+    """A data directory that was found whole. `own_levels`: None in one that was made before there were any."""
 
     path: Path
     shards: int
     node_id: str
     memory: MemoryDirectory | None = None
+    own_levels: tuple[str, ...] | None = None
 
     @cached_property
     def _shard_paths(self) -> list[Path]:
@@ -107,7 +109,7 @@ def make_data_dir(path: Path, shards: int = SHARDS_DEFAULT) -> DataDirectory:
         _require_empty(path)
         for shard in range(shards):
             (path / shard_folder(shard)).mkdir(exist_ok=True)
-        node = {"format": FORMAT_VERSION, "shards": shards, "node_id": make_node_id()}
+        node = {"format": FORMAT_VERSION, "shards": shards, "node_id": make_node_id(), "own_levels": []}
         replace_file(path / NODE_FILE, json.dumps(node, indent=1).encode() + b"\n")
         _sync_parents(path.resolve(), found)
     except OSError as error:
@@ -146,4 +148,16 @@ def _parse_node(path: Path, text: str) -> DataDirectory:
         raise DirectoryError(path, f"{NODE_FILE} is damaged: shards = {shards!r}")
     if not isinstance(node_id, str) or not node_id:
         raise DirectoryError(path, f"{NODE_FILE} is damaged: node_id = {node_id!r}")
-    return DataDirectory(path, shards, node_id)
+    levels = node.get("own_levels")
+    if levels is None:
+        return DataDirectory(path, shards, node_id)
+    if not isinstance(levels, list) or not all(isinstance(level, str) for level in levels):
+        raise DirectoryError(path, f"{NODE_FILE} is damaged: own_levels = {levels!r}")
+    return DataDirectory(path, shards, node_id, own_levels=tuple(levels))
+
+
+def write_own_levels(directory: DataDirectory, levels: tuple[str, ...]) -> DataDirectory:
+    """The same directory with these first levels. Raises OSError."""
+    node = json.loads((directory.path / NODE_FILE).read_text()) | {"own_levels": levels}
+    replace_file(directory.path / NODE_FILE, json.dumps(node, indent=1).encode() + b"\n")
+    return replace(directory, own_levels=levels)

@@ -34,6 +34,8 @@ SESSION_LOGS: Final = tuple([SESSIONS_PREFIX + b"%d" % number for number in rang
 DEAD_SUFFIX: Final = b"/$dead"
 REPLIES_PREFIX: Final = b"reply-to/"
 """Of the streams that clients read for replies to their requests."""
+ALL_LEVELS: Final = "#"
+"""In the place of the first levels whose names are streams of their own: all names are."""
 
 _INVISIBLE: Final = (  # those that Unicode does not put into the category of format characters
     (0x034F, 0x034F),

@@ -57,14 +57,19 @@ _SLAVE_OPENING = """\
 
 _TOPICS = """\
 # Names that are topics of a stream, which holds many of them, and so cost no files of their own. As many [[topics]]
-# sections as needed; the first whose filter matches a name holds, and a name that none matches is a stream of its own.
+# sections as needed; the first whose filter matches a name holds. A name with a `/` that none matches is a topic of the
+# stream of its first level, one without a `/` is a stream.
 # A filter is as in MQTT: + is any one level, a last # any number of further ones. In stream, {1} is the first level
-# of the name, and {hash:16} a number from 0 to 15 that the name gives. For example, the stream `sensors` has the topics
-# sensors/7/temp and sensors/8/temp, and so with every other name that has a `/`:
+# of the name, {hash:16} a number from 0 to 15 that the name gives, and {topic}, by itself, the whole name. For example,
+# sixteen streams share all names below sensors/, and each name below reports/ is a stream of its own:
 #
 #   [[topics]]
-#   filter = "#"
-#   stream = "{1}"
+#   filter = "sensors/#"
+#   stream = "sensors-{hash:16}"
+#
+#   [[topics]]
+#   filter = "reports/#"
+#   stream = "{topic}"
 #
 """
 

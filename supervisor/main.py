@@ -31,6 +31,7 @@ from tailrace.broker.streams.memory_rings import uses_memory
 from tailrace.broker.worker import EXIT_CANNOT_LOCK, EXIT_CANNOT_OPEN, WorkerBoot, run_worker
 from tailrace.shard.directory import DataDirectory, data_dir_exists, make_data_dir, open_data_dir
 from tailrace.shard.errors import DirectoryError, ShardLocked
+from tailrace.shard.first_levels import with_own_levels
 from tailrace.shard.journal_replay import replay_all
 from tailrace.shard.leaves import build
 from tailrace.shard.lock import DirectoryLock
@@ -109,7 +110,7 @@ class NodeState:
         self.http_listener.close()
         return run_worker(
             WorkerBoot(
-                settings=replace(self.settings, metrics_port=self.metrics_port),
+                settings=replace(self.settings, metrics_port=self.metrics_port, own_levels=self.directory.own_levels),
                 directory=self.directory,
                 slot=slot,
                 slots=self.slots,
@@ -318,7 +319,7 @@ def take_directory(settings: Settings) -> tuple[DataDirectory, DirectoryLock]:
         if data_dir_exists(path):
             directory = open_data_dir(path)
             replay_all(directory)
-            return directory, lock
+            return with_own_levels(directory), lock
         return make_data_dir(path, settings.shards), lock
     except (DirectoryError, ShardLocked, OSError):
         lock.release()

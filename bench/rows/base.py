@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 STREAM = "b.000000"
 """The stream of rows that need one: the first of `stream_names`."""
-_TOPICS_CONFIG = '[limits]\nmax_handles = 200_000\n\n[[topics]]\nfilter = "#"\nstream = "{1}"\n'
+_TOPICS_CONFIG = "[limits]\nmax_handles = 200_000\n"
 FILL_MESSAGES = 10_000  # of one feed, the same for all peers, so that all hold the same number of messages
 WINDOW_FEEDS = 4  # a feed is this part of the window, if there is one, so that the window stays full
 # The generator's own deadline is the first to pass, so that its error names the wait.
@@ -97,7 +97,7 @@ class RowRun:
 
 
 def with_topics(peer: Contestant) -> Contestant:
-    """A node whose names with levels are topics of one stream."""
+    """A node at which a connection may have a handle for each topic."""
     return peer.changed(config=_TOPICS_CONFIG) if isinstance(peer, Tailrace) else peer
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DECISIONS_KEPT: Final = 65_536
 """Answers of `may` that are remembered, of all connections of a worker."""
-_OF_WHOLE_STREAMS: Final = frozenset({Right.PUBLISH, Right.SUBSCRIBE, Right.CONSUME})
+_OF_WHOLE_STREAMS: Final = frozenset({Right.PUBLISH, Right.SUBSCRIBE, Right.CONSUME, Right.ADMIN, Right.NODE})
 """Rights that, given for a stream, are for all of its topics."""
 _BY_NODES = frozenset({Proof.PEER, Proof.PEER_TOKEN})
 

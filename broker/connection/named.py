@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from tailrace.broker.access.rules import Right
 from tailrace.broker.connection.client import ClientConnection
 from tailrace.broker.streams.refused import Refused
-from tailrace.broker.topics.rules import TopicRules, is_filter, literal_prefix
+from tailrace.broker.topics.rules import TopicRules, is_filter
 from tailrace.protocol import messages as m
 from tailrace.protocol.errors import Code
 from tailrace.protocol.names import is_pattern, matcher, prefix_of, shown
@@ -105,7 +105,7 @@ class StreamSelection:
         self._has_topics = not is_pattern(pattern)
         self.selects: Callable[[bytes], bool]
         if self._has_topics:
-            self.prefix = b"" if rules else literal_prefix(pattern)
+            self.prefix = rules.search_prefix(pattern)
             self.selects = partial(_may_hold, rules, pattern)
         else:
             self.prefix, self.selects = prefix_of(pattern), matcher(pattern)

@@ -574,6 +574,7 @@ class Settings(UdpSettings):
     users: tuple[User, ...] | None = None  # None: without a file of users
     rules: tuple[AccessRule, ...] = ()
     topics: tuple[TopicRule, ...] = ()
+    own_levels: tuple[str, ...] | None = None  # of the data directory: see TopicRules
     udp_peers: tuple[UdpPeer, ...] = ()
     replication_password: str = field(default="", repr=False)  # the content of the file
 

@@ -1,8 +1,9 @@
-"""In which stream a name lies: the [[topics]] sections, a pure function of the configuration.
+"""In which stream a name lies: the [[topics]] sections, and the rule of the first level.
 
-The first section whose filter matches a name places it as a topic in a stream; a name that none matches is a stream of
-its own. Names that begin with `$`, companions of streams, and
-streams for replies are never placed.
+The first section whose filter matches a name places it as a topic in a stream. A name that none matches is a topic of
+the stream that its first level names, if it has several levels, and else a stream of its own; so is one below a first
+level that had streams when the data directory came to this rule (`shard/first_levels.py`). Names that begin with `$`,
+companions of streams, and streams for replies are never placed.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from tailrace.protocol.topic_table import RULES_MAX, TableRule, pack_table
+from tailrace.protocol.topic_table import OWN_STREAM, RULES_MAX, TableRule, pack_table
 from tailrace.protocol.topics import ANY_LEVELS, ONE_LEVEL, SEPARATOR, filter_fault, has_wildcards
-from tailrace.shard.names import REPLIES_PREFIX, base_of, is_reserved, name_bytes_valid, new_name_fault
+from tailrace.shard.names import ALL_LEVELS, REPLIES_PREFIX, base_of, is_reserved, name_bytes_valid, new_name_fault
 
 OTHER_STREAM: Final = b"topics"
 """Holds the topics for which a rule gives no valid name of a stream, and those that cannot name one themselves."""
@@ -24,6 +25,11 @@ HASH_MAX: Final = 1_024
 """Streams among which one rule spreads its topics."""
 PLACES_KEPT: Final = 16_384
 """Names whose place is remembered, by each worker."""
+
+OWN_TEMPLATE: Final = "{topic}"
+"""The stream of a rule that lets each name be a stream of its own."""
+SECTIONS_OF_TABLE_MAX: Final = 16
+"""Sections with which the leaves place names; with more, and with other templates, only the rules do."""
 
 _FIELD = re.compile(r"\{(?:([1-9][0-9]{0,2})|hash:([1-9][0-9]{0,3}))\}")
 
@@ -48,22 +54,33 @@ class _Field(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicRule:
-    """One section. `stream` may have fields: `{1}` is the first level of the topic, `{hash:16}` a number below 16."""
+    """One section. `stream` may have fields: `{1}` is the first level of the topic, `{hash:16}` a number below 16. It
+    may be OWN_TEMPLATE.
+    """
 
     topics: str
     stream: str
 
 
 class TopicRules:
-    """Finds the stream of a name, and the streams in which what a filter matches may lie."""
+    """Finds the stream of a name, and the streams in which what a filter matches may lie.
 
-    def __init__(self, rules: Iterable[TopicRule] = ()) -> None:
-        self._rules = tuple(_ParsedRule(rule) for rule in rules)
+    `own_levels`: the first levels whose names are streams of their own unless a section places them. None if all are.
+    """
+
+    def __init__(self, rules: Iterable[TopicRule] = (), own_levels: Sequence[str] | None = None) -> None:
+        self._sections = tuple(_ParsedRule(rule) for rule in rules)
+        self._rules = (*self._sections, *_built_in(self._sections, own_levels))
         self.place = lru_cache(PLACES_KEPT)(self._place) if self._rules else _place_alone
         """`place(name)`: where a name lies that is valid as a stream's or as a topic's."""
         self.count = len(self._rules)
-        self.table = _table_of(self._rules)
-        """What the leaves place names by; b"" without rules, or with some that no table has."""
+        self.sections = len(self._sections)
+        self.sections_table = _table_of(self._sections)
+        """What the leaves place names by where the sections alone count; b"" without any, or with some that no table
+        has.
+        """
+        self.table = _table_of(self._rules) if len(self._sections) <= SECTIONS_OF_TABLE_MAX else b""
+        """The same with the rule of the first level."""
 
     def __bool__(self) -> bool:
         return self.count > 0
@@ -87,6 +104,10 @@ class TopicRules:
                 return rule.only_stream(levels) if _covers(rule.levels, levels) else None
         return None
 
+    def search_prefix(self, topic_filter: bytes) -> bytes:
+        """How the names of all streams begin in which what a filter matches may lie, if they are several."""
+        return b"" if self._sections else literal_prefix(topic_filter)
+
     def may_hold(self, stream: bytes, topic_filter: bytes) -> bool:
         """Whether a message whose name the filter matches may lie in this stream."""
         levels = topic_filter.split(SEPARATOR)
@@ -99,20 +120,19 @@ class TopicRules:
         return any(_overlap(held, levels) for held in self._held_filters(stream))
 
     def place_or(self, name: bytes, stream: bytes) -> Placed:
-        """As `place`, but a name that no rule places is a topic of this stream."""
+        """As `place`, but a name that no section places is a topic of this stream."""
         levels = name.split(SEPARATOR)
         if _is_placeable(name):
-            for rule in self._rules:
-                if rule.takes_all or _covers(rule.levels, levels):
-                    found = rule.stream_of(name, levels)
-                    return Placed(found, b"" if found == name else name)
+            for rule in self._sections:
+                if rule.matches(name, levels):
+                    return rule.placed(name, levels)
         return Placed(stream, name)
 
     def all_streams_of(self, topic_filter: bytes) -> list[bytes] | None:
-        """The streams in which rules place what a valid filter matches; None if any name may be one of them."""
+        """The streams in which sections place what a valid filter matches; None if any name may be one of them."""
         levels = topic_filter.split(SEPARATOR)
         streams: list[bytes] = []
-        for rule in self._rules:
+        for rule in self._sections:
             if not _overlap(rule.levels, levels):
                 continue
             placed = rule.streams_for(levels)
@@ -138,9 +158,8 @@ class TopicRules:
             return Placed(name, b"")
         levels = name.split(SEPARATOR)
         for rule in self._rules:
-            if rule.takes_all or _covers(rule.levels, levels):
-                stream = rule.stream_of(name, levels)
-                return Placed(stream, b"" if stream == name else name)
+            if rule.matches(name, levels):
+                return rule.placed(name, levels)
         return _place_alone(name)
 
 
@@ -149,18 +168,45 @@ class _ParsedRule:
 
     def __init__(self, rule: TopicRule) -> None:
         self.levels = rule.topics.encode().split(SEPARATOR)
-        self.takes_all = self.levels == [ANY_LEVELS]
-        self._parts = _parse_template(rule.stream)
+        self.is_own = rule.stream == OWN_TEMPLATE
+        self._takes_all = self.levels == [ANY_LEVELS]
+        self._parts = [] if self.is_own else _parse_template(rule.stream)
         self._fields = [part for part in self._parts if isinstance(part, _Field)]
         self._pattern = re.compile(b"".join(map(_pattern_of, self._parts)))
 
-    def stream_of(self, topic: bytes, levels: list[bytes]) -> bytes:
-        stream = b"".join([part if isinstance(part, bytes) else _value(part, topic, levels) for part in self._parts])
-        return stream if _is_stream_name(stream) else OTHER_STREAM
+    def matches(self, name: bytes, levels: list[bytes]) -> bool:
+        return self._takes_all or _covers(self.levels, levels)
+
+    def placed(self, name: bytes, levels: list[bytes]) -> Placed:
+        """Where a name lies that it matches."""
+        if self.is_own:
+            return _place_alone(name)
+        stream = b"".join([part if isinstance(part, bytes) else _value(part, name, levels) for part in self._parts])
+        stream = stream if _is_stream_name(stream) else OTHER_STREAM
+        return Placed(stream, b"" if stream == name else name)
+
+    def own_streams(self) -> _OwnStreams | None:
+        """The rule that lets its streams be streams, whose names have several levels; else None."""
+        parts = [self._known(part) for part in self._parts]
+        template = b"".join(part if isinstance(part, bytes) else ONE_LEVEL for part in parts)
+        if SEPARATOR not in template:
+            return None
+        levels = [ONE_LEVEL if ONE_LEVEL in level else level for level in template.split(SEPARATOR)]
+        pattern = re.compile(b"".join(map(_pattern_of, parts)))
+        return _OwnStreams(levels, pattern if ONE_LEVEL in template else None)
+
+    def _known(self, part: bytes | _Field) -> bytes | _Field:
+        """A part of the template, or the level for which it stands in all topics of this rule."""
+        if isinstance(part, bytes) or not 0 < part.level <= len(self.levels):
+            return part
+        level = self.levels[part.level - 1]
+        return part if level in (ONE_LEVEL, ANY_LEVELS) else level
 
     def table_rule(self) -> TableRule | None:
         """For the leaves: all its streams, by the hash of a topic, or the level that is the stream; None for others."""
         topics = SEPARATOR.join(self.levels)
+        if self.is_own:
+            return topics, OWN_STREAM
         if self._parts == self._fields and len(self._fields) == 1 and self._fields[0].level:
             return topics, self._fields[0].level
         if len(self._fields) > 1 or any(field.level for field in self._fields):
@@ -173,6 +219,8 @@ class _ParsedRule:
         """The stream of all topics that a filter matches, which this rule's filter covers; None if there may be
         several.
         """
+        if self.is_own:
+            return None
         for field in self._fields:
             given = levels[: field.level]
             if field.hashes or len(given) < field.level or given[-1] == ONE_LEVEL or ANY_LEVELS in given:
@@ -191,7 +239,7 @@ class _ParsedRule:
 
     def narrowed_to(self, stream: bytes) -> list[bytes] | None:
         """This rule's filter, narrowed to the topics that it may place in a stream; or None."""
-        found = self._pattern.fullmatch(stream)
+        found = None if self.is_own else self._pattern.fullmatch(stream)
         if found is None:
             return None
         if len(self._fields) != 1 or self._fields[0].hashes:  # what stands for a field would not be certain
@@ -199,8 +247,39 @@ class _ParsedRule:
         return _with_level(self.levels, self._fields[0].level, found[1])
 
 
+class _OwnStreams(_ParsedRule):
+    """Names that are streams of their own. `pattern`: which of those that the levels match; all without one."""
+
+    def __init__(self, levels: list[bytes], pattern: re.Pattern[bytes] | None = None) -> None:
+        super().__init__(TopicRule(SEPARATOR.join(levels).decode(), OWN_TEMPLATE))
+        self._only = pattern
+
+    def matches(self, name: bytes, levels: list[bytes]) -> bool:
+        return super().matches(name, levels) and (self._only is None or self._only.fullmatch(name) is not None)
+
+    def table_rule(self) -> TableRule | None:
+        return None if self._only else super().table_rule()
+
+
+class _FirstLevel(_ParsedRule):
+    """Names of several levels lie in the stream of their first one. What it has of filters counts streams without a
+    separator too: each is that of its only level.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(TopicRule("#", "{1}"))
+
+    def matches(self, name: bytes, levels: list[bytes]) -> bool:
+        return SEPARATOR in name
+
+    def table_rule(self) -> TableRule | None:
+        return b"+/+/#", 1
+
+
 def template_fault(rule: TopicRule) -> str:
     """Why the template of a rule with a valid filter cannot be used; "" if it can."""
+    if rule.stream == OWN_TEMPLATE:
+        return ""
     try:
         parts = _parse_template(rule.stream)
     except WrongTemplate as wrong:
@@ -240,6 +319,15 @@ def literal_prefix(topic_filter: bytes) -> bytes:
     return _literal_prefix(topic_filter.split(SEPARATOR))
 
 
+def _built_in(sections: Sequence[_ParsedRule], own_levels: Sequence[str] | None) -> tuple[_ParsedRule, ...]:
+    """The rules behind the sections."""
+    if own_levels is None or ALL_LEVELS in own_levels:
+        return ()
+    own = [found for section in sections if (found := section.own_streams()) is not None]
+    own += [_OwnStreams([level.encode(), ANY_LEVELS]) for level in own_levels]
+    return (*own, _FirstLevel())
+
+
 def _table_of(rules: Sequence[_ParsedRule]) -> bytes:
     found = [rule.table_rule() for rule in rules]
     whole = [rule for rule in found if rule is not None]
@@ -271,7 +359,8 @@ def _parse_template(template: str) -> list[bytes | _Field]:
     parts.append(template[at:].encode())
     parts = [part for part in parts if part != b""]
     if any(brace in part for part in parts if isinstance(part, bytes) for brace in (b"{", b"}")):
-        raise WrongTemplate(f"{template} has braces that are not fields; fields are {{1}} to {{999}} and {{hash:16}}")
+        fields = "fields are {1} to {999} and {hash:16}, or {topic} alone"
+        raise WrongTemplate(f"{template} has braces that are not fields; {fields}")
     return parts
 
 

@@ -60,9 +60,9 @@ class RequestHandler:
         self._rights = PeerRights(settings.udp_peers) if settings.udp_peers else None
         self._stream = settings.udp_stream.encode()
         self._asked = 0
-        self.table = rules.table
+        self.table = rules.sections_table
         is_free = self._rights is None and access.is_free(access.arrived(local=False))
-        self.takes_runs = is_free and (not rules or bool(rules.table))
+        self.takes_runs = is_free and (not rules.sections or bool(self.table))
 
     def take(self, name: bytes, data: bytes, groups: DatagramGroups) -> None:
         """One datagram. `groups`: what those before it publish."""

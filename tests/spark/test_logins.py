@@ -23,7 +23,7 @@ RULES = """
 [[rule]]
 allow = "ann"
 rights = ["publish", "subscribe", "create"]
-streams = "mine/*"
+streams = "mine.*"
 
 [[rule]]
 allow = "bob"
@@ -37,7 +37,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     config = with_users(folder / "users", "ann", "bob", rules=RULES)
     with running(folder / "data", workers=2, config=config) as found, logged_in(found, "bob") as bob:
         assert bob.ask("ack on") == "ok ack on"
-        for stream in ("mine/1", "mine/2", "other"):
+        for stream in ("mine.1", "mine.2", "other"):
             assert bob.ask(f"pub {stream} |x") == f"ok pub {stream} 0"
         yield found
 
@@ -45,13 +45,13 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 @pytest.mark.parametrize("login", [BrokerLogin(None, "ann", PASSWORD), BrokerLogin(token_of("ann"), "ann")])
 def test_a_pattern_finds_what_the_user_may_read(node: Node, login: BrokerLogin) -> None:
     source = BrokerSource(SourceOptions(brokers=(Address("127.0.0.1", node.port),), login=login))
-    assert [ref.stream for ref in source.streams(["mine/*", "oth*"])] == ["mine/1", "mine/2"]
+    assert [ref.stream for ref in source.streams(["mine.*", "oth*"])] == ["mine.1", "mine.2"]
     scan = source.scan(["*"])
-    assert sorted(scan.refs) == sorted(scan.changed) == ["mine/1", "mine/2"], "nothing is known yet: all are looked at"
-    with source.view(source.ref("mine/2")) as view:
+    assert sorted(scan.refs) == sorted(scan.changed) == ["mine.1", "mine.2"], "nothing is known yet: all are looked at"
+    with source.view(source.ref("mine.2")) as view:
         assert (view.first_seq, view.next_seq) == (0, 1)
-    source.prepare([source.ref(name) for name in ("mine/1", "other", "mine/none")])
-    for name, ends in (("mine/1", (0, 1)), ("mine/none", (0, 0))):
+    source.prepare([source.ref(name) for name in ("mine.1", "other", "mine.none")])
+    for name, ends in (("mine.1", (0, 1)), ("mine.none", (0, 0))):
         with source.view(source.ref(name)) as view:
             assert (view.first_seq, view.next_seq) == ends
     with pytest.raises(Denied), source.view(source.ref("other")):
@@ -66,13 +66,13 @@ def test_a_scan_finds_which_streams_of_the_user_have_grown(node: Node) -> None:
         assert bob.ask("ack on") == "ok ack on"
         first = source.scan(["*"])
         assert not source.scan(["*"]).changed
-        for stream in ("mine/2", "other"):
+        for stream in ("mine.2", "other"):
             assert bob.ask(f"pub {stream} |y").startswith("ok pub")
         found = source.scan(["*"])
-        assert found.refs is first.refs and found.changed == {"mine/2"}, "the other one is not this user's to read"
-        assert bob.ask("pub mine/3 |z") == "ok pub mine/3 0"
+        assert found.refs is first.refs and found.changed == {"mine.2"}, "the other one is not this user's to read"
+        assert bob.ask("pub mine.3 |z") == "ok pub mine.3 0"
         found = source.scan(["*"])
-        assert (sorted(found.refs), found.changed) == (["mine/1", "mine/2", "mine/3"], {"mine/3"})
+        assert (sorted(found.refs), found.changed) == (["mine.1", "mine.2", "mine.3"], {"mine.3"})
         assert not source.scan(["*"]).changed
 
 
@@ -86,6 +86,6 @@ def test_a_sink_numbers_its_messages_as_its_user(node: Node) -> None:
     login, frame = BrokerLogin(None, "ann", PASSWORD), bytearray(pack_frame(b"row"))
     for _attempt in range(2):
         with NumberedPublisher([Address("127.0.0.1", node.port)], login, b"task", Ack.APPENDED) as publisher:
-            publisher.publish("mine/sink", frame, b"", 0)
+            publisher.publish("mine.sink", frame, b"", 0)
     with logged_in(node, "bob") as bob:
-        assert bob.ask("sub mine/sink new") == "ok sub mine/sink 1", "the second attempt was a repeat"
+        assert bob.ask("sub mine.sink new") == "ok sub mine.sink 1", "the second attempt was a repeat"

@@ -48,7 +48,7 @@ def publish_by_websocket(node: Node, topic: str, payload: bytes) -> None:
 def test_the_same_message_by_every_door(tmp_path: Path, topic: str) -> None:
     """Telnet, the binary protocol, Python, MQTT 3.1.1, 5 and WebSocket: same stream, next seq, same bytes."""
     stream, payload = topic.partition("/")[0], "x\u00e9 y".encode()
-    with running(tmp_path / "data", config=CONFIG) as node, MqttSocket(node.port, V5) as reader:
+    with running(tmp_path / "data") as node, MqttSocket(node.port, V5) as reader:
         reader.subscribe((topic, 1))
         with node.client() as lines:
             assert lines.ask("ack on") == "ok ack on"

@@ -94,7 +94,7 @@ def test_a_node_follows_with_its_certificate(tmp_path: Path) -> None:
     """The user of its certificate needs no password, and one without the right follows nothing."""
     authority, folder = Authority(tmp_path / "ca"), tmp_path / "upper-users"
     upper_pair, lower_pair = authority.issue("upper"), authority.issue("west", names="DNS:west.example")
-    rules = EVERYTHING.replace('"*"', '"ann"') + '[[rule]]\nallow = "west"\nrights = ["node"]\nstreams = "open/*"\n'
+    rules = EVERYTHING.replace('"*"', '"ann"') + '[[rule]]\nallow = "west"\nrights = ["node"]\nstreams = "open.*"\n'
     config = with_users(folder, "ann", rules=rules) + upper_pair.toml()
     config += f'client_ca = "{authority.certificate}"\nclient_certificates = "optional"\n'
     with editing(folder / "users.toml") as users:
@@ -103,10 +103,10 @@ def test_a_node_follows_with_its_certificate(tmp_path: Path) -> None:
         lower_config = f'[[slave]]\nstreams = "*"\nupstream = "localhost:{upper.port}"\n{lower_pair.toml()}'
         lower_config += f'upstream = true\nupstream_ca = "{authority.certificate}"\n'
         with logged_in(upper, "ann") as ann, running(tmp_path / "lower", workers=1, config=lower_config) as lower:
-            ann.send("pub open/s |one", "pub shut/s |no")
+            ann.send("pub open.s |one", "pub shut.s |no")
             with lower.client() as reader:
-                wait_for(lambda: "open/s" in " ".join(reader.ask_table("streams")), "it has learned of the stream")
-                assert reader.ask("sub open/s 0").startswith("ok sub")
+                wait_for(lambda: "open.s" in " ".join(reader.ask_table("streams")), "it has learned of the stream")
+                assert reader.ask("sub open.s 0").startswith("ok sub")
                 assert [each.payload for each in reader.read_messages(1)] == [b"one"]
-                assert "shut/s" not in " ".join(reader.ask_table("streams"))
+                assert "shut.s" not in " ".join(reader.ask_table("streams"))
             assert "user=west uid=- proof=certificate" in upper.log()

@@ -1,8 +1,11 @@
-"""Names that the configuration makes topics: published and read by name and by filters, with rights to some of them."""
+"""Names that are topics, by the rule of the first level and by the configuration: published and read by name and by
+filters, with rights to some of them.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +14,8 @@ import pytest
 import tailrace
 from tailrace import NEW, NOW, Seq
 from tests.cli.process import tailrace as run_tailrace
+from tests.protocol.mqtt.wire import V5
+from tests.system.mqtt_socket import MqttSocket
 from tests.system.node import LineClient, Message, Node, running
 from tests.system.streams import lives
 from tests.system.users import logged_in, reload, with_users
@@ -22,10 +27,11 @@ RULES = """
 [[topics]]
 filter = "spread/#"
 stream = "spread-{hash:8}"
-
+"""
+STREAMS = """
 [[topics]]
 filter = "#"
-stream = "{1}"
+stream = "{topic}"
 """
 STAY = "[node]\naffinity = false\n"
 USERS = """
@@ -208,11 +214,11 @@ def test_rights_to_topics(tmp_path: Path) -> None:
 
 
 def test_after_a_reload_other_rules_hold_and_nothing_has_moved(tmp_path: Path) -> None:
-    with running(tmp_path / "data", workers=1, config=STAY) as node:
+    with running(tmp_path / "data", workers=1, config=STAY + STREAMS) as node:
         with node.client() as lines:
             assert published(lines, "pub moved/7 |old") == ["ok pub moved/7 0"]
         path = tmp_path / "data.toml"
-        path.write_text(path.read_text() + RULES)
+        path.write_text(path.read_text().replace(STREAMS, RULES))
         reload(node)
         with node.client() as lines:
             assert published(lines, "pub moved/7 |new") == ["ok pub moved 0"]
@@ -221,3 +227,25 @@ def test_after_a_reload_other_rules_hold_and_nothing_has_moved(tmp_path: Path) -
             assert lines.ask("unsub moved/7") == "ok unsub moved/7"
             assert lines.ask("sub moved/7 0 topics #") == "ok sub moved/7 0"
             assert [each.payload for each in read_messages(lines, 1)] == [b"old"]
+
+
+def test_names_that_were_streams_before_names_had_topics_stay_streams(tmp_path: Path) -> None:
+    """Over the upgrade and later starts, with all names below their first level, at each door."""
+    with running(tmp_path / "data", workers=1, config=STAY + STREAMS) as node, node.client() as lines:
+        assert published(lines, "pub orders/eu |old", "pub plain |x") == ["ok pub orders/eu 0", "ok pub plain 0"]
+    made = tmp_path / "data" / "node.json"
+    found = json.loads(made.read_text())
+    assert found.pop("own_levels") == []
+    made.write_text(json.dumps(found))  # as an earlier version has left it
+    for start in range(2):
+        with running(tmp_path / "data", workers=WORKERS, config=STAY) as node:
+            with node.client() as lines, MqttSocket(node.port, V5) as mqtt:
+                wanted = [f"ok pub {each}" for each in (f"orders/eu {1 + 2 * start}", f"orders/new {start}")]
+                assert published(lines, "pub orders/eu |a", "pub orders/new |b") == wanted
+                mqtt.subscribe(("orders/eu", 1))
+                assert mqtt.publish("orders/eu", b"m") == 0
+                assert lines.ask("sub orders/+ 0") == "ok sub orders/+ 2"
+                assert published(lines, "pub sensors/7 |t") == [f"ok pub sensors {start}"]
+            with tailrace.connect(f"127.0.0.1:{node.port}") as client:
+                payloads = [each.payload for each in client.subscribe("orders/eu", end=NOW)]
+                assert payloads == [b"old"] + [b"a", b"m"] * (1 + start)

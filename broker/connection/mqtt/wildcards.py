@@ -16,7 +16,7 @@ from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.process.work import NOBODY
 from tailrace.broker.services import Services
 from tailrace.broker.streams.refused import Refused
-from tailrace.broker.topics.rules import OTHER_STREAM, TopicRules, literal_prefix
+from tailrace.broker.topics.rules import OTHER_STREAM, TopicRules
 from tailrace.protocol.errors import Code
 from tailrace.protocol.names import WILDCARD
 from tailrace.protocol.topics import SEPARATOR
@@ -73,7 +73,7 @@ class Wildcards:
         self._search(client, subscription, most, found)
 
     def _search(self, client: WildcardReader, subscription: WildcardFilter, most: int, found: FoundStreams) -> None:
-        prefix = b"" if self._rules else literal_prefix(subscription.topics)
+        prefix = self._rules.search_prefix(subscription.topics)
         is_wanted = partial(self._is_wanted, client, subscription)
         only = self._rules.streams_of(subscription.topics)
         if only is not None:  # a shared subscription waits here for the stream to be made

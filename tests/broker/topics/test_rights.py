@@ -23,12 +23,14 @@ def who(policy: AccessPolicy) -> Identity:
     return policy.logged_in(REMOTE, "ann", Proof.SCRAM, b"")
 
 
-def rights_of(rules: tuple[TopicRule, ...], *words: str) -> tuple[Identity, AccessPolicy]:
+def rights_of(
+    rules: tuple[TopicRule, ...], *words: str, own_levels: tuple[str, ...] | None = None
+) -> tuple[Identity, AccessPolicy]:
     """Those of ann: a word is a shell pattern of what she may, behind a `!` of what she may not, in this order."""
     access_rules = [
         AccessRule(not word.startswith("!"), ("ann",), frozenset(Right), (word.removeprefix("!"),)) for word in words
     ]
-    topics = TopicRules(rules)
+    topics = TopicRules(rules, own_levels)
     policy = AccessPolicy([User("ann")], access_rules, topics=topics)
     return who(policy), policy
 
@@ -52,6 +54,12 @@ def rights_of(rules: tuple[TopicRule, ...], *words: str) -> tuple[Identity, Acce
 def test_publishing(words: list[str], name: bytes, may: bool) -> None:
     ann, policy = rights_of(FIRST_LEVEL, *words)
     assert may_publish(policy, ann, TopicRules(FIRST_LEVEL).place(name)) is may
+
+
+@pytest.mark.parametrize("right", [Right.CONSUME, Right.ADMIN, Right.NODE])
+def test_who_is_denied_a_topic_is_denied_its_whole_stream(right: Right) -> None:
+    ann, policy = rights_of((), "!sensors/secret/*", "*", own_levels=())
+    assert not policy.may(ann, right, b"sensors") and policy.may(ann, right, b"orders")
 
 
 @pytest.mark.parametrize(
