@@ -119,7 +119,7 @@ def test_a_client_waits_for_a_stream(node: Node) -> None:
         client.wait_for_stream("awaited", 60)
 
 
-@pytest.mark.parametrize("name", ["orders*", "a+b", "#", "orders/", "a\u202eb", "a\u200bb"])
+@pytest.mark.parametrize("name", ["orders*", "a+b", "#", "a\u202eb", "a\u200bb"])
 def test_names_that_no_new_stream_may_have(node: Node, name: str) -> None:
     before = streams(node)
     with node.client() as client:
@@ -135,3 +135,13 @@ def test_names_that_no_new_stream_may_have(node: Node, name: str) -> None:
     done = command(node, "pub", name, "x")
     assert done.returncode == 1 and b"no new stream may have a name" in done.stderr
     assert streams(node) - before <= {"topics"}, "only a device's message is kept, in the stream for such names"
+
+
+def test_a_name_that_ends_in_a_slash_is_a_topic_of_its_first_level(node: Node) -> None:
+    with node.client() as client:
+        assert client.ask("master slashed/").startswith("err name ")
+        assert client.ask("ack on") == "ok ack on"
+        assert client.ask("pub slashed/ |x").startswith("ok pub slashed ")
+        assert client.ask("sub slashed/ 0").startswith("ok sub slashed")
+    assert "slashed" in streams(node)
+    assert "slashed/" not in streams(node)
