@@ -8,6 +8,7 @@ reader detects a flipped byte. All else in the page is zero.
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
 import sys
 from binascii import crc_hqx
@@ -206,6 +207,13 @@ def map_page(fd: int, *, writable: bool) -> tuple[Mapping, memoryview]:
     """
     mapping = Mapping(fd, 0, HEADER_PAGE_BYTES, writable=writable)
     return mapping, mapping.view.cast("Q")
+
+
+def put_word(fd: int, place: int, word: int) -> None:
+    """Store a word of a header page by a system call. It raises OSError on a file system that has failed, where a store
+    into the mapped page can end the process. For words that no other process reads meanwhile.
+    """
+    os.pwrite(fd, word.to_bytes(8, "little"), 8 * place)
 
 
 def _parse_words(page: bytes, count: int, count_max: int) -> list[int]:

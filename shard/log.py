@@ -40,6 +40,7 @@ from tailrace.shard.header import (
     STREAM_ID_WORD,
     VALUE_MAX,
     boot_word,
+    put_word,
     tagged,
 )
 from tailrace.shard.heads import read_metadata
@@ -61,7 +62,7 @@ from tailrace.shard.stream_files import (
     open_pair,
     stream_paths,
 )
-from tailrace.shard.sync_marks import mark_failed_word
+from tailrace.shard.sync_marks import try_to_mark_failed
 from tailrace.shard.torn import keep_torn
 from tailrace.shard.walk import FrameRun, FrameWalk, fault_text
 from tailrace.shard.window import DONE, FAULT, MAPS, PAST, WINDOW_BATCH_BYTES_MAX
@@ -96,6 +97,7 @@ class StreamLog:
         "_index_fd",
         "_index_words",
         "_is_cut",
+        "_is_unmarked",
         "_lock",
         "_pair",
         "_punched_content",
@@ -124,10 +126,9 @@ class StreamLog:
         self.torn_bytes = state.torn_bytes
         self.lost_messages = state.lost_messages
         self.new_boot = state.new_boot
-        self.closed = False
-        self.taken_flags = 0
+        self.closed = self._is_unmarked = False
+        self.taken_flags = self._generation = 0
         self._cuts = state.cuts
-        self._generation = 0
         self._lock = threading.Lock()
         self.syncing = threading.RLock()
         self.errors_seen = 0
@@ -340,6 +341,7 @@ class StreamLog:
             return
         first_offset = self._entry(min(seq, self.next_seq - 1)).offset
         with self._lock:  # a repair that writes a header page again would undo it
+            self._pair.dirty_heads()
             self._index_words[INDEX_FIRST_SEQ] = tagged(seq)
             self._content_words[CONTENT_FIRST_OFFSET] = tagged(first_offset)
             self._content_words[CONTENT_FIRST_SEQ] = tagged(seq)
@@ -431,8 +433,10 @@ class StreamLog:
     @property
     def sync_failed_seq(self) -> int | None:
         """The first message that a failed sync has left unsure; None without such a failure."""
-        word = 0 if self.closed else self._index_words[INDEX_SYNC_FAILED]
-        return (word & VALUE_MAX) - 1 if word else None
+        return self.synced_seq if not self.closed and self._is_sync_failed() else None
+
+    def _is_sync_failed(self) -> bool:
+        return self._is_unmarked or self._index_words[INDEX_SYNC_FAILED] != 0
 
     def sync(self) -> int:
         """Syncs the messages committed now, then stores and returns synced_seq.
@@ -467,9 +471,8 @@ class StreamLog:
             if self.closed:
                 return None
             self._ends.window.show_appends()
-            failed = self._index_words[INDEX_SYNC_FAILED] != 0
-            content_fd, index_fd = (os.dup(self._content_fd), os.dup(self._index_fd)) if fds else (-1, -1)
-            return BegunSync(self.next_seq, self.end_offset, self._generation, content_fd, index_fd, failed)
+            fds_held = (os.dup(self._content_fd), os.dup(self._index_fd)) if fds else (-1, -1)
+            return BegunSync(self.next_seq, self.end_offset, self._generation, *fds_held, self._is_sync_failed())
 
     def start_writing(self) -> None:
         """For `shard.group_sync`: begin to write what was appended to the disk. Does nothing if closed."""
@@ -491,14 +494,14 @@ class StreamLog:
                 self.synced_seq = begun.seq
                 self._index_words[INDEX_SYNCED_SEQ] = tagged(begun.seq)
             if begun.failed:
-                self._index_words[INDEX_SYNC_FAILED] = 0
+                self._index_words[INDEX_SYNC_FAILED] = self._is_unmarked = False
 
     def begin_journaling(self) -> BegunJournaling | None:
         """For `shard.group_journal`; None if the messages must go to the stream's own files first."""
         with self._lock:
             seq, end = self.next_seq, self.end_offset  # in this order: the owner may append meanwhile
             durable, words, start = self.durable, self._index_words, self.durable.offset
-            is_early = self.closed or not start or not self._directory_synced or words[INDEX_SYNC_FAILED]
+            is_early = self.closed or not start or not self._directory_synced or self._is_sync_failed()
             if is_early or end - start > JOURNALED_BYTES_MAX:
                 return None
             frames, durable.keeps_recent = durable.recent, True
@@ -514,16 +517,13 @@ class StreamLog:
                 self.durable.advance(begun.seq, begun.end_offset)
 
     def mark_sync_failed(self, begun: BegunSync) -> None:
-        """Remember in the header page that not all before `begun.seq` may be on the disk. Raises OSError."""
+        """Remember in the header page that not all before `begun.seq` may be on the disk."""
         with self._lock:
-            if self.closed:
-                mark_failed_word(begun.index_fd, self.synced_seq)
-            else:
-                self._mark_failed()
+            self._mark_failed(begun.index_fd if self.closed else self._index_fd)
 
-    def _mark_failed(self) -> None:
-        if not self._index_words[INDEX_SYNC_FAILED]:
-            self._index_words[INDEX_SYNC_FAILED] = tagged(self.synced_seq + 1)
+    def _mark_failed(self, index_fd: int) -> None:
+        if self.closed or not self._is_sync_failed():
+            self._is_unmarked = not try_to_mark_failed(index_fd, self.synced_seq)
 
     def _sync_again(self, begun: BegunSync) -> None:
         """Write messages past synced_seq, entries and header pages again, and see that they are there. As `sync`."""
@@ -536,8 +536,7 @@ class StreamLog:
         span = Span(self.name, self._base_seq, first_seq, start)
         write_messages_again(begun, span, lambda: self._writing(begun.generation))
         with self._writing(begun.generation):
-            for words in (self._content_words, self._index_words):
-                words[0] = words[0]  # nobody else stores there, and a store makes the whole page dirty
+            self._pair.dirty_heads()
         begun.put()
         sync_directory(self._pair.paths.directory)
         require_messages_on_disk(begun, span, lambda: self._writing(begun.generation))
@@ -559,7 +558,7 @@ class StreamLog:
             self.closed = True
             try:
                 self._ends.cut(self.end_offset, self._index_end)
-                self._index_words[INDEX_STATE] = tagged(STATE_CLOSED)
+                put_word(self._index_fd, INDEX_STATE, tagged(STATE_CLOSED))
             finally:
                 self._release()
 
@@ -604,6 +603,7 @@ class StreamLog:
         last, index = self._entry(seq - 1), self._index_words
         end = last.offset + last.length
         self._ends.window.close()
+        self._pair.dirty_heads()
         index[INDEX_CUTS] = tagged(self._cuts + 1)
         index[INDEX_CUT_SEQ] = tagged(seq)
         index[INDEX_SYNCED_SEQ] = tagged(min(seq, self.synced_seq))
@@ -622,7 +622,7 @@ class StreamLog:
             os.ftruncate(self._index_fd, entry_offset(seq, self._base_seq))
             self._sync_files()
         except OSError:
-            self._mark_failed()
+            self._mark_failed(self._index_fd)
             self.closed = True
             self._release()
             raise
@@ -678,7 +678,7 @@ class StreamLog:
         except OSError:
             with self._lock:
                 if not self.closed:
-                    self._mark_failed()
+                    self._mark_failed(self._index_fd)
             raise
         finally:
             os.close(fd)

@@ -27,6 +27,7 @@ from tailrace.shard.header import (
     pack_page,
     parse_content,
     parse_index,
+    put_word,
 )
 from tailrace.shard.mapping import Mapping
 from tailrace.shard.names import file_stem, validate_name
@@ -102,6 +103,13 @@ class FilePair:
             failed.callback(self.content_words.release)
             self.index_map, self.index_words = map_page(index_fd, writable=True)
             failed.pop_all()
+
+    def dirty_heads(self) -> None:
+        """Write the first words of the header pages again, so that the whole pages go to the disk. Raises OSError on a
+        file system that has failed, which would answer a store into them with a signal.
+        """
+        put_word(self.content_fd, 0, self.content_words[0])
+        put_word(self.index_fd, 0, self.index_words[0])
 
     def headers(self) -> HeaderPair:
         """Reads both header pages again. Raises StreamDamaged."""

@@ -22,6 +22,7 @@ from tailrace.shard.header import (
     INDEX_SYNCED_SEQ,
     STATE_CLOSED,
     boot_word,
+    put_word,
     tagged,
     untagged,
 )
@@ -98,11 +99,19 @@ def _read(fd: int) -> Unsynced | None:
 
 
 def mark_failed_word(index_fd: int, seq: int) -> None:
-    """Store that a sync has failed from message `seq` on, into the index of a stream that is not mapped here.
+    """Store that a sync has failed from message `seq` on, into the index of a stream. Raises OSError."""
+    put_word(index_fd, INDEX_SYNC_FAILED, tagged(seq + 1))
 
-    Raises OSError.
+
+def try_to_mark_failed(index_fd: int, seq: int) -> bool:
+    """As `mark_failed_word`. False if the file system takes no more words: nothing reaches it until it is mounted anew,
+    and then no stream there is trusted beyond its synced messages. Until then the caller remembers it.
     """
-    os.pwrite(index_fd, tagged(seq + 1).to_bytes(8, "little"), 8 * INDEX_SYNC_FAILED)
+    try:
+        mark_failed_word(index_fd, seq)
+    except OSError:
+        return False
+    return True
 
 
 def publish_synced_word(index_fd: int, seq: int) -> bool:

@@ -88,8 +88,8 @@ def test_nobody_stores_a_word_while_a_header_page_is_written_again(
     begun.put()
     require_on_disk(begun.index_fd, 0, HEADER_PAGE_BYTES, lambda: log._writing(begun.generation))
     assert held == [True]
-    held.clear()
     log.close()
+    held.clear()
     with pytest.raises(OSError, match="was closed or cut"):
         require_on_disk(begun.index_fd, 0, HEADER_PAGE_BYTES, lambda: log._writing(begun.generation))
     assert held == []
