@@ -16,7 +16,7 @@ from tailrace.cli.options import json_option, server_options, stream_argument
 from tailrace.cli.output import render_json, write_all
 from tailrace.cli.server import broker_client
 from tailrace.cli.start import to_iso
-from tailrace.cli.tables import show_json
+from tailrace.cli.tables import counted, show_json
 from tailrace.protocol.fields import NUMBER_MAX
 
 EPILOG = """\b
@@ -85,9 +85,9 @@ def command(
         raise click.UsageError("--redrive and --purge take --all or --seq, and not --count")
     with broker_client() as client:
         if redrive:
-            _report(stream, "redriven", client.redrive(stream, seqs), f"were published to {stream} again", as_json)
+            _report(stream, "redriven", client.redrive(stream, seqs), f"published to {stream} again", as_json)
         elif purge:
-            _report(stream, "purged", client.purge(stream, seqs), f"of {stream} were removed", as_json)
+            _report(stream, "purged", client.purge(stream, seqs), f"of {stream} removed", as_json)
         else:
             _show(client, stream, count, seqs, as_json)
     return OK
@@ -97,7 +97,7 @@ def _report(stream: str, deed: str, letters: int, text: str, as_json: bool) -> N
     if as_json:
         show_json([{"stream": stream, deed: letters}])
     else:
-        click.echo(f"{letters:,} dead letters {text}")
+        click.echo(f"{counted(letters, 'dead letter')} {text}")
 
 
 def _show(client: Client, stream: str, count: int | None, seqs: range | None, as_json: bool) -> None:

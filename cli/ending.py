@@ -38,6 +38,12 @@ def require(names: Iterable[str], extra: str) -> None:
         raise CommandError(f"this needs {missing}, not installed here; install with: pip install 'tailrace[{extra}]'")
 
 
+def topic_hint(name: str) -> str:
+    """A hint for an unknown stream whose name has a `/`: it is that of a topic. Nothing for others."""
+    first, slash, _rest = name.partition("/")
+    return f"; {name} is a topic of the stream {first}, unless the node places it" if slash and first else ""
+
+
 def did_you_mean(name: str, possible: Sequence[str], other_words: Mapping[str, str]) -> str:
     """`; did you mean tail?`, or nothing if no name is similar. `other_words`: what other systems call a command."""
     also = other_words.get(name)

@@ -35,6 +35,8 @@ def command(name: str, as_json: bool) -> int:
     """Print the last message of each topic."""
     with broker_client() as client:
         messages = client.last(name)
+    if not messages:
+        click.echo(f"tailrace: no last values of {name}", err=True)
     for _stream, group in groupby(messages, attrgetter("stream")):
         of_stream = list(group)
         write_all(STDOUT, render_json(of_stream) if as_json else render_plain(of_stream, with_topic=True))

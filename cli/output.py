@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import select
+from collections.abc import Callable
 from json.encoder import encode_basestring
 
 from tailrace import Message
@@ -16,9 +17,13 @@ from tailrace.shard.topics import topic_in
 
 
 def render_plain(
-    messages: list[Message], *, with_headers: bool = False, with_topic: bool = False, with_name: bool = False
+    messages: list[Message],
+    *,
+    with_headers: bool = False,
+    with_topic: bool = False,
+    name_of: Callable[[Message], bytes] | None = None,
 ) -> bytes:
-    """The payloads byte for byte, a line feed after each; the stream's name, the topic and the headers before them,
+    """The payloads byte for byte, a line feed after each; what `name_of` gives, the topic and the headers before them,
     with a tab behind each.
     """
     if with_headers:
@@ -29,8 +34,8 @@ def render_plain(
         lines = [
             b"%s\t%s" % (escaped(message.topic.encode()), line) for message, line in zip(messages, lines, strict=True)
         ]
-    if with_name:
-        lines = [b"%s\t%s" % (message[0].encode(), line) for message, line in zip(messages, lines, strict=True)]
+    if name_of is not None:
+        lines = [b"%s\t%s" % pair for pair in zip(map(name_of, messages), lines, strict=True)]
     lines.append(b"")
     return b"\n".join(lines)
 

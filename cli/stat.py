@@ -10,7 +10,7 @@ import click
 
 from tailrace import ConsumerInfo, StreamInfo
 from tailrace.cli import consumers
-from tailrace.cli.ending import OK, CommandError
+from tailrace.cli.ending import OK, CommandError, topic_hint
 from tailrace.cli.options import server_options
 from tailrace.cli.server import broker_client
 from tailrace.cli.start import to_iso
@@ -39,7 +39,7 @@ def command(stream: str, as_json: bool) -> int:
     with broker_client() as client:
         info = next((each for each in client.streams(stream) if each.name == stream), None)
         if info is None:
-            raise CommandError(f"unknown: there is no stream {stream!r} here")
+            raise CommandError(f"unknown: there is no stream {stream!r} here{topic_hint(stream)}")
         groups = client.consumers(stream) if info.consumers else []
     if as_json:
         click.echo(json.dumps({**json_of(info), "groups": [asdict(each) for each in groups]}, ensure_ascii=False))

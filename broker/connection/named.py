@@ -62,7 +62,7 @@ def subscribe_by_name(client: ClientConnection, message: m.Subscribe, *, has_top
     if isinstance(found, Refused):
         return found
     if not found.stream:
-        text = "this filter is for several streams: COLLECT them, with the features patterns and topics"
+        text = "this filter may be for several streams: name them by a pattern, and give the filter as topics"
         return Refused(Code.UNSUPPORTED, text)
     if found.topics and not has_topics:
         return Refused(Code.UNSUPPORTED, "this name is that of a topic: ask for the feature topics in HELLO")

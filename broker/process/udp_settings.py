@@ -1,7 +1,5 @@
 """The settings of the UDP door (`broker.udp`). `Settings` inherits them (`broker.process.settings`)."""
 
-
-
 from __future__ import annotations
 
 from dataclasses import dataclass

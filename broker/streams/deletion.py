@@ -133,7 +133,7 @@ class Deletions:
         if name in catalog.deleting or self._stopped:
             raise Refused(Code.UNAVAILABLE, BUSY_TEXT)
         if name not in catalog.names:
-            raise Refused(Code.UNKNOWN, "no such stream here")
+            raise self._owner.unknown(name)
         if roles.role(name) is Role.SLAVE and not copy:
             raise Refused(Code.DISABLED, SLAVE_TEXT)
         if roles.role(name) is Role.DISABLED and name in self._owner.replicas.streams:

@@ -30,7 +30,7 @@ from tailrace.core.message import Message, Receipt
 from tailrace.core.options import CONSUMER_BATCH, CONSUMER_LINGER_S, WINDOW_BYTES, ClientOptions
 from tailrace.core.places import START, EndPlace, Seq, StartPlace
 from tailrace.core.session import Session
-from tailrace.core.subscribe_options import OnTrimmed, SubscribeOptions, merged_options, subscribe_options
+from tailrace.core.subscribe_options import OnTrimmed, SubscribeOptions, merged_options, spread, subscribe_options
 from tailrace.core.values import PublishOptions, json_payload, msgpack_payload
 from tailrace.errors import ConnectFailed, OperationTimeout, TailraceError
 from tailrace.protocol.messages import Ack
@@ -304,6 +304,7 @@ class AsyncClient(ClientInfo):
         The broker is asked at once. Await the subscription, or enter it as a context, to know that it has answered.
         """
         wait_s = self._timeout(timeout_s)
+        stream, topics = spread(stream, topics)
         make = partial(
             subscribe_options,
             end=end,

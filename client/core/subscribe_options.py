@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -39,6 +39,13 @@ class SubscribeOptions:
         for name, value, least in (("skip", self.skip, 0), ("credit_bytes", self.window_bytes, 1)):
             if type(value) is not int or not least <= value <= NUMBER_MAX:
                 raise InvalidArgument(f"{name} is {value!r}; it is a number from {least} to {NUMBER_MAX}")
+
+
+def spread(stream: str | Iterable[str], topics: str) -> tuple[str | Iterable[str], str]:
+    """The streams to read, and the filter for their topics: a filter that begins with a wildcard is for all streams."""
+    if isinstance(stream, str) and not topics and stream.partition("/")[0] in ("+", "#"):
+        return "*", stream
+    return stream, topics
 
 
 def subscribe_options(

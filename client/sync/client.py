@@ -27,7 +27,7 @@ from tailrace.core.message import Message, Receipt
 from tailrace.core.options import CONSUMER_BATCH, CONSUMER_LINGER_S, WINDOW_BYTES, ClientOptions
 from tailrace.core.places import START, EndPlace, Seq, StartPlace
 from tailrace.core.session import Session
-from tailrace.core.subscribe_options import OnTrimmed, SubscribeOptions, merged_options, subscribe_options
+from tailrace.core.subscribe_options import OnTrimmed, SubscribeOptions, merged_options, spread, subscribe_options
 from tailrace.core.values import PublishOptions, json_payload, msgpack_payload
 from tailrace.errors import ConnectFailed, OperationTimeout
 from tailrace.protocol.messages import Ack
@@ -287,7 +287,7 @@ class Client(ClientInfo):
         with a pattern and no `end` those that are made later too, within a second or two, from their first message on.
 
         `topics` is a filter: only messages whose topic matches come, such as `sensors/+/temp` or `sensors/#`. A message
-        without a topic has the name of its stream as one.
+        without a topic has the name of its stream as one. `stream` may be the filter itself, or a topic.
 
         Returns when the broker has answered, so that NEW includes all messages published after the call. The broker
         sends at most `credit_bytes` ahead of the reader. `skip` leaves out this number of messages at exactly the time
@@ -296,6 +296,7 @@ class Client(ClientInfo):
         is made. Raises BrokerError, OperationTimeout, StreamBehind, ClientClosed, InvalidArgument.
         """
         wait_s = self._timeout(timeout_s)
+        stream, topics = spread(stream, topics)
         make = partial(
             subscribe_options,
             end=end,

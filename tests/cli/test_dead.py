@@ -50,15 +50,15 @@ def test_a_range_and_all_are_redriven_and_purged(server: ModelServer, capfd: pyt
     assert main.run(["dead", "orders", "--redrive", "--seq", "1-3", "--server", server.address]) == OK
     assert main.run(["dead", "orders", "--purge", "--seq", "5", "--server", server.address]) == OK
     assert capfd.readouterr().out.splitlines() == [
-        "3 dead letters were published to orders again",
-        "1 dead letters of orders were removed",
+        "3 dead letters published to orders again",
+        "1 dead letter of orders removed",
     ]
     assert main.run(["dead", "orders", "--server", server.address]) == OK
     assert [line.split("\t")[0] for line in capfd.readouterr().out.splitlines()] == ["0", "4"]
     assert main.run(["dead", "orders", "--seq", "2-3", "--server", server.address]) == REFUSED
     assert capfd.readouterr().err == "tailrace: orders has no dead letter 2 to 3\n"
     assert main.run(["dead", "orders", "--purge", "--all", "--server", server.address]) == OK
-    assert capfd.readouterr().out == "2 dead letters of orders were removed\n"
+    assert capfd.readouterr().out == "2 dead letters of orders removed\n"
     assert main.run(["dead", "orders", "--purge", "--all", "--json", "--server", server.address]) == OK
     assert capfd.readouterr().out == '{"stream": "orders", "purged": 0}\n'
 

@@ -43,7 +43,7 @@ def test_a_line_for_each_topic(asked: list[str], capfd: pytest.CaptureFixture[st
     assert main.run(["last", "s/#"]) == OK
     assert capfd.readouterr() == ("s/a%20b\t21.5\ns/b\t19\nplain\tx\n", "")
     assert main.run(["last", "none"]) == OK
-    assert capfd.readouterr() == ("", "") and asked == ["s/#", "none"]
+    assert capfd.readouterr() == ("", "tailrace: no last values of none\n") and asked == ["s/#", "none"]
 
 
 def test_json(asked: list[str], capfd: pytest.CaptureFixture[str]) -> None:

@@ -151,10 +151,11 @@ def test_names_of_topics_in_python_and_in_the_command(node: Node, lines: LineCli
         assert next(live).payload == b"live"
         assert [each.seq for each in client.subscribe("python/7/temp", Seq(4), end=NOW)] == [4, 5, 8]
         assert [each.payload for each in client.subscribe("py*", topics="+/9/temp", end=NOW)] == [b"6"]
-        with pytest.raises(tailrace.BrokerError, match="several streams"):
-            client.subscribe("+/9/temp")
+        anywhere = client.subscribe("+/9/temp", end=NOW)
+        assert [each.payload for each in anywhere if each.stream == "python"] == [b"6"]
     done = run_tailrace("tail", "python/#", "-n", "100", "--no-follow", "-s", address)
-    assert done.stdout.split() == [b"0", b"1", b"2", b"3", b"4", b"5", b"6", b"no", b"live"], done.stderr
+    shown = [line.rpartition(b"\t")[2] for line in done.stdout.splitlines()]
+    assert shown == [b"0", b"1", b"2", b"3", b"4", b"5", b"6", b"no", b"live"], done.stderr
 
     async def read() -> list[bytes]:
         async with tailrace.connect_async(address) as aio:
@@ -249,3 +250,83 @@ def test_names_that_were_streams_before_names_had_topics_stay_streams(tmp_path: 
             with tailrace.connect(f"127.0.0.1:{node.port}") as client:
                 payloads = [each.payload for each in client.subscribe("orders/eu", end=NOW)]
                 assert payloads == [b"old"] + [b"a", b"m"] * (1 + start)
+
+
+def test_the_command_reads_topics_and_filters_of_several_streams(node: Node) -> None:
+    """What each line begins with says which of them it is from."""
+    with tailrace.connect(f"127.0.0.1:{node.port}") as client:
+        for name, payload in (("shop/eu/7", b"a"), ("shop/us/8", b"b"), ("shop", b"c"), ("depot/eu/7", b"d")):
+            client.publish(name, payload)
+        client.publish("spread/x/1", b"e")
+        client.publish("spread/x/2", b"f")
+
+    def tail(*words: str) -> list[str]:
+        done = run_tailrace("tail", *words, "--no-follow", "-s", f"127.0.0.1:{node.port}")
+        assert (done.returncode, done.stderr) == (0, b""), done
+        return sorted(done.stdout.decode().splitlines())
+
+    assert tail("shop/eu/7") == ["a"]
+    assert tail("shop/+/7") == ["shop/eu/7\ta"]
+    assert tail("shop/#") == ["shop\tc", "shop/eu/7\ta", "shop/us/8\tb"]
+    assert tail("+/eu/7") == ["depot/eu/7\td", "shop/eu/7\ta"], "in all streams"
+    assert tail("spread/x/+") == ["spread/x/1\te", "spread/x/2\tf"], "in those of a section"
+    assert tail("shop/eu/7", "depot") == ["depot\td", "shop/eu/7\ta"]
+    assert tail("shop", "depot") == ["depot\td", "shop\ta", "shop\tb", "shop\tc"]
+    assert tail("shop", "--topics", "+/us/#") == ["shop/us/8\tb"]
+
+
+def test_a_filter_of_any_stream_goes_on_with_streams_made_later(node: Node) -> None:
+    with tailrace.connect(f"127.0.0.1:{node.port}") as client:
+        client.publish("before/level/x", b"0")
+        found = client.subscribe("+/level/x", NEW)
+        client.publish_many("later-one/level/x", [b"1", b"2"])
+        client.publish("before/level/x", b"3")
+        got = [found.receive(30) for _ in range(3)]
+        assert {(each.topic, each.payload) for each in got if each} == {
+            ("later-one/level/x", b"1"),
+            ("later-one/level/x", b"2"),
+            ("before/level/x", b"3"),
+        }
+        with pytest.raises(tailrace.Unsupported, match="name them by a pattern, and give the filter as topics"):
+            client.subscribe("spread/#")
+
+    async def play() -> list[str]:
+        async with tailrace.connect_async(f"127.0.0.1:{node.port}") as other:
+            return sorted([each.topic async for each in other.subscribe("+/level/x", end=NOW)])
+
+    assert asyncio.run(play()) == ["before/level/x"] * 2 + ["later-one/level/x"] * 2
+
+
+def test_a_command_for_a_stream_names_that_of_a_topic(node: Node, lines: LineClient) -> None:
+    """And does nothing: the dead letters of a stream are of other topics too."""
+    topic, address = "office/eu/7", f"127.0.0.1:{node.port}"
+    text = "no such stream here; 'office/eu/7' is a topic of the stream 'office': give that name"
+    with tailrace.connect(address) as client:
+        client.publish(topic, b"poison")
+        with client.consumer("office", "strict", deliveries_max=1) as consumer:
+            message = consumer.receive(30)
+            assert message is not None
+            message.nack("no")
+            client.subscribe("office/$dead", wait=True).receive(30)
+        for call in (client.delete_stream, client.redrive, client.purge, lambda name: list(client.dead_letters(name))):
+            with pytest.raises(tailrace.UnknownStream, match="no such stream here; 'office/eu/7' is a topic"):
+                call(topic)
+        assert len(list(client.dead_letters("office"))) == 1
+        for command in ("delete", "master", "unmaster", "promote", "stat"):
+            assert lines.ask(f"{command} {topic}") == f"err unknown {text}", command
+        assert [each.name for each in client.streams("office")] == ["office"]
+    for words in (("delete", topic, "--yes"), ("dead", topic), ("dead", topic, "--purge", "--all"), ("stat", topic)):
+        done = run_tailrace(*words, "-s", address)
+        assert done.returncode == 1 and b"office/eu/7 is a topic of the stream office" in done.stderr.replace(b"'", b"")
+
+
+def test_a_pattern_without_streams_says_so(node: Node, lines: LineClient) -> None:
+    published(lines, "pub house/eu/7 |a")
+    address = ("-s", f"127.0.0.1:{node.port}")
+    done = run_tailrace("tail", "house/*", "--no-follow", *address)
+    text = b"tailrace: no streams of house/*; a filter of topics is written house/#\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", text)
+    assert run_tailrace("tail", "absent.*", "--no-follow", *address).stderr == b"tailrace: no streams of absent.*\n"
+    listed = run_tailrace("streams", "house/eu", *address)
+    text = b"tailrace: no streams of house/eu; house/eu is a topic of the stream house, unless the node places it\n"
+    assert (listed.returncode, listed.stdout, listed.stderr) == (0, b"", text)

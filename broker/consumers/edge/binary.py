@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.broker.access.rules import Right
 from tailrace.broker.connection.named import NamedReading, consumed_by_name
@@ -15,6 +15,9 @@ from tailrace.protocol.opcodes import Op
 
 if TYPE_CHECKING:
     from tailrace.broker.connection.binary import BinaryClient
+
+OF_LETTERS: Final = ("letters", "redrive", "purge")
+"""What concerns all dead letters of a stream, so that the name of one of its topics does not do."""
 
 
 def consume(client: BinaryClient, message: c.Consume) -> None:
@@ -29,7 +32,7 @@ def consume(client: BinaryClient, message: c.Consume) -> None:
             answer(client.denial(Right.ADMIN))
             return
     elif not client.is_free or client.services.topic_rules.count:
-        found = _named(client, message.stream, message.topics)
+        found = _named(client, message.stream, message.topics, places=message.do not in OF_LETTERS)
         if isinstance(found, Refused):
             answer(found)
             return
@@ -61,9 +64,9 @@ def get(client: BinaryClient, message: c.Get) -> None:
     client.consumers.get(message, answer)
 
 
-def _named(client: BinaryClient, name: bytes, topics: bytes = b"") -> NamedReading | Refused:
+def _named(client: BinaryClient, name: bytes, topics: bytes = b"", *, places: bool = True) -> NamedReading | Refused:
     """The stream that a name stands for, if the connection may consume it; a node means a stream of this name."""
-    if not client.is_node:
+    if places and not client.is_node:
         return consumed_by_name(client, name, topics)
     return NamedReading(name, topics) if client.may(Right.CONSUME, name) else client.denial(Right.CONSUME)
 

@@ -106,6 +106,8 @@ def master(owner: Owner, args: CallArgs) -> int:
     name = args[0]
     _require_own_role(name)
     if name not in owner.catalog.names:
+        if owner.context.home(name) != name:
+            raise owner.unknown(name)  # a topic: no publish would come to a stream of this name
         require_new_name(name)
         owner.create(name, by_command=True)
     return promote(owner, args)
@@ -536,7 +538,7 @@ def _require_own_role(name: bytes) -> None:
 def _changeable(owner: Owner, name: bytes) -> OpenStream:
     _require_own_role(name)
     if name not in owner.catalog.names:
-        raise Refused(Code.UNKNOWN, "no such stream here")
+        raise owner.unknown(name)
     try:
         stream = owner.stream(name)
     except StorageError as error:
