@@ -141,6 +141,7 @@ class Subscribe:
     """`skip`: messages at exactly the time `start` that are left out (only with a time). `credit`: None is unlimited.
 
     `wait`: the stream may be made later. `topics`: the filter for the topics of its messages; empty for all messages.
+    `exact`: `stream` is the name of a stream, never that of a topic.
     """
 
     id: int
@@ -151,6 +152,7 @@ class Subscribe:
     credit: int | None = None
     wait: bool = False
     topics: bytes = b""
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +367,7 @@ def _subscribe(message: Subscribe) -> bytes:
         "credit": message.credit,
         "wait": message.wait or None,
         "topics": message.topics.decode() or None,
+        "exact": message.exact or None,
     }
     return pack_map(Op.SUBSCRIBE, body)
 

@@ -168,7 +168,8 @@ def _subscribe(fields: Fields) -> Subscribe:
     credit = fields.number("credit") if "credit" in fields else None
     wait = "wait" in fields and fields.flag("wait")
     topics = topic_filter(fields.text("topics").encode()) if "topics" in fields else b""
-    return Subscribe(number, fields.readable_stream("stream"), start, skip, end, credit, wait, topics)
+    exact = "exact" in fields and fields.flag("exact")
+    return Subscribe(number, fields.readable_stream("stream"), start, skip, end, credit, wait, topics, exact)
 
 
 def _unsubscribe(fields: Fields) -> Unsubscribe:

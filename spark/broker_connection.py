@@ -138,7 +138,7 @@ class BrokerConnection:
         """
         self._last_id += 1
         asked = self._last_id
-        self._send(m.Subscribe(asked, stream.encode(), start, 0, end, 0, wait=True))
+        self._send(m.Subscribe(asked, stream.encode(), start, 0, end, 0, wait=True, exact=True))
         answer = self._await(m.Subscribed, stream, asked)
         assert isinstance(answer, m.Subscribed)
         # One without messages ends by itself, and what ends it once more is answered with an error.
@@ -180,7 +180,7 @@ class BrokerConnection:
         for first in range(0, len(streams), ENDS_AT_ONCE):
             asked = dict(enumerate(streams[first : first + ENDS_AT_ONCE], self._last_id + 1))
             names = ((number, name.encode()) for number, name in asked.items())
-            requests = [m.Subscribe(number, name, start, 0, end, 0, wait=True) for number, name in names]
+            requests = [m.Subscribe(number, name, start, 0, end, 0, wait=True, exact=True) for number, name in names]
             self._last_id += len(asked)
             self.send_bytes(b"".join(map(m.pack, requests)))
             while asked:
@@ -228,7 +228,8 @@ class BrokerConnection:
     def range_request(self, stream: str, first_seq: int, end_seq: int, credit: int) -> m.Subscribe:
         """What subscribes to a range, to be sent by the caller."""
         self._last_id += 1
-        return m.Subscribe(self._last_id, stream.encode(), From("seq", first_seq), 0, ("seq", end_seq), credit)
+        start, end = From("seq", first_seq), ("seq", end_seq)
+        return m.Subscribe(self._last_id, stream.encode(), start, 0, end, credit, exact=True)
 
     def check(self) -> None:
         """Returns once the broker has answered. Raises ConnectionLost, OperationTimeout, BrokerFault."""

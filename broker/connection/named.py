@@ -56,7 +56,7 @@ def subscribe_by_name(client: ClientConnection, message: m.Subscribe, *, has_top
     `has_topics`: whether the client can expect that seqs have holes.
     """
     name = message.stream
-    if is_pattern(name):  # means a stream of this name here
+    if is_pattern(name) or (message.exact and not message.topics):  # means a stream of this name here
         return message if client.may(Right.SUBSCRIBE, name) else _denied(client)
     found = reading_of(client, name, message.topics)
     if isinstance(found, Refused):

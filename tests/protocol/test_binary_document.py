@@ -73,7 +73,7 @@ FULL: dict[str, m.AnyMessage] = {
     "PROVE": m.Prove(b"c"),
     "OPEN": m.Open(1, b"s"),
     "OPENED": m.Opened(1),
-    "SUBSCRIBE": m.Subscribe(1, b"s", From("time", 0), 1, ("now", 0), 1, True, b"t/#"),
+    "SUBSCRIBE": m.Subscribe(1, b"s", From("time", 0), 1, ("now", 0), 1, True, b"t/#", True),
     "SUBSCRIBED": m.Subscribed(1, 0, 0, 0, "s"),
     "UNSUBSCRIBE": m.Unsubscribe(1),
     "ENDED": m.Ended(1, 0, "c", "t"),

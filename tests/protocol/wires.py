@@ -122,6 +122,7 @@ REQUESTS: Sequence[Request] = (
     Subscribe(3, b"news", FROM_NEW, 0, ("time", 2**63 - 1), 0),
     Subscribe(4, b"25", From("time", 0), 0, ("now", 0)),
     Subscribe(5, b"25", From("last", 10)),
+    Subscribe(6, b"sensors/7", FROM_NEW, exact=True),
     Unsubscribe(1),
     Credit(2, 2**63 - 1),
     Follow(1, b"news", 7, 2, "n1", last=(1, 2**32 - 1)),

@@ -78,7 +78,7 @@ def test_a_place_costs_no_message(request: pytest.FixtureRequest) -> None:
     hello, subscribe, _ = broker.heard
     assert isinstance(hello, m.Hello)
     assert hello.token == "secret"
-    assert subscribe == m.Subscribe(1, "ü".encode(), From("time", 5), 0, ("now", 0), 0, wait=True)
+    assert subscribe == m.Subscribe(1, "ü".encode(), From("time", 5), 0, ("now", 0), 0, wait=True, exact=True)
 
 
 def test_a_place_at_the_end_ends_by_itself(request: pytest.FixtureRequest) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import tailrace
 from tailrace.core.address import Address
-from tailrace.errors import ConnectFailed, DamagedMessage, SeqFault, StreamBehind, broker_error
+from tailrace.errors import ConnectFailed, DamagedMessage, SeqFault, StreamBehind, UnknownStream, broker_error
 from tailrace.shard.directory import DataDirectory
 from tailrace.shard.frame import pack_frame
 from tailrace.shard.leaves import load
@@ -36,7 +36,9 @@ _stamp = load("tailrace.shard.frame_cy").stamp
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> DataDirectory:
-    made = make_directory(tmp_path_factory.mktemp("broker") / "data", {"a": plain(100), "ü*": plain(3), "empty": []})
+    made = make_directory(
+        tmp_path_factory.mktemp("broker") / "data", {"a": plain(100), "ü*": plain(3), "empty": [], "b/c": plain(7)}
+    )
     from tests.spark.data import open_log
 
     log = open_log(made, "large")
@@ -95,6 +97,16 @@ def test_the_same_plan_and_messages_as_from_the_directory(source: BrokerSource, 
 
 
 @pytest.mark.system
+def test_a_name_with_levels_is_that_of_a_stream_or_refused(source: BrokerSource) -> None:
+    """The rules of the node make it a topic; the stream may be there from before, or copied from another node."""
+    assert planned(source, "b/*") == planned(source, "b/c") == [("b/c", 0, 7)]
+    (bad,) = make_plan(source, ["b/d"]).bad
+    assert "'b/d' is a topic of the stream 'b': give that name" in bad.cause
+    with pytest.raises(UnknownStream, match="'b/d' is a topic of the stream 'b': give that name"):
+        all_of(source, (Slice("b/d", -1, 0, 7),))
+
+
+@pytest.mark.system
 def test_a_wrong_time_in_the_index_of_the_node_misleads_nobody(
     source: BrokerSource, data: DataDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -131,7 +143,7 @@ def test_single_messages(source: BrokerSource) -> None:
 
 @pytest.mark.system
 def test_patterns_ask_the_node_for_its_streams(source: BrokerSource) -> None:
-    assert [ref.stream for ref in source.streams(())] == ["a", "empty", "large", "ü*"]
+    assert [ref.stream for ref in source.streams(())] == ["a", "b/c", "empty", "large", "ü*"]
     assert [ref.stream for ref in source.streams(("l*", "other"))] == ["large", "other"]
 
 

@@ -3,6 +3,7 @@ nothing else. One of them sees other directories at some paths, in a mount names
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import socket
@@ -99,27 +100,33 @@ def in_other_directories(hidden: dict[Path, Path]) -> list[str]:
         pytest.skip(str(error))
 
 
-@pytest.fixture
-def cluster(tmp_path: Path, url: str) -> Iterator[Cluster]:
-    """Its workers have the credentials for `url`."""
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cluster")
+
+
+@pytest.fixture(scope="module")
+def cluster(folder: Path, server: str) -> Iterator[Cluster]:
+    """Its workers have the credentials for `server`."""
+    assert server
     if interpreted_wanted():
         pytest.skip("nothing here depends on which build is loaded; the other run has it")
     in_other_directories({})  # before anything is started
-    (tmp_path / "empty").mkdir()
-    for name in ("lacking", "another"):
-        make_night(tmp_path / name)
+    (folder / "empty").mkdir()
+    for name in ("data", "lacking", "another"):
+        make_night(folder / name)
     for name in ("unshared", "scratch"):
-        (tmp_path / name).mkdir()
+        (folder / name).mkdir()
     # In this order.
     hidden = {"another": "lacking", "lacking": "empty", "unshared": "empty", "scratch": "empty"}
-    made = Cluster(tmp_path, {tmp_path / path: tmp_path / seen for path, seen in hidden.items()})
+    made = Cluster(folder, {folder / path: folder / seen for path, seen in hidden.items()})
     try:
         yield made
     finally:
         made.stop()
 
 
-# What `tailrace rollup --master --py-files` does, several times in one session: starting one takes most of the time.
+# What `tailrace rollup --master --py-files` does, for each line of input: starting a session takes most of the time.
 ROLL_UP = """
 import sys
 from datetime import date
@@ -131,7 +138,7 @@ from tailrace.spark.rollup.engine import EngineError
 from tailrace.spark.rollup.sessions import make_session
 from tailrace.spark.rollup.spark_engine import SparkEngine
 
-master, py_files, day, *jobs = sys.argv[1:]
+master, py_files, day = sys.argv[1:]
 job.plan_day = partial(job.plan_day, task_rows=20_000)  # several tasks, for both workers
 # All workers, and no other attempt, which might come to the other worker and do.
 settings = {"spark.scheduler.minRegisteredResourcesRatio": "1.0", "spark.task.maxFailures": "1"}
@@ -140,15 +147,48 @@ settings |= {"spark.cores.max": "2", "spark.ui.enabled": "false"}
 session = make_session(master, "*", "512m", [py_files], settings)
 urls = {}
 engine = lambda _messages: SparkEngine(lambda: session, "", urls)
-for kind, where, out in zip(jobs[::3], jobs[1::3], jobs[2::3]):
+for line in sys.stdin:
+    kind, where, out = line.split()
     try:
         with fetched([("", {kind: where})], (), urls) as [(_, source)]:
             wanted = job.Job(source, Path(out), date.fromisoformat(day))
             outcome = job.run_job(wanted, engine, lambda *_: None)
-        print("done", len(outcome.notes))
+        print("done", sorted((note.stream, note.text) for note in outcome.notes), flush=True)
     except EngineError as error:
-        print(show_error(error, out))
+        print(show_error(error, out), flush=True)
 """
+
+
+class Driver:
+    """A program with a session on the cluster, for one rollup after the other."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self._log = folder / "driver.log"
+        command = [sys.executable, "-c", ROLL_UP, cluster.url, str(make_zip(folder)), str(DAY)]
+        env = {**cluster.environment(), "TMPDIR": str(folder / "scratch")}
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, cwd=tree.ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+
+    def roll_up(self, kind: str, where: str | Path, out: Path) -> str:
+        """The line that tells how it ended."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(kind, where, out, file=self._process.stdin, flush=True)
+        line = self._process.stdout.readline()
+        assert line, self._log.read_text()
+        return line.rstrip()
+
+    def stop(self) -> None:
+        _, _ = self._process.communicate(timeout=WAIT_S)
+        assert self._process.returncode == 0, self._log.read_text()
+
+
+@pytest.fixture(scope="module")
+def driver(cluster: Cluster, folder: Path) -> Iterator[Driver]:
+    made = Driver(cluster, folder)
+    yield made
+    made.stop()
 
 
 def make_night(folder: Path) -> None:
@@ -162,56 +202,53 @@ def make_zip(folder: Path) -> Path:
     return path
 
 
-def roll_up(tmp_path: Path, cluster: Cluster, *jobs: str) -> list[str]:
-    """A line for each job, of a kind, a place and the name of OUT."""
-    command = [sys.executable, "-c", ROLL_UP, cluster.url, str(make_zip(tmp_path)), str(DAY), *jobs]
-    done = subprocess.run(
-        command,
-        cwd=tree.ROOT,
-        env={**cluster.environment(), "TMPDIR": str(tmp_path / "scratch")},
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()
+def noted(line: str) -> set[str]:
+    """The streams that a rollup has notes about."""
+    assert line.startswith("done "), line
+    return {stream for stream, _text in ast.literal_eval(line.removeprefix("done "))}
 
 
-def test_a_cluster_rolls_up_with_the_zip_and_names_the_paths_that_a_worker_lacks(
-    tmp_path: Path, url: str, cluster: Cluster
-) -> None:
-    """From the directory, every cell of a hard night too, from a broker over connections, and from an object store, of
-    which the driver's copy is in a folder that a worker lacks."""
-    make_night(tmp_path / "data")
-    make_hard_night(tmp_path / "hard")
-    # Each request takes the server 10 ms of a processor, and it reads the whole file for each part of it.
-    make_hard_night(tmp_path / "hard-bucket", MANY // 8, 1 << 20)
+def test_workers_get_the_code_from_the_zip(cluster: Cluster, driver: Driver, folder: Path) -> None:
     import_it = [str(cluster.python), "-c", "import tailrace.spark.rollup"]
-    assert subprocess.run(import_it, cwd=tmp_path, capture_output=True, check=False).returncode, "the node has tailrace"
-    expected = reference.roll_up(tmp_path / "data", DAY_START_US)
-    with running(tmp_path / "data") as node:
-        wanted = [("data", "out"), ("hard", "cells"), ("lacking", "no"), ("another", "no")]
-        jobs = [["path", str(tmp_path / where), str(tmp_path / out)] for where, out in wanted]
-        jobs.append(["brokers", f"127.0.0.1:{node.port}", str(tmp_path / "over")])
-        jobs.append(["path", upload(tmp_path / "hard-bucket", url), str(tmp_path / "from-bucket")])
-        jobs.append(["path", str(tmp_path / "data"), str(tmp_path / "unshared")])
-        found = roll_up(tmp_path, cluster, *(word for job in jobs for word in job))
-    done, hard, lacking, another, over, bucket, unshared = found
-    assert (done, over) == ("done 0", "done 0")
-    assert hard == bucket == f"done {len(CONTRADICTORY)}"
-    assert read_tables(tmp_path / "out", DAY) == expected
+    assert subprocess.run(import_it, cwd=folder, capture_output=True, check=False).returncode, "the node has tailrace"
+    assert driver.roll_up("path", folder / "data", folder / "out") == "done []"
+    assert read_tables(folder / "out", DAY) == reference.roll_up(folder / "data", DAY_START_US)
+    assert not left_over(folder / "out")
+    for name in ("first", "second"):
+        assert list((folder / name).glob("app-*/*/tailrace.zip")), "the executor got the code from the driver"
+
+
+def test_every_cell_of_a_hard_night_on_a_cluster(driver: Driver, tmp_path: Path) -> None:
+    make_hard_night(tmp_path / "hard")
+    assert noted(driver.roll_up("path", tmp_path / "hard", tmp_path / "out")) == CONTRADICTORY
     cells = reference.roll_up(tmp_path / "hard", DAY_START_US, unreadable=UNREADABLE)
-    assert not differences(read_tables(tmp_path / "cells", DAY), cells)
-    cells = reference.roll_up(tmp_path / "hard-bucket", DAY_START_US, unreadable=UNREADABLE)
-    assert not differences(read_tables(tmp_path / "from-bucket", DAY), cells)
+    assert not differences(read_tables(tmp_path / "out", DAY), cells)
+
+
+def test_what_a_worker_lacks_is_named_with_the_worker(driver: Driver, folder: Path) -> None:
+    lacking = driver.roll_up("path", folder / "lacking", folder / "no")
+    assert f"{folder}/lacking: is not a tailrace data directory" in lacking
+    another = driver.roll_up("path", folder / "another", folder / "no")
+    assert f"{folder}/another: is on this machine the data directory of node" in another
+    unshared = driver.roll_up("path", folder / "data", folder / "unshared")
+    assert f"{folder}/unshared/_run-" in unshared
+    assert all(socket.gethostname() in text for text in (lacking, another, unshared))
+
+
+def test_a_cluster_rolls_up_over_connections(driver: Driver, folder: Path, tmp_path: Path) -> None:
+    with running(folder / "data") as node:
+        assert driver.roll_up("brokers", f"127.0.0.1:{node.port}", tmp_path / "out") == "done []"
     # A connection does not show which folder and files a stream is in.
     unknown = {"shard": -1, "stream_id": None}
-    assert read_tables(tmp_path / "over", DAY) == {key: {**row, **unknown} for key, row in expected.items()}
-    assert f"{tmp_path}/lacking: is not a tailrace data directory" in lacking
-    assert f"{tmp_path}/another: is on this machine the data directory of node" in another
-    assert f"{tmp_path}/unshared/_run-" in unshared
-    assert all(socket.gethostname() in text for text in (lacking, another, unshared))
-    assert not left_over(tmp_path / "out")
-    for name in ("first", "second"):
-        assert list((tmp_path / name).glob("app-*/*/tailrace.zip")), "the executor got the code from the driver"
+    expected = reference.roll_up(folder / "data", DAY_START_US)
+    assert read_tables(tmp_path / "out", DAY) == {key: {**row, **unknown} for key, row in expected.items()}
+
+
+def test_a_cluster_rolls_up_from_an_object_store(driver: Driver, url: str, tmp_path: Path) -> None:
+    """The driver's copy is in a folder that a worker lacks."""
+    # Each request takes the server 10 ms of a processor, and it reads the whole file for each part of it.
+    make_hard_night(tmp_path / "hard", MANY // 8, 1 << 20)
+    line = driver.roll_up("path", upload(tmp_path / "hard", url), tmp_path / "out")
+    assert noted(line) == CONTRADICTORY
+    cells = reference.roll_up(tmp_path / "hard", DAY_START_US, unreadable=UNREADABLE)
+    assert not differences(read_tables(tmp_path / "out", DAY), cells)
