@@ -94,6 +94,17 @@ class AccessPolicy:
             return identity._replace(proof=Proof.PEER_TOKEN)
         return identity._replace(proof=Proof.PEER) if self._peers.admit(host) else identity
 
+    def is_token_wrong(self, identity: Identity, token: str | None) -> bool:
+        """Whether the [listen] token that a connection has shown, if any, is not this node's. Without effect on
+        connections that need none.
+        """
+        return token is not None and not self.has_users and not self.admits(identity)
+
+    def is_peer_token_wrong(self, identity: Identity, peer_token: str | None) -> bool:
+        """As `is_token_wrong`, of the [replication] token."""
+        asked = bool(self._replication_token) and not self.has_users
+        return peer_token is not None and asked and not self.is_node(identity)
+
     def restore(self, state: list[Any]) -> Identity | None:
         """The identity that another worker exported; None if its user is no more, or cannot log in so any more."""
         name, word, local, uid, credential = state

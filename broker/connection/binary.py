@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from struct import iter_unpack
 from typing import Any
 
-from tailrace.broker.access.identity import Identity, Proof
+from tailrace.broker.access.identity import Identity, LoginFailure, Proof
 from tailrace.broker.access.rules import Right
 from tailrace.broker.connection import handles, hello_login
 from tailrace.broker.connection.client import READ_BYTES_MAX
@@ -59,6 +59,7 @@ NODE_PENDING_MAX = 1 << 16  # answers to another node that are not known yet; it
 CREDIT_MAX_BYTES = 1 << 62  # of one subscription; more is as good as none
 LEAVING_TEXT = "this worker is being replaced; send this to its successor"
 TOKEN_TEXT = "this broker wants its token in HELLO; this one is missing or wrong"
+PEER_TOKEN_TEXT = "this is not the [replication] token of this node"
 
 _publish_cy = load("tailrace.protocol.publish_cy")
 pack_answers = _publish_cy.pack_answers
@@ -208,8 +209,17 @@ class BinaryClient(CollectingClient):
             hello_login.begin(self, message)
             self.codec.waits = bool(self.held_up)
             return
-        self.become_user(self.services.access.greeted(self.identity, message.token))
-        self.greet(message)
+        access = self.services.access
+        self.become_user(access.greeted(self.identity, message.token))
+        if access.is_token_wrong(self.identity, message.token):
+            self._fail_token(TOKEN_TEXT)
+        else:
+            self.greet(message)
+
+    def _fail_token(self, text: str) -> None:
+        """A wrong token is a failed login: it is answered late, counted, and logged with the peer."""
+        self.logins.fail(self, "", LoginFailure.SECRET, text)
+        self.codec.waits = True
 
     @property
     def logins(self) -> Logins:
@@ -223,6 +233,9 @@ class BinaryClient(CollectingClient):
         self.codec.features = features = FEATURES.intersection(message.features)
         if r.FEATURE in features:
             self.become_user(access.greeted_by_node(self.identity, self.host, message.peer_token))
+            if access.is_peer_token_wrong(self.identity, message.peer_token):
+                self._fail_token(PEER_TOKEN_TEXT)
+                return
             self._replicate(message.node or "", message.address or "")
         self.services.deadlines.login.stop(self)
         if self.identity.proof in (Proof.TOKEN, Proof.PEER_TOKEN):

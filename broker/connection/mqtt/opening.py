@@ -10,6 +10,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from tailrace.broker.access.identity import LoginFailure
 from tailrace.broker.connection.login import NO_LOGIN_TEXT
 from tailrace.broker.connection.mqtt import enhanced_login
 from tailrace.broker.connection.mqtt.durable import DurableSession, Handed, OpenedSession, SessionElsewhere
@@ -129,6 +130,10 @@ def _log_in(client: MqttClient, packet: ConnectPacket) -> None:
     if not access.has_users:
         token = None if packet.password is None else packet.password.decode("utf-8", "replace")
         client.become_user(access.greeted(client.identity, token))
+        if access.is_token_wrong(client.identity, token):
+            client.end_reason = Reason.NOT_AUTHORIZED
+            client.mqtt.logins.fail(client, "", LoginFailure.SECRET, NO_LOGIN_TEXT)
+            return
     if access.admits(client.identity):
         _admit(client, packet)
     else:

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from tailrace.broker.connection import admission
+from tailrace.broker.connection import login as login_module
 from tailrace.broker.connection.accept import DELAY_MAX_S, DELAYED_MAX
 from tailrace.broker.connection.admission import SILENT_S, reserved_descriptors
 from tailrace.broker.process.settings import Settings
 from tailrace.protocol import messages as m
+from tailrace.protocol import replication as r
+from tailrace.protocol.binary import ClientCodec
 from tests.broker.world import Peer, World, world
 
 
@@ -212,13 +215,35 @@ def test_no_more_than_some_are_closed_at_once(tmp_path: Path, monkeypatch: pytes
         assert [peer.ended for peer in greedy].count(True) == 1
 
 
-def test_a_login_by_token_and_a_refusal_are_a_line_each(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_tokens_are_a_line_each_and_a_wrong_one_is_answered_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(login_module, "FAILED_S", 3_600.0)
     caplog.set_level(logging.INFO, "tailrace.broker.process.event_log")
-    with world(tmp_path, token="secret", admin="unix") as node:
-        for token in ("secret", "wrong"):
-            peer = dial(node)
-            peer.send_raw(m.pack(m.Hello(m.VERSION, (), "test", token)))
-            node.settle()
-        login, refusal = caplog.messages
+    hellos = [m.Hello(m.VERSION, (), "test", token) for token in ("secret", "wrong", None)]
+    with world(tmp_path, token="secret", replication_token="among us", admin="unix") as node:
+        peers = [dial(node) for _ in range(4)]
+        worker = node.workers[0]
+        hellos.append(m.Hello(1, (r.FEATURE,), "test", "secret", "n2", ":5050", "wrong"))
+        for number, (peer, hello) in enumerate(zip(peers, hellos, strict=True)):
+            peer.send_raw(m.pack(hello) + m.pack(m.Ping()))
+            for _ in range(10_000):
+                worker.turn()
+                if len(caplog.messages) > number:
+                    break
+        login, wrong, missing, no_node = caplog.messages
         assert login.startswith("event=login peer=127.0.0.1:") and login.endswith(" user=- uid=- proof=token")
-        assert refusal.startswith("event=refused peer=127.0.0.1:") and " code=denied " in refusal
+        assert missing.startswith("event=refused peer=127.0.0.1:") and " code=denied " in missing
+        for line in (wrong, no_node):
+            assert line.startswith("event=login-failed peer=127.0.0.1:") and line.endswith(" reason=secret")
+        assert worker.metrics.login_failures.counts == {"secret": 2}
+        late = peers[1], peers[3]
+        for peer in late:
+            peer.read()
+            assert not (peer.received or peer.ended)
+        worker.services.now_s += 3_600.0
+        worker.logins.tick()
+        node.settle()
+        for peer in late:
+            (failed,) = ClientCodec().feed(peer.received)
+            assert isinstance(failed, m.Failed) and failed.code == "denied" and failed.fatal and peer.ended

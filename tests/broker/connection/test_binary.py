@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.broker.connection import login
 from tailrace.broker.connection.base import Pause
 from tailrace.broker.connection.client import ANSWERS_PENDING_MAX
 from tailrace.broker.process.version import program_version
@@ -57,7 +58,10 @@ def test_the_welcome_says_who_and_what_the_limits_are(node: World) -> None:
 
 
 @pytest.mark.parametrize("shown", [None, "", "wrong", "sécret"])
-def test_a_token_is_wanted_of_other_machines(tmp_path: Path, shown: str | None) -> None:
+def test_a_token_is_wanted_of_other_machines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: str | None
+) -> None:
+    monkeypatch.setattr(login, "FAILED_S", 0.0)
     with world(tmp_path, token="secret") as node:
         peer = BinaryPeer(node, local=False, hello=False)
         assert failed(peer.ask(m.Hello(1, (), "t", shown))) == [("denied", 0, 0, True)]

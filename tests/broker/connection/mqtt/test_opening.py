@@ -250,7 +250,8 @@ def test_a_secret_is_not_taken_in_the_clear(tmp_path: Path, monkeypatch: pytest.
 
 
 @both
-def test_the_listen_token_is_a_password(tmp_path: Path, version: int) -> None:
+def test_the_listen_token_is_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int) -> None:
+    monkeypatch.setattr(login, "FAILED_S", 0.01)
     with world(tmp_path, token="t0ken") as node:
         assert MqttPeer(node, version, local=False, user="any", password=b"t0ken").client.greeted
         secrets: list[dict[str, Any]] = [{}, {"user": "any", "password": b"wrong"}]
@@ -258,6 +259,7 @@ def test_the_listen_token_is_a_password(tmp_path: Path, version: int) -> None:
             peer = MqttPeer(node, version, opened=False, local=False)
             answer = first(peer, **secret)
             assert answer is not None and answer.body[1] == (5 if version == V4 else 0x87) and peer.ended
+        assert node.workers[0].metrics.login_failures.counts == {"secret": 1}, "the wrong one, answered late"
 
 
 @both

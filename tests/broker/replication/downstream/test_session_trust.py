@@ -8,6 +8,7 @@ from typing import Any
 import msgpack
 import pytest
 
+from tailrace.broker.connection import login
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol.binary import ClientCodec
@@ -38,13 +39,27 @@ def claim(name: str) -> r.Claim:
     return r.Claim(3, name.encode(), (EpochStart(1, 0, B), EpochStart(9, 0, B)))
 
 
-@pytest.mark.parametrize(
-    ("host", "peer_token"), [("203.0.113.1", None), ("203.0.113.1", "ours"), ("203.0.113.1", ""), ("10.0.0.8", "among")]
-)
-def test_a_stranger_does_nothing_that_nodes_do(tmp_path: Path, host: str, peer_token: str | None) -> None:
+@pytest.mark.parametrize(("host", "peer_token"), [("203.0.113.1", "ours"), ("203.0.113.1", ""), ("10.0.0.8", "among")])
+def test_a_wrong_token_is_a_failed_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, peer_token: str
+) -> None:
+    monkeypatch.setattr(login, "FAILED_S", 0.01)
+    with world(tmp_path, **PEER_SETTINGS) as node:
+        peer = BinaryPeer(node, local=False, hello=False)
+        node.connection_of(peer.peer).peer = f"{host}:40000"
+        hello = m.Hello(1, (r.FEATURE,), "test", "ours", B, ":5050", peer_token)
+        peer.peer.send_raw(m.pack(hello) + m.pack(claim("s")))
+        node.settle()
+        (ended,) = peer.take()
+        assert isinstance(ended, m.Failed) and (ended.code, ended.fatal) == ("denied", True)
+        assert node.workers[0].metrics.login_failures.counts == {"secret": 1}
+
+
+@pytest.mark.parametrize("host", ["203.0.113.1", "10.0.0.8"])
+def test_a_stranger_does_nothing_that_nodes_do(tmp_path: Path, host: str) -> None:
     with world(tmp_path, **PEER_SETTINGS) as node:
         node.fill("s", [b"a"])
-        peer = stranger(node, host, peer_token=peer_token)
+        peer = stranger(node, host)
         assert refused(peer.ask(copy(node, 1, "s", 1))) == ("denied", Op.FOLLOW, 1)
         assert refused(peer.ask(r.Watch(2, b""))) == ("denied", Op.WATCH, 2)
         assert refused(peer.ask(claim("s"))) == ("denied", Op.CLAIM, 3)
