@@ -73,6 +73,7 @@ class TLSStream:
     """
 
     __slots__ = (
+        "_bare_bytes",
         "_encrypt",
         "_ending",
         "_engine",
@@ -102,6 +103,7 @@ class TLSStream:
         self._speaks_first = not engine.is_server
         self._ending = False
         self.batch_bytes = ENCRYPT_BYTES
+        self._bare_bytes = 0  # received beyond the plaintext that they brought
 
     @property
     def unsent_bytes(self) -> int:
@@ -166,11 +168,20 @@ class TLSStream:
                 plain = self._engine.decrypt(received[:count], room)
             finally:
                 self._push()
+        self._bare_bytes += count - plain
         if plain or self._engine.ended:
             self._received_bytes = 0
             return plain
         self._note_received(count, WITHOUT_DATA_MAX_BYTES)
         raise BlockingIOError
+
+    def take_bare_bytes(self) -> int:
+        """How many bytes have come since the last call beyond the plaintext that they brought: empty records, heads."""
+        count = self._bare_bytes
+        if count <= 0:  # the rest of a record that had begun before
+            return 0
+        self._bare_bytes = 0
+        return count
 
     def _follow_records(self, data: TLSInput) -> None:
         """Find out whether the last record is whole. Whether OpenSSL waits for the rest of one cannot be asked."""

@@ -195,6 +195,8 @@ class ClientConnection(Connection):
         """Once per read of TLS or WebSocket."""
         if layer.unsent_bytes:  # what it answers by itself, such as the pong to a ping
             self.block()
+        if self.rates and (bare_bytes := layer.take_bare_bytes()):
+            self._charge(bare_bytes)
         if layer.ended:  # its close follows these bytes, and it sends no more
             self._read_after_the_end(0)
         else:

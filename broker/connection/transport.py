@@ -51,6 +51,10 @@ class Layer(Transport, Protocol):
     @property
     def ended(self) -> bool: ...
 
+    def take_bare_bytes(self) -> int:
+        """How many bytes have come since the last call beyond those given to the connection: empty records, pings."""
+        ...
+
     def batch_room(self, due_bytes: int) -> memoryview:
         """Memory for as much of the bytes that are due as is best sent at once."""
         ...

@@ -23,7 +23,7 @@ FRAME_BYTES: Final = 64 << 10
 class WebSocketTransport:
     """`rest`: bytes of frames that came behind the request."""
 
-    __slots__ = ("_below", "_closing", "_early", "_reader", "_sock", "_unsent", "polled_fd")
+    __slots__ = ("_below", "_closing", "_early", "_framing_bytes", "_reader", "_sock", "_unsent", "polled_fd")
 
     def __init__(self, sock: AnySocket, rest: bytes) -> None:
         self._below = None if isinstance(sock, socket.socket) else sock  # TLS
@@ -33,6 +33,7 @@ class WebSocketTransport:
         self._reader = FrameReader()
         self._unsent = memoryview(b"")  # of frames, not taken by the socket yet: nothing else is sent before
         self._closing = False  # a close is sent, or waits to be: nothing may follow it
+        self._framing_bytes = 0  # received, and no payload
 
     # --- receiving --------------------------------------------------------------------------------------------------
 
@@ -49,6 +50,7 @@ class WebSocketTransport:
             if not count:
                 return 0
             plain = self._reader.feed(memoryview(bytes(room[:count])), room)
+        self._framing_bytes += count - plain
         self._answer_controls()
         if plain or self._reader.ended:
             return plain
@@ -68,6 +70,10 @@ class WebSocketTransport:
     def ended(self) -> bool:
         """Whether the peer sends no more."""
         return self._reader.ended or (self._below is not None and self._below.ended and not self._early)
+
+    def take_bare_bytes(self) -> int:
+        count, self._framing_bytes = self._framing_bytes, 0
+        return count + (0 if self._below is None else self._below.take_bare_bytes())
 
     @property
     def half_record_bytes(self) -> int:

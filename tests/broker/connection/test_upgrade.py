@@ -155,3 +155,36 @@ def test_a_worker_that_is_replaced_ends_the_connection_in_order(tmp_path: Path) 
         (answer,) = reader.take()
         assert answer.kind == 14 and answer.body[0] == 0x8B and reader.ended
         assert isinstance(reader.peer, WebSocketPeer) and reader.peer.controls == [(8, b"\x03\xe8")]
+
+
+@pytest.mark.parametrize("opcode", [9, 10], ids=["pings", "pongs"])
+def test_control_frames_count_for_the_rate(tmp_path: Path, opcode: int) -> None:
+    """Nothing of them comes to the client of MQTT, and they cost the worker as much as packets do."""
+    with world(tmp_path, max_address_rate_bytes=4_096) as node:
+        peer = MqttPeer(node, peer=WebSocketPeer.of(node, peer=dial(node)))
+        assert isinstance(peer.peer, WebSocketPeer)
+        peer.peer.below.send_raw(frame(b"", opcode) * 2_000)
+        worker = node.workers[0]
+        for _ in range(20):  # a pong moves nothing, and `settle` ends
+            worker.turn()
+        assert worker.metrics.throttled
+        assert peer.ask(wire.PINGREQ) == [], "it is not read"
+        for _ in range(10):
+            later(node, 30.0)
+        assert [answer.kind for answer in peer.take()] == [13]
+
+
+def test_what_tls_adds_counts_for_the_rate(tmp_path: Path, authority: Authority) -> None:
+    with world(tmp_path, max_address_rate_bytes=4_096, **secured(authority)) as node:
+        peer = TLSPeer.of(node, authority.client_context())
+        for sent, byte in enumerate(b"ack on\r\n" * 100):  # 800 bytes, in records of 23 bytes at least
+            peer.send_raw(bytes([byte]))
+            if sent % 64 == 63:
+                node.settle()
+            if node.workers[0].metrics.throttled:
+                break
+        assert node.workers[0].metrics.throttled
+        before = len(peer.lines)
+        peer.send("ping")
+        node.settle()
+        assert len(peer.lines) == before, "it is not read"
