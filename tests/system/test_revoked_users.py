@@ -12,8 +12,12 @@ import pytest
 
 import tailrace
 from tailrace.protocol import messages as m
+from tests.protocol.mqtt import wire
+from tests.protocol.mqtt.wire import V5
 from tests.system.binary_peer import BinaryPeer
-from tests.system.node import LineClient, Node, rows, running, wait_for
+from tests.system.mqtt_fuzz import UPGRADE, websocket_frame
+from tests.system.mqtt_socket import DISCONNECT, MqttSocket
+from tests.system.node import PATIENCE_S, LineClient, Node, rows, running, wait_for
 from tests.system.users import EVERYTHING, logged_in, reload, remove_user, token_of, with_users
 
 pytestmark = pytest.mark.system
@@ -25,6 +29,23 @@ def binary_of(node: Node, name: str) -> BinaryPeer:
     return BinaryPeer(
         node.port, hello=m.Hello(1, (), "test", mechanism=m.BEARER, user=name, login=token_of(name).encode())
     )
+
+
+def mqtt_of(node: Node, name: str) -> MqttSocket:
+    return MqttSocket(node.port, V5, name, user=name, password=token_of(name).encode())
+
+
+def websocket_of(node: Node, name: str) -> socket.socket:
+    """A client of MQTT over WebSocket, once it has its CONNACK."""
+    sock = socket.create_connection(("127.0.0.1", node.port), PATIENCE_S)
+    login = wire.connect(V5, f"{name}-in-a-page", user=name, password=token_of(name).encode())
+    sock.sendall(UPGRADE + websocket_frame(login))
+    received = b""
+    while b"\r\n\r\n\x82" not in received:
+        data = sock.recv(4_096)
+        assert data, received
+        received += data
+    return sock
 
 
 def consume_until_it_fails(node: Node, name: str, outcome: list[str]) -> None:
@@ -48,7 +69,13 @@ def test_a_user_that_is_removed_is_disconnected_on_every_door(tmp_path: Path) ->
         consumer = threading.Thread(target=consume_until_it_fails, args=(node, "ann", outcome))
         consumer.start()
         wait_for(lambda: outcome == ["one"], "the consumer is at work, and waits for more")
-        with logged_in(node, "ann") as line, logged_in(node, "ann") as idle, binary_of(node, "ann") as binary:
+        with (
+            logged_in(node, "ann") as line,
+            logged_in(node, "ann") as idle,
+            binary_of(node, "ann") as binary,
+            mqtt_of(node, "ann") as mqtt,
+            websocket_of(node, "ann") as websocket,
+        ):
             assert line.ask("sub s 0").startswith("ok sub")
             binary.publish("s", [b"two"])
             remove_user(folder, "ann")
@@ -58,6 +85,11 @@ def test_a_user_that_is_removed_is_disconnected_on_every_door(tmp_path: Path) ->
                 assert client.answers[-1].startswith("err denied this user may not log in any more")
             binary.read_to_end()
             assert binary.errors()[-1].code == "denied"
+            farewell = mqtt.answer()
+            assert farewell is not None and (farewell.kind, farewell.body[0]) == (DISCONNECT, 0x87)
+            assert mqtt.answer() is None
+            while websocket.recv(4_096):
+                continue
         consumer.join(60)
         assert not consumer.is_alive(), "the client does not go on asking for long"
         assert "denied" in outcome[-1], outcome

@@ -6,6 +6,7 @@ action is allowed: "ok", or the code of the refusal.
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 
 from tailrace.broker.access.rules import AccessRule, Right
 from tailrace.broker.access.users import User
+from tailrace.broker.process.udp_settings import UdpPeer
 from tailrace.protocol import consuming as c
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
@@ -36,6 +38,8 @@ LOGINS = ("no user", "wrong", "expired", "revoked", "right")
 """`expired`: with a certificate; passwords and tokens do not expire."""
 REVOKED = "bob"
 """A user that is not in the file any more."""
+KNOWN, UNKNOWN = "127.0.0.1", "127.0.0.2"
+"""Addresses of datagrams: with a section of its own, and without."""
 PLAIN, TLS, MTLS = "plain", "TLS", "mTLS"
 STREAM = "s0"
 
@@ -44,6 +48,12 @@ def rules_for(right: Right) -> tuple[AccessRule, ...]:
     """Give the user this right and no other; with `create` also `publish`, by which streams are created."""
     rights = frozenset({Right.CREATE, Right.PUBLISH} if right is Right.CREATE else {right})
     return (AccessRule(True, ("@ops",), rights, ("*",)),)
+
+
+def sections_for(right: Right) -> tuple[UdpPeer, ...]:
+    """The same right for the datagrams of KNOWN, as far as there are such sections."""
+    may_publish = right in (Right.PUBLISH, Right.CREATE)
+    return (UdpPeer((KNOWN,), ("#",) if may_publish else (), ("#",) if right is Right.SUBSCRIBE else ()),)
 
 
 class Certificates:
@@ -68,7 +78,7 @@ class Certificates:
 @dataclass(frozen=True, slots=True)
 class Door:
     """`log_in` returns the answer to a login; `ask` the outcome of an action that needs the right. `local`: from this
-    machine.
+    machine. `datagrams`: its peers are addresses, and nothing logs in.
     """
 
     log_in: Callable[[World, Peer, str], str]
@@ -77,13 +87,18 @@ class Door:
     local: bool = True
     security: str = PLAIN
     websocket: bool = False
+    datagrams: bool = False
 
     @property
     def logins(self) -> tuple[str, ...]:
+        if self.datagrams:
+            return "no user", "right"
         return LOGINS if self.security == MTLS else tuple(login for login in LOGINS if login != "expired")
 
     def connect(self, node: World, login: str, certificates: Certificates) -> Peer:
         """A peer that has not logged in; one that the node has refused has ended."""
+        if self.datagrams:
+            return _datagrams_of(node, KNOWN if login == "right" else UNKNOWN)
         if self.security == PLAIN:
             peer = node.connect(local=self.local)
         else:
@@ -94,7 +109,7 @@ class Door:
         """The code of what answers the login; "closed" if the handshake fails."""
         if self.security == MTLS and login in ("wrong", "expired"):
             return "closed"
-        is_silent = self.ask is _line_ask and (login == "no user" or self.security == MTLS)
+        is_silent = self.datagrams or (self.ask is _line_ask and (login == "no user" or self.security == MTLS))
         return "ok" if login == "right" or is_silent else "denied"
 
 
@@ -303,6 +318,30 @@ def _mqtt_3_answer(node: World, peer: Peer, packet: bytes) -> str:
     return "ok" if not code else refusals[kind].get(code, hex(code))
 
 
+# --- datagrams --------------------------------------------------------------------------------------------------------
+
+
+def _datagrams_of(node: World, address: str) -> Peer:
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.bind((address, 0))
+    sock.connect(node.udp_sockets[0].getsockname())
+    node.peers.append(Peer(sock))
+    return node.peers[-1]
+
+
+def _datagram_log_in(node: World, peer: Peer, login: str) -> str:
+    return "ok"
+
+
+def _datagram_ask(node: World, peer: Peer, right: Right) -> str:
+    verb, body = (b"SUB", b"") if right is Right.SUBSCRIBE else (b"PUB?", b"x")
+    peer.send_raw(b"%b %b\n%b" % (verb, STREAM.encode(), body))
+    node.settle()
+    words = bytes(peer.received).split()
+    peer.received.clear()
+    return words[1].decode() if words[0] == b"ERR" else words[0].decode().lower()
+
+
 CLIENT, NODE = (c.FEATURE,), (r.FEATURE,)
 BINARY_RIGHTS = frozenset({Right.PUBLISH, Right.CREATE, Right.SUBSCRIBE, Right.CONSUME})
 MQTT_RIGHTS = BINARY_RIGHTS - {Right.CONSUME}
@@ -317,6 +356,8 @@ DOORS: Mapping[str, Door] = {
     "MQTT, plain": Door(_mqtt_log_in, _mqtt_ask, MQTT_RIGHTS),
     "MQTT with SCRAM, plain": Door(_mqtt_scram_log_in, _mqtt_ask, MQTT_RIGHTS, False),
     "MQTT, TLS": Door(_mqtt_log_in, _mqtt_ask, MQTT_RIGHTS, False, TLS),
+    "MQTT with SCRAM, TLS": Door(_mqtt_scram_log_in, _mqtt_ask, MQTT_RIGHTS, False, TLS),
+    "MQTT with SCRAM, WebSocket, TLS": Door(_mqtt_scram_log_in, _mqtt_ask, MQTT_RIGHTS, False, TLS, True),
     "MQTT, mTLS": Door(_mqtt_certificate, _mqtt_ask, MQTT_RIGHTS, False, MTLS),
     "MQTT, WebSocket, plain": Door(_mqtt_log_in, _mqtt_ask, MQTT_RIGHTS, websocket=True),
     "MQTT, WebSocket, TLS": Door(_mqtt_log_in, _mqtt_ask, MQTT_RIGHTS, False, TLS, True),
@@ -328,10 +369,16 @@ DOORS: Mapping[str, Door] = {
             (Right.CREATE, _mqtt_3_log_in, PLAIN),
             (Right.SUBSCRIBE, _mqtt_3_log_in, PLAIN),
             (Right.PUBLISH, _mqtt_3_log_in, TLS),
+            (Right.CREATE, _mqtt_3_log_in, TLS),
+            (Right.SUBSCRIBE, _mqtt_3_log_in, TLS),
+            (Right.CREATE, _mqtt_3_certificate, MTLS),
             (Right.PUBLISH, _mqtt_3_certificate, MTLS),
             (Right.SUBSCRIBE, _mqtt_3_certificate, MTLS),
         )
     },
+    "datagrams, plain": Door(
+        _datagram_log_in, _datagram_ask, frozenset({Right.PUBLISH, Right.SUBSCRIBE}), datagrams=True
+    ),
     "line, TLS": Door(_line_log_in, _line_ask, local=False, security=TLS),
     "binary with a token, TLS": Door(_BEARER, _binary_ask, BINARY_RIGHTS, False, TLS),
     "binary with SCRAM, TLS": Door(_SCRAM, _binary_ask, BINARY_RIGHTS, False, TLS),

@@ -33,6 +33,7 @@ from tests.broker.connection.doors import (
     Certificates,
     answer_to,
     rules_for,
+    sections_for,
 )
 from tests.broker.world import Peer, World, world
 
@@ -52,7 +53,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[dict[Right, World]]:
     """A node for each right, in which the user has that right alone."""
-    tls: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "tls_certificate": str(certificates.server.certificate),
         "tls_key": str(certificates.server.key),
         "tls_client_ca": str(certificates.authority.certificate),
@@ -64,7 +65,8 @@ def worlds(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates)
         with ExitStack() as stack:
             for right in Right:
                 path = tmp_path_factory.mktemp(right)
-                made[right] = node = stack.enter_context(world(path, users=(ANN,), rules=rules_for(right), **tls))
+                settings |= {"rules": rules_for(right), "udp": True, "udp_peers": sections_for(right)}
+                made[right] = node = stack.enter_context(world(path, users=(ANN,), **settings))
                 node.workers[0].owner.create(STREAM.encode(), by_command=True)
             yield made
 
