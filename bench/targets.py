@@ -173,10 +173,10 @@ TARGETS = (
     _least(1.0, "ingest-1", "tailrace-tls-acks", "nats-tls", "ingest over TLS, acknowledged: NATS with TLS"),
     _least(1.0, "replay-1", "tailrace-tls", "jetstream-tls", "replay over TLS: JetStream with TLS"),
     *(
-        _least(50.0, "replay-1", f"tailrace-tls{reader}", "", f"replay over TLS: {text}", _extra("cipher_percent"))
+        _least(50.0, "replay-1", f"tailrace-tls{reader}", "", f"replay over TLS: {text}", _extra("cipher_rate_percent"))
         for reader, text in (
-            ("", "50 % of the cipher alone"),
-            ("-undecrypted", "50 % of the cipher alone, to a reader that does not decrypt"),
+            ("", "50 % of the rate of the cipher alone"),
+            ("-undecrypted", "50 % of the rate of the cipher alone, to a reader that does not decrypt"),
         )
     ),
     _most(1.0, _CROWD, _BINARY, "nats", "16,000 subscribers have a message: NATS core"),
