@@ -235,7 +235,7 @@ class Worker:
         }
         self.calls = WorkerCalls(self.router, boot.slot, own_calls)
         self.catalog = NameCatalog(boot.board, self.router)
-        self.status = NodeStatus(self.calls, boot.slots, self.node_id, self.address)
+        self.status = NodeStatus(self.calls, boot.slots, self.node_id, self.address, boot.board.lease)
         outside = InquiryServices(self.poller, self.uplinks.resolve, boot.settings.token or None, tls, logins)
         self.scouts = PromotionChecks(owner, self.status, outside, services)
         self.survey = ReplicationMetrics(owner, self.uplinks, self.metrics)

@@ -13,7 +13,7 @@ from tailrace.cli.logs import LEVELS, set_up_logging
 from tailrace.cli.values import FILLED, FilePath
 from tailrace.cluster.agent import Agent
 from tailrace.cluster.etcd import Etcd
-from tailrace.cluster.node_door import NodeDoor
+from tailrace.cluster.node_door import NodeDoor, NodeSocket
 from tailrace.cluster.store import ClusterStore
 from tailrace.cluster.view import ClusterTiming
 from tailrace.protocol.address import split_address
@@ -65,9 +65,9 @@ def command(name: str, endpoints: str, address: str, data: Path, path: Path | No
     except DirectoryError as error:
         raise CommandError(str(error), 5) from None
     timing = ClusterTiming()
-    etcd = Etcd(endpoints.split(","), ETCD_TIMEOUT_S)
-    door = NodeDoor(path or data / "admin.sock")
-    agent = Agent(node, address, etcd, ClusterStore(etcd, name, node), door, timing, found=found)
+    path = path or data / "admin.sock"
+    lease, views, writes = (ClusterStore(Etcd(endpoints.split(","), ETCD_TIMEOUT_S), name, node) for _ in range(3))
+    agent = Agent(node, address, (lease, views, writes), NodeDoor(path), NodeSocket(path), timing, found=found)
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: over.set())

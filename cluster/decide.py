@@ -99,7 +99,7 @@ class Trust:
 
 @dataclass(frozen=True, slots=True)
 class AskPromises:
-    """Agents: let each in-sync replica of the term promise not to be a candidate for a while."""
+    """Other nodes: promise the leader of this term to lead in no later one for a while."""
 
     term: int
     nodes: frozenset[str]
@@ -120,12 +120,6 @@ def decide(me: str, view: GroupView, report: BrokerReport, agent: AgentState, ti
     if is_leader and not _leads(me, view, agent):
         return [StepDown()]
     return [] if view.paused else list(_stand_by(me, view, report, agent, timing))
-
-
-def may_promise(me: str, term: int, view: GroupView, report: BrokerReport) -> bool:
-    """Whether this node may promise the leader of a term not to be a candidate for a while."""
-    following = report.role is BrokerRole.FOLLOWER and report.term == term
-    return following and view.state.term == term and me not in view.suspects
 
 
 # --- a leader -------------------------------------------------------------------------------------------------------
@@ -180,8 +174,11 @@ def _care_for_replicas(
     settled = tuple(name for name in joining if name in report.settled)
     if settled:
         yield WriteState(state, state._replace(isr=(*state.isr, *settled)))
-        return
-    yield from _move(me, view)
+    elif view.successor != me and view.successor in state.isr and view.successor in view.live:
+        yield StepDown()
+        yield Resign(state.term)
+    else:
+        yield from _move(me, view)
 
 
 def _move(me: str, view: GroupView) -> Iterator[Action]:
@@ -209,13 +206,15 @@ def _stand_by(
     state = view.state
     if me not in state.replicas or not _is_fresh(agent, timing):
         return
+    free_s = max(agent.free_s, report.promised_s)
     if _leads(me, view, agent):
-        yield from _take_office(me, view, agent, timing)
+        if agent.now_s >= free_s:  # it may have promised after it was elected
+            yield from _take_office(me, view, agent, timing)
         return
     if view.leader is not None and view.leader.term == state.term and view.leader.node != me:
         yield from _follow(me, view, view.leader.node, report, timing)
     is_vacant = view.leader is None or _all_suspect(me, view)
-    if is_vacant and me in state.isr and agent.now_s >= max(agent.free_s, _turn_s(me, view, agent, timing)):
+    if is_vacant and me in state.isr and agent.now_s >= max(free_s, _turn_s(me, view, agent, timing)):
         yield Elect(state, _next_state(me, view, timing))
 
 
@@ -262,5 +261,7 @@ def _turn_s(me: str, view: GroupView, agent: AgentState, timing: ClusterTiming) 
 
 
 def _preference(name: str, view: GroupView) -> int:
+    if name == view.successor:
+        return 0
     wanted = view.target or view.state.replicas
-    return wanted.index(name) if name in wanted else len(wanted)
+    return (wanted.index(name) if name in wanted else len(wanted)) + 2 * (view.successor in view.live)

@@ -61,6 +61,10 @@ class Etcd:
     def revoke(self, lease: int) -> None:
         self._call("lease/revoke", {"ID": lease})
 
+    def status(self) -> dict[str, Any]:
+        """The status of the member that answers."""
+        return self._call("maintenance/status", {})
+
     def read(self, prefix: str) -> list[KeyValue]:
         """All keys that begin so, as of one revision."""
         end = prefix[:-1] + chr(ord(prefix[-1]) + 1)

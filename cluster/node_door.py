@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,55 @@ class NodeAway(Exception):
     """The node does not answer."""
 
 
+class NodeSocket:
+    """A connection to the node's socket of administration, made when it is needed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._socket: socket.socket | None = None
+        self._received = b""
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self._socket, self._received = None, b""
+
+    def ask(self, line: str, *, is_table: bool) -> list[str]:
+        """The lines of one answer. Raises NodeAway, and is closed then."""
+        try:
+            if self._socket is None:
+                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                self._socket.settimeout(TIMEOUT_S)
+                self._socket.connect(str(self._path))
+            self._socket.sendall(line.encode() + b"\r\n")
+            lines = [self._line()]
+            while is_table and lines[-1] != "." and not lines[0].startswith("err "):
+                lines.append(self._line())
+        except OSError as error:
+            self.close()
+            raise NodeAway(f"{self._path}: {error}") from None
+        return lines
+
+    def rows(self, line: str) -> list[list[str]]:
+        """The rows of a table, without its head; none if the command is refused. Raises NodeAway."""
+        return [row.split(" ") for row in self.ask(line, is_table=True)[1:-1]]
+
+    def promises(self, term: int, length_s: float, addresses: Sequence[str]) -> set[str]:
+        """The ids of those of these nodes that promise to lead in no later term for a while. Raises NodeAway."""
+        rows = self.rows(f"promises * {term} {int(length_s * 1000)} {','.join(addresses)}")
+        return {row[1] for row in rows if row[2] == "1"}
+
+    def _line(self) -> str:
+        assert self._socket is not None
+        while b"\r\n" not in self._received:
+            data = self._socket.recv(RECEIVE_BYTES)
+            if not data or len(self._received) > ANSWER_BYTES_MAX:
+                raise ConnectionError("the node closed the connection, or its answer is too long")
+            self._received += data
+        line, _, self._received = self._received.partition(b"\r\n")
+        return line.decode("utf-8", "replace")
+
+
 class NodeDoor:
     """The broker of this node. Its role is the one it was commanded to have; if the connection breaks, it is fenced.
 
@@ -31,10 +81,9 @@ class NodeDoor:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._socket: socket.socket | None = None
-        self._received = b""
+        self._socket = NodeSocket(path)
         self._stream = ""
+        self._is_known = False
         self._forget()
 
     def _forget(self) -> None:
@@ -43,14 +92,34 @@ class NodeDoor:
         self._began_s = -math.inf
         self._isr: frozenset[str] = frozenset()
         self._upstream = ""
+        self._followed_s = -math.inf
+        self._was_up = False
         self._lease: d.SetLease | None = None
         self.messages = 0
 
     def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-        self._socket, self._received = None, b""
-        self._forget()
+        self._socket.close()
+
+    def _ask(self, line: str, *, is_table: bool) -> list[str]:
+        """Raises NodeAway, and then forgets the role of the node."""
+        try:
+            return self._socket.ask(line, is_table=is_table)
+        except NodeAway:
+            self._is_known = False
+            self._forget()
+            raise
+
+    def look(self) -> float:
+        """Until when the node has promised to lead in no later term. The first time since the connection was made, a
+        node that has a lease is known as a leader again. Raises NodeAway.
+        """
+        fields = dict(line.split(" ", 1) for line in self._ask("lease *", is_table=True)[1:-1])
+        if not self._is_known:
+            self._is_known = True
+            if fields.get("state") == "held":
+                self.role, self._term = BrokerRole.LEADER, int(fields["epoch"])
+                self._isr = frozenset(fields["isr"].split(","))
+        return int(fields.get("promised_ms", "0")) / 1000
 
     # --- commands ---------------------------------------------------------------------------------------------------
 
@@ -72,6 +141,7 @@ class NodeDoor:
                     self.role, self._term, self._upstream, self._began_s = BrokerRole.LEADER, term, "", now_s
                 return done
             case d.FollowLeader(leader, term):
+                self._followed_s, self._was_up = now_s, False
                 return self._follow(leader, term, addresses.get(leader, ""))
             case d.StepDown():
                 self.role, self._lease = BrokerRole.FENCED, None
@@ -94,6 +164,7 @@ class NodeDoor:
 
     def report(self, now_s: float, replicas: tuple[str, ...]) -> BrokerReport:
         """`replicas`: they are in step of a node without streams. Raises NodeAway."""
+        promised_s = self.look()
         fields = self._stat()
         self.messages = int(fields.get("next_seq", "0"))
         rows = [line.split() for line in self._ask("isr *", is_table=True)[1:-1]]
@@ -104,7 +175,6 @@ class NodeDoor:
             in_step |= frozenset(replicas)
         if now_s - self._began_s < 2 * LAG_MAX_S:
             in_step |= self._isr
-        is_silent = self.role is BrokerRole.FOLLOWER and "link" in fields and fields["link"] != "up"
         return BrokerReport(
             self.role,
             self._term,
@@ -112,8 +182,18 @@ class NodeDoor:
             frozenset(settled),
             frozenset(in_step),
             self._upstream,
-            math.inf if is_silent else 0.0,
+            self._silent_s(fields, now_s),
+            promised_s,
         )
+
+    def _silent_s(self, fields: dict[str, str], now_s: float) -> float:
+        """A link that has never been up since the node follows is given some time for that."""
+        if self.role is not BrokerRole.FOLLOWER or "link" not in fields:
+            return 0.0
+        if fields["link"] == "up":
+            self._was_up = True
+            return 0.0
+        return math.inf if self._was_up else now_s - self._followed_s
 
     def _stat(self) -> dict[str, str]:
         """The fields of the stream that is looked at; none if the node has no stream."""
@@ -127,34 +207,6 @@ class NodeDoor:
             self._stream = ""
             return {}
         return dict(line.split(" ", 1) for line in lines[1:-1])
-
-    # --- the connection ---------------------------------------------------------------------------------------------
-
-    def _ask(self, line: str, *, is_table: bool) -> list[str]:
-        """The lines of one answer. Raises NodeAway."""
-        try:
-            if self._socket is None:
-                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-                self._socket.settimeout(TIMEOUT_S)
-                self._socket.connect(str(self._path))
-            self._socket.sendall(line.encode() + b"\r\n")
-            lines = [self._line()]
-            while is_table and lines[-1] != "." and not lines[0].startswith("err "):
-                lines.append(self._line())
-        except OSError as error:
-            self.close()
-            raise NodeAway(f"{self._path}: {error}") from None
-        return lines
-
-    def _line(self) -> str:
-        assert self._socket is not None
-        while b"\r\n" not in self._received:
-            data = self._socket.recv(RECEIVE_BYTES)
-            if not data or len(self._received) > ANSWER_BYTES_MAX:
-                raise ConnectionError("the node closed the connection, or its answer is too long")
-            self._received += data
-        line, _, self._received = self._received.partition(b"\r\n")
-        return line.decode("utf-8", "replace")
 
 
 def _followers(fields: dict[str, str]) -> dict[str, int]:

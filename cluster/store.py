@@ -16,43 +16,59 @@ from typing import Any
 
 from tailrace.cluster import decide as d
 from tailrace.cluster.etcd import Etcd, KeyValue, Put
-from tailrace.cluster.view import GroupState, GroupView, LeaderKey
+from tailrace.cluster.view import ClusterTiming, GroupState, GroupView, LeaderKey
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """One reading. `addresses`: of the nodes; `former_lease`: of an agent of this node that has not expired."""
+    """One reading. `addresses`: of the nodes; `members`: the leases of those whose agents live; `leader_revision`: of
+    the key of the leader, 0 without one.
+    """
 
     group: GroupView | None
     addresses: dict[str, str] = field(default_factory=dict)
     members: dict[str, int] = field(default_factory=dict)
+    leader_revision: int = 0
 
 
 class ClusterStore:
-    """One per agent."""
+    """A connection to etcd, for one thread of an agent."""
 
     def __init__(self, etcd: Etcd, cluster: str, node: str) -> None:
-        self._etcd = etcd
+        self.etcd = etcd
         self._prefix = f"/tailrace/{cluster}/"
         self._node = node
-        self._leader_revision = 0
 
-    def register(self, address: str, lease: int, *, found: bool) -> None:
-        """Belong to the cluster; with `found`, which does nothing if there is one, make it, with this node alone."""
-        self._etcd.write([], [Put(f"{self._prefix}nodes/{self._node}", address.encode())])
-        self._etcd.write([], [Put(f"{self._prefix}members/{self._node}", b"{}", lease)])
-        if found:
-            state = GroupState(0, (self._node,), (self._node,))
-            self._etcd.write([(f"{self._prefix}state", 0)], [Put(f"{self._prefix}state", _packed_state(state))])
+    def renew(self, lease: int, address: str, timing: ClusterTiming, *, leads: bool) -> int:
+        """Keep the lease of this node, or make another one, with which it belongs to the cluster. Raises EtcdAway.
+
+        The keys of an agent of this node that was killed would keep others waiting, and this one from leading. With
+        `leads` that agent's lease goes on.
+        """
+        if lease and self.etcd.keep_alive(lease):
+            return lease
+        former = self.read().members.get(self._node, 0)
+        if former and leads and former != lease and self.etcd.keep_alive(former):
+            return former
+        if former:
+            self.etcd.revoke(former)
+        new = self.etcd.grant(int(timing.ttl_s))
+        member = Put(f"{self._prefix}members/{self._node}", b"{}", new)
+        self.etcd.write([], [Put(f"{self._prefix}nodes/{self._node}", address.encode()), member])
+        return new
+
+    def found(self) -> bool:
+        """Make the cluster, with this node alone; nothing if there is one. Raises EtcdAway."""
+        state = GroupState(0, (self._node,), (self._node,))
+        return self.etcd.write([(f"{self._prefix}state", 0)], [Put(f"{self._prefix}state", _packed_state(state))])
 
     def read(self) -> ClusterView:
-        found = {each.key.removeprefix(self._prefix): each for each in self._etcd.read(self._prefix)}
+        found = {each.key.removeprefix(self._prefix): each for each in self.etcd.read(self._prefix)}
         addresses = {key.removeprefix("nodes/"): kv.value.decode() for key, kv in found.items() if key[:6] == "nodes/"}
         members = {key.removeprefix("members/"): kv.lease for key, kv in found.items() if key[:8] == "members/"}
         if "state" not in found:
             return ClusterView(None, addresses, members)
         leader = found.get("leader")
-        self._leader_revision = leader.revision if leader else 0
         state = _state_of(found["state"])
         view = GroupView(
             state,
@@ -62,35 +78,35 @@ class ClusterStore:
             (*state.replicas, *sorted(addresses.keys() - set(state.replicas))),
             "paused" in found,
         )
-        return ClusterView(view, addresses, members)
+        return ClusterView(view, addresses, members, leader.revision if leader else 0)
 
-    def do(self, action: d.EtcdAction, lease: int, messages: int) -> bool:
-        """Whether it took effect. Raises EtcdAway."""
-        own_leader = [(f"{self._prefix}leader", self._leader_revision)]
+    def do(self, action: d.EtcdAction, lease: int, messages: int, leader_revision: int) -> bool:
+        """Whether it took effect; `leader_revision` is that of the view. Raises EtcdAway."""
+        own_leader = [(f"{self._prefix}leader", leader_revision)]
         match action:
             case d.Elect(seen, new):
-                return self._lead(seen, new, lease)
+                return self._lead(seen, new, lease, leader_revision)
             case d.Reclaim(seen):
-                return self._lead(seen, seen, lease)
+                return self._lead(seen, seen, lease, leader_revision)
             case d.Resign(_):
-                return self._etcd.write(own_leader, [], [f"{self._prefix}leader"])
+                return self.etcd.write(own_leader, [], [f"{self._prefix}leader"])
             case d.WriteState(seen, new):
                 unchanged = [*own_leader, (f"{self._prefix}state", seen.revision)]
-                return self._etcd.write(unchanged, [Put(f"{self._prefix}state", _packed_state(new))])
+                return self.etcd.write(unchanged, [Put(f"{self._prefix}state", _packed_state(new))])
             case d.Suspect(term):
                 value = json.dumps({"term": term, "messages": messages}).encode()
-                return self._etcd.write([], [Put(f"{self._prefix}suspects/{self._node}", value, lease)])
+                return self.etcd.write([], [Put(f"{self._prefix}suspects/{self._node}", value, lease)])
             case d.Trust(_):
-                return self._etcd.write([], [], [f"{self._prefix}suspects/{self._node}"])
+                return self.etcd.write([], [], [f"{self._prefix}suspects/{self._node}"])
 
-    def _lead(self, seen: GroupState, new: GroupState, lease: int) -> bool:
+    def _lead(self, seen: GroupState, new: GroupState, lease: int, leader_revision: int) -> bool:
         """Both keys are as they were read, and become those of a leader at once."""
         value = json.dumps({"node": self._node, "term": new.term}).encode()
         puts = [Put(f"{self._prefix}leader", value, lease)]
         if new != seen:
             puts.append(Put(f"{self._prefix}state", _packed_state(new)))
-        unchanged = [(f"{self._prefix}state", seen.revision), (f"{self._prefix}leader", self._leader_revision)]
-        return self._etcd.write(unchanged, puts)
+        unchanged = [(f"{self._prefix}state", seen.revision), (f"{self._prefix}leader", leader_revision)]
+        return self.etcd.write(unchanged, puts)
 
 
 def _packed_state(state: GroupState) -> bytes:

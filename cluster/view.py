@@ -38,6 +38,7 @@ class GroupView(NamedTuple):
     suspects: the nodes that suspect the leader of `state.term`, and how many messages each of them has.
     live: the nodes whose lease lives.
     target: the nodes that should hold the group; () if that is what `state.replicas` has.
+    successor: the node to which an operator hands the lead over now.
     """
 
     state: GroupState
@@ -46,6 +47,7 @@ class GroupView(NamedTuple):
     live: frozenset[str] = frozenset()
     target: tuple[str, ...] = ()
     paused: bool = False
+    successor: str = ""
 
 
 class BrokerRole(Enum):
@@ -64,6 +66,7 @@ class BrokerReport(NamedTuple):
     settled: those of `isr` that have everything that was logged when they came into it.
     in_step: the followers that were caught up within the last LAG_MAX_S; all, if the term is not older than that.
     silent_s: for how long a follower has had no sign of its leader; a broken link counts as `inf`.
+    promised_s: until then the broker has promised the leader of its term that this node leads in no later one.
     """
 
     role: BrokerRole
@@ -73,6 +76,7 @@ class BrokerReport(NamedTuple):
     in_step: frozenset[str] = frozenset()
     upstream: str = ""
     silent_s: float = 0.0
+    promised_s: float = NEVER_S
 
 
 class AgentState(NamedTuple):
@@ -81,7 +85,7 @@ class AgentState(NamedTuple):
     lease: the id of the node's lease in etcd.
     lease_sent_s: when the last keep-alive that etcd has answered was sent.
     view_s: when the last read of the view that etcd has answered was sent.
-    free_s: before this time the node must not be a candidate: it has promised that to a leader, or has just started.
+    free_s: before this time the node must not be a candidate: it has just started, and may have promised that before.
     promised_s: until then every other in-sync replica has promised not to be a candidate. Counted from when they were
     asked; NEVER_S if one of them has not.
     no_leader_s: since when the view has had no leader.
@@ -101,7 +105,7 @@ class AgentState(NamedTuple):
 class ClusterTiming(NamedTuple):
     """Settings of the cluster, the same on all nodes. `margin_s` covers clocks whose rates differ by 1 %, and more."""
 
-    ttl_s: float = 5.0
+    ttl_s: float = 4.0
     margin_s: float = 1.0
     silence_s: float = 1.5
     rank_delay_s: float = 0.2

@@ -224,6 +224,20 @@ class GrantLease:
 
 
 @dataclass(frozen=True, slots=True)
+class ShowLease:
+    """This node's lease and promise."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPromises:
+    """Ask the nodes at these addresses to lead in no later term than `term` for a while."""
+
+    term: int
+    length_ms: int
+    nodes: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class InSyncNodes:
     """The nodes that must hold a message before it is acknowledged as replicated, by their ids; none: list them."""
 
@@ -341,6 +355,8 @@ Command: TypeAlias = (
     | Promote
     | Fence
     | GrantLease
+    | ShowLease
+    | RequestPromises
     | InSyncNodes
     | Trim
     | Delete
@@ -359,7 +375,20 @@ Command: TypeAlias = (
 )
 
 ADMIN: frozenset[type] = frozenset(
-    {Master, Unmaster, Slave, Unslave, Promote, Fence, GrantLease, InSyncNodes, Trim, Delete}
+    {
+        Master,
+        Unmaster,
+        Slave,
+        Unslave,
+        Promote,
+        Fence,
+        GrantLease,
+        ShowLease,
+        RequestPromises,
+        InSyncNodes,
+        Trim,
+        Delete,
+    }
     | {Streams, GrownStreams, Stat, Workers, Space, Conns, Sessions, ForgetSession, Shutdown}
 )
 """The commands that only a peer on the same machine may give, on a connection that has sent only commands."""

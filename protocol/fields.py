@@ -115,6 +115,13 @@ class Fields:
             raise self._wrong(key, f"is {_shown(value)}, not an array of texts")
         return tuple(value)
 
+    def pair(self, key: str) -> tuple[int, int]:
+        """An array of two numbers."""
+        value = self._required(key)
+        if type(value) is not list or [type(each) for each in value] != [int, int]:
+            raise self._wrong(key, f"is {_shown(value)}, not an array of two numbers")
+        return value[0], value[1]
+
     def numbers(self, key: str) -> dict[str, int]:
         """A map of texts to numbers."""
         value = self._required(key)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from tailrace.protocol import commands as c
-from tailrace.protocol.address import PORT_MAX, host_valid
+from tailrace.protocol.address import PORT_MAX, host_valid, split_address
 from tailrace.protocol.consuming import DELAY_MAX_MS, MESSAGES_MAX, OWN_DELAY_MS, REASON_BYTES_MAX, WAIT_MAX_MS
 from tailrace.protocol.errors import Code, PeerError
 from tailrace.protocol.names import (
@@ -23,6 +23,7 @@ from tailrace.protocol.names import (
     writable_name,
 )
 from tailrace.protocol.places import NUMBER_MAX as NUMBER_MAX
+from tailrace.protocol.replication import PROMISE_MS_MAX
 from tailrace.protocol.topics import topic_filter, topic_metadata, topic_of_word, unescaped
 from tailrace.shard.epochs import EPOCH_MAX
 from tailrace.shard.frame import pack_frame
@@ -298,11 +299,31 @@ def _group(name: bytes, form: str) -> None:
 
 
 def _lease(verb: Verb, rest: bytes, _max: int) -> c.Command:
-    group, term, until = _args(verb, rest, 3, 3)
+    group, *given = _args(verb, rest, 1, 3)
     _group(group, verb.form)
+    if not given:
+        return c.ShowLease()
+    if len(given) == 1:
+        raise verb.usage()
+    term, until = given
     if not until.isdigit() or len(until) > _UNTIL_DIGITS_MAX:
         raise PeerError(Code.USAGE, f"UNTIL_MS is a time of CLOCK_BOOTTIME in milliseconds; write: {verb.form}")
     return c.GrantLease(_epoch(term, verb.form), int(until))
+
+
+def _promises(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    group, term, length, listed = _args(verb, rest, 4, 4)
+    _group(group, verb.form)
+    if not length.isdigit() or len(length) > 5 or not 0 < int(length) <= PROMISE_MS_MAX:
+        raise PeerError(Code.USAGE, f"MS is 1 to {PROMISE_MS_MAX}; write: {verb.form}")
+    addresses = listed.decode("utf-8", "replace").split(",")
+    try:
+        nodes = tuple(split_address(each) for each in addresses)
+    except ValueError as error:
+        raise PeerError(Code.USAGE, f"{error}; write: {verb.form}") from None
+    if len(nodes) > _ISR_MAX:
+        raise PeerError(Code.USAGE, f"ADDRESSES are those of up to {_ISR_MAX} nodes; write: {verb.form}")
+    return c.RequestPromises(_epoch(term, verb.form), int(length), nodes)
 
 
 def _isr(verb: Verb, rest: bytes, _max: int) -> c.Command:
@@ -429,7 +450,8 @@ _ROWS = (
     Verb("unslave STREAM", "stop following; the stream takes no more messages here", True, _streams_like(c.Unslave)),
     Verb("promote STREAM [EPOCH] [force]", "make this slave the master; force: if others have more", True, _promote),
     Verb("fence STREAM EPOCH", "acknowledge nothing of the stream in an earlier term", True, _fence),
-    Verb("lease GROUP EPOCH UNTIL_MS", "take and acknowledge messages in this term, until then", True, _lease),
+    Verb("lease GROUP [EPOCH UNTIL_MS]", "take and acknowledge messages in this term, until then", True, _lease),
+    Verb("promises GROUP EPOCH MS ADDRESSES", "ask nodes to lead in no later term for this time", True, _promises),
     Verb("isr GROUP [NODES]", "the in-sync replicas; NODES: these must hold messages", True, _isr),
     Verb(
         "trim STREAM FROM [spare]",
@@ -467,6 +489,8 @@ WORDS: Final[Mapping[str, str]] = {
     "EPOCH": "the number of a master's term",
     "GROUP": "*, for all streams of the node",
     "UNTIL_MS": "milliseconds of the machine's CLOCK_BOOTTIME; 0 ends the lease",
+    "MS": "milliseconds",
+    "ADDRESSES": "HOST:PORT of each node, with commas between",
     "NODES": "ids of nodes, the master's too, with commas between",
     "NODE": "the name of the node, which the answer has if it is missing",
     "COMMAND": "the first word of a command",

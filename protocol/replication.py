@@ -34,6 +34,8 @@ ASKED_STREAMS_MAX: Final = 32
 """The most streams whose ends one ASK asks for; each may have to be opened for that."""
 ENDS_MAX: Final = 4 * ASKED_STREAMS_MAX
 """The most ends in one TOLD: of the streams and their companions."""
+PROMISE_MS_MAX: Final = 60_000
+"""The longest promise that one ASK asks for."""
 ROWS_MAX: Final = max(HELD_ROWS_MAX, NAMES_MAX, LINKS_MAX, ENDS_MAX, EPOCHS_MAX)
 """The most elements of any array in these messages."""
 
@@ -101,11 +103,15 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Asks for the replication status of one stream, or of the whole node (None); or for the ends of `streams`."""
+    """Asks for the replication status of one stream, or of the whole node (None); or for the ends of `streams`.
+
+    Or for a promise to lead in no later term than the first of these numbers, for the second in ms.
+    """
 
     id: int
     stream: bytes | None = None
     streams: tuple[bytes, ...] = ()
+    promise: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +219,8 @@ class Told:
     """A node and its links. `masters`, `slaves`, `disabled`: streams that it has in that role.
 
     `ends`: of the streams that were asked for by name, and their companions, as far as the node has them. `turned`:
-    streams that follow a node that claimed them, while new ones would be this node's own.
+    streams that follow a node that claimed them, while new ones would be this node's own. `promised`: the promise that
+    was asked for is given; then nothing else is told.
     """
 
     id: int
@@ -225,6 +232,7 @@ class Told:
     disabled: int
     ends: tuple[CopyEnd, ...] = ()
     turned: int = 0
+    promised: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +309,8 @@ def _fence(message: Fence) -> bytes:
 def _ask(message: Ask) -> bytes:
     stream = None if message.stream is None else message.stream.decode()
     streams = [name.decode() for name in message.streams]
-    return pack_map(Op.ASK, {"id": message.id, "stream": stream, "streams": streams or None})
+    body = {"id": message.id, "stream": stream, "streams": streams or None, "promise": message.promise}
+    return pack_map(Op.ASK, body)
 
 
 def _followed(message: Followed) -> bytes:

@@ -17,6 +17,7 @@ from tailrace.protocol.opcodes import Op
 from tailrace.protocol.places import From
 from tailrace.protocol.replication import (
     ASKED_STREAMS_MAX,
+    PROMISE_MS_MAX,
     ROWS_MAX,
     Ask,
     Call,
@@ -95,7 +96,14 @@ def _ask(fields: Fields) -> Ask:
     if len(names) > ASKED_STREAMS_MAX:
         raise _wrong("ASK", f"asks for the ends of {len(names)} streams, of at most {ASKED_STREAMS_MAX} at once")
     streams = tuple(copied_name(name.encode()) for name in names)
-    return Ask(number, fields.copied_stream("stream") if "stream" in fields else None, streams)
+    promise = _promise(fields.pair("promise")) if "promise" in fields else None
+    return Ask(number, fields.copied_stream("stream") if "stream" in fields else None, streams, promise)
+
+
+def _promise(asked: tuple[int, int]) -> tuple[int, int]:
+    if not (0 < asked[0] <= U32_MAX and 0 < asked[1] <= PROMISE_MS_MAX):
+        raise _wrong("ASK", f"asks for a promise by [term, ms], with at most {PROMISE_MS_MAX} ms")
+    return asked
 
 
 def _fence(fields: Fields) -> Fence:
@@ -162,6 +170,7 @@ def _told(fields: Fields) -> Told:
         disabled=fields.number("disabled"),
         ends=_ends(fields) if "ends" in fields else (),
         turned=fields.number("turned") if "turned" in fields else 0,
+        promised="promised" in fields and fields.flag("promised"),
     )
 
 

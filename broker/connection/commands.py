@@ -25,6 +25,7 @@ from tailrace.broker.connection.named import reading_of
 from tailrace.broker.consumers.edge import line
 from tailrace.broker.delivery.subscribe import Subscriptions
 from tailrace.broker.process.event_log import Event
+from tailrace.broker.process.lease import END_CELL, boottime_ns
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.replication.downstream.in_sync import InSyncRow
 from tailrace.broker.replication.roles.apply_rules import RuleOutcome, together
@@ -51,6 +52,7 @@ GATHER_COLUMNS_CONNS = ("worker", "peer", "age_s", "subscriptions", "unsent_byte
 """What commands that are for everybody need."""
 RULES_SLOT = 0  # whose worker saves the rules, which are for many streams at once
 NO_UPSTREAM = ["", 0, "time", 0]
+PROMISE_COLUMNS = ("address", "node", "promised")
 IN_SYNC_COLUMNS = ("node", "lag_s", "streams", "settled")
 WORKER_COLUMNS = ("worker", "pid", "state", "beat_age_s", "connections", "subscriptions", "streams", "restarts")
 
@@ -101,6 +103,8 @@ class Commands:
             c.Promote: self.promote,
             c.Fence: self.fence,
             c.GrantLease: self.lease,
+            c.ShowLease: self.show_lease,
+            c.RequestPromises: self.promises,
             c.InSyncNodes: self.in_sync,
             c.Trim: self.trim,
             c.Delete: self.delete,
@@ -359,7 +363,25 @@ class Commands:
         if self._board.lease.grant(command.term, command.until_ms * 1_000_000):
             client.answer(answers.ok("lease", b"*", command.term, command.until_ms))
         else:
-            client.refuse(Code.USAGE, "this node had a lease of a later term")
+            client.refuse(Code.USAGE, "this node had a lease of a later term, or has promised to lead in none")
+
+    def show_lease(self, client: LineClient, _command: c.ShowLease) -> None:
+        page, now_ns = self._board.lease, boottime_ns()
+        until_ns = page.cells[END_CELL]
+        state = "none" if until_ns == 0 else "over" if until_ns <= now_ns else "held"
+        rows: list[list[Any]] = [["state", state], ["epoch", page.cells[2]], ["until_ms", until_ns // 1_000_000]]
+        rows += [["promised_ms", page.promised_ns // 1_000_000], ["isr", ",".join(page.read_isr()[1])]]
+        client.answer(answers.table(("field", "value"), rows))
+
+    def promises(self, client: LineClient, command: c.RequestPromises) -> None:
+        pending = self._pend(client)
+
+        def done(rows: list[tuple[str, str, bool]]) -> None:
+            shown = [[address, node or "-", int(promised)] for address, node, promised in rows]
+            pending.settle(answers.table(PROMISE_COLUMNS, shown))
+
+        if not self._scouts.promises.begin(command.nodes, command.term, command.length_ms, done):
+            pending.settle(self._refusal(Refused(Code.OVERLOADED, "too many requests for promises; try again")))
 
     def in_sync(self, client: LineClient, command: c.InSyncNodes) -> None:
         if not command.nodes:

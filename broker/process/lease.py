@@ -16,7 +16,7 @@ OVER_NS: Final = 1
 """An end that is over."""
 END_CELL: Final = 1
 """Of the cells: when the lease ends, in ns; 0 if the node is in no cluster. The append path reads it first."""
-_HEAD_BYTES = 32  # version, end, term, bytes of the ids
+_HEAD_BYTES = 40  # version, end, term, bytes of the ids, end of the promise
 _READS_MAX = 1_000  # of ids that are being written; a writer that was killed in the middle leaves them so
 
 LEASE_OVER_TEXT: Final = "this node has no lease as master; nothing of this was logged, try again"
@@ -42,13 +42,30 @@ class LeasePage:
         self.cells[END_CELL] = OVER_NS
 
     def grant(self, term: int, until_ns: int) -> bool:
-        """Whether the lease is taken: it is not if a later term was given."""
-        if term < self.cells[2]:
+        """Whether the lease is taken: not if a later term was given, and while a promise lasts none of a later term."""
+        now_ns = boottime_ns()
+        if term < self.cells[2] or (term > self.cells[2] and until_ns > now_ns and self.cells[4] > now_ns):
             return False
         self.cells[END_CELL] = OVER_NS  # no other worker takes the former end for one of this term
         self.cells[2] = term
         self.cells[END_CELL] = max(until_ns, OVER_NS)
         return True
+
+    def promise(self, term: int, length_ns: int) -> bool:
+        """Promise the leader of `term` to lead in no later one for this time. Only a node that has been told to follow
+        in this term does: one without a lease, to which a lease of this term was the last that was given.
+        """
+        now_ns = boottime_ns()
+        end_ns = self.cells[END_CELL]
+        if term != self.cells[2] or end_ns == 0 or end_ns > now_ns:
+            return False
+        self.cells[4] = max(self.cells[4], now_ns + length_ns)
+        return True
+
+    @property
+    def promised_ns(self) -> int:
+        """When the last promise ends; 0 without one."""
+        return self.cells[4]
 
     def set_isr(self, nodes: tuple[str, ...]) -> None:
         """Raises ValueError if the ids are too long."""

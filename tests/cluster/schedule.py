@@ -94,8 +94,14 @@ class Faults:
         names = self._random.sample(list(self._world.nodes), min(COPIES, len(self._world.nodes)))
         self._world.move(self._random.randrange(len(self._world.etcd.groups)), tuple(names))
 
+    def _hand_over(self) -> None:
+        """To a node that an operator names, in sync or not."""
+        keys = self._world.etcd.groups[self._random.randrange(len(self._world.etcd.groups))]
+        keys.successor = self._random.choice(list(self._world.nodes))
+        self._world.at(self._random.uniform(0.5, 5), partial(setattr, keys, "successor", ""))
 
-KINDS = ("move", "kill", "kill", "pause", "pause_agent", "cut", "cut", "isolate", "etcd_away")
+
+KINDS = ("move", "hand_over", "kill", "kill", "pause", "pause_agent", "cut", "cut", "isolate", "etcd_away")
 
 
 def run(seed: int, nodes: int = 3, groups: int = 1, defects: Defects | None = None) -> World:

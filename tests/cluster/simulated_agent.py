@@ -183,15 +183,6 @@ class SimulatedAgent:
 
             self.world.ask_promise(self.node, name, group, term, self.timing.ttl_s, done)
 
-    def promise(self, group: int, term: int, length_s: float) -> bool:
-        memory = self.groups.get(group)
-        if memory is None or memory.view is None or memory.busy:
-            return False
-        if not d.may_promise(self.node, term, memory.view, memory.broker.report()):
-            return False
-        memory.free_s = max(memory.free_s, self.clock() + length_s)
-        return True
-
 
 def _renewed(etcd: Etcd, lease: int, node: str) -> object:
     """The id of the lease, or False if it is over."""

@@ -52,6 +52,7 @@ class Defects(NamedTuple):
     isr_ignored_in_acks: bool = False
     no_lease_at_ack: bool = False
     no_settling: bool = False  # a replica comes into the set before it has everything
+    promise_ignored: bool = False
     no_doubt: bool = False  # a write without an answer counts as failed
 
 
@@ -73,6 +74,7 @@ class SimulatedBroker:
     lease_until_s: float = NEVER_S
     sign_s: float = NEVER_S
     began_s: float = NEVER_S
+    promised_s: float = NEVER_S
     broken: bool = False  # the connection to the leader was reset
     held: dict[str, int] = field(default_factory=dict)
     caught_up_s: dict[str, float] = field(default_factory=dict)
@@ -85,6 +87,8 @@ class SimulatedBroker:
         match action:
             case d.SetLease(term, until_s):
                 if self.role is not BrokerRole.LEADER or term != self.term:
+                    return False
+                if self.clock() < self.promised_s and not self.defects.promise_ignored:
                     return False
                 self.lease_until_s = until_s
             case d.SetIsr(nodes):
@@ -132,6 +136,14 @@ class SimulatedBroker:
         else:
             self.lease_until_s, self.isr = math.inf, frozenset({self.node})
         self.held, self.caught_up_s, self.joining, self.waits = {}, {}, {}, []
+        self.promised_s = NEVER_S
+
+    def promise(self, term: int, length_s: float) -> bool:
+        """To the leader of this term: this node leads in no later one."""
+        if self.role is not BrokerRole.FOLLOWER or self.term != term:
+            return False
+        self.promised_s = max(self.promised_s, self.clock() + length_s)
+        return True
 
     # --- publishes --------------------------------------------------------------------------------------------------
 
@@ -231,4 +243,4 @@ class SimulatedBroker:
             in_step = frozenset(name for name, at_s in self.caught_up_s.items() if now_s - at_s < LAG_MAX_S)
         settled = self.isr if self.defects.no_settling else self.isr - set(self.joining)
         silent_s = math.inf if self.broken else now_s - self.sign_s
-        return BrokerReport(self.role, self.term, self.isr, settled, in_step, self.upstream, silent_s)
+        return BrokerReport(self.role, self.term, self.isr, settled, in_step, self.upstream, silent_s, self.promised_s)

@@ -16,6 +16,7 @@ class GroupKeys:
     leader: LeaderKey | None = None
     suspects: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # node: term, messages, lease
     target: tuple[str, ...] = ()
+    successor: str = ""
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ class Etcd:
         term = keys.state.term
         suspects = {node: messages for node, (of, messages, _) in keys.suspects.items() if of == term}
         live = frozenset(node for node, _ in self.leases.values())
-        return GroupView(keys.state, keys.leader, suspects, live, keys.target)
+        return GroupView(keys.state, keys.leader, suspects, live, keys.target, successor=keys.successor)
 
     def transact(self, group: int, node: str, lease: int, action: d.EtcdAction, messages: int) -> bool:
         """Whether the action took effect."""

@@ -264,10 +264,11 @@ class World:
         lives = caller.life, asked.life
 
         def ask() -> None:
-            if asked.agent is not None and asked.agent.promise(group, term, length_s):
+            broker = asked.brokers.get(group)
+            if broker is not None and broker.promise(term, length_s):
                 self._carry(other, node, lambda: self._later(caller, "agent", lives[0], done))
 
-        self._carry(node, other, lambda: self._later(asked, "agent", lives[1], ask))
+        self._carry(node, other, lambda: self._later(asked, "broker", lives[1], ask))
 
     # --- clients, and what must hold ----------------------------------------------------------------------------------
 

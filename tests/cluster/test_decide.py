@@ -37,12 +37,26 @@ def test_a_leader_with_a_lease_goes_on() -> None:
 
 
 def test_a_leader_without_an_answer_of_etcd_asks_the_others_and_goes_on_with_their_promises() -> None:
-    agent = AGENT._replace(lease_sent_s=NOW_S - 3, view_s=NOW_S - 3)
+    agent = AGENT._replace(lease_sent_s=NOW_S - 2, view_s=NOW_S - 3)
     asks = d.AskPromises(4, frozenset("bc"))
     assert acts("a", VIEW, LEADING, agent) == [asks, d.SetLease(4, NOW_S + 1)]
     assert acts("a", VIEW, LEADING, agent._replace(lease_sent_s=NOW_S - 9)) == [asks]
     promised = agent._replace(lease_sent_s=NOW_S - 9, promised_s=NOW_S + 2)
     assert acts("a", VIEW, LEADING, promised) == [asks, d.SetLease(4, NOW_S + 2)]
+
+
+def test_a_leader_hands_over_to_the_node_that_an_operator_has_named() -> None:
+    named = VIEW._replace(successor="c")
+    assert acts("a", named, LEADING)[1:] == [d.StepDown(), d.Resign(4)]
+    assert acts("a", named._replace(paused=True), LEADING) == [LEASE]
+    assert acts("a", named._replace(live=frozenset("ab")), LEADING) == [LEASE]
+    assert acts("a", named._replace(successor="a"), LEADING) == [LEASE]
+    behind = named._replace(state=STATE._replace(isr=("a", "b")))
+    assert d.StepDown() not in acts("a", behind, LEADING)
+    vacant, agent = named._replace(leader=None), AGENT._replace(no_leader_s=NOW_S)
+    assert acts("b", vacant, FOLLOWING, agent) == []
+    assert isinstance(acts("c", vacant, FOLLOWING, agent)[0], d.Elect)
+    assert isinstance(acts("b", vacant, FOLLOWING, agent._replace(no_leader_s=NOW_S - 1))[0], d.Elect)
 
 
 def test_a_leader_whose_key_is_gone_claims_it_again() -> None:
@@ -163,8 +177,10 @@ def test_a_group_moves_by_copies_then_leadership_then_dropping() -> None:
     assert acts("b", led, leading)[1:] == [d.WriteState(led.state, target)]
 
 
-def test_a_promise_is_for_the_leader_that_is_followed() -> None:
-    assert d.may_promise("b", 4, VIEW, FOLLOWING)
-    assert not d.may_promise("b", 3, VIEW, FOLLOWING)
-    assert not d.may_promise("b", 4, VIEW._replace(suspects={"b": 1}), FOLLOWING)
-    assert not d.may_promise("b", 4, VIEW, FENCED)
+def test_a_node_that_has_promised_is_no_candidate_and_takes_no_office() -> None:
+    vacant, elected = VIEW._replace(leader=None), VIEW._replace(leader=LeaderKey("b", 4, 1))
+    promised = FOLLOWING._replace(promised_s=1e12)
+    assert any(isinstance(act, d.Elect) for act in acts("b", vacant, FOLLOWING))
+    assert not any(isinstance(act, d.Elect) for act in acts("b", vacant, promised))
+    assert any(isinstance(act, d.TakeLead) for act in acts("b", elected, FOLLOWING))
+    assert acts("b", elected, promised) == []

@@ -137,6 +137,7 @@ REQUESTS: Sequence[Request] = (
     Ask(1),
     Ask(2, b"news"),
     Ask(3, None, (b"news", b"$cursor/news")),
+    Ask(4, promise=(7, 5_000)),
     Call(1, b"news", "get", b"\x90"),
     Consume(1, "create", b"news", b"billing", FROM_NEW),
     Consume(2, "create", "é".encode(), b"$n", From("time", 17), 0.25, 5, 3, 255),
@@ -205,6 +206,7 @@ RESPONSES: Sequence[Response] = (
     Returned(1, b"\x80"),
     Returned(2**32 - 1, None, "consumer", "é"),
     Told(1, "n1", ":5050", (), 0, 2**63 - 1, 1),
+    Told(2, "n1", ":5050", (), 0, 0, 0, promised=True),
     Told(
         1,
         "n1",

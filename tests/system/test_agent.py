@@ -1,4 +1,7 @@
-"""Three nodes with an agent each, and etcd: the leader is killed, stopped or cut off, and another one takes over."""
+"""Three nodes with an agent each, and etcd: a leader is killed, stopped or loses etcd, and publishes go on.
+
+Many more of these, with three members of etcd: `python -m tests.system.cluster_kills`.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ import pytest
 
 from bench.ports import free_port
 from tailrace.cluster.etcd import Etcd, EtcdAway
+from tailrace.cluster.view import ClusterTiming
 from tests.system.node import wait_for
 from tests.system.test_lease import CONFIG, Publisher, ids, read_all
 from tests.system.tree_net import HOST_NUMBER
@@ -30,7 +34,7 @@ unavailable_timeout_s = "3 s"
 
 
 @contextlib.contextmanager
-def etcd_running(folder: Path) -> Iterator[int]:
+def etcd_running(folder: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     """A member of etcd alone; its port."""
     program = shutil.which("etcd")
     if program is None:
@@ -49,7 +53,7 @@ def etcd_running(folder: Path) -> Iterator[int]:
             etcd = Etcd([f"127.0.0.1:{port}"], 2)
             wait_for(lambda: answers(etcd), "etcd answers")
             etcd.close()
-            yield port
+            yield port, process
         finally:
             process.kill()
             process.wait()
@@ -66,8 +70,9 @@ def answers(etcd: Etcd) -> bool:
 class Cluster:
     """The nodes, and their agents."""
 
-    def __init__(self, tree: Tree, folder: Path, port: int) -> None:
+    def __init__(self, tree: Tree, folder: Path, port: int, etcd: subprocess.Popen[bytes]) -> None:
         self.tree = tree
+        self.etcd_process = etcd
         self._folder = folder
         self._port = port
         self._agents: dict[str, subprocess.Popen[bytes]] = {}
@@ -126,8 +131,11 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with etcd_running(tmp_path / "etcd") as port, growing(tmp_path, PARENTS, config=CONFIG + TIMING) as tree:
-        cluster = Cluster(tree, tmp_path, port)
+    with (
+        etcd_running(tmp_path / "etcd") as (port, process),
+        growing(tmp_path, PARENTS, config=CONFIG + TIMING) as tree,
+    ):
+        cluster = Cluster(tree, tmp_path, port, process)
         try:
             cluster.start_agent("a", "--found")
             wait_for(lambda: cluster.leader() == "a", "the first node leads", 15)
@@ -177,3 +185,19 @@ def test_a_leader_that_stands_still_is_replaced_and_follows(cluster: Cluster) ->
     assert cluster.leader() == leader != "a"
     assert read_all(cluster.tree.nodes[leader]) == acknowledged
     wait_for(lambda: read_all(cluster.tree.nodes["a"]) == acknowledged, "the former leader has everything")
+
+
+def test_a_leader_goes_on_without_etcd_while_the_others_promise_it(cluster: Cluster) -> None:
+    """For longer than its lease."""
+    publisher = Publisher(cluster.tree)
+    publisher.wait_more()
+    began_s = time.monotonic()
+    cluster.etcd_process.send_signal(signal.SIGSTOP)
+    time.sleep(2 * ClusterTiming().ttl_s)
+    publisher.wait_more()
+    assert publisher.longest_gap_s(began_s) < ClusterTiming().hold_s
+    cluster.etcd_process.send_signal(signal.SIGCONT)
+    wait_for(lambda: cluster.leader() == "a", "its key is there again")
+    publisher.wait_more()
+    everything = publisher.finish()
+    assert read_all(cluster.tree.nodes["a"]) == everything

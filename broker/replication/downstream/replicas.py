@@ -15,6 +15,7 @@ from tailrace.broker.process.lease import LOGGED_WITHOUT_LEASE_TEXT, Lease
 from tailrace.broker.replication.downstream.in_sync import UNKNOWN, InSync, InSyncRow
 from tailrace.broker.replication.downstream.replica_acks import ReplicaAcks, ReplicaPosition, ReplicaWait
 from tailrace.broker.routing.batch import StreamBatch
+from tailrace.protocol.errors import Code
 from tailrace.protocol.sibling import HeldRow
 
 CUT_TEXT: Final = "logged here, and then set aside: another node is the stream's master"
@@ -183,10 +184,15 @@ class Replicas:
             self._note_waiting(name, holders)
 
     def refuse(self, name: bytes, text: str) -> None:
-        """Answer all that wait for nodes to hold this stream: they need not wait any more."""
+        """Answer all that wait for nodes to hold this stream: they need not wait any more. In a cluster another node
+        leads now, or soon, and may have them: clients that number their messages send them again there.
+        """
         holders = self._waiting.pop(name, None)
         for wait in holders.take_all() if holders is not None else ():
-            wait.batch.unreplicated(wait.first_seq, text)
+            if self.lease.is_needed:
+                wait.batch.refused(Code.UNAVAILABLE, text)
+            else:
+                wait.batch.unreplicated(wait.first_seq, text)
 
     def drop(self, name: bytes, text: str) -> None:
         """A stream is deleted."""

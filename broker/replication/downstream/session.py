@@ -347,6 +347,9 @@ class FollowerSession:
     def ask(self, message: r.Ask) -> None:
         """Every worker is asked; one that is down makes the answer an error, not one that is wrong."""
         client, number = self.client, message.id
+        if message.promise is not None and not (self.trusted and client.may(Right.NODE, b"")):
+            client.refuse_request(Op.ASK, number, Code.DENIED, self._untrusted_text)
+            return
         if client.services.access.has_users and not self._may_ask(message):
             client.refuse_request(Op.ASK, number, Code.DENIED, ASK_TEXT)
             return

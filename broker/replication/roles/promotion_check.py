@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tailrace.broker.replication.roles.peers import NodeAddress, is_loopback
+from tailrace.broker.replication.roles.promises import PromiseRequests
 from tailrace.broker.replication.status.answer import NodeStatus
 from tailrace.broker.replication.upstream.inquiry import Inquiry, InquiryServices
 from tailrace.broker.services import Services
@@ -224,17 +225,18 @@ def named_by(links: Iterable[NodeLink], asked_host: str) -> list[NodeAddress]:
 
 
 class PromotionChecks:
-    """The checks of one worker."""
+    """The checks of one worker, and its requests for promises."""
 
     def __init__(self, owner: Owner, status: NodeStatus, outside: InquiryServices, services: Services) -> None:
         self.owner = owner
         self.status = status
         self.outside = outside
         self.services = services
+        self.promises = PromiseRequests(outside, services)
         self._running: dict[PromotionCheck, None] = {}
 
     def __len__(self) -> int:
-        return len(self._running)
+        return len(self._running) + len(self.promises)
 
     def check(self, stream: bytes | None, streams: Sequence[bytes], done: OnFindings) -> None:
         """Look whether another node has more of `stream`, or else of any of `streams`."""
@@ -251,8 +253,10 @@ class PromotionChecks:
             scout.tick(now_s)
             if scout.ended:
                 del self._running[scout]
+        self.promises.tick(now_s)
 
     def stop(self) -> None:
         for scout in list(self._running):
             scout.abandon("this worker stops; ask again")
+        self.promises.stop()
         self._running.clear()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from tailrace.broker.process.lease import LeasePage
 from tailrace.broker.replication.status import links
 from tailrace.broker.routing.calls import WorkerCalls
 from tailrace.broker.streams.owner import Refused
@@ -15,17 +16,23 @@ from tailrace.protocol.replication import ENDS_MAX, Ask, CopyEnd, Told
 class NodeStatus:
     """Answers ASK, for other nodes and for the checks of this one."""
 
-    def __init__(self, calls: WorkerCalls, slots: int, node_id: str, address: str) -> None:
+    def __init__(self, calls: WorkerCalls, slots: int, node_id: str, address: str, lease: LeasePage) -> None:
         self._calls = calls
         self._slots = slots
         self._node_id = node_id
         self._address = address
+        self._lease = lease
 
     def gather(self, ask: Ask, done: Callable[[Told | Refused], None]) -> None:
         """Ask every worker; one that is down makes the outcome an error, not a status that lacks something.
 
-        An ASK for the ends of streams by `streams` gathers nothing else.
+        An ASK for the ends of streams by `streams` gathers nothing else, and one for a promise nothing at all.
         """
+        if ask.promise is not None:
+            term, length_ms = ask.promise
+            promised = self._lease.promise(term, length_ms * 1_000_000)
+            done(Told(ask.id, self._node_id, self._address, (), 0, 0, 0, promised=promised))
+            return
         calls = self._calls_for(ask)
         links_parts: list[Any] = []
         ends: list[CopyEnd] = []

@@ -68,3 +68,27 @@ def test_too_many_ids_are_refused() -> None:
     page, _lease = make()
     with pytest.raises(ValueError, match="at most"):
         page.set_isr(("a" * NODES_BYTES_MAX, "b"))
+
+
+def test_a_promise_is_for_the_leader_of_the_term_that_is_followed() -> None:
+    page, _lease = make()
+    assert not page.promise(1, HOUR_NS), "a node in no cluster"
+    page.fence()
+    assert not page.promise(3, HOUR_NS), "it does not follow in this term"
+    assert page.grant(3, 0)
+    assert not page.promise(2, HOUR_NS) and not page.promise(4, HOUR_NS)
+    assert page.promise(3, HOUR_NS) and page.promised_ns > boottime_ns()
+    assert page.promise(3, 1) and page.promised_ns > boottime_ns() + 1, "the longest counts"
+    assert page.grant(3, boottime_ns() + HOUR_NS)
+    assert not page.promise(3, HOUR_NS), "it leads itself"
+
+
+def test_a_node_that_has_promised_takes_no_lease_of_a_later_term() -> None:
+    page, lease = make()
+    page.grant(3, 0)
+    assert page.promise(3, HOUR_NS)
+    assert not page.grant(4, boottime_ns() + HOUR_NS)
+    assert lease.term == 3 and lease.is_over()
+    assert page.grant(4, 0), "it may follow in it"
+    page.cells[4] = boottime_ns()
+    assert page.grant(5, boottime_ns() + HOUR_NS) and not lease.is_over()

@@ -170,7 +170,7 @@ def test_nothing_is_acknowledged_after_the_lease() -> None:
     account.held("b", 1)
     assert not sink.published_at
     account.replicas.expire()
-    assert sink.refusals[0][0] == Code.UNREPLICATED and "lease" in sink.refusals[0][1]
+    assert sink.refusals[0][0] == Code.UNAVAILABLE and "lease" in sink.refusals[0][1]
 
 
 def test_rows_show_how_far_in_sync_replicas_are_behind() -> None:
