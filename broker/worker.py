@@ -250,7 +250,7 @@ class Worker:
         self.logins = Logins(services, self.syncer.calculate)
         self.patterns = PatternSubscriptions(services, subscribing, self.work, self.calls, boot.board)
         last = LastReader(services, self.patterns)
-        asked = self.scouts, self.logins, last, boot.board, self._ask_to_stop
+        asked = self.scouts, self.logins, last, boot.board, lambda: self.control.send("shutdown")
         commands = Commands(services, subscribing, self.calls, *asked)
         self.singles = Singles(services)
         line = LineServices(self.renderings, commands, subscribing, self.patterns, self.singles)
@@ -287,6 +287,7 @@ class Worker:
         self.poller.register(self.syncer.fileno(), select.EPOLLIN, lambda _mask: self.upkeep.take_outcomes())
         self.timers.every(0.05, self._often)
         self.timers.every(1.0, self._seldom)
+        self.timers.every(1.0, self._measure, first_s=1.5)
         self.timers.every(SAVE_S, self._save_clock)
         self.timers.every(DROP_EVERY_S, self._drop_old_chunks)
         self._save_clock()
@@ -580,9 +581,6 @@ class Worker:
         if self.owner.catalog.owning:
             self._move_on()  # without clients there is nothing to wait for
 
-    def _ask_to_stop(self) -> None:
-        self.control.send("shutdown")
-
     def _set_cells(self, cells: SlotView) -> None:
         """The board's slot is its owner's: a worker that stands by or is retired writes to a copy that nobody reads."""
         self._beat = self.services.cells = cells
@@ -624,6 +622,7 @@ class Worker:
         self.catalog.tick()
         for route in self.routes.values():
             route.expire(self.services.now_s - self.settings.unavailable_timeout_s)
+        self._metric_row.store_due(self.metrics, self.services.now_s)
         if self.phase in (WorkerPhase.RETIRED, WorkerPhase.DRAINING):
             self._move_on()
         self.siblings.flush()
@@ -644,14 +643,14 @@ class Worker:
         drain.drop_stalled(self.services)
         self.fanout.keep_cut_messages()
         self.fanout.refresh_some()
-        self.fanout.skips.tick()
-        drain.measure(self.services, self.owner, self.links, self.work)
-        self.followers.send_ends()
-        for tick in (self.patterns.tick, self.collecting.tick, self.survey.tick, self.stream_metrics.tick):
+        for tick in (self.fanout.skips.tick, self.followers.send_ends, self.patterns.tick, self.collecting.tick):
             tick()
         self.services.accounts.tick(self.services.now_s)
-        self._metric_row.store(self.metrics)
-        self._heap.tick()
+
+    def _measure(self) -> None:
+        drain.measure(self.services, self.owner, self.links, self.work)
+        for tick in (self.survey.tick, self.stream_metrics.tick, self._heap.tick):
+            tick()
 
     def _leave(self) -> None:
         self._stop_accepting()

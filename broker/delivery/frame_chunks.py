@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tailrace.broker.delivery.chunk_cache import ChunkCache
+from tailrace.broker.delivery.chunk_cache import LONE_BYTES_MAX, ChunkCache
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.streams.owner import Growth
@@ -91,14 +91,31 @@ class FrameChunks:
             return placed
         if cursor.credit_bytes is not None or cursor.until_seq < feed.end_seq:
             return self._own(cursor)
+        if feed.cursors == 1 and (alone := self._fresh_alone(cursor)) is not None:
+            return alone
         key = (feed.name, cursor.seq)
         chunk = self.cache.get(key)
         if chunk is None:
             run = IndexRun(cursor.seq, cursor.offset, feed.end_seq, feed.end_offset)
             shared = feed.cursors >= SHARED_SUBSCRIBERS and run.end_offset - run.offset <= NEAR_BYTES
             chunk = self._make(feed.name, run, self._most(run.offset), shared=shared)
-            self.cache.keep(key, chunk)
+            if feed.cursors > 1 or run.end_offset - run.offset > LONE_BYTES_MAX:
+                self.cache.keep(key, chunk)
         return chunk
+
+    def _fresh_alone(self, cursor: Cursor) -> FrameChunk | None:
+        """What was appended in this turn, if it is little and all that the only cursor of a feed waits for: most often
+        one message.
+        """
+        feed, memory = cursor.feed, self._readers.memory
+        growth = self._fresh.get(feed.name)
+        if growth is None or growth.first_seq != cursor.seq or growth.next_seq != feed.end_seq:
+            return None
+        size = len(growth.frames)
+        if size > LONE_BYTES_MAX or (memory is not None and memory.holds(feed.name)):
+            return None
+        nbytes = CHUNK_HEAD.size + size
+        return FrameChunk(growth.next_seq, growth.end_offset, nbytes, cursor.offset, size, growth.frames)
 
     def rest(self, cursor: Cursor, chunk: FrameChunk) -> tuple[bytes, int, int]:
         """The rest of the chunk of which a cursor has sent a part, how many messages the chunk has, and the seq after

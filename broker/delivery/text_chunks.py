@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tailrace.broker.delivery.chunk_cache import ChunkCache
+from tailrace.broker.delivery.chunk_cache import LONE_BYTES_MAX, ChunkCache
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.streams.owner import Growth
@@ -84,6 +84,8 @@ class TextChunks:
         kept = self.cache.get((feed.name, cursor.seq))
         if kept is not None:
             return kept
+        if feed.cursors == 1 and feed.end_offset - cursor.offset <= LONE_BYTES_MAX:
+            return self._make(feed.name, cursor.seq, cursor.offset, feed.end_seq, feed.end_offset)
         return self.get(feed.name, cursor.seq, cursor.offset, feed.end_seq, feed.end_offset)
 
     def get(self, name: bytes, seq: int, offset: int, end_seq: int, end_offset: int) -> TextChunk:

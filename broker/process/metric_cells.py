@@ -20,6 +20,7 @@ import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from tailrace.broker.process.metrics import OTHER, TABLE, MetricFamily, MetricKind, WorkerMetrics
 from tailrace.protocol.address import ADDRESS_BYTES_MAX
@@ -31,6 +32,7 @@ CELL_BYTES = 8
 TEXT_BYTES = -(-max(ADDRESS_BYTES_MAX, NAME_BYTES_MAX + 1 + CONSUMER_BYTES_MAX) // CELL_BYTES) * CELL_BYTES
 ABSENT = math.nan  # of a value that is not to be shown
 PAGE_BYTES = 4_096
+STORE_S = 1.0  # in which a worker has stored all of its numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +134,28 @@ class RowWriter:
         # What earlier workers of this row have counted.
         self._before = {family: row.read(family) if family.outlives_workers else {} for family in TABLE}
         self._stored: dict[MetricFamily, Mapping[str, float]] = {}
+        self._next = 0  # the place in the table at which `store_due` goes on
+        self._stored_s = float("-inf")  # its last call
 
     def store(self, metrics: WorkerMetrics) -> None:
-        """Make the present numbers visible: some 50 us, so call it from a timer."""
-        for family, read in TABLE.items():
+        """Make the present numbers visible: up to half a millisecond."""
+        self._store_families(metrics, 0, len(TABLE))
+
+    def store_due(self, metrics: WorkerMetrics, now_s: float) -> None:
+        """Do the same for as many families, in turn, that all have had their turn in STORE_S, however often this is
+        called.
+        """
+        share = min((now_s - self._stored_s) / STORE_S, 1.0)
+        self._stored_s = now_s
+        end = self._next + math.ceil(share * len(TABLE))
+        self._store_families(metrics, self._next, end)
+        if end >= len(TABLE):
+            end -= len(TABLE)
+            self._store_families(metrics, 0, end)
+        self._next = end
+
+    def _store_families(self, metrics: WorkerMetrics, start: int, end: int) -> None:
+        for family, read in islice(TABLE.items(), start, end):
             values = read(metrics)
             if values != self._stored.get(family):
                 self._stored[family] = dict(values)

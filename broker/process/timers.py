@@ -14,10 +14,10 @@ def now_us() -> int:
 class Periodic:
     __slots__ = ("due_s", "interval_s", "run")
 
-    def __init__(self, interval_s: float, run: Callable[[], object], now_s: float) -> None:
+    def __init__(self, interval_s: float, run: Callable[[], object], due_s: float) -> None:
         self.interval_s = interval_s
         self.run = run
-        self.due_s = now_s + interval_s
+        self.due_s = due_s
 
 
 class Timers:
@@ -30,10 +30,13 @@ class Timers:
         self._tasks: list[Periodic] = []
         self.next_due_s = float("inf")
 
-    def every(self, interval_s: float, run: Callable[[], object]) -> None:
+    def every(self, interval_s: float, run: Callable[[], object], *, first_s: float | None = None) -> None:
+        """first_s: how long until it runs first, if that is not the interval. Two long tasks of the same interval then
+        run in different turns.
+        """
         if interval_s <= 0:
             raise ValueError(f"a periodic task needs an interval over 0 s, not {interval_s}")
-        self._tasks.append(Periodic(interval_s, run, self._clock()))
+        self._tasks.append(Periodic(interval_s, run, self._clock() + (interval_s if first_s is None else first_s)))
         self.next_due_s = min(task.due_s for task in self._tasks)
 
     def run_due(self, now_s: float) -> None:

@@ -15,7 +15,7 @@ from unittest.mock import Mock
 import pytest
 
 from tailrace.broker.connection.client import READ_BYTES_MAX
-from tailrace.broker.delivery.chunk_cache import DROP_EVERY_S
+from tailrace.broker.delivery.chunk_cache import DROP_EVERY_S, LONE_BYTES_MAX
 from tailrace.broker.delivery.frame_chunks import FrameChunk
 from tailrace.broker.process.control import ControlChannel, ControlMessage
 from tailrace.broker.process.scoreboard import STATE_DRAINING, STATE_EMPTY, STATE_READY, Board
@@ -447,7 +447,7 @@ def test_chunks_that_nobody_asks_for_any_more_are_dropped(make: Callable[..., Wo
     world = make()
     worker = world.worker
     with world.connect() as client:
-        for line in b"ack on", b"pub s |x":
+        for line in b"ack on", b"pub s |" + b"x" * LONE_BYTES_MAX:
             world.ask(client, line)
         worker.timers.next_due_s = float("inf")  # until it is due below
         client.sendall(b"sub s 0 wait\r\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from tailrace.broker.delivery.chunk_cache import ENTRY_BYTES, ChunkCache
+from tailrace.broker.delivery.chunk_cache import DROPPED_A_CALL, DROPPED_A_KEEP, ENTRY_BYTES, ChunkCache
 
 KILO = 1_024 - ENTRY_BYTES  # a chunk that costs 1 KiB
 
@@ -73,6 +73,35 @@ def test_what_nobody_has_made_for_a_while_is_dropped() -> None:
     assert cache.held_bytes == 2 * 1_024
     cache.drop_old()
     assert len(cache) == cache.held_bytes == 0
+
+
+def test_many_are_not_dropped_at_once() -> None:
+    """A message a millisecond for a subscriber: the chunks of a second took four milliseconds to drop."""
+    cache: ChunkCache[Held] = ChunkCache(1 << 20)
+    count = 3 * DROPPED_A_CALL
+    for seq in range(count):
+        cache.keep((b"a", seq), Held(0))
+    cache.drop_old()
+    assert len(cache) == count
+    for called in range(1, 4):
+        cache.drop_old()
+        assert len(cache) == count - called * DROPPED_A_CALL
+    assert cache.held_bytes == 0
+
+
+def test_each_that_comes_drops_old_ones() -> None:
+    cache: ChunkCache[Held] = ChunkCache(1 << 20)
+    count = 3 * DROPPED_A_CALL
+    for start in (0, count, 2 * count):
+        for seq in range(start, start + count):
+            cache.keep((b"a", seq), Held(0))
+        cache.drop_old()
+    for seq in range(3 * count, 4 * count):
+        before = len(cache)
+        cache.keep((b"a", seq), Held(0))
+        assert len(cache) >= before + 1 - DROPPED_A_KEEP
+    assert cache.get((b"a", count - 1)) is None, "those of the first part"
+    assert all(cache.get((b"a", seq)) for seq in range(2 * count, 4 * count))
 
 
 def test_what_is_cleared_is_gone_and_the_cache_goes_on() -> None:

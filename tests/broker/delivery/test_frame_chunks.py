@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 
 from tailrace.broker.delivery import frame_chunks
+from tailrace.broker.delivery.chunk_cache import LONE_BYTES_MAX
 from tailrace.broker.delivery.cursor import Cursor, Feed, Subscriber
 from tailrace.broker.delivery.frame_chunks import (
     CHUNKS_AT_ONCE,
@@ -49,9 +50,9 @@ class Stream:
         first_seq = self.log.append(frames, count, 1_000, 1)
         return Growth(first_seq, first_seq + count, self.log.end_offset, frames)
 
-    def cursor(self, seq: int = 0) -> Cursor:
+    def cursor(self, seq: int = 0, subscribers: int = 2) -> Cursor:
         feed = Feed(NAME, self.log.next_seq, remote=False)
-        feed.end_offset = self.log.end_offset
+        feed.end_offset, feed.cursors = self.log.end_offset, subscribers
         cursor = Cursor(cast(Subscriber, None), feed, seq, 7)
         cursor.offset = self.readers.get(NAME).offset_of(seq)
         return cursor
@@ -85,6 +86,29 @@ def test_what_was_just_appended_is_not_read(stream: Stream) -> None:
     assert stream.chunks.chunk(stream.cursor(1)).frames is growth.frames
     behind = stream.chunks.chunk(stream.cursor(0))
     assert behind.frames is not growth.frames and behind.next_seq == 3
+
+
+def test_the_only_subscriber_gets_what_was_just_appended_uncached(stream: Stream) -> None:
+    stream.append(1)
+    growth = stream.fresh[NAME] = stream.append(2)
+    cursor = stream.cursor(1, subscribers=1)
+    chunk = stream.chunks.chunk(cursor)
+    assert chunk.frames is growth.frames and not len(stream.chunks.cache)
+    assert chunk == stream.chunks.chunk(stream.cursor(1)), "as for several"
+    cursor.skip, cursor.cut = 20, (chunk.next_seq, chunk.next_offset)
+    stream.fresh.clear()
+    stream.chunks.cache.clear()
+    assert stream.content(stream.chunks.chunk(cursor)) == bytes(growth.frames), "the file has the rest"
+
+
+@pytest.mark.parametrize(("nbytes", "first"), [(LONE_BYTES_MAX, 1), (100, 0)])
+def test_a_longer_chunk_of_the_only_subscriber_is_kept(stream: Stream, nbytes: int, first: int) -> None:
+    """Or it begins before what was just appended."""
+    stream.append(1, nbytes)
+    stream.fresh[NAME] = stream.append(1, nbytes)
+    chunk = stream.chunks.chunk(stream.cursor(first, subscribers=1))
+    assert (chunk.next_seq, len(stream.chunks.cache)) == (2, int(nbytes == LONE_BYTES_MAX))
+    assert chunk.frames is not None and bytes(chunk.frames) == stream.content(chunk)
 
 
 def test_a_large_chunk_is_a_place_in_the_file(stream: Stream) -> None:

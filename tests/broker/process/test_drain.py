@@ -183,10 +183,12 @@ def test_quiet_connections_cost_nothing(tmp_path: Path) -> None:
         worker.services.clients = Untouched(clients)
         later(worker, node.settings.stall_timeout_s - 1)
         worker._seldom()
+        worker._measure()
         assert worker.metrics.parked == {"caught_up": 20, "turn": 0, "socket": 1, "credit": 0}
         assert (worker.metrics.connections, worker.metrics.subscriptions) == (21, 21)
         later(worker, 2)
         worker._seldom()
+        worker._measure()
         assert (worker.metrics.connections, worker.metrics.subscriptions) == (20, 20)
         worker.services.clients = dict(dict.items(worker.services.clients))
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from collections import Counter
 from dataclasses import dataclass, field
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tailrace.broker.process import metric_cells
-from tailrace.broker.process.metric_cells import COLUMNS, ROW_BYTES, TEXT_BYTES, MetricRow, RowWriter, sum_up
+from tailrace.broker.process.metric_cells import COLUMNS, ROW_BYTES, STORE_S, TEXT_BYTES, MetricRow, RowWriter, sum_up
 from tailrace.broker.process.metrics import (
     BUCKETS,
     MAX_LABEL_VALUES,
@@ -126,6 +128,26 @@ def test_gauges_are_those_of_workers_that_run_and_counters_those_of_all() -> Non
     ]
     board.free_row(2)
     assert shown(board, "connections") == {} and shown(board, "appended_messages") == {"": 6}
+
+
+@pytest.mark.parametrize("every_s", [0.05, 0.25, 1.0])
+def test_all_numbers_are_stored_within_a_second_however_often_it_is_done(every_s: float) -> None:
+    board = Board(1)
+    writer, metrics = start(board, 1), WorkerMetrics()
+    writer.store_due(metrics, 7.0)
+    metrics.appended_messages, metrics.connections, metrics.open_streams = 5, 3, 2
+    calls = round(STORE_S / every_s)
+    for call in range(1, calls + 1):
+        now_s = 7.0 + call * every_s
+        before = writer._next
+        writer.store_due(metrics, now_s)
+        families = writer._next - before if writer._next > before else writer._next - before + len(TABLE)
+        assert families <= math.ceil(len(TABLE) / calls) + 1
+    assert [shown(board, name) for name in ("appended_messages", "connections", "open_streams")] == [
+        {"": 5},
+        {"": 3},
+        {"": 2},
+    ]
 
 
 def test_a_killed_workers_counts_stay() -> None:

@@ -20,7 +20,7 @@ both = pytest.mark.parametrize("version", VERSIONS)
 def figures(node: World, peer: MqttPeer, later_s: float = 0.0) -> dict[str, str]:
     """By topic, those that come now."""
     for worker in node.workers:
-        worker._seldom()
+        worker._measure()
         worker.mqtt.system.tick(worker.services.now_s + later_s)
     peer.take()
     found = {each.topic: each.payload.decode() for each in peer.got}
