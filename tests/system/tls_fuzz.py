@@ -2,8 +2,8 @@
 
     python -m tests.system.tls_fuzz PORT CA.pem 1000000
 
-prints how many inputs were sent; with --mqtt they are of MQTT only. Whether workers ended is seen on the node: their
-pids in the command `workers`.
+prints how many inputs were sent; with --mqtt they are of MQTT only, with --websocket of MQTT in frames, mutated too.
+Whether workers ended is seen on the node: their pids in the command `workers`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,14 @@ from tailrace.protocol.messages import Ack, pack, pack_publish
 from tailrace.protocol.places import From
 from tailrace.shard.frame import pack_frame
 from tests.protocol.mqtt import wire
+from tests.protocol.test_websocket import frame
+from tests.protocol.test_websocket_upgrade import REQUEST
 
 INPUTS_A_CONNECTION = 200
 MQTT_INPUTS_A_CONNECTION = 20
 """Most of them: the first malformed packet ends the connection."""
+OPCODES = (*[2] * 20, 0, 1, 8, 9, 9, 10)
+"""Of frames: mostly a right one, and each of the others that there are."""
 REPORT_S = 10.0
 
 
@@ -81,12 +85,13 @@ def mutated(sample: bytes, dice: random.Random) -> bytes:
     return bytes(data)
 
 
-def fuzz(port: int, context: ssl.SSLContext, count: int, seed: int, *, mqtt: bool = False) -> int:
-    """Sends `count` inputs at least; how many these were. mqtt: of MQTT only, else of the other two protocols."""
+def fuzz(port: int, context: ssl.SSLContext, count: int, seed: int, *, door: str = "others") -> int:
+    """Sends `count` inputs at least; how many these were. door: mqtt, websocket, or the two others."""
     dice, right = random.Random(seed), samples()
+    makers = {"mqtt": mqtt_inputs, "websocket": websocket_inputs}
     sent, said_s = 0, time.monotonic()
     while sent < count:
-        parts = mqtt_inputs(dice) if mqtt else _parts(dice, right)
+        parts = makers[door](dice) if door in makers else _parts(dice, right)
         with contextlib.suppress(OSError):  # most connections are ended by the broker
             sent += _one_connection(port, context, dice, parts)
         if time.monotonic() - said_s > REPORT_S:
@@ -110,6 +115,14 @@ def mqtt_inputs(dice: random.Random) -> list[bytes]:
     while len(parts) < MQTT_INPUTS_A_CONNECTION:
         parts.append(_packet_mutated(dice.choice(others), dice))
     return parts
+
+
+def websocket_inputs(dice: random.Random) -> list[bytes]:
+    """A request, mostly a right one, and packets as above in frames, of which one in ten is mutated."""
+    frames = [frame(packet, dice.choice(OPCODES)) for packet in mqtt_inputs(dice)]
+    request = mutated(REQUEST, dice) if dice.random() < 0.1 else REQUEST
+    broken = [mutated(each, dice) if dice.random() < 0.1 else each for each in frames]
+    return [request, frame(wire.connect(wire.V5, "")), *broken]
 
 
 def _packet_mutated(sample: bytes, dice: random.Random) -> bytes:
@@ -138,13 +151,14 @@ def main() -> None:
     parser.add_argument("port", type=int)
     parser.add_argument("ca", help="the CA of the node's certificate, PEM")
     parser.add_argument("count", type=int, nargs="?", default=1_000_000)
-    parser.add_argument("--mqtt", action="store_true", help="inputs of MQTT only")
+    parser.add_argument("--mqtt", dest="door", action="store_const", const="mqtt", help="inputs of MQTT only")
+    parser.add_argument("--websocket", dest="door", action="store_const", const="websocket", help="the same in frames")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     chosen = parser.parse_args()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(chosen.ca)
     print(f"seed {chosen.seed}")
-    print(f"{fuzz(chosen.port, context, chosen.count, chosen.seed, mqtt=chosen.mqtt):,} inputs sent")
+    print(f"{fuzz(chosen.port, context, chosen.count, chosen.seed, door=chosen.door or 'others'):,} inputs sent")
 
 
 if __name__ == "__main__":
