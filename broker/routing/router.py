@@ -384,11 +384,11 @@ class Router:
     def publish_group(
         self, client: PublishingClient, run: RunPublication, key: int, frames: bytearray, sync: bool
     ) -> None:
-        """Take what a run of PUBLISH has for one stream: unnumbered frames, whose publisher waits for no replicas."""
-        name, messages = run.names[key], run.counts[key]
+        """Take what a run of PUBLISH has for one stream. Its publisher waits for no replicas."""
+        name, messages, numbered = run.names[key], run.counts[key], is_numbered(frames)
         batch = self._staged.get(name)
-        if batch is None or batch.numbered or batch.replicas or batch.route is not None:
-            batch = self.batch(name)
+        if batch is None or batch.numbered is not numbered or batch.replicas or batch.route is not None:
+            batch = self.batch(name, numbered=numbered)
         batch.add(run, key, messages, frames)
         batch.sync |= sync
         self.staged_bytes += len(frames)

@@ -9,6 +9,8 @@ import msgpack
 
 from tailrace.shard.names import SESSION_LOGS
 
+STEPWISE_FORMAT: Final = 2
+"""The first number of a state that is stored before each step of its session is to be seen by the client."""
 FOR_EVER_S: Final = 0xFFFFFFFF
 """As Session Expiry Interval: the session does not expire."""
 RECORD_BYTES_MAX: Final = 256 << 10
@@ -34,8 +36,8 @@ class HolderProcess(NamedTuple):
 class SessionRecord(NamedTuple):
     """`turn`: of the connection that has it; what older connections store counts no longer. `user`: its owner.
 
-    left_us: since when it has no connection, 0 while it has one. is_exact: `state` is that at the connection's end, not
-    some time before. state: subscriptions, positions and messages under way, in the form of
+    left_us: since when it has no connection, 0 while it has one. is_exact: `state` is all that the client may know, not
+    that of some time before. state: subscriptions, positions and messages under way, in the form of
     `broker.connection.mqtt.session_state`.
     """
 
@@ -63,6 +65,11 @@ class SessionRecord(NamedTuple):
         if self.will is None or not self.left_us:
             return None
         return self.left_us + min(self.will.delay_s, self.expiry_s) * MICROSECONDS
+
+
+def is_stepwise(state: bytes) -> bool:
+    """Whether the session stores each step before its client sees it, so that a crash leaves it exact."""
+    return state[1:2] == bytes((STEPWISE_FORMAT,))
 
 
 def log_of(client_id: bytes) -> bytes:

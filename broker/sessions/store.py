@@ -18,7 +18,15 @@ from typing import Any, Final
 
 from tailrace.broker.process.work import Nobody
 from tailrace.broker.routing.router import Router
-from tailrace.broker.sessions.record import MICROSECONDS, RECORD_BYTES_MAX, HolderProcess, SessionRecord, Will, log_of
+from tailrace.broker.sessions.record import (
+    MICROSECONDS,
+    RECORD_BYTES_MAX,
+    HolderProcess,
+    SessionRecord,
+    Will,
+    is_stepwise,
+    log_of,
+)
 from tailrace.broker.sessions.session_copy import SessionCopy
 from tailrace.broker.sessions.session_log import SessionLog
 from tailrace.broker.streams.owner import Owner
@@ -217,7 +225,8 @@ class SessionStore:
             self._require_room()
         turn = max(self._clock_us(), 0 if record is None else record.turn + 1)
         state = b"" if record is None else record.state
-        made = SessionRecord(turn, user, expiry_s, HolderProcess(*holder), 0, False, _will_of(will), state)
+        is_exact = record is not None and record.is_exact and is_stepwise(state)
+        made = SessionRecord(turn, user, expiry_s, HolderProcess(*holder), 0, is_exact, _will_of(will), state)
         self._put(found, client_id, made)
         return [turn, *_seen(record)]
 
@@ -227,9 +236,8 @@ class SessionStore:
         found, record = self._held(client_id, turn)
         if len(state) > RECORD_BYTES_MAX:
             raise Refused(Code.OVERLOADED, LARGE_TEXT)
-        self._put(
-            found, client_id, record._replace(holder=HolderProcess(*holder), left_us=0, is_exact=False, state=state)
-        )
+        kept = {"holder": HolderProcess(*holder), "is_exact": is_stepwise(state), "state": state}
+        self._put(found, client_id, record._replace(left_us=0, **kept))
         return []
 
     def leave(self, args: CallArgs) -> list[Any]:

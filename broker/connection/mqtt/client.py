@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.broker.access.identity import Identity
 from tailrace.broker.connection.base import Pause
 from tailrace.broker.connection.login import Logins
-from tailrace.broker.connection.mqtt import enhanced_login, opening
-from tailrace.broker.connection.mqtt.durable import has_delayed_will
+from tailrace.broker.connection.mqtt import enhanced_login, opening, stepwise
+from tailrace.broker.connection.mqtt.durable import has_delayed_will, step_of
 from tailrace.broker.connection.mqtt.enhanced_login import EnhancedLoginClient, ScramExchange
-from tailrace.broker.connection.mqtt.publishing import RECEIVE_MAXIMUM, PublishRow, stage_one
+from tailrace.broker.connection.mqtt.publishing import RECEIVE_MAXIMUM, PublishGroups, PublishRow, stage_one
 from tailrace.broker.connection.mqtt.window import SendWindow
 from tailrace.broker.connection.transport import AnySocket
 from tailrace.broker.consumers.edge.session import ConsumerSession
@@ -33,8 +33,8 @@ from tailrace.protocol.mqtt import packets as p
 from tailrace.protocol.mqtt.codec import AckRun, AnyPacket, MqttCodec, StagedPublishes, StagingLimits
 from tailrace.protocol.mqtt.properties import PacketType, PropertyId
 from tailrace.protocol.mqtt.publishes import NO_LIMIT, PublishForm, PublishRendering, with_ids
-from tailrace.protocol.mqtt.reasons import FAILURE, PacketError, Reason, protocol_error, reason_of
-from tailrace.protocol.mqtt.responses import PINGRESP, fitting, pack_ack, pack_disconnect, pack_refusal
+from tailrace.protocol.mqtt.reasons import PacketError, Reason, protocol_error, reason_of
+from tailrace.protocol.mqtt.responses import PINGRESP, fitting, pack_disconnect, pack_refusal
 from tailrace.shard.frame import MAX_METADATA_BYTES
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tailrace.broker.connection.mqtt.resending import Resending
     from tailrace.broker.connection.mqtt.retained import RetainedSending
     from tailrace.broker.connection.mqtt.services import MqttServices
-    from tailrace.broker.connection.mqtt.session_state import KeptSubscription
+    from tailrace.broker.connection.mqtt.session_state import KeptSubscription, Numbering
     from tailrace.broker.connection.mqtt.shared import SharedReading
     from tailrace.broker.connection.mqtt.subscribing import TopicSubscription
 
@@ -55,7 +55,8 @@ WINDOW_MAX: Final = 1_000
 class MqttClient(EnhancedLoginClient):
     """`claimed_ns`: see `SessionHolder`. `half_id`: the first identifier of the chunk that is half out; `rendered_us`:
     the time that it was made for. `unreleased`: QoS 2 messages of the client that it has not released; `undecided`:
-    those of them that may still be refused.
+    those of them that may still be refused; `numbers`: those of them that may not be logged. `withheld_bytes`: messages
+    to the client that go out once its session is stored.
     """
 
     protocol = "mqtt"
@@ -76,6 +77,7 @@ class MqttClient(EnhancedLoginClient):
         "last_key",
         "mark",
         "mqtt",
+        "numbers",
         "packet_bytes_max",
         "packet_s",
         "rendered_us",
@@ -87,6 +89,7 @@ class MqttClient(EnhancedLoginClient):
         "under_way",
         "unreleased",
         "window",
+        "withheld_bytes",
     )
 
     def __init__(self, services: Services, mqtt: MqttServices, sock: AnySocket, peer: str, identity: Identity) -> None:
@@ -113,6 +116,8 @@ class MqttClient(EnhancedLoginClient):
         self.aliases: dict[int, bytes] = {}
         self.unreleased: set[int] = set()
         self.undecided: set[int] = set()
+        self.numbers: dict[int, Numbering] = {}
+        self.withheld_bytes = 0
         self.under_way = 0  # QoS 1 messages of the client that are not acknowledged
         self.window = SendWindow(WINDOW_MAX)
         self.half_id = self.rendered_us = self.last_key = 0
@@ -213,11 +218,21 @@ class MqttClient(EnhancedLoginClient):
             return
         self._going_on = True
         while self.backlog and not self.held_up and not (self.closed or self.lingering_since_s):
-            self._execute(self.backlog.popleft())
+            packet = self.backlog.popleft()
+            if type(packet) is p.PublishPacket:
+                self._publish_run([packet, *self._publishes_behind()])
+            else:
+                self._execute(packet)
         self._going_on = False
         if not self.held_up and not self.closed:
             self.resume(Pause.WORK)
             self.services.note_answered(self)
+
+    def _publishes_behind(self) -> Iterator[p.PublishPacket]:
+        """Take the PUBLISH packets that come first in the backlog."""
+        while self.backlog and isinstance(packet := self.backlog[0], p.PublishPacket):
+            self.backlog.popleft()
+            yield packet
 
     @property
     def pending_bytes(self) -> int:
@@ -273,7 +288,7 @@ class MqttClient(EnhancedLoginClient):
             self.will = None  # the standard lets a server that stops keep it back, and a worker has no place for it
         if self.greeted:
             made = fitting(partial(pack_disconnect, self.version, reason), text, self.packet_bytes_max)
-            self._answer_in_order(made)  # the last packet of all
+            self.answer_in_order(made)  # the last packet of all
         else:
             version = self.version or opening.peeked_version(self)
             self._refuse_connection(version, opening.refusal_of(reason, code), text)
@@ -301,6 +316,7 @@ class MqttClient(EnhancedLoginClient):
         return True
 
     def hand_over_session(self) -> list[Any] | None:
+        self.backlog.clear()
         if self.undecided:
             self.mqtt.durable.leave(self)
         handed = self.mqtt.durable.hand_over(self)
@@ -339,6 +355,7 @@ class MqttClient(EnhancedLoginClient):
         super().close(reason)
 
     def _end_session(self) -> None:
+        self.backlog.clear()
         if self.session is not None and self.services.access.is_revoked(self.identity):
             self.will = None
         self.mqtt.durable.leave(self)
@@ -351,7 +368,9 @@ class MqttClient(EnhancedLoginClient):
         if will is None or not self.greeted or self.services.access.is_revoked(self.identity):
             return
         packet = p.PublishPacket(will.topic, will.payload, will.qos, will.retain, False, 0, will.properties)
-        self._stage(PublishRow(self), [packet], answers=False)
+        row, groups = PublishRow(self), PublishGroups()
+        stage_one(self, self.mqtt, row, packet, groups, answers=False)
+        self.publish_groups(row, groups)
 
     def _release(self) -> None:
         super()._release()
@@ -373,7 +392,8 @@ class MqttClient(EnhancedLoginClient):
 
     @property
     def awaited(self) -> int:
-        return len(self.answers) + self.held_up + len(self.backlog) + len(self.sendings)
+        steps = 0 if self.session is None else self.session.unstored
+        return len(self.answers) + self.held_up + len(self.backlog) + len(self.sendings) + steps
 
     def answers_ready(self) -> None:
         """Some acknowledgements are known: those in front go out."""
@@ -386,7 +406,7 @@ class MqttClient(EnhancedLoginClient):
                 pending.after()
         self.services.note_answered(self)
 
-    def _answer_in_order(self, data: bytes) -> None:
+    def answer_in_order(self, data: bytes) -> None:
         """An acknowledgement behind those that are not known yet."""
         if not self.answers:
             self.send_packet(data)
@@ -402,12 +422,20 @@ class MqttClient(EnhancedLoginClient):
         if self.held_up:
             self.backlog.extend(run)
             return
-        row = PublishRow(self)
+        row, groups = PublishRow(self), PublishGroups()
         self.answers.append(row.pending)
         try:
-            self._stage(row, run, answers=True)
+            for packet in run:
+                stage_one(self, self.mqtt, row, packet, groups, answers=True)
         except PacketError as error:
+            self.publish_groups(row, groups)  # those before it
             self.malformed(error)
+        else:
+            if groups.are_numbered:
+                self.hold_up()
+                self.mqtt.durable.step(self, partial(stepwise.publish, self, row, groups))
+            else:
+                self.publish_groups(row, groups)
         self.note_awaited()
 
     def _publish_staged(self, staged: StagedPublishes) -> None:
@@ -420,23 +448,28 @@ class MqttClient(EnhancedLoginClient):
             self.services.router.publish_group(self, row, key, frames, False)
         self.note_awaited()
 
-    def _stage(self, row: PublishRow, run: list[p.PublishPacket], *, answers: bool) -> None:
-        """Give the messages to the router, by stream. Raises PacketError behind those before the faulty one."""
-        groups: dict[bytes, int] = {}
-        frames: list[list[bytes]] = []
-        try:
-            for packet in run:
-                stage_one(self, self.mqtt, row, packet, groups, frames, answers=answers)
-        finally:
-            self._publish_groups(row, groups, frames)
+    def publish_groups(self, row: PublishRow, groups: PublishGroups) -> None:
+        """Give the messages to the router."""
+        router, found = self.services.router, groups.groups
+        for group in found:
+            row.add(group.stream, len(group.frames), b"")
+        row.begin(len(found))
+        for key, group in enumerate(found):
+            router.publish_group(self, row, key, group.joined(), False)
 
-    def _publish_groups(self, row: PublishRow, groups: dict[bytes, int], frames: list[list[bytes]]) -> None:
-        router = self.services.router
-        for name, key in groups.items():
-            row.add(name, len(frames[key]), b"")
-        row.begin(len(frames))
-        for key, group in enumerate(frames):
-            router.publish_group(self, row, key, bytearray(b"").join(group), False)
+    def number(self, packet_id: int, stream: bytes) -> Numbering | None:
+        if self.session is None:
+            return None
+        known = self.numbers.get(packet_id)
+        if known is None or known.stream != stream:
+            known = self.numbers[packet_id] = self.session.next_number(stream)
+        return known
+
+    def note_step(self) -> None:
+        self.services.note_answered(self)
+
+    def settle_stored(self, pending: Pending, text: bytes) -> None:
+        self.mqtt.durable.step(self, lambda stored: pending.settle(text if stored else b""))
 
     def is_too_large(self, metadata: bytes, payload: bytes) -> bool:
         nbytes = len(metadata) + len(payload)
@@ -450,19 +483,16 @@ class MqttClient(EnhancedLoginClient):
     def group_refused(self, run: RunPublication, key: int, code: Code, text: str, first_seq: int | None) -> None:
         assert isinstance(run, PublishRow)
         self.services.metrics.refused.add(code, run.counts[key])
+        if self.session is not None:
+            self.session.producers.pop(run.names[key], None)  # its next number may be missing
         run.settle_group(key, (code, text))
-
-    def release(self, packet: p.AckPacket) -> None:
-        """PUBREL."""
-        reason = Reason.SUCCESS if packet.packet_id in self.unreleased else Reason.PACKET_ID_NOT_FOUND
-        self.unreleased.discard(packet.packet_id)
-        self._answer_in_order(pack_ack(PacketType.PUBCOMP, self.version, packet.packet_id, reason))
 
     # --- messages to the client -------------------------------------------------------------------------------------
 
     @property
     def room(self) -> int:
-        return self.window.room
+        """For messages with QoS 1 or 2. None, while some wait until the session is stored."""
+        return 0 if self.withheld_bytes else self.window.room
 
     def form_of(self, cursor: Cursor) -> PublishForm:
         return self.forms[cursor.key]
@@ -476,6 +506,10 @@ class MqttClient(EnhancedLoginClient):
     def send_chunk(self, cursor: Cursor, chunk: PublishChunk) -> int:
         """Send the packets from `cursor.skip` on; how many bytes the socket took."""
         data, skip = self.packets(cursor, chunk), cursor.skip
+        if chunk.id_count and not skip and step_of(self) is not None:
+            stepwise.withhold(self, bytes(data[: chunk.nbytes]))
+            self._note_sent(cursor, chunk)
+            return chunk.nbytes
         try:
             sent = self.sock.send(memoryview(data)[skip:] if skip else data)
         except BlockingIOError:
@@ -502,17 +536,30 @@ class MqttClient(EnhancedLoginClient):
                 self.session.in_flight.add(self.window.next_id, stream, form, seqs[:count])
                 self.mqtt.durable.note(self)
             self.window.add(count)
-            if not self.window.room:
+            if not self.room:
                 for cursor in self.awaiting_cursors():
                     cursor.credit_bytes = 0
 
     def send_retained(self, stream: bytes, form: PublishForm, rendering: PublishRendering) -> None:
         """Messages of no cursor, whose identifiers have room. Without a `stream` no session sends them again."""
         count = len(rendering.id_places)
-        self.send_packet(bytes(with_ids(rendering, count, self.window.next_id)) if count else rendering.data)
+        data = bytes(with_ids(rendering, count, self.window.next_id)) if count else rendering.data
+        if count and step_of(self) is not None:
+            stepwise.withhold(self, data)
+            self.traffic.bytes_out += len(data)  # as of a chunk
+        else:
+            self.send_packet(data)
         self._fill_window(stream, form, rendering.id_seqs, count)
 
+    def grant_room(self) -> None:
+        if self.room:
+            for cursor in self.awaiting_cursors():
+                self.services.fanout.grant(cursor, 1 - (cursor.credit_bytes or 0))
+        if self.sendings:
+            self.sendings[0].go_on()
+
     def after_turn(self) -> None:
+        self.mqtt.durable.store_steps(self)
         super().after_turn()
         if self.sendings:
             self.sendings[0].go_on()
@@ -526,13 +573,12 @@ class MqttClient(EnhancedLoginClient):
         self.acknowledge_run(AckRun(packet.packet_id, 1))
 
     def acknowledge_run(self, run: AckRun) -> None:
-        was_full = not self.window.room
+        was_full = not self.room
         self.window.acknowledge_run(*run)
         self.note_acknowledged()
-        if was_full and self.window.room:
-            for cursor in self.awaiting_cursors():
-                self.services.fanout.grant(cursor, 1 - (cursor.credit_bytes or 0))
-        if self.sendings:
+        if was_full:
+            self.grant_room()
+        elif self.sendings:
             self.sendings[0].go_on()
         if self.shared is not None:
             self.shared.acknowledged(*run)
@@ -541,18 +587,6 @@ class MqttClient(EnhancedLoginClient):
         if self.session is not None:
             self.session.in_flight.forget_before(self.window.first_id)
             self.mqtt.durable.note(self)
-
-    def received_qos_2(self, packet: p.AckPacket) -> None:
-        """PUBREC."""
-        if packet.reason >= FAILURE:
-            self.acknowledge(packet)
-            return
-        known = self.window.holds(packet.packet_id)
-        reason = Reason.SUCCESS if known else Reason.PACKET_ID_NOT_FOUND
-        if known and self.session is not None:
-            self.window.received.add(packet.packet_id)
-            self.mqtt.durable.note(self)
-        self.send_packet(pack_ack(PacketType.PUBREL, self.version, packet.packet_id, reason))
 
     def ping(self, _packet: p.PingPacket) -> None:
         self.send_packet(PINGRESP)
@@ -625,8 +659,8 @@ def _ack(client: MqttClient, packet: p.AckPacket) -> None:
 _ACKS: Final[Mapping[PacketType, Callable[[MqttClient, p.AckPacket], None]]] = {
     PacketType.PUBACK: MqttClient.acknowledge,
     PacketType.PUBCOMP: MqttClient.acknowledge,
-    PacketType.PUBREC: MqttClient.received_qos_2,
-    PacketType.PUBREL: MqttClient.release,
+    PacketType.PUBREC: stepwise.receive_pubrec,
+    PacketType.PUBREL: stepwise.receive_pubrel,
 }
 _PUBLISHES: Final = frozenset({p.PublishPacket, StagedPublishes})
 _CHEAP: Final = frozenset({p.AckPacket, p.PingPacket, p.PublishPacket, StagedPublishes, AckRun})

@@ -2,7 +2,8 @@
 
 The store (`broker.sessions.store`) is the worker that owns the log of the client's session. Subscriptions are stored
 before they are acknowledged to the client; positions and acknowledgements about once a second, if they have changed,
-and when the connection ends. A crash therefore costs messages that are sent twice.
+and when the connection ends. A crash therefore costs messages that are sent twice. A session that is stepwise, one with
+messages of QoS 2, is stored at the end of each turn before the client sees a change of it, so that none comes twice.
 
 A session whose connection ends while the outcome of a QoS 2 message is not known waits for it: the message would
 otherwise be acknowledged as a repeat, though it may never be logged.
@@ -10,6 +11,7 @@ otherwise be acknowledged as a repeat, though it may never be logged.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -20,6 +22,7 @@ from tailrace.broker.connection.mqtt.positions import PositionTerms, parting_seq
 from tailrace.broker.connection.mqtt.resending import Resending, ResendingClient
 from tailrace.broker.connection.mqtt.session_state import (
     KeptSubscription,
+    Numbering,
     SessionClient,
     pack_state,
     unpack_state,
@@ -36,19 +39,31 @@ from tailrace.protocol.mqtt.packets import MQTT_5, ConnectPacket, WillMessage
 from tailrace.protocol.mqtt.properties import PropertyId
 from tailrace.protocol.mqtt.reasons import Reason
 
+QOS_STEPWISE: Final = 2
 SAVE_S: Final = 1.0
 """From one storing of a session to the next, at least."""
 TICK_S: Final = 0.002
 """Of a tick, to store sessions."""
 RETRY_S: Final = 0.5
+STEP_RETRY_S: Final = 0.1
 LEAVES_MAX: Final = 40
 """Attempts to store a session whose connection has ended."""
+STEPS_MAX: Final = 60
+"""Attempts to store a session that is stepwise, while its connection waits."""
+PRODUCERS_MAX: Final = 64
+"""Streams of a connection whose next numbers are known; a further message to another one begins anew."""
+PRODUCER_BYTES: Final = 16
+UNSTORED_TEXT: Final = "the session cannot be stored: {text}"
 DROPPED_TEXT: Final = "this session was removed"
 
+_RETRIED: Final = frozenset({Code.UNAVAILABLE, Code.TIMEOUT, Code.CLOSING})
+"""Why a session may be stored a moment later: the worker that owns its log is being replaced."""
 _GONE: Final = frozenset({Code.STALE, Code.DISABLED})
 """Why a session cannot be stored, now or later: it is no more, or another node's."""
 
 StoredOutcome = Callable[[Refused | None], None]
+OnStored = Callable[[bool], None]
+"""What is to be done once a session is stored; called with False if it is not."""
 
 
 class OpenedSession(NamedTuple):
@@ -96,6 +111,9 @@ class DurableClient(SessionClient, ResendingClient, Protocol):
     def start_cursors(self, cursors: Sequence[Cursor]) -> None:
         """All that was under way is sent again."""
 
+    def note_step(self) -> None:
+        """Its session is to be stored at the end of this turn, or of the next."""
+
     def end_with(self, code: Code, text: str) -> None: ...
 
     def end_for(self, reason: Reason, code: Code, text: str) -> None: ...
@@ -103,11 +121,26 @@ class DurableClient(SessionClient, ResendingClient, Protocol):
 
 class DurableSession:
     """What a connection has of a durable session. `stored`: the state as it was stored last; `is_resuming`: the
-    subscriptions are not read yet, and the session is as it was stored; `was_exact`: that was the end of its last
-    connection.
+    subscriptions are not read yet, and the session is as it was stored; `was_exact`: that is all its client knows.
+
+    is_stepwise: it has messages of QoS 2. `steps` are taken once it is stored; `storing` are those of the storing under
+    way. `producers`: by stream, the id and the next number for the client's messages of QoS 2.
     """
 
-    __slots__ = ("_terms", "expiry_s", "in_flight", "is_resuming", "stored", "stored_s", "turn", "was_exact")
+    __slots__ = (
+        "_terms",
+        "expiry_s",
+        "in_flight",
+        "is_resuming",
+        "is_stepwise",
+        "producers",
+        "steps",
+        "stored",
+        "stored_s",
+        "storing",
+        "turn",
+        "was_exact",
+    )
 
     def __init__(self, turn: int, expiry_s: int, state: bytes = b"", *, was_exact: bool = True) -> None:
         self.turn = turn
@@ -117,7 +150,25 @@ class DurableSession:
         self.stored = state
         self.stored_s = 0.0
         self.was_exact = was_exact
+        self.is_stepwise = False
+        self.steps: list[OnStored] = []
+        self.storing: list[OnStored] = []
+        self.producers: dict[bytes, tuple[bytes, int]] = {}
         self._terms = PositionTerms()
+
+    @property
+    def unstored(self) -> int:
+        return len(self.steps) + len(self.storing)
+
+    def next_number(self, stream: bytes) -> Numbering:
+        """For a QoS 2 message of the client."""
+        self.is_stepwise = True
+        producer, number = self.producers.pop(stream, (b"", 0))
+        if len(self.producers) >= PRODUCERS_MAX:
+            del self.producers[next(iter(self.producers))]
+        producer = producer or secrets.token_bytes(PRODUCER_BYTES)
+        self.producers[stream] = producer, number + 1
+        return Numbering(stream, producer, number)
 
     def last_state(self, client: SessionClient, readers: StreamReaders) -> bytes:
         """As the connection ends, for a `Handed`."""
@@ -128,13 +179,20 @@ class DurableSession:
     def state(self, client: SessionClient, readers: StreamReaders) -> bytes:
         if self.is_resuming:
             return self.stored
-        return pack_state(client, self.in_flight, partial(self._terms.before, readers))
+        before = partial(self._terms.before, readers)
+        return pack_state(client, self.in_flight, before, is_stepwise=self.is_stepwise)
 
 
 def has_delayed_will(client: DurableClient) -> bool:
     """Whether its will is published by the owner of its session, after a delay."""
     session, will = client.session, client.will
     return bool(session and session.expiry_s and will and will.properties.get(PropertyId.WILL_DELAY))
+
+
+def step_of(client: DurableClient) -> DurableSession | None:
+    """Its session, if that is to be stored before the client sees a change of it."""
+    session = client.session
+    return session if session is not None and session.is_stepwise else None
 
 
 class DurableSessions:
@@ -190,7 +248,7 @@ class DurableSessions:
         self._services.router.call(log_of(client.client_id), "session_open", args, answered)
 
     def begin(self, client: DurableClient, opened: OpenedSession, expiry_s: int, done: Callable[[], None]) -> None:
-        """CONNACK is sent: go on with what the session has; then `done` is called."""
+        """CONNACK is sent: go on with the session; then `done` is called."""
         if opened.turn:
             client.session = DurableSession(opened.turn, expiry_s, opened.state, was_exact=opened.is_exact)
             self._clients[client] = None
@@ -210,8 +268,12 @@ class DurableSessions:
         client.mark = kept.mark
         if opened.is_exact:  # else the client may have released some, and use their identifiers for other messages
             client.unreleased = set(kept.unreleased)
+            client.numbers = dict(kept.numbers)
         in_flight = InFlight() if client.session is None else client.session.in_flight
         in_flight.restore_state(kept.in_flight)
+        if client.session is not None:
+            qos = [*(each.qos for each in kept.subscriptions), *(run.qos for run in in_flight.runs)]
+            client.session.is_stepwise = bool(client.unreleased) or QOS_STEPWISE in qos
         client.window.restore_state(kept.window)
         client.window.drop_others({run.id_at(place) for run in in_flight.runs for place in range(len(run.seqs))})
         client.window.resume(size, 0 if opened.is_exact else leap_place(opened.turn))
@@ -297,6 +359,44 @@ class DurableSessions:
         else:
             self.note(client)
 
+    def step(self, client: DurableClient, done: OnStored) -> None:
+        """Do this once the session is stored as it is at the end of the turn; at once if it is not stepwise."""
+        session = step_of(client)
+        if session is None:
+            done(True)
+        else:
+            session.steps.append(done)
+            client.note_step()
+
+    def store_steps(self, client: DurableClient) -> None:
+        """The turn ends."""
+        session = client.session
+        if session is None or session.storing or not session.steps:
+            return
+        session.storing, session.steps = session.steps, []
+        self.save(client, partial(self._stepped, client, session, 1))
+
+    def _stepped(self, client: DurableClient, session: DurableSession, attempt: int, refused: Refused | None) -> None:
+        is_here = client.session is session and not client.closed
+        if refused is not None and is_here and refused.code in _RETRIED and attempt < STEPS_MAX:
+            again = partial(self._store_again, client, session, attempt + 1)
+            self._services.delays.at(self._services.now_s + STEP_RETRY_S, again)
+            return
+        if refused is not None and is_here:
+            client.end_with(Code.UNAVAILABLE, UNSTORED_TEXT.format(text=refused.text))
+        storing, session.storing = session.storing, []
+        for done in storing:
+            done(refused is None)
+        if session.steps:
+            client.note_step()
+
+    def _store_again(self, client: DurableClient, session: DurableSession, attempt: int) -> None:
+        done = partial(self._stepped, client, session, attempt)
+        if client.session is session and not client.closed:
+            self.save(client, done)
+        else:
+            done(Refused(Code.UNAVAILABLE, DROPPED_TEXT))
+
     def tick(self) -> None:
         """Several times a second: store the sessions that have changed, those stored longest ago first."""
         now_s = self._clock()
@@ -318,6 +418,9 @@ class DurableSessions:
         session, client.session = client.session, None
         if session is None:
             return None
+        steps, session.steps = session.steps, []
+        for done in steps:
+            done(False)
         self._forget(client)
         if has_will:
             client.will = None
@@ -348,7 +451,7 @@ class DurableSessions:
         waiting, handed = self._deciding.get(client.client_id, (None, None))
         if waiting is client and handed is not None:
             del self._deciding[client.client_id]
-            state = with_released(handed.state, client.unreleased)
+            state = with_released(handed.state, client.unreleased, client.numbers)
             self.give_back(client.client_id, handed._replace(state=state))
 
     def give_back(self, client_id: bytes, fields: Sequence[Any], attempt: int = 1) -> None:

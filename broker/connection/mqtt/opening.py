@@ -15,6 +15,7 @@ from tailrace.broker.connection.login import NO_LOGIN_TEXT
 from tailrace.broker.connection.mqtt import enhanced_login
 from tailrace.broker.connection.mqtt.durable import DurableSession, Handed, OpenedSession, SessionElsewhere
 from tailrace.broker.connection.mqtt.publishing import ALIASES_MAX, RECEIVE_MAXIMUM
+from tailrace.broker.connection.mqtt.session_state import pack_numbers, unpack_numbers
 from tailrace.broker.connection.mqtt.sessions import FREE, OTHERS, WAIT, ClaimAnswer
 from tailrace.broker.connection.mqtt.wills import FULL_TEXT
 from tailrace.broker.sessions.record import Will
@@ -328,11 +329,16 @@ def export_state(client: MqttClient) -> dict[str, Any]:
         "aliases": list(client.aliases.items()),
         "unreleased": list(client.unreleased),
         "window": client.window.export_state(),
-        "session": None if session is None else [session.turn, session.expiry_s, session.in_flight.export_state()],
+        "numbers": pack_numbers(client.numbers),
+        "session": None if session is None else _packed_session(session),
         "half": [client.half_id, client.rendered_us, client.last_key],
         "forms": [[key, list(form)] for key, form in client.forms.items()],
         "subscriptions": [each.export_state() for each in client.subscriptions.values()],
     }
+
+
+def _packed_session(session: DurableSession) -> list[Any]:
+    return [session.turn, session.expiry_s, session.in_flight.export_state(), session.is_stepwise]
 
 
 def restore_state(client: MqttClient, state: dict[str, Any]) -> None:
@@ -352,7 +358,9 @@ def restore_state(client: MqttClient, state: dict[str, Any]) -> None:
     client.half_id, client.rendered_us, client.last_key = state["half"]
     client.forms = {key: PublishForm(*form) for key, form in state["forms"]}
     if state.get("session") is not None:  # a worker of an earlier release does not send it
-        turn, expiry_s, in_flight = state["session"]
+        turn, expiry_s, in_flight, *stepwise = state["session"]
         client.session = DurableSession(turn, expiry_s)
         client.session.in_flight.restore_state(in_flight)
+        client.session.is_stepwise = stepwise == [True]
+        client.numbers = unpack_numbers(state.get("numbers", []))
     client.mqtt.subscribing.restore(client, state["subscriptions"])

@@ -17,12 +17,14 @@ from tailrace.protocol.mqtt.properties import PacketType, PropertyId
 from tailrace.protocol.mqtt.reasons import FAILURE, PacketError, Reason, protocol_error, reason_of
 from tailrace.protocol.mqtt.responses import pack_ack
 from tailrace.protocol.topics import TOPIC_BYTES_MAX, topic_fault
-from tailrace.shard.frame import pack_frame
+from tailrace.shard.frame import HEADER_BYTES, pack_frame, unpack_header
 from tailrace.shard.leaves import load
 from tailrace.shard.names import base_of, is_reserved
+from tailrace.shard.numbering import write_numbering
 
 if TYPE_CHECKING:
     from tailrace.broker.connection.mqtt.retained import RetainedMessages
+    from tailrace.broker.connection.mqtt.session_state import Numbering
     from tailrace.broker.services import Services
 
 RECEIVE_MAXIMUM: Final = 100
@@ -41,7 +43,13 @@ ACKS: Final = {1: PacketType.PUBACK, 2: PacketType.PUBREC}
 """By QoS, the answer to a PUBLISH."""
 
 
+_UNCERTAIN: Final = frozenset({Code.UNAVAILABLE, Code.TIMEOUT, Code.CLOSING, Code.UNREPLICATED})
+"""Of a numbered message: it may be logged. The client sends it again on its next connection, under its number."""
+_RENUMBERED: Final = frozenset({Code.GAP, Code.PRODUCER})
+"""It is not logged, and its number is no longer good. Sent again, it gets another one."""
+
 _pack_acks = load("tailrace.protocol.mqtt.stage_cy").pack_acks
+_mark_run = load("tailrace.shard.run_cy").mark_run
 
 Keep: TypeAlias = Callable[[bytes, Callable[[Refused | None], None]], None]
 """See `RetainedMessages.keep`."""
@@ -104,6 +112,57 @@ class _Retained(NamedTuple):
     answer: int
 
 
+class PublishGroup:
+    """Messages of one read for one stream, one after the other. `numbering`: of the first, if they are numbered."""
+
+    __slots__ = ("frames", "numbering", "stream")
+
+    def __init__(self, stream: bytes, numbering: Numbering | None) -> None:
+        self.stream = stream
+        self.numbering = numbering
+        self.frames: list[bytes] = []
+
+    def is_followed_by(self, numbering: Numbering | None) -> bool:
+        first = self.numbering
+        if first is None or numbering is None:
+            return first is numbering
+        return numbering == first._replace(number=first.number + len(self.frames))
+
+    def joined(self) -> bytearray:
+        """The frames as the router takes them."""
+        frames = bytearray(b"").join(self.frames)
+        if self.numbering is None:
+            return frames
+        _stream, producer, number = self.numbering
+        metadata = bytes(frames[HEADER_BYTES : HEADER_BYTES + unpack_header(frames).metadata_bytes])
+        marked: bytearray = _mark_run(frames, write_numbering(metadata, producer, number))
+        return marked
+
+
+class PublishGroups:
+    """The messages of one read, by stream."""
+
+    __slots__ = ("_latest", "groups")
+
+    def __init__(self) -> None:
+        self.groups: list[PublishGroup] = []
+        self._latest: dict[bytes, int] = {}
+
+    @property
+    def are_numbered(self) -> bool:
+        return any(group.numbering is not None for group in self.groups)
+
+    def add(self, stream: bytes, frame: bytes, numbering: Numbering | None) -> tuple[int, int]:
+        """Returns the key of the message's group, and its place there."""
+        key = self._latest.get(stream, -1)
+        if key < 0 or not self.groups[key].is_followed_by(numbering):
+            key = self._latest[stream] = len(self.groups)
+            self.groups.append(PublishGroup(stream, numbering))
+        frames = self.groups[key].frames
+        frames.append(frame)
+        return key, len(frames) - 1
+
+
 def _answers_of(staged: StagedPublishes) -> list[_Answer]:
     ids = staged.ids
     owners = staged.owners or [0] * (len(ids) // ID_BYTES)
@@ -115,9 +174,11 @@ def _answers_of(staged: StagedPublishes) -> list[_Answer]:
 
 class MqttPublisher(RunPublisher, Protocol):
     """What a row needs of its client. `unreleased`: its QoS 2 messages that it has not released, and `undecided`: those
-    of them whose outcome is not known; `under_way`: its QoS 1 messages that are not acknowledged.
+    of them whose outcome is not known; `numbers`: those that are numbered and may not be logged; `under_way`: its QoS 1
+    messages that are not acknowledged.
     """
 
+    numbers: dict[int, Numbering]
     undecided: set[int]
     unreleased: set[int]
     under_way: int
@@ -130,6 +191,9 @@ class MqttPublisher(RunPublisher, Protocol):
     def all_decided(self) -> None:
         """Nothing is undecided any more."""
 
+    def settle_stored(self, pending: Pending, text: bytes) -> None:
+        """Give an answer once the session is stored without the messages that it refuses."""
+
     def end_with(self, code: Code, text: str, *, is_logged: bool = False) -> None: ...
 
 
@@ -141,6 +205,7 @@ class PublishRow(RunPublication):
         "_ask_missed",
         "_kept",
         "_missed",
+        "_open",
         "_publisher",
         "_refusals",
         "_retained",
@@ -162,6 +227,7 @@ class PublishRow(RunPublication):
         self._unkept: dict[bytes, tuple[Code, str]] = {}
         self._retained: dict[int, list[_Retained]] = {}  # by group
         self._missed: dict[int, tuple[Code, str]] = {}  # by answer
+        self._open: set[int] = set()  # answers that cannot be given: the client has to send these messages again
         self._ask_missed: Missed | None = None
 
     def add_answer(
@@ -193,6 +259,15 @@ class PublishRow(RunPublication):
             self.add(name, count, b"")
         self._staged = staged
         self._publisher.under_way += len(staged.ids) // ID_BYTES
+
+    def abandon(self) -> None:
+        """Nothing of this is published now, or answered: the connection ends, and the client sends it again."""
+        publisher = self._publisher
+        publisher.under_way -= sum(answer.qos == 1 for answer in self._answers)
+        publisher.undecided.difference_update(answer.packet_id for answer in self._answers if answer.qos == 2)
+        if not publisher.undecided:
+            publisher.all_decided()
+        self.pending.settle(b"")
 
     def begin(self, groups: int) -> None:
         """All messages are here, and the outcomes of this number of groups are to come."""
@@ -235,18 +310,24 @@ class PublishRow(RunPublication):
         version = publisher.version
         publisher.under_way -= sum(answer.qos == 1 for answer in self._answers)
         self._decide()
+        is_stored = True
         for number, answer in enumerate(self._answers):
             qos, packet_id, _group, known, _retained_in = answer
             refusal = self._refusal_of(number, answer)
             reason = known if refusal is None else reason_of(refusal[0])
             if reason >= FAILURE:
-                if qos == 2:
+                is_open = number in self._open
+                if qos == 2 and not is_open:
                     publisher.unreleased.discard(packet_id)
-                if version != MQTT_5:
+                    is_stored = False
+                if version != MQTT_5 or is_open:
                     self._end_behind(*(refusal or (Code.DENIED, REFUSED_TEXT)))
                     break
             texts.append(pack_ack(ACKS[qos], version, packet_id, reason))
-        self.pending.settle(b"".join(texts))
+        if is_stored:
+            self.pending.settle(b"".join(texts))
+        else:
+            publisher.settle_stored(self.pending, b"".join(texts))
 
     def _decide(self) -> None:
         """The outcomes of these messages are known: a repeat of one that was refused is a new message."""
@@ -256,10 +337,22 @@ class PublishRow(RunPublication):
         for number, answer in enumerate(self._answers):
             if answer.qos == 2 and answer.packet_id in undecided and answer.group >= 0:
                 undecided.discard(answer.packet_id)
-                if self._refusal_of(number, answer) is not None:
-                    publisher.unreleased.discard(answer.packet_id)
+                self._decide_one(number, answer)
         if not undecided:
             publisher.all_decided()
+
+    def _decide_one(self, number: int, answer: _Answer) -> None:
+        publisher, packet_id = self._publisher, answer.packet_id
+        refusal = self._refusal_of(number, answer)
+        is_numbered = packet_id in publisher.numbers
+        if is_numbered and refusal is not None and refusal[0] in _UNCERTAIN:
+            self._open.add(number)
+            return
+        publisher.numbers.pop(packet_id, None)
+        if refusal is not None:
+            publisher.unreleased.discard(packet_id)
+            if is_numbered and refusal[0] in _RENUMBERED:
+                self._open.add(number)
 
     def _refusal_of(self, number: int, answer: _Answer) -> tuple[Code, str] | None:
         refusal = self._refusals.get(answer.group) or self._unkept.get(answer.retained_in)
@@ -281,6 +374,9 @@ class StagingClient(MqttPublisher, Protocol):
     mark: bytes
     services: Services
 
+    def number(self, packet_id: int, stream: bytes) -> Numbering | None:
+        """The number of a QoS 2 message; None if its session ends with its connection."""
+
     def publish_refusal(self, placed: Placed) -> Refused | None: ...
 
     def is_too_large(self, metadata: bytes, payload: bytes) -> bool: ...
@@ -301,8 +397,7 @@ def stage_one(
     mqtt: StagingServices,
     row: PublishRow,
     packet: PublishPacket,
-    groups: dict[bytes, int],
-    frames: list[list[bytes]],
+    groups: PublishGroups,
     *,
     answers: bool,
 ) -> None:
@@ -325,27 +420,27 @@ def stage_one(
     if refusal is not None:
         client.services.metrics.refused.add(refusal[0])
         if qos and answers:
+            client.unreleased.discard(packet_id)
             row.add_answer(qos, packet_id, -1, _refusal_reason(refusal[0]))
         return
     if retain and payload:
         row.keep(stream, mqtt.retained.keep)
-    key = groups.get(stream, -1)
-    if key < 0:
-        key = groups[stream] = len(frames)
-        frames.append([])
-    frames[key].append(pack_frame(payload, metadata=metadata))
+    numbering = client.number(packet_id, stream) if qos > 1 and answers else None
+    key, place = groups.add(stream, pack_frame(payload, metadata=metadata), numbering)
     if qos and answers:
         if retain:
-            row.add_retained(key, kept or stream, len(frames[key]) - 1, mqtt.retained.missed)
+            row.add_retained(key, kept or stream, place, mqtt.retained.missed)
         if qos > 1:
             client.undecided.add(packet_id)
         row.add_answer(qos, packet_id, key, retained_in=stream if retain else b"")
 
 
 def _is_repeated(client: StagingClient, packet: PublishPacket) -> bool:
-    """Whether a QoS 2 message has come before. Raises PacketError if too many messages are under way."""
+    """Whether a QoS 2 message has come before, and is logged or about to be. Raises PacketError if too many are under
+    way.
+    """
     if packet.qos == 2 and packet.packet_id in client.unreleased:
-        return True
+        return packet.packet_id in client.undecided or packet.packet_id not in client.numbers
     if client.version == MQTT_5:
         if client.under_way + len(client.unreleased) >= RECEIVE_MAXIMUM:
             text = f"more than the Receive Maximum of {RECEIVE_MAXIMUM} messages are not acknowledged"

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tailrace.broker.access.rules import Right
+from tailrace.broker.connection.mqtt.durable import QOS_STEPWISE
 from tailrace.broker.connection.mqtt.system_topics import SYSTEM_PREFIX, SystemTopics
 from tailrace.broker.connection.patterns import START
 from tailrace.broker.delivery.cursor import Cursor
@@ -268,6 +269,8 @@ class TopicSubscriptions:
         is_shared = request.filter.startswith(SHARE_PREFIX)
         qos = min(request.qos, SHARED_QOS_MAX) if is_shared else request.qos
         qos = 0 if request.filter.startswith(SYSTEM_PREFIX) else qos
+        if qos == QOS_STEPWISE and client.session is not None:
+            client.session.is_stepwise = True
         return PublishForm(client.version, qos, number, origin, client.packet_bytes_max, retain | marks)
 
     # --- finding ----------------------------------------------------------------------------------------------------

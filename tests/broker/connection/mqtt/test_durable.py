@@ -195,7 +195,7 @@ def test_after_a_kill_messages_come_twice_rather_than_never(tmp_path: Path) -> N
     """Their identifiers are new ones: the client may have other messages with those that come next."""
     with world(tmp_path, 2, affinity=False) as node:
         first = durable(node, V5)
-        first.subscribe(("s", 2))
+        first.subscribe(("s", 1))
         writer = MqttPeer(node, V5, "writer")
         writer.ask(wire.publish(V5, "s", b"0", 1, 1), wire.publish(V5, "s", b"1", 1, 2))
         first.ask(wire.ack(wire.PUBACK, 1))
@@ -278,7 +278,7 @@ def test_a_session_that_leaves_before_it_has_gone_on_after_a_kill_is_not_exact(t
     """Else identifiers are given out again with which the client keeps other messages."""
     with world(tmp_path, 2, affinity=False) as node:
         first = durable(node, V5)
-        first.subscribe(("s", 2))
+        first.subscribe(("s", 1))
         store_now(first)
         assert first.client.session is not None
         stored = first.client.session.stored

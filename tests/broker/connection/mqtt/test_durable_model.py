@@ -38,6 +38,7 @@ class ModelClient:
         self.acked: set[bytes] = set()
         self.order: list[bytes] = []  # of the first copies
         self.expected_again: list[tuple[int, bytes]] = []
+        self.kills = 0
 
     def connect(self) -> None:
         raw = b"\x11\0\0\x0e\x10" if self.version == V5 else b""
@@ -76,6 +77,9 @@ class ModelClient:
         payload, number = message.payload, message.packet_id
         if not message.qos:
             return
+        if payload in self.acked and self.kills and message.qos == 1 and message.dup:
+            self.under_way[number] = payload, message.qos
+            return
         assert payload not in self.acked, f"{payload!r} was acknowledged and comes again"
         if number in self.under_way:
             assert self.under_way[number][0] == payload, "an identifier that is in use has another message"
@@ -111,6 +115,9 @@ class ModelClient:
         if peer is None:
             return
         self.losses += 1
+        if self.rng.random() < 0.3:
+            self.kills += 1
+            peer.client.session = None
         if self.rng.random() < 0.4:
             peer.send(wire.DISCONNECT)
         if self.rng.random() < 0.7:

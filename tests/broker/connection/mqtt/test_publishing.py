@@ -6,11 +6,16 @@ from typing import Any
 
 import pytest
 
-from tailrace.broker.connection.mqtt.publishing import PublishRow, destination_of
+from tailrace.broker.connection.mqtt.publishing import PublishGroups, PublishRow, destination_of
+from tailrace.broker.connection.mqtt.session_state import Numbering
+from tailrace.broker.routing.batch import Pending
 from tailrace.broker.topics.rules import TopicRule, TopicRules
 from tailrace.protocol.errors import Code
 from tailrace.protocol.mqtt.reasons import Reason
 from tailrace.protocol.topics import LEVELS_MAX, TOPIC_BYTES_MAX, topic_metadata
+from tailrace.shard.frame import FLAG_CONTINUES, FLAG_PRODUCER, HEADER_BYTES, pack_frame, unpack_header
+from tailrace.shard.numbering import read_numbering
+from tailrace.shard.topics import topic_in
 from tests.protocol.mqtt import wire
 from tests.protocol.mqtt.wire import V4, V5, VERSIONS
 
@@ -54,6 +59,7 @@ class Publisher:
         self.version = version
         self.unreleased = {1, 2, 3}
         self.undecided = {1, 2}
+        self.numbers: dict[int, Numbering] = {}
         self.under_way = 0
         self.decided = 0
         self.ended: list[Code] = []
@@ -64,6 +70,9 @@ class Publisher:
 
     def all_decided(self) -> None:
         self.decided += 1
+
+    def settle_stored(self, pending: Pending, text: bytes) -> None:
+        pending.settle(text)
 
     def end_with(self, code: Code, text: str, *, is_logged: bool = False) -> None:
         self.ended.append(code)
@@ -124,3 +133,56 @@ def test_version_3_1_1_closes_behind_what_is_logged() -> None:
     assert row.pending.text == wire.ack(wire.PUBACK, 5) and row.pending.after is not None
     row.pending.after()
     assert publisher.ended == [Code.FULL]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("code", "unreleased", "numbered"),
+    [(Code.UNAVAILABLE, {1, 2, 3}, {1}), (Code.GAP, {2, 3}, set()), (Code.PRODUCER, {2, 3}, set())],
+)
+def test_a_numbered_message_that_may_be_logged_is_not_answered(
+    version: int, code: Code, unreleased: set[int], numbered: set[int]
+) -> None:
+    """The connection ends, so that the client sends it again: under its number, or, after a gap, another one."""
+    publisher = Publisher(version)
+    publisher.numbers = {1: Numbering(b"a", b"p", 4), 2: Numbering(b"b", b"p", 0)}
+    row = row_of(publisher, b"a", b"b")
+    row.add_answer(2, 2, 1)
+    row.add_answer(2, 1, 0)
+    row.begin(2)
+    row.settle_group(0, (code, "gone"))
+    row.settle_group(1, None)
+    assert row.pending.text == wire.ack(wire.PUBREC, 2) and row.pending.after is not None
+    row.pending.after()
+    assert publisher.ended == [code] and not publisher.undecided
+    assert (publisher.unreleased, set(publisher.numbers)) == (unreleased, numbered)
+
+
+def test_a_row_that_is_given_up_leaves_its_messages_to_the_next_connection() -> None:
+    publisher = Publisher(V5)
+    publisher.numbers = {1: Numbering(b"a", b"p", 4)}
+    row = row_of(publisher)
+    row.add_answer(1, 5, 0)
+    row.add_answer(2, 1, 0)
+    row.add_answer(2, 2, 0)
+    row.abandon()
+    assert row.pending.text == b"" and publisher.decided == 1
+    assert (publisher.under_way, publisher.unreleased, set(publisher.numbers)) == (0, {1, 2, 3}, {1})
+
+
+def test_groups_are_runs_of_a_stream_with_numbers_or_without() -> None:
+    groups = PublishGroups()
+    numbers = [Numbering(b"s", b"p", number) for number in range(3)]
+    frame = pack_frame(b"x", metadata=topic_metadata(b"s/t"))
+    keys = [
+        groups.add(b"s", frame, numbering)
+        for numbering in (None, None, numbers[0], numbers[1], None, numbers[0], numbers[2], Numbering(b"s", b"q", 3))
+    ]
+    assert keys == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (3, 0), (4, 0), (5, 0)]
+    assert groups.add(b"other", frame, None) == (6, 0) and groups.are_numbered
+    assert groups.groups[0].joined() == frame + frame
+    marked = groups.groups[1].joined()
+    first = unpack_header(marked)
+    metadata = bytes(marked[HEADER_BYTES : HEADER_BYTES + first.metadata_bytes])
+    assert (read_numbering(metadata), topic_in(metadata)) == ((b"p", 0), b"s/t")
+    assert (first.flags, unpack_header(marked, first.length).flags) == (FLAG_PRODUCER, FLAG_CONTINUES)

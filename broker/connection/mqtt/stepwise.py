@@ -1,0 +1,82 @@
+"""What a connection with messages of QoS 2 does only once its durable session is stored: publish them under their
+numbers, forget their identifiers, send messages and PUBREL. So a crash at any point leaves no message to be sent or
+logged twice. A session that is not stepwise, and a connection without one, does it at once.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tailrace.broker.connection.mqtt.durable import step_of
+from tailrace.broker.routing.batch import Pending
+from tailrace.protocol.mqtt.packets import AckPacket
+from tailrace.protocol.mqtt.properties import PacketType
+from tailrace.protocol.mqtt.reasons import FAILURE, Reason
+from tailrace.protocol.mqtt.responses import pack_ack
+
+if TYPE_CHECKING:
+    from tailrace.broker.connection.mqtt.client import MqttClient
+    from tailrace.broker.connection.mqtt.publishing import PublishGroups, PublishRow
+
+
+# --- from the client --------------------------------------------------------------------------------------------------
+
+
+def publish(client: MqttClient, row: PublishRow, groups: PublishGroups, stored: bool) -> None:
+    """The session has the numbers of these messages, or could not be stored."""
+    if stored:
+        client.publish_groups(row, groups)
+    else:
+        row.abandon()
+    client.go_on()
+
+
+def receive_pubrel(client: MqttClient, packet: AckPacket) -> None:
+    """The client uses the identifier for another message once it has PUBCOMP."""
+    packet_id = packet.packet_id
+    known = packet_id in client.unreleased
+    client.unreleased.discard(packet_id)
+    client.numbers.pop(packet_id, None)
+    reason = Reason.SUCCESS if known else Reason.PACKET_ID_NOT_FOUND
+    text = pack_ack(PacketType.PUBCOMP, client.version, packet_id, reason)
+    if step_of(client) is None or not known:
+        client.answer_in_order(text)
+    else:
+        pending = Pending(client.answers_ready)
+        client.answers.append(pending)
+        client.settle_stored(pending, text)
+
+
+# --- to the client ----------------------------------------------------------------------------------------------------
+
+
+def withhold(client: MqttClient, messages: bytes) -> None:
+    """Send these later. Meanwhile there is no room for others."""
+    client.withheld_bytes += len(messages)
+    client.mqtt.durable.step(client, partial(_send_withheld, client, messages))
+
+
+def _send_withheld(client: MqttClient, messages: bytes, stored: bool) -> None:
+    client.withheld_bytes -= len(messages)
+    client.traffic.bytes_out -= len(messages)  # they were counted as they were taken
+    if stored and not client.closed:
+        client.send_packet(messages)
+        client.grant_room()
+
+
+def receive_pubrec(client: MqttClient, packet: AckPacket) -> None:
+    """A message that the client has released by PUBREL must not be sent to it again."""
+    if packet.reason >= FAILURE:
+        client.acknowledge(packet)
+        return
+    known = client.window.holds(packet.packet_id)
+    reason = Reason.SUCCESS if known else Reason.PACKET_ID_NOT_FOUND
+    text = pack_ack(PacketType.PUBREL, client.version, packet.packet_id, reason)
+    if known and client.session is not None:
+        client.window.received.add(packet.packet_id)
+        client.mqtt.durable.note(client)
+    if known and step_of(client) is not None:
+        client.mqtt.durable.step(client, lambda stored: client.send_packet(text) if stored else None)
+    else:
+        client.send_packet(text)
