@@ -31,6 +31,7 @@ from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tailrace.protocol.mqtt import packets as p
 from tailrace.protocol.mqtt.codec import AckRun, AnyPacket, MqttCodec, StagedPublishes, StagingLimits
+from tailrace.protocol.mqtt.outgoing_aliases import OutgoingAliases
 from tailrace.protocol.mqtt.properties import PacketType, PropertyId
 from tailrace.protocol.mqtt.publishes import NO_LIMIT, PublishForm, PublishRendering, with_ids
 from tailrace.protocol.mqtt.reasons import PacketError, Reason, protocol_error, reason_of
@@ -72,6 +73,7 @@ class MqttClient(EnhancedLoginClient):
         "client_id",
         "codec",
         "forms",
+        "given_aliases",
         "half_id",
         "keep_alive_s",
         "last_key",
@@ -114,6 +116,7 @@ class MqttClient(EnhancedLoginClient):
         self._will: p.WillMessage | None = None
         self.end_reason: Reason | None = None
         self.aliases: dict[int, bytes] = {}
+        self.given_aliases: OutgoingAliases | None = None
         self.unreleased: set[int] = set()
         self.undecided: set[int] = set()
         self.numbers: dict[int, Numbering] = {}
@@ -506,9 +509,8 @@ class MqttClient(EnhancedLoginClient):
     def send_chunk(self, cursor: Cursor, chunk: PublishChunk) -> int:
         """Send the packets from `cursor.skip` on; how many bytes the socket took."""
         data, skip = self.packets(cursor, chunk), cursor.skip
-        if chunk.id_count and not skip and step_of(self) is not None:
-            stepwise.withhold(self, bytes(data[: chunk.nbytes]))
-            self._note_sent(cursor, chunk)
+        if not skip and (self.given_aliases is not None or (chunk.id_count and step_of(self) is not None)):
+            self._send_whole(cursor, chunk, bytes(data[: chunk.nbytes]))
             return chunk.nbytes
         try:
             sent = self.sock.send(memoryview(data)[skip:] if skip else data)
@@ -525,6 +527,17 @@ class MqttClient(EnhancedLoginClient):
                 self._note_sent(cursor, chunk)
         return sent
 
+    def _send_whole(self, cursor: Cursor, chunk: PublishChunk, data: bytes) -> None:
+        """Take a chunk over that is not sent as it is, or not at once."""
+        if self.given_aliases is not None:
+            data = self.given_aliases.rewrite(data, self.packet_bytes_max)
+        self.traffic.bytes_out -= chunk.nbytes  # fan-out counts it, and so does its sending
+        if step_of(self) is None:
+            self.send_packet(data)
+        else:
+            stepwise.withhold(self, data)
+        self._note_sent(cursor, chunk)
+
     def _note_sent(self, cursor: Cursor, chunk: PublishChunk) -> None:
         """A chunk has begun to go out: all of its messages are under way."""
         self.half_id, self.rendered_us = self.window.next_id, chunk.rendered_us
@@ -536,9 +549,13 @@ class MqttClient(EnhancedLoginClient):
                 self.session.in_flight.add(self.window.next_id, stream, form, seqs[:count])
                 self.mqtt.durable.note(self)
             self.window.add(count)
-            if not self.room:
-                for cursor in self.awaiting_cursors():
-                    cursor.credit_bytes = 0
+            self.hold_cursors()
+
+    def hold_cursors(self) -> None:
+        """Send no more messages with QoS 1 or 2 if there is no room."""
+        if not self.room:
+            for cursor in self.awaiting_cursors():
+                cursor.credit_bytes = 0
 
     def send_retained(self, stream: bytes, form: PublishForm, rendering: PublishRendering) -> None:
         """Messages of no cursor, whose identifiers have room. Without a `stream` no session sends them again."""
@@ -546,7 +563,6 @@ class MqttClient(EnhancedLoginClient):
         data = bytes(with_ids(rendering, count, self.window.next_id)) if count else rendering.data
         if count and step_of(self) is not None:
             stepwise.withhold(self, data)
-            self.traffic.bytes_out += len(data)  # as of a chunk
         else:
             self.send_packet(data)
         self._fill_window(stream, form, rendering.id_seqs, count)

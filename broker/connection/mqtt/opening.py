@@ -22,6 +22,7 @@ from tailrace.broker.sessions.record import Will
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tailrace.protocol.mqtt.metadata import PLAIN_QOS, pack_metadata
+from tailrace.protocol.mqtt.outgoing_aliases import OutgoingAliases
 from tailrace.protocol.mqtt.packets import MQTT_5, ConnectPacket, WillMessage
 from tailrace.protocol.mqtt.properties import PropertyId
 from tailrace.protocol.mqtt.publishes import NO_LIMIT, PublishForm
@@ -272,6 +273,7 @@ def _greet(client: MqttClient, packet: ConnectPacket, connack: bytes) -> None:
     """Accept it."""
     properties = packet.properties
     client.greeted = True
+    _give_aliases(client, properties.get(PropertyId.TOPIC_ALIAS_MAXIMUM, 0))
     client.asked_to_last = bool(properties.get(PropertyId.SESSION_EXPIRY))
     if packet.will is not None and packet.will.retain:
         client.mqtt.retained.keep(client.mqtt.destination_of(packet.will.topic).placed.stream)
@@ -280,6 +282,10 @@ def _greet(client: MqttClient, packet: ConnectPacket, connack: bytes) -> None:
     client.services.deadlines.login.stop(client)
     client.mqtt.keep_alives.add(client)
     client.send_packet(connack)
+
+
+def _give_aliases(client: MqttClient, allowed: int) -> None:
+    client.given_aliases = OutgoingAliases(allowed) if allowed else None
 
 
 def _offers(client: MqttClient, packet: ConnectPacket, proof: bytes) -> list[tuple[PropertyId, Any]]:
@@ -327,6 +333,7 @@ def export_state(client: MqttClient) -> dict[str, Any]:
         "packet_bytes_max": client.packet_bytes_max,
         "will": None if will is None else [*will[:4], [[int(key), value] for key, value in will.properties.items()]],
         "aliases": list(client.aliases.items()),
+        "given_aliases": 0 if client.given_aliases is None else client.given_aliases.allowed,
         "unreleased": list(client.unreleased),
         "window": client.window.export_state(),
         "numbers": pack_numbers(client.numbers),
@@ -353,6 +360,7 @@ def restore_state(client: MqttClient, state: dict[str, Any]) -> None:
         kept = {PropertyId(key): value for key, value in properties}
         client.will = WillMessage(topic, payload, qos, retain, kept)
     client.aliases = dict(state["aliases"])
+    _give_aliases(client, state.get("given_aliases", 0))  # each topic gets one again
     client.unreleased = set(state["unreleased"])
     client.window.restore_state(state["window"])
     client.half_id, client.rendered_us, client.last_key = state["half"]

@@ -52,14 +52,14 @@ def receive_pubrel(client: MqttClient, packet: AckPacket) -> None:
 
 
 def withhold(client: MqttClient, messages: bytes) -> None:
-    """Send these later. Meanwhile there is no room for others."""
+    """Send these once the session is stored. Meanwhile there is no room for others."""
     client.withheld_bytes += len(messages)
+    client.hold_cursors()
     client.mqtt.durable.step(client, partial(_send_withheld, client, messages))
 
 
 def _send_withheld(client: MqttClient, messages: bytes, stored: bool) -> None:
     client.withheld_bytes -= len(messages)
-    client.traffic.bytes_out -= len(messages)  # they were counted as they were taken
     if stored and not client.closed:
         client.send_packet(messages)
         client.grant_room()

@@ -512,3 +512,35 @@ def test_a_message_is_the_same_whoever_publishes_it(tmp_path: Path, topic: str) 
         frames = [content[size * n : size * (n + 1)] for n in range(4)]
         assert [frame[8:16] for frame in frames] == [n.to_bytes(8, "little") for n in range(4)]
         assert len({(frame[:4], frame[28:]) for frame in frames}) == 1, "but for seq, time and checksum"
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("lasts", [False, True])
+def test_topics_have_an_alias_if_the_client_allows_them(tmp_path: Path, qos: int, lasts: bool) -> None:
+    """[MQTT-3.1.2-26], [MQTT-3.1.2-27]: messages of QoS 0 stay behind those with the alias of their topic."""
+    with world(tmp_path, topics=(TopicRule("#", "{1}"),)) as node:
+        raw = b"\x22\0\2" + (b"\x11\0\0\0\x3c" if lasts else b"")
+        reader, writer = MqttPeer(node, V5, "r", raw=raw), MqttPeer(node, V5, "w")
+        reader.subscribe(("long/+", qos), ("long/a", 0))
+        for number in range(3):
+            writer.ask(wire.publish(V5, "long/a", b"%d" % number, qos, 1), wire.ack(wire.PUBREL, 1))
+        for topic in ("long/b", "long/c", "long/a"):
+            writer.ask(wire.publish(V5, topic, b"last", 1, 2))
+        reader.send()
+        reader.node.settle()
+        topics: dict[int, bytes] = {}
+        found = []
+        for answer in wire.split(bytes(reader.peer.received)):
+            if answer.kind != 3:
+                continue
+            size = int.from_bytes(answer.body[:2], "big")
+            at = 2 + size + (2 if answer.flags & 6 else 0)
+            assert answer.body[at : at + 2] == b"\3\x23"
+            alias = int.from_bytes(answer.body[at + 2 : at + 4], "big")
+            topic = answer.body[2 : 2 + size] or topics[alias]
+            topics[alias] = topic
+            assert alias in (1, 2)
+            found.append((topic, answer.body[at + 4 :]))
+        wanted = [(b"long/a", b"%d" % number) for number in range(3) for _ in range(2)]
+        wanted += [(b"long/b", b"last"), (b"long/c", b"last"), (b"long/a", b"last"), (b"long/a", b"last")]
+        assert sorted(found) == sorted(wanted)
