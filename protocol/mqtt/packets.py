@@ -235,9 +235,9 @@ def read_publish(fields: FieldReader, flags: int, version: int) -> PublishPacket
 
 
 def _check_response_topic(properties: Properties) -> None:
-    response_topic = properties.get(PropertyId.RESPONSE_TOPIC, b"")
-    if b"+" in response_topic or b"#" in response_topic:
-        raise protocol_error("the response topic of a message has a wildcard")
+    response_topic = properties.get(PropertyId.RESPONSE_TOPIC)
+    if response_topic is not None and (not response_topic or b"+" in response_topic or b"#" in response_topic):
+        raise protocol_error("the response topic of a message is empty or has a wildcard")
 
 
 def read_plain_publish(first: int, data: bytes, at: int, end: int, version: int) -> PublishPacket | None:

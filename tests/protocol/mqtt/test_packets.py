@@ -196,6 +196,7 @@ BOTH = [
     ("no topic", wire.publish(V4, ""), V4, 0x82),
     ("[MQTT-3.3.4-6] subscription identifier", wire.publish(V5, "a", raw=b"\x0b\1"), V5, 0x82),
     ("[MQTT-3.3.2-14] wildcard in the response topic", wire.publish(V5, "a", raw=b"\x08\0\1#"), V5, 0x82),
+    ("[MQTT-4.7.3-1] empty response topic", wire.publish(V5, "a", raw=b"\x08\0\0"), V5, 0x82),
     ("wildcard in a will's response topic", wire.connect(V5, will=("w", b"", 0), will_raw=b"\x08\0\1#"), 0, 0x82),
     ("[MQTT-3.8.3-2] SUBSCRIBE without a filter", wire.subscribe(V5, 1), V5, 0x82),
     ("[MQTT-4.7.3-1] an empty filter", wire.subscribe(V5, 1, ("", 0)), V5, 0x81),

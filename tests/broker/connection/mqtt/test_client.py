@@ -537,10 +537,9 @@ def test_topics_have_an_alias_if_the_client_allows_them(tmp_path: Path, qos: int
             at = 2 + size + (2 if answer.flags & 6 else 0)
             assert answer.body[at : at + 2] == b"\3\x23"
             alias = int.from_bytes(answer.body[at + 2 : at + 4], "big")
-            topic = answer.body[2 : 2 + size] or topics[alias]
-            topics[alias] = topic
+            topics[alias] = answer.body[2 : 2 + size] or topics[alias]
             assert alias in (1, 2)
-            found.append((topic, answer.body[at + 4 :]))
+            found.append((topics[alias], answer.body[at + 4 :]))
         wanted = [(b"long/a", b"%d" % number) for number in range(3) for _ in range(2)]
         wanted += [(b"long/b", b"last"), (b"long/c", b"last"), (b"long/a", b"last"), (b"long/a", b"last")]
         assert sorted(found) == sorted(wanted)
