@@ -5,25 +5,56 @@ logged twice. A session that is not stepwise, and a connection without one, does
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from tailrace.broker.connection.mqtt.durable import step_of
+from tailrace.broker.connection.mqtt.durable import DurableClient, DurableSessions, step_of
+from tailrace.broker.connection.mqtt.publishing import PublishGroups, PublishRow
 from tailrace.broker.routing.batch import Pending
 from tailrace.protocol.mqtt.packets import AckPacket
 from tailrace.protocol.mqtt.properties import PacketType
 from tailrace.protocol.mqtt.reasons import FAILURE, Reason
 from tailrace.protocol.mqtt.responses import pack_ack
 
-if TYPE_CHECKING:
-    from tailrace.broker.connection.mqtt.client import MqttClient
-    from tailrace.broker.connection.mqtt.publishing import PublishGroups, PublishRow
+
+class StepwiseServices(Protocol):
+    """The collaborators that are used here: see `MqttServices`."""
+
+    @property
+    def durable(self) -> DurableSessions: ...
+
+
+class StepwiseClient(DurableClient, Protocol):
+    """The side of a client that is used here: see `MqttClient`."""
+
+    answers: deque[Pending]
+    withheld_bytes: int
+
+    @property
+    def mqtt(self) -> StepwiseServices: ...
+
+    def acknowledge(self, packet: AckPacket) -> None: ...
+
+    def answer_in_order(self, data: bytes) -> None: ...
+
+    def answers_ready(self) -> None: ...
+
+    def settle_stored(self, pending: Pending, text: bytes) -> None: ...
+
+    def publish_groups(self, row: PublishRow, groups: PublishGroups) -> None: ...
+
+    def go_on(self) -> None: ...
+
+    def hold_cursors(self) -> None: ...
+
+    def grant_room(self) -> None: ...
 
 
 # --- from the client --------------------------------------------------------------------------------------------------
 
 
-def publish(client: MqttClient, row: PublishRow, groups: PublishGroups, stored: bool) -> None:
+def publish(client: StepwiseClient, row: PublishRow, groups: PublishGroups, stored: bool) -> None:
     """The session has the numbers of these messages, or could not be stored."""
     if stored:
         client.publish_groups(row, groups)
@@ -32,7 +63,7 @@ def publish(client: MqttClient, row: PublishRow, groups: PublishGroups, stored: 
     client.go_on()
 
 
-def receive_pubrel(client: MqttClient, packet: AckPacket) -> None:
+def receive_pubrel(client: StepwiseClient, packet: AckPacket) -> None:
     """The client uses the identifier for another message once it has PUBCOMP."""
     packet_id = packet.packet_id
     known = packet_id in client.unreleased
@@ -51,21 +82,21 @@ def receive_pubrel(client: MqttClient, packet: AckPacket) -> None:
 # --- to the client ----------------------------------------------------------------------------------------------------
 
 
-def withhold(client: MqttClient, messages: bytes) -> None:
+def withhold(client: StepwiseClient, messages: bytes) -> None:
     """Send these once the session is stored. Meanwhile there is no room for others."""
     client.withheld_bytes += len(messages)
     client.hold_cursors()
     client.mqtt.durable.step(client, partial(_send_withheld, client, messages))
 
 
-def _send_withheld(client: MqttClient, messages: bytes, stored: bool) -> None:
+def _send_withheld(client: StepwiseClient, messages: bytes, stored: bool) -> None:
     client.withheld_bytes -= len(messages)
     if stored and not client.closed:
         client.send_packet(messages)
         client.grant_room()
 
 
-def receive_pubrec(client: MqttClient, packet: AckPacket) -> None:
+def receive_pubrec(client: StepwiseClient, packet: AckPacket) -> None:
     """A message that the client has released by PUBREL must not be sent to it again."""
     if packet.reason >= FAILURE:
         client.acknowledge(packet)
