@@ -40,7 +40,8 @@ def test_units_stand_at_the_end_of_the_name() -> None:
 
 def test_only_the_repeated_sections_are_no_key() -> None:
     names = {field.name for field in fields(Settings)} - {field.name for field in described_fields()}
-    assert names == {"streams", "slaves", "users", "rules", "topics", "udp_peers", "replication_password"}
+    kept = {"streams", "slaves", "users", "rules", "topics", "udp_peers"}
+    assert names == kept | {"replication_password", "own_levels"}
 
 
 def test_settings_cannot_be_changed() -> None:
