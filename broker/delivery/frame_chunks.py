@@ -104,8 +104,8 @@ class FrameChunks:
         return chunk
 
     def _fresh_alone(self, cursor: Cursor) -> FrameChunk | None:
-        """What was appended in this turn, if it is little and all that the only cursor of a feed waits for: most often
-        one message.
+        """The frames of this turn's append, if the only cursor of a feed waits for all of them: most often one message.
+        Returns None for longer ones.
         """
         feed, memory = cursor.feed, self._readers.memory
         growth = self._fresh.get(feed.name)
