@@ -38,6 +38,7 @@ COMMANDS = (
     ),
     *("tree", "check", "dump", "republish", "rollup", "spark-zip", "deploy", "conformance", "cert", "completion"),
     "agent",
+    "cluster",
     "man",
 )
 
@@ -85,6 +86,7 @@ Examples:
   tailrace cert --self-signed ./tls
   tailrace conformance -- ./my-client
   tailrace agent --cluster NAME --etcd 10.0.0.9:2379 --address 10.0.0.1:5050 --data ./data
+  tailrace cluster status --cluster NAME --etcd 10.0.0.9:2379
 
 \b
 Environment:

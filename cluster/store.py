@@ -5,6 +5,8 @@
 /tailrace/CLUSTER/leader          node and term; goes with the leader's lease
 /tailrace/CLUSTER/state           term, in-sync replicas, replicas
 /tailrace/CLUSTER/suspects/NODE   the node has lost contact with the leader of a term; goes with its lease
+/tailrace/CLUSTER/left/NODE       the node should hold nothing any more
+/tailrace/CLUSTER/switchover      the node to which the lead is handed over; goes with the lease of the command
 /tailrace/CLUSTER/paused          while it is there, nobody is elected
 """
 
@@ -29,6 +31,7 @@ class ClusterView:
     addresses: dict[str, str] = field(default_factory=dict)
     members: dict[str, int] = field(default_factory=dict)
     leader_revision: int = 0
+    left: frozenset[str] = frozenset()
 
 
 class ClusterStore:
@@ -66,8 +69,9 @@ class ClusterStore:
         found = {each.key.removeprefix(self._prefix): each for each in self.etcd.read(self._prefix)}
         addresses = {key.removeprefix("nodes/"): kv.value.decode() for key, kv in found.items() if key[:6] == "nodes/"}
         members = {key.removeprefix("members/"): kv.lease for key, kv in found.items() if key[:8] == "members/"}
+        left = frozenset(key.removeprefix("left/") for key in found if key[:5] == "left/")
         if "state" not in found:
-            return ClusterView(None, addresses, members)
+            return ClusterView(None, addresses, members, left=left)
         leader = found.get("leader")
         state = _state_of(found["state"])
         view = GroupView(
@@ -75,10 +79,21 @@ class ClusterStore:
             _leader_of(leader) if leader else None,
             _suspects_of(found, state.term),
             frozenset(members),
-            (*state.replicas, *sorted(addresses.keys() - set(state.replicas))),
+            tuple(
+                node for node in (*state.replicas, *sorted(addresses.keys() - set(state.replicas))) if node not in left
+            ),
             "paused" in found,
+            found["switchover"].value.decode() if "switchover" in found else "",
         )
-        return ClusterView(view, addresses, members, leader.revision if leader else 0)
+        return ClusterView(view, addresses, members, leader.revision if leader else 0, left)
+
+    def put(self, key: str, value: bytes, lease: int = 0) -> None:
+        """Write a key of the operator. Raises EtcdAway."""
+        self.etcd.write([], [Put(f"{self._prefix}{key}", value, lease)])
+
+    def remove(self, key: str) -> None:
+        """Remove a key of the operator. Raises EtcdAway."""
+        self.etcd.write([], [], [f"{self._prefix}{key}"])
 
     def do(self, action: d.EtcdAction, lease: int, messages: int, leader_revision: int) -> bool:
         """Whether it took effect; `leader_revision` is that of the view. Raises EtcdAway."""

@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 
 from bench.ports import free_port
+from tailrace.cli import main
+from tailrace.cli.ending import OK, REFUSED
 from tailrace.cluster.etcd import Etcd, EtcdAway
 from tailrace.cluster.view import ClusterTiming
 from tests.system.node import wait_for
@@ -74,7 +76,7 @@ class Cluster:
         self.tree = tree
         self.etcd_process = etcd
         self._folder = folder
-        self._port = port
+        self.port = port
         self._agents: dict[str, subprocess.Popen[bytes]] = {}
         self.etcd = Etcd([f"127.0.0.1:{port}"], 2)
 
@@ -89,7 +91,7 @@ class Cluster:
             "--cluster",
             "test",
             "--etcd",
-            f"{host}:{self._port}",
+            f"{host}:{self.port}",
         ]
         command += ["--address", node.address, "--data", str(node.data), *flags]
         with (self._folder / f"agent-{name}.log").open("ab") as output:
@@ -201,3 +203,36 @@ def test_a_leader_goes_on_without_etcd_while_the_others_promise_it(cluster: Clus
     publisher.wait_more()
     everything = publisher.finish()
     assert read_all(cluster.tree.nodes["a"]) == everything
+
+
+def operate(cluster: Cluster, *words: str) -> int:
+    """`tailrace cluster`; its exit code."""
+    return main.run(["cluster", *words, "--cluster", "test", "--etcd", f"127.0.0.1:{cluster.port}"])
+
+
+def test_an_operator_hands_the_lead_over_and_lets_a_node_leave(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publisher = Publisher(cluster.tree)
+    publisher.wait_more()
+    nodes = cluster.tree.nodes
+    assert operate(cluster, "switchover", nodes["b"].address) == OK
+    publisher.wait_more()
+    assert cluster.leader() == "b"
+    assert operate(cluster, "leave", nodes["b"].address) == OK
+    publisher.wait_more()
+    assert cluster.leader() in ("a", "c") and cluster.in_sync() == 2
+    assert operate(cluster, "switchover", nodes["b"].address) == REFUSED
+    capsys.readouterr()
+    assert operate(cluster, "status", "--json") == OK
+    rows = {row["address"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert rows[nodes["b"].address]["role"] == "left" and not rows[nodes["b"].address]["in_sync"]
+    assert sorted(row["role"] for row in rows.values()) == ["leader", "left", "replica"]
+    assert operate(cluster, "join", nodes["b"].address) == OK
+    wait_for(lambda: cluster.in_sync() == 3, "it is in sync again", 20)
+    assert operate(cluster, "pause") == operate(cluster, "switchover", nodes["b"].address) - 1 == OK
+    assert operate(cluster, "status") == operate(cluster, "resume") == OK
+    assert "paused" in capsys.readouterr().err
+    acknowledged = publisher.finish()
+    assert read_all(nodes[cluster.leader()]) == acknowledged
+    wait_for(lambda: read_all(nodes["b"]) == acknowledged, "the node that came back has everything")

@@ -23,6 +23,7 @@ ELSEWHERE: dict[str, str] = {
     "broker/wiring.py": "tests/broker/test_worker.py",
     "broker/worker_boot.py": "tests/broker/test_worker.py",
     "cli/agent.py": "tests/system/test_agent.py",
+    "cli/cluster.py": "tests/system/test_agent.py",
     "cluster/agent.py": "tests/system/test_agent.py",
     "cluster/etcd.py": "tests/system/test_agent.py",
     "cluster/store.py": "tests/system/test_agent.py",

@@ -44,7 +44,7 @@ class PromiseRequest:
             self.end()
 
     def end(self) -> None:
-        """What has not been answered is no promise."""
+        """Nodes that have not answered have not promised."""
         if self.ended:
             return
         self.ended = True
