@@ -67,7 +67,7 @@ class LastFilter(NamedTuple):
 
 
 class StreamNames(Protocol):
-    """What is needed to find the streams of a pattern or filter: see `PatternSubscriptions`."""
+    """The parts that find the streams of a pattern or filter: see `PatternSubscriptions`."""
 
     @property
     def work(self) -> WorkQueue: ...

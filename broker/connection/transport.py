@@ -60,7 +60,7 @@ class Layer(Transport, Protocol):
         ...
 
     def flush(self) -> bool:
-        """Send what is held. False if the socket does not take all of it. Raises OSError."""
+        """Send the held bytes. False if the socket does not take all of it. Raises OSError."""
         ...
 
 
