@@ -148,7 +148,7 @@ class Worker:
         file_system = FileSystem(boot.directory.path, THREADS_MAX)
         directory = with_memory(boot.directory, settings)
         journal = JournalWriter(journal_path(boot.directory.path, boot.slot), THREADS_MAX)
-        self.syncer = _syncer(file_system, journal)
+        self.syncer = Syncer(lambda row: sync_together(row, file_system), lambda row: journal_together(row, journal))
         self.role_writer = RoleWriter(self.syncer.request)
         self.links = LinkTable(boot.slots, boot.slot, settings.link_window_bytes, self.poller, time.monotonic)
         self.routes = self.links.routes
@@ -178,6 +178,7 @@ class Worker:
             "consume": partial(verbs.consume, self.desk),
             "get": partial(verbs.get, self.desk),
             "rules": partial(obey, self.owner, self.work),
+            "watch_growth": lambda args, done: self.siblings.watch_growth(self.announce, args, done),
             **self.last_values.calls,
             **self.sessions.verbs(),
         }
@@ -248,7 +249,8 @@ class Worker:
         self.renderings = TextChunks(self.readers, *sizes, fanout.fresh, fanout.walks.found)
         self.frame_chunks = FrameChunks(self.readers, *sizes, fanout.fresh, fanout.walks.found)
         self.logins = Logins(services, self.syncer.calculate)
-        self.patterns = PatternSubscriptions(services, subscribing, self.work, self.calls, boot.board)
+        own = boot.slot, boot.generation
+        self.patterns = PatternSubscriptions(services, subscribing, self.work, self.calls, boot.board, own)
         last = LastReader(services, self.patterns)
         asked = self.scouts, self.logins, last, boot.board, lambda: self.control.send("shutdown")
         commands = Commands(services, subscribing, self.calls, *asked)
@@ -274,7 +276,8 @@ class Worker:
         self.acceptor = Acceptor(services, protocols, boot.listener, boot.board, boot.slot, *others)
         self.udp = open_door(services, self.work, boot.udp_socket)
         known = self.links, self.owner, self.router, self.calls, self.work, self.fanout, self.followers
-        self.siblings = WorkerLinks(*known, boot.settings, boot.slot, self.acceptor.adopt, self.desk.members)
+        adopted = self.acceptor.adopt, self.desk.members, self.patterns.wide
+        self.siblings = WorkerLinks(*known, boot.settings, boot.slot, *adopted)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -288,9 +291,10 @@ class Worker:
         self.timers.every(0.05, self._often)
         self.timers.every(1.0, self._seldom)
         self.timers.every(1.0, self._measure, first_s=1.5)
-        self.timers.every(SAVE_S, self._save_clock)
+        save_clock = partial(self.syncer.request, self.aging, None)
+        self.timers.every(SAVE_S, save_clock)
         self.timers.every(DROP_EVERY_S, self._drop_old_chunks)
-        self._save_clock()
+        save_clock()
         self.timers.every(KEEP_ALIVE_TICK_S, lambda: self.mqtt.tick(self.services.now_s))
         tick_s = self.settings.heartbeat_s / TICKS_AN_INTERVAL
         self.timers.every(tick_s, lambda: self.heartbeats.tick(self.services.now_s))
@@ -354,6 +358,8 @@ class Worker:
             self.siblings.flush()
         if self.fanout.runnable or self.fanout.fresh or self.fanout.walks.due:
             self.fanout.run(PUMP_BYTES)
+        if self.patterns.wide.waiting:
+            self.patterns.wide.mark()
         if self.catalog.busy:
             self.catalog.work()
         if self.work.waiting:
@@ -437,11 +443,10 @@ class Worker:
             self.last_values.grew(grown)
         if self.siblings.interest.streams:
             self.siblings.announce(grown)
-        feeds = self.fanout.feeds
-        if feeds:
-            for name, growth in grown.items():
-                if name in feeds:
-                    self.fanout.appended(name, growth)
+        if self.fanout.feeds:
+            self.fanout.appended_all(grown)
+        if self.siblings.watch.is_on:
+            self.siblings.announce_all(grown)
 
     def _answer(self) -> None:
         answered, self.services.answered = self.services.answered, {}
@@ -472,6 +477,7 @@ class Worker:
         """A stream was cut; one that was deleted is cut at 0."""
         if not seq:
             self.catalog.dropped(name)
+        self.patterns.wide.cut(name, seq)
         self.renderings.cache.clear()
         self.frame_chunks.cache.clear()
         self.mqtt.chunks.cache.clear()
@@ -512,6 +518,7 @@ class Worker:
 
     def _own(self, *, asks: bool = False) -> None:
         self.owner.take()
+        self.siblings.watch.owns(time.monotonic())
         self.journal.take()
         self.last_values.start()
         self.sessions.start()
@@ -627,9 +634,6 @@ class Worker:
             self._move_on()
         self.siblings.flush()
 
-    def _save_clock(self) -> None:
-        self.syncer.request(self.aging, None)
-
     def _seldom(self) -> None:
         if self.owner.catalog.owning:
             self.upkeep.punch_due()
@@ -641,9 +645,8 @@ class Worker:
         self.metrics.clock_ahead_s = self.aging.ahead_s
         self.udp.tick()
         drain.drop_stalled(self.services)
-        self.fanout.keep_cut_messages()
-        self.fanout.refresh_some()
-        for tick in (self.fanout.skips.tick, self.followers.send_ends, self.patterns.tick, self.collecting.tick):
+        self.fanout.tick()
+        for tick in (self.siblings.tick, self.followers.send_ends, self.patterns.tick, self.collecting.tick):
             tick()
         self.services.accounts.tick(self.services.now_s)
 
@@ -672,10 +675,6 @@ class Worker:
         self.readers.close()
         self._metric_row.store(self.metrics)
         self.poller.close()
-
-
-def _syncer(file_system: FileSystem, journal: JournalWriter) -> Syncer:
-    return Syncer(lambda logs: sync_together(logs, file_system), lambda logs: journal_together(logs, journal))
 
 
 def run_worker(boot: WorkerBoot) -> int:

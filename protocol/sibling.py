@@ -23,6 +23,8 @@
     NEWS        [[stream, lineage], …]: the role, the terms or the way to the master of streams that nodes follow
                 through you have changed
     WANT        [stream, …]: nodes follow these streams of yours through me; send me their NEWS
+    WOKE        [[stream, first seq], …]: the streams of mine that have grown, and the first message of that growth: for
+                a worker that watches all of them (`broker.delivery.wide`)
     SWITCHED    (empty): your successor has all that is mine; neither a request nor a connection comes to you any more
 
 Stream names are bytes. A body that cannot be read raises PeerError (fatal): the link is of no use any more.
@@ -58,12 +60,15 @@ TAKEN: Final = 78
 WANT: Final = 79
 CUT: Final = 77
 PARTLY: Final = 80
+WOKE: Final = 81
 
 ForwardGroup: TypeAlias = tuple[bytes, int, int, bool, bool, int]
 """stream, messages, frame bytes, whether the publisher may make the stream, whether it is to be on the disk, and on how
 many other nodes"""
 ForwardResult: TypeAlias = tuple[int, int, bool, str, str]
 """first seq, subscribers on the node, whether the stream was made, code ("" for done), text"""
+GrownRow: TypeAlias = tuple[bytes, int]
+"""stream, the seq of the first message that it has grown by"""
 InterestRow: TypeAlias = tuple[bytes, int, bool, list[bytes], list[bytes]]
 """stream, subscribers, whether each message is of interest, filters that are new, filters that are gone"""
 HeldRow: TypeAlias = tuple[bytes, int, int, str, int, int]
@@ -191,6 +196,15 @@ def pack_grew(streams: Sequence[tuple[bytes, int, int]]) -> bytes:
 @_reader
 def unpack_grew(body: EnvelopeBody) -> list[tuple[bytes, int, int]]:
     return [(name, next_seq, end_offset) for name, next_seq, end_offset in msgpack.unpackb(body)]
+
+
+def pack_woke(streams: Sequence[GrownRow]) -> bytes:
+    return pack_envelope(WOKE, msgpack.packb(streams))
+
+
+@_reader
+def unpack_woke(body: EnvelopeBody) -> list[GrownRow]:
+    return [(bytes(name), int(first_seq)) for name, first_seq in msgpack.unpackb(body)]
 
 
 def pack_cut(name: bytes, seq: int) -> bytes:

@@ -17,6 +17,7 @@ from tailrace.broker.connection.handles import HandleClient
 from tailrace.broker.connection.named import StreamSelection
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.subscribe import Subscriptions
+from tailrace.broker.delivery.wide import WideReading, WideSubscription
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.process.timers import now_us
 from tailrace.broker.process.work import NOBODY, Asker, WorkQueue
@@ -30,7 +31,7 @@ from tailrace.protocol.envelope import HEAD_BYTES
 from tailrace.protocol.errors import Code
 from tailrace.protocol.messages import Op, pack
 from tailrace.protocol.names import is_pattern, shown
-from tailrace.protocol.places import FROM_THE_END, From
+from tailrace.protocol.places import FROM_NEW, FROM_THE_END, From
 from tailrace.protocol.requests import read_request
 
 COLLECTS_MAX: Final = 16
@@ -46,7 +47,8 @@ SUBSCRIPTIONS_TEXT: Final = "this connection has {limit} subscriptions, which is
 @dataclass(slots=True, eq=False)
 class OpenCollection:
     """`members`: the subscription of each stream. `follows`: streams made later are read. `is_answered`: COLLECTED has
-    been sent; `holds`: what the connection sent behind the COLLECT waits for that."""
+    been sent; `holds`: what the connection sent behind the COLLECT waits for that. `is_wide`: it has only those of
+    streams with something to be read: see `broker.delivery.wide`."""
 
     wanted: g.Collect
     members: dict[bytes, int] = field(default_factory=dict)
@@ -54,6 +56,7 @@ class OpenCollection:
     follows: bool = True
     is_answered: bool = False
     holds: bool = False
+    is_wide: bool = False
 
 
 class PlacedMember(NamedTuple):
@@ -69,6 +72,9 @@ class StreamSearch(Protocol):
 
     @property
     def board(self) -> Board: ...
+
+    @property
+    def wide(self) -> WideReading: ...
 
     @property
     def selection(self) -> Callable[[bytes], StreamSelection]: ...
@@ -117,6 +123,11 @@ class CollectingClient(HandleClient):
             if number not in self.cursors and number not in self.asked and number not in self.collections:
                 return number
 
+    @property
+    def stays(self) -> bool:
+        """What grew while it moves would be lost to a wide subscription."""
+        return super().stays or any(each.is_wide for each in self.collections.values())
+
     def _end_subscriptions(self) -> None:
         super()._end_subscriptions()
         self.collections.clear()
@@ -142,6 +153,7 @@ class Collections:
         self._services = services
         self._subscribing = subscribing
         self._names = names
+        self._wide = names.wide
         self._clients: dict[CollectingClient, None] = {}
         self._due: deque[bytes] = deque()  # patterns to be searched again; the first is being searched
         self._version = -1
@@ -157,7 +169,7 @@ class Collections:
             return
         collection = client.collections[message.id] = OpenCollection(message, follows=message.end is None)
         room = self._room(client)
-        is_new, found = partial(self._is_new, client, collection), partial(self._found, client, collection, room)
+        is_new, found = partial(self.is_new, client, collection), partial(self._found, client, collection, room)
         self._names.search(message.pattern, room + 1, is_new, client, found)
         if not collection.is_answered:
             collection.holds = client.codec.waits = True
@@ -185,6 +197,9 @@ class Collections:
         self, client: CollectingClient, collection: OpenCollection, room: int, names: list[bytes] | Refused
     ) -> None:
         wanted = collection.wanted
+        if isinstance(names, list) and len(names) > room > 0 and wanted.start == FROM_NEW and wanted.end is None:
+            self._begin_wide(client, collection)
+            return
         if isinstance(names, list) and len(names) > room:
             limit = self._services.settings.max_subscriptions
             text = f"{shown(wanted.pattern)} has too many streams: this connection may have {limit} subscriptions"
@@ -195,6 +210,22 @@ class Collections:
             self._read_on(client, collection)
             return
         self._join(client, collection, names, partial(self._answer, client, collection))
+
+    def _begin_wide(self, client: CollectingClient, collection: OpenCollection) -> None:
+        """There are more streams than it may have cursors: it gets those with new messages."""
+        collection.follows, collection.is_wide = False, True
+        reader = _WideCollection(self, client, collection)
+
+        def begun(wide: WideSubscription | Refused) -> None:
+            if isinstance(wide, Refused):
+                if client.collections.pop(collection.wanted.id, None) is collection:
+                    client.refuse_request(Op.COLLECT, collection.wanted.id, wide.code, wide.text)
+                self._read_on(client, collection)
+                return
+            self._answer(client, collection, ())
+            self._wide.start(wide)
+
+        self._wide.begin(reader, begun)
 
     def _answer(self, client: CollectingClient, collection: OpenCollection, members: Sequence[PlacedMember]) -> None:
         """All streams that were found at first have a subscription, or an error."""
@@ -220,14 +251,14 @@ class Collections:
         else:
             client.take_rest()
 
-    def end(self, client: CollectingClient, number: int) -> None:
+    def end(self, client: CollectingClient, number: int, code: str = "", text: str = "") -> None:
         """Ends the subscriptions of all its streams."""
         collection = client.collections.pop(number)
         for member in list(collection.members.values()):
             cursor = client.cursors.pop(member)
             self._services.fanout.end(cursor)
             client.send_envelope(pack(m.Ended(member, cursor.seq if cursor.cut is None else cursor.cut[0])))
-        client.send_envelope(pack(m.Ended(number, 0)))
+        client.send_envelope(pack(m.Ended(number, 0, code, text)))
 
     def adopt(self, client: CollectingClient) -> None:
         """The connection comes from another worker."""
@@ -282,13 +313,13 @@ class Collections:
         open_collections = [each for each in self._following() if each[1].wanted.pattern == pattern]
 
         def is_new_to_one(name: bytes) -> bool:
-            return any(self._is_new(client, collection, name) for client, collection in open_collections)
+            return any(self.is_new(client, collection, name) for client, collection in open_collections)
 
         def found(names: list[bytes] | Refused) -> None:
             self._due.popleft()
             for client, collection in open_collections:
                 if isinstance(names, list) and client.collections.get(collection.wanted.id) is collection:
-                    self._add(client, collection, [name for name in names if self._is_new(client, collection, name)])
+                    self._add(client, collection, [name for name in names if self.is_new(client, collection, name)])
             if self._due:
                 self._search_again()
 
@@ -317,11 +348,40 @@ class Collections:
             return client.readable_topics(name, collection.wanted.topics) or None
         return selection.topics(client, name)
 
-    def _is_new(self, client: CollectingClient, collection: OpenCollection, name: bytes) -> bool:
+    def is_new(self, client: CollectingClient, collection: OpenCollection, name: bytes) -> bool:
         if name in collection.members or name in collection.passed_over:
             return False
         selects = self._names.selection(collection.wanted.pattern).selects
         return selects(name) and self._topics(client, collection, name) is not None
+
+    @property
+    def cursors_max(self) -> int:
+        """Each connection may have this many."""
+        return self._services.settings.max_subscriptions
+
+    def drop(self, client: CollectingClient, collection: OpenCollection, cursor: Cursor) -> None:
+        """The stream has nothing to be read now."""
+        collection.members.pop(cursor.feed.name, None)
+        client.cursors.pop(cursor.key, None)
+        seq = cursor.settled_seq
+        self._services.fanout.end(cursor)
+        client.send_envelope(pack(m.Ended(cursor.key, seq)))
+
+    def join_at(
+        self,
+        client: CollectingClient,
+        collection: OpenCollection,
+        name: bytes,
+        seq: int,
+        placed: Callable[[Cursor | None], None],
+    ) -> None:
+        """Read a stream of a wide subscription from there on."""
+
+        def joined(members: Sequence[PlacedMember]) -> None:
+            placed(members[0].cursor if members else None)
+            self._start(client, collection, members)
+
+        self._join(client, collection, [name], joined, seq)
 
     def _join(
         self,
@@ -329,8 +389,9 @@ class Collections:
         collection: OpenCollection,
         names: Sequence[bytes],
         done: Callable[[Sequence[PlacedMember]], None],
+        seq: int | None = None,
     ) -> None:
-        """Places a cursor on each stream, and calls `done` with those."""
+        """Places a cursor on each stream, at `seq` if it is given, and calls `done` with those."""
         members: list[PlacedMember] = []
         missing = len(names)
         wanted = collection.wanted
@@ -348,11 +409,13 @@ class Collections:
 
         if not names:
             done(members)
-        for each in [self._subscription(client, collection, name) for name in names]:
+        for each in [self._subscription(client, collection, name, seq) for name in names]:
             self._subscribing.find(client, each, partial(placed, each), ask_end=ask_end)
 
-    def _subscription(self, client: CollectingClient, collection: OpenCollection, name: bytes) -> m.Subscribe:
-        wanted, position = collection.wanted, collection.wanted.positions.get(name)
+    def _subscription(
+        self, client: CollectingClient, collection: OpenCollection, name: bytes, seq: int | None
+    ) -> m.Subscribe:
+        wanted, position = collection.wanted, collection.wanted.positions.get(name, seq)
         start, skip = (START, 0) if collection.is_answered else (wanted.start, wanted.skip)
         if position is not None:
             start, skip = From("seq", position), 0
@@ -390,3 +453,34 @@ class Collections:
                 places = answer.next_seq, answer.first_seq, answer.end_seq
                 client.send_envelope(pack(g.Added(collection.wanted.id, answer.id, cursor.feed.name.decode(), *places)))
                 self._subscribing.start(client, cursor)
+
+
+class _WideCollection:
+    """A COLLECT of very many streams: see `broker.delivery.wide`."""
+
+    def __init__(self, collections: Collections, client: CollectingClient, collection: OpenCollection) -> None:
+        self._collections = collections
+        self._client = client
+        self._collection = collection
+
+    @property
+    def is_gone(self) -> bool:
+        client, collection = self._client, self._collection
+        is_open = client.collections.get(collection.wanted.id) is collection
+        return client.closed or bool(client.lingering_since_s) or not is_open
+
+    @property
+    def room(self) -> int:
+        return self._collections.cursors_max - self._client.subscriptions
+
+    def is_wanted(self, name: bytes) -> bool:
+        return self._collections.is_new(self._client, self._collection, name)
+
+    def place(self, name: bytes, seq: int, placed: Callable[[Cursor | None], None]) -> None:
+        self._collections.join_at(self._client, self._collection, name, seq, placed)
+
+    def drop(self, cursor: Cursor) -> None:
+        self._collections.drop(self._client, self._collection, cursor)
+
+    def fail(self, code: Code, text: str) -> None:
+        self._collections.end(self._client, self._collection.wanted.id, code, text)

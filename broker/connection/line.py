@@ -67,6 +67,7 @@ class LineClient(ClientConnection):
         "places",
         "subscribing",
         "under_way",
+        "wide",
     )
 
     def __init__(self, services: Services, line: LineServices, sock: AnySocket, peer: str, identity: Identity) -> None:
@@ -81,6 +82,7 @@ class LineClient(ClientConnection):
         self.answers: deque[Pending] = deque()  # the first is not known yet; the others wait behind it
         self.subscribing: deque[SubscriptionStep] = deque()  # the first waits for a stream's owner (`commands`)
         self.patterns: dict[bytes, dict[bytes, None]] = {}  # subscribed to; of each the streams that are passed over
+        self.wide: dict[bytes, object] = {}  # of the patterns those with more streams than it may have cursors
         self._going_on = False
         self.under_way = 0  # single publishes (`broker.connection.singles`) whose outcome is not known yet
         self.in_row = False  # since something else has come behind them
@@ -343,6 +345,11 @@ class LineClient(ClientConnection):
     def is_reading(self) -> bool:
         return bool(self.cursors or self.patterns)
 
+    @property
+    def stays(self) -> bool:
+        """What grew while it moves would be lost to a wide subscription."""
+        return super().stays or bool(self.wide)
+
     def pass_over(self, name: bytes) -> None:
         """The stream is not read any more; do not let a pattern subscribe to it again."""
         for pattern, passed_over in self.patterns.items():
@@ -354,6 +361,7 @@ class LineClient(ClientConnection):
     def _end_subscriptions(self) -> None:
         super()._end_subscriptions()
         self.patterns.clear()
+        self.wide.clear()
 
     # --- sending ----------------------------------------------------------------------------------------------------
 

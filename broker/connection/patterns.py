@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tailrace.broker.connection.named import StreamSelection
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.subscribe import Subscriptions
+from tailrace.broker.delivery.wide import WideReading, WideSubscription
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.process.work import NOBODY, Asker, WorkQueue
 from tailrace.broker.routing.batch import Pending
@@ -26,7 +27,7 @@ from tailrace.protocol import commands as c
 from tailrace.protocol.errors import Code
 from tailrace.protocol.listing import NAMES_MAX
 from tailrace.protocol.names import shown
-from tailrace.protocol.places import FROM_THE_END, From
+from tailrace.protocol.places import FROM_NEW, FROM_THE_END, From
 
 if TYPE_CHECKING:
     from tailrace.broker.connection.line import LineClient
@@ -40,6 +41,8 @@ SELECTIONS_KEPT: Final = 1_024
 RELIST_S: Final = 30.0
 """Between two searches while the number of streams stays the same: one may have gone as another one came."""
 START: Final = From("time", 0)
+MANY: Final = "many"
+"""In the place of the number of streams, where there are more than a connection may have subscriptions."""
 
 
 class NameSearch:
@@ -105,11 +108,18 @@ class PatternSubscriptions:
     """One per worker."""
 
     def __init__(
-        self, services: Services, subscribing: Subscriptions, work: WorkQueue, calls: WorkerCalls, board: Board
+        self,
+        services: Services,
+        subscribing: Subscriptions,
+        work: WorkQueue,
+        calls: WorkerCalls,
+        board: Board,
+        own: tuple[int, int],
     ) -> None:
         self.work = work
         self.calls = calls
         self.board = board
+        self.wide = WideReading(calls.call_slot, board.slots, *own)
         self._services = services
         self._subscribing = subscribing
         self._clients: dict[LineClient, None] = {}
@@ -145,11 +155,12 @@ class PatternSubscriptions:
         client.hold_up()
         pending.after = client.go_on
         found = partial(self._found, client, command, pending, room)
-        NameSearch(self, pattern, room + 1, partial(self._is_new, client, pattern), client, found).turn_page()
+        NameSearch(self, pattern, room + 1, partial(self.is_new, client, pattern), client, found).turn_page()
 
     def unsubscribe(self, client: LineClient, pattern: bytes) -> bytes:
         """Ends all subscriptions of streams of the pattern; the answer."""
         del client.patterns[pattern]
+        client.wide.pop(pattern, None)
         selection = self.selection(pattern)
         for key, cursor in list(client.cursors.items()):
             name = cursor.feed.name
@@ -166,6 +177,9 @@ class PatternSubscriptions:
     def _found(
         self, client: LineClient, command: c.Subscribe, pending: Pending, room: int, names: list[bytes] | Refused
     ) -> None:
+        if isinstance(names, list) and len(names) > room and command.start == FROM_NEW and room > 0:
+            self._begin_wide(client, command, pending)
+            return
         if isinstance(names, list) and len(names) > room:
             limit, shown_pattern = self._services.settings.max_subscriptions, command.stream.decode()
             text = f"{shown_pattern} has too many streams: this connection may have {limit} subscriptions"
@@ -186,6 +200,25 @@ class PatternSubscriptions:
         self._clients[client] = None
         self._join(client, command, names, joined)
 
+    def _begin_wide(self, client: LineClient, command: c.Subscribe, pending: Pending) -> None:
+        """There are more streams than it may have cursors: it gets those with new messages."""
+        reader = client.wide[command.stream] = _WideLines(self, client, command.stream)
+        client.patterns[command.stream] = {}
+
+        def begun(wide: WideSubscription | Refused) -> None:
+            if isinstance(wide, Refused):
+                reader.end()
+                self._refuse(pending, wide)
+                return
+            pending.after = partial(told, wide)
+            pending.settle(answers.ok("sub", command.stream, MANY))
+
+        def told(wide: WideSubscription) -> None:
+            self.wide.start(wide)
+            client.go_on()
+
+        self.wide.begin(reader, begun)
+
     def _refuse(self, pending: Pending, refused: Refused) -> None:
         self._services.metrics.refused.add(refused.code)
         pending.settle(answers.err(refused.code, refused.text))
@@ -200,21 +233,24 @@ class PatternSubscriptions:
         version, now_s = self.board.names_version(), self._services.now_s
         if version != self._version or now_s >= self._relist_s:
             self._version, self._relist_s = version, now_s + RELIST_S
-            self._due.extend({pattern for client in self._clients for pattern in client.patterns})
-            self._search_again()
+            found = {pattern for client in self._clients for pattern in client.patterns if pattern not in client.wide}
+            self._due.extend(found)
+            if self._due:
+                self._search_again()
 
     def _search_again(self) -> None:
         pattern = self._due[0]
-        clients = [client for client in self._clients if pattern in client.patterns and not client.closed]
+        following = (client for client in self._clients if pattern in client.patterns and pattern not in client.wide)
+        clients = [client for client in following if not client.closed]
 
         def is_new_to_one(name: bytes) -> bool:
-            return any(self._is_new(client, pattern, name) for client in clients)
+            return any(self.is_new(client, pattern, name) for client in clients)
 
         def found(names: list[bytes] | Refused) -> None:
             self._due.popleft()
             for client in clients:
                 if isinstance(names, list) and pattern in client.patterns:
-                    self._add(client, pattern, [name for name in names if self._is_new(client, pattern, name)])
+                    self._add(client, pattern, [name for name in names if self.is_new(client, pattern, name)])
             if self._due:
                 self._search_again()
 
@@ -233,7 +269,7 @@ class PatternSubscriptions:
 
     # --- both -------------------------------------------------------------------------------------------------------
 
-    def _is_new(self, client: LineClient, pattern: bytes, name: bytes) -> bool:
+    def is_new(self, client: LineClient, pattern: bytes, name: bytes) -> bool:
         passed_over, selection = client.patterns.get(pattern, {}), self.selection(pattern)
         is_there = selection.key(name) in client.cursors or name in passed_over
         return not is_there and selection.selects(name) and selection.topics(client, name) is not None
@@ -273,6 +309,28 @@ class PatternSubscriptions:
         for each in wanted:
             self._subscribing.find(client, each, partial(placed, each), ask_end=ask_end)
 
+    @property
+    def cursors_max(self) -> int:
+        """Each connection may have this many."""
+        return self._services.settings.max_subscriptions
+
+    def join_at(
+        self, client: LineClient, pattern: bytes, name: bytes, seq: int, placed: Callable[[Cursor | None], None]
+    ) -> None:
+        """Read a stream of a wide subscription from there on."""
+
+        def joined(cursors: Sequence[Cursor], failed: Sequence[tuple[bytes, Refused]]) -> None:
+            placed(cursors[0] if cursors else None)
+            for cursor in cursors:
+                cursor.seq = min(cursor.seq, seq)  # messages that were trimmed meanwhile are reported
+            self._start(client, cursors, failed)
+
+        self._join(client, c.Subscribe(pattern, From("seq", seq)), [name], joined)
+
+    def drop(self, client: LineClient, cursor: Cursor) -> None:
+        client.cursors.pop(cursor.key, None)
+        self._services.fanout.end(cursor)
+
     def _placed(self, client: LineClient, wanted: c.Subscribe, value: int | Refused) -> list[Cursor]:
         """Raises Refused."""
         if isinstance(value, Refused):
@@ -288,3 +346,38 @@ class PatternSubscriptions:
         for name, refused in failed:
             client.pass_over(name)
             client.refuse(refused.code, f"{name.decode()}: {refused.text}; it is not subscribed")
+
+
+class _WideLines:
+    """A pattern or filter over very many streams: see `broker.delivery.wide`."""
+
+    def __init__(self, patterns: PatternSubscriptions, client: LineClient, pattern: bytes) -> None:
+        self._patterns = patterns
+        self._client = client
+        self._pattern = pattern
+
+    @property
+    def is_gone(self) -> bool:
+        client = self._client
+        return client.closed or bool(client.lingering_since_s) or client.wide.get(self._pattern) is not self
+
+    @property
+    def room(self) -> int:
+        return self._patterns.cursors_max - len(self._client.cursors)
+
+    def is_wanted(self, name: bytes) -> bool:
+        return self._patterns.is_new(self._client, self._pattern, name)
+
+    def place(self, name: bytes, seq: int, placed: Callable[[Cursor | None], None]) -> None:
+        self._patterns.join_at(self._client, self._pattern, name, seq, placed)
+
+    def drop(self, cursor: Cursor) -> None:
+        self._patterns.drop(self._client, cursor)
+
+    def end(self) -> None:
+        self._client.patterns.pop(self._pattern, None)
+        self._client.wide.pop(self._pattern, None)
+
+    def fail(self, code: Code, text: str) -> None:
+        self._patterns.unsubscribe(self._client, self._pattern)
+        self._client.refuse(code, f"{self._pattern.decode()}: {text}; the subscription has ended")

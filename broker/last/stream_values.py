@@ -234,7 +234,7 @@ class StreamValues:
             self._take(self.newest, topic, seq, place, is_empty=is_empty)
 
     def _take(self, index: TopicIndex, topic: bytes, seq: int, place: int, *, is_empty: bool) -> None:
-        """A record of the log. What was seen in the stream itself is later than it, or the same."""
+        """A record of the log. Values seen in the stream itself are later than it, or the same."""
         if self.seq < 0:  # nothing was: of the records so far it is the last one
             self._put(index, topic, seq, place, is_empty=is_empty)
             return

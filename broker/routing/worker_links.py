@@ -16,17 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.broker.delivery.fanout import FanOut
 from tailrace.broker.delivery.wanted import any_message, envelopes, no_interest
+from tailrace.broker.delivery.wide import WideReading
 from tailrace.broker.process.settings import Settings
 from tailrace.broker.process.work import Asker, WorkQueue
 from tailrace.broker.replication.downstream.registry import FollowerRegistry
 from tailrace.broker.routing.batch import StreamBatch
 from tailrace.broker.routing.calls import WorkerCalls
+from tailrace.broker.routing.growth_watch import GrowthWatch
 from tailrace.broker.routing.interest import Interests
 from tailrace.broker.routing.link import LOST_FD, LinkClosed, WorkerLink
 from tailrace.broker.routing.link_table import LinkTable
 from tailrace.broker.routing.router import ForwardedBatches, OwnerCall, Router
 from tailrace.broker.streams.deduplication import is_numbered
 from tailrace.broker.streams.owner import Grown, Owner, Refused
+from tailrace.broker.streams.refused import OnResult
 from tailrace.protocol import sibling
 from tailrace.protocol.errors import Code
 
@@ -209,6 +212,7 @@ class WorkerLinks:
         slot: int,
         adopt: Callable[[socket.socket, dict[str, Any]], None],
         members: Mapping[bytes, int],
+        wide: WideReading,
     ) -> None:
         self.links = links
         self._members = members
@@ -222,6 +226,8 @@ class WorkerLinks:
         self._settings = settings
         self._slot = slot
         self._adopt = adopt
+        self._wide = wide
+        self.watch = GrowthWatch(owner, links, wide.own)
         self.interest = Interests(settings.max_filter_bytes, settings.topic_cache_bytes)
         self._recounted: dict[bytes, Feed] = {}  # streams of siblings whose subscribers here have changed in this turn
         self._renewed: dict[bytes, None] = {}  # those of them whose subscribers of before this turn are all gone
@@ -242,6 +248,7 @@ class WorkerLinks:
             sibling.MOVED: self._moved,
             sibling.INTEREST: self._interest,
             sibling.GREW: self._grew,
+            sibling.WOKE: lambda link, body: self._wide.grew(link.slot, sibling.unpack_woke(body)),
             sibling.CUT: lambda _link, body: self._fanout.cut(*sibling.unpack_cut(body)),
             sibling.HANDOVER: self._handover,
             sibling.HELD: self._held,
@@ -270,6 +277,7 @@ class WorkerLinks:
         route.switch(link)
         self._followers.owner_is(link)
         self._send_whole(slot, link)
+        self._wide.owner_is(slot)
 
     @property
     def all_switched(self) -> bool:
@@ -451,9 +459,26 @@ class WorkerLinks:
             link.queue(sibling.pack_grew(streams))
             self.links.touch(link)
 
+    def announce_all(self, grown: Grown) -> None:
+        """Notify the workers that watch the growth of all streams, which come behind the notes to those interested."""
+        if rows := self.watch.announce(grown):
+            self._wide.grew(self._slot, rows)
+
+    def watch_growth(self, announce: Callable[[], None], args: list[Any], done: OnResult) -> None:
+        """[slot, generation, whether it is wanted] -> rows of lately grown streams; None if they are not known."""
+        self._router.flush()
+        announce()  # earlier messages are no growth
+        done(self.watch.watch(*args))
+
+    def tick(self) -> None:
+        """About once a second."""
+        self.watch.tick(time.monotonic())
+        self._wide.tick()
+
     def announce_cut(self, name: bytes, seq: int) -> None:
         """Notify every worker of the node: any may have the stream open."""
         self.interest.cut(name)
+        self.watch.forget(name)
         for link in self.links.open.values():
             link.queue(sibling.pack_cut(name, seq))
             self.links.touch(link)

@@ -28,6 +28,7 @@ class OpenStream:
     """A stream whose log is open, with what every append needs at hand."""
 
     __slots__ = (
+        "announced_seq",
         "busy",
         "epoch",
         "in_memory",
@@ -45,6 +46,7 @@ class OpenStream:
     def __init__(self, name: bytes, stream_log: StreamLog, epoch: int, policy: StreamPolicy) -> None:
         self.name = name
         self.log = stream_log
+        self.announced_seq = stream_log.next_seq  # kept for `broker.routing.growth_watch` while somebody watches
         self.epoch = epoch
         self.policy = policy
         self.is_synced_always = policy.durability is Durability.ALWAYS

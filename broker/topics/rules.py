@@ -262,7 +262,7 @@ class _OwnStreams(_ParsedRule):
 
 
 class _FirstLevel(_ParsedRule):
-    """Names of several levels lie in the stream of their first one. What it has of filters counts streams without a
+    """Names of several levels lie in the stream of their first one. Its filters count streams without a
     separator too: each is that of its only level.
     """
 

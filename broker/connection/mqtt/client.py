@@ -260,9 +260,10 @@ class MqttClient(EnhancedLoginClient):
 
     @property
     def stays(self) -> bool:
-        """A member of a group is one of its worker, and so is the exchange of a login."""
+        """A member of a group is one of its worker, and so is the exchange of a login; see `WideReading` too."""
         is_member = self.shared is not None and not self.shared.is_empty
-        return super().stays or is_member or self.exchange is not None
+        is_wide = any(each.is_wide for each in self.subscriptions.values())
+        return super().stays or is_member or is_wide or self.exchange is not None
 
     # --- the end ----------------------------------------------------------------------------------------------------
 

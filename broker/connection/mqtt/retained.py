@@ -135,7 +135,7 @@ class RetainedMessages:
 
 
 class RetainedSending:
-    """What is still to be sent on account of one SUBSCRIBE, as the client takes it."""
+    """The messages still to be sent on account of one SUBSCRIBE, as the client takes it."""
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ from tailrace.broker.connection.mqtt.system_topics import SYSTEM_PREFIX, SystemT
 from tailrace.broker.connection.patterns import START
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.subscribe import Subscriptions
+from tailrace.broker.delivery.wide import WideSubscription
 from tailrace.broker.process.timers import now_us
 from tailrace.broker.services import Services
 from tailrace.broker.streams.refused import Refused
@@ -72,10 +73,10 @@ class TopicSubscription:
     """One filter of a client. `keys`: of its cursors, by stream. `is_wild`: over streams that must be searched for.
 
     `group`: of a shared subscription, else empty; `topics`: the filter without that. `is_ready`: SUBACK is sent.
-    `passed_over`: streams of it that are not subscribed to again.
+    `passed_over`: streams of it that are not subscribed to again. `is_wide`: see `broker.delivery.wide`.
     """
 
-    __slots__ = ("filter", "form", "group", "is_ready", "is_wild", "keys", "passed_over", "topics")
+    __slots__ = ("filter", "form", "group", "is_ready", "is_wide", "is_wild", "keys", "passed_over", "topics")
 
     def __init__(self, topic_filter: bytes, form: PublishForm, *, is_wild: bool) -> None:
         self.filter = topic_filter
@@ -83,6 +84,7 @@ class TopicSubscription:
         self.form = form
         self.is_wild = is_wild
         self.is_ready = False
+        self.is_wide = False
         self.keys: dict[bytes, int] = {}
         self.passed_over: dict[bytes, None] = {}
 
@@ -131,6 +133,7 @@ class TopicSubscriptions:
         self._retained = retained
         self._shared = shared
         self._system = system
+        self._wide = wildcards.wide
 
     # --- the packets ------------------------------------------------------------------------------------------------
 
@@ -285,6 +288,10 @@ class TopicSubscriptions:
     ) -> None:
         """All streams that a filter with wildcards can match in now."""
         limit = self._services.settings.max_subscriptions
+        is_new = start is FROM_NEW and client.session is None and not subscription.group
+        if not isinstance(names, Refused) and is_new and len(client.cursors) + len(names) > limit:
+            self._begin_wide(client, step, subscription)
+            return
         if not isinstance(names, Refused) and len(client.cursors) + len(names) > limit:
             names = Refused(Code.SUBSCRIPTIONS, f"this connection may read {limit} streams")
         if isinstance(names, Refused):
@@ -302,6 +309,58 @@ class TopicSubscriptions:
             client.go_on()
 
         self.join(client, subscription, names, start, joined)
+
+    def _begin_wide(self, client: MqttClient, step: _Step, subscription: TopicSubscription) -> None:
+        """There are more streams than it may have cursors: it gets those with new messages."""
+        subscription.is_wild, subscription.is_wide = False, True
+
+        def begun(wide: WideSubscription | Refused) -> None:
+            subscription.is_ready = True
+            refusal = None
+            if isinstance(wide, Refused):
+                client.subscriptions.pop(subscription.filter, None)
+                refusal = _suback_reason(wide.code)
+            self._settle_filter(client, step, subscription.filter, refusal)
+            if not isinstance(wide, Refused):
+                self._wide.start(wide)
+            client.go_on()
+
+        self._wide.begin(_WideTopics(self, client, subscription), begun)
+
+    def may_read(self, client: MqttClient, subscription: TopicSubscription, name: bytes) -> bool:
+        """Whether a stream can have messages of it, and has no cursor."""
+        if name in subscription.keys or name in subscription.passed_over:
+            return False
+        is_held = self._rules.may_hold(name, subscription.topics)
+        return is_held and bool(client.readable_topics(name, subscription.topics))
+
+    @property
+    def cursors_max(self) -> int:
+        """Each connection may have this many."""
+        return self._services.settings.max_subscriptions
+
+    def join_at(
+        self,
+        client: MqttClient,
+        subscription: TopicSubscription,
+        name: bytes,
+        seq: int,
+        placed: Callable[[Cursor | None], None],
+    ) -> None:
+        """Read a stream of a wide subscription from there on."""
+
+        def joined(cursors: Sequence[Cursor], _failed: Sequence[Refused]) -> None:
+            placed(cursors[0] if cursors else None)
+            self.start(client, cursors)
+
+        self.join(client, subscription, [name], From("seq", seq), joined)
+
+    def drop(self, client: MqttClient, subscription: TopicSubscription, cursor: Cursor) -> None:
+        """The stream has nothing to be read now."""
+        subscription.keys.pop(cursor.feed.name, None)
+        client.cursors.pop(cursor.key, None)
+        client.forms.pop(cursor.key, None)
+        self._services.fanout.end(cursor)
 
     def _found_one(
         self,
@@ -553,6 +612,37 @@ class TopicSubscriptions:
             subscription.keys = dict(keys)
             subscription.passed_over = dict.fromkeys(passed_over)
             client.subscriptions[topic_filter] = subscription
+
+
+class _WideTopics:
+    """A filter over very many streams: see `broker.delivery.wide`."""
+
+    def __init__(self, topics: TopicSubscriptions, client: MqttClient, subscription: TopicSubscription) -> None:
+        self._topics = topics
+        self._client = client
+        self._subscription = subscription
+
+    @property
+    def is_gone(self) -> bool:
+        client, subscription = self._client, self._subscription
+        is_open = client.subscriptions.get(subscription.filter) is subscription
+        return client.closed or bool(client.lingering_since_s) or not is_open
+
+    @property
+    def room(self) -> int:
+        return self._topics.cursors_max - len(self._client.cursors)
+
+    def is_wanted(self, name: bytes) -> bool:
+        return self._topics.may_read(self._client, self._subscription, name)
+
+    def place(self, name: bytes, seq: int, placed: Callable[[Cursor | None], None]) -> None:
+        self._topics.join_at(self._client, self._subscription, name, seq, placed)
+
+    def drop(self, cursor: Cursor) -> None:
+        self._topics.drop(self._client, self._subscription, cursor)
+
+    def fail(self, code: Code, text: str) -> None:
+        self._client.end_with(code, f"{self._subscription.filter.decode()}: {text}")
 
 
 def _start_of(parts: SplitFilter, wishes: Wishes) -> From | None:

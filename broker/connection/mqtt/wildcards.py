@@ -60,6 +60,7 @@ class Wildcards:
     def __init__(self, services: Services, names: PatternSubscriptions, rules: TopicRules) -> None:
         self._services = services
         self._names = names
+        self.wide = names.wide
         self._rules = rules
         self._clients: dict[WildcardReader, None] = {}
         self._due: deque[tuple[WildcardReader, bytes]] = deque()  # filters to be searched for, one after the other

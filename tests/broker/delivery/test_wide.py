@@ -1,0 +1,253 @@
+"""Subscriptions of more streams than a connection may have cursors in, at each door, on two workers."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tailrace.broker.delivery import wide
+from tailrace.protocol import collecting as g
+from tailrace.protocol import messages as m
+from tailrace.protocol.places import FROM_NEW
+from tests.broker.connection.test_collecting import Reader
+from tests.broker.connection.test_patterns import ask, came, names_of, seconds_later
+from tests.broker.mqtt import MqttPeer
+from tests.broker.world import World, world
+from tests.protocol.mqtt.wire import V5
+from tests.thorough import THOROUGH
+
+CURSORS_MAX = 3
+ROUNDS_MAX = 100
+INTERLEAVINGS = 10
+"""In one node, one after the other."""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path, workers=2, affinity=False, max_subscriptions=CURSORS_MAX) as node:
+        node.stop_timers()
+        yield node
+
+
+def test_lines_read_all_streams_that_grow_and_those_made_later(node: World) -> None:
+    names, peer, other = names_of(node, "a", 8), node.connect(), node.connect()
+    lines = f"pub {names[0]} |before", "sub a.* new", f"pub {names[0]} |mine"
+    assert ask(node, peer, *lines) == (["ok sub a.* many"], [(names[0], 2, "mine")])
+    later = [node.name(number % 2, f"a.later.{number}.") for number in range(4)]
+    for times in range(3):
+        node.ask(other, *(f"pub {name} |{times}" for name in (*names, *later)))
+        seconds_later(node)
+        answers, found = came(node, peer)
+        assert answers == []
+        assert found == sorted(
+            [(name, times + 1 + 2 * (name == names[0]), f"{times}") for name in names]
+            + [(name, times, f"{times}") for name in later]
+        )
+        assert len(node.client_of(peer).cursors) <= CURSORS_MAX
+    seconds_later(node)
+    seconds_later(node)
+    assert not node.client_of(peer).cursors
+    assert ask(node, peer, "unsub a.*")[0] == ["ok unsub a.*"]
+    node.ask(other, *(f"pub {name} |late" for name in names))
+    seconds_later(node)
+    seconds_later(node)
+    assert came(node, peer) == ([], [])
+    assert not any(worker.siblings.watch.watchers for worker in node.workers)
+
+
+def test_another_owner_says_what_has_grown_since_it_began(node: World) -> None:
+    names, peer, other = names_of(node, "a", 8), node.connect(), node.connect()
+    assert ask(node, peer, "sub a.* new")[0] == ["ok sub a.* many"]
+    for times in range(4):
+        other.send(*(f"pub {name} |{times}" for name in names))
+        node.replace(1, 10 + times)
+        node.stop_timers()
+        other.send(*(f"pub {name} |{times} again" for name in names))
+        seconds_later(node)
+        seconds_later(node)
+        expected = [
+            (name, 1 + 2 * times + n, f"{times}{again}") for n, again in enumerate(("", " again")) for name in names
+        ]
+        assert came(node, peer) == ([], sorted(expected))
+
+
+def test_a_reader_ends_when_it_cannot_know_what_has_grown(node: World) -> None:
+    names_of(node, "a", 8)
+    peer, reader, mqtt = node.connect(), Reader(node), MqttPeer(node)
+    assert ask(node, peer, "sub a.* new")[0] == ["ok sub a.* many"]
+    assert reader.ask(g.Collect(1, b"a.*", FROM_NEW)) == [g.Collected(1, 0)]
+    assert mqtt.subscribe(("#", 0)) == [0]
+    node.workers[1].siblings.watch.tick(float("inf"))
+    node.workers[0].patterns.wide.owner_is(1)
+    text = "a worker was replaced, and what it had last cannot be told; subscribe again"
+    assert came(node, peer) == ([f"err unavailable a.*: {text}; the subscription has ended"], [])
+    assert reader.came() == [m.Ended(1, 0, "unavailable", text)]
+    assert mqtt.ended
+    assert ask(node, peer, "sub a.* new")[0] == ["ok sub a.* many"]
+
+
+def come_to_rest(node: World) -> None:
+    """Until no subscription waits: a worker may take more turns for that than `settle` gives it."""
+    for _ in range(ROUNDS_MAX):
+        seconds_later(node)
+        subscriptions = [each for worker in node.workers for each in worker.patterns.wide.subscriptions]
+        if not any(each.pending or each.joining for each in subscriptions):
+            break
+    node.settle()
+
+
+class Door:
+    """A reader of all streams of one node: its messages, as (stream, payload), in the order in which it came."""
+
+    def __init__(self, node: World, slot: int) -> None:
+        self.node = node
+        self.open(slot)
+
+    def open(self, slot: int) -> None:
+        raise NotImplementedError
+
+    def got(self) -> list[tuple[str, str]]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class Lines(Door):
+    def open(self, slot: int) -> None:
+        self.peer = self.node.connect(slot)
+        self.peer.send("sub s* new")
+
+    def got(self) -> list[tuple[str, str]]:
+        assert all(line.startswith(("msg ", "ok sub ")) for line in self.peer.lines)
+        return [(stream, payload) for stream, _seq, payload in self.peer.messages()]
+
+    def close(self) -> None:
+        self.peer.close()
+
+
+class Collects(Door):
+    def open(self, slot: int) -> None:
+        self.reader = Reader(self.node, slot=slot)
+        self.reader.peer.say(g.Collect(1, b"s*", FROM_NEW))
+        self.found: list[tuple[str, str]] = []
+
+    def got(self) -> list[tuple[str, str]]:
+        answers = self.reader.came()
+        assert all(isinstance(each, g.Collected | m.Ended) for each in answers), answers
+        self.found += [(stream, payload.decode()) for stream, _seq, payload in self.reader.messages()]
+        return self.found
+
+    def close(self) -> None:
+        self.reader.peer.peer.close()
+
+
+class Mqtt(Door):
+    def open(self, slot: int) -> None:
+        self.peer = MqttPeer(self.node, V5, "", slot)
+        assert self.peer.subscribe(("#", 1)) == [1]
+
+    def got(self) -> list[tuple[str, str]]:
+        self.peer.collect()
+        return [(each.topic, each.payload.decode()) for each in self.peer.got]
+
+    def close(self) -> None:
+        self.peer.peer.close()
+
+
+class Interleaving:
+    """Publishers that also make streams, and readers of all of them by each door, in random order on two workers."""
+
+    def __init__(self, node: World, chance: random.Random, sent: dict[str, list[str]]) -> None:
+        self.node, self.chance, self.sent = node, chance, sent
+        self.publishers = [node.connect(slot) for slot in (0, 1)]
+        self.doors: list[tuple[Door, dict[str, int], dict[str, int]]] = []
+
+    def publish(self) -> None:
+        for _ in range(self.chance.choice((1, 1, 6, 20))):
+            stream = f"s{self.chance.randrange(len(self.sent) + 1)}"
+            payload = str(len(self.sent[stream]))
+            self.publishers[len(stream) % 2].send(f"pub {stream} |{payload}")
+            self.sent[stream].append(payload)
+
+    def subscribe(self) -> None:
+        """All that was sent before is logged; messages that are sent before the answer may come or not."""
+        self.node.settle()
+        door = self.chance.choice((Lines, Collects, Mqtt))
+        before = {stream: len(payloads) for stream, payloads in self.sent.items()}
+        if door is not Mqtt and self.chance.random() < 0.5:
+            opened = door(self.node, self.chance.randrange(2))
+            self.publish()
+            self.turn()
+        else:
+            opened = door(self.node, self.chance.randrange(2))
+        self.node.settle()
+        self.doors.append((opened, before, {stream: len(payloads) for stream, payloads in self.sent.items()}))
+
+    def turn(self) -> None:
+        self.node.workers[self.chance.randrange(2)].turn()
+
+    def look(self) -> None:
+        for worker in self.node.workers:
+            worker._seldom()
+
+    def run(self) -> None:
+        steps = (self.publish, self.publish, self.subscribe, self.turn, self.look)
+        for _ in range(self.chance.randint(6, 16)):
+            self.chance.choice(steps)()
+        come_to_rest(self.node)
+        for door, before, after in self.doors:
+            found = defaultdict[str, list[str]](list)
+            for stream, payload in door.got():
+                found[stream].append(payload)
+            for stream, payloads in self.sent.items():
+                first = len(payloads) - len(found[stream])
+                assert found[stream] == payloads[first:], (type(door), stream)
+                assert before.get(stream, 0) <= first <= after.get(stream, 0), (type(door), stream)
+            door.close()
+        for peer in self.publishers:
+            peer.close()
+        self.node.settle()
+
+
+@pytest.mark.parametrize("seed", range(100 if THOROUGH else 2))
+def test_random_interleavings(node: World, seed: int) -> None:
+    chance = random.Random(seed)
+    sent = defaultdict[str, list[str]](list)
+    for number in range(CURSORS_MAX + 3):
+        sent[f"s{number}"].append("0")
+    node.ask(node.connect(), *(f"pub {name} |0" for name in sent))
+    for _ in range(INTERLEAVINGS):
+        Interleaving(node, chance, sent).run()
+
+
+def test_too_many_streams_that_wait(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    names, peer = names_of(node, "a", 8), node.connect()
+    assert ask(node, peer, "sub a.* new")[0] == ["ok sub a.* many"]
+    monkeypatch.setattr(wide, "PENDING_MAX", 2)
+    monkeypatch.setattr(wide.WideReading, "mark", lambda _self: None)
+    node.ask(node.connect(), *(f"pub {name} |x" for name in names))
+    text = "more than 2 streams have messages that wait; subscribe again, and read faster or fewer streams"
+    assert came(node, peer)[0] == [f"err overloaded a.*: {text}; the subscription has ended"]
+
+
+def test_a_stream_that_is_deleted_and_made_again_is_read_from_its_beginning(node: World) -> None:
+    names, peer, other = names_of(node, "a", 8), node.connect(), node.connect()
+    assert ask(node, peer, "sub a.* new")[0] == ["ok sub a.* many"]
+    node.ask(other, *(f"pub {name} |x" for name in names[:2]))
+    assert came(node, peer)[1] == sorted((name, 1, "x") for name in names[:2])
+    seconds_later(node)
+    other.send(*(f"delete {name}" for name in names[:4]))
+    for _ in range(8):
+        node.wait_synced()
+        for worker in node.workers:
+            worker._often()
+        node.settle()
+    assert sum(line.startswith("ok delete") for line in other.lines) == 4
+    node.ask(other, *(f"pub {name} |again" for name in names[:4]))
+    seconds_later(node)
+    assert came(node, peer)[1] == sorted((name, 0, "again") for name in names[:4])

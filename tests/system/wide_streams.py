@@ -1,0 +1,136 @@
+"""Measures by hand what subscriptions of all of very many streams cost, and how soon their first message comes.
+
+    python -m tests.system.wide_streams --streams 100000 --subscribers 20
+
+makes that many streams, and prints for each door the time until a subscription of all of them is answered, the private
+memory of the workers for one, and the time from a publish, to a stream chosen at random or a new one, to its message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from tailrace.protocol.collecting import FEATURE, Collect, Collected
+from tailrace.protocol.messages import TOPICS_FEATURE, VERSION, Hello
+from tailrace.protocol.places import FROM_NEW
+from tests.protocol.mqtt.wire import V5
+from tests.system.binary_peer import BinaryPeer
+from tests.system.mqtt_socket import MqttSocket
+from tests.system.node import LineClient, Node, running
+from tests.system.topic_memory import private_bytes
+
+HELLO: Final = Hello(VERSION, (FEATURE, TOPICS_FEATURE), "test/1")
+AT_ONCE: Final = 500
+MESSAGES: Final = 100
+PATIENCE_S: Final = 100.0
+
+Read = Callable[[], None]
+"""Waits for the next message."""
+
+
+def stream(number: int) -> str:
+    return f"device-{number:06}"
+
+
+def make(node: Node, streams: int) -> None:
+    with node.client() as client:
+        client.ask("ack on")
+        for begin in range(0, streams, AT_ONCE):
+            numbers = range(begin, min(begin + AT_ONCE, streams))
+            client.send(*(f"pub {stream(number)} |first" for number in numbers))
+            client.read_answers(len(numbers), PATIENCE_S)
+            client.answers.clear()
+
+
+def lines(node: Node, stack: ExitStack) -> Read:
+    client = stack.enter_context(node.client())
+    assert client.ask("sub # new").startswith("ok sub #")
+
+    def read() -> None:
+        client.read_messages(1, PATIENCE_S)
+        client.messages.clear()
+
+    return read
+
+
+def binary(node: Node, stack: ExitStack) -> Read:
+    peer = BinaryPeer(node.port, hello=HELLO)
+    stack.callback(peer.close)
+    peer.ask(Collect(1, b"#", FROM_NEW), Collected)
+
+    def read() -> None:
+        peer.read_until(lambda: any(peer.messages.values()))
+        peer.messages.clear()
+        peer.answers.clear()
+
+    return read
+
+
+def mqtt(node: Node, stack: ExitStack) -> Read:
+    peer = MqttSocket(node.port, V5)
+    stack.callback(peer.sock.close)
+    assert peer.subscribe(("#", 0)) == [0]
+
+    def read() -> None:
+        peer.message()
+
+    return read
+
+
+def first_ms(publisher: LineClient, read: Read, name: str) -> float:
+    begin_s = time.monotonic()
+    publisher.send(f"pub {name} |x")
+    read()
+    return (time.monotonic() - begin_s) * 1e3
+
+
+def measure(node: Node, streams: int, subscribers: int) -> Iterator[str]:
+    chance, pids = random.Random(18), node.worker_pids()
+    for number, door in enumerate((lines, binary, mqtt)):
+        with ExitStack() as stack, node.client() as publisher:
+            read = door(node, stack)
+            before, begin_s = sum(map(private_bytes, pids)), time.monotonic()
+            for _ in range(subscribers):
+                door(node, stack)
+            answer_ms = (time.monotonic() - begin_s) / subscribers * 1e3
+            nbytes = (sum(map(private_bytes, pids)) - before) / subscribers
+            yield f"{door.__name__}: answered in {answer_ms:.1f} ms, {nbytes / 1e3:.0f} KB a subscriber"
+        with ExitStack() as stack, node.client() as publisher:
+            read = door(node, stack)
+            names = [stream(chance.randrange(streams)) for _ in range(MESSAGES)]
+            made = [stream(streams + number * MESSAGES + each) for each in range(MESSAGES)]
+            for what, wanted in (("a stream", names), ("a new stream", made)):
+                found = sorted(first_ms(publisher, read, name) for name in wanted)
+                middle_ms = statistics.median(found)
+                yield f"{door.__name__}: to {what}: median {middle_ms:.1f} ms, at most {found[-1]:.1f} ms"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streams", type=int, default=100_000)
+    parser.add_argument("--subscribers", type=int, default=20)
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    directory = Path(tempfile.mkdtemp())
+    try:
+        with running(directory / "data", workers=options.workers) as node:
+            begin_s = time.monotonic()
+            make(node, options.streams)
+            print(f"{options.streams} streams made in {time.monotonic() - begin_s:.0f} s", flush=True)
+            for line in measure(node, options.streams, options.subscribers):
+                print(line, flush=True)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
