@@ -6,6 +6,7 @@ code; its exceptions become one line on standard error here and nowhere else.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -54,6 +55,8 @@ OTHER_WORDS = {
     "version": "--version",
 }
 """What other systems call a command."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of writing, of standard output if no file is named."""
 NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 """What click raises, from 8.2 on, for a group of commands without a command."""
 
@@ -157,6 +160,7 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and leave the process with its exit code."""
+    _hold_standard_files()
     sys.exit(run(arguments))
 
 
@@ -175,6 +179,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail(error.text, error.exit_code)
     except UnicodeEncodeError as error:  # Python has read bytes that are not UTF-8 as lone surrogates
         return _fail(f"not UTF-8: {error.object[max(error.start - 20, 0) : error.end + 20]!a}", USAGE)
+    except OSError as error:
+        if error.errno not in (*NO_ROOM, errno.EBADF) or error.filename is not None:
+            raise
+        _forget_stdout()
+        what = "write the output" if error.errno in NO_ROOM else "use standard input"
+        return _fail(f"cannot {what}: {error.strerror}", REFUSED)
     except (Interrupted, click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     return code if isinstance(code, int) else OK
@@ -188,6 +198,17 @@ def _fail(text: str, exit_code: int) -> int:
 def _with_help(error: click.UsageError) -> str:
     where = error.ctx.command_path if error.ctx is not None else "tailrace"
     return f"{' '.join(error.format_message().split()).rstrip('.')} (see {where} --help)"
+
+
+def _hold_standard_files() -> None:
+    """Without it a connection could get the number of standard output, if a shell has closed that (`>&-`), and messages
+    would be written to it. Reading and writing still fail.
+    """
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY if fd else os.O_WRONLY)  # gets the lowest free number
 
 
 def _forget_stdout() -> None:

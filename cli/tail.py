@@ -116,7 +116,7 @@ def _check_streams(ctx: click.Context, parameter: click.Parameter, values: tuple
 @click.option(
     "--topics", callback=check_filter, metavar="FILTER", help="Only messages whose topic matches; show it too."
 )
-@click.option("--follow/--no-follow", default=True, help="Continue with new messages, or stop at the current end.")
+@click.option("--follow/--no-follow", "-f/ ", default=True, help="Continue with new messages, or stop at the end.")
 @click.option("--wait", is_flag=True, help="Wait for a stream that does not exist yet.")
 @reconnect_option
 @server_options

@@ -1,0 +1,35 @@
+"""Commands whose standard input or output is closed, or full."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tailrace.cli.ending import REFUSED, USAGE
+from tests.cli.process import DEADLINE_S
+from tests.client.model_server import ModelServer
+
+COMMAND = f"{sys.executable} -m tailrace.cli.main"
+
+
+def shell(line: str) -> tuple[int, str]:
+    """The exit code, and what is written to standard error."""
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    return done.returncode, done.stderr
+
+
+def test_a_full_disk_is_one_line(server: ModelServer) -> None:
+    server.publish(b"s", b"one")
+    text = "tailrace: cannot write the output: No space left on device\n"
+    for words in (f"tail s -f --count 1 -s {server.address}", "--help", "deploy --list", "completion bash"):
+        assert shell(f"{COMMAND} {words} >/dev/full") == (REFUSED, text), words
+
+
+def test_closed_files_are_not_those_of_the_connection(server: ModelServer) -> None:
+    """A descriptor that a program opens gets the lowest free number, such as that of standard output."""
+    server.publish(b"s", b"one")
+    text = "tailrace: cannot write the output: Bad file descriptor\n"
+    assert shell(f"{COMMAND} tail s --no-follow -s {server.address} >&-") == (REFUSED, text)
+    text = "tailrace: cannot use standard input: Bad file descriptor\n"
+    assert shell(f"{COMMAND} pub s -s {server.address} <&-") == (REFUSED, text)
+    assert shell(f"{COMMAND} nonsense 2>&-")[0] == USAGE
