@@ -72,7 +72,7 @@ def is_one(streams: Sequence[str]) -> bool:
 
 
 class LinePrefix:
-    """What is shown before the messages of several streams: the stream that was asked for, else the topic."""
+    """Shown before each message of several streams: the stream if it was asked for, else the topic."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._matchers = [matcher(each) for each in patterns]

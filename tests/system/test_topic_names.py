@@ -253,7 +253,7 @@ def test_names_that_were_streams_before_names_had_topics_stay_streams(tmp_path: 
 
 
 def test_the_command_reads_topics_and_filters_of_several_streams(node: Node) -> None:
-    """What each line begins with says which of them it is from."""
+    """Each line begins with its topic, or with the stream that was asked for."""
     with tailrace.connect(f"127.0.0.1:{node.port}") as client:
         for name, payload in (("shop/eu/7", b"a"), ("shop/us/8", b"b"), ("shop", b"c"), ("depot/eu/7", b"d")):
             client.publish(name, payload)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tailrace.broker.connection.binary import BinaryClient
 
 OF_LETTERS: Final = ("letters", "redrive", "purge")
-"""What concerns all dead letters of a stream, so that the name of one of its topics does not do."""
+"""Requests about all dead letters of a stream: the name of one of its topics does not do."""
 
 
 def consume(client: BinaryClient, message: c.Consume) -> None:
