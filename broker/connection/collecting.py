@@ -104,7 +104,7 @@ class CollectingClient(HandleClient):
 
     @abstractmethod
     def take_rest(self) -> None:
-        """Read on what came behind a request that had to wait."""
+        """Read on behind a request that had to wait."""
 
     @property
     def is_reading(self) -> bool:
@@ -162,7 +162,7 @@ class Collections:
     # --- the requests -----------------------------------------------------------------------------------------------
 
     def begin(self, client: CollectingClient, message: g.Collect) -> None:
-        """What the connection sent behind it waits, so that `new` begins at this place."""
+        """Requests behind it wait, so that `new` begins at this place."""
         refused = self._refusal(client, message)
         if refused is not None:
             client.refuse_request(Op.COLLECT, message.id, refused.code, refused.text)

@@ -142,7 +142,7 @@ class PatternSubscriptions:
     # --- the commands -----------------------------------------------------------------------------------------------
 
     def subscribe(self, client: LineClient, command: c.Subscribe, pending: Pending) -> None:
-        """What the connection sent behind it waits, so that `new` begins at this place."""
+        """Requests behind it wait, so that `new` begins at this place."""
         pattern, room = command.stream, self._services.settings.max_subscriptions - len(client.cursors)
         if pattern in client.patterns:
             text = f"this connection is subscribed to {pattern.decode()} already"

@@ -94,7 +94,7 @@ def test_a_session_goes_on_at_the_promoted_node(pair: tuple[Node, Node], version
         first, *others = reader.messages(4)
         assert reader.ask(wire.ack(PUBACK, first.packet_id), wire.packet(0xC0)).kind == 13  # it has been taken
         assert [each.payload for each in others] == [b"1", b"2", b"3"]
-    with lasting(top, version) as reader:  # what it has acknowledged is stored now
+    with lasting(top, version) as reader:  # its acknowledgements are stored now
         assert reader.present and [each.payload for each in reader.messages(3)] == [b"1", b"2", b"3"]
     refused(bottom, version, "lasting", top)
     with MqttSocket(bottom.port, version, "lasting") as clean:  # has none, and needs none
@@ -130,7 +130,7 @@ def test_retained_and_released_messages(pair: tuple[Node, Node], version: int) -
         writer.publish("k/a", b"1", 2, 2)
         zero, one = reader.messages(2)
         assert reader.ask(wire.ack(PUBREC, zero.packet_id)).kind == 6
-    with lasting(top, version) as reader:  # what it has acknowledged is stored now
+    with lasting(top, version) as reader:  # its acknowledgements are stored now
         assert reader.present
     catch_up(bottom, top)
     top.kill()

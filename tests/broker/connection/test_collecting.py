@@ -96,7 +96,7 @@ def test_it_waits_for_a_first_stream(node: World, start: From) -> None:
 
 @pytest.mark.parametrize("start", [FROM_NEW, From("last", 0)])
 def test_new_begins_behind_what_the_connection_has_published(node: World, start: From) -> None:
-    """What follows the COLLECT in the same bytes waits for its place."""
+    """Requests behind the COLLECT in the same bytes wait for its place."""
     names, reader = names_of(node, "a"), Reader(node)
     reader.peer.open(*names)
     reader.peer.publish([1, 2], b"before")

@@ -359,7 +359,7 @@ def publish_numbered(peer: BinaryPeer, handle: int, payload: bytes, number: int)
 
 
 def test_the_bound_on_disk_space_holds_for_single_publishes(tmp_path: Path) -> None:
-    """What they append counts, and is refused while the node is full."""
+    """Appends by them count, and are refused while the node is full."""
     most = 64 << 20
     with world(tmp_path, node_max_bytes=most) as node:
         (peer,), name = publishers(node, 1, "s"), b"s"

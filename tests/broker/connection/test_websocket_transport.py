@@ -1,4 +1,4 @@
-"""Frames over a connection: what a peer may do to it, and what is held for it."""
+"""Frames over a connection: bounds on its memory, and hostile peers."""
 
 from __future__ import annotations
 

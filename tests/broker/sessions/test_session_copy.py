@@ -47,7 +47,7 @@ def test_it_has_all_that_counts_and_is_short(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_look_ends_when_messages_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is behind the cut may have superseded nothing."""
+    """Values behind the cut may have superseded nothing."""
     monkeypatch.setattr(session_copy, "SLACK", 2)
     owner = make_owner(tmp_path)
     log, copy = SessionLog(owner, NAME), SessionCopy(owner, NAME, lambda: 0.0)

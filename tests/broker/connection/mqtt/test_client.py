@@ -166,7 +166,7 @@ def test_topic_aliases(tmp_path: Path) -> None:
 
 
 def test_an_alias_holds_no_more_than_a_topic_may_have(tmp_path: Path) -> None:
-    """Else 32 of them are two megabytes of a connection. What is refused by its name is refused by its alias too."""
+    """Else 32 of them are two megabytes of a connection. A name that is refused is refused by its alias too."""
     with world(tmp_path) as node:
         writer = MqttPeer(node)
         long = wire.publish(V5, "t" * 3_000, b"x", 1, 1, raw=b"\x23\0\1")

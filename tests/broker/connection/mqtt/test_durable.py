@@ -179,7 +179,7 @@ def test_sessions_can_be_turned_off(tmp_path: Path, version: int) -> None:
 
 
 def kill(peer: MqttPeer) -> None:
-    """As if its worker were killed: what is not stored is lost."""
+    """As if its worker were killed: unstored changes are lost."""
     peer.client.session = None
     peer.peer.close()
     peer.node.settle()

@@ -20,7 +20,7 @@ from tests.system.node import wait_for
 @both
 @pytest.mark.parametrize("slot", [0, 1])
 def test_after_a_kill_a_session_with_qos_2_is_as_its_client_knows_it(tmp_path: Path, version: int, slot: int) -> None:
-    """No message comes twice, no identifier is used again, and what was released is not repeated: nothing goes out
+    """No message comes twice, no identifier is used again, and no released one is repeated: nothing goes out
     before it is stored.
     """
     with world(tmp_path, 2, affinity=False) as node:
