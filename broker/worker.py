@@ -81,6 +81,7 @@ from tailrace.broker.routing.worker_links import PARTLY_S, WorkerLinks
 from tailrace.broker.services import Services
 from tailrace.broker.sessions.record import HolderProcess
 from tailrace.broker.sessions.store import SessionStore
+from tailrace.broker.sharing.shared import SharedStreams, local_wants
 from tailrace.broker.streams.aging import SAVE_S, AgingClock
 from tailrace.broker.streams.deletion import Deletions
 from tailrace.broker.streams.journaling import JournalKeeper
@@ -88,15 +89,13 @@ from tailrace.broker.streams.maintenance import Maintenance
 from tailrace.broker.streams.memory_rings import with_memory
 from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.stream_metrics import StreamMetrics
-from tailrace.broker.streams.syncer import THREADS_MAX, Syncer
+from tailrace.broker.streams.syncer import THREADS_MAX, syncer_of
 from tailrace.broker.udp.door import open_door
 from tailrace.broker.wiring import OwnerWiring
 from tailrace.broker.worker_boot import WorkerBoot as WorkerBoot
 from tailrace.broker.worker_boot import WorkerPhase as WorkerPhase
 from tailrace.shard.errors import DirectoryError, ShardLocked
 from tailrace.shard.files import FileSystem
-from tailrace.shard.group_journal import journal_together
-from tailrace.shard.group_sync import sync_together
 from tailrace.shard.journal import journal_path
 from tailrace.shard.journal_writer import JournalWriter
 
@@ -148,7 +147,7 @@ class Worker:
         file_system = FileSystem(boot.directory.path, THREADS_MAX)
         directory = with_memory(boot.directory, settings)
         journal = JournalWriter(journal_path(boot.directory.path, boot.slot), THREADS_MAX)
-        self.syncer = Syncer(lambda row: sync_together(row, file_system), lambda row: journal_together(row, journal))
+        self.syncer = syncer_of(file_system, journal)
         self.role_writer = RoleWriter(self.syncer.request)
         self.links = LinkTable(boot.slots, boot.slot, settings.link_window_bytes, self.poller, time.monotonic)
         self.routes = self.links.routes
@@ -194,7 +193,7 @@ class Worker:
             on_away=lambda client, slot: self.movers.consider_publisher(client, slot),
         )
         self.fanout = FanOut(
-            self.readers,
+            *(self.readers, local_wants(settings, directory)),
             on_count=lambda feed: self.siblings.recount(feed) if feed.remote else None,
             on_cut=self._forget_chunks,
             filter_bytes=settings.max_filter_bytes,
@@ -226,7 +225,9 @@ class Worker:
         owner, services = self.owner, self.services
         self.address = boot.settings.advertise or f":{boot.listener.getsockname()[1]}"
         tls, logins = boot.tls.upstream, NodeLogins(boot.settings, self.syncer.calculate)
-        self.uplinks = UpstreamManager(owner, services, self.work, self.syncer, self.address, tls, logins)
+        self.shared = SharedStreams(owner, services, self.work, self.links)
+        to_nodes = self.address, tls, logins, self.shared.sessions
+        self.uplinks = UpstreamManager(owner, services, self.work, self.syncer, *to_nodes)
         self.followers = FollowerRegistry(owner, services, self.links, boot.generation)
         own_calls: dict[str, Callable[..., Any]] = {
             CLAIM: lambda *args: self.mqtt.sessions.claimed(*args),
@@ -256,7 +257,8 @@ class Worker:
         commands = Commands(services, subscribing, self.calls, *asked)
         self.singles = Singles(services)
         line = LineServices(self.renderings, commands, subscribing, self.patterns, self.singles)
-        node = NodeServices(self.node_id, self.owner, self.followers, self.catalog, subscribing, self.status.gather)
+        here = self.node_id, self.owner, self.followers, self.catalog, subscribing
+        node = NodeServices(*here, self.status.gather, self.shared.serving)
         self.collecting = Collections(services, subscribing, self.patterns)
         rest = boot.slot, self.logins, Listings(self.calls, boot.board), last, self.singles, self.collecting
         binary = BinaryServices(self.frame_chunks, self.heartbeats, subscribing, node, *rest)
@@ -275,7 +277,7 @@ class Worker:
         others = self.links, self.handshakes.begin_tls, boot.admin_listener
         self.acceptor = Acceptor(services, protocols, boot.listener, boot.board, boot.slot, *others)
         self.udp = open_door(services, self.work, boot.udp_socket)
-        known = self.links, self.owner, self.router, self.calls, self.work, self.fanout, self.followers
+        known = self.links, self.owner, self.router, self.calls, self.work, self.fanout, self.followers, self.shared
         adopted = self.acceptor.adopt, self.desk.members, self.patterns.wide
         self.siblings = WorkerLinks(*known, boot.settings, boot.slot, *adopted)
 
@@ -639,7 +641,7 @@ class Worker:
             self.upkeep.punch_due()
             self.upkeep.look_at_space()
             self.desk.seldom()
-            for tick in (self.last_values.tick, self.sessions.tick, self.members.tick):
+            for tick in (self.last_values.tick, self.sessions.tick, self.members.tick, self.shared.tick):
                 tick()
         self.aging.now_us()
         self.metrics.clock_ahead_s = self.aging.ahead_s

@@ -29,6 +29,8 @@ LAST: Final = "last"
 """The last values of topics: `protocol.recalling`."""
 PATTERNS: Final = "patterns"
 """One subscription of all streams of a pattern: `protocol.collecting`."""
+SHARING: Final = "sharing"
+"""Streams in memory that nodes share: `protocol.sharing`."""
 NO_FEATURES: Final[frozenset[str]] = frozenset()
 
 
@@ -51,6 +53,7 @@ REQUESTS: Final[Mapping[int, str]] = {
     Op.LIST: LISTING,
     Op.RECALL: LAST,
     Op.COLLECT: PATTERNS,
+    Op.INTEREST: SHARING,
 }
 """The feature that a request belongs to, by its opcode."""
 RESPONSES: Final[Mapping[int, str]] = {
@@ -67,6 +70,7 @@ HOMES: Final[Mapping[str, str]] = {
     LISTING: "tailrace.protocol.listing",
     LAST: "tailrace.protocol.recalling",
     PATTERNS: "tailrace.protocol.collecting",
+    SHARING: "tailrace.protocol.sharing",
 }
 """The module whose `READERS` read a feature's messages."""
 PACKERS: Final[dict[type, Callable[[Any], bytes]]] = {}

@@ -27,7 +27,7 @@ from tailrace.protocol.opcodes import Op as Op
 from tailrace.protocol.places import From
 
 if TYPE_CHECKING:
-    from tailrace.protocol import collecting, consuming, listing, recalling, replication
+    from tailrace.protocol import collecting, consuming, listing, recalling, replication, sharing
 
 BEARER: Final = "bearer"
 """The mechanism of a login with a token: `login` is the token."""
@@ -289,7 +289,8 @@ CoreResponse: TypeAlias = Welcome | Challenge | Opened | Published | Subscribed 
 if TYPE_CHECKING:
     FeatureRequest: TypeAlias = consuming.ConsumerRequest | listing.ListingRequest | recalling.RecallRequest
     FeatureResponse: TypeAlias = consuming.ConsumerResponse | listing.ListingResponse | recalling.RecallResponse
-    Request: TypeAlias = CoreRequest | FeatureRequest | collecting.CollectRequest | replication.NodeRequest
+    SharedRequest: TypeAlias = replication.NodeRequest | sharing.Interest
+    Request: TypeAlias = CoreRequest | FeatureRequest | collecting.CollectRequest | SharedRequest
     Response: TypeAlias = CoreResponse | FeatureResponse | collecting.CollectResponse | replication.NodeResponse
 else:  # the modules of the features are not loaded for this
     Request, Response = CoreRequest, CoreResponse

@@ -11,7 +11,8 @@ VERSION: Final = 1
 class Op(IntEnum):
     """FOLLOW to TOLD and CALL to FENCED belong to the feature "replication" (`protocol.replication`), CONSUME to
     GOT to "consumers" (`protocol.consuming`), LIST and LISTED to "listing" (`protocol.listing`), RECALL and RECALLED
-    to "last" (`protocol.recalling`), COLLECT to ADDED to "patterns" (`protocol.collecting`).
+    to "last" (`protocol.recalling`), COLLECT to ADDED to "patterns" (`protocol.collecting`), INTEREST to "sharing"
+    (`protocol.sharing`).
     """
 
     HELLO = 1
@@ -56,3 +57,4 @@ class Op(IntEnum):
     COLLECT = 40
     COLLECTED = 41
     ADDED = 42
+    INTEREST = 43

@@ -25,6 +25,8 @@
     WANT        [stream, …]: nodes follow these streams of yours through me; send me their NEWS
     WOKE        [[stream, first seq], …]: the streams of mine that have grown, and the first message of that growth: for
                 a worker that watches all of them (`broker.delivery.wide`)
+    WANTS       [[stream, everything, added, removed], …]: what my subscribers want of these streams of yours, which are
+                in memory, for other nodes to send; everything is nil if they want nothing any more
     SWITCHED    (empty): your successor has all that is mine; neither a request nor a connection comes to you any more
 
 Stream names are bytes. A body that cannot be read raises PeerError (fatal): the link is of no use any more.
@@ -53,6 +55,7 @@ INTEREST: Final = 69
 GREW: Final = 71
 HANDOVER: Final = 72
 SWITCHED: Final = 73
+WANTS: Final = 82
 HELD: Final = 74
 GONE: Final = 75
 NEWS: Final = 76
@@ -69,6 +72,8 @@ ForwardResult: TypeAlias = tuple[int, int, bool, str, str]
 """first seq, subscribers on the node, whether the stream was made, code ("" for done), text"""
 GrownRow: TypeAlias = tuple[bytes, int]
 """stream, the seq of the first message that it has grown by"""
+WantRow: TypeAlias = tuple[bytes, bool | None, list[bytes], list[bytes]]
+"""stream; whether every message is wanted, None if none is any more; filters that have come and that have gone"""
 InterestRow: TypeAlias = tuple[bytes, int, bool, list[bytes], list[bytes]]
 """stream, subscribers, whether each message is of interest, filters that are new, filters that are gone"""
 HeldRow: TypeAlias = tuple[bytes, int, int, str, int, int]
@@ -186,6 +191,18 @@ def unpack_interest(body: EnvelopeBody) -> list[InterestRow]:
     return [
         (name, subscribers, bool(everything), [*added], [*removed])
         for name, subscribers, everything, added, removed in msgpack.unpackb(body)
+    ]
+
+
+def pack_wants(rows: Sequence[WantRow]) -> bytes:
+    return pack_envelope(WANTS, msgpack.packb(rows))
+
+
+@_reader
+def unpack_wants(body: EnvelopeBody) -> list[WantRow]:
+    return [
+        (name, None if everything is None else bool(everything), [*added], [*removed])
+        for name, everything, added, removed in msgpack.unpackb(body)
     ]
 
 

@@ -27,6 +27,8 @@ FLAG_PRODUCER: Final = 1
 """The first frame of a run that a producer has numbered: its metadata says whose it is, and the number."""
 FLAG_CONTINUES: Final = 2
 """Each further frame of the run, so that a run that was cut short shows where it ends."""
+FLAG_RELAYED: Final = 4
+"""A message of a stream in memory that has come from another node; it goes on to no node from here."""
 FLAGS_OFFSET: Final = 28
 RUN_METADATA_BYTES: Final = 64
 """What a producer's id and a number take in metadata at most. It does not count for the size of a message."""

@@ -39,7 +39,7 @@ from tailrace.broker.routing.route import Route
 from tailrace.broker.services import Services
 from tailrace.broker.streams.owner import Refused
 from tailrace.protocol import consuming as c
-from tailrace.protocol import listing, recalling
+from tailrace.protocol import listing, recalling, sharing
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol.binary import PlacedHandle, ServerCodec
@@ -50,11 +50,11 @@ from tailrace.protocol.features import FILTERS, PATTERNS
 from tailrace.protocol.messages import CHUNK_HEAD, Ack, Op, pack
 from tailrace.protocol.places import FROM_THE_END
 from tailrace.protocol.recalling import Recall
+from tailrace.protocol.sharing import Interest
 from tailrace.shard.leaves import load
 
-FEATURES = frozenset(  # of this broker
-    {c.FEATURE, FILTERS, listing.FEATURE, recalling.FEATURE, r.FEATURE, m.PRODUCERS_FEATURE, m.TOPICS_FEATURE, PATTERNS}
-)
+OF_DATA = frozenset({c.FEATURE, FILTERS, recalling.FEATURE, m.PRODUCERS_FEATURE, m.TOPICS_FEATURE, PATTERNS})
+FEATURES = OF_DATA | {listing.FEATURE, r.FEATURE, sharing.FEATURE}  # of this broker
 NODE_PENDING_MAX = 1 << 16  # answers to another node that are not known yet; it is read no more above it
 CREDIT_MAX_BYTES = 1 << 62  # of one subscription; more is as good as none
 LEAVING_TEXT = "this worker is being replaced; send this to its successor"
@@ -695,4 +695,5 @@ _HANDLERS: Mapping[type, Callable[[BinaryClient, Any], None]] = {
     r.Fence: lambda client, message: client.replication.fence(message),
     r.Ask: lambda client, message: client.replication.ask(message),
     r.Call: lambda client, message: client.replication.call(message),
+    Interest: lambda client, message: client.replication.interest(message),
 }

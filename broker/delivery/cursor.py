@@ -202,11 +202,13 @@ class Cursor:
     key: the client's name for the subscription; until_seq: its end; credit_bytes: how much may still be sent of it, or
     None; cut: the end of the chunk that is half out, for a delivery that could not find it again; topics: the filter
     for the topics of its messages, empty without one; filter_number: its number in the worker's trie; stop_offset:
-    where its next chunk ends at the latest, by the stream's topic index; not used if it is no further than `offset`.
+    where its next chunk ends at the latest, by the stream's topic index; not used if it is no further than `offset`;
+    counts: whether it stands for a subscriber of this node, for which other nodes are asked to send.
     """
 
     __slots__ = (
         "client",
+        "counts",
         "credit_bytes",
         "cut",
         "done",
@@ -235,6 +237,7 @@ class Cursor:
         self.topics = b""
         self.filter_number = -1
         self.done = False
+        self.counts = True
 
     @property
     def settled_seq(self) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 
 from tailrace.broker.delivery.cursor import NEVER_SEQ, Cursor, DeliveryChunk, Feed, Subscriber
 from tailrace.broker.delivery.readers import StreamReaders
+from tailrace.broker.sharing.wants import LocalWants
 from tailrace.broker.streams.owner import Grown, Growth
 from tailrace.broker.topics.picking import SCAN_WORK
 from tailrace.broker.topics.skipping import BlockSkips
@@ -34,6 +35,7 @@ class FanOut:
     def __init__(
         self,
         readers: StreamReaders,
+        wants: LocalWants,
         *,
         on_count: Callable[[Feed], None],
         on_cut: Callable[[bytes, int], None],
@@ -43,7 +45,7 @@ class FanOut:
         """on_count: called with each feed whose number of cursors has changed; with none left the feed is gone.
 
         on_cut: called with name and seq when messages of a stream from there on were cut; chunks made of them must not
-        be sent any more.
+        be sent any more. wants: counts what the subscribers want of streams that nodes share.
         """
         self.feeds: dict[bytes, Feed] = {}
         self.runnable: deque[Subscriber] = deque()
@@ -52,6 +54,7 @@ class FanOut:
         self.fresh: dict[bytes, Growth] = {}  # appended by this worker in this turn
         self.walks = FilterWalks(readers, self.fresh, filter_bytes, topic_cache_bytes)
         self.skips = BlockSkips(readers)
+        self.wants = wants
         self._readers = readers
         self._to_look_at: list[bytes] = []
         self._serving: Subscriber | None = None  # in no list while it has its turn
@@ -74,8 +77,10 @@ class FanOut:
         key: Any,
         may_wait: bool = False,
         topics: bytes = b"",
+        counts: bool = True,
     ) -> Cursor:
-        """A cursor at `seq`, parked until `start`. Unless it `may_wait`, the stream's files must exist.
+        """A cursor at `seq`, parked until `start`. Unless it `may_wait`, the stream's files must exist. `counts`: as
+        in `Cursor`.
 
         Raises StreamMissing, StreamDamaged; TooManyFilters for one with a filter.
         """
@@ -87,8 +92,11 @@ class FanOut:
             end_seq = 0
         feed = self.feeds.get(name) or Feed(name, end_seq, remote=remote)
         cursor = Cursor(client, feed, seq, key)
+        cursor.counts = counts
         if topics:
             self.walks.add(cursor, topics)
+        if counts:
+            self.wants.add(name, topics)
         self.feeds[name] = feed
         feed.cursors += 1
         if feed.wanted is not None:
@@ -125,6 +133,8 @@ class FanOut:
         self.starved.pop(cursor, None)
         if cursor.topics:
             self.walks.remove(cursor)
+        if cursor.counts:
+            self.wants.remove(feed.name, cursor.topics)
         if feed.wanted is not None:
             feed.wanted.remove(cursor.awaited_topics)
         feed.cursors -= 1

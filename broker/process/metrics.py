@@ -308,6 +308,14 @@ class WorkerMetrics:
     udp_peers: int = _gauge("tailrace_udp_addresses", "Addresses that have subscriptions by UDP.")
     udp_subscriptions: int = _gauge("tailrace_udp_subscriptions", "Subscriptions by UDP.")
     udp_expired: int = _counter("tailrace_udp_expired", "Addresses whose lease of subscriptions by UDP has ended.")
+    shared_sent: int = _counter("tailrace_shared_sent", "Messages of streams in memory sent to other nodes.")
+    shared_received: int = _counter("tailrace_shared_received", "Messages of streams in memory from other nodes.")
+    shared_dropped: int = _counter(
+        "tailrace_shared_dropped", "Messages of streams in memory from or for other nodes that were dropped."
+    )
+    shared_filters: int = _gauge(
+        "tailrace_shared_filters", "Different topic filters of streams in memory that other nodes want."
+    )
     last_values: int = _gauge("tailrace_last_values", "Topics that have a last value.")
     last_value_bytes: int = _gauge("tailrace_last_value_bytes", "Bytes of memory of the topics that have a last value.")
     last_values_dropped: int = _counter("tailrace_last_values_dropped", "Last values without room for their topic.")

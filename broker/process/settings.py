@@ -196,6 +196,14 @@ class Settings(UdpSettings):
         "machines whose nodes may follow and claim streams here: IP addresses, networks, or IP:PORT of nodes; list"
         " every node of the tree, with its port, on each; this machine is always one of them",
     )
+    share_memory: bool = setting(
+        "replication",
+        "share_memory",
+        Kind.FLAG,
+        False,
+        "whether subscribers of streams in memory also get the messages that are published at the nodes of peers, those"
+        " with a port",
+    )
     replication_token: str = setting(
         "replication",
         "token",

@@ -27,6 +27,7 @@ from tailrace.broker.routing.interest import Interests
 from tailrace.broker.routing.link import LOST_FD, LinkClosed, WorkerLink
 from tailrace.broker.routing.link_table import LinkTable
 from tailrace.broker.routing.router import ForwardedBatches, OwnerCall, Router
+from tailrace.broker.sharing.shared import SharedStreams
 from tailrace.broker.streams.deduplication import is_numbered
 from tailrace.broker.streams.owner import Grown, Owner, Refused
 from tailrace.broker.streams.refused import OnResult
@@ -208,6 +209,7 @@ class WorkerLinks:
         work: WorkQueue,
         fanout: FanOut,
         followers: FollowerRegistry,
+        shared: SharedStreams,
         settings: Settings,
         slot: int,
         adopt: Callable[[socket.socket, dict[str, Any]], None],
@@ -216,6 +218,7 @@ class WorkerLinks:
     ) -> None:
         self.links = links
         self._members = members
+        self._shared = shared
         self._owner = owner
         self._router = router
         self._calls = calls
@@ -255,6 +258,7 @@ class WorkerLinks:
             sibling.GONE: self._gone,
             sibling.NEWS: lambda _link, body: self._followers.on_news(sibling.unpack_news(body)),
             sibling.WANT: self._want,
+            sibling.WANTS: lambda link, body: self._shared.take(link, sibling.unpack_wants(body)),
             sibling.SWITCHED: lambda link, _body: self.switched.add(link),
         }
 
@@ -278,6 +282,7 @@ class WorkerLinks:
         self._followers.owner_is(link)
         self._send_whole(slot, link)
         self._wide.owner_is(slot)
+        self._shared.owner_is(slot)
 
     @property
     def all_switched(self) -> bool:
@@ -290,6 +295,7 @@ class WorkerLinks:
     def flush(self) -> None:
         """Send the siblings the queues of this turn."""
         self._followers.flush()
+        self._shared.flush()
         if self._partly:
             self._send_some()
         if self._replicated or self._called:
@@ -336,6 +342,7 @@ class WorkerLinks:
         self.links.open.pop((link.slot, link.generation), None)
         self.switched.discard(link)
         self.interest.forget_link(link)
+        self._shared.forget(link)
         self._owner.replicas.worker_gone(link.slot, link.generation)
         link.close()
         route = self.links.routes.get(link.slot)

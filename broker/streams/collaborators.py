@@ -92,7 +92,7 @@ class OwnerContext(Protocol):
         """The durable consumers of a stream, and the lag in messages of the one furthest behind. Raises Refused."""
 
     def share_bytes(self, nbytes: int, is_whole: bool, /) -> int:
-        """Let the other workers know what this one's streams take; gives the sum over all workers.
+        """Let the other workers know how much this one's streams take; gives the sum over all workers.
 
         Without `is_whole` it may be more, so a larger figure of a worker before this one stays.
         """

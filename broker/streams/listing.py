@@ -141,7 +141,7 @@ def disk_bytes(paths: StreamPaths) -> int:
 
 
 def used_bytes(paths: StreamPaths, end_offset: int | None) -> tuple[int, int]:
-    """What all files of a stream take on the disk, and what of its content is reserved ahead, which does not count.
+    """The bytes that all files of a stream take on the disk, and those reserved ahead for content, which do not count.
 
     `end_offset`: where the content ends, if the stream is open; a closed one has nothing reserved.
     """

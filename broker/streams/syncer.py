@@ -21,7 +21,10 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from tailrace.shard.errors import StorageError
-from tailrace.shard.files import dirty_bytes
+from tailrace.shard.files import FileSystem, dirty_bytes
+from tailrace.shard.group_journal import journal_together
+from tailrace.shard.group_sync import sync_together
+from tailrace.shard.journal_writer import JournalWriter
 
 log = logging.getLogger(__name__)
 
@@ -229,6 +232,11 @@ class Syncer:
         if error is not None:
             log.error("cannot sync stream %r: %s", item.target.name, error)
         self._done.append(SyncOutcome(item.target, item.token, error, seconds))
+
+
+def syncer_of(file_system: FileSystem, journal: JournalWriter) -> Syncer:
+    """For a worker with this file system and this journal."""
+    return Syncer(lambda logs: sync_together(logs, file_system), lambda logs: journal_together(logs, journal))
 
 
 def _dirty_bytes() -> float:

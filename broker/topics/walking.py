@@ -42,7 +42,7 @@ class FilterWalks:
     def __init__(
         self, readers: StreamReaders, fresh: Mapping[bytes, Growth], filter_bytes: int, cache_bytes: int
     ) -> None:
-        """`fresh`: what this worker has appended in this turn: it need not be read from the file, nor checked."""
+        """`fresh`: messages that this worker has appended in this turn: they need not be read from the file."""
         self.filters = FilterTrie(filter_bytes)
         self.found: PickedCache = ChunkCache(FOUND_BYTES_MAX)
         self.woken = 0

@@ -12,6 +12,8 @@ import socket
 from typing import Any, Final
 
 from tailrace.broker.delivery.cursor import Cursor, Delivery
+from tailrace.broker.delivery.frame_runs import FrameRuns, RawFrames
+from tailrace.broker.delivery.watches import Watches
 from tailrace.broker.process.metrics import Traffic
 from tailrace.broker.process.work import WorkQueue
 from tailrace.broker.routing.batch import FramePublication
@@ -19,10 +21,9 @@ from tailrace.broker.routing.route import Route
 from tailrace.broker.services import Services
 from tailrace.broker.streams.refused import Refused
 from tailrace.broker.udp.addresses import NAME_BYTES
-from tailrace.broker.udp.delivery import DatagramFrames, DatagramOutbox, FrameRuns, send_answers
+from tailrace.broker.udp.delivery import DatagramOutbox, send_answers
 from tailrace.broker.udp.requests import Asked, RequestHandler
 from tailrace.broker.udp.subscriptions import UdpSubscriptions
-from tailrace.broker.udp.watches import Watches
 from tailrace.protocol.errors import Code
 from tailrace.shard.leaves import load
 from tailrace.shard.names import base_of
@@ -66,6 +67,7 @@ class UdpDoor:
             settings.max_filter_bytes,
             settings.topic_cache_bytes,
             lambda streams, wanted: self.watches.want(streams) if wanted else self.watches.unwant(streams),
+            self._count,
         )
         self._requests = RequestHandler(services, self.subscriptions, self.watches, self)
         self._stream = settings.udp_stream.encode()
@@ -76,6 +78,12 @@ class UdpDoor:
         self.ready: list[Cursor] = []
         self.current: Cursor | None = None
         self.queued = self.blocked = self.closed = False
+
+    def _count(self, topic: bytes, streams: tuple[bytes, ...], wanted: bool) -> None:
+        """A topic has its first subscription, or none any more: other nodes may have messages of it."""
+        wants = self._services.fanout.wants
+        for stream in streams:
+            (wants.add if wanted else wants.remove)(stream, topic)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -288,7 +296,7 @@ class UdpDoor:
             self._set_mask()
         return False
 
-    def send_chunk(self, cursor: Cursor, chunk: DatagramFrames) -> int:
+    def send_chunk(self, cursor: Cursor, chunk: RawFrames) -> int:
         """Makes and sends the datagrams of these frames. With some left the cursor is moved behind those that
         are made, and 0 is returned.
         """

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
+from tailrace.broker.delivery.watches import Watches
 from tailrace.broker.replication.roles.peers import is_loopback
 from tailrace.broker.services import Services
 from tailrace.broker.udp.addresses import PeerRights, host_of, is_of_this_machine
 from tailrace.broker.udp.cookies import Cookies
 from tailrace.broker.udp.subscriptions import UdpSubscriptions
-from tailrace.broker.udp.watches import Watches
 from tailrace.protocol import datagrams
 from tailrace.protocol.datagrams import DatagramRequest, DatagramVerb
 from tailrace.protocol.errors import Code

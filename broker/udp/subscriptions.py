@@ -35,16 +35,26 @@ class RecordTrie(FilterTrie):
 
 
 class UdpSubscriptions:
-    """At most `most` of them. `on_streams`: called with the streams of which topics are first, or no longer, wanted."""
+    """At most `most` of them.
+
+    on_streams: called with the streams of which topics are first, or no longer, wanted. on_topic: the same of each
+    topic and filter, with its streams.
+    """
 
     def __init__(
-        self, most: int, filter_bytes: int, cache_bytes: int, on_streams: Callable[[WantedStreams, bool], None]
+        self,
+        most: int,
+        filter_bytes: int,
+        cache_bytes: int,
+        on_streams: Callable[[WantedStreams, bool], None],
+        on_topic: Callable[[bytes, WantedStreams, bool], None],
     ) -> None:
         self.table = mmap.mmap(-1, _leaf.table_bytes(most))
         _leaf.make_table(self.table, most, int.from_bytes(os.urandom(8), "little"))
         self._trie = RecordTrie(filter_bytes)
         self._cache = MatchCache(self._trie, cache_bytes)
         self._on_streams = on_streams
+        self._on_topic = on_topic
         self._sets: list[WantedStreams] = []
         self._topics: list[int] = []  # of each set
         self._numbers: dict[WantedStreams, int] = {}
@@ -68,6 +78,7 @@ class UdpSubscriptions:
         outcome, record, is_new = _leaf.subscribe(self.table, name, topic, is_filter, number, now_s)
         if is_new:
             self._topics[number] += 1
+            self._on_topic(topic, streams, True)
             if held:
                 self._trie.records[filter_number] = record
         elif held:
@@ -79,7 +90,7 @@ class UdpSubscriptions:
         """Ends a subscription; returns whether there was one."""
         found, _record, number = _leaf.unsubscribe(self.table, name, topic)
         if number >= 0:
-            self._topic_gone(number, topic if has_wildcards(topic) else b"")
+            self._topic_gone(number, topic)
         return bool(found)
 
     def renew(self, names: bytearray, count: int, now_s: int) -> None:
@@ -92,8 +103,8 @@ class UdpSubscriptions:
         if not self.peers:
             return 0
         self._peer, ended, gone = _leaf.expire(self.table, before_s, self._peer, PEERS_A_SLICE, ENDS_A_SLICE)
-        for number, topic_filter in gone:
-            self._topic_gone(number, topic_filter)
+        for number, topic in gone:
+            self._topic_gone(number, topic)
         return int(ended)
 
     # --- looking up -------------------------------------------------------------------------------------------------
@@ -141,12 +152,12 @@ class UdpSubscriptions:
         self._on_streams(streams, True)
         return number
 
-    def _topic_gone(self, number: int, topic_filter: bytes) -> None:
-        if topic_filter:
-            filter_number = self._trie.number_of(topic_filter)
-            if filter_number is not None:
-                del self._trie.records[filter_number]
-                self._trie.remove(topic_filter)
+    def _topic_gone(self, number: int, topic: bytes) -> None:
+        filter_number = self._trie.number_of(topic) if has_wildcards(topic) else None
+        if filter_number is not None:
+            del self._trie.records[filter_number]
+            self._trie.remove(topic)
+        self._on_topic(topic, self._sets[number], False)
         self._topics[number] -= 1
         self._settle(number)
 

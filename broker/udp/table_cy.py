@@ -156,7 +156,7 @@ def expire(
     """Looks at addresses from the one numbered `start` on, and ends those silent since before `before_s`.
 
     Returns (where to go on, 0 after the last; how many addresses have ended; the number of each topic that is gone, and
-    the topic itself if it is a filter). It ends after `peers_most` addresses or `subscriptions_most` subscriptions.
+    the topic itself). It ends after `peers_most` addresses or `subscriptions_most` subscriptions.
     """
     return _expire(_words_of(table), _octets_of(table), before_s, start, peers_most, subscriptions_most)
 
@@ -661,8 +661,6 @@ def _expire(
 
 @cython.cfunc
 def _gone_topic(words: cython.p_uint, octets: cython.p_uchar, base: cython.Py_ssize_t) -> tuple:
-    if not words[base + _TOPIC_IS_FILTER]:
-        return words[base + _TOPIC_NUMBER], b""
     start: cython.Py_ssize_t = _cell_start(words, words[base + _TOPIC_CELL])
     return words[base + _TOPIC_NUMBER], _bytes_at(octets, start, words[base + _TOPIC_LENGTH])
 

@@ -113,7 +113,8 @@ class _LastRequest:
 
 
 class World:
-    def __init__(self, path: Path, workers: int, settings: Settings) -> None:
+    def __init__(self, path: Path, workers: int, settings: Settings, port: int = 0) -> None:
+        """`port`: at which the first worker listens."""
         self.settings = settings
         self.tls = load_contexts(settings)
         self.directory = make_data_dir(path / "data", SHARDS)
@@ -122,7 +123,7 @@ class World:
             make_memory_directory(self.memory_path, SHARDS)
         self.board = Board(workers)
         self.controls: list[ControlChannel] = []
-        self.listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(workers)]
+        self.listeners = [socket.create_server(("127.0.0.1", 0 if slot else port)) for slot in range(workers)]
         self.udp_sockets = open_udp_sockets("127.0.0.1", 0, workers, 1 << 20) if settings.udp else []
         self.peers: list[Peer] = []
         self.workers = [self._make(slot, workers) for slot in range(workers)]

@@ -26,6 +26,7 @@ from tailrace.protocol import (
     replication_readers,
     requests,
     responses,
+    sharing,
 )
 from tailrace.protocol import consuming as c
 from tailrace.protocol import messages as m
@@ -60,6 +61,7 @@ FEATURES = (
     listing.READERS,
     recalling.READERS,
     collecting.READERS,
+    sharing.READERS,
 )
 FEATURES_SAY = {opcode for readers in FEATURES for opcode in readers.requests}
 FEATURES_HEAR = {opcode for readers in FEATURES for opcode in readers.responses}
@@ -100,6 +102,7 @@ FULL: dict[str, m.AnyMessage] = {
     "COLLECT": collecting.Collect(1, b"a.*", From("time", 0), 1, ("now", 0), 1, b"t/#", {b"a.1": 2}),
     "COLLECTED": collecting.Collected(1, 1),
     "ADDED": collecting.Added(1, collecting.ADDED_FROM, "a.1", 0, 0, 0),
+    "INTEREST": sharing.Interest(sharing.SHARED_FROM, b"s", True, (b"a",), (b"b",), True),
     "LISTED": listing.Listed(1, ("n",), (STREAM_ROW,), (WORKER_ROW,), "n", 1, 1, "m", True, (END_ROW,)),
 }
 """Each message that is a map, with every field it can have."""

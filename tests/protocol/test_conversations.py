@@ -16,7 +16,7 @@ from tailrace.protocol.collecting import Added, Collect, Collected
 from tailrace.protocol.consuming import Consume, Consumed, Get, Got
 from tailrace.protocol.envelope import pack_envelope
 from tailrace.protocol.errors import PeerError
-from tailrace.protocol.features import CONSUMERS, LAST, LISTING, PATTERNS, REPLICATION
+from tailrace.protocol.features import CONSUMERS, LAST, LISTING, PATTERNS, REPLICATION, SHARING
 from tailrace.protocol.listing import List, Listed
 from tailrace.protocol.places import FROM_NEW, From
 from tailrace.protocol.recalling import Recall, Recalled
@@ -36,6 +36,7 @@ from tailrace.protocol.replication import (
     Told,
     Watch,
 )
+from tailrace.protocol.sharing import SHARED_FROM, Interest
 from tailrace.shard.frame import pack_frame
 from tests.protocol.plain_codec import PlainCodec
 from tests.protocol.wires import (
@@ -183,6 +184,12 @@ SCENARIOS: dict[str, list[Step]] = {
     ],
     "a node that fences another": [
         *BETWEEN_NODES, *says(Fence(1, b"s", 5)), *hears(Fenced(1, "slave", 5)),
+    ],
+    "a node that shares a stream in memory": [
+        *says(m.Hello(1, (SHARING,), "tailrace/9", None, "n2")), *hears(m.Welcome(1, (SHARING,), "t", "n1", 0, {})),
+        *says(Interest(SHARED_FROM, b"s", False, (b"a/+", b"b"), (b"c",)), Interest(SHARED_FROM, b"s", ends=True)),
+        *hears(m.Chunk(SHARED_FROM, stamped()), m.Failed("denied", "no", False, 43, SHARED_FROM)),
+        *garbles(pack_envelope(43, b"\x81\xa2id\x07"), 43, 7, "usage"),
     ],
     "a slave that asks its master": [
         *BETWEEN_NODES, *says(Call(1, b"s", "get", b"\x90"), Call(2, b"s", "steal", b"")),

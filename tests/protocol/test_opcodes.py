@@ -7,7 +7,7 @@ from tailrace.protocol.opcodes import VERSION, Op
 
 
 def test_the_opcodes_run_from_one_on() -> None:
-    assert list(Op) == list(range(1, 43))
+    assert list(Op) == list(range(1, 44))
     assert (Op.PING, Op.PONG, Op.CLOSE, Op.FOLLOW) == (10, 11, 16, 17)
     assert (Op.CONSUME, Op.CONSUMED, Op.GET, Op.GOT, Op.CALL, Op.RETURNED) == (26, 27, 28, 29, 30, 31)
     assert (Op.FENCE, Op.FENCED, Op.CHALLENGE, Op.PROVE) == (32, 33, 34, 35)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, get_args
 
-from tailrace.protocol import collecting, consuming, listing, recalling, replication
+from tailrace.protocol import collecting, consuming, listing, recalling, replication, sharing
 from tailrace.protocol.binary import RESPONSE_MAX_BYTES, ClientCodec
 from tailrace.protocol.consuming import Consume, Consumed, Get, Got, Standing
 from tailrace.protocol.features import HOMES
@@ -73,6 +73,7 @@ REQUEST_KINDS = {
     listing.List,
     recalling.Recall,
     collecting.Collect,
+    sharing.Interest,
 }
 RESPONSE_KINDS = {
     *get_args(CoreResponse),
@@ -174,6 +175,8 @@ REQUESTS: Sequence[Request] = (
     collecting.Collect(
         2**32 - 1, "é*".encode(), From("time", 7), 2, ("now", 0), 9, b"t/#", {"é".encode(): 2**62, b"s": 0}
     ),
+    sharing.Interest(sharing.SHARED_FROM, b"s", True, (b"a/+", "é/#".encode()), (b"b",)),
+    sharing.Interest(2**32 - 1, "é".encode(), ends=True),
     Prove(b"c=biws"),
     Ping(),
     Pong(),

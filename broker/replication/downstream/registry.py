@@ -201,6 +201,8 @@ class FollowerRegistry:
         """From the timer: let those that are behind know how far."""
         for follower in list(self.nodes):
             follower.send_ends()
+            if follower.sender is not None:
+                follower.sender.retry()
 
     def role_changed(self, name: bytes) -> None:
         """The role of a stream of this worker, its terms or its way to the master may be others now."""

@@ -25,6 +25,7 @@ from tailrace.broker.replication.downstream.registry import FollowerRegistry
 from tailrace.broker.replication.downstream.replica_acks import NODES_MAX
 from tailrace.broker.replication.downstream.replica_state import ReplicaState
 from tailrace.broker.replication.roles.peers import may_lead
+from tailrace.broker.sharing.sender import PeerSender, SharingServices
 from tailrace.broker.streams.owner import Owner, Refused
 from tailrace.protocol import replication as r
 from tailrace.protocol.address import split_address
@@ -32,6 +33,7 @@ from tailrace.protocol.errors import Code
 from tailrace.protocol.messages import Ended, pack
 from tailrace.protocol.opcodes import Op
 from tailrace.protocol.places import From
+from tailrace.protocol.sharing import Interest
 from tailrace.shard.epochs import History, epoch_at
 from tailrace.shard.errors import StorageError
 from tailrace.shard.frame import IndexEntry
@@ -64,6 +66,7 @@ class NodeServices:
     catalog: NameCatalog
     subscribing: Subscriptions
     gather: Callable[[r.Ask, Callable[[r.Told | Refused], None]], None]
+    sharing: SharingServices
 
 
 class StreamSource(Protocol):
@@ -109,6 +112,7 @@ class FollowerSession:
         "followings",
         "here",
         "node",
+        "sender",
         "trusted",
         "watches",
     )
@@ -127,6 +131,7 @@ class FollowerSession:
         self.followings: dict[int, ReplicaFeed] = {}
         self._followed: set[bytes] = set()  # their streams
         self.watches: set[bytes] = set()
+        self.sender: PeerSender | None = None  # of streams in memory
         self.awaited = 0  # answers to CLAIM and ASK that are not known yet
         self._called: dict[int, None] = {}  # CALLs that have no answer yet
 
@@ -344,6 +349,13 @@ class FollowerSession:
         args = [message.stream, message.epoch]
         client.services.router.call(message.stream, "fence", args, self._awaiting(answer))
 
+    def interest(self, message: Interest) -> None:
+        """The peer wants messages of a stream in memory, or others than before."""
+        if self._admits(Op.INTEREST, message.id, message.stream):
+            if self.sender is None:
+                self.sender = PeerSender(self.client, self.here.sharing)
+            self.sender.take(message)
+
     def ask(self, message: r.Ask) -> None:
         """Every worker is asked; one that is down makes the answer an error, not one that is wrong."""
         client, number = self.client, message.id
@@ -453,6 +465,9 @@ class FollowerSession:
         followings, self.followings = self.followings, {}
         self._followed.clear()
         self.here.followers.remove_all(self, list(followings.values()))
+        sender, self.sender = self.sender, None
+        if sender is not None:
+            sender.close()
         self.here.catalog.forget(self.client)
 
 

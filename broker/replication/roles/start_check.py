@@ -94,8 +94,7 @@ class StartCheck:
 
 
 def _masters(owner: Owner) -> Iterable[bytes]:
-    return (
-        name
-        for name in owner.catalog.names
-        if not is_never_copied(name) and not is_companion(name) and owner.roles.role(name) is Role.MASTER
-    )
+    """No other node has terms of a stream in memory."""
+    in_memory = owner.catalog.directory.is_in_memory
+    copied = (name for name in owner.catalog.names if not is_never_copied(name) and not is_companion(name))
+    return (name for name in copied if owner.roles.role(name) is Role.MASTER and not in_memory(name))

@@ -36,12 +36,13 @@ from tailrace.broker.replication.upstream.upstream_calls import UpstreamCalls
 from tailrace.broker.replication.upstream.upstream_publish import UpstreamPublish
 from tailrace.broker.routing.batch import StreamBatch
 from tailrace.broker.routing.route import Route
+from tailrace.broker.sharing.session import ShareSessions
 from tailrace.broker.streams.owner import Owner
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol.address import join_address
 from tailrace.protocol.errors import Code, PeerError
-from tailrace.protocol.features import FILTERS
+from tailrace.protocol.features import FILTERS, SHARING
 from tailrace.protocol.messages import Op, pack
 from tailrace.protocol.names import node_id, shown_text
 from tailrace.shard.names import base_of
@@ -49,6 +50,7 @@ from tailrace.shard.names import base_of
 log = logging.getLogger(__name__)
 
 DIAL_S, DIAL_MAX_S = 0.1, 5.0  # between two attempts, from the first to later ones; half of it is chance
+SHARED_DIAL_MAX_S = 0.5  # to a node with streams in memory: messages are lost until it is back
 STEADY_S = 5.0  # once it was up for this long, the next pause is a short one again
 PINGS_A_TIMEOUT = 3  # sent to a silent upstream before it is given up
 REQUESTS_MAX = (1 << 32) - 1
@@ -87,6 +89,7 @@ class UpstreamContext:
     later: ScheduleStep
     found: Callable[[UpstreamConnection, Sequence[bytes]], None]  # names of streams that there are upstream
     touch: Callable[[UpstreamConnection], None]  # it has something to send: flush it in this turn
+    shares: ShareSessions
 
 
 class UpstreamConnection:
@@ -107,7 +110,9 @@ class UpstreamConnection:
         self.prefixes: set[bytes] = set()  # of streams to be followed as they are made
         self.claims = LeadershipClaims(around.owner, self.queue, (host, port))
         self.calls = UpstreamCalls(self.queue)
+        self.shares = around.shares.begin((host, port), self.queue)
         self._watches = 0  # numbers given out on this connection
+        self._shares_there = False  # whether the node shares streams in memory
         self._looking_up = False
         self._handles: dict[bytes, int] = {}
         self._last_handle = 0
@@ -121,7 +126,7 @@ class UpstreamConnection:
 
     @property
     def needed(self) -> bool:
-        return bool(self.copies or self.prefixes or self.claims or self.route.bytes_held)
+        return bool(self.copies or self.prefixes or self.claims or self.route.bytes_held or self.shares.needed)
 
     # --- the connection ---------------------------------------------------------------------------------------------
 
@@ -152,6 +157,8 @@ class UpstreamConnection:
             self._around.touch(self)
         self.claims.tick(now_s)
         self.calls.tick(now_s)
+        if self._shares_there:
+            self.shares.went_up(self.node)
 
     def _dial(self, now_s: float) -> None:
         self._enter(UpstreamPhase.RESOLVING, now_s)
@@ -206,7 +213,7 @@ class UpstreamConnection:
         settings, self._login = self._around.settings, self._around.logins.begin()
         hello = m.Hello(
             m.VERSION,
-            (FILTERS, r.FEATURE),
+            (FILTERS, r.FEATURE, SHARING),
             f"tailrace/{program_version()}",
             settings.token or None,
             self._owner.catalog.directory.node_id,
@@ -255,12 +262,14 @@ class UpstreamConnection:
         self.why = why
         self._close()
         self._enter(UpstreamPhase.DOWN, now_s)
-        pause_s = min(DIAL_S * 2.0**self._pauses, DIAL_MAX_S)
+        most_s = SHARED_DIAL_MAX_S if self.shares.needed and not self.is_self else DIAL_MAX_S
+        pause_s = min(DIAL_S * 2.0**self._pauses, most_s)
         self._pauses = min(self._pauses + 1, 16)
         self._dial_s = now_s + pause_s * random.uniform(0.5, 1.0)
         self.copies.went_down(why)
         self.claims.went_down()
         self.calls.went_down()
+        self.shares.went_down()
         self._watches = 0
         self._handles.clear()
         self._last_handle = 0
@@ -272,6 +281,7 @@ class UpstreamConnection:
         self._enter(UpstreamPhase.DOWN, self._around.clock())
         self.copies.went_down(why)
         self.calls.went_down()
+        self.shares.went_down()
         self.route.link_closed(self)
         self.route.expire(float("inf"))
 
@@ -352,9 +362,16 @@ class UpstreamConnection:
         self._watch(self.prefixes)
         self.claims.went_up()
         self.calls.went_up(has_filters=FILTERS in message.features)
+        self._shares_there = SHARING in message.features
         self._tick_up(now_s, float("inf"))
 
     def on_chunks(self, message: ChunkRun, now_s: float) -> None:
+        if self.shares.is_expected(message.id):
+            try:
+                self.shares.take(message.id, message.pieces)
+            except ValueError as error:
+                raise UpstreamClosed(str(error)) from None
+            return
         self.copies.chunks(message.id, message.pieces, now_s)
 
     def on_followed(self, message: r.Followed, now_s: float) -> None:
@@ -391,6 +408,8 @@ class UpstreamConnection:
                 self.claims.failed(message.id, now_s)
             elif message.op == Op.CALL:
                 self.calls.failed()
+            elif message.op == Op.INTEREST:
+                self.shares.refused(message.id)
             self._complain(message, now_s)
 
     def _complain(self, message: m.Failed, now_s: float) -> None:

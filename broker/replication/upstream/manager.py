@@ -23,6 +23,7 @@ from tailrace.broker.replication.upstream.prefix_watch import PrefixWatches
 from tailrace.broker.replication.upstream.socket import ResolvedAddress
 from tailrace.broker.routing.batch import StreamBatch
 from tailrace.broker.services import Services
+from tailrace.broker.sharing.session import ShareSessions
 from tailrace.broker.streams.owner import OpenStream, Owner, Refused
 from tailrace.broker.streams.syncer import Syncer, SyncJob
 from tailrace.protocol.errors import Code
@@ -85,6 +86,7 @@ class UpstreamManager:
         address: str,
         tls: ssl.SSLContext | None,
         logins: NodeLogins,
+        shares: ShareSessions,
     ) -> None:
         """tls: for connections to other nodes; None: they are plain."""
         self._owner = owner
@@ -116,6 +118,7 @@ class UpstreamManager:
             later=lambda name, step: work.do(name, (NOBODY,), step, lambda: None),
             found=self._found,
             touch=self._touch,
+            shares=shares,
         )
 
     def __iter__(self) -> Iterator[UpstreamConnection]:
@@ -169,12 +172,14 @@ class UpstreamManager:
     def tick(self) -> None:
         for uplink in list(self._uplinks.values()):
             uplink.tick(self._services.now_s)
-            if uplink.is_self and uplink.claims:
+            if uplink.is_self and (uplink.claims or uplink.shares.needed):
                 self._selves.add((uplink.host, uplink.port))
                 uplink.claims.clear()
+                uplink.shares.enabled = False
             if not uplink.needed:
                 uplink.close("no stream follows it any more")
                 del self._uplinks[uplink.host, uplink.port]
+        self.share()
         self._reconcile_crowded_out()
         if self._asking is not None:
             self._asking.tick(self._services.now_s)
@@ -186,9 +191,20 @@ class UpstreamManager:
 
     def flush(self) -> None:
         """Send this turn's queues to other nodes."""
+        if self._around.shares.changed:
+            self.share()
         while self._touched:
             uplink, _ = self._touched.popitem()
             uplink.flush()
+
+    def share(self) -> None:
+        """Have a connection to each node that is to send messages of streams in memory."""
+        shares = self._around.shares
+        shares.changed = False
+        if shares.wants.streams and self._owner.catalog.owning:
+            for node in shares.addresses - self._selves:
+                if self._has_room(b"", *node):
+                    self._to(*node)
 
     # --- streams ----------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from tailrace.broker.delivery.fanout import FanOut
 from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.delivery.text_chunks import TextChunk, TextChunks
 from tailrace.broker.process.metrics import Traffic
+from tailrace.broker.sharing.wants import LocalWants
 from tailrace.broker.streams.owner import Growth
 from tailrace.protocol.errors import Code
 from tailrace.shard.directory import make_data_dir
@@ -88,6 +89,7 @@ class World:
         self.counts: list[tuple[bytes, int]] = []
         self.fanout = FanOut(
             self.readers,
+            LocalWants(lambda _name: False),
             on_count=lambda feed: self.counts.append((feed.name, feed.cursors)),
             on_cut=lambda _name, _seq: self.renderings.cache.clear(),
         )

@@ -20,6 +20,8 @@ from tailrace.broker.replication.upstream.connection import (
 )
 from tailrace.broker.replication.upstream.login import NodeLogins
 from tailrace.broker.replication.upstream.socket import ResolvedAddress
+from tailrace.broker.sharing.session import ShareSessions
+from tailrace.broker.sharing.wants import NodeWants
 from tailrace.broker.streams.owner import OpenStream
 from tailrace.broker.streams.syncer import SyncJob
 from tailrace.protocol import messages as m
@@ -112,6 +114,8 @@ class Near:
         self.cuts: list[tuple[OpenStream, int]] = []
         self.found: list[bytes] = []
         self.touched = False
+        self.wants = NodeWants()
+        self.shared: list[tuple[bytes, bytes]] = []
         self.jobs: list[tuple[Any, SyncJob]] = []
         own = Settings(data=path, upstream_timeout_s=TIMEOUT_S, **settings)  # type: ignore[arg-type]
         context = UpstreamContext(
@@ -127,10 +131,14 @@ class Near:
             later=lambda _name, step: step(),
             found=lambda _uplink, names: self.found.extend(names),
             touch=lambda _uplink: self._touch(),
+            shares=ShareSessions(self.wants, [(host, self.far.port)], self._take_shared),
         )
         self.uplink = UpstreamConnection(context, host, self.far.port)
         self.upstream = Upstream(host, self.far.port)
         around(self.owner).send_up = self.uplink.send_up
+
+    def _take_shared(self, name: bytes, frames: Sequence[bytes | memoryview]) -> None:
+        self.shared.append((name, b"".join(frames)))
 
     def do_jobs(self) -> None:
         """What a helper thread does."""

@@ -11,6 +11,7 @@ import pytest
 
 from tailrace.broker.delivery.cursor import Cursor, Park
 from tailrace.broker.delivery.fanout import FanOut
+from tailrace.broker.sharing.wants import LocalWants
 from tailrace.broker.topics import walking
 from tailrace.broker.topics.picking import SCAN_BYTES
 from tailrace.broker.topics.trie import TooManyFilters
@@ -21,6 +22,7 @@ from tests.broker.topics.test_picking import NAME, TopicWorld
 from tests.thorough import examples
 
 PATIENCE_S = 60.0
+NO_WANTS = LocalWants(lambda _name: False)
 
 
 @pytest.fixture
@@ -158,7 +160,7 @@ def test_a_walk_past_many_filters_takes_few_frames_at_a_time(
 def test_too_many_filters_are_refused_and_leave_nothing(world: TopicWorld) -> None:
     world.append(NAME, b"first!")
     world.fanout = FanOut(
-        world.readers, on_count=lambda _feed: None, on_cut=lambda _name, _seq: None, filter_bytes=1_000
+        world.readers, NO_WANTS, on_count=lambda _feed: None, on_cut=lambda _name, _seq: None, filter_bytes=1_000
     )
     world.filtered(world.client(), b"t/7")
     with pytest.raises(TooManyFilters):
@@ -170,7 +172,7 @@ def test_too_many_filters_are_refused_and_leave_nothing(world: TopicWorld) -> No
 def test_a_subscription_of_a_topic_of_its_own_takes_few_bytes(world: TopicWorld, remote: bool, bytes_most: int) -> None:
     world.append(NAME, b"first!")
     client = world.client()
-    fanout = FanOut(world.readers, on_count=lambda _feed: None, on_cut=lambda _name, _seq: None)
+    fanout = FanOut(world.readers, NO_WANTS, on_count=lambda _feed: None, on_cut=lambda _name, _seq: None)
     tracemalloc.start()
     try:
         for number in range(5_400):

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from tailrace.broker.delivery import watches
 from tailrace.broker.process.settings import Settings, StreamPolicy
 from tailrace.broker.process.udp_settings import UdpPeer
 from tailrace.broker.topics.rules import TopicRule
-from tailrace.broker.udp import delivery, door, requests, watches
+from tailrace.broker.udp import door, requests
+from tailrace.shard.leaves import load
 from tests.broker.world import World, world
 
 RULES = (TopicRule("sensors/#", "sensors"), TopicRule("topic1", "udp"), TopicRule("topic3/#", "udp"))
@@ -237,7 +239,7 @@ def test_leases_end_and_any_datagram_renews_them(node: Node) -> None:
 
 def _move_clocks(node: Node, seconds: int) -> None:
     """Make every address silent for that much longer."""
-    leaf = delivery._table
+    leaf = load("tailrace.broker.udp.table_cy")
     for worker in node.world.workers:
         assert isinstance(worker.udp, door.UdpDoor)
         words = memoryview(worker.udp.subscriptions.table).cast("B").cast("I")

@@ -14,7 +14,8 @@ class Subscribed:
 
     def __init__(self, most: int = 64, filter_bytes: int = 1 << 20) -> None:
         self.wanted: dict[WantedStreams, None] = {}
-        self.subscriptions = UdpSubscriptions(most, filter_bytes, 1 << 20, self._on_streams)
+        self.topics: set[bytes] = set()
+        self.subscriptions = UdpSubscriptions(most, filter_bytes, 1 << 20, self._on_streams, self._on_topic)
 
     def _on_streams(self, streams: WantedStreams, wanted: bool) -> None:
         assert (streams in self.wanted) != wanted
@@ -22,6 +23,10 @@ class Subscribed:
             self.wanted[streams] = None
         else:
             del self.wanted[streams]
+
+    def _on_topic(self, topic: bytes, streams: WantedStreams, wanted: bool) -> None:
+        assert streams in self.wanted and (topic in self.topics) != wanted
+        self.topics ^= {topic}
 
     def matched(self, topic: bytes) -> int:
         buffers = bytearray(400), bytearray(160), bytearray(1_000)
@@ -37,7 +42,8 @@ def test_streams_are_wanted_while_a_topic_may_lie_there() -> None:
     assert remove(ONE, b"a") and not remove(ONE, b"a") and remove(ONE, b"b")
     assert remove(ONE, b"+") and list(found.wanted) == [(b"x",)]
     assert found.matched(b"a") == 1 and found.matched(b"c") == 0
-    assert remove(OTHER, b"a") and not found.wanted and not found.subscriptions.peers
+    assert found.topics == {b"a"}
+    assert remove(OTHER, b"a") and not found.wanted and not found.topics and not found.subscriptions.peers
 
 
 def test_leases_end_filters_too() -> None:
@@ -47,7 +53,7 @@ def test_leases_end_filters_too() -> None:
     found.subscriptions.add(ONE, b"b", (b"y",), 5)
     assert found.subscriptions.expire(6) == 1
     assert list(found.wanted) == [(b"x",)] and found.matched(b"a/b") == 1
-    assert found.subscriptions.expire(10) == 1 and not found.wanted
+    assert found.subscriptions.expire(10) == 1 and not found.wanted and not found.topics
     assert found.subscriptions.expire(10) == 0
 
 

@@ -77,7 +77,7 @@ class Table:
         assert ended == len(over)
         self.wanted = {(name, topic): None for name, topic in self.wanted if name not in over}
         left = before - {topic for _name, topic in self.wanted}
-        assert sorted(gone) == sorted((len(topic), topic if b"+" in topic else b"") for topic in left)
+        assert sorted(gone) == sorted((len(topic), topic) for topic in left)
         self._forget_names()
 
     def _forget_names(self) -> None:

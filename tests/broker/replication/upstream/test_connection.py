@@ -28,7 +28,7 @@ from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol.consuming import Consume, pack_body
 from tailrace.protocol.errors import Code
-from tailrace.protocol.features import FILTERS
+from tailrace.protocol.features import FILTERS, SHARING
 from tailrace.protocol.messages import Op, pack
 from tailrace.shard.epochs import EpochStart
 from tailrace.shard.frame import pack_frame
@@ -52,7 +52,7 @@ def test_a_node_says_who_it_is_and_is_up_when_it_is_welcome(near: Near) -> None:
     near.greet()
     assert near.at(UpstreamPhase.GREETING) and near.uplink.why == "not tried yet"
     (hello,) = _hellos(near.far.hello)
-    assert (hello.features, hello.token, hello.address) == ((FILTERS, r.FEATURE), "secret", ":6060")
+    assert (hello.features, hello.token, hello.address) == ((FILTERS, r.FEATURE, SHARING), "secret", ":6060")
     assert hello.node == near.owner.catalog.directory.node_id
     near.far.say(m.Welcome(1, (r.FEATURE,), "test", UP, 0, {}))
     near.until(lambda: near.at(UpstreamPhase.UP))

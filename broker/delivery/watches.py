@@ -26,7 +26,7 @@ class WatchingSubscriber(Subscriber, Protocol):
     def answer(self, name: bytes, text: bytes) -> None: ...
 
 
-class UdpWatch:
+class ReadStream:
     """One stream. `wanted`: by how many sets of streams (`broker.udp.subscriptions`)."""
 
     __slots__ = ("asked", "cursor", "stream", "waiting", "wanted")
@@ -41,7 +41,7 @@ class UdpWatch:
 
 class Watches:
     def __init__(self, services: Services, work: WorkQueue, door: WatchingSubscriber) -> None:
-        self.by_stream: dict[bytes, UdpWatch] = {}
+        self.by_stream: dict[bytes, ReadStream] = {}
         self._services = services
         self._work = work
         self._door = door
@@ -53,7 +53,7 @@ class Watches:
 
     def want(self, streams: tuple[bytes, ...]) -> None:
         for stream in streams:
-            watch = self.by_stream.setdefault(stream, UdpWatch(stream))
+            watch = self.by_stream.setdefault(stream, ReadStream(stream))
             watch.wanted += 1
             self._begin(watch)
 
@@ -86,16 +86,16 @@ class Watches:
 
     def ended(self, cursor: Cursor) -> None:
         """Fan-out has ended a cursor."""
-        watch: UdpWatch = cursor.key
+        watch: ReadStream = cursor.key
         watch.cursor = None
 
-    def _begin(self, watch: UdpWatch) -> None:
+    def _begin(self, watch: ReadStream) -> None:
         if watch.asked or watch.cursor is not None or not self._open:
             return
         watch.asked = True
         self._services.router.call(watch.stream, "end", [watch.stream], lambda value: self._placed(watch, value))
 
-    def _placed(self, watch: UdpWatch, value: Any) -> None:
+    def _placed(self, watch: ReadStream, value: Any) -> None:
         if isinstance(value, Refused):
             if value.code is not Code.UNKNOWN:
                 watch.asked = False
@@ -103,17 +103,17 @@ class Watches:
             value = 0  # the stream does not exist yet: all that comes is new
         self._work.do(watch.stream, (NOBODY,), lambda: self._start(watch, value))
 
-    def _start(self, watch: UdpWatch, seq: int) -> None:
+    def _start(self, watch: ReadStream, seq: int) -> None:
         watch.asked = False
         if not watch.wanted or not self._open:
             return
         services, stream = self._services, watch.stream
         try:
             cursor = services.fanout.subscribe(
-                self._door, stream, seq, remote=services.is_remote(stream), key=watch, may_wait=True
+                self._door, stream, seq, remote=services.is_remote(stream), key=watch, may_wait=True, counts=False
             )
         except (StorageError, OSError) as error:
-            log.warning("cannot read stream %r for UDP subscribers: %s", stream, error)
+            log.warning("cannot read stream %r for its subscribers: %s", stream, error)
             return
         watch.cursor = cursor
         services.fanout.start(cursor)
@@ -121,7 +121,7 @@ class Watches:
         for name, text in waiting:
             self._door.answer(name, text)
 
-    def _end(self, watch: UdpWatch) -> None:
+    def _end(self, watch: ReadStream) -> None:
         watch.wanted = 0
         if watch.cursor is not None:
             self._services.fanout.end(watch.cursor)

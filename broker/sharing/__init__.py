@@ -1,0 +1,1 @@
+"""Streams in memory that nodes share: each sends to the others what their subscribers want of it."""
