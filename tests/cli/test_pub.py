@@ -129,7 +129,7 @@ def test_a_connection_that_is_lost_is_one_line(server: ModelServer) -> None:
 def test_no_standard_input(server: ModelServer) -> None:
     done = tailrace("pub", "s", "--port", str(server.port), preexec_fn=lambda: os.close(0))
     assert done.returncode == REFUSED
-    assert done.stderr == b"tailrace: cannot read standard input: Bad file descriptor\n"
+    assert done.stderr == b"tailrace: cannot use standard input: Bad file descriptor\n"
 
 
 def test_interrupted_quietly(server: ModelServer) -> None:

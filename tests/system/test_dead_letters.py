@@ -98,7 +98,7 @@ def test_redrive_and_purge_of_one_of_a_range_and_of_all(node: Node, client: tail
     assert [letter.seq for letter in client.dead_letters("again")] == [0, 1, 2, 6]
     assert [letter.seq for letter in client.dead_letters("again", 2)] == [2, 6]
     code, out, err = command(node, "dead", "again", "--redrive", "--all")
-    assert (code, out, err) == (0, b"4 dead letters were published to again again\n", b"")
+    assert (code, out, err) == (0, b"4 dead letters published to again again\n", b"")
     assert [each.payload for each in messages(client, "again")[11:]] == [b"0", b"1", b"2", b"6"]
     assert not list(client.dead_letters("again")) and client.redrive("again") == 0
     with LineClient(node.port) as peer:
