@@ -56,7 +56,13 @@ def cluster_options(function: F) -> F:
     """--cluster and --etcd."""
     text = "Members of etcd, with commas between"
     function = click.option(
-        "--etcd", "endpoints", required=True, metavar="HOST:PORT,...", envvar="TAILRACE_ETCD", help=f"{text}."
+        "--etcd",
+        "endpoints",
+        required=True,
+        type=FILLED,
+        metavar="HOST:PORT,...",
+        envvar="TAILRACE_ETCD",
+        help=f"{text}.",
     )(function)
     return click.option("--cluster", "name", required=True, type=FILLED, envvar="TAILRACE_CLUSTER", help="Its name.")(
         function
@@ -119,7 +125,7 @@ def resume(name: str, endpoints: str, as_json: bool) -> int:
 
 
 @command.command("switchover", epilog=EPILOG)
-@click.argument("node")
+@click.argument("node", type=FILLED)
 @json_option
 @cluster_options
 def switchover(name: str, endpoints: str, node: str, as_json: bool) -> int:
@@ -141,7 +147,7 @@ def switchover(name: str, endpoints: str, node: str, as_json: bool) -> int:
 
 
 @command.command("leave", epilog=EPILOG)
-@click.argument("node")
+@click.argument("node", type=FILLED)
 @json_option
 @cluster_options
 def leave(name: str, endpoints: str, node: str, as_json: bool) -> int:
@@ -157,7 +163,7 @@ def leave(name: str, endpoints: str, node: str, as_json: bool) -> int:
 
 
 @command.command("join", epilog=EPILOG)
-@click.argument("node")
+@click.argument("node", type=FILLED)
 @json_option
 @cluster_options
 def join(name: str, endpoints: str, node: str, as_json: bool) -> int:

@@ -61,7 +61,7 @@ def test_responses_are_maps() -> None:
     assert control(r.Fenced(1, "slave", 4)) == {"id": 1, "role": "slave", "epoch": 4}
     assert control(r.Told(1, "n1", ":1", (r.NodeLink("up", "n2", "a:1", "down", 1, 2, 3, 4),), 5, 6, 7)) == {
         "id": 1, "node": "n1", "address": ":1", "links": [["up", "n2", "a:1", "down", 1, 2, 3, 4]],
-        "masters": 5, "slaves": 6, "disabled": 7, "ends": [], "turned": 0,
+        "masters": 5, "slaves": 6, "disabled": 7, "ends": [], "turned": 0, "promised": False,
     }  # fmt: skip
     assert control(r.Returned(1, b"\x80")) == {"id": 1, "value": b"\x80"}
     assert control(r.Returned(1, None, "consumer", "none")) == {"id": 1, "code": "consumer", "text": "none"}
