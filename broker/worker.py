@@ -447,7 +447,7 @@ class Worker:
             self.siblings.announce(grown)
         if self.fanout.feeds:
             self.fanout.appended_all(grown)
-        if self.siblings.watch.is_on:
+        if (watch := self.siblings.watch).watchers or watch.early is not None:
             self.siblings.announce_all(grown)
 
     def _answer(self) -> None:

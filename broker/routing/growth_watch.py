@@ -20,27 +20,29 @@ EARLY_STREAMS_MAX: Final = 16_384
 
 
 class GrowthWatch:
-    """One per owner. `watchers`: slot and generation of each worker that is notified, perhaps of this one."""
+    """One per owner. `watchers`: slot and generation of each worker that is notified, perhaps of this one; `early`: what
+    has grown since this owner began, None later. While both are empty nothing need be announced.
+    """
 
     def __init__(self, owner: Owner, links: LinkTable, own: tuple[int, int]) -> None:
         self.watchers: dict[tuple[int, int], None] = {}
         self._owner = owner
         self._links = links
         self._own = own
-        self._early: dict[bytes, int] | None = None
+        self.early: dict[bytes, int] | None = None
         self._early_until_s = 0.0
 
     @property
     def is_on(self) -> bool:
-        return bool(self.watchers) or self._early is not None
+        return bool(self.watchers) or self.early is not None
 
     def owns(self, now_s: float) -> None:
         """This worker owns its streams from now on."""
-        self._early, self._early_until_s = {}, now_s + EARLY_S
+        self.early, self._early_until_s = {}, now_s + EARLY_S
 
     def tick(self, now_s: float) -> None:
-        if self._early is not None and now_s >= self._early_until_s:
-            self._early = None
+        if self.early is not None and now_s >= self._early_until_s:
+            self.early = None
 
     def watch(self, slot: int, generation: int, is_wanted: bool) -> list[GrownRow] | None:
         """Notify a worker from now on, or no more. Call it when all growth so far is announced.
@@ -54,7 +56,7 @@ class GrowthWatch:
                 for stream in self._owner.catalog.open.values():
                     stream.announced_seq = stream.log.next_seq
             self.watchers[slot, generation] = None
-        return None if self._early is None else list(self._early.items())
+        return None if self.early is None else list(self.early.items())
 
     def announce(self, grown: Grown) -> list[GrownRow]:
         """Notify the other workers of this turn's growth. Returns it if this worker watches too, else nothing."""
@@ -80,14 +82,14 @@ class GrowthWatch:
         return first_seq
 
     def _keep_early(self, rows: list[GrownRow]) -> None:
-        if self._early is None:
+        if self.early is None:
             return
         for name, first_seq in rows:
-            self._early.setdefault(name, first_seq)
-        if len(self._early) > EARLY_STREAMS_MAX:
-            self._early = None
+            self.early.setdefault(name, first_seq)
+        if len(self.early) > EARLY_STREAMS_MAX:
+            self.early = None
 
     def forget(self, name: bytes) -> None:
         """The stream has lost its end, or is no more."""
-        if self._early is not None:
-            self._early.pop(name, None)
+        if self.early is not None:
+            self.early.pop(name, None)

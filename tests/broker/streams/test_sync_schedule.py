@@ -17,7 +17,7 @@ NOW_S = 100.0
 
 def stream(durability: Durability = Durability.INTERVAL, name: bytes = b"s") -> OpenStream:
     policy = StreamPolicy(durability=durability, interval_ms=500)
-    return OpenStream(name, cast(StreamLog, SimpleNamespace()), 1, policy)
+    return OpenStream(name, cast(StreamLog, SimpleNamespace(next_seq=0)), 1, policy)
 
 
 @pytest.mark.parametrize(
