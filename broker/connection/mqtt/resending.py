@@ -43,7 +43,7 @@ class ResendingClient(Protocol):
 
     lingering_since_s: float
     packet_bytes_max: int
-    sendings: deque[Any]
+    sendings: list[Any]
     window: SendWindow
 
     @property
@@ -100,7 +100,7 @@ class Resending:
     def _end(self) -> None:
         sendings = self._client.sendings
         if sendings and sendings[0] is self:
-            sendings.popleft()
+            sendings.pop(0)
             self._done()
             if sendings:
                 sendings[0].go_on()

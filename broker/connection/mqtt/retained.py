@@ -58,7 +58,7 @@ class RetainedReader(Asker, Protocol):
 
     cursors: dict[Any, Cursor]
     lingering_since_s: float
-    sendings: deque[Any]
+    sendings: list[Any]
 
     @property
     def subscriptions(self) -> Mapping[bytes, RetainedFilter]: ...
@@ -180,7 +180,7 @@ class RetainedSending:
     def _end(self) -> None:
         sendings = self._client.sendings
         if sendings and sendings[0] is self:
-            sendings.popleft()
+            sendings.pop(0)
             self._done()
             if sendings:
                 sendings[0].go_on()

@@ -5,7 +5,6 @@ logged twice. A session that is not stepwise, and a connection without one, does
 
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
 from typing import Protocol
 
@@ -28,7 +27,7 @@ class StepwiseServices(Protocol):
 class StepwiseClient(DurableClient, Protocol):
     """The side of a client that is used here: see `MqttClient`."""
 
-    answers: deque[Pending]
+    answers: list[Pending]
     withheld_bytes: int
 
     @property
