@@ -20,8 +20,8 @@ EARLY_STREAMS_MAX: Final = 16_384
 
 
 class GrowthWatch:
-    """One per owner. `watchers`: slot and generation of each worker that is notified, perhaps of this one; `early`: what
-    has grown since this owner began, None later. While both are empty nothing need be announced.
+    """One per owner. `watchers`: slot and generation of each worker that is notified, perhaps of this one; `early`:
+    what has grown since this owner began, None later. Without both nothing need be announced.
     """
 
     def __init__(self, owner: Owner, links: LinkTable, own: tuple[int, int]) -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.system.node import running, wait_for
+from tests.system.node import Node, running, wait_for
 
 pytestmark = pytest.mark.system
 
 STREAMS = 24
 CONFIG = "[node]\naffinity = false\n\n[limits]\nmax_subscriptions = 8\n"
+
+
+def has_replaced(node: Node, killed: int) -> bool:
+    return len(node.worker_pids()) == 2 and killed not in node.worker_pids()
 
 
 def test_nothing_that_was_acknowledged_is_missing_over_deaths_of_the_other_worker(tmp_path: Path) -> None:
@@ -38,8 +43,11 @@ def test_nothing_that_was_acknowledged_is_missing_over_deaths_of_the_other_worke
                 answers = writer.read_answers(STREAMS)
                 assert len(answers) == STREAMS
                 acknowledged |= {f"{each.split()[2]} {payload}" for each in answers if each.startswith("ok pub ")}
-            wait_for(lambda killed=killed: len(node.worker_pids()) == 2 and killed not in node.worker_pids(), "it")  # type: ignore[misc]
-        found = lambda: [f"{each.stream} {each.payload.decode()}" for each in reader.messages]  # noqa: E731
+            wait_for(partial(has_replaced, node, killed), "the killed worker is replaced")
+
+        def found() -> list[str]:
+            return [f"{each.stream} {each.payload.decode()}" for each in reader.messages]
+
         reader.read_until(lambda: acknowledged <= set(found()))
         assert len(found()) == len(set(found())), "none came twice"
         assert reader.answers == ["ok sub s* many"]

@@ -114,7 +114,7 @@ def test_the_number_of_subscriptions_has_a_bound(tmp_path: Path) -> None:
         peer = MqttPeer(node)
         assert peer.subscribe(("a", 0), ("b", 0), ("c", 0), ("a", 1)) == [0, 0, 0x97, 0x97]
         publish(node, V5, "d", "e", "f")
-        assert MqttPeer(node, client_id="wild").subscribe(("#", 0)) == [0], "of any number of streams, as it is from new"
+        assert MqttPeer(node, client_id="wild").subscribe(("#", 0)) == [0], "of any number of streams, from new"
         assert node.workers[0].metrics.refused.counts[Code.SUBSCRIPTIONS] == 2
 
 
