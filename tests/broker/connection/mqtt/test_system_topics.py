@@ -40,7 +40,8 @@ def test_they_come_after_subscribe_and_every_ten_seconds(tmp_path: Path, version
         for worker in node.workers:
             worker.mqtt.system.tick(worker.services.now_s)
         peer.take()
-        assert peer.got and all(each.retain for each in peer.got)
+        firsts = {each.topic: each.retain for each in reversed(peer.got)}  # on a slow machine the next ones may be due
+        assert firsts and all(firsts.values())
         assert {each.topic for each in peer.got} >= {"$SYS/broker/version", "$SYS/broker/messages/received"}
         peer.got = []
         assert not figures(node, peer, EVERY_S / 2)
