@@ -445,8 +445,8 @@ class Worker:
             self.last_values.grew(grown)
         if self.siblings.interest.streams:
             self.siblings.announce(grown)
-        if self.fanout.feeds:
-            self.fanout.appended_all(grown)
+        for name in filter(self.fanout.feeds.__contains__, grown):
+            self.fanout.appended(name, grown[name])
         if (watch := self.siblings.watch).watchers or watch.early is not None:
             self.siblings.announce_all(grown)
 

@@ -15,7 +15,7 @@ from typing import Any
 from tailrace.broker.delivery.cursor import NEVER_SEQ, Cursor, DeliveryChunk, Feed, Subscriber
 from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.sharing.wants import LocalWants
-from tailrace.broker.streams.owner import Grown, Growth
+from tailrace.broker.streams.owner import Growth
 from tailrace.broker.topics.picking import SCAN_WORK
 from tailrace.broker.topics.skipping import BlockSkips
 from tailrace.broker.topics.walking import FilterWalks
@@ -163,13 +163,11 @@ class FanOut:
             feed.end_offset, feed.end_offset_seq = end_offset, end_seq
             self._wake(feed, end_seq)
 
-    def appended_all(self, grown: Grown) -> None:
-        """This worker has just appended these: readers that wait for the frames get them from memory."""
-        feeds = self.feeds
-        for name, growth in grown.items():
-            if name in feeds:
-                self.fresh[name] = growth
-                self.grew(name, growth.next_seq, growth.end_offset)
+    def appended(self, name: bytes, growth: Growth) -> None:
+        """This worker has just appended to a stream: readers that wait for these frames get them from memory."""
+        if name in self.feeds:
+            self.fresh[name] = growth
+            self.grew(name, growth.next_seq, growth.end_offset)
 
     def tick(self) -> None:
         """About once a second."""

@@ -109,7 +109,7 @@ class World:
 
     def publish(self, name: str, *payloads: bytes) -> None:
         """As the owner's worker does it."""
-        self.fanout.appended_all({name.encode(): self.append(name, *payloads)})
+        self.fanout.appended(name.encode(), self.append(name, *payloads))
 
     def subscribe(self, client: FakeClient, name: str, seq: int = 0, *, remote: bool = False) -> Cursor:
         cursor = self.fanout.subscribe(client, name.encode(), seq, remote=remote, key=name)
