@@ -447,7 +447,7 @@ class Worker:
             self.siblings.announce(grown)
         for name in filter(self.fanout.feeds.__contains__, grown):
             self.fanout.appended(name, grown[name])
-        if (watch := self.siblings.watch).watchers or watch.early is not None:
+        if (watch := self.siblings.watch).watchers or not (watch.early is None or grown.keys() <= watch.early.keys()):
             self.siblings.announce_all(grown)
 
     def _answer(self) -> None:

@@ -21,7 +21,8 @@ EARLY_STREAMS_MAX: Final = 16_384
 
 class GrowthWatch:
     """One per owner. `watchers`: slot and generation of each worker that is notified, perhaps of this one; `early`:
-    what has grown since this owner began, None later. Without both nothing need be announced.
+    from where on each stream has grown since this owner began, None later. Growth is announced to watchers, and at first
+    if it is of a stream that is not in `early` yet.
     """
 
     def __init__(self, owner: Owner, links: LinkTable, own: tuple[int, int]) -> None:
@@ -52,18 +53,17 @@ class GrowthWatch:
         if not is_wanted:
             self.watchers.pop((slot, generation), None)
         else:
-            if not self.is_on:
+            if not self.watchers:
                 for stream in self._owner.catalog.open.values():
                     stream.announced_seq = stream.log.next_seq
             self.watchers[slot, generation] = None
-        return None if self.early is None else list(self.early.items())
+        return None if self.early is None else [row for row in self.early.items() if _is_watched(row[0])]
 
     def announce(self, grown: Grown) -> list[GrownRow]:
         """Notify the other workers of this turn's growth. Returns it if this worker watches too, else nothing."""
-        rows = [
-            (name, self._first_seq(name, grown)) for name in grown if not is_reserved(name) and base_of(name) == name
-        ]
-        self._keep_early(rows)
+        firsts = [(name, self._first_seq(name, grown)) for name in grown]
+        self._keep_early(firsts)
+        rows = [row for row in firsts if _is_watched(row[0])] if self.watchers else []
         for key in list(self.watchers) if rows else ():
             link = self._links.open.get(key)
             if link is not None:
@@ -93,3 +93,8 @@ class GrowthWatch:
         """The stream has lost its end, or is no more."""
         if self.early is not None:
             self.early.pop(name, None)
+
+
+def _is_watched(name: bytes) -> bool:
+    """Whether the growth of this stream is anybody's: not of the broker's own streams, nor of companions."""
+    return not is_reserved(name) and base_of(name) == name

@@ -12,7 +12,6 @@ end something in a traced turn: of several walks the shortest counts.
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 import tempfile
 from collections import Counter
@@ -221,7 +220,6 @@ def measure(names: list[str]) -> dict[str, Walk]:
                 WALKS[name](scene)
             node.settle()
             node.stop_timers()
-            node.workers[0].siblings.watch.tick(math.inf)  # its first minute is over
             idle = trace(node.workers[0].turn)
             traced = [WALKS[name](scene).without(idle) for _ in range(WALKS_TRACED)]
             found[name] = min(traced, key=lambda walk: len(walk.calls))
