@@ -21,8 +21,8 @@ EARLY_STREAMS_MAX: Final = 16_384
 
 class GrowthWatch:
     """One per owner. `watchers`: slot and generation of each worker that is notified, perhaps of this one; `early`:
-    from where on each stream has grown since this owner began, None later. Growth is announced while there are watchers,
-    and at first for a stream that is not in `early` yet.
+    from where on each stream has grown since this owner began, None later. Growth is announced to watchers; at first,
+    that of a stream which is not in `early` is noted there.
     """
 
     def __init__(self, owner: Owner, links: LinkTable, own: tuple[int, int]) -> None:
