@@ -15,7 +15,7 @@ def in_namespace(script: str) -> subprocess.CompletedProcess[str]:
     unshare = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--net", "--map-root-user"]
     if shutil.which("unshare") is None or shutil.which("ip") is None:
         pytest.skip("needs unshare (util-linux) and ip (iproute2)")
-    if subprocess.run([*unshare, "true"], capture_output=True, timeout=300, check=False).returncode:
+    if subprocess.run([*unshare, "true"], capture_output=True, timeout=60, check=False).returncode:
         pytest.skip("may not make a network namespace here")
     command = [*unshare, sys.executable, "-c", script]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

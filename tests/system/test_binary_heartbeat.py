@@ -13,7 +13,7 @@ from tests.system.node import Node, running, wait_for
 
 pytestmark = pytest.mark.system
 
-HEARTBEAT_S = 0.5
+HEARTBEAT_S = 1.0  # the figures of workers are a second old
 CONFIG = f"""
 [timing]
 heartbeat_s = {HEARTBEAT_S}
@@ -53,6 +53,7 @@ def test_who_is_silent_is_pinged_and_dropped_with_its_subscriptions(node: Node) 
                 heard_s.append(time.monotonic())
             return len(heard_s)
 
+        wait_for(lambda: heard() < 4 and node.metric("tailrace_subscriptions") == 4, "both have their subscriptions")
         wait_for(lambda: heard() and silent.ended, "the silent one is dropped")
         assert silent.pings == 3
         if max(later - sooner for sooner, later in pairwise(looked_s)) < 0.2 * HEARTBEAT_S:
