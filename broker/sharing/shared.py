@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Final
 
-from tailrace.broker.process.metrics import Traffic, WorkerMetrics
+from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.process.settings import Settings
 from tailrace.broker.process.work import WorkQueue
 from tailrace.broker.routing.batch import FramePublication
+from tailrace.broker.routing.fixed_publisher import FixedPublisher
 from tailrace.broker.routing.link import WorkerLink
 from tailrace.broker.routing.link_table import LinkTable
 from tailrace.broker.routing.route import Route
@@ -99,16 +100,15 @@ class SharedStreams:
         self.node.forget(source)
 
 
-class SharedPublisher:
+class SharedPublisher(FixedPublisher):
     """Publishes the messages of other nodes. To the router it is a client."""
 
     def __init__(self, router: Router, metrics: WorkerMetrics, max_message_bytes: int) -> None:
+        super().__init__()
         self._router = router
         self._metrics = metrics
         self._max_message_bytes = max_message_bytes
         self._waiting_bytes = 0
-        self.traffic = Traffic()
-        self.window_slot = self.window_messages = 0
 
     def take(self, name: bytes, chunks: Sequence[bytes | memoryview]) -> None:
         """Raises ValueError for frames that are not whole, or too long."""
@@ -139,17 +139,6 @@ class SharedPublisher:
 
     def creation_refusal(self, _name: bytes) -> Refused:
         return Refused(Code.UNKNOWN, "no such stream here")
-
-    def count_created(self) -> None:
-        """The limits of connections are not for nodes."""
-
-    @property
-    def window_away(self) -> int:
-        """None of its messages: they come to the worker that owns the stream."""
-        return 0
-
-    @window_away.setter
-    def window_away(self, _messages: int) -> None: ...
 
     def pause_for(self, route: Route) -> None:
         """It is bounded by WAITING_MAX_BYTES."""

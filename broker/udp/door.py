@@ -14,9 +14,9 @@ from typing import Any, Final
 from tailrace.broker.delivery.cursor import Cursor, Delivery
 from tailrace.broker.delivery.frame_runs import FrameRuns, RawFrames
 from tailrace.broker.delivery.watches import Watches
-from tailrace.broker.process.metrics import Traffic
 from tailrace.broker.process.work import WorkQueue
 from tailrace.broker.routing.batch import FramePublication
+from tailrace.broker.routing.fixed_publisher import FixedPublisher
 from tailrace.broker.routing.route import Route
 from tailrace.broker.services import Services
 from tailrace.broker.streams.refused import Refused
@@ -43,10 +43,11 @@ _packets = load("tailrace.broker.udp.packets_cy")
 _BATCH: Final = int(_packets.BATCH)
 
 
-class UdpDoor:
+class UdpDoor(FixedPublisher):
     """One per worker that has a socket for datagrams. To the router it is a client, and to fan-out a subscriber."""
 
     def __init__(self, services: Services, work: WorkQueue, sock: socket.socket) -> None:
+        super().__init__()
         settings = services.settings
         self._services = services
         self._sock = sock
@@ -71,9 +72,7 @@ class UdpDoor:
         )
         self._requests = RequestHandler(services, self.subscriptions, self.watches, self)
         self._stream = settings.udp_stream.encode()
-        # For the router and for fan-out:
-        self.traffic = Traffic()  # of cursors; what counts is in the outbox
-        self.window_slot = self.window_messages = 0
+        # For fan-out; of its traffic counts what is in the outbox:
         self.delivery: Delivery = FrameRuns(services.readers, services.fanout.fresh)
         self.ready: list[Cursor] = []
         self.current: Cursor | None = None
@@ -207,17 +206,6 @@ class UdpDoor:
 
     def creation_refusal(self, name: bytes) -> Refused:
         return Refused(Code.UNKNOWN, "no such stream here; the broker makes it when it is needed")
-
-    def count_created(self) -> None:
-        """The limits of connections are not for datagrams."""
-
-    @property
-    def window_away(self) -> int:
-        """None of its messages: an address stays at the worker that the kernel has chosen for it."""
-        return 0
-
-    @window_away.setter
-    def window_away(self, _messages: int) -> None: ...
 
     def pause_for(self, route: Route) -> None:
         """The worker of a stream has enough to do: datagrams wait in the socket, and are lost if it is full."""
