@@ -219,8 +219,8 @@ class Told:
     """A node and its links. `masters`, `slaves`, `disabled`: streams that it has in that role.
 
     `ends`: of the streams that were asked for by name, and their companions, as far as the node has them. `turned`:
-    streams that follow a node that claimed them, while new ones would be this node's own. `promised`: the promise that
-    was asked for is given; then nothing else is told.
+    streams that follow a node that claimed them, while new ones would be this node's own. `promised`: the node gives
+    the promise that it was asked for; the other fields are empty then.
     """
 
     id: int

@@ -19,7 +19,7 @@ from tailrace.protocol.sibling import GrownRow
 PENDING_MAX: Final = 4_096
 """Of one subscription: streams that have grown and wait for a cursor."""
 _BEHIND_TEXT = "more than {limit} streams have messages that wait; subscribe again, and read faster or fewer streams"
-_LOST_TEXT = "a worker was replaced, and what it had last cannot be told; subscribe again"
+_LOST_TEXT = "a worker was replaced, and its last messages may be missing; subscribe again"
 
 
 class WideReader(Protocol):

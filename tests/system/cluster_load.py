@@ -57,7 +57,7 @@ class ClusterPublisher:
 
 
 class ClusterReader:
-    """Reads a stream from its beginning. If its line changed under it, which it is told, it begins again."""
+    """Reads a stream from its beginning; begins again if the broker reports that messages it had sent are lost."""
 
     def __init__(self, addresses: list[str], stream: str) -> None:
         self.payloads: list[bytes] = []

@@ -83,7 +83,7 @@ def test_a_reader_ends_when_it_cannot_know_what_has_grown(node: World) -> None:
     assert mqtt.subscribe(("#", 0)) == [0]
     node.workers[1].siblings.watch.tick(float("inf"))
     node.workers[0].patterns.wide.owner_is(1)
-    text = "a worker was replaced, and what it had last cannot be told; subscribe again"
+    text = "a worker was replaced, and its last messages may be missing; subscribe again"
     assert came(node, peer) == ([f"err unavailable a.*: {text}; the subscription has ended"], [])
     assert reader.came() == [m.Ended(1, 0, "unavailable", text)]
     assert mqtt.ended
