@@ -8,14 +8,16 @@ is a durable one (`broker.connection.mqtt.durable`).
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from tailrace.broker.access.identity import Identity
 from tailrace.broker.connection.base import Pause
 from tailrace.broker.connection.login import Logins
 from tailrace.broker.connection.mqtt import enhanced_login, opening, stepwise
+from tailrace.broker.connection.mqtt.backlog import Backlog
 from tailrace.broker.connection.mqtt.durable import has_delayed_will, step_of
 from tailrace.broker.connection.mqtt.enhanced_login import EnhancedLoginClient, ScramExchange
 from tailrace.broker.connection.mqtt.publishing import RECEIVE_MAXIMUM, PublishGroups, PublishRow, stage_one
@@ -99,9 +101,8 @@ class MqttClient(EnhancedLoginClient):
         self.delivery = mqtt.chunks
         self.traffic = services.metrics.mqtt
         self.codec = MqttCodec(services.settings.max_message_bytes + PACKET_OVERHEAD_BYTES)
-        # Lists, since each deque takes 620 bytes of memory: these are mostly empty, and short else.
-        self.answers: list[Pending] = []  # acknowledgements; the first is not known yet
-        self.backlog: list[AnyPacket] = []  # the rest of a read, behind something that waits
+        self.answers: deque[Pending] = _NONE  # acknowledgements; the first is not known yet
+        self.backlog = Backlog()
         self._going_on = False
         self.client_id = b""
         self.claimed_ns = 0
@@ -198,7 +199,7 @@ class MqttClient(EnhancedLoginClient):
         """Anything but a run of PUBLISH."""
         self.packet_s = self.services.now_s
         if self.held_up:
-            self.backlog.append(packet)
+            self.backlog.extend([packet])
             return
         if self.exchange is not None and not self.greeted and type(packet) not in _IN_LOGIN:
             packet = protocol_error("only AUTH and DISCONNECT may come before the end of the login")
@@ -221,21 +222,15 @@ class MqttClient(EnhancedLoginClient):
             return
         self._going_on = True
         while self.backlog and not self.held_up and not (self.closed or self.lingering_since_s):
-            packet = self.backlog.pop(0)
-            if type(packet) is p.PublishPacket:
-                self._publish_run([packet, *self._publishes_behind()])
+            packets = self.backlog.take()
+            if type(packets[0]) is p.PublishPacket:
+                self._publish_run(cast(list[p.PublishPacket], packets))
             else:
-                self._execute(packet)
+                self._execute(packets[0])
         self._going_on = False
         if not self.held_up and not self.closed:
             self.resume(Pause.WORK)
             self.services.note_answered(self)
-
-    def _publishes_behind(self) -> Iterator[p.PublishPacket]:
-        """Take the PUBLISH packets that come first in the backlog."""
-        while self.backlog and isinstance(packet := self.backlog[0], p.PublishPacket):
-            self.backlog.pop(0)
-            yield packet
 
     @property
     def pending_bytes(self) -> int:
@@ -403,12 +398,17 @@ class MqttClient(EnhancedLoginClient):
         """Some acknowledgements are known: those in front go out."""
         row = self.answers
         while row and (text := row[0].text) is not None:
-            pending = row.pop(0)
+            pending = row.popleft()
             self.out += text
             if pending.after is not None:
                 row.clear()  # nothing behind a message that is refused is acknowledged
                 pending.after()
         self.services.note_answered(self)
+
+    def await_answer(self, pending: Pending) -> None:
+        if self.answers is _NONE:
+            self.answers = deque()
+        self.answers.append(pending)
 
     def answer_in_order(self, data: bytes) -> None:
         """An acknowledgement behind those that are not known yet."""
@@ -417,7 +417,7 @@ class MqttClient(EnhancedLoginClient):
             return
         settled = Pending(self.answers_ready)
         settled.text = data
-        self.answers.append(settled)
+        self.await_answer(settled)
 
     # --- publishing -------------------------------------------------------------------------------------------------
 
@@ -427,12 +427,15 @@ class MqttClient(EnhancedLoginClient):
             self.backlog.extend(run)
             return
         row, groups = PublishRow(self), PublishGroups()
-        self.answers.append(row.pending)
+        self.await_answer(row.pending)
         try:
             for packet in run:
                 stage_one(self, self.mqtt, row, packet, groups, answers=True)
         except PacketError as error:
-            self.publish_groups(row, groups)  # those before it
+            if groups.are_numbered:  # the session does not have their numbers
+                row.abandon()
+            else:
+                self.publish_groups(row, groups)  # those before it
             self.malformed(error)
         else:
             if groups.are_numbered:
@@ -446,7 +449,7 @@ class MqttClient(EnhancedLoginClient):
         """A run that the codec has made frames of."""
         row = PublishRow(self)
         row.add_staged(staged)
-        self.answers.append(row.pending)
+        self.await_answer(row.pending)
         row.begin(len(staged.groups))
         for key, (_name, _count, frames) in enumerate(staged.groups):
             self.services.router.publish_group(self, row, key, frames, False)
@@ -471,6 +474,7 @@ class MqttClient(EnhancedLoginClient):
 
     def note_step(self) -> None:
         self.services.note_answered(self)
+        self.note_awaited()
 
     def settle_stored(self, pending: Pending, text: bytes) -> None:
         self.mqtt.durable.step(self, lambda stored: pending.settle(text if stored else b""))
@@ -680,6 +684,7 @@ _ACKS: Final[Mapping[PacketType, Callable[[MqttClient, p.AckPacket], None]]] = {
     PacketType.PUBREL: stepwise.receive_pubrel,
 }
 _PUBLISHES: Final = frozenset({p.PublishPacket, StagedPublishes})
+_NONE: Final[deque[Pending]] = deque(maxlen=0)  # of all connections that have no answers yet: each takes 620 bytes
 _CHEAP: Final = frozenset({p.AckPacket, p.PingPacket, p.PublishPacket, StagedPublishes, AckRun})
 """Packets that change nothing for the reads after them."""
 _IN_LOGIN: Final = frozenset({p.AuthPacket, p.DisconnectPacket, PacketError})

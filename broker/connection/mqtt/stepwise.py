@@ -27,13 +27,14 @@ class StepwiseServices(Protocol):
 class StepwiseClient(DurableClient, Protocol):
     """The side of a client that is used here: see `MqttClient`."""
 
-    answers: list[Pending]
     withheld_bytes: int
 
     @property
     def mqtt(self) -> StepwiseServices: ...
 
     def acknowledge(self, packet: AckPacket) -> None: ...
+
+    def await_answer(self, pending: Pending) -> None: ...
 
     def answer_in_order(self, data: bytes) -> None: ...
 
@@ -74,7 +75,7 @@ def receive_pubrel(client: StepwiseClient, packet: AckPacket) -> None:
         client.answer_in_order(text)
     else:
         pending = Pending(client.answers_ready)
-        client.answers.append(pending)
+        client.await_answer(pending)
         client.settle_stored(pending, text)
 
 

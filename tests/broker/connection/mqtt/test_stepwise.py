@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tailrace.broker.connection.base import Pause
+from tailrace.broker.connection.client import ANSWERS_PENDING_MAX
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tests.broker.connection.mqtt.test_durable import both, durable, kill
@@ -99,3 +101,31 @@ def test_a_session_that_cannot_be_stored_publishes_nothing_with_qos_2(
 
         wait_for(is_answered, "PUBREC and PINGRESP")
         assert sorted(got) == [5, 13]
+
+
+def test_a_message_with_qos_2_before_a_faulty_one_is_not_logged_before_its_number_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client sends it again, and it would be logged twice."""
+    unknown_alias = b"\x23\x00\x05"
+    with world(tmp_path) as node:
+        first = durable(node, V5)
+        monkeypatch.setattr(type(first.client.mqtt.durable), "save", lambda _self, _client, _done: None)
+        first.ask(wire.publish(V5, "s", b"x", 2, 5) + wire.publish(V5, "", b"y", 1, 6, raw=unknown_alias))
+        assert first.ended
+        assert b"s" not in node.workers[0].owner.catalog.names
+
+
+def test_steps_that_wait_for_a_session_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with world(tmp_path) as node:
+        first = durable(node, V5)
+        first.subscribe(("s", 2))
+        writer = MqttPeer(node, V5, "writer")
+        writer.ask(wire.publish(V5, "s", b"x", 2, 1))
+        first.take()
+        (message,) = first.got
+        monkeypatch.setattr(type(first.client.mqtt.durable), "save", lambda _self, _client, _done: None)
+        for _ in range(3):
+            first.ask(wire.ack(wire.PUBREC, message.packet_id) * ANSWERS_PENDING_MAX)
+        assert first.client.paused & Pause.ANSWERS
+        assert first.client.awaited < 3 * ANSWERS_PENDING_MAX
