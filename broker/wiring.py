@@ -102,8 +102,8 @@ class OwnerWiring:
     def on_deleted(self, name: bytes) -> None:
         worker = self._worker
         worker.count_streams()
-        worker.siblings.announce_cut(name, 0)
-        worker.fanout.cut(name, 0)
+        worker.siblings.announce_cut(name, 0, is_deleted=True)
+        worker.fanout.cut(name, 0, True)
         worker.uplinks.deleted(name)
 
     def on_held(self, name: bytes) -> None:

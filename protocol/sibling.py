@@ -224,14 +224,14 @@ def unpack_woke(body: EnvelopeBody) -> list[GrownRow]:
     return [(bytes(name), int(first_seq)) for name, first_seq in msgpack.unpackb(body)]
 
 
-def pack_cut(name: bytes, seq: int) -> bytes:
-    return pack_envelope(CUT, msgpack.packb([name, seq]))
+def pack_cut(name: bytes, seq: int, *, is_deleted: bool = False) -> bytes:
+    return pack_envelope(CUT, msgpack.packb([name, seq, is_deleted]))
 
 
 @_reader
-def unpack_cut(body: EnvelopeBody) -> tuple[bytes, int]:
-    name, seq = msgpack.unpackb(body)
-    return bytes(name), int(seq)
+def unpack_cut(body: EnvelopeBody) -> tuple[bytes, int, bool]:
+    name, seq, is_deleted = msgpack.unpackb(body)
+    return bytes(name), int(seq), bool(is_deleted)
 
 
 def pack_handover(state: dict[str, Any]) -> bytes:

@@ -169,7 +169,8 @@ class FilteredCursors:
 class Feed:
     """A stream that somebody here is subscribed to: its end as known here, and the cursors that have reached it.
 
-    wanted: for the owner, if that is another worker; None if this worker was the owner before.
+    stream_id: that of its files when they were looked at last, 0 before; wanted: for the owner, if that is another
+    worker; None if this worker was the owner before.
     """
 
     __slots__ = (
@@ -181,6 +182,7 @@ class Feed:
         "filtered",
         "name",
         "remote",
+        "stream_id",
         "wanted",
     )
 
@@ -193,6 +195,7 @@ class Feed:
         self.filtered = FilteredCursors()
         self.cursors = 0
         self.remote = remote
+        self.stream_id = 0
         self.wanted = WantedTopics() if remote else None
 
 

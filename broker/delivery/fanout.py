@@ -178,6 +178,7 @@ class FanOut:
     def refresh(self, feed: Feed) -> None:
         """Read the committed end from the file: it is right even if notes were lost or late."""
         try:
+            is_another = self._is_another(feed)
             end_seq = self._readers.get(feed.name).next_seq()
         except StreamCut as cut:
             self.cut(feed.name, cut.seq)
@@ -187,7 +188,9 @@ class FanOut:
                 return  # its subscribers wait until it is made
             log.warning("cannot look at stream %r: %s", feed.name, error)
             return
-        if end_seq > feed.end_seq:
+        if is_another:  # deleted and made again, before the owner's word came
+            self.cut(feed.name, 0, True)
+        elif end_seq > feed.end_seq:
             self._wake(feed, end_seq)
         elif end_seq < feed.end_seq:  # cut, and its reader was opened anew, before the owner's word came
             self.cut(feed.name, end_seq)
@@ -374,9 +377,10 @@ class FanOut:
 
     # --- messages set aside -------------------------------------------------------------------------------------------
 
-    def cut(self, name: bytes, seq: int) -> None:
+    def cut(self, name: bytes, seq: int, is_deleted: bool = False) -> None:
         """A stream's messages from `seq` on (0: nobody knows from where on) have been set aside, and others may have
-        come in their stead. Subscribers that have got some of them are notified, and do not continue.
+        come in their stead. Subscribers that have got some of them are notified, and do not continue. Of a stream that
+        was deleted all are gone, also if it has been made again meanwhile.
         """
         self._readers.forget(name)
         self.fresh.pop(name, None)
@@ -389,7 +393,7 @@ class FanOut:
             parked.update(feed.caught_up)
             filtered = self.walks.forget(feed, seq)
             parked.update(dict.fromkeys(filtered))
-        gone = feed is not None and self._readers.is_gone(name)
+        gone = feed is not None and (is_deleted or self._readers.is_gone(name) or (not seq and self._was_deleted(feed)))
         for cursor in self._cursors_of(name, parked):
             if gone and (cursor.seq or cursor.skip) and not cursor.done:
                 self.give_up(cursor, Code.DELETED, DELETED_TEXT)
@@ -400,6 +404,18 @@ class FanOut:
                 if not cursor.done:
                     self._place(cursor)
             self.refresh(feed)
+
+    def _is_another(self, feed: Feed) -> bool:
+        """Whether its files are not those that were looked at before. Raises as `StreamReaders.get`."""
+        before, feed.stream_id = feed.stream_id, self._readers.get(feed.name).identity[0]
+        return before not in (0, feed.stream_id)
+
+    def _was_deleted(self, feed: Feed) -> bool:
+        """Whether a stream that is there has been made again."""
+        try:
+            return self._is_another(feed)
+        except (StorageError, OSError):
+            return False
 
     def _cursors_of(self, name: bytes, parked: dict[Cursor, None]) -> list[Cursor]:
         """All that move; one that has not been started yet is seen to then. One that is done may be half out still."""

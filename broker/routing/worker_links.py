@@ -482,12 +482,12 @@ class WorkerLinks:
         self.watch.tick(time.monotonic())
         self._wide.tick()
 
-    def announce_cut(self, name: bytes, seq: int) -> None:
+    def announce_cut(self, name: bytes, seq: int, *, is_deleted: bool = False) -> None:
         """Notify every worker of the node: any may have the stream open."""
         self.interest.cut(name)
         self.watch.forget(name)
         for link in self.links.open.values():
-            link.queue(sibling.pack_cut(name, seq))
+            link.queue(sibling.pack_cut(name, seq, is_deleted=is_deleted))
             self.links.touch(link)
 
     def recount(self, feed: Feed) -> None:

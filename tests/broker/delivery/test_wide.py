@@ -251,3 +251,27 @@ def test_a_stream_that_is_deleted_and_made_again_is_read_from_its_beginning(node
     node.ask(other, *(f"pub {name} |again" for name in names[:4]))
     seconds_later(node)
     assert came(node, peer)[1] == sorted((name, 0, "again") for name in names[:4])
+
+
+@pytest.mark.parametrize("pattern", ["a.* new", "{name} 0"], ids=["wide", "of one stream"])
+def test_a_stream_that_is_made_again_before_its_deletion_is_noticed_is_another_one(node: World, pattern: str) -> None:
+    """The worker of the subscriber comes to both at once."""
+    names, peer, writer = names_of(node, "a", 8), node.connect(0), node.connect(1)
+    name = next(each for each in names if node.owner_of(each) == 1)
+    ask(node, peer, "sub " + pattern.format(name=name))
+    writer.send(*(f"pub {name} |{times}" for times in range(7)))
+    node.settle()
+    assert len(peer.messages()) >= 7
+    writer.send(f"delete {name}")
+    node.settle(1)
+    while not any(line.startswith("ok delete") for line in writer.lines):
+        node.workers[1]._often()
+        node.settle(1)
+        writer.read()
+    writer.send(f"pub {name} |again")
+    node.settle(1)
+    peer.take()
+    seconds_later(node)
+    answers, found = came(node, peer)
+    assert [each.split()[:3] for each in answers] == [["err", "deleted", f"{name}:"]]
+    assert found == ([(name, 0, "again")] if pattern.startswith("a.") else [])
