@@ -169,8 +169,9 @@ class FilteredCursors:
 class Feed:
     """A stream that somebody here is subscribed to: its end as known here, and the cursors that have reached it.
 
-    stream_id: that of its files when they were looked at last, 0 before; wanted: for the owner, if that is another
-    worker; None if this worker was the owner before.
+    stream_id: that of its files when they were looked at last, 0 before; is_doubted: they are others now, and the owner
+    has not said yet what has become of it; wanted: for the owner, if that is another worker; None if this worker was the
+    owner before.
     """
 
     __slots__ = (
@@ -180,6 +181,7 @@ class Feed:
         "end_offset_seq",
         "end_seq",
         "filtered",
+        "is_doubted",
         "name",
         "remote",
         "stream_id",
@@ -196,6 +198,7 @@ class Feed:
         self.cursors = 0
         self.remote = remote
         self.stream_id = 0
+        self.is_doubted = False
         self.wanted = WantedTopics() if remote else None
 
 

@@ -175,33 +175,43 @@ class FanOut:
         self.refresh_some()
         self.skips.tick()
 
-    def refresh(self, feed: Feed) -> None:
-        """Read the committed end from the file: it is right even if notes were lost or late."""
+    def refresh(self, feed: Feed, *, is_late: bool = False) -> None:
+        """Read the committed end from the file: it is right even if notes were lost or late.
+
+        Only the owner knows whether a stream with other files was deleted. Its word is waited for, until it `is_late`.
+        """
         try:
-            is_another = self._is_another(feed)
-            end_seq = self._readers.get(feed.name).next_seq()
+            reader = self._readers.get(feed.name)
+            end_seq, stream_id = reader.next_seq(), reader.identity[0]
         except StreamCut as cut:
-            self.cut(feed.name, cut.seq)
+            if cut.seq or is_late or not self._doubts(feed):
+                self.cut(feed.name, cut.seq)
             return
         except (StorageError, OSError) as error:
             if isinstance(error, StreamMissing) and not feed.end_seq:
                 return  # its subscribers wait until it is made
             log.warning("cannot look at stream %r: %s", feed.name, error)
             return
-        if is_another:  # deleted and made again, before the owner's word came
-            self.cut(feed.name, 0, True)
+        feed.stream_id = feed.stream_id or stream_id
+        if feed.stream_id != stream_id:
+            if is_late or not self._doubts(feed):
+                self.cut(feed.name, 0)
         elif end_seq > feed.end_seq:
             self._wake(feed, end_seq)
         elif end_seq < feed.end_seq:  # cut, and its reader was opened anew, before the owner's word came
             self.cut(feed.name, end_seq)
+
+    def _doubts(self, feed: Feed) -> bool:
+        feed.is_doubted = feed.remote
+        return feed.remote
 
     def refresh_some(self) -> None:
         """From the timer: a few of the streams that live elsewhere, in turn, in case a note was lost."""
         if not self._to_look_at:
             self._to_look_at = [name for name, feed in self.feeds.items() if feed.remote]
         some, self._to_look_at = self._to_look_at[-LOOKS_A_TICK:], self._to_look_at[:-LOOKS_A_TICK]
-        for name in some:
-            self.grew(name, 0, 0)
+        for feed in filter(None, map(self.feeds.get, some)):
+            self.refresh(feed, is_late=feed.is_doubted)
 
     def _wake(self, feed: Feed, end_seq: int) -> None:
         woken, feed.caught_up = feed.caught_up, {}
@@ -390,10 +400,11 @@ class FanOut:
         parked, filtered = dict.fromkeys(self.starved), list[Cursor]()
         if feed is not None:
             feed.end_seq, feed.end_offset_seq = min(feed.end_seq, seq), -1
+            feed.stream_id, feed.is_doubted = 0, False
             parked.update(feed.caught_up)
             filtered = self.walks.forget(feed, seq)
             parked.update(dict.fromkeys(filtered))
-        gone = feed is not None and (is_deleted or self._readers.is_gone(name) or (not seq and self._was_deleted(feed)))
+        gone = feed is not None and (is_deleted or self._readers.is_gone(name))
         for cursor in self._cursors_of(name, parked):
             if gone and (cursor.seq or cursor.skip) and not cursor.done:
                 self.give_up(cursor, Code.DELETED, DELETED_TEXT)
@@ -404,18 +415,6 @@ class FanOut:
                 if not cursor.done:
                     self._place(cursor)
             self.refresh(feed)
-
-    def _is_another(self, feed: Feed) -> bool:
-        """Whether its files are not those that were looked at before. Raises as `StreamReaders.get`."""
-        before, feed.stream_id = feed.stream_id, self._readers.get(feed.name).identity[0]
-        return before not in (0, feed.stream_id)
-
-    def _was_deleted(self, feed: Feed) -> bool:
-        """Whether a stream that is there has been made again."""
-        try:
-            return self._is_another(feed)
-        except (StorageError, OSError):
-            return False
 
     def _cursors_of(self, name: bytes, parked: dict[Cursor, None]) -> list[Cursor]:
         """All that move; one that has not been started yet is seen to then. One that is done may be half out still."""

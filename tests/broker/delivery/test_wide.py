@@ -271,6 +271,8 @@ def test_a_stream_that_is_made_again_before_its_deletion_is_noticed_is_another_o
     writer.send(f"pub {name} |again")
     node.settle(1)
     peer.take()
+    node.workers[0]._seldom()
+    node.settle()
     seconds_later(node)
     answers, found = came(node, peer)
     assert [each.split()[:3] for each in answers] == [["err", "deleted", f"{name}:"]]

@@ -529,9 +529,9 @@ def test_a_cut_that_fails_is_made_again_and_told_when_it_is_one(
             log.close()
         raise failures.pop()
 
-    def spy(name: bytes, seq: int) -> None:
+    def spy(name: bytes, seq: int, is_deleted: bool = False) -> None:
         told.append(len(failures))
-        cut(name, seq)
+        cut(name, seq, is_deleted)
 
     monkeypatch.setattr(StreamLog, "set_aside", set_aside)
     monkeypatch.setattr(worker.fanout, "cut", spy)
