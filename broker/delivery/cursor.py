@@ -170,8 +170,8 @@ class Feed:
     """A stream that somebody here is subscribed to: its end as known here, and the cursors that have reached it.
 
     stream_id: that of its files when they were looked at last, 0 before; is_doubted: they are others now, and the owner
-    has not said yet what has become of it; wanted: for the owner, if that is another worker; None if this worker was the
-    owner before.
+    has not said yet what has become of it; wanted: for the owner, if that is another worker; None if this worker was
+    the owner before.
     """
 
     __slots__ = (
