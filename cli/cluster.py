@@ -75,24 +75,23 @@ def cluster_options(function: F) -> F:
 def status(name: str, endpoints: str, as_json: bool) -> int:
     """Show the nodes of the cluster: who leads, who is in sync, and whose agents live."""
     view = _view(_store(name, endpoints))
-    rows = rows_of(view)
+    rows, is_paused = rows_of(view), view.group is not None and view.group.paused
     if as_json:
-        show_json([{**row._asdict(), "paused": view.group is not None and view.group.paused} for row in rows])
+        show_json([{**row._asdict(), "paused": is_paused} for row in rows])
         return OK
     table = make_table("node", *ClusterNodeRow._fields[1:])
     for row in rows:
         cells = (row.address, row.role, "yes" if row.in_sync else "no", row.agent, str(row.term))
         table.add_row(plain(row.node), *map(plain, cells))
     show(table)
-    if view.group is not None and view.group.paused:
+    if is_paused:
         click.echo("paused: nobody is elected, and the in-sync replicas stay as they are", err=True)
     return OK
 
 
 def rows_of(view: ClusterView) -> list[ClusterNodeRow]:
-    group = view.group
-    leader = group.leader.node if group is not None and group.leader is not None else ""
-    state = group.state if group is not None else None
+    leader = _leader(view)
+    state = None if view.group is None else view.group.state
     rows = []
     for node, address in sorted(view.addresses.items()):
         holds = state is not None and node in state.replicas

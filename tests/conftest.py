@@ -52,6 +52,8 @@ _ROOT = Path(__file__).resolve().parent.parent
 # and system tests of what happens between processes. What tests/system/test_{binary_subscribe,doors,metrics,subscribe,
 # tls}.py ask of a leaf, tests/broker/delivery tries interpreted, too.
 PART = os.environ.get("TAILRACE_TEST_PART", "")
+WAITING_PARTS: Final = frozenset({"client", "java", "spark"})
+"""Their tests wait for up to 300 s for a compiler of Go, or for one Java after the other."""
 ONCE = {
     "servers": (
         "tests/broker/replication/",
@@ -193,7 +195,7 @@ class Watchdog:
     pytest's own starts a thread for each test and waits for its end: on a busy machine longer than most tests take.
     """
 
-    HANGS_S: Final = 600.0  # longer than what any test waits for, also on a machine of half the speed
+    HANGS_S: Final = 600.0 if PART in WAITING_PARTS else 200.0
     REARMED_S: Final = 20.0
     ENDS: Final = bool(os.environ.get("CI"))
 

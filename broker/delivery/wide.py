@@ -7,7 +7,7 @@ while it has such subscriptions; a stream that was made later is one that has gr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -173,20 +173,20 @@ class WideReading:
         for subscription in [each for each in self.subscriptions if each.reader.is_gone]:
             self.end(subscription)
         if self.subscriptions:
-            self.mark()
+            self.mark(self.subscriptions)
         elif self._watches:
             self._watches = False
             self._watch(lambda _slot, _value: None, is_wanted=False)
 
-    def mark(self) -> None:
-        """About once a second, and in each turn while a subscription waits for cursors that others do not need.
+    def mark(self, subscriptions: Iterable[WideSubscription]) -> None:
+        """About once a second for all, and in each turn for those that wait for cursors which others do not need.
 
         Ask the owners, whose answers come behind all that they have announced. A cursor that was idle before, and has
         not moved then, can go: later announcements of its stream are behind its place.
         """
         if self._is_marking:
             return
-        idle = [(each, *place) for each in self.subscriptions for place in each.idle()]
+        idle = [(each, *place) for each in subscriptions for place in each.idle()]
         if not idle:
             return
         self._is_marking, missing, has_all = True, self._slots, True

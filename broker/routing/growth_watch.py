@@ -33,10 +33,6 @@ class GrowthWatch:
         self.early: dict[bytes, int] | None = None
         self._early_until_s = 0.0
 
-    @property
-    def is_on(self) -> bool:
-        return bool(self.watchers) or self.early is not None
-
     def owns(self, now_s: float) -> None:
         """This worker owns its streams from now on."""
         self.early, self._early_until_s = {}, now_s + EARLY_S

@@ -18,4 +18,4 @@ def in_namespace(script: str) -> subprocess.CompletedProcess[str]:
     if subprocess.run([*unshare, "true"], capture_output=True, timeout=60, check=False).returncode:
         pytest.skip("may not make a network namespace here")
     command = [*unshare, sys.executable, "-c", script]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

@@ -229,7 +229,7 @@ def test_too_many_streams_that_wait(node: World, monkeypatch: pytest.MonkeyPatch
     names, peer = names_of(node, "a", 8), node.connect()
     assert ask(node, peer, "sub a.* new")[0] == ["ok sub a.* many"]
     monkeypatch.setattr(wide, "PENDING_MAX", 2)
-    monkeypatch.setattr(wide.WideReading, "mark", lambda _self: None)
+    monkeypatch.setattr(wide.WideReading, "mark", lambda _self, _subscriptions: None)
     node.ask(node.connect(), *(f"pub {name} |x" for name in names))
     text = "more than 2 streams have messages that wait; subscribe again, and read faster or fewer streams"
     assert came(node, peer)[0] == [f"err overloaded a.*: {text}; the subscription has ended"]

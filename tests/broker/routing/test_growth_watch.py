@@ -26,7 +26,7 @@ def test_growth_begins_where_it_was_announced_last(node: World) -> None:
     """Only the last of several appends in one turn is at hand."""
     watch, name = node.workers[0].siblings.watch, node.name(0, "a").encode()
     watch.tick(float("inf"))
-    assert not watch.is_on
+    assert watch.early is None and not watch.watchers
     node.fill(name.decode(), [b"1", b"2"])
     assert watch.watch(*OWN, True) is None
     assert watch.announce({name: Growth(7, 9, 0, bytearray())}) == [(name, 3)]
@@ -34,7 +34,7 @@ def test_growth_begins_where_it_was_announced_last(node: World) -> None:
     assert watch.announce({name: Growth(2, 3, 0, bytearray())}) == [(name, 2)], "it was cut"
     assert watch.announce({b"gone": Growth(2, 3, 0, bytearray())}) == [(b"gone", 2)]
     assert watch.announce({b"$last/a": Growth(2, 3, 0, bytearray()), b"a/$dead": Growth(2, 3, 0, bytearray())}) == []
-    assert watch.watch(*OWN, False) is None and not watch.is_on
+    assert watch.watch(*OWN, False) is None and not watch.watchers
 
 
 def test_a_worker_that_is_gone_is_forgotten(node: World) -> None:
