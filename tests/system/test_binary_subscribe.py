@@ -179,10 +179,13 @@ def test_a_stream_may_be_subscribed_to_more_than_once(node: Node, client: Binary
 
 
 def test_subscriptions_share_a_connection_fairly(node: Node, client: BinaryPeer) -> None:
+    """From where all of them have begun: one whose place is found sooner may be sent a lot before."""
     names = [f"fair{number}" for number in range(3)]
-    for name in names:
+    for number, name in enumerate(names):
         fill(node, name, 3_000)
-    client.say(*(Subscribe(number, name.encode(), FROM_START, wait=True) for number, name in enumerate(names)))
+        client.subscribe(number, name, credit=0)
+    wait_for(lambda: parked(node, "credit") == 3, "all have begun")
+    client.say(*(Credit(number, 1 << 40) for number in range(3)))
     for number in range(3):
         client.read_messages(number, 3_000)
     order = [chunk.id for chunk in client.chunks]

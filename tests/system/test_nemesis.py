@@ -9,7 +9,7 @@ import pytest
 
 from tests.system.mounts import CannotMount
 from tests.system.nemesis import Outcome, as_promised, play_round
-from tests.system.nemesis_deletions import Deletions
+from tests.system.nemesis_deletions import DELETED, Deletions
 from tests.system.nemesis_ground import Ground
 from tests.system.nemesis_operator import NOTHING, Copy, Operator
 from tests.system.nemesis_plan import AT_ONCE_MAX, LASTS_S, NODES, Event, Kind, Plan, make_plan, read_plan
@@ -252,7 +252,8 @@ def test_a_scenario(tmp_path: Path, name: str) -> None:
 @pytest.mark.slow
 def test_streams_are_deleted_while_nodes_are_away(tmp_path: Path) -> None:
     outcome = play(DELETIONS, tmp_path)
-    assert outcome.deleted == 4 and outcome.acknowledged
+    # More than the first could delete, so both did. Publishers make streams again, and may be late for the second.
+    assert outcome.deleted > len(DELETED) and outcome.acknowledged
 
 
 @pytest.mark.slow
