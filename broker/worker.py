@@ -361,7 +361,7 @@ class Worker:
         if self.fanout.runnable or self.fanout.fresh or self.fanout.walks.due:
             self.fanout.run(PUMP_BYTES)
         if self.patterns.wide.waiting:
-            self.patterns.wide.mark(self.patterns.wide.waiting)
+            self.patterns.wide.work(self.siblings.flush)
         if self.catalog.busy:
             self.catalog.work()
         if self.work.waiting:

@@ -17,7 +17,7 @@ from tailrace.broker.access.identity import Identity, LoginFailure, Proof
 from tailrace.broker.access.rules import Right
 from tailrace.broker.connection import handles, hello_login
 from tailrace.broker.connection.client import READ_BYTES_MAX
-from tailrace.broker.connection.collecting import CollectingClient, Collections
+from tailrace.broker.connection.collecting import SUBSCRIPTIONS_TEXT, CollectingClient, Collections
 from tailrace.broker.connection.heartbeat import Heartbeats
 from tailrace.broker.connection.hello_login import ANOTHERS_TEXT
 from tailrace.broker.connection.last import LastReader, recall
@@ -419,13 +419,13 @@ class BinaryClient(CollectingClient):
     # --- subscribing ------------------------------------------------------------------------------------------------
 
     def subscribe(self, message: m.Subscribe) -> None:
-        number, limit = message.id, self.services.settings.max_subscriptions
+        number = message.id
         if number in self.cursors or number in self.asked or number in self.collections:
             text = f"subscription {number} is in use; choose another id"
             self.refuse_request(Op.SUBSCRIBE, number, Code.USAGE, text)
             return
-        if self.subscriptions >= limit:
-            text = f"this connection has {limit} subscriptions, which is its limit"
+        if not self.cursor_room:
+            text = SUBSCRIPTIONS_TEXT.format(limit=self.services.settings.max_subscriptions)
             self.refuse_request(Op.SUBSCRIBE, number, Code.SUBSCRIPTIONS, text)
             return
         named = subscribe_by_name(self, message, has_topics=m.TOPICS_FEATURE in self.codec.features)

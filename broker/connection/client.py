@@ -70,6 +70,7 @@ class ClientConnection(Connection):
         "delivery",
         "held_up",
         "is_free",
+        "joining",
         "life_s",
         "moved_s",
         "queued",
@@ -86,6 +87,7 @@ class ClientConnection(Connection):
         super().__init__(services, sock, peer, identity)
         self.delivery: Delivery
         self.cursors: dict[Any, Cursor] = {}  # by what the peer knows them by
+        self.joining = 0  # see `broker.delivery.wide`
         self.ready: list[Cursor] = []
         self.current: Cursor | None = None
         self.created = 0
@@ -105,6 +107,11 @@ class ClientConnection(Connection):
         self._recv_into = sock.recv_into
         self._serving: ConsumerSession | None = None  # once it has asked for durable consumers
         self.rates = _rates_of(self.accounts)
+
+    @property
+    def cursor_room(self) -> int:
+        """How many more cursors it may have."""
+        return max(self.services.settings.max_subscriptions - len(self.cursors) - self.joining, 0)
 
     # --- properties of a protocol -------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from tailrace.broker.connection.handles import HandleClient
 from tailrace.broker.connection.named import StreamSelection
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.subscribe import Subscriptions
-from tailrace.broker.delivery.wide import WideReading, WideSubscription
+from tailrace.broker.delivery.wide import WideReader, WideReading, WideSubscription
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.process.timers import now_us
 from tailrace.broker.process.work import NOBODY, Asker, WorkQueue
@@ -111,9 +111,9 @@ class CollectingClient(HandleClient):
         return bool(self.cursors or self.collections)
 
     @property
-    def subscriptions(self) -> int:
-        """How many it has, with those that are not answered yet."""
-        return len(self.cursors) + len(self.asked)
+    def cursor_room(self) -> int:
+        """Those count that are not answered yet."""
+        return max(super().cursor_room - len(self.asked), 0)
 
     def next_id(self) -> int:
         """For a subscription of the broker's choice."""
@@ -168,7 +168,7 @@ class Collections:
             client.refuse_request(Op.COLLECT, message.id, refused.code, refused.text)
             return
         collection = client.collections[message.id] = OpenCollection(message, follows=message.end is None)
-        room = self._room(client)
+        room = client.cursor_room
         is_new, found = partial(self.is_new, client, collection), partial(self._found, client, collection, room)
         self._names.search(message.pattern, room + 1, is_new, client, found)
         if not collection.is_answered:
@@ -327,7 +327,7 @@ class Collections:
         self._names.search(pattern, most, is_new_to_one, NOBODY, found)
 
     def _add(self, client: CollectingClient, collection: OpenCollection, names: list[bytes]) -> None:
-        room, number = self._room(client), collection.wanted.id
+        room, number = client.cursor_room, collection.wanted.id
         if len(names) > room:
             collection.follows = False
             text = SUBSCRIPTIONS_TEXT.format(limit=self._services.settings.max_subscriptions)
@@ -337,9 +337,6 @@ class Collections:
             self._join(client, collection, names[:room], partial(self._start, client, collection))
 
     # --- both -------------------------------------------------------------------------------------------------------
-
-    def _room(self, client: CollectingClient) -> int:
-        return max(self._services.settings.max_subscriptions - client.subscriptions, 0)
 
     def _topics(self, client: CollectingClient, collection: OpenCollection, name: bytes) -> bytes | None:
         """The filter for what may be read of a stream; None if that is nothing."""
@@ -353,11 +350,6 @@ class Collections:
             return False
         selects = self._names.selection(collection.wanted.pattern).selects
         return selects(name) and self._topics(client, collection, name) is not None
-
-    @property
-    def cursors_max(self) -> int:
-        """Each connection may have this many."""
-        return self._services.settings.max_subscriptions
 
     def drop(self, client: CollectingClient, collection: OpenCollection, cursor: Cursor) -> None:
         """The stream has nothing to be read now."""
@@ -401,7 +393,7 @@ class Collections:
             nonlocal missing
             missing -= 1
             try:
-                members.extend(self._placed(client, collection, each, value))
+                members.extend(self._placed(client, collection, each, value, has_room=seq is not None))
             except Refused as refused:
                 self._pass_over(client, collection, each.stream, refused)
             if not missing:
@@ -423,9 +415,15 @@ class Collections:
         return m.Subscribe(0, name, start, skip, wanted.end, wanted.credit, True, topics)
 
     def _placed(
-        self, client: CollectingClient, collection: OpenCollection, wanted: m.Subscribe, value: int | Refused
+        self,
+        client: CollectingClient,
+        collection: OpenCollection,
+        wanted: m.Subscribe,
+        value: int | Refused,
+        *,
+        has_room: bool,
     ) -> list[PlacedMember]:
-        """Raises Refused."""
+        """`has_room`: room is kept for it. Raises Refused."""
         if isinstance(value, Refused):
             raise value
         is_open = client.collections.get(collection.wanted.id) is collection and not (
@@ -433,7 +431,7 @@ class Collections:
         )
         if not is_open or wanted.stream in collection.members:
             return []  # closed, unsubscribed or found twice meanwhile
-        if not self._room(client):
+        if not has_room and not client.cursor_room:
             limit = self._services.settings.max_subscriptions
             raise Refused(Code.SUBSCRIPTIONS, SUBSCRIPTIONS_TEXT.format(limit=limit))
         member = replace(wanted, id=client.next_id())
@@ -455,23 +453,18 @@ class Collections:
                 self._subscribing.start(client, cursor)
 
 
-class _WideCollection:
+class _WideCollection(WideReader):
     """A COLLECT of very many streams: see `broker.delivery.wide`."""
 
     def __init__(self, collections: Collections, client: CollectingClient, collection: OpenCollection) -> None:
+        super().__init__(client)
         self._collections = collections
         self._client = client
         self._collection = collection
 
     @property
-    def is_gone(self) -> bool:
-        client, collection = self._client, self._collection
-        is_open = client.collections.get(collection.wanted.id) is collection
-        return client.closed or bool(client.lingering_since_s) or not is_open
-
-    @property
-    def room(self) -> int:
-        return self._collections.cursors_max - self._client.subscriptions
+    def is_open(self) -> bool:
+        return self._client.collections.get(self._collection.wanted.id) is self._collection
 
     def is_wanted(self, name: bytes) -> bool:
         return self._collections.is_new(self._client, self._collection, name)

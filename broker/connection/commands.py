@@ -190,10 +190,10 @@ class Commands:
             take()
 
     def _not_subscribable(self, client: LineClient, name: bytes) -> Refused | None:
-        limit = self._services.settings.max_subscriptions
         if name in client.cursors:
             return Refused(Code.SUBSCRIBED, f"this connection is subscribed to {name.decode()} already")
-        if len(client.cursors) >= limit:
+        if not client.cursor_room:
+            limit = self._services.settings.max_subscriptions
             return Refused(Code.SUBSCRIPTIONS, f"this connection has {limit} subscriptions, which is its limit")
         return None
 

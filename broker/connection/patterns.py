@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tailrace.broker.connection.named import StreamSelection
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.subscribe import Subscriptions
-from tailrace.broker.delivery.wide import WideReading, WideSubscription
+from tailrace.broker.delivery.wide import WideReader, WideReading, WideSubscription
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.process.work import NOBODY, Asker, WorkQueue
 from tailrace.broker.routing.batch import Pending
@@ -143,7 +143,7 @@ class PatternSubscriptions:
 
     def subscribe(self, client: LineClient, command: c.Subscribe, pending: Pending) -> None:
         """Requests behind it wait, so that `new` begins at this place."""
-        pattern, room = command.stream, self._services.settings.max_subscriptions - len(client.cursors)
+        pattern, room = command.stream, client.cursor_room
         if pattern in client.patterns:
             text = f"this connection is subscribed to {pattern.decode()} already"
             self._refuse(pending, Refused(Code.SUBSCRIBED, text))
@@ -227,6 +227,7 @@ class PatternSubscriptions:
 
     def tick(self) -> None:
         """About once a second: look whether there are more streams."""
+        self.wide.measure(self._services.metrics)
         self._clients = dict.fromkeys(client for client in self._clients if client.patterns and not client.closed)
         if not self._clients or self._due:
             return
@@ -259,7 +260,7 @@ class PatternSubscriptions:
 
     def _add(self, client: LineClient, pattern: bytes, names: list[bytes]) -> None:
         limit = self._services.settings.max_subscriptions
-        room = limit - len(client.cursors)
+        room = client.cursor_room
         if len(names) > room:
             del client.patterns[pattern]
             text = f"this connection has {limit} subscriptions, which is its limit: streams made later are not read"
@@ -280,8 +281,9 @@ class PatternSubscriptions:
         command: c.Subscribe,
         names: Sequence[bytes],
         done: Callable[[Sequence[Cursor], Sequence[tuple[bytes, Refused]]], None],
+        is_open: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Places a cursor on each stream, and calls `done` with those and with what could not be read."""
+        """Places a cursor on each stream if it still `is_open`; calls `done` with those and what could not be read."""
         cursors: list[Cursor] = []
         failed: list[tuple[bytes, Refused]] = []
         selection = self.selection(command.stream)
@@ -298,7 +300,7 @@ class PatternSubscriptions:
             nonlocal missing
             missing -= 1
             try:
-                cursors.extend(self._placed(client, each, value))
+                cursors.extend(self._placed(client, each, value) if is_open() else ())
             except Refused as refused:
                 failed.append((each.stream, refused))
             if not missing:
@@ -309,15 +311,12 @@ class PatternSubscriptions:
         for each in wanted:
             self._subscribing.find(client, each, partial(placed, each), ask_end=ask_end)
 
-    @property
-    def cursors_max(self) -> int:
-        """Each connection may have this many."""
-        return self._services.settings.max_subscriptions
-
     def join_at(
         self, client: LineClient, pattern: bytes, name: bytes, seq: int, placed: Callable[[Cursor | None], None]
     ) -> None:
         """Read a stream of a wide subscription from there on."""
+
+        subscription = client.wide[pattern]
 
         def joined(cursors: Sequence[Cursor], failed: Sequence[tuple[bytes, Refused]]) -> None:
             placed(cursors[0] if cursors else None)
@@ -325,7 +324,10 @@ class PatternSubscriptions:
                 cursor.seq = min(cursor.seq, seq)  # messages that were trimmed meanwhile are reported
             self._start(client, cursors, failed)
 
-        self._join(client, c.Subscribe(pattern, From("seq", seq)), [name], joined)
+        def is_open() -> bool:
+            return client.wide.get(pattern) is subscription
+
+        self._join(client, c.Subscribe(pattern, From("seq", seq)), [name], joined, is_open)
 
     def drop(self, client: LineClient, cursor: Cursor) -> None:
         client.cursors.pop(cursor.key, None)
@@ -348,22 +350,18 @@ class PatternSubscriptions:
             client.refuse(refused.code, f"{name.decode()}: {refused.text}; it is not subscribed")
 
 
-class _WideLines:
+class _WideLines(WideReader):
     """A pattern or filter over very many streams: see `broker.delivery.wide`."""
 
     def __init__(self, patterns: PatternSubscriptions, client: LineClient, pattern: bytes) -> None:
+        super().__init__(client)
         self._patterns = patterns
         self._client = client
         self._pattern = pattern
 
     @property
-    def is_gone(self) -> bool:
-        client = self._client
-        return client.closed or bool(client.lingering_since_s) or client.wide.get(self._pattern) is not self
-
-    @property
-    def room(self) -> int:
-        return self._patterns.cursors_max - len(self._client.cursors)
+    def is_open(self) -> bool:
+        return self._client.wide.get(self._pattern) is self
 
     def is_wanted(self, name: bytes) -> bool:
         return self._patterns.is_new(self._client, self._pattern, name)

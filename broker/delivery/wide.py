@@ -7,11 +7,13 @@ while it has such subscriptions; a stream that was made later is one that has gr
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, Protocol
 
 from tailrace.broker.delivery.cursor import Cursor, Park
+from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.streams.refused import OnResult, Refused
 from tailrace.protocol.errors import Code
 from tailrace.protocol.sibling import GrownRow
@@ -22,26 +24,46 @@ _BEHIND_TEXT = "more than {limit} streams have messages that wait; subscribe aga
 _LOST_TEXT = "a worker was replaced, and its last messages may be missing; subscribe again"
 
 
-class WideReader(Protocol):
+class WideClient(Protocol):
+    """What is needed of a connection. `joining`: how many cursors are being placed for its wide subscriptions."""
+
+    closed: bool
+    lingering_since_s: float
+    joining: int
+
+    @property
+    def cursor_room(self) -> int: ...
+
+
+class WideReader(ABC):
     """The side of a door: one subscription of one connection."""
+
+    def __init__(self, client: WideClient) -> None:
+        self.connection = client
 
     @property
     def is_gone(self) -> bool:
         """Whether the connection or the subscription has ended."""
+        return self.connection.closed or bool(self.connection.lingering_since_s) or not self.is_open
 
     @property
-    def room(self) -> int:
-        """How many more cursors the connection may have."""
+    @abstractmethod
+    def is_open(self) -> bool:
+        """Whether the subscription is there."""
 
+    @abstractmethod
     def is_wanted(self, name: bytes) -> bool:
         """Whether a stream is to be read in which it has no cursor."""
 
+    @abstractmethod
     def place(self, name: bytes, seq: int, placed: Callable[[Cursor | None], None]) -> None:
         """Put a cursor there, and start it once `placed` has been called with it; with None if it cannot be."""
 
+    @abstractmethod
     def drop(self, cursor: Cursor) -> None:
         """Take a cursor away that has nothing to send."""
 
+    @abstractmethod
     def fail(self, code: Code, text: str) -> None:
         """The subscription cannot go on."""
 
@@ -143,21 +165,23 @@ class WideReading:
 
     def _wake(self, subscription: WideSubscription) -> None:
         """Place cursors in streams that have grown, as far as there is room for them."""
-        pending, reader = subscription.pending, subscription.reader
-        while pending and subscription.has_begun and not reader.is_gone and reader.room > len(subscription.joining):
+        pending, reader, had_room = subscription.pending, subscription.reader, False
+        while pending and subscription.has_begun and not reader.is_gone and reader.connection.cursor_room:
             name = next(iter(pending))
-            seq = pending.pop(name)
+            seq, had_room = pending.pop(name), True
             subscription.joining.add(name)
+            reader.connection.joining += 1
             reader.place(name, seq, partial(self._placed, subscription, name))
+        if had_room or not pending:
+            self.waiting.pop(subscription, None)  # the connection's others come first next time
         if len(pending) > PENDING_MAX:
             self._fail(subscription, Code.OVERLOADED, _BEHIND_TEXT.format(limit=PENDING_MAX))
         elif pending and subscription.has_begun:
             self.waiting[subscription] = None
-        else:
-            self.waiting.pop(subscription, None)
 
     def _placed(self, subscription: WideSubscription, name: bytes, cursor: Cursor | None) -> None:
         subscription.joining.discard(name)
+        subscription.reader.connection.joining -= 1
         if cursor is not None:
             subscription.awake[name] = cursor
 
@@ -165,6 +189,10 @@ class WideReading:
         self.end(subscription)
         if not subscription.reader.is_gone:
             subscription.reader.fail(code, text)
+
+    def measure(self, metrics: WorkerMetrics) -> None:
+        metrics.wide_subscriptions = len(self.subscriptions)
+        metrics.wide_waiting = sum(len(each.pending) for each in self.waiting)
 
     # --- cursors that are not needed any more -------------------------------------------------------------------------
 
@@ -178,11 +206,22 @@ class WideReading:
             self._watches = False
             self._watch(lambda _slot, _value: None, is_wanted=False)
 
-    def mark(self, subscriptions: Iterable[WideSubscription]) -> None:
-        """About once a second for all, and in each turn for those that wait for cursors which others do not need.
+    def work(self, flush: Callable[[], None]) -> None:
+        """In each turn while subscriptions wait: give them the cursors that their connections need no more. `flush`
+        sends at once what the owners are asked.
+        """
+        for subscription in list(self.waiting):
+            self._wake(subscription)
+        if self.waiting and not self._is_marking:
+            connections = {each.reader.connection for each in self.waiting}
+            self.mark([each for each in self.subscriptions if each.reader.connection in connections])
+            flush()
 
-        Ask the owners, whose answers come behind all that they have announced. A cursor that was idle before, and has
-        not moved then, can go: later announcements of its stream are behind its place.
+    def mark(self, subscriptions: Iterable[WideSubscription]) -> None:
+        """Ask the owners, whose answers come behind all that they have announced.
+
+        A cursor that was idle before, and has not moved then, can go: later announcements of its stream are behind its
+        place.
         """
         if self._is_marking:
             return
@@ -203,16 +242,12 @@ class WideReading:
         self._watch(answered)
 
     def _drop(self, idle: list[tuple[WideSubscription, Cursor, int]]) -> None:
-        changed = dict.fromkeys(subscription for subscription, _cursor, _seq in idle)
         for subscription, cursor, seq in idle:
             name, knows_all = cursor.feed.name, len(subscription.live) == self._slots
             is_same = subscription.awake.get(name) is cursor and cursor.settled_seq == seq
             if knows_all and is_same and _is_idle(cursor):
                 del subscription.awake[name]
                 subscription.reader.drop(cursor)
-        for subscription in changed:
-            if subscription in self.subscriptions:
-                self._wake(subscription)
 
     # --- owners that are replaced -------------------------------------------------------------------------------------
 

@@ -301,6 +301,10 @@ class WorkerMetrics:
         "tailrace_user_connections", "user", "Client connections now, by user.", MAX_USERS
     )
     subscriptions: int = _gauge("tailrace_subscriptions", "Subscriptions now.")
+    wide_subscriptions: int = _gauge(
+        "tailrace_wide_subscriptions", "Subscriptions of more streams than a connection may read at a time."
+    )
+    wide_waiting: int = _gauge("tailrace_wide_waiting_streams", "Streams that wait to be read by a wide subscription.")
     parked: dict[str, int] = _gauges_by("tailrace_parked_cursors", "reason", "Subscriptions that wait now, by reason.")
     sessions: int = _gauge("tailrace_mqtt_sessions", "Durable MQTT sessions.")
     connected_sessions: int = _gauge("tailrace_mqtt_sessions_connected", "Durable MQTT sessions with a connection.")

@@ -17,7 +17,7 @@ from tailrace.broker.connection.mqtt.system_topics import SYSTEM_PREFIX, SystemT
 from tailrace.broker.connection.patterns import START
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.subscribe import Subscriptions
-from tailrace.broker.delivery.wide import WideSubscription
+from tailrace.broker.delivery.wide import WideReader, WideSubscription
 from tailrace.broker.process.timers import now_us
 from tailrace.broker.services import Services
 from tailrace.broker.streams.refused import Refused
@@ -259,7 +259,7 @@ class TopicSubscriptions:
         if is_shared and len(topics) > CONSUMER_FILTER_BYTES_MAX:
             return Reason.QUOTA_EXCEEDED
         limit = self._services.settings.max_subscriptions
-        if len(client.cursors) >= limit or len(client.subscriptions) >= limit:
+        if not client.cursor_room or len(client.subscriptions) >= limit:
             self._services.metrics.refused.add(Code.SUBSCRIPTIONS)
             return Reason.QUOTA_EXCEEDED
         return None
@@ -287,12 +287,13 @@ class TopicSubscriptions:
         names: list[bytes] | Refused,
     ) -> None:
         """All streams that a filter with wildcards can match in now."""
-        limit = self._services.settings.max_subscriptions
         is_new = start is FROM_NEW and client.session is None and not subscription.group
-        if not isinstance(names, Refused) and is_new and len(client.cursors) + len(names) > limit:
+        has_room = isinstance(names, Refused) or len(names) <= client.cursor_room
+        if is_new and not has_room:
             self._begin_wide(client, step, subscription)
             return
-        if not isinstance(names, Refused) and len(client.cursors) + len(names) > limit:
+        if not has_room:
+            limit = self._services.settings.max_subscriptions
             names = Refused(Code.SUBSCRIPTIONS, f"this connection may read {limit} streams")
         if isinstance(names, Refused):
             client.subscriptions.pop(subscription.filter, None)
@@ -333,11 +334,6 @@ class TopicSubscriptions:
             return False
         is_held = self._rules.may_hold(name, subscription.topics)
         return is_held and bool(client.readable_topics(name, subscription.topics))
-
-    @property
-    def cursors_max(self) -> int:
-        """Each connection may have this many."""
-        return self._services.settings.max_subscriptions
 
     def join_at(
         self,
@@ -614,23 +610,18 @@ class TopicSubscriptions:
             client.subscriptions[topic_filter] = subscription
 
 
-class _WideTopics:
+class _WideTopics(WideReader):
     """A filter over very many streams: see `broker.delivery.wide`."""
 
     def __init__(self, topics: TopicSubscriptions, client: MqttClient, subscription: TopicSubscription) -> None:
+        super().__init__(client)
         self._topics = topics
         self._client = client
         self._subscription = subscription
 
     @property
-    def is_gone(self) -> bool:
-        client, subscription = self._client, self._subscription
-        is_open = client.subscriptions.get(subscription.filter) is subscription
-        return client.closed or bool(client.lingering_since_s) or not is_open
-
-    @property
-    def room(self) -> int:
-        return self._topics.cursors_max - len(self._client.cursors)
+    def is_open(self) -> bool:
+        return self._client.subscriptions.get(self._subscription.filter) is self._subscription
 
     def is_wanted(self, name: bytes) -> bool:
         return self._topics.may_read(self._client, self._subscription, name)

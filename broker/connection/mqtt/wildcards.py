@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from tailrace.broker.connection.patterns import RELIST_S, NameSearch, PatternSubscriptions
-from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.process.work import NOBODY
 from tailrace.broker.services import Services
 from tailrace.broker.streams.refused import Refused
@@ -39,9 +38,11 @@ class WildcardFilter(Protocol):
 class WildcardReader(Protocol):
     """The side of a client that is used here."""
 
-    cursors: dict[Any, Cursor]
     closed: bool
     lingering_since_s: float
+
+    @property
+    def cursor_room(self) -> int: ...
 
     @property
     def subscriptions(self) -> Mapping[bytes, WildcardFilter]: ...
@@ -70,8 +71,7 @@ class Wildcards:
 
     def search(self, client: WildcardReader, subscription: WildcardFilter, found: FoundStreams) -> None:
         """All streams in which the filter can match, as far as the client may read them and has no cursor in them."""
-        most = self._services.settings.max_subscriptions - len(client.cursors) + 1
-        self._search(client, subscription, most, found)
+        self._search(client, subscription, client.cursor_room + 1, found)
 
     def _search(self, client: WildcardReader, subscription: WildcardFilter, most: int, found: FoundStreams) -> None:
         prefix = self._rules.search_prefix(subscription.topics)
@@ -131,15 +131,13 @@ class Wildcards:
             subscription = client.subscriptions.get(topic_filter)
             if subscription is not None and not client.closed:
                 self._searching = True
-                room = self._services.settings.max_subscriptions - len(client.cursors)
-                self._search(client, subscription, room + 1, partial(self._found, client, subscription))
+                self._search(client, subscription, client.cursor_room + 1, partial(self._found, client, subscription))
         self._looping = False
 
     def _found(self, client: WildcardReader, subscription: WildcardFilter, names: list[bytes] | Refused) -> None:
         self._searching = False
-        room = self._services.settings.max_subscriptions - len(client.cursors)
         if isinstance(names, list) and names and not (client.closed or client.lingering_since_s):
-            if len(names) > room:
+            if len(names) > client.cursor_room:
                 text = f"{subscription.filter.decode()} matches in more streams than a connection may read"
                 client.end_with(Code.SUBSCRIPTIONS, text)
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -233,6 +233,78 @@ def test_too_many_streams_that_wait(node: World, monkeypatch: pytest.MonkeyPatch
     node.ask(node.connect(), *(f"pub {name} |x" for name in names))
     text = "more than 2 streams have messages that wait; subscribe again, and read faster or fewer streams"
     assert came(node, peer)[0] == [f"err overloaded a.*: {text}; the subscription has ended"]
+
+
+def test_two_subscriptions_of_one_connection_share_its_room(node: World) -> None:
+    """None of their streams is passed over, and there are never more cursors than it may have."""
+    names = names_of(node, "a", 8) + names_of(node, "b", 8)
+    peer, reader, mqtt = node.connect(), Reader(node), MqttPeer(node)
+    assert ask(node, peer, "sub a.* new", "sub b.* new")[0] == ["ok sub a.* many", "ok sub b.* many"]
+    assert reader.ask(g.Collect(1, b"a.*", FROM_NEW), g.Collect(2, b"b.*", FROM_NEW)) == [
+        g.Collected(1, 0),
+        g.Collected(2, 0),
+    ]
+    assert mqtt.subscribe(("+", 0), ("#", 0)) == [0, 0]
+    clients = [node.client_of(peer), node.binary_client_of(reader.peer.peer), mqtt.client]
+    for times in range(1, 4):
+        node.connect().send(*(f"pub {name} |{times}" for name in names[::times]))
+        for _ in range(10):
+            for worker in node.workers:
+                worker.turn()
+                assert all(len(each.cursors) + each.joining <= CURSORS_MAX for each in clients)
+        node.settle()
+    answers, found = came(node, peer)
+    expected = sorted((name, f"{times}") for times in range(1, 4) for name in names[::times])
+    assert answers == []
+    assert sorted((name, payload) for name, _seq, payload in found) == expected
+    assert {type(each) for each in reader.came()} == {m.Ended}
+    assert sorted((name, payload.decode()) for name, _seq, payload in reader.messages()) == expected
+    mqtt.collect()
+    assert sorted((each.topic, each.payload.decode()) for each in mqtt.got) == sorted(expected * 2)
+
+
+def test_a_subscription_gets_the_room_that_another_one_needs_no_more(
+    node: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, others, peer, writer = names_of(node, "a", 8), names_of(node, "b", 8), node.connect(), node.connect()
+    assert ask(node, peer, "sub a.* new", "sub b.* new")[0] == ["ok sub a.* many", "ok sub b.* many"]
+    node.ask(writer, *(f"pub {name} |x" for name in names[:CURSORS_MAX]))
+    assert len(node.client_of(peer).cursors) == CURSORS_MAX
+    node.ask(writer, f"pub {others[0]} |x")
+    assert (others[0], 1, "x") in came(node, peer)[1]
+    metrics = node.workers[0].services.metrics
+    node.workers[0].patterns.tick()
+    assert (metrics.wide_subscriptions, metrics.wide_waiting) == (2, 0)
+    monkeypatch.setattr(wide.WideReading, "mark", lambda _self, _subscriptions: None)
+    node.ask(writer, *(f"pub {name} |x" for name in names))
+    node.workers[0].patterns.tick()
+    assert (metrics.wide_subscriptions, metrics.wide_waiting > 0) == (2, True)
+
+
+def test_a_request_for_cursors_goes_out_in_its_turn(node: World) -> None:
+    """Nothing else may wake the worker for a while."""
+    names, peer, writer = names_of(node, "a", 8), node.connect(), node.connect()
+    assert ask(node, peer, "sub a.* new")[0] == ["ok sub a.* many"]
+    writer.send(*(f"pub {name} |x" for name in names))
+    for _ in range(100):
+        node.workers[0].turn()
+        assert not node.workers[0].siblings.links.touched
+        node.workers[1].turn()
+    assert len(came(node, peer)[1]) == len(names)
+
+
+def test_one_that_is_given_up_while_a_cursor_is_placed_gets_none(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    names, peer, wide_reading = names_of(node, "a", 8), node.connect(), node.workers[0].patterns.wide
+    assert ask(node, peer, "sub a.* new")[0] == ["ok sub a.* many"]
+    client = node.client_of(peer)
+    placing: list[Callable[[], None]] = []
+    subscribing = node.workers[0].patterns._subscribing
+    monkeypatch.setattr(subscribing, "after_opening", lambda _client, _name, step: placing.append(step))
+    wide_reading.grew(0, [(names[0].encode(), 1)])
+    assert (len(placing), client.joining) == (1, 1)
+    assert ask(node, peer, "unsub a.*")[0] == ["ok unsub a.*"]
+    placing[0]()
+    assert (client.cursors, client.joining) == ({}, 0)
 
 
 def test_a_stream_that_is_deleted_and_made_again_is_read_from_its_beginning(node: World) -> None:
