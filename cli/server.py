@@ -46,6 +46,12 @@ def choose_server(server: str | None = None) -> Address:
     return Address(host or chosen.host, port or chosen.port, chosen.tls or bool(tls_files()))
 
 
+def choose_servers() -> tuple[Address, ...]:
+    """As `choose_server`, of several addresses with commas in between. Raises CommandError."""
+    text = given_options().get("tailrace.server") or os.environ.get(SERVER_VARIABLE, "")
+    return tuple(dict.fromkeys(choose_server(each.strip()) for each in text.split(",")))
+
+
 def has_server_option() -> bool:
     """Whether an option names the broker."""
     given = given_options()
@@ -113,7 +119,7 @@ def broker_client(reconnect_s: float = RECONNECT_S) -> Iterator[tailrace.Client]
 
 
 @contextmanager
-def broker_errors(server: Address) -> Iterator[None]:
+def broker_errors(server: Address | str) -> Iterator[None]:
     """Raises CommandError in place of the client's errors."""
     try:
         yield

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import sys
 from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
 from tailrace.cli.ending import OK
 from tailrace.cli.options import json_option, server_options
 from tailrace.cli.output import write_all
-from tailrace.cli.server import broker_errors, choose_server
+from tailrace.cli.server import broker_errors, choose_servers
 from tailrace.cli.tables import show_json
 from tailrace.cli.values import FILLED
-from tailrace.udp import DatagramMessage, UdpClient
+from tailrace.core.datagram_nodes import PING_S, SILENT_PINGS
+from tailrace.udp import TIMEOUT_S, DatagramMessage, UdpClient
 
 EPILOG = """\b
 Examples:
   tailrace udp pub weather/rome 21.5
   tailrace udp pub weather/rome --ask < reading
   tailrace udp sub 'weather/+' --count 10
+  tailrace udp sub 'weather/+' --server 10.0.0.1:5050,10.0.0.2:5050
 
 The broker must have been started with udp = true in [listen]. A datagram may be lost: pub --ask waits for the answer.
 sub prints a topic, a tab and the message in a line each; it asks for its subscription again three times in a lease.
+With several addresses, with commas in between, the first node that answers is used; sub goes on at the next one when
+its node is silent for three seconds.
 Options of TLS and of logging in have no effect: datagrams are not encrypted, and the broker goes by addresses.
 
 Exit codes: 0 done, 1 refused or not answered by the broker, or no such host, 2 wrong arguments.
@@ -46,8 +52,7 @@ def publish(topic: str, payload: str | None, is_asked: bool, as_json: bool) -> i
     if as_json and not is_asked:
         raise click.UsageError("--json prints the answer, which only --ask waits for")
     body = sys.stdin.buffer.read() if payload is None else payload.encode("utf-8", "surrogateescape")
-    server = choose_server()
-    with broker_errors(server), UdpClient(str(server)) as client:
+    with _client() as client:
         if is_asked:
             seq = client.publish_asked(topic, body)
             if as_json:
@@ -66,8 +71,7 @@ def publish(topic: str, payload: str | None, is_asked: bool, as_json: bool) -> i
 @server_options
 def subscribe(topic: str, count: int | None, as_json: bool) -> int:
     """Print the messages of a topic, or of those that a filter matches, from now on."""
-    server = choose_server()
-    with broker_errors(server), UdpClient(str(server)) as client:
+    with _client() as client:
         client.subscribe(topic)
         click.echo(f"tailrace: subscribed to {topic}", err=True)
         for number, message in enumerate(client, start=1):
@@ -78,6 +82,17 @@ def subscribe(topic: str, count: int | None, as_json: bool) -> int:
             if number == count:
                 break
     return OK
+
+
+@contextmanager
+def _client() -> Iterator[UdpClient]:
+    """A client of the nodes that the options name. If there are several, one has answered. Raises CommandError."""
+    servers = [str(each) for each in choose_servers()]
+    timeout_s = TIMEOUT_S + SILENT_PINGS * PING_S * (len(servers) - 1)
+    with broker_errors(", ".join(servers)), UdpClient(servers, timeout_s=timeout_s) as client:
+        if len(servers) > 1:
+            client.reach()
+        yield client
 
 
 def _object_of(message: DatagramMessage) -> dict[str, str]:

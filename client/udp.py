@@ -6,19 +6,26 @@
         for message in client:
             print(message.topic, message.body)
 
-Subscriptions are renewed as long as messages are waited for (with asyncio as long as the client is open).
+Subscriptions are renewed as long as messages are waited for (with asyncio as long as the client is open). With the
+addresses of several nodes a client uses the first one that answers. It pings that node, goes on to the next one when
+there is no answer, and subscribes there again: while it publishes, waits for messages or for an answer (with asyncio
+as long as it is open).
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import suppress
+from math import inf
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
-from tailrace.core.address import parse_address
+from tailrace.core.address import Address, parse_addresses
+from tailrace.core.datagram_nodes import PING_S, DatagramNodes, NodeStep
 from tailrace.core.datagram_state import RENEWALS_A_LEASE, RETRY_S, DatagramState
 from tailrace.errors import ClientClosed, ConnectFailed, OperationTimeout
 from tailrace.protocol.datagrams import DatagramMessage as DatagramMessage
@@ -26,11 +33,16 @@ from tailrace.protocol.datagrams import DatagramMessage as DatagramMessage
 RECEIVE_BYTES = 65_536
 RECEIVE_BUFFER_BYTES = 4 << 20
 TIMEOUT_S = 5.0
+DRAINED_MAX: Final = 1_024
+"""Datagrams that are taken at once, to see whether a node has answered."""
+
+_UNREACHABLE: Final = frozenset(
+    {errno.ECONNREFUSED, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN}
+)
 
 
-def _socket_of(address: str) -> socket.socket:
-    """A connected socket. Raises ConnectFailed, InvalidArgument."""
-    place = parse_address(address)
+def _socket_of(place: Address) -> socket.socket:
+    """A connected socket. Raises ConnectFailed."""
     try:
         family, kind, _, _, name = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_DGRAM)[0]
         sock = socket.socket(family, kind)
@@ -45,6 +57,23 @@ def _socket_of(address: str) -> socket.socket:
     return sock
 
 
+def _any_socket(nodes: DatagramNodes) -> socket.socket:
+    """For the current node, or else the next one whose name is found. Raises ConnectFailed."""
+    reasons = []
+    for _ in range(len(nodes)):
+        try:
+            return _socket_of(nodes.current)
+        except ConnectFailed as error:
+            reasons.append(str(error))
+            nodes.go_on()
+    raise ConnectFailed("; ".join(reasons))
+
+
+def _is_refusal(nodes: DatagramNodes, error: OSError) -> bool:
+    """Whether an error of the socket means that the node is not there. One that is the only one may come back."""
+    return error.errno == errno.ECONNREFUSED or (len(nodes) > 1 and error.errno in _UNREACHABLE)
+
+
 def _late(what: str, timeout_s: float) -> OperationTimeout:
     return OperationTimeout(f"{what} has no answer within {timeout_s:g} s; a datagram may be lost")
 
@@ -52,16 +81,31 @@ def _late(what: str, timeout_s: float) -> OperationTimeout:
 class UdpClient:
     """A client with blocking calls. Not for several threads at once."""
 
-    def __init__(self, address: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, *addresses: str | Iterable[str], timeout_s: float = TIMEOUT_S, ping_s: float = PING_S) -> None:
         """Sends nothing yet. Raises ConnectFailed, InvalidArgument."""
         self.timeout_s = timeout_s
+        self._nodes = DatagramNodes(parse_addresses(addresses), ping_s)
         self._state = DatagramState()
-        self._sock: socket.socket | None = _socket_of(address)
-        self._renew_at_s = float("inf")
+        self._sock: socket.socket | None = _any_socket(self._nodes)
+        self._nodes.begin(time.monotonic())
+        self._renew_at_s = inf
+
+    @property
+    def address(self) -> str:
+        """The node that is used now."""
+        return str(self._nodes.current)
+
+    def reach(self) -> None:
+        """Waits until a node answers. Raises OperationTimeout."""
+        if not self._nodes.has_answered:
+            self._state.answer = None
+            self._state.ping()
+            self._wait(lambda: self._nodes.has_answered, "a ping", self._state.ping)
 
     def publish(self, topic: str, payload: bytes | str) -> None:
         """Sends a message, which may be lost. Raises InvalidTopic."""
         self._state.publish(topic, payload)
+        self._tend()
         self._send()
 
     def publish_asked(self, topic: str, payload: bytes | str) -> int:
@@ -90,7 +134,7 @@ class UdpClient:
 
     def receive(self, timeout_s: float | None = None) -> DatagramMessage | None:
         """The next message; None if none comes within `timeout_s`."""
-        end_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+        end_s = inf if timeout_s is None else time.monotonic() + timeout_s
         while not self._state.messages:
             now_s = time.monotonic()
             if now_s >= end_s:
@@ -98,8 +142,9 @@ class UdpClient:
             if now_s >= self._renew_at_s:
                 self._state.renew()
                 self._renewed()
+            self._tend()
             self._send()
-            self._receive(min(end_s, self._renew_at_s) - now_s)
+            self._receive(min(end_s, self._renew_at_s, self._nodes.due_s) - now_s)
         return self._state.messages.popleft()
 
     def __iter__(self) -> Iterator[DatagramMessage]:
@@ -128,8 +173,9 @@ class UdpClient:
         now_s = time.monotonic()
         end_s, retry_s = now_s + self.timeout_s, now_s + RETRY_S
         while True:
+            self._tend()
             self._send()
-            self._receive(max(min(retry_s, end_s) - time.monotonic(), 0.0))
+            self._receive(max(min(retry_s, end_s, self._nodes.due_s) - time.monotonic(), 0.0))
             if refusal := self._state.refusal():
                 raise refusal
             if value := found():
@@ -141,24 +187,65 @@ class UdpClient:
                 if retry is not None:
                     retry()
 
-    def _send(self) -> None:
-        outgoing, self._state.outgoing = self._state.outgoing, []
-        for datagram in outgoing:
-            try:
-                self._open().send(datagram)
-            except ConnectionRefusedError:
-                pass  # of an earlier one: nobody listens there now
+    # --- the nodes --------------------------------------------------------------------------------------------------
 
-    def _receive(self, timeout_s: float) -> None:
-        """One datagram, if one comes in time."""
-        sock = self._open()
-        sock.settimeout(None if timeout_s == float("inf") else max(timeout_s, 0.000_1))
-        try:
-            self._state.take(sock.recv(RECEIVE_BYTES))
-        except (TimeoutError, BlockingIOError):
+    def _tend(self) -> None:
+        """When it is time, pings the node, or goes on to the next one."""
+        now_s = time.monotonic()
+        if now_s < self._nodes.due_s:
             return
-        except ConnectionRefusedError:
-            time.sleep(min(timeout_s, RETRY_S))  # nobody listens there now
+        for _ in range(DRAINED_MAX):
+            if not self._receive(0.0):
+                break
+        step = self._nodes.step(now_s)
+        if step is NodeStep.PING:
+            self._state.ping()
+        elif step is NodeStep.GO_ON:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self._nodes.go_on()
+        with suppress(ConnectFailed):
+            sock = _any_socket(self._nodes)
+            self._open().close()
+            self._sock = sock
+            self._state.go_on()
+        self._nodes.begin(time.monotonic())
+
+    def _was_refused(self, error: OSError) -> bool:
+        """Goes on if that helps. Returns whether it does. Raises other errors than that the node is not there."""
+        if not _is_refusal(self._nodes, error):
+            raise error
+        goes_on = self._nodes.refused(time.monotonic())
+        if goes_on:
+            self._go_on()
+        return goes_on
+
+    def _send(self) -> None:
+        while self._state.outgoing:
+            datagram = self._state.outgoing.popleft()
+            for _attempt in range(2):
+                try:
+                    self._open().send(datagram)
+                    break
+                except OSError as error:  # of an earlier one: this one was not sent
+                    self._was_refused(error)
+
+    def _receive(self, timeout_s: float) -> bool:
+        """Takes one datagram, if one comes in time."""
+        sock = self._open()
+        sock.settimeout(None if timeout_s == inf else max(timeout_s, 0.000_1))
+        try:
+            data = sock.recv(RECEIVE_BYTES)
+        except (TimeoutError, BlockingIOError):
+            return False
+        except OSError as error:
+            if not self._was_refused(error):
+                time.sleep(max(min(timeout_s, RETRY_S), 0.0))  # nobody listens there now
+            return False
+        self._nodes.heard()
+        self._state.take(data)
+        return True
 
     def _open(self) -> socket.socket:
         if self._sock is None:
@@ -166,28 +253,43 @@ class UdpClient:
         return self._sock
 
 
-class AsyncUdpClient(asyncio.DatagramProtocol):
+class AsyncUdpClient:
     """The same for asyncio: `async with AsyncUdpClient("127.0.0.1:5050") as client`."""
 
-    def __init__(self, address: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, *addresses: str | Iterable[str], timeout_s: float = TIMEOUT_S, ping_s: float = PING_S) -> None:
+        """Raises InvalidArgument."""
         self.timeout_s = timeout_s
-        self._address = address
+        self._nodes = DatagramNodes(parse_addresses(addresses), ping_s)
         self._state = DatagramState()
-        self._transport: asyncio.DatagramTransport | None = None
+        self._endpoint: _Endpoint | None = None
         self._came = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
+        self._changed = asyncio.Event()  # when there is something to do
+        self._is_refused = False
+        self._renew_at_s = inf
+        self._tending: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> AsyncUdpClient:
-        """Raises ConnectFailed, InvalidArgument."""
-        loop = asyncio.get_running_loop()
-        sock = await loop.run_in_executor(None, _socket_of, self._address)
-        self._transport, _ = await loop.create_datagram_endpoint(lambda: self, sock=sock)
+        """Raises ConnectFailed."""
+        self._endpoint = await self._connect()
+        self._tending = asyncio.create_task(self._tend())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def address(self) -> str:
+        """The node that is used now."""
+        return str(self._nodes.current)
+
+    async def reach(self) -> None:
+        """As `UdpClient.reach`."""
+        if not self._nodes.has_answered:
+            self._state.answer = None
+            self._state.ping()
+            await self._wait(lambda: self._nodes.has_answered, "a ping", self._state.ping)
 
     def publish(self, topic: str, payload: bytes | str) -> None:
         """Sends a message, which may be lost. Raises InvalidTopic."""
@@ -209,7 +311,8 @@ class AsyncUdpClient(asyncio.DatagramProtocol):
         except (OperationTimeout, OSError):
             self._state.topics.pop(name, None)
             raise
-        self._renew_later()
+        self._renewed()
+        self._changed.set()
 
     async def unsubscribe(self, topic: str) -> None:
         """As `UdpClient.unsubscribe`."""
@@ -233,54 +336,115 @@ class AsyncUdpClient(asyncio.DatagramProtocol):
 
     def close(self) -> None:
         """As `UdpClient.close`."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._transport is not None:
-            self._transport.close()
-            self._transport = None
-
-    def datagram_received(self, data: bytes, addr: Any) -> None:
-        """Called by asyncio."""
-        self._state.take(data)
-        self._came.set()
-        if self._transport is not None:
-            self._send()
-
-    def error_received(self, exc: Exception) -> None:
-        """Called by asyncio: nobody listens there now."""
+        if self._tending is not None:
+            self._tending.cancel()
+        if self._endpoint is not None:
+            self._endpoint.close()
+            self._endpoint = None
 
     async def _wait(self, found: Callable[[], Any], what: str, retry: Callable[[], None] | None = None) -> Any:
-        end_s = time.monotonic() + self.timeout_s
+        now_s = time.monotonic()
+        end_s, retry_s = now_s + self.timeout_s, now_s + RETRY_S
         while True:
             self._came.clear()
             self._send()
-            try:
-                async with asyncio.timeout(min(RETRY_S, max(end_s - time.monotonic(), 0.0))):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(min(retry_s, end_s) - time.monotonic(), 0.0)):
                     await self._came.wait()
-            except TimeoutError:
-                if retry is not None:
-                    retry()
             if refusal := self._state.refusal():
                 raise refusal
             if value := found():
                 return value
             if time.monotonic() >= end_s:
                 raise _late(what, self.timeout_s)
+            if time.monotonic() >= retry_s:
+                retry_s += RETRY_S
+                if retry is not None:
+                    retry()
 
-    def _renew_later(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        delay_s = self._state.lease_s / RENEWALS_A_LEASE
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._renew)
+    # --- the nodes --------------------------------------------------------------------------------------------------
 
-    def _renew(self) -> None:
-        self._state.renew()
-        self._send()
-        self._renew_later()
+    def take(self, endpoint: _Endpoint, data: bytes) -> None:
+        """A datagram has come."""
+        if endpoint is self._endpoint:
+            self._nodes.heard()
+            self._state.take(data)
+            self._came.set()
+            self._send()
+
+    def refuse(self, endpoint: _Endpoint, error: Exception) -> None:
+        """Sending has failed, or nobody listens there now."""
+        if endpoint is self._endpoint and isinstance(error, OSError) and _is_refusal(self._nodes, error):
+            self._is_refused = True
+            self._changed.set()
+
+    async def _connect(self) -> _Endpoint:
+        loop = asyncio.get_running_loop()
+        sock = await loop.run_in_executor(None, _any_socket, self._nodes)
+        transport, endpoint = await loop.create_datagram_endpoint(lambda: _Endpoint(self), sock=sock)
+        endpoint.transport = transport
+        self._nodes.begin(time.monotonic())
+        return endpoint
+
+    async def _tend(self) -> None:
+        """Renews the subscriptions when it is time, pings the node, or goes on to the next one."""
+        while True:
+            self._changed.clear()
+            now_s = time.monotonic()
+            if now_s >= self._renew_at_s:
+                self._state.renew()
+                self._renewed()
+            step = self._nodes.step(now_s)
+            is_refused, self._is_refused = self._is_refused, False
+            if step is NodeStep.GO_ON or (is_refused and self._nodes.refused(now_s)):
+                await self._go_on()
+            elif step is NodeStep.PING:
+                self._state.ping()
+            self._send()
+            wait_s = min(self._renew_at_s, self._nodes.due_s) - time.monotonic()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if wait_s == inf else wait_s):
+                    await self._changed.wait()
+
+    async def _go_on(self) -> None:
+        self._nodes.go_on()
+        with suppress(ConnectFailed, OSError):
+            endpoint = await self._connect()
+            if self._endpoint is not None:
+                self._endpoint.close()
+            self._endpoint = endpoint
+            self._state.go_on()
+            self._came.set()
+
+    def _renewed(self) -> None:
+        self._renew_at_s = time.monotonic() + self._state.lease_s / RENEWALS_A_LEASE
 
     def _send(self) -> None:
-        if self._transport is None:
+        if self._endpoint is None:
             raise ClientClosed("the client was closed, or is not open yet")
-        outgoing, self._state.outgoing = self._state.outgoing, []
-        for datagram in outgoing:
-            self._transport.sendto(datagram)
+        while self._state.outgoing:
+            self._endpoint.send(self._state.outgoing.popleft())
+
+
+class _Endpoint(asyncio.DatagramProtocol):
+    """The socket for one node."""
+
+    def __init__(self, client: AsyncUdpClient) -> None:
+        self._client = client
+        self.transport: asyncio.DatagramTransport | None = None
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        """Called by asyncio."""
+        self._client.take(self, data)
+
+    def error_received(self, exc: Exception) -> None:
+        """Called by asyncio."""
+        self._client.refuse(self, exc)
+
+    def send(self, datagram: bytes) -> None:
+        if self.transport is not None:
+            self.transport.sendto(datagram)
+
+    def close(self) -> None:
+        if self.transport is not None:
+            self.transport.close()

@@ -20,15 +20,16 @@ RETRY_S: Final = 0.5
 
 
 class DatagramState:
-    """`outgoing`: datagrams to be sent; `messages`: those that came; `answer`: the latest one, but for cookies."""
+    """`outgoing`: datagrams to be sent; `messages`: those that came; `answer`: of the latest request, or a refusal."""
 
     def __init__(self) -> None:
-        self.outgoing: list[bytes] = []
+        self.outgoing: deque[bytes] = deque()
         self.messages: deque[DatagramMessage] = deque(maxlen=MESSAGES_MAX)
         self.answer: DatagramAnswer | None = None
         self.topics: dict[bytes, bool] = {}  # whether the broker has answered
         self.lease_s = LEASE_S
         self._cookie = ""
+        self._expected: tuple[str, ...] = ()  # the answer to the latest request, but for a number at its end
 
     def publish(self, topic: str, payload: bytes | str, *, asked: bool = False) -> None:
         """Raises InvalidTopic."""
@@ -38,7 +39,7 @@ class DatagramState:
         datagram = datagrams.publish(name, body, asked=asked)
         if len(datagram) > datagrams.DATAGRAM_BYTES_MAX:
             raise InvalidTopic(f"a datagram has at most {datagrams.DATAGRAM_BYTES_MAX} bytes, not {len(datagram)}")
-        self.answer = None
+        self._expect("OK", topic)
         self.outgoing.append(datagram)
 
     def subscribe(self, topic: str) -> bytes:
@@ -46,7 +47,7 @@ class DatagramState:
         name = topic.encode()
         self._check(filter_fault(name), name)
         self.topics[name] = False
-        self.answer = None
+        self._expect("OK", "SUB", topic)
         self.ask_again(name)
         return name
 
@@ -56,7 +57,7 @@ class DatagramState:
     def unsubscribe(self, topic: str) -> None:
         name = topic.encode()
         self.topics.pop(name, None)
-        self.answer = None
+        self._expect("OK", "UNSUB", topic)
         self.outgoing.append(datagrams.unsubscribe(name))
 
     def renew(self) -> None:
@@ -64,6 +65,23 @@ class DatagramState:
         for name in self.topics:
             self.topics[name] = False
             self.ask_again(name)
+
+    def ping(self) -> None:
+        """Asks for a sign of life, by one of the subscriptions in turn: a broker that has forgotten it has it again."""
+        name = next(iter(self.topics), None)
+        if name is None or self._is_waiting:
+            self.outgoing.append(datagrams.PING)
+        else:
+            del self.topics[name]
+            self.topics[name] = False
+            self.ask_again(name)
+
+    def go_on(self) -> None:
+        """Another node, which knows nothing of this client, has its subscriptions from now on."""
+        self._cookie = ""
+        if self._expected[1:2] == ("UNSUB",):
+            self.answer = DatagramAnswer("OK", self._expected)
+        self.renew()
 
     def take(self, data: bytes) -> None:
         """A datagram has come."""
@@ -82,21 +100,29 @@ class DatagramState:
         code, text = (*self.answer.words[1:3], "", "")[:2]
         return broker_error(code, text or "the broker has refused that")
 
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether a refusal would be taken for one of the latest request."""
+        return bool(self._expected) and self.answer is None
+
+    def _expect(self, *words: str) -> None:
+        self.answer, self._expected = None, words
+
     def _take_cookie(self, cookie: str) -> None:
         if cookie != self._cookie:  # each request without one has it as its answer
             self._cookie = cookie
-            for name, is_confirmed in self.topics.items():
-                if not is_confirmed:
-                    self.ask_again(name)
+            self.renew()  # it is only sent to an address without subscriptions
 
     def _take_answer(self, found: DatagramAnswer) -> None:
-        if found.words[:2] == ("OK", "SUB") and len(found.words) == 4:
-            name = found.words[2].encode()
+        words, expected = found.words, self._expected
+        if words[:2] == ("OK", "SUB") and len(words) == 4:
+            name = words[2].encode()
             if name in self.topics:
                 self.topics[name] = True
-            if found.words[3].isdigit():
-                self.lease_s = int(found.words[3]) or LEASE_S
-        self.answer = found
+            if words[3].isdigit():
+                self.lease_s = int(words[3]) or LEASE_S
+        if found.kind == "ERR" or expected in (words, words[:-1]):
+            self.answer = found
 
     def _check(self, fault: str, name: bytes) -> None:
         if not fault and datagrams.has_white_space(name):

@@ -30,6 +30,20 @@ def test_publishing(broker: LossyBroker, capfd: Captured, monkeypatch: pytest.Mo
     assert main.run(["udp", "pub", "", "text"]) == USAGE
 
 
+def test_several_servers(broker: LossyBroker, capfd: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    servers = f"127.0.0.1:1, {broker.address}"
+    assert main.run(["udp", "pub", "a", "text", "--server", servers]) == OK
+    assert main.run(["udp", "pub", "a", "text", "--ask", "--server", servers]) == OK
+    assert capfd.readouterr().out == "7\n"
+    monkeypatch.setenv("TAILRACE_SERVER", servers)
+    assert main.run(["udp", "pub", "a", "more", "--ask"]) == OK
+    assert [each for each in broker.requests if each.startswith(b"PUB")] == [
+        b"PUB a\ntext",
+        b"PUB? a\ntext",
+        b"PUB? a\nmore",
+    ]
+
+
 def test_subscribing(broker: LossyBroker, capfd: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = broker._handle
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tailrace.errors import ClientClosed, Denied, OperationTimeout
+from tailrace.errors import ClientClosed, ConnectFailed, Denied, OperationTimeout
 from tailrace.protocol import datagrams
 from tailrace.protocol.datagrams import DatagramVerb, parse_request
 from tailrace.protocol.errors import Code
@@ -28,6 +28,7 @@ class LossyBroker:
         self.address = f"127.0.0.1:{self.sock.getsockname()[1]}"
         self.subscribers: dict[bytes, set[tuple[str, int]]] = {}
         self.requests: list[bytes] = []
+        self.is_silent = False
         self._lost: set[bytes] = set()
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
@@ -40,6 +41,8 @@ class LossyBroker:
     def _serve(self) -> None:
         while (found := self.sock.recvfrom(70_000))[0] != b"end":
             data, peer = found
+            if self.is_silent:
+                continue
             self.requests.append(data)
             request = parse_request(data)
             assert request is not None
@@ -58,6 +61,8 @@ class LossyBroker:
             self.sock.sendto(datagrams.subscribed(topic, 120), peer)
         elif verb is DatagramVerb.UNSUB:
             self.sock.sendto(datagrams.unsubscribed(topic), peer)
+        elif verb is DatagramVerb.PING:
+            self.sock.sendto(datagrams.PONG, peer)
         elif verb is DatagramVerb.PUB_ASKED and topic != b"silent":
             self.sock.sendto(datagrams.published(topic, 7), peer)
         for each in self.subscribers.get(topic, ()) if verb is DatagramVerb.PUB else ():
@@ -105,6 +110,87 @@ def test_subscriptions_are_renewed_while_messages_are_waited_for(broker: LossyBr
         assert client._renew_at_s > time.monotonic() and broker.requests.count(b"SUB a\nc00c1e\n") >= 2
 
 
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of a node that does not answer."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{sock.getsockname()[1]}"
+
+
+@pytest.fixture
+def absent() -> str:
+    """An address at which nobody listens."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{sock.getsockname()[1]}"
+
+
+def test_a_subscription_goes_to_the_first_node_that_answers(broker: LossyBroker, silent: str, absent: str) -> None:
+    for first, ping_s in ((silent, 0.05), (absent, 60.0), ("no.such.host.invalid", 60.0)):
+        with UdpClient(first, broker.address, timeout_s=PATIENCE_S, ping_s=ping_s) as client:
+            client.subscribe("a")
+            assert client.address == broker.address
+            client.publish("a", first)
+            message = client.receive(PATIENCE_S)
+            assert message is not None and message.body == first.encode()
+
+
+def test_a_publisher_goes_to_the_next_node(broker: LossyBroker, silent: str, absent: str) -> None:
+    for first in (silent, absent):
+        with UdpClient([first, broker.address], ping_s=0.05) as client:
+            end_s = time.monotonic() + PATIENCE_S
+            while b"PUB a\n" + first.encode() not in broker.requests:
+                assert time.monotonic() < end_s
+                client.publish("a", first)
+                time.sleep(0.01)
+        with UdpClient([first, broker.address], timeout_s=PATIENCE_S, ping_s=0.05) as client:
+            client.reach()
+            assert client.publish_asked("a", "asked") == 7
+
+
+def test_nodes_that_are_all_absent(absent: str) -> None:
+    with UdpClient(absent, "127.0.0.1:1", timeout_s=0.05, ping_s=0.01) as client:
+        with pytest.raises(OperationTimeout, match="a ping has no answer"):
+            client.reach()
+        with pytest.raises(OperationTimeout):
+            client.subscribe("a")
+        client.publish("a", b"")
+        assert client.receive(0.01) is None
+    with pytest.raises(ConnectFailed, match=r"no.such.host.invalid.*; .*nor.this.invalid"):
+        UdpClient("no.such.host.invalid", "nor.this.invalid")
+
+
+def test_asyncio_goes_to_the_next_node(broker: LossyBroker, silent: str, absent: str) -> None:
+    async def run(first: str, ping_s: float) -> None:
+        async with AsyncUdpClient(first, broker.address, timeout_s=PATIENCE_S, ping_s=ping_s) as client:
+            await client.subscribe("a")
+            assert client.address == broker.address
+            await client.reach()
+            client.publish("a", first)
+            message = await client.receive(PATIENCE_S)
+            assert message is not None and message.body == first.encode()
+
+    for first, ping_s in ((silent, 0.05), (absent, 0.5), ("no.such.host.invalid", 60.0)):
+        asyncio.run(run(first, ping_s))
+
+
+def test_a_node_that_falls_silent_is_left_with_its_subscriptions(broker: LossyBroker) -> None:
+    other = LossyBroker()
+    try:
+        with UdpClient(other.address, broker.address, timeout_s=PATIENCE_S, ping_s=0.05) as client:
+            client.subscribe("a")
+            client.subscribe("b")
+            assert client.address == other.address
+            other.is_silent = True
+            end_s = time.monotonic() + PATIENCE_S
+            while not {b"a", b"b"} <= broker.subscribers.keys() and time.monotonic() < end_s:
+                assert client.receive(0.01) is None
+            assert client.address == broker.address
+    finally:
+        other.close()
+
+
 def test_calls_of_asyncio(broker: LossyBroker) -> None:
     async def run() -> list[bytes]:
         async with AsyncUdpClient(broker.address, timeout_s=PATIENCE_S) as client:
@@ -118,7 +204,8 @@ def test_calls_of_asyncio(broker: LossyBroker) -> None:
                     break
             assert await client.publish_asked("a", b"") == 7
             assert await client.receive(0.01) is None
-            client._renew()
+            client._renew_at_s = 0.0
+            client._changed.set()
             await client.unsubscribe("a/b")
             with pytest.raises(Denied, match="not you"):
                 await client.subscribe("denied")

@@ -15,16 +15,17 @@ def asked(state: DatagramState) -> list[tuple[str, bytes, bytes]]:
     return [(str(each.verb), each.topic, each.body.strip()) for each in found if each is not None]
 
 
-def test_a_cookie_is_shown_for_all_that_is_not_answered_and_once() -> None:
+def test_a_cookie_is_shown_for_all_subscriptions_and_once() -> None:
     state = DatagramState()
     state.subscribe("a")
     state.take(b"OK SUB a 60\n")
     state.subscribe("b/+")
     assert asked(state) == [("SUB", b"a", b""), ("SUB", b"b/+", b"")]
     for _ in range(3):
-        state.take(b"COOKIE 0123456789abcdef\n")
-    assert asked(state) == [("SUB", b"b/+", b"0123456789abcdef")]
-    state.take(b"OK SUB b/+ 60\n")
+        state.take(b"COOKIE 0123456789abcdef\n")  # to b/+: the broker has forgotten a
+    assert asked(state) == [("SUB", b"a", b"0123456789abcdef"), ("SUB", b"b/+", b"0123456789abcdef")]
+    for topic in (b"a", b"b/+"):
+        state.take(b"OK SUB %s 60\n" % topic)
     assert state.lease_s == 60 and state.topics == {b"a": True, b"b/+": True}
 
 
@@ -54,6 +55,56 @@ def test_messages_and_answers() -> None:
     assert isinstance(refusal, Denied) and refusal.text == "not for this address"
     state.take(b"ERR denied")
     assert isinstance(state.refusal(), Denied)
+
+
+def test_each_request_takes_its_own_answer() -> None:
+    state = DatagramState()
+
+    def answered(*datagrams: bytes) -> list[bool]:
+        found = []
+        for datagram in datagrams:
+            state.take(datagram)
+            found.append(state.answer is not None)
+        return found
+
+    state.subscribe("a")
+    assert answered(b"PONG\n", b"OK SUB a 60\n") == [False, True]
+    state.publish("a", "", asked=True)
+    others = (b"OK SUB a 60\n", b"OK b 7\n", b"OK UNSUB a\n", b"PONG\n")
+    assert answered(*others, b"OK a 7\n") == [False] * 4 + [True]
+    state.unsubscribe("a")
+    assert answered(b"OK a 7\n", b"OK UNSUB a\n") == [False, True]
+    state.publish("UNSUB", "", asked=True)
+    assert answered(b"OK UNSUB 9\n") == [True]
+
+
+def test_a_ping_asks_for_a_subscription_in_turn_unless_an_answer_is_waited_for() -> None:
+    state = DatagramState()
+    state.ping()
+    assert asked(state) == [("PING", b"", b"")]
+    for topic in ("a", "b"):
+        state.subscribe(topic)
+        state.take(b"OK SUB %s 60\n" % topic.encode())
+    asked(state)
+    for _ in range(3):
+        state.ping()
+    assert [topic for _verb, topic, _body in asked(state)] == [b"a", b"b", b"a"]
+    state.publish("c", "", asked=True)
+    state.ping()
+    assert [verb for verb, _topic, _body in asked(state)] == ["PUB?", "PING"]
+
+
+def test_another_node_is_asked_for_all_and_has_other_cookies() -> None:
+    state = DatagramState()
+    for topic in ("a", "b", "c"):
+        state.subscribe(topic)
+        state.take(b"OK SUB %s 60\n" % topic.encode())
+    state.take(b"COOKIE 0123\n")
+    state.unsubscribe("c")
+    asked(state)
+    state.go_on()
+    assert asked(state) == [("SUB", b"a", b""), ("SUB", b"b", b"")] and state.topics == {b"a": False, b"b": False}
+    assert state.answer is not None and state.refusal() is None  # there is no subscription to c there
 
 
 def test_messages_that_nobody_takes_are_bounded() -> None:
