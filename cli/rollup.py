@@ -95,6 +95,14 @@ arguments, 3 another rollup writes to OUT, 4 no connection to the brokers, 5 DAT
 @click.option(
     "--stream", "streams", type=FILLED, multiple=True, metavar="PATTERN", help="Only these streams; may be repeated."
 )
+@click.option(
+    "--topics",
+    type=click.IntRange(0, 100_000),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Also a table of topics: at most N of each stream and hour; reads the messages too.",
+)
 @click.option("--replace", is_flag=True, help="Remove rows of other nodes, and of streams that are gone or made anew.")
 @click.option("--verify", is_flag=True, help="Read the messages too, and count those whose checksum is wrong.")
 @click.option(
@@ -138,6 +146,7 @@ def command(
     catch_up: bool,
     merge: Period | None,
     streams: tuple[str, ...],
+    topics: int,
     replace: bool,
     verify: bool,
     config: Path | None,
@@ -193,7 +202,7 @@ def command(
 
     urls: dict[str, str] = {}
     with as_command_errors(out), fetched(sources, streams, urls) as local, open_out(out) as store:
-        jobs = make_jobs(local, store.path, days[-1], streams, verify, replace)
+        jobs = make_jobs(local, store.path, days[-1], streams, verify, replace, topics)
         nights = make_nights(store, jobs, days, catch_up, policies, not no_report, tables == "delta")
         done = run(store, nights, choose, metrics, lambda night: print_day(night, out, as_json))
     return REFUSED if any(each.outcome is None or each.outcome.failures for each in done) else OK
@@ -314,11 +323,12 @@ def make_jobs(
     streams: tuple[str, ...],
     verify: bool,
     replace: bool,
+    topics: int,
 ) -> list[Job]:
     """A job for each node."""
     from tailrace.spark.rollup.job import Job
 
-    return [Job(source, out, day, streams, verify, replace, name) for name, source in sources]
+    return [Job(source, out, day, streams, verify, replace, name, topics) for name, source in sources]
 
 
 def make_nights(

@@ -17,16 +17,18 @@ import pyarrow.dataset as ds
 from tailrace.shard.directory import open_data_dir
 from tailrace.spark.options import parse_options
 from tailrace.spark.patterns import is_wanted
+from tailrace.spark.rollup import topics
 from tailrace.spark.rollup.copies import Copies, compare_copies, find_copies
 from tailrace.spark.rollup.day_plan import DayPlan, plan_day
 from tailrace.spark.rollup.engine import ChooseEngine, Show
 from tailrace.spark.rollup.frame_view import frame_views
 from tailrace.spark.rollup.merge import KEPT_FROM_MAX, Identity, Kept, file_name, write_merged
 from tailrace.spark.rollup.nodes import NodeRow, State, read_nodes, stage_node
-from tailrace.spark.rollup.store import NODES, TABLES, Store, staged_node
+from tailrace.spark.rollup.store import NODES, TABLES, TOPICS, Store, staged_node
 from tailrace.spark.rollup.table import open_tables
-from tailrace.spark.rollup.tasks import TaskResult, Work
+from tailrace.spark.rollup.tasks import TableFile, TaskResult, Work
 from tailrace.spark.rollup.terms import Histories, from_text, to_text
+from tailrace.spark.rollup.topics import TOPIC
 from tailrace.spark.source import open_source
 
 LOG = logging.getLogger("tailrace.rollup")
@@ -44,7 +46,7 @@ NOTES_MAX: Final = 10_000
 class Job(NamedTuple):
     """`source`: the options of the data source with the location of the streams, path or brokers and token. `replace`:
     remove rows of other nodes, and of streams that are gone or were made anew. `name`: of the node, for the table of
-    nodes; "" for its id.
+    nodes; "" for its id. `topics`: how many topics of a stream and hour get a row, 0 for no table of topics.
     """
 
     source: Mapping[str, str]
@@ -54,6 +56,7 @@ class Job(NamedTuple):
     verify: bool = False
     replace: bool = False
     name: str = ""
+    topics: int = 0
 
 
 class Before(NamedTuple):
@@ -149,7 +152,8 @@ def run_locked(store: Store, job: Job, choose: ChooseEngine, show: Show) -> Outc
         stage_node(run, nodes, row, keeps_own=bool(job.streams), keeps_others=bool(job.streams) or not job.replace)
         had_rows = store.partition("days", job.day).exists()
         store.commit(run, job.day, nodes=changed)
-        outcome.rows = {table: count_rows(store.partition(table, job.day)) for table in TABLES.values()}
+        tables = (*TABLES.values(), *([TOPICS] if job.topics else []))
+        outcome.rows = {table: count_rows(store.partition(table, job.day)) for table in tables}
         outcome.was_cleared = had_rows and not any(outcome.rows.values())
     store.sweep()  # what a killed run's own processes went on writing until they noticed
     return outcome
@@ -202,6 +206,7 @@ class _Run:
         self._raw = run / "raw"
         self._old = {table: store.snapshot().by_node(table, job.day) for table in TABLES.values()}
         self._nodes = store.partition(NODES, job.day)
+        self._old_topics = store.snapshot().by_node(TOPICS, job.day).get(plan.node) if job.topics else None
         self._plan = plan
         self._outcome = outcome
         self._choose = choose
@@ -229,7 +234,25 @@ class _Run:
             self._merge(fresh, changed, merged, copies)
         else:
             self._take(fresh)
+        if self._job.topics:
+            self._stage_topics([self._raw / result.files[TOPIC] for result in results if TOPIC in result.files])
         return changed
+
+    def _stage_topics(self, fresh: Sequence[Path]) -> None:
+        job, plan, old = self._job, self._plan, self._old_topics
+        folder = staged_node(self._run, TOPICS, plan.node)
+        folder.mkdir(parents=True)
+
+        def now_of(stream: str, stream_id: str | None) -> str | None:
+            same = find_same(Identity(stream, plan.node, stream_id), plan)
+            return stream_id if same is None else plan.stream_ids[stream]
+
+        def is_dropped(stream: str, stream_id: str | None) -> bool:
+            is_gone = job.replace and find_same(Identity(stream, plan.node, stream_id), plan) is None
+            return is_gone and is_wanted(stream, job.streams)
+
+        with closing(TableFile(folder / file_name(0), schema=topics.SCHEMA)) as file:
+            topics.merge_topics(fresh, old, now_of, is_dropped, file.add)
 
     def _merge(
         self, fresh: Mapping[str, Sequence[Path]], changed: set[str], found: Sequence[Kept], copies: Copies
@@ -277,7 +300,7 @@ class _Run:
         """In the order of the tasks."""
         engine = self._choose(self._plan.messages)
         source = parse_options(self._job.source).source
-        work = Work(source, str(self._raw), self._plan.node, self._job.verify)
+        work = Work(source, str(self._raw), self._plan.node, self._job.verify, self._job.topics)
         return sorted(engine.run(work, self._plan.tasks, self._show))
 
     def _take_notes(self, results: Sequence[TaskResult]) -> set[str]:

@@ -3,6 +3,7 @@
     OUT/current                               a link to the state that readers go by, such as states/00000007
     OUT/states/N/minutes/day=YYYY-MM-DD/node=ID/*.parquet      and the same for hours and days
     OUT/states/N/nodes/day=YYYY-MM-DD/nodes.parquet
+    OUT/states/N/topics/day=YYYY-MM-DD/node=ID/*.parquet       only if it was asked for
     OUT/minutes, OUT/hours, OUT/days, OUT/nodes        links to the tables of current
     OUT/reports/YYYY-MM-DD.html
     OUT/_run-ID/                              a run in progress, or the rest of one that was killed
@@ -40,7 +41,9 @@ TABLES: Final = {"minute": "minutes", "hour": "hours", "day": "days"}
 """The table of each level."""
 NODES: Final = "nodes"
 """Which nodes they are from (`spark.rollup.nodes`)."""
-ALL_TABLES: Final = (*TABLES.values(), NODES)
+TOPICS: Final = "topics"
+"""What the messages of each topic come to (`spark.rollup.topics`). A run without it leaves it as it is."""
+ALL_TABLES: Final = (*TABLES.values(), NODES, TOPICS)
 RUN_PREFIX: Final = "_run-"
 LOCK: Final = "_LOCK"
 CURRENT: Final = "current"
@@ -221,6 +224,8 @@ class Store:
 
     def _copy_state(self, state: Path) -> Path:
         for table in ALL_TABLES:
+            if table == TOPICS and not (self.snapshot().path / table).is_dir():
+                continue
             _link_folder(str(self.snapshot().path / table), str(state / table))
         return state
 
@@ -240,7 +245,8 @@ class Store:
 
     def _link_tables(self) -> None:
         for table in ALL_TABLES:
-            if not os.path.lexists(self.path / table):
+            is_made = table != TOPICS or any(self.path.glob(f"{STATES}/*/{TOPICS}"))
+            if is_made and not os.path.lexists(self.path / table):
                 os.symlink(f"{CURRENT}/{table}", self.path / table)
 
     def _unneeded(self) -> Iterator[Path]:
@@ -282,6 +288,9 @@ def node_folder(node: str) -> str:
 def _replace(run: Path, table: str, state: Path, day: date, is_replaced: bool, nodes: Collection[str] | None) -> None:
     """Move the staged table of a day into a state, instead of the former one or of those nodes' parts of it."""
     folder, staged = state / table / f"day={day}", staged_table(run, table)
+    if table == TOPICS:
+        _replace_topics(folder, staged)
+        return
     is_whole = nodes is None or table == NODES
     if is_replaced:
         former = [folder] if is_whole else [folder / node_folder(node) for node in nodes or ()]
@@ -295,6 +304,15 @@ def _replace(run: Path, table: str, state: Path, day: date, is_replaced: bool, n
             os.rename(each, folder / each.name)
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
+
+
+def _replace_topics(folder: Path, staged: Path) -> None:
+    """Only of the nodes that are staged. One that has no rows has an empty folder there."""
+    for each in staged.iterdir() if staged.is_dir() else ():
+        shutil.rmtree(folder / each.name, ignore_errors=True)
+        if any(each.iterdir()):
+            folder.mkdir(parents=True, exist_ok=True)
+            os.rename(each, folder / each.name)
 
 
 def _link_folder(source: str, target: str) -> None:

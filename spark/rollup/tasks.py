@@ -21,10 +21,12 @@ import pyarrow.parquet as pq
 from tailrace.shard.directory import open_data_dir
 from tailrace.shard.errors import DirectoryError
 from tailrace.spark.file_systems import Place, is_url, open_place
+from tailrace.spark.rollup import topics
 from tailrace.spark.rollup.fetched import TaskCopy
 from tailrace.spark.rollup.kernel import Segment
 from tailrace.spark.rollup.reading import Read, index_reader, run_task
 from tailrace.spark.rollup.table import FILE_SCHEMA, NOTE, parse_note, to_file_rows
+from tailrace.spark.rollup.topics import TOPIC
 from tailrace.spark.rollup.units import Task
 from tailrace.spark.rollup.verify import frame_reader
 from tailrace.spark.slices import Slice
@@ -37,13 +39,15 @@ _TEXTS: Final = ["stream", "stream_id"]
 
 class Work(NamedTuple):
     """The common data of all tasks of a run. `folder` exists already, on every machine that runs tasks, or is a URL; so
-    may the path of `source` be. `node` is the id of the node. Picklable.
+    may the path of `source` be. `node` is the id of the node. `topics`: how many of a stream and hour get a row; 0 for
+    no table of topics. Picklable.
     """
 
     source: SourceOptions
     folder: str
     node: str
     verify: bool = False
+    topics: int = 0
 
 
 class TaskNote(NamedTuple):
@@ -74,8 +78,9 @@ class TaskResult(NamedTuple):
 class TableFile:
     """A Parquet file of a table, made with its first rows. Close it."""
 
-    def __init__(self, path: Path | str, system: Any = None) -> None:
+    def __init__(self, path: Path | str, system: Any = None, schema: pa.Schema = FILE_SCHEMA) -> None:
         """`path` is on `system`, a file system of PyArrow; by default on this machine."""
+        self._schema = schema
         self._path = path
         self._system = system
         self.rows = 0
@@ -102,9 +107,9 @@ class TableFile:
         """Write the rows that are held, of which there are some. Raises OSError."""
         if self._writer is None:
             self._writer = pq.ParquetWriter(
-                str(self._path), FILE_SCHEMA, compression="zstd", use_dictionary=_TEXTS, filesystem=self._system
+                str(self._path), self._schema, compression="zstd", use_dictionary=_TEXTS, filesystem=self._system
             )
-        table = pa.Table.from_batches(self._held, FILE_SCHEMA)
+        table = pa.Table.from_batches(self._held, self._schema)
         self._writer.write_table(table, row_group_size=table.num_rows)
         self._held, self.held_rows = [], 0
 
@@ -128,7 +133,26 @@ def write_task(work: Work, number: int, task: Task) -> TaskResult:
                     closing(TableFile(f"{place.path}/{result.files[level]}", place.system))
                 )
             files[level].add(to_file_rows(batch))
+        if work.topics:
+            _write_topics(local, fetch, task, place, attempt, result)
     return result
+
+
+def _write_topics(
+    work: Work, fetch: Callable[[Slice], None], task: Task, place: Place, attempt: str, result: TaskResult
+) -> None:
+    name = f"{result.number:05d}-{attempt}-{TOPIC}.parquet"
+    with (
+        closing(open_source(work.source)) as source,
+        closing(TableFile(f"{place.path}/{name}", place.system, topics.SCHEMA)) as file,
+    ):
+        for found in topics.roll_up_topics(source, task, work.topics, fetch):
+            if isinstance(found, topics.TopicNote):
+                result.notes.append(TaskNote(*found, 0, 0))
+            else:
+                file.add(found)
+    if file.rows:
+        result.files[TOPIC] = name
 
 
 def _batches(work: Work, fetch: Callable[[Slice], None], task: Task) -> Iterator[pa.RecordBatch]:
