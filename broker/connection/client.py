@@ -22,7 +22,7 @@ from tailrace.broker.delivery.cursor import Cursor, Delivery
 from tailrace.broker.routing.route import Route
 from tailrace.broker.services import RECEIVE_BUFFER_BYTES, Services
 from tailrace.broker.streams.refused import Refused
-from tailrace.broker.topics.rights import may_publish, readable
+from tailrace.broker.topics.rights import may_publish, may_read_all, readable
 from tailrace.broker.topics.rules import Placed
 from tailrace.protocol.errors import Code
 from tailrace.shard.names import base_of
@@ -351,6 +351,11 @@ class ClientConnection(Connection):
             return topic_filter
         services = self.services
         return readable(services.access, services.topic_rules, self.identity, stream, topic_filter)
+
+    def may_read_all(self, topic_filter: bytes) -> bool:
+        """As `broker.topics.rights.may_read_all`."""
+        services = self.services
+        return self.is_free or may_read_all(services.access, services.topic_rules, self.identity, topic_filter)
 
     def may_read_on(self, cursor: Cursor) -> bool:
         """Whether it has the right to what a subscription sends."""

@@ -36,3 +36,15 @@ def readable(access: AccessPolicy, rules: TopicRules, identity: Identity, stream
         is_with_parent = access.may(identity, Right.SUBSCRIBE, prefix.removesuffix(SEPARATOR))
         return topic_filter if is_with_parent else prefix + _REST
     return topic_filter
+
+
+def may_read_all(access: AccessPolicy, rules: TopicRules, identity: Identity, topic_filter: bytes) -> bool:
+    """Whether a connection has the right to all that a filter matches, by the names or by the streams of these."""
+    streams = rules.known_streams_of(topic_filter)
+    if streams is not None:
+        return all(readable(access, rules, identity, each, topic_filter) == topic_filter for each in streams)
+    prefix = literal_prefix(topic_filter)
+    has_parent = topic_filter == prefix + ANY_LEVELS and prefix
+    if has_parent and not access.may(identity, Right.SUBSCRIBE, prefix.removesuffix(SEPARATOR)):
+        return False
+    return access.may_all(identity, Right.SUBSCRIBE, prefix)

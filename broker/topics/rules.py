@@ -99,9 +99,22 @@ class TopicRules:
         if not has_wildcards(topic_filter):
             return self.place_topic(topic_filter).stream
         levels = topic_filter.split(SEPARATOR)
+        rule = self._covering(topic_filter, levels)
+        return None if rule is None else rule.only_stream(levels)
+
+    def known_streams_of(self, topic_filter: bytes) -> list[bytes] | None:
+        """The streams in which everything lies that a valid filter matches; None if any name may be one of them."""
+        if not has_wildcards(topic_filter):
+            return [self.place_topic(topic_filter).stream]
+        levels = topic_filter.split(SEPARATOR)
+        rule = self._covering(topic_filter, levels)
+        return None if rule is None else rule.streams_for(levels)
+
+    def _covering(self, topic_filter: bytes, levels: list[bytes]) -> _ParsedRule | None:
+        """The rule that places all that a filter with wildcards matches."""
         for rule in () if is_reserved(topic_filter) else self._rules:
             if _overlap(rule.levels, levels):
-                return rule.only_stream(levels) if _covers(rule.levels, levels) else None
+                return rule if _covers(rule.levels, levels) else None
         return None
 
     def search_prefix(self, topic_filter: bytes) -> bytes:
@@ -155,7 +168,7 @@ class TopicRules:
 
     def _place(self, name: bytes) -> Placed:
         if not _is_placeable(name):
-            return Placed(name, b"")
+            return _place_alone(name)
         levels = name.split(SEPARATOR)
         for rule in self._rules:
             if rule.matches(name, levels):

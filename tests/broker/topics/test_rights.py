@@ -12,7 +12,7 @@ from tailrace.broker.access.identity import REMOTE, Identity, Proof
 from tailrace.broker.access.policy import AccessPolicy
 from tailrace.broker.access.rules import AccessRule, Right
 from tailrace.broker.access.users import User
-from tailrace.broker.topics.rights import may_publish, readable
+from tailrace.broker.topics.rights import may_publish, may_read_all, readable
 from tailrace.broker.topics.rules import TopicRule, TopicRules
 from tests.broker.topics import naive
 
@@ -114,6 +114,31 @@ def test_the_name_of_a_user_in_a_rule() -> None:
     assert readable(policy, TopicRules(FIRST_LEVEL), ann, b"home", b"home/ann/#") == b"home/ann/+/#"
     assert readable(policy, TopicRules(FIRST_LEVEL), ann, b"home", b"home/bob/#") == b""
     assert not may_publish(policy, ann, TopicRules(FIRST_LEVEL).place(b"home/bob/1"))
+
+
+@pytest.mark.parametrize(
+    ("words", "topic_filter", "may"),
+    [
+        (["*"], b"#", True),
+        (["sensors*"], b"#", False),
+        (["!secret*", "*"], b"#", False),
+        (["!secret*", "*"], b"orders/#", True),
+        (["sensors/*"], b"sensors/#", False),  # it matches sensors too
+        (["sensors/*"], b"sensors/+", True),
+        (["sensors", "hashed-*"], b"sensors/#", True),
+        (["hashed-*"], b"hashed/+/temp", True),  # a right to all streams in which that lies
+        (["hashed-1", "hashed-0"], b"hashed/#", True),
+        (["hashed-1"], b"hashed/#", False),
+        (["hashed/*"], b"hashed/#", False),
+        (["hashed*"], b"hashed/#", True),
+        (["hashed/*"], b"hashed/+/#", True),
+        ([], b"#", False),
+    ],
+)
+def test_reading_all_that_a_filter_matches(words: list[str], topic_filter: bytes, may: bool) -> None:
+    rules = (TopicRule("hashed/#", "hashed-{hash:2}"),)
+    ann, policy = rights_of(rules, *words, own_levels=())
+    assert may_read_all(policy, TopicRules(rules, ()), ann, topic_filter) is may
 
 
 LEVELS = st.sampled_from(["a", "b", "s", ""])

@@ -13,6 +13,7 @@ from tailrace.broker.connection import login
 from tailrace.broker.connection.detect import UndetectedConnection
 from tailrace.broker.connection.mqtt.opening import CLIENT_ID_BYTES_MAX, refusal_of
 from tailrace.broker.process import drain
+from tailrace.broker.topics.rules import TopicRule
 from tailrace.protocol.errors import Code
 from tailrace.protocol.mqtt.reasons import Reason
 from tailrace.protocol.scram import ITERATIONS_MIN, make_verifier
@@ -278,6 +279,21 @@ def test_rights(tmp_path: Path, version: int) -> None:
         willed = MqttPeer(node, version, opened=False)
         refusal = first(willed, client_id="w", will=("read", b"x", 0), **login_of)
         assert refusal is not None and refusal.body[1] == (0x87 if version == V5 else 5)
+
+
+@both
+@pytest.mark.parametrize("topics", [(), (TopicRule("#", "{1}"),)], ids=["streams", "topics"])
+def test_a_shared_subscription_needs_the_right_to_all_that_it_matches(
+    tmp_path: Path, version: int, topics: tuple[TopicRule, ...]
+) -> None:
+    """Whether there are streams already or not."""
+    denied = 0x87 if version == V5 else 0x80
+    with world(tmp_path, users=USERS, rules=RULES, topics=topics) as node:
+        peer = MqttPeer(node, version, user="ann", password=TOKEN.encode())
+        filters = ["$share/g/#", "$share/g/+/a", "$share/g/other", "$share/g/read", "$share/g/open", "$share/g/open/+"]
+        assert peer.subscribe(*((each, 1) for each in filters)) == [denied, denied, denied, 1, 1, 1]
+        node.workers[0].owner.create(b"read")
+        assert peer.subscribe(("$share/h/#", 1), ("$share/h/read", 1), ("#", 1)) == [denied, 1, 1]
 
 
 @both
