@@ -64,18 +64,22 @@ def reconnect_option(function: F) -> F:
 
 
 def stream_argument(function: F) -> F:
-    """STREAM, a valid name that is not the broker's own."""
+    """STREAM, the valid name of a stream or a topic that is not the broker's own."""
     return click.argument("stream", callback=check_stream)(function)
 
 
 def check_stream(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
-    """Checks a stream's name for click; None is allowed for optional parameters."""
+    """Checks the name of a stream or a topic for click; None is allowed for optional parameters."""
     if value is None:
         return None
     try:
         validate_name(value)
     except InvalidName as error:
-        raise click.BadParameter(str(error)) from None
+        from tailrace.protocol.topics import leveled_fault  # not for commands that have no topics
+
+        fault = leveled_fault(os.fsencode(value))
+        if fault != "":
+            raise click.BadParameter(fault or str(error)) from None
     if is_reserved(value):
         raise click.BadParameter(f"the stream name {value!r} begins with $, which is reserved for the broker")
     return value

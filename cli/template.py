@@ -8,7 +8,8 @@ import json
 import re
 from collections.abc import Callable
 
-from tailrace.shard.names import InvalidName, validate_name
+from tailrace.core.arguments import checked_stream
+from tailrace.errors import BrokerError
 
 _PART = re.compile(r"\{([^{}]*)\}")
 
@@ -44,9 +45,9 @@ def parse_template(text: str) -> Callable[[bytes], str]:
         values = find(line)
         name = literals[0] + "".join(value + literal for value, literal in zip(values, literals[1:], strict=True))
         try:
-            return validate_name(name)
-        except InvalidName as error:
-            raise NoStream(str(error)) from None
+            return checked_stream(name)
+        except BrokerError as error:
+            raise NoStream(error.text) from None
 
     return stream_of
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from tailrace.protocol.errors import Code, UsageError
 from tailrace.protocol.grammar import VERBS, WORDS, verb_of
-from tailrace.protocol.topics import escaped
+from tailrace.protocol.topics import escaped, word_of_name
 from tailrace.shard.leaves import load
 
 TEXT_CHARACTERS_MAX: Final = 1_000
@@ -30,7 +30,7 @@ def err(code: Code, text: str) -> bytes:
 
 def publish_refused(name: bytes, count: int, code: Code, text: str) -> bytes:
     """One `err` for `count` consecutive messages to the stream `name` that were not logged."""
-    stream = name.decode("utf-8", "replace")
+    stream = word_of_name(name).decode("utf-8", "replace")
     return err(code, f"{stream}: {text}" if count == 1 else f"{stream}: {count} messages: {text}")
 
 
@@ -48,17 +48,17 @@ def ok_pub(names: Sequence[bytes], order: Sequence[int], first_seqs: Sequence[in
 
 def ok_sub(name: bytes, next_seq: int, stream: bytes = b"") -> bytes:
     """`stream`: in which the topics lie that the name stands for."""
-    return b"ok sub %s %d%s\r\n" % (name, next_seq, b" stream=" + stream if stream else b"")
+    return b"ok sub %s %d%s\r\n" % (word_of_name(name), next_seq, b" stream=" + stream if stream else b"")
 
 
 def ok_last(name: bytes, count: int, stream: bytes = b"", topic: bytes = b"") -> bytes:
     """`stream`, `topic`: the place to go on after, if there is more."""
     more = b" after %s %s" % (stream, escaped(topic)) if stream else b""
-    return b"ok last %s %d%s\r\n" % (name, count, more)
+    return b"ok last %s %d%s\r\n" % (word_of_name(name), count, more)
 
 
 def ok_unsub(name: bytes) -> bytes:
-    return b"ok unsub %s\r\n" % name
+    return b"ok unsub %s\r\n" % word_of_name(name)
 
 
 def ok_ack(on: bool) -> bytes:

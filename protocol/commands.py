@@ -20,12 +20,13 @@ class Staged:
 
     groups: (stream, messages, unstamped frames back to back), one a stream, in order of first appearance;
     order: the index into `groups` of each message, when it was asked for, else empty;
-    placed: names that are topics have been placed in their streams.
+    placed: names that are topics have been placed in their streams; is_topic: the only name can be no stream's.
     """
 
     groups: list[tuple[bytes, int, bytearray]]
     order: list[int]
     placed: bool = False
+    is_topic: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def _consume(fields: Fields) -> Consume:
     return Consume(
         id=number,
         do=cast(Deed, do),
-        stream=fields.stream("stream"),
+        stream=fields.consumed_stream("stream"),
         name=b"" if do in NAMELESS else consumer_name(fields.text("name").encode()),
         start=fields.start("from") if do in ("create", "reset") else None,
         ack_wait_s=fields.seconds("ack_wait_s", ACK_WAIT_MAX_S) if "ack_wait_s" in fields else None,
@@ -95,7 +95,7 @@ def read_body(verb: str, body: bytes) -> Consume | Get | MemberNotice:
 def _notice(fields: Fields) -> MemberNotice:
     return MemberNotice(
         do=_NOTICES[fields.text("do")],
-        stream=fields.stream("stream"),
+        stream=fields.consumed_stream("stream"),
         name=consumer_name(fields.text("name").encode()),
         member=consumer_name(fields.text("member").encode()),
         idle_ms=fields.number("idle_ms"),
@@ -107,7 +107,7 @@ def _get(fields: Fields) -> Get:
     ack, replicas = _level("GET", fields)
     return Get(
         id=fields.number("id", U32_MAX),
-        stream=fields.stream("stream"),
+        stream=fields.consumed_stream("stream"),
         name=consumer_name(fields.text("name").encode()),
         member=consumer_name(fields.text("member").encode()),
         finished=_finished(fields) if "finished" in fields else (),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 from tailrace.protocol import commands as c
@@ -20,11 +21,18 @@ from tailrace.protocol.names import (
     shown,
     stream_name,
     stream_pattern,
-    writable_name,
 )
 from tailrace.protocol.places import NUMBER_MAX as NUMBER_MAX
 from tailrace.protocol.replication import PROMISE_MS_MAX
-from tailrace.protocol.topics import topic_filter, topic_metadata, topic_of_word, unescaped
+from tailrace.protocol.topics import (
+    name_of_word,
+    published_name,
+    read_name,
+    topic_filter,
+    topic_metadata,
+    topic_of_word,
+    unescaped,
+)
 from tailrace.shard.epochs import EPOCH_MAX
 from tailrace.shard.frame import pack_frame
 from tailrace.shard.names import NODE_BYTES_MAX, name_bytes_valid
@@ -115,6 +123,11 @@ def _args(verb: Verb, rest: bytes, low: int, high: int) -> list[bytes]:
     return args
 
 
+def _named(word: bytes, of_stream: Callable[[bytes], bytes] = stream_name) -> bytes:
+    """The name of a stream, a topic or a filter that this word of a reader's command stands for."""
+    return read_name(name_of_word(word), of_stream)
+
+
 def _shutdown(verb: Verb, rest: bytes, _max: int) -> c.Command:
     """The name may be missing: the answer has it then."""
     return c.Shutdown(b"".join(_args(verb, rest, 0, 1)))
@@ -129,13 +142,14 @@ def _pub(verb: Verb, rest: bytes, max_message_bytes: int) -> c.Command:
     if len(head) > _HEAD_BYTES_MAX or (clause and (len(clause) != 2 or clause[0].lower() != b"topic")):
         text = f"{shown(head.rstrip(_BLANKS))} is not a stream name: it has white space before the |"
         raise PeerError(Code.NAME, f"{text}; with a topic write: {verb.form}")
-    name = writable_name(name)
+    name = published_name(name_of_word(name))
     metadata = topic_metadata(topic_of_word(clause[1])) if clause else b""
     if len(payload) + len(metadata) > max_message_bytes:
         size = len(payload) + len(metadata)
         text = f"the message to {shown(name)} has {size} bytes; at most {max_message_bytes} are allowed"
         raise PeerError(Code.SIZE, text)
-    return c.Staged([(name, 1, bytearray(pack_frame(payload, metadata=metadata)))], [0])
+    groups = [(name, 1, bytearray(pack_frame(payload, metadata=metadata)))]
+    return c.Staged(groups, [0], is_topic=not name_bytes_valid(name))
 
 
 def _auth(verb: Verb, rest: bytes, _max: int) -> c.Command:
@@ -156,7 +170,7 @@ def _sub(verb: Verb, rest: bytes, _max: int) -> c.Command:
     wait = args[-1].lower() == b"wait" and len(args) > 2
     if len(args) - wait > 3:
         raise verb.usage()
-    name, start = readable_name(args[0]), reading_place(args[1])
+    name, start = _named(args[0], readable_name), reading_place(args[1])
     if topics and is_pattern(name):
         raise PeerError(Code.USAGE, "a filter of topics is for one stream, not for a pattern of streams")
     if len(args) - wait == 2:
@@ -170,10 +184,10 @@ def _sub(verb: Verb, rest: bytes, _max: int) -> c.Command:
 def _last(verb: Verb, rest: bytes, _max: int) -> c.Command:
     name, *words = _args(verb, rest, 1, 4)
     if not words:
-        return c.ReadLast(stream_name(name))
+        return c.ReadLast(_named(name))
     if len(words) != 3 or words[0].lower() != b"after":
         raise verb.usage()
-    return c.ReadLast(stream_name(name), stream_name(words[1]), topic_of_word(words[2]))
+    return c.ReadLast(_named(name), stream_name(words[1]), topic_of_word(words[2]))
 
 
 def _ack(verb: Verb, rest: bytes, _max: int) -> c.Command:
@@ -195,7 +209,7 @@ def _finish(stream: bytes, name: bytes, *seqs: bytes) -> c.Command:
     first, last = [_seq(seq, _FINISH_FORM) for seq in (seqs[0], seqs[-1])]
     if first > last:
         raise PeerError(Code.USAGE, f"SEQ {first} comes after LAST {last}; write: {_FINISH_FORM}")
-    return c.Finish(stream_name(stream), consumer_name(name), first, last)
+    return c.Finish(_named(stream), consumer_name(name), first, last)
 
 
 def _nack(verb: Verb, rest: bytes, _max: int) -> c.Command:
@@ -209,7 +223,7 @@ def _nack(verb: Verb, rest: bytes, _max: int) -> c.Command:
     reason = b"".join(words).decode("utf-8", "replace")
     if len(reason.encode()) > REASON_BYTES_MAX:
         raise PeerError(Code.USAGE, f"REASON has at most {REASON_BYTES_MAX} bytes; write: {verb.form}")
-    return c.Nack(stream_name(stream), consumer_name(name), _seq(seq, verb.form), reason, delay_ms)
+    return c.Nack(_named(stream), consumer_name(name), _seq(seq, verb.form), reason, delay_ms)
 
 
 def _get(verb: Verb, rest: bytes, _max: int) -> c.Command:
@@ -219,7 +233,7 @@ def _get(verb: Verb, rest: bytes, _max: int) -> c.Command:
         text = f"{what} is a number up to {high}; write: {verb.form}"
         if _number(data, Code.USAGE, text) > high:
             raise PeerError(Code.USAGE, text)
-    return c.Get(stream_name(stream), consumer_name(name), *map(int, numbers))
+    return c.Get(_named(stream), consumer_name(name), *map(int, numbers))
 
 
 def _seq(data: bytes, form: str) -> int:
@@ -229,7 +243,7 @@ def _seq(data: bytes, form: str) -> int:
 def _consumer_at(kind: Callable[[bytes, bytes, c.From], c.Command]) -> Callable[[Verb, bytes, int], c.Command]:
     def parse(verb: Verb, rest: bytes, _max: int) -> c.Command:
         stream, name, start = _args(verb, rest, 3, 3)
-        return kind(stream_name(stream), consumer_name(name), reading_place(start))
+        return kind(_named(stream), consumer_name(name), reading_place(start))
 
     return parse
 
@@ -239,13 +253,13 @@ def _consume(verb: Verb, rest: bytes, _max: int) -> c.Command:
     if clause and (len(clause) != 2 or clause[0].lower() != b"topics"):
         raise verb.usage()
     topics = topic_filter(unescaped(clause[1])) if clause else b""
-    return c.Consume(stream_name(stream), consumer_name(name), reading_place(start), topics)
+    return c.Consume(_named(stream), consumer_name(name), reading_place(start), topics)
 
 
 def _consumer_only(kind: Callable[[bytes, bytes], c.Command]) -> Callable[[Verb, bytes, int], c.Command]:
     def parse(verb: Verb, rest: bytes, _max: int) -> c.Command:
         stream, name = _args(verb, rest, 2, 2)
-        return kind(stream_name(stream), consumer_name(name))
+        return kind(_named(stream), consumer_name(name))
 
     return parse
 
@@ -418,7 +432,7 @@ _ROWS = (
         "unsub STREAM",
         "no more messages of the stream, or of the pattern",
         False,
-        _stream_only(c.Unsubscribe, readable_name),
+        _stream_only(c.Unsubscribe, partial(_named, of_stream=readable_name)),
     ),
     Verb(
         "last STREAM [after STREAM TOPIC]",
@@ -439,7 +453,7 @@ _ROWS = (
     Verb("leave STREAM NAME", "return the messages in flight at this connection", False, _consumer_only(c.Leave)),
     Verb("reset STREAM NAME FROM", "continue the consumer at FROM", False, _consumer_at(c.Reset)),
     Verb("unconsume STREAM NAME", "end the consumer", False, _consumer_only(c.Unconsume)),
-    Verb("consumers STREAM", "the stream's consumers", False, _stream_only(c.Consumers)),
+    Verb("consumers STREAM", "the stream's consumers", False, _stream_only(c.Consumers, _named)),
     Verb("ping", "answers ok pong", False, _bare(c.Ping())),
     Verb("auth USER TOKEN", "log in with a token or a password; only over TLS or from this machine", False, _auth),
     Verb("help [COMMAND]", "this list, or one command and its words", False, _help),

@@ -71,11 +71,11 @@ def stage(
     """Stage the run of complete `pub NAME |payload` and `pub NAME topic TOPIC |payload` lines that begins at
     buffer[start] and ends before `end`.
 
-    Stops at the first line that is anything else: another command, an invalid or reserved name, an invalid topic, a
-    payload with its metadata above `max_message_bytes`, a head above HEAD_BYTES_MAX, a missing line end. Returns (the
-    offset where it stopped, groups, order). A group is (name, messages, their unstamped frames), one per stream, in
-    order of first appearance; `order` is the index of each message's group when `want_order`, else empty. ValueError if
-    start:end is not in the buffer.
+    Stops at the first line that is anything else: another command, an invalid or reserved name, one with `/` and `%`,
+    an invalid topic, a payload with its metadata above `max_message_bytes`, a head above HEAD_BYTES_MAX, a missing line
+    end. Returns (the offset where it stopped, groups, order). A group is (name, messages, their unstamped frames), one
+    per stream, in order of first appearance; `order` is the index of each message's group when `want_order`, else
+    empty. ValueError if start:end is not in the buffer.
 
     With a `table` (`protocol.topic_table`) a NAME that it places in a stream is a topic there. Then this also stops at
     a line with such a name and a TOPIC, and at names that the table does not tell about.
@@ -430,12 +430,22 @@ def _cut_head(line: cython.p_const_uchar, limit: cython.p_const_uchar, head: cyt
     head.name_length = cython.cast(cython.uint, at - head.name)
     if head.name_length == 0 or head.name_length > 200 or head.name[0] == 36:
         return
+    if _has(head, 37) and _has(head, 47):  # % and /: it is written as a topic
+        return
     while at < limit and (at[0] == 32 or at[0] == 9):
         at += 1
     if limit - at > 6 and at[0] != 124 and at > head.name + head.name_length and tr_is_topic(at):
         at = _cut_topic(at + 6, limit, head)
     if at < limit and at[0] == 124:
         head.payload = at + 1
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _has(head: cython.pointer(Head), byte: cython.int) -> cython.bint:
+    """Whether the name has this byte."""
+    return memchr(head.name, byte, head.name_length) != cython.NULL
 
 
 @cython.cfunc

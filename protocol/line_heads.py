@@ -46,7 +46,7 @@ def parse_head(head: bytes) -> tuple[bytes, bytes] | None:
     match = _HEAD.fullmatch(head)
     if match is None or len(head) > HEAD_BYTES_MAX or not name_bytes_valid(match[1]):
         return None
-    if match[1].endswith(DEAD_SUFFIX):
+    if match[1].endswith(DEAD_SUFFIX) or (b"%" in match[1] and b"/" in match[1]):
         return None
     if match[2] is None:
         return match[1], b""

@@ -65,7 +65,7 @@ def _pack_recalled(message: Recalled) -> bytes:
 
 
 def _recall(read: Fields) -> Recall:
-    number, name = read.number("id", U32_MAX), read.stream("name")
+    number, name = read.number("id", U32_MAX), read.consumed_stream("name")
     stream = read.stream("stream") if "stream" in read else b""
     after = read.text("after").encode() if "after" in read else b""
     if bool(stream) is not bool(after):

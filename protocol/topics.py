@@ -9,12 +9,14 @@ begins with `$`. These are the rules of MQTT 5 (section 4.7).
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 import msgpack
 
 from tailrace.protocol.errors import Code, PeerError
-from tailrace.protocol.names import shown
+from tailrace.protocol.names import readable_name, shown, writable_name
+from tailrace.shard.names import DEAD_SUFFIX, base_of, is_reserved, name_bytes_valid
 from tailrace.shard.topics import TOPIC_BYTES_MAX as TOPIC_BYTES_MAX
 from tailrace.shard.topics import TOPIC_KEY
 
@@ -85,6 +87,50 @@ def topic_of_word(word: bytes) -> bytes:
     if fault:
         raise PeerError(Code.TOPIC, fault)
     return topic
+
+
+def published_name(name: bytes) -> bytes:
+    """The name itself, of a stream or a topic to publish to. Raises PeerError with `name`, `reserved` or `topic`."""
+    if not _is_no_stream(name):
+        return writable_name(name)
+    fault = topic_fault(name)
+    if fault:
+        raise PeerError(Code.TOPIC, fault)
+    return name
+
+
+def read_name(name: bytes, of_stream: Callable[[bytes], bytes] = readable_name) -> bytes:
+    """The name itself, of a stream, a topic or a filter to be read; a stream's is checked by `of_stream`."""
+    fault = leveled_fault(name)
+    if fault:
+        raise PeerError(Code.TOPIC, fault)
+    return of_stream(name) if fault is None else name
+
+
+def leveled_fault(name: bytes) -> str | None:
+    """Why a name with levels that no stream can have is no topic and no filter; "" if it is one. None for others."""
+    return filter_fault(name) if _is_no_stream(name) else None
+
+
+def name_of_word(word: bytes) -> bytes:
+    """The name that a word of a line stands for; one with levels is written as topics are. PeerError with `topic`."""
+    return unescaped(word) if b"%" in word and _has_levels(word) else word
+
+
+def word_of_name(name: bytes) -> bytes:
+    """A name as a word of a line."""
+    return escaped(name) if _has_levels(name) else name
+
+
+def _has_levels(name: bytes) -> bool:
+    return SEPARATOR in base_of(name) and not is_reserved(name)
+
+
+def _is_no_stream(name: bytes) -> bool:
+    """Whether a name with levels can be that of a topic or a filter only."""
+    if name_bytes_valid(name) or name.endswith(DEAD_SUFFIX):
+        return False
+    return _has_levels(name)
 
 
 def unescaped(word: bytes) -> bytes:

@@ -42,7 +42,7 @@ from tailrace.protocol.address import join_address
 from tailrace.protocol.consuming import Consume
 from tailrace.protocol.errors import Code
 from tailrace.protocol.places import FROM_THE_END
-from tailrace.protocol.topics import escaped
+from tailrace.protocol.topics import escaped, word_of_name
 from tailrace.shard.meta import Role
 
 GATHER_COLUMNS_STREAMS = ("stream", "role", "epoch")
@@ -130,7 +130,7 @@ class Commands:
         elif kind in line.COMMANDS:
             found = line.placed(client, command)
             if isinstance(found, Refused):
-                client.refuse(found.code, f"{command.stream.decode()}: {found.text}")
+                client.refuse(found.code, f"{word_of_name(command.stream).decode()}: {found.text}")
                 return
             command = found
         self._table[kind](client, command)
@@ -160,7 +160,7 @@ class Commands:
         pending = self._pend(client)
         found = reading_of(client, command.stream, command.topics)
         if isinstance(found, Refused):
-            text = f"{command.stream.decode()}: {found.text}"
+            text = f"{word_of_name(command.stream).decode()}: {found.text}"
             pending.settle(self._refusal(Refused(found.code, text)))
         elif not found.stream:
             client.line.patterns.subscribe(client, command, pending)
@@ -191,7 +191,7 @@ class Commands:
 
     def _not_subscribable(self, client: LineClient, name: bytes) -> Refused | None:
         if name in client.cursors:
-            return Refused(Code.SUBSCRIBED, f"this connection is subscribed to {name.decode()} already")
+            return Refused(Code.SUBSCRIBED, f"this connection is subscribed to {word_of_name(name).decode()} already")
         if not client.cursor_room:
             limit = self._services.settings.max_subscriptions
             return Refused(Code.SUBSCRIPTIONS, f"this connection has {limit} subscriptions, which is its limit")
@@ -223,7 +223,7 @@ class Commands:
         pending = self._pend(client)
         found = reading_of(client, command.stream, b"")
         if isinstance(found, Refused):
-            pending.settle(self._refusal(Refused(found.code, f"{command.stream.decode()}: {found.text}")))
+            pending.settle(self._refusal(Refused(found.code, f"{word_of_name(command.stream).decode()}: {found.text}")))
             return
 
         def done(page: GatheredPage | Refused) -> None:
@@ -247,7 +247,7 @@ class Commands:
             return client.line.patterns.unsubscribe(client, name)
         cursor = client.cursors.pop(name, None)
         if cursor is None:
-            text = f"this connection is not subscribed to {name.decode()}"
+            text = f"this connection is not subscribed to {word_of_name(name).decode()}"
             return self._refusal(Refused(Code.UNSUBSCRIBED, text))
         self._services.fanout.end(cursor)
         client.pass_over(name)

@@ -19,6 +19,7 @@ from tailrace.protocol.binary import PlacedHandle
 from tailrace.protocol.errors import Code
 from tailrace.protocol.messages import Ack, Op, pack
 from tailrace.protocol.topics import topic_metadata
+from tailrace.shard.names import name_bytes_valid
 
 UNKNOWN_HANDLE_TEXT: Final = "handle {handle} stands for no stream; OPEN it first"
 ANOTHER_TOPIC_TEXT: Final = "a message has metadata that cannot take the topic, or another topic than the name's"
@@ -173,7 +174,7 @@ def _open_refusal(client: HandleClient, message: m.Open) -> Refused | None:
 
 
 def _placed(client: HandleClient, name: bytes) -> Placed:
-    return Placed(name, b"") if client.is_node else client.services.topic_rules.place(name)
+    return Placed(name, b"") if client.is_node and name_bytes_valid(name) else client.services.topic_rules.place(name)
 
 
 def _may_publish(client: HandleClient, name: bytes) -> bool:

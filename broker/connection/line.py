@@ -120,7 +120,7 @@ class LineClient(ClientConnection):
         commands = iter(self.codec.feed(self.services.receive_view, count))
         for command in commands:
             if type(command) is Staged:
-                if self.is_free and (command.placed or not self.places):
+                if self.is_free and (command.placed or not (self.places or command.is_topic)):
                     self.services.router.publish(self, command)
                 else:
                     self._publish_permitted(command)
@@ -149,7 +149,7 @@ class LineClient(ClientConnection):
     def _publish_permitted(self, staged: Staged) -> None:
         """Publish to the streams that it has the right to, and refuse the others. Checks each stream once per read."""
         services = self.services
-        if self.places and not staged.placed:
+        if (self.places or staged.is_topic) and not staged.placed:
             staged, denied = place_staged(services.topic_rules, staged, self.publish_refusal)
             if not self.codec.ack:
                 staged.order.clear()

@@ -28,6 +28,7 @@ from tailrace.protocol.errors import Code
 from tailrace.protocol.listing import NAMES_MAX
 from tailrace.protocol.names import shown
 from tailrace.protocol.places import FROM_NEW, FROM_THE_END, From
+from tailrace.protocol.topics import word_of_name
 
 if TYPE_CHECKING:
     from tailrace.broker.connection.line import LineClient
@@ -145,7 +146,7 @@ class PatternSubscriptions:
         """Requests behind it wait, so that `new` begins at this place."""
         pattern, room = command.stream, client.cursor_room
         if pattern in client.patterns:
-            text = f"this connection is subscribed to {pattern.decode()} already"
+            text = f"this connection is subscribed to {word_of_name(pattern).decode()} already"
             self._refuse(pending, Refused(Code.SUBSCRIBED, text))
             return
         if len(client.patterns) >= PATTERNS_MAX:
@@ -190,7 +191,7 @@ class PatternSubscriptions:
 
         def joined(cursors: Sequence[Cursor], failed: Sequence[tuple[bytes, Refused]]) -> None:
             pending.after = partial(told, cursors, failed)
-            pending.settle(answers.ok("sub", command.stream, len(cursors)))
+            pending.settle(answers.ok("sub", word_of_name(command.stream), len(cursors)))
 
         def told(cursors: Sequence[Cursor], failed: Sequence[tuple[bytes, Refused]]) -> None:
             self._start(client, cursors, failed)
@@ -211,7 +212,7 @@ class PatternSubscriptions:
                 self._refuse(pending, wide)
                 return
             pending.after = partial(told, wide)
-            pending.settle(answers.ok("sub", command.stream, MANY))
+            pending.settle(answers.ok("sub", word_of_name(command.stream), MANY))
 
         def told(wide: WideSubscription) -> None:
             self.wide.start(wide)
@@ -264,7 +265,7 @@ class PatternSubscriptions:
         if len(names) > room:
             del client.patterns[pattern]
             text = f"this connection has {limit} subscriptions, which is its limit: streams made later are not read"
-            client.refuse(Code.SUBSCRIPTIONS, f"{pattern.decode()}: {text}")
+            client.refuse(Code.SUBSCRIPTIONS, f"{word_of_name(pattern).decode()}: {text}")
         start = c.Subscribe(pattern, START)
         self._join(client, start, names[:room], lambda cursors, failed: self._start(client, cursors, failed))
 
@@ -378,4 +379,4 @@ class _WideLines(WideReader):
 
     def fail(self, code: Code, text: str) -> None:
         self._patterns.unsubscribe(self._client, self._pattern)
-        self._client.refuse(code, f"{self._pattern.decode()}: {text}; the subscription has ended")
+        self._client.refuse(code, f"{word_of_name(self._pattern).decode()}: {text}; the subscription has ended")

@@ -7,8 +7,9 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from tailrace.core.publications import PendingPublication
-from tailrace.errors import InvalidArgument, InvalidStreamName, MessageTooLarge
+from tailrace.errors import InvalidArgument, InvalidStreamName, InvalidTopic, MessageTooLarge
 from tailrace.protocol.messages import Ack
+from tailrace.protocol.topics import leveled_fault
 from tailrace.shard.leaves import load
 from tailrace.shard.names import InvalidName, validate_name
 
@@ -25,13 +26,22 @@ _pack_frames = load("tailrace.shard.frame_cy").pack_frames
 
 @lru_cache(maxsize=4_096)
 def checked_stream(name: object) -> str:
-    """The name itself. Raises InvalidStreamName, InvalidArgument."""
+    """The name itself, of a stream, a topic or a filter. Raises InvalidStreamName, InvalidTopic, InvalidArgument."""
     if not isinstance(name, str):
         raise InvalidArgument(f"{name!r} is not a stream name: it is a str, not {type(name).__name__}")
     try:
         return validate_name(name)
     except InvalidName as error:
-        raise InvalidStreamName(str(error), name) from None
+        fault = leveled_fault(name.encode("utf-8", "ignore")) if _has_utf8(name) else None
+        if fault is None:
+            raise InvalidStreamName(str(error), name) from None
+    if fault:
+        raise InvalidTopic(fault, name)
+    return name
+
+
+def _has_utf8(name: str) -> bool:
+    return not any("\ud800" <= each <= "\udfff" for each in name)
 
 
 def checked_streams(names: Iterable[str]) -> tuple[str, ...]:

@@ -7,13 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.protocol.errors import Code, PeerError
+from tailrace.protocol.names import stream_name
 from tailrace.protocol.topics import (
     LEVELS_MAX,
     TOPIC_BYTES_MAX,
     filter_fault,
     has_wildcards,
+    name_of_word,
+    published_name,
+    read_name,
     topic_fault,
     unescaped,
+    word_of_name,
 )
 
 DEEPEST = b"/" * (LEVELS_MAX - 1)
@@ -76,3 +81,40 @@ def test_a_percent_sign_of_a_line_begins_two_hexadecimal_digits(word: bytes) -> 
     with pytest.raises(PeerError, match="%25 stands for a % itself") as caught:
         unescaped(word)
     assert caught.value.code is Code.TOPIC
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        (b"a%20b/c", b"a b/c"),
+        (b"a/%25", b"a/%"),
+        (b"a/\xc3\xa9", "a/é".encode()),
+        (b"100%", b"100%"),  # a stream's
+        (b"100%/$dead", b"100%/$dead"),
+        (b"$cursor/a%/b", b"$cursor/a%/b"),
+        (b"a/b%0A/$dead", b"a/b\n/$dead"),
+    ],
+)
+def test_a_name_as_a_word_of_a_line(word: bytes, name: bytes) -> None:
+    assert name_of_word(word) == name and word_of_name(name) == word
+
+
+@pytest.mark.parametrize("name", [b"a b/c", b"a/b\n", b"a/" + b"x" * 1_022, b"a|b/c", b"/" * 10 + b" "])
+def test_names_that_no_stream_has(name: bytes) -> None:
+    assert published_name(name) == name == read_name(name) == read_name(name, stream_name)
+
+
+@pytest.mark.parametrize("name", [b"a b", b"a|b", b"x" * 201, b"a b/$dead", b"$a/b c", b"\n"])
+def test_names_that_are_refused_as_those_of_streams(name: bytes) -> None:
+    for check in (published_name, read_name):
+        with pytest.raises(PeerError) as caught:
+            check(name)
+        assert caught.value.code in (Code.NAME, Code.RESERVED)
+
+
+@pytest.mark.parametrize("name", [b"a/" + b"x" * 1_023, b"a/\0", b"a/\xff", b"/" * 128 + b" "])
+def test_names_that_are_refused_as_those_of_topics(name: bytes) -> None:
+    for check in (published_name, read_name):
+        with pytest.raises(PeerError) as caught:
+            check(name)
+        assert caught.value.code is Code.TOPIC

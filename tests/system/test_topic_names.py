@@ -13,6 +13,7 @@ import pytest
 
 import tailrace
 from tailrace import NEW, NOW, Seq
+from tailrace.protocol.consuming import CONSUMER_FILTER_BYTES_MAX
 from tests.cli.process import tailrace as run_tailrace
 from tests.protocol.mqtt.wire import V5
 from tests.system.mqtt_socket import MqttSocket
@@ -250,6 +251,50 @@ def test_names_that_were_streams_before_names_had_topics_stay_streams(tmp_path: 
             with tailrace.connect(f"127.0.0.1:{node.port}") as client:
                 payloads = [each.payload for each in client.subscribe("orders/eu", end=NOW)]
                 assert payloads == [b"old"] + [b"a", b"m"] * (1 + start)
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "stream"),
+    [
+        ("odd hall/7|8", "odd%20hall/7%7C8", "topics"),  # its first level can be no stream's name
+        ("odd/100% of\n7", "odd/100%25%20of%0A7", "odd"),
+        ("long/" + "x" * 1_019, "long/" + "x" * 1_019, "long"),
+    ],
+    ids=["blank", "percent", "long"],
+)
+def test_a_name_that_no_stream_has_is_one_topic_at_every_door(
+    node: Node, lines: LineClient, name: str, word: str, stream: str
+) -> None:
+    with tailrace.connect(f"127.0.0.1:{node.port}") as client, MqttSocket(node.port, V5) as mqtt:
+        assert mqtt.publish(name, b"mqtt") == 0
+        (answer,) = published(lines, f"pub {word} |lines")
+        assert answer.startswith(f"ok pub {stream} ")
+        client.publish(name, b"python")
+        done = run_tailrace("pub", name, "command", "-s", f"127.0.0.1:{node.port}")
+        assert done.returncode == 0, done.stderr
+        expected = [b"mqtt", b"lines", b"python", b"command"]
+        assert [each.payload for each in client.subscribe(name, end=NOW)] == expected
+        assert {each.topic for each in client.subscribe(name, end=NOW)} == {name}
+        assert lines.ask(f"sub {word} 0") == f"ok sub {word} 0 stream={stream}"
+        wanted = [(stream, each, word) for each in expected]
+        assert [(each.stream, each.payload, each.topic) for each in read_messages(lines, 4)] == wanted
+        assert lines.ask(f"sub {word} 0").startswith("err subscribed ")
+        assert lines.ask(f"unsub {word}") == f"ok unsub {word}"
+        mqtt.subscribe((f"$replay/0/{name}", 1))
+        assert [each.payload for each in mqtt.messages(4)] == expected
+        if len(name) > CONSUMER_FILTER_BYTES_MAX:
+            assert lines.ask(f"consume {word} group 0").startswith("err topic ")
+            return
+        with client.consumer(name, "group") as consumer:
+            got = [consumer.receive(timeout_s=20) for _ in expected]
+            assert [each.payload for each in got if each is not None] == expected
+        assert lines.ask(f"reset {word} group 0").startswith(f"ok reset {stream} group ")
+        assert lines.ask(f"pub {word}/$dead |x").startswith("err reserved ")
+
+
+def test_a_percent_sign_in_the_name_of_a_stream_means_itself(lines: LineClient) -> None:
+    assert published(lines, "pub 100%25 |x", "pub 100% |y") == ["ok pub 100%25 0", "ok pub 100% 0"]
+    assert lines.ask("pub full/100% |x").startswith("err topic ")
 
 
 def test_the_command_reads_topics_and_filters_of_several_streams(node: Node) -> None:
