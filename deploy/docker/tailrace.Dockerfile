@@ -9,7 +9,9 @@ COPY . /src
 RUN python -m venv /opt/tailrace && TAILRACE_REQUIRE_COMPILED=1 /opt/tailrace/bin/pip install --no-cache-dir '/src[server]'
 
 FROM python:3.11-slim-bookworm
-RUN useradd --system --uid 994 --home-dir /var/lib/tailrace --create-home tailrace
+# An empty data directory: a home that useradd makes has files of /etc/skel in it, and the node does not start there.
+RUN useradd --system --uid 994 --home-dir /var/lib/tailrace --no-create-home tailrace \
+  && install -d -o tailrace -g tailrace -m 750 /var/lib/tailrace
 COPY --from=build /opt/tailrace /opt/tailrace
 COPY deploy/docker/tailrace-docker.toml /etc/tailrace/tailrace.toml
 ENV PATH=/opt/tailrace/bin:$PATH

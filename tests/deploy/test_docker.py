@@ -43,6 +43,13 @@ def test_it_runs_what_the_unit_runs() -> None:
     assert grace is not None and f"stop_grace_period: {grace[1]}\n" in COMPOSE
 
 
+def test_the_data_directory_is_made_empty() -> None:
+    """The node does not start in a directory with other files, such as those of /etc/skel."""
+    made = [line for line in DOCKERFILE.replace("\\\n", " ").splitlines() if line.startswith("RUN useradd ")]
+    assert len(made) == 1 and "--no-create-home" in made[0]
+    assert re.search(r"&& install -d -o tailrace -g tailrace -m 750 /var/lib/tailrace$", made[0])
+
+
 def test_the_ports_are_for_this_machine() -> None:
     published = re.findall(r'^ +- "(.*:[0-9]+)"$', COMPOSE, re.MULTILINE)
     assert len(published) == 3 and all(port.startswith("127.0.0.1:") for port in published)
