@@ -27,7 +27,11 @@ _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
 class StorageError(Exception):
-    """The root of this tree."""
+    """The root of this tree. `for_peers`: the text without the paths of this machine, which are for its log."""
+
+    @property
+    def for_peers(self) -> str:
+        return str(self)
 
 
 class StreamMissing(StorageError):
@@ -35,6 +39,10 @@ class StreamMissing(StorageError):
         super().__init__(f"no stream {name!r} in {directory}")
         self.name = name
         self.directory = directory
+
+    @property
+    def for_peers(self) -> str:
+        return f"no stream {self.name!r}"
 
 
 class StreamDamaged(StorageError):
@@ -46,6 +54,10 @@ class StreamDamaged(StorageError):
         self.file = file
         self.offset = offset
         self.cause = cause
+
+    @property
+    def for_peers(self) -> str:
+        return f"stream {self.name!r} is damaged: {self.file.name} at byte {self.offset}: {self.cause}"
 
 
 class MetaDamaged(StreamDamaged):
@@ -63,6 +75,10 @@ class StorageFull(StorageError):
         self.name = name
         self.file = file
         self.wanted_bytes = wanted_bytes
+
+    @property
+    def for_peers(self) -> str:
+        return f"no space for {self.wanted_bytes} more bytes of stream {self.name!r}"
 
 
 class FramesRefused(StorageError):
@@ -127,12 +143,27 @@ class ShardLocked(StorageError):
         self.path = path
         self.holder_pid = holder_pid
 
+    @property
+    def for_peers(self) -> str:
+        return str(self).replace(str(self.path), "a shard")
+
 
 class DirectoryError(StorageError):
     def __init__(self, path: Path, cause: str) -> None:
         super().__init__(f"{path}: {cause}")
         self.path = path
         self.cause = cause
+
+    @property
+    def for_peers(self) -> str:
+        return self.cause
+
+
+def peer_text(error: Exception) -> str:
+    """What an answer may say of an error: nothing of where the data directory is."""
+    if isinstance(error, StorageError):
+        return error.for_peers
+    return (error.strerror or type(error).__name__) if isinstance(error, OSError) else str(error)
 
 
 def is_full(error: OSError) -> bool:

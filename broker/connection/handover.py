@@ -12,7 +12,7 @@ from tailrace.broker.connection.base import Connection
 from tailrace.broker.connection.client import ClientConnection
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.topics.trie import TooManyFilters
-from tailrace.shard.errors import StorageError
+from tailrace.shard.errors import StorageError, peer_text
 
 
 def possible(connection: Connection) -> bool:
@@ -85,7 +85,7 @@ def _restore_cursor(client: ClientConnection, state: dict[str, Any]) -> None:
         if state["skip"]:
             client.close("damaged")
         else:
-            client.lose(key, name, seq, str(error))
+            client.lose(key, name, seq, peer_text(error))
         return
     services.fanout.refresh(cursor.feed)  # the sent part of a chunk may lie beyond the end known here
     cursor.offset, cursor.skip = state["offset"], state["skip"]

@@ -20,7 +20,7 @@ from tailrace.broker.topics.picking import SCAN_WORK
 from tailrace.broker.topics.skipping import BlockSkips
 from tailrace.broker.topics.walking import FilterWalks
 from tailrace.protocol.errors import Code
-from tailrace.shard.errors import StorageError, StreamCut, StreamDamaged, StreamMissing, Trimmed
+from tailrace.shard.errors import StorageError, StreamCut, StreamDamaged, StreamMissing, Trimmed, peer_text
 
 log = logging.getLogger(__name__)
 
@@ -379,10 +379,10 @@ class FanOut:
             self._skip_trimmed(cursor, trimmed.first_seq)
         except StreamDamaged as damage:
             log.error("a subscriber met damage: %s", damage)
-            self.give_up(cursor, Code.DAMAGED, str(damage))
+            self.give_up(cursor, Code.DAMAGED, peer_text(damage))
         except (StorageError, OSError) as error:
             log.error("cannot read stream %r: %s", feed.name, error)
-            self.give_up(cursor, Code.UNAVAILABLE, f"cannot read the stream: {error}")
+            self.give_up(cursor, Code.UNAVAILABLE, f"cannot read the stream: {peer_text(error)}")
         return None
 
     # --- messages set aside -------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from tailrace.broker.topics.trie import TooManyFilters
 from tailrace.protocol.errors import Code
 from tailrace.protocol.messages import WirePlace
 from tailrace.protocol.places import From
-from tailrace.shard.errors import StorageError, StreamDamaged, StreamMissing
+from tailrace.shard.errors import StorageError, StreamDamaged, StreamMissing, peer_text
 from tailrace.shard.reader import StreamReader
 
 ABSENT = -1  # as the end of a stream: it does not exist yet, and the subscription waits for it
@@ -153,9 +153,9 @@ def storage_refusals(name: bytes) -> Iterator[None]:
     except TooManyFilters as full:
         raise Refused(Code.OVERLOADED, str(full)) from full
     except StreamDamaged as damage:
-        raise Refused(Code.DAMAGED, str(damage)) from damage
+        raise Refused(Code.DAMAGED, peer_text(damage)) from damage
     except (StorageError, OSError) as error:
-        raise Refused(Code.UNAVAILABLE, f"cannot read {name.decode()}: {error}") from error
+        raise Refused(Code.UNAVAILABLE, f"cannot read {name.decode()}: {peer_text(error)}") from error
 
 
 def first_seq_of(reader: StreamReader, wanted: SubscribeRequest, end_seq: int) -> int:

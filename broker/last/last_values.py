@@ -19,7 +19,7 @@ from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.refused import CallArgs, OnResult, Refused
 from tailrace.protocol.errors import Code
-from tailrace.shard.errors import StorageError
+from tailrace.shard.errors import StorageError, peer_text
 from tailrace.shard.meta import Role
 from tailrace.shard.names import LAST_PREFIX, NAME_BYTES_MAX, is_reserved
 
@@ -188,8 +188,8 @@ class LastValues:
         return values
 
     def _failed(self, name: bytes, error: Exception) -> None:
-        refused = error if isinstance(error, Refused) else Refused(Code.UNAVAILABLE, f"last values: {error}")
-        log.warning("the last values of stream %r cannot be brought up to date: %s", name.decode(), refused.text)
+        refused = error if isinstance(error, Refused) else Refused(Code.UNAVAILABLE, f"last values: {peer_text(error)}")
+        log.warning("the last values of stream %r cannot be brought up to date: %s", name.decode(), error)
         values = self.tracked.get(name)
         if values is not None:
             values.forget()
@@ -328,7 +328,7 @@ class LastValues:
             except Refused as refused:
                 each.done(refused)
             except (StorageError, OSError) as error:
-                each.done(Refused(Code.UNAVAILABLE, f"the last values cannot be read: {error}"))
+                each.done(Refused(Code.UNAVAILABLE, f"the last values cannot be read: {peer_text(error)}"))
 
     def _refuse(self, name: bytes, refused: Refused) -> None:
         waiters = self._waiters.pop(name, [])

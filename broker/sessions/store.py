@@ -33,7 +33,7 @@ from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.refused import CallArgs, OnResult, Refused
 from tailrace.protocol.address import join_address
 from tailrace.protocol.errors import Code
-from tailrace.shard.errors import StorageError
+from tailrace.shard.errors import StorageError, peer_text
 from tailrace.shard.meta import Role
 from tailrace.shard.names import SESSION_LOGS, is_session_log
 
@@ -183,7 +183,7 @@ class SessionStore:
             value = refused
         except (StorageError, OSError, ValueError) as error:
             log.error("the sessions of this node cannot be read or written: %s", error)
-            value = Refused(Code.UNAVAILABLE, f"the log of the session: {error}")
+            value = Refused(Code.UNAVAILABLE, f"the log of the session: {peer_text(error)}")
         done(value)
 
     def verbs(self) -> dict[str, Callable[[CallArgs, OnResult], None]]:

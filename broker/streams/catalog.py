@@ -24,7 +24,7 @@ from tailrace.protocol.errors import Code
 from tailrace.shard.catalog import stream_names
 from tailrace.shard.deletion import forget_deleted
 from tailrace.shard.directory import DataDirectory
-from tailrace.shard.errors import StorageError, StorageFull, StreamDamaged
+from tailrace.shard.errors import StorageError, StorageFull, StreamDamaged, peer_text
 from tailrace.shard.lock import ShardLock, lock_shard
 from tailrace.shard.log import StreamLog
 from tailrace.shard.names import base_of, is_reserved, shard_of
@@ -155,19 +155,19 @@ class StreamCatalog:
         if not self.owning:
             raise Refused(Code.UNAVAILABLE, "this worker does not own the stream; nothing of this was logged")
         if name in self.damaged:
-            raise Refused(Code.DAMAGED, str(self.damaged[name]))
+            raise Refused(Code.DAMAGED, peer_text(self.damaged[name]))
         text = name.decode()
         try:
             opened = StreamLog.open(self.shard_path(name), text, create=True, boot_id=self.boot_id)
         except StreamDamaged as damage:
             self.note_damage(name, damage)
-            raise Refused(Code.DAMAGED, str(damage)) from damage
+            raise Refused(Code.DAMAGED, peer_text(damage)) from damage
         except StorageFull as full:
             self.full_disk.note(full)
-            raise Refused(Code.FULL, str(full)) from full
+            raise Refused(Code.FULL, peer_text(full)) from full
         except (OSError, StorageError) as error:
             log.error("cannot open stream %r: %s", text, error)
-            raise Refused(Code.UNAVAILABLE, f"this stream cannot be opened: {error}") from error
+            raise Refused(Code.UNAVAILABLE, f"this stream cannot be opened: {peer_text(error)}") from error
         self._metrics.note_losses(text, opened.lost_messages, opened.torn_bytes)
         return opened
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tailrace.broker.routing.batch import StampableFrames, StreamBatch
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
-from tailrace.shard.errors import StorageError, StreamDamaged
+from tailrace.shard.errors import StorageError, StreamDamaged, peer_text
 from tailrace.shard.frame import FLAG_CONTINUES, FLAG_PRODUCER, FLAGS_OFFSET, HEADER_BYTES, unpack_header
 from tailrace.shard.leaves import load
 from tailrace.shard.numbering import read_numbering, write_numbering
@@ -161,9 +161,10 @@ class Deduplication:
         try:
             return self._know(stream, now_us)
         except StreamDamaged as damage:
-            raise Refused(Code.DAMAGED, str(damage)) from damage
+            raise Refused(Code.DAMAGED, peer_text(damage)) from damage
         except (StorageError, OSError) as error:
-            raise Refused(Code.UNAVAILABLE, f"the producers of this stream cannot be known now: {error}") from error
+            text = f"the producers of this stream cannot be known now: {peer_text(error)}"
+            raise Refused(Code.UNAVAILABLE, text) from error
 
     def _know(self, stream: OpenStream, now_us: int) -> Producers:
         """Raises StorageError, OSError."""

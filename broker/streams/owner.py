@@ -33,7 +33,7 @@ from tailrace.shard.admission import StampBounds
 from tailrace.shard.deletion import DeletedStream
 from tailrace.shard.directory import DataDirectory
 from tailrace.shard.epochs import EPOCH_LEAP_MAX, EpochStart
-from tailrace.shard.errors import StorageError, StorageFull
+from tailrace.shard.errors import StorageError, StorageFull, peer_text
 from tailrace.shard.header import HEADER_PAGE_BYTES
 from tailrace.shard.meta import Role
 from tailrace.shard.names import base_of, is_never_copied, new_name_fault
@@ -177,7 +177,7 @@ class Owner:
             return
         except StorageFull as full:
             self.catalog.full_disk.note(full)
-            batch.refused(Code.FULL, str(full))
+            batch.refused(Code.FULL, peer_text(full))
             return
         except OSError as error:
             log.error("cannot append to stream %r: %s", batch.name, error)
@@ -235,7 +235,7 @@ class Owner:
     def _append_failed(self, stream: OpenStream, error: StorageFull | OSError) -> Refused:
         if isinstance(error, StorageFull):
             self.catalog.full_disk.note(error)
-            return Refused(Code.FULL, str(error))
+            return Refused(Code.FULL, peer_text(error))
         log.error("cannot append to stream %r: %s", stream.name, error)
         return Refused(Code.UNAVAILABLE, f"the disk refused this: {error.strerror}; nothing of it was logged")
 
@@ -549,7 +549,7 @@ class Owner:
         try:
             self.context.put_back(name)
         except OSError as error:
-            raise Refused(Code.UNAVAILABLE, f"this stream cannot be opened: {error}") from error
+            raise Refused(Code.UNAVAILABLE, f"this stream cannot be opened: {peer_text(error)}") from error
 
     def let_begin(self, name: bytes) -> None:
         """Other nodes were asked about a stream that `asks_first`: the role of this node is valid from now on."""
@@ -581,7 +581,7 @@ class Owner:
         try:
             self.events.on_open(stream)
         except (StorageError, OSError) as error:
-            raise Refused(Code.UNAVAILABLE, f"this stream takes no messages: {error}") from error
+            raise Refused(Code.UNAVAILABLE, f"this stream takes no messages: {peer_text(error)}") from error
 
     def forget(self, stream: OpenStream) -> None:
         """Have a stream opened anew when it is needed next."""
@@ -650,7 +650,7 @@ class Owner:
         waiting, stream.waiting = stream.waiting, []
         text = LOGGED_WITHOUT_LEASE_TEXT if self.replicas.lease.is_over() else ""
         if error is not None:
-            cause = error.strerror if isinstance(error, OSError) else error
+            cause = peer_text(error)
             text = f"logged, but the disk refused to sync it: {cause}"
         for each in waiting:
             batch, first_seq = each

@@ -20,7 +20,7 @@ from tailrace.broker.streams.owner import OpenStream, Owner, Refused
 from tailrace.broker.streams.refused import CallArgs
 from tailrace.protocol.errors import Code
 from tailrace.shard.diverged import count_tails
-from tailrace.shard.errors import StorageError, StreamDamaged
+from tailrace.shard.errors import StorageError, StreamDamaged, peer_text
 from tailrace.shard.names import is_reserved
 from tailrace.shard.stream_files import StreamPaths, stream_paths
 
@@ -174,7 +174,7 @@ def refusals(what: str) -> Iterator[None]:
         yield
     except StreamDamaged as damage:
         log.error("cannot do %s: %s", what, damage)
-        raise Refused(Code.DAMAGED, str(damage)) from damage
+        raise Refused(Code.DAMAGED, peer_text(damage)) from damage
     except (StorageError, OSError) as error:
         log.error("cannot do %s: %s", what, error)
-        raise Refused(Code.UNAVAILABLE, f"the owner of this stream cannot do this: {error}") from error
+        raise Refused(Code.UNAVAILABLE, f"the owner of this stream cannot do this: {peer_text(error)}") from error

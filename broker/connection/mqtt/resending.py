@@ -20,7 +20,7 @@ from tailrace.protocol.mqtt.properties import PacketType
 from tailrace.protocol.mqtt.publishes import render_publishes
 from tailrace.protocol.mqtt.responses import pack_ack
 from tailrace.shard.epochs import NEVER_SEQ
-from tailrace.shard.errors import StorageError, StreamDamaged, StreamMissing, Trimmed
+from tailrace.shard.errors import StorageError, StreamDamaged, StreamMissing, Trimmed, peer_text
 from tailrace.shard.frame import unpack_header
 from tailrace.shard.leaves import load
 
@@ -144,7 +144,7 @@ class Resending:
         try:
             frames = _frames_of(self._readers, run.stream, list(ids))
         except (StorageError, OSError) as error:
-            client.end_with(Code.UNAVAILABLE, f"{run.stream.decode()}: {error}")
+            client.end_with(Code.UNAVAILABLE, f"{run.stream.decode()}: {peer_text(error)}")
             return
         rendering = render_publishes(frames, run.stream, form, now_us(), expires=False)
         data, start = bytearray(rendering.data), 0

@@ -33,7 +33,7 @@ from tailrace.protocol.mqtt.replay import SplitFilter, Wishes, read_place, split
 from tailrace.protocol.mqtt.responses import pack_suback, pack_unsuback
 from tailrace.protocol.places import FROM_NEW, From
 from tailrace.protocol.topics import SHARE_PREFIX, filter_fault, group_fault
-from tailrace.shard.errors import StorageError
+from tailrace.shard.errors import StorageError, peer_text
 from tailrace.shard.names import is_reserved, name_bytes_valid
 
 if TYPE_CHECKING:
@@ -258,6 +258,8 @@ class TopicSubscriptions:
             return Reason.IMPLEMENTATION_SPECIFIC
         if is_shared and len(topics) > CONSUMER_FILTER_BYTES_MAX:
             return Reason.QUOTA_EXCEEDED
+        if is_shared and not client.may_read_all(topics):
+            return Reason.NOT_AUTHORIZED
         limit = self._services.settings.max_subscriptions
         if not client.cursor_room or len(client.subscriptions) >= limit:
             self._services.metrics.refused.add(Code.SUBSCRIPTIONS)
@@ -565,7 +567,7 @@ class TopicSubscriptions:
                 client, name, seq, remote=remote, key=client.last_key, may_wait=not seq, topics=topics
             )
         except (StorageError, OSError, TooManyFilters) as error:
-            client.end_with(Code.UNAVAILABLE, f"{name.decode()}: {error}")
+            client.end_with(Code.UNAVAILABLE, f"{name.decode()}: {peer_text(error)}")
             return
         self._add(client, subscription, cursor)
         fanout.start(cursor)

@@ -29,7 +29,7 @@ from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.owner_calls import refusals
 from tailrace.broker.streams.refused import OnResult, Refused
 from tailrace.protocol.errors import Code
-from tailrace.shard.errors import StorageError
+from tailrace.shard.errors import StorageError, peer_text
 from tailrace.shard.meta import Role
 from tailrace.shard.names import CURSOR_PREFIX, DEAD_SUFFIX
 
@@ -165,7 +165,7 @@ class Coordinator:
             return decision()
         except (StorageError, OSError, ValueError) as error:
             log.error("the consumers of stream %r: %s", book.name, error)
-            refused = Refused(Code.UNAVAILABLE, f"the owner of this stream cannot do this: {error}")
+            refused = Refused(Code.UNAVAILABLE, f"the owner of this stream cannot do this: {peer_text(error)}")
             self.discard(book, refused)
             raise refused from error
 

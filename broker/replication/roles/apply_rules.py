@@ -21,7 +21,7 @@ from tailrace.broker.streams.owner import Owner, Refused
 from tailrace.broker.streams.refused import CallArgs
 from tailrace.broker.streams.roles import ROLE_UNWRITTEN_TEXT
 from tailrace.protocol.errors import Code
-from tailrace.shard.errors import DirectoryError, StorageError
+from tailrace.shard.errors import DirectoryError, StorageError, peer_text
 from tailrace.shard.meta import Role, Upstream
 from tailrace.shard.names import is_never_copied
 
@@ -113,7 +113,7 @@ def _read_anew(owner: Owner) -> None:
     try:
         owner.roles.read_rules()
     except DirectoryError as error:
-        raise Refused(Code.UNAVAILABLE, str(error)) from error
+        raise Refused(Code.UNAVAILABLE, peer_text(error)) from error
     owner.events.on_rules()
 
 
@@ -223,10 +223,12 @@ def _change(owner: Owner, verb: str, name: bytes, upstream: list[Any]) -> RuleOu
     try:
         return RuleOutcome(int(_DO[verb](owner, name, upstream)))
     except Refused as refused:
+        cause: object = refused.text
         reason = RuleOutcome(0, 1, refused.code, f"{name.decode()}: {refused.text}")
     except (StorageError, OSError) as error:
-        reason = RuleOutcome(0, 1, Code.UNAVAILABLE, f"{name.decode()}: {error}")
-    log.error("%s: stream %s", verb, reason.text)
+        cause = error
+        reason = RuleOutcome(0, 1, Code.UNAVAILABLE, f"{name.decode()}: {peer_text(error)}")
+    log.error("%s: stream %s: %s", verb, name.decode(), cause)
     meta = owner.roles.meta(name)
     if verb in _TAKE_BACK and meta.role is not Role.MASTER and name not in owner.roles.metas:
         # Only the rule that is taken back makes it a slave. Without it this would be a master that nobody promoted.
@@ -294,4 +296,4 @@ def _read(owner: Owner) -> NodeFile:
     try:
         return owner.roles.node_file()
     except DirectoryError as error:
-        raise Refused(Code.UNAVAILABLE, str(error)) from error
+        raise Refused(Code.UNAVAILABLE, peer_text(error)) from error

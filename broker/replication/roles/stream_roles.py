@@ -37,7 +37,7 @@ from tailrace.shard.epochs import (
     make_history,
     reconcile,
 )
-from tailrace.shard.errors import StorageError
+from tailrace.shard.errors import StorageError, peer_text
 from tailrace.shard.meta import Contact, Role, StreamMeta, Upstream
 from tailrace.shard.names import CURSOR_PREFIX, base_of
 
@@ -542,7 +542,7 @@ def _changeable(owner: Owner, name: bytes) -> OpenStream:
     try:
         stream = owner.stream(name)
     except StorageError as error:
-        raise Refused(Code.UNAVAILABLE, str(error)) from error
+        raise Refused(Code.UNAVAILABLE, peer_text(error)) from error
     together = (stream, *(owner.catalog.open.get(each) for each in owner.catalog.companions.of(name)))
     if any(each is not None and each.busy for each in together):
         raise Refused(Code.UNAVAILABLE, BUSY_TEXT)
