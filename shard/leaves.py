@@ -33,6 +33,7 @@ LEAF_MODULES = (
     "tailrace.broker.topics.match_cy",
     "tailrace.broker.topics.pick_cy",
     "tailrace.broker.udp.packets_cy",
+    "tailrace.broker.udp.runs_cy",
     "tailrace.broker.udp.table_cy",
 )
 INTERPRETED_VARIABLE = "TAILRACE_INTERPRETED"

@@ -51,6 +51,11 @@ class Watches:
     def is_full(self) -> bool:
         return len(self.by_stream) >= STREAMS_MAX
 
+    def is_watched(self, stream: bytes) -> bool:
+        """Whether its messages are read now."""
+        watch = self.by_stream.get(stream)
+        return watch is not None and watch.cursor is not None
+
     def want(self, streams: tuple[bytes, ...]) -> None:
         for stream in streams:
             watch = self.by_stream.setdefault(stream, ReadStream(stream))

@@ -23,7 +23,7 @@ from tailrace.broker.streams.refused import Refused
 from tailrace.broker.udp.addresses import NAME_BYTES
 from tailrace.broker.udp.delivery import DatagramOutbox, send_answers
 from tailrace.broker.udp.requests import Asked, RequestHandler
-from tailrace.broker.udp.subscriptions import UdpSubscriptions
+from tailrace.broker.udp.subscriptions import RunAnswers, RunRules, StreamNumbers, UdpSubscriptions
 from tailrace.protocol.errors import Code
 from tailrace.shard.leaves import load
 from tailrace.shard.names import base_of
@@ -41,6 +41,7 @@ ANSWERS_MAX: Final = 8_192
 
 _packets = load("tailrace.broker.udp.packets_cy")
 _BATCH: Final = int(_packets.BATCH)
+_OF_SUB: Final = ord("S")
 
 
 class UdpDoor(FixedPublisher):
@@ -60,6 +61,7 @@ class UdpDoor(FixedPublisher):
         self._lengths = bytearray(_BATCH * 4)
         self._outbox = DatagramOutbox(services.metrics)
         self._answers: list[tuple[bytes, bytes]] = []
+        self._run_answers = RunAnswers(_BATCH, settings.udp_lease_s)
         self._allowance = SENT_A_TURN
         self._requests_left = REQUESTS_A_TURN
         self.watches = Watches(services, work, self)
@@ -68,7 +70,7 @@ class UdpDoor(FixedPublisher):
             settings.max_filter_bytes,
             settings.topic_cache_bytes,
             lambda streams, wanted: self.watches.want(streams) if wanted else self.watches.unwant(streams),
-            self._count,
+            self._count if settings.share_memory else None,
         )
         self._requests = RequestHandler(services, self.subscriptions, self.watches, self)
         self._stream = settings.udp_stream.encode()
@@ -150,6 +152,7 @@ class UdpDoor(FixedPublisher):
         services.metrics.udp.bytes_in += nbytes
         self.subscriptions.renew(self._names, count, int(services.now_s))
         groups: dict[bytes, list[Any]] = {}
+        rules = RunRules(requests.table, self._stream, StreamNumbers(self._number_of), requests.trusts_all)
         at = 0
         while at < count:
             if requests.takes_runs:
@@ -166,13 +169,29 @@ class UdpDoor(FixedPublisher):
                 )
                 if junk:
                     services.metrics.udp_dropped.add("junk", junk)
-            if at < count:
+            before = at
+            if at < count and requests.takes_runs and self._slots[at * SLOT_BYTES] == _OF_SUB:
+                at = self._subscribe_run(at, count, rules)
+            if at < count and at == before:
                 self._requests_left -= 1
                 name, data = self._datagram(at)
                 requests.take(name, data, groups)
                 at += 1
         self.publish_groups(groups)
         return nbytes
+
+    def _subscribe_run(self, at: int, count: int, rules: RunRules) -> int:
+        """Does the plain `SUB`s from number `at` on; returns the number of the first datagram that is left."""
+        answers, datagrams = self._run_answers, (self._slots, SLOT_BYTES, self._names, self._lengths)
+        end = self.subscriptions.add_run(datagrams, at, count, rules, int(self._services.now_s), answers)
+        if end > at:
+            self.send_answers()
+            self._outbox.send_run(self._fd, answers.entries, end - at, answers.texts)
+        return end
+
+    def _number_of(self, stream: bytes) -> int:
+        """The number of a stream whose subscriptions can be answered at once, else -1."""
+        return self.subscriptions.number_of(stream) if self.watches.is_watched(stream) else -1
 
     def _datagram(self, number: int) -> tuple[bytes, bytes]:
         length = int.from_bytes(self._lengths[4 * number : 4 * number + 4], "little")

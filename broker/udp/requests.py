@@ -44,8 +44,8 @@ class DatagramDoor(Protocol):
 class RequestHandler:
     """One per door.
 
-    table: of the rules of topics, for the leaf that stages. takes_runs: whether that leaf may stage all it can, since
-    everybody may publish and the table has all rules.
+    table: of the rules of topics, for the leaves. takes_runs: whether they may do all they can, since everybody may
+    publish and subscribe and the table has all rules. trusts_all: whether no address has to show a cookie.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class RequestHandler:
         self._rights = PeerRights(settings.udp_peers) if settings.udp_peers else None
         self._stream = settings.udp_stream.encode()
         self._asked = 0
+        self.trusts_all = not settings.udp_cookies
         self.table = rules.sections_table
         is_free = self._rights is None and access.is_free(access.arrived(local=False))
         self.takes_runs = is_free and (not rules.sections or bool(self.table))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from tailrace.broker.topics.match_cache import MatchCache
 from tailrace.broker.topics.trie import FilterTrie, TooManyFilters
@@ -21,6 +21,41 @@ ENDS_A_SLICE: Final = 1_024
 """Subscriptions ended at one time."""
 
 _leaf = load("tailrace.broker.udp.table_cy")
+_runs = load("tailrace.broker.udp.runs_cy")
+
+
+DatagramSlots = tuple[mmap.mmap, int, bytearray, bytearray]
+"""Datagrams of one system call: in slots, the bytes of a slot, their addresses, their lengths."""
+
+
+class RunAnswers:
+    """The answers to a run of `SUB`s, of `count` at most. `ending`: the lease."""
+
+    def __init__(self, count: int, lease_s: int) -> None:
+        self.ending = b" %d\n" % lease_s
+        self.entries = bytearray(count * _runs.ENTRY_BYTES)
+        self.texts = bytearray(count * (len(b"OK SUB ") + _runs.TOPIC_BYTES_MAX + len(self.ending)))
+
+
+class StreamNumbers(dict[bytes, int]):
+    """The numbers of streams, each of which is looked up once. `-1` is for those that a run leaves to others."""
+
+    def __init__(self, find: Callable[[bytes], int]) -> None:
+        super().__init__()
+        self._find = find
+
+    def __missing__(self, stream: bytes) -> int:
+        number = self[stream] = self._find(stream)
+        return number
+
+
+class RunRules(NamedTuple):
+    """Which streams the topics of a run of `SUB`s lie in, and whether any address is trusted not to be forged."""
+
+    table: bytes
+    default_stream: bytes
+    numbers: StreamNumbers
+    is_trusted: bool
 
 
 class RecordTrie(FilterTrie):
@@ -38,7 +73,7 @@ class UdpSubscriptions:
     """At most `most` of them.
 
     on_streams: called with the streams of which topics are first, or no longer, wanted. on_topic: the same of each
-    topic and filter, with its streams.
+    topic and filter, with its streams; None if nobody wants to know.
     """
 
     def __init__(
@@ -47,7 +82,7 @@ class UdpSubscriptions:
         filter_bytes: int,
         cache_bytes: int,
         on_streams: Callable[[WantedStreams, bool], None],
-        on_topic: Callable[[bytes, WantedStreams, bool], None],
+        on_topic: Callable[[bytes, WantedStreams, bool], None] | None,
     ) -> None:
         self.table = mmap.mmap(-1, _leaf.table_bytes(most))
         _leaf.make_table(self.table, most, int.from_bytes(os.urandom(8), "little"))
@@ -77,14 +112,32 @@ class UdpSubscriptions:
             return False
         outcome, record, is_new = _leaf.subscribe(self.table, name, topic, is_filter, number, now_s)
         if is_new:
-            self._topics[number] += 1
-            self._on_topic(topic, streams, True)
+            self._topic_came(number, topic)
             if held:
                 self._trie.records[filter_number] = record
         elif held:
             self._trie.remove(topic)
         self._settle(number)
         return bool(outcome != _leaf.FULL)
+
+    def add_run(
+        self, datagrams: DatagramSlots, start: int, count: int, rules: RunRules, now_s: int, answers: RunAnswers
+    ) -> int:
+        """Does the `SUB`s from number `start` on, until one is not a plain one. Writes the answers.
+
+        Returns the number of the first datagram that is left.
+        """
+        at, new = _runs.subscribe_run(
+            *(self.table, datagrams, start, count, rules.table, rules.default_stream, rules.numbers),
+            *(rules.is_trusted, now_s, answers.ending, (answers.entries, answers.texts)),
+        )
+        for number, topic in new:
+            self._topic_came(number, topic)
+        return int(at)
+
+    def number_of(self, stream: bytes) -> int:
+        """The number of the set of this one stream; -1 without one."""
+        return self._numbers.get((stream,), -1)
 
     def remove(self, name: bytes, topic: bytes) -> bool:
         """Ends a subscription; returns whether there was one."""
@@ -152,12 +205,18 @@ class UdpSubscriptions:
         self._on_streams(streams, True)
         return number
 
+    def _topic_came(self, number: int, topic: bytes) -> None:
+        self._topics[number] += 1
+        if self._on_topic is not None:
+            self._on_topic(topic, self._sets[number], True)
+
     def _topic_gone(self, number: int, topic: bytes) -> None:
         filter_number = self._trie.number_of(topic) if has_wildcards(topic) else None
         if filter_number is not None:
             del self._trie.records[filter_number]
             self._trie.remove(topic)
-        self._on_topic(topic, self._sets[number], False)
+        if self._on_topic is not None:
+            self._on_topic(topic, self._sets[number], False)
         self._topics[number] -= 1
         self._settle(number)
 

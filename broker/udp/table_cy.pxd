@@ -20,3 +20,17 @@ cdef extern from *:
     static void tr_sort_keys(void *keys, size_t count) { qsort(keys, count, 8, tr_compare_keys); }
     """
     void tr_sort_keys(void *keys, size_t count) noexcept nogil
+
+# For runs_cy.py.
+cdef Py_ssize_t _find_peer(unsigned int *words, unsigned int *name, Py_ssize_t at) noexcept
+cdef tuple _subscribe(
+    unsigned int *words,
+    unsigned char *octets,
+    unsigned int *names,
+    Py_ssize_t at,
+    unsigned char *topic,
+    Py_ssize_t length,
+    bint is_filter,
+    Py_ssize_t number,
+    Py_ssize_t now_s,
+)

@@ -137,7 +137,9 @@ def subscribe(table: Any, name: bytes, topic: bytes, is_filter: bool, number: in
 
     Returns (FULL, RENEWED or ADDED, the number of the topic's record, whether the topic is new).
     """
-    return _subscribe(_words_of(table), _octets_of(table), _words_of(name), topic, is_filter, number, now_s)
+    words: cython.p_uint = _words_of(table)
+    text: cython.p_uchar = _octets_of(topic)
+    return _subscribe(words, _octets_of(table), _words_of(name), 0, text, len(topic), is_filter, number, now_s)
 
 
 def unsubscribe(table: Any, name: bytes, topic: bytes) -> tuple[bool, int, int]:
@@ -425,15 +427,15 @@ def _take_cells(words: cython.p_uint, length: cython.Py_ssize_t) -> cython.Py_ss
 
 @cython.cfunc
 @cython.exceptval(check=False)
-def _add_peer(words: cython.p_uint, name: cython.p_uint) -> cython.Py_ssize_t:
+def _add_peer(words: cython.p_uint, names: cython.p_uint, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
     number: cython.Py_ssize_t = _take_record(words, _PEER)
     base: cython.Py_ssize_t
     place: cython.Py_ssize_t
     if number:
         base = _record(words, _PEER, number)
         for place in range(7):
-            words[base + place] = name[place]
-        words[base + _PEER_HASH] = _hash_name(words, name, 0)
+            words[base + place] = names[at + place]
+        words[base + _PEER_HASH] = _hash_name(words, names, at)
         _enter(words, _PEER, number)
     return number
 
@@ -482,15 +484,15 @@ def _free_cells(words: cython.p_uint, cell: cython.Py_ssize_t, length: cython.Py
 def _subscribe(
     words: cython.p_uint,
     octets: cython.p_uchar,
-    name: cython.p_uint,
-    topic_name: bytes,
+    names: cython.p_uint,
+    at: cython.Py_ssize_t,
+    topic: cython.p_uchar,
+    length: cython.Py_ssize_t,
     is_filter: cython.bint,
     number: cython.Py_ssize_t,
     now_s: cython.Py_ssize_t,
 ) -> tuple:
-    topic: cython.p_uchar = _octets_of(topic_name)
-    length: cython.Py_ssize_t = len(topic_name)
-    peer: cython.Py_ssize_t = _find_peer(words, name, 0)
+    peer: cython.Py_ssize_t = _find_peer(words, names, at)
     found: cython.Py_ssize_t = _find_topic(words, octets, topic, length)
     sub: cython.Py_ssize_t
     is_new_peer: cython.bint = peer == 0
@@ -500,7 +502,7 @@ def _subscribe(
         if found and _find_sub(words, peer, found):
             return RENEWED, found, False
     else:
-        peer = _add_peer(words, name)
+        peer = _add_peer(words, names, at)
     if peer and is_new:
         found = _add_topic(words, octets, topic, length, is_filter, number)
     sub = 0

@@ -120,6 +120,21 @@ def test_the_verbs_beyond_the_seed(node: Node) -> None:
     assert node.dropped() == {"refused": 1, "junk": 4}
 
 
+def test_subscriptions_in_one_turn_are_all_made_and_answered(node: Node, anywhere: None) -> None:
+    """Those of a known address are done as a run, which others are in the middle of."""
+    client, stranger, publisher = node.client(), node.client(), node.client()
+    assert client.ask(b"SUB first\n" + b" " * 30)[0].startswith(b"COOKIE ")
+    cookie = client.ask(b"SUB first\n" + b" " * 30)[0].split()[1]
+    assert client.ask(b"SUB first\n" + cookie) == [b"OK SUB first 120\n"]
+    asked = [*(b"SUB t/%d\n" % n for n in range(50)), b"SUB t/+\n", b"SUB sensors/1\n", b"PING\n", b"UNSUB t/7\n"]
+    asked += [b"SUB sensors/1\n", b"SUB sensors/2\n"]
+    answers = [b"OK SUB %s 120\n" % each.split()[1] for each in asked if each.startswith(b"SUB")]
+    assert sorted(client.ask(*asked)) == sorted([*answers, b"PONG\n", b"OK UNSUB t/7\n"])
+    assert stranger.ask(b"SUB t/9\n" + b" " * 30)[0].startswith(b"COOKIE ")  # not as part of a run
+    publisher.ask(b"PUB t/7\n1", b"PUB t/8\n2", b"PUB sensors/2\n3", b"PUB t\n4")
+    assert sorted(client.take()) == [b"MSG sensors/2\n3", b"MSG t/7\n1", b"MSG t/8\n2", b"MSG t/8\n2"]
+
+
 def test_messages_of_a_stream_have_their_order_and_each_comes_once(node: Node) -> None:
     clients = node.clients()
     for client in clients:
