@@ -323,6 +323,10 @@ class UpstreamConnection:
         if self.phase is UpstreamPhase.UP:
             self._watch(new)
 
+    def watch_from_the_beginning(self) -> None:
+        """Hear all names anew, at the next `watch`: some may have come while streams of theirs were not to follow."""
+        self.prefixes = set()
+
     def _watch(self, prefixes: set[bytes]) -> None:
         for prefix in sorted(prefixes):
             self._watches += 1

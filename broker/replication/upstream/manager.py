@@ -145,7 +145,7 @@ class UpstreamManager:
             watched.join(name, (uplink.host, uplink.port))
         for where in watched.ruled():
             if self._has_room(b"", *where):
-                self._to(*where)
+                self._to(*where).watch_from_the_beginning()
         self._watch_anew()
 
     def _watch_anew(self) -> None:

@@ -283,6 +283,26 @@ def test_companions_follow_with_their_stream(tree: Tree, workers: int, pattern: 
     assert down.next_seq("$cursor/t") == -1
 
 
+def test_a_stream_that_was_deleted_as_a_master_is_copied_once_the_rule_is_given_again(tree: Tree) -> None:
+    """The upstream had named it while this node would still have made it by itself."""
+    up, down = tree.node(), tree.node()
+    up.fill(b"x")
+    down.slave(up, "*")
+    tree.until(lambda: down.next_seq() == 1)
+    down.peer.send("promote s force")
+    tree.until(lambda: up.uplinks and up.copy_state() is FetchState.FOLLOWING)
+    down.peer.send("delete s")
+    tree.until(lambda: up.next_seq() == down.next_seq() == -1 and not up.owner.catalog.deleting)
+    up.fill(b"x")
+    up.fill(b"y", name="later")
+    tree.until(lambda: down.next_seq("later") == 1)
+    assert down.next_seq() == -1, "it is this node's own, should somebody make it here"
+    down.peer.lines.clear()
+    down.slave(up, "*")
+    tree.until(lambda: down.next_seq() == 1)
+    assert down.role() == "slave"
+
+
 def test_when_a_rule_goes_its_names_are_not_made_any_more(tree: Tree) -> None:
     up, down = tree.node(), tree.node()
     up.fill(b"x", name="keep")
