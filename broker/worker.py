@@ -176,6 +176,7 @@ class Worker:
             "await": partial(ack_handover.wait_on, self.owner),
             "consume": partial(verbs.consume, self.desk),
             "get": partial(verbs.get, self.desk),
+            "held": partial(ack_handover.held, self.owner),
             "rules": partial(obey, self.owner, self.work),
             "watch_growth": lambda args, done: self.siblings.watch_growth(self.announce, args, done),
             **self.last_values.calls,

@@ -95,6 +95,7 @@ _SECTION_TITLES = {
     "cluster": "Automatic failover.",
     "metrics": "Address for Prometheus and probes.",
     "log": "What the log has of peers.",
+    "mqtt": "What MQTT's acknowledgements promise.",
     "limits": "Limits on peers, streams and memory.",
     "timing": "Timeouts and intervals.",
 }

@@ -36,7 +36,8 @@ ENVELOPE_OVERHEAD_MIN_BYTES = 4_096  # the heads of a PUBLISH and of its frame, 
 LINE_OVERHEAD_BYTES = 4_096
 
 # As the example file has them.
-SECTIONS = ("node", "listen", "udp", "tls", "access", "replication", "cluster", "metrics", "log", "limits", "timing")
+_DOORS = ("listen", "udp", "mqtt", "tls", "access")
+SECTIONS = ("node", *_DOORS, "replication", "cluster", "metrics", "log", "limits", "timing")
 
 USERS_FILE = Path("/etc/tailrace/users.toml")
 
@@ -170,6 +171,18 @@ class Settings(UdpSettings):
         Kind.FILE,
         "",
         "PEM file with the CAs of other nodes' certificates; empty: those of the system",
+    )
+
+    mqtt_replicas: int = setting(
+        "mqtt",
+        "replicas",
+        Kind.COUNT,
+        0,
+        "acknowledge messages with QoS 1 and 2, and store durable sessions, on this number of other nodes; in a cluster"
+        " on all in-sync replicas, at least this number",
+        low=1,
+        high=255,
+        zero="on this node alone",
     )
 
     users_file: Path = setting(

@@ -9,10 +9,10 @@ nobody waits for (a client without `ack on` whose stream lives here) cost one tu
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from tailrace.broker.process.work import Asker
-from tailrace.broker.streams.refused import Refused
+from tailrace.broker.process.work import NOBODY, Asker
+from tailrace.broker.streams.refused import OnResult, Refused
 from tailrace.protocol import answers
 from tailrace.protocol.errors import Code
 
@@ -317,6 +317,35 @@ class Creator(Asker, Protocol):
     def may_create(self, name: bytes) -> bool: ...
 
     def creation_refusal(self, name: bytes) -> Refused: ...
+
+    def count_created(self) -> None: ...
+
+
+class LoggedAnswer:
+    """Answers with a value once that which it stands for is logged, here and on as many nodes as are asked."""
+
+    __slots__ = ("_done", "_value")
+
+    asker: Asker = NOBODY
+
+    def __init__(self, done: OnResult, value: Any) -> None:
+        self._done = done
+        self._value = value
+
+    def published(self, _key: int, _first_seq: int, _subscribers: int) -> None:
+        self._done(self._value)
+
+    def refused(self, _key: int, code: Code, text: str) -> None:
+        self._done(Refused(code, text))
+
+    def unreplicated(self, _key: int, _first_seq: int, text: str) -> None:
+        self._done(Refused(Code.UNREPLICATED, text))
+
+    def may_create(self, _name: bytes) -> bool:
+        return False
+
+    def creation_refusal(self, _name: bytes) -> Refused:
+        return Refused(Code.UNKNOWN, "no such stream here")
 
     def count_created(self) -> None: ...
 

@@ -382,13 +382,19 @@ class Router:
         self._count(client, publication.count * len(parts))
 
     def publish_group(
-        self, client: PublishingClient, run: RunPublication, key: int, frames: bytearray, sync: bool
+        self,
+        client: PublishingClient,
+        run: RunPublication,
+        key: int,
+        frames: bytearray,
+        sync: bool,
+        replicas: int = 0,
     ) -> None:
-        """Take what a run of PUBLISH has for one stream. Its publisher waits for no replicas."""
+        """Take what a run of PUBLISH has for one stream."""
         name, messages, numbered = run.names[key], run.counts[key], is_numbered(frames)
         batch = self._staged.get(name)
-        if batch is None or batch.numbered is not numbered or batch.replicas or batch.route is not None:
-            batch = self.batch(name, numbered=numbered)
+        if batch is None or batch.numbered is not numbered or batch.replicas != replicas or batch.route is not None:
+            batch = self.batch(name, replicas, numbered=numbered)
         batch.add(run, key, messages, frames)
         batch.sync |= sync
         self.staged_bytes += len(frames)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 import msgpack
@@ -13,8 +14,10 @@ STEPWISE_FORMAT: Final = 2
 """The first number of a state that is stored before each step of its session is to be seen by the client."""
 FOR_EVER_S: Final = 0xFFFFFFFF
 """As Session Expiry Interval: the session does not expire."""
-RECORD_BYTES_MAX: Final = 256 << 10
-"""Of one session: its subscriptions, positions and messages under way, and its will."""
+SUBSCRIBED_BYTES_MAX: Final = 256 << 10
+"""Of the state of one session behind a SUBSCRIBE, which is refused beyond that."""
+RECORD_BYTES_MAX: Final = 1 << 20
+"""Of the state of one session: there is room for the messages under way, and for streams that are made later."""
 MICROSECONDS: Final = 1_000_000
 
 
@@ -33,12 +36,21 @@ class HolderProcess(NamedTuple):
     pid: int
 
 
+class Exactness(IntEnum):
+    """Whether a state is all that the client may know, not that of some time before."""
+
+    NO = 0
+    HERE = 1
+    """If no other node has taken this one's place since."""
+    EVERYWHERE = 2
+    """The client sees nothing before it is held by as many nodes as are configured, so one of these goes on exactly."""
+
+
 class SessionRecord(NamedTuple):
     """`turn`: of the connection that has it; what older connections store counts no longer. `user`: its owner.
 
-    left_us: since when it has no connection, 0 while it has one. is_exact: `state` is all that the client may know, not
-    that of some time before. state: subscriptions, positions and messages under way, in the form of
-    `broker.connection.mqtt.session_state`.
+    left_us: since when it has no connection, 0 while it has one. exactness: of `state`, which is the subscriptions,
+    positions and messages under way, in the form of `broker.connection.mqtt.session_state`.
     """
 
     turn: int
@@ -46,7 +58,7 @@ class SessionRecord(NamedTuple):
     expiry_s: int
     holder: HolderProcess
     left_us: int
-    is_exact: bool
+    exactness: Exactness
     will: Will | None
     state: bytes
 
@@ -90,8 +102,9 @@ def unpack_record(payload: bytes | memoryview) -> tuple[bytes, SessionRecord | N
         client_id, *fields = msgpack.unpackb(payload, use_list=False)
         if not fields:
             return client_id, None
-        turn, user, expiry_s, holder, left_us, is_exact, will, state = fields
+        turn, user, expiry_s, holder, left_us, exactness, will, state = fields
         kept = None if will is None else Will(*will)
-        return client_id, SessionRecord(turn, user, expiry_s, HolderProcess(*holder), left_us, is_exact, kept, state)
+        known = HolderProcess(*holder), left_us, Exactness(exactness), kept, state
+        return client_id, SessionRecord(turn, user, expiry_s, *known)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise ValueError(f"this is not the record of a session: {error}") from error

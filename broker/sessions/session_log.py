@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
-from tailrace.broker.sessions.record import SessionRecord, pack_record, unpack_record
+from tailrace.broker.sessions.record import Exactness, SessionRecord, pack_record, unpack_record
 from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.record_log import RecordLog
 from tailrace.protocol.topics import SHARE_PREFIX
@@ -65,17 +65,18 @@ class SessionLog(RecordLog):
             for seq, _time_us, epoch, _flags, _metadata, payload in _parse(run.frames, 0, len(run.frames), False):
                 record = bytes(payload)
                 client_id, kept = unpack_record(record)
-                if kept is not None and kept.is_exact and epoch != self.epoch:
-                    record = pack_record(client_id, kept._replace(is_exact=False))
+                if kept is not None and kept.exactness is Exactness.HERE and epoch != self.epoch:
+                    record = pack_record(client_id, kept._replace(exactness=Exactness.NO))
                 self._note(client_id, seq, None if kept is None else record)
 
-    def put(self, client_id: bytes, record: SessionRecord | None, now_s: float) -> None:
-        """What the session is now; None: it is no more. Raises Refused."""
+    def put(self, client_id: bytes, record: SessionRecord | None, now_s: float) -> int:
+        """What the session is now; None: it is no more. Returns the seq of the record. Raises Refused."""
         packed = pack_record(client_id, record)
         if self.name not in self._owner.catalog.names:
             self._owner.create(self.name, by_command=True)
         seq = self.append_records([pack_frame(packed)], now_s)
         self._note(client_id, seq, None if record is None else packed)
+        return seq
 
     def _note(self, client_id: bytes, seq: int, packed: bytes | None) -> None:
         before = self._entries.pop(client_id, None)

@@ -7,6 +7,7 @@ a worker that is killed loses nothing that was answered.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import logging
 import os
@@ -17,10 +18,12 @@ from functools import partial
 from typing import Any, Final
 
 from tailrace.broker.process.work import Nobody
+from tailrace.broker.routing.batch import LoggedAnswer
 from tailrace.broker.routing.router import Router
 from tailrace.broker.sessions.record import (
     MICROSECONDS,
     RECORD_BYTES_MAX,
+    Exactness,
     HolderProcess,
     SessionRecord,
     Will,
@@ -46,6 +49,7 @@ TICK_S: Final = 0.002
 WILLS_A_TICK: Final = 256
 GONE_S: Final = 3.0
 """How long the process that has a session's connection is gone before the session counts as left."""
+NOTHING_PUT: Final = -1
 LIST_MAX: Final = 1_000
 """Sessions in one listing."""
 FULL_TEXT: Final = "this node has as many durable sessions as max_sessions allows, or as their memory holds"
@@ -111,6 +115,8 @@ class SessionStore:
         self._gone: dict[bytes, float] = {}  # clients whose connection's process is gone, and since when
         self._wills: list[tuple[int, bytes]] = []
         self._will_due: dict[bytes, int] = {}
+        self._put_seq = NOTHING_PUT  # of the last record
+        self._replicas = 0  # that are to hold what is put now
 
     # --- the logs -----------------------------------------------------------------------------------------------------
 
@@ -167,7 +173,9 @@ class SessionStore:
         return found
 
     def _put(self, found: SessionLog, client_id: bytes, record: SessionRecord | None) -> None:
-        found.put(client_id, record, self._clock())
+        if self._replicas:
+            self._owner.require_replicas(found.name, self._replicas)
+        self._put_seq = found.put(client_id, record, self._clock())
         self._gone.pop(client_id, None)
         self._schedule_will(client_id, record)
 
@@ -186,10 +194,35 @@ class SessionStore:
             value = Refused(Code.UNAVAILABLE, f"the log of the session: {peer_text(error)}")
         done(value)
 
+    def call_held(self, verb: Callable[[CallArgs], Any], args: CallArgs, done: OnResult) -> None:
+        """As `call`; `done` gets the value once what was put is held by as many nodes as are configured."""
+        replicas, answers = self._owner.settings.mqtt_replicas, list[Any]()
+        self._put_seq, self._replicas = NOTHING_PUT, replicas
+        self.call(verb, args, answers.append)
+        self._replicas = 0
+        seq, (value,) = self._put_seq, answers
+        if seq == NOTHING_PUT or isinstance(value, Refused) or not replicas:
+            done(value)
+        else:
+            answer = LoggedAnswer(partial(self._held_or_not, args[0], value, done), value)
+            self._owner.replicas.wait_for(log_of(args[0]), seq + 1, replicas, answer)
+
+    def _held_or_not(self, client_id: bytes, value: list[Any], done: OnResult, outcome: Any) -> None:
+        """The client of a session that is opened is not answered, if that may be lost."""
+        if isinstance(outcome, Refused) and value:
+            with contextlib.suppress(Refused, StorageError, OSError, ValueError):
+                found, record = self._held(client_id, value[0])
+                self._put(found, client_id, record._replace(left_us=self._clock_us()))
+        done(outcome)
+
     def verbs(self) -> dict[str, Callable[[CallArgs, OnResult], None]]:
         """The calls of other workers, by name."""
-        found = {"open": self.open, "save": self.save, "leave": self.leave, "drop": self.drop, "rows": self.rows}
-        return {f"session_{name}": partial(self.call, verb) for name, verb in found.items()}
+        found = {"save": self.save, "leave": self.leave, "drop": self.drop, "rows": self.rows}
+        return {
+            **{f"session_{name}": partial(self.call, verb) for name, verb in found.items()},
+            "session_open": partial(self.call_held, self.open),
+            "session_step": partial(self.call_held, self.save),
+        }
 
     def open(self, args: CallArgs) -> list[Any]:
         """[client, clean, expiry_s, user, holder, will or None, [turn, state] of the connection that it takes over or
@@ -211,7 +244,7 @@ class SessionStore:
             self._end(found, client_id, record)
             record = None
         if record is not None and handed is not None and handed[0] == record.turn:
-            record = record._replace(state=handed[1] or record.state, is_exact=bool(handed[1]))
+            record = record._replace(state=handed[1] or record.state, exactness=self._exactness_left(handed[1]))
         elif record is not None and not record.left_us:
             self._publish_will_of_dead(record)
         if record is not None and (clean or record.has_expired(self._clock_us())):
@@ -225,8 +258,8 @@ class SessionStore:
             self._require_room()
         turn = max(self._clock_us(), 0 if record is None else record.turn + 1)
         state = b"" if record is None else record.state
-        is_exact = record is not None and record.is_exact and is_stepwise(state)
-        made = SessionRecord(turn, user, expiry_s, HolderProcess(*holder), 0, is_exact, _will_of(will), state)
+        exactness = Exactness.NO if record is None or not is_stepwise(state) else record.exactness
+        made = SessionRecord(turn, user, expiry_s, HolderProcess(*holder), 0, exactness, _will_of(will), state)
         self._put(found, client_id, made)
         return [turn, *_seen(record)]
 
@@ -236,9 +269,17 @@ class SessionStore:
         found, record = self._held(client_id, turn)
         if len(state) > RECORD_BYTES_MAX:
             raise Refused(Code.OVERLOADED, LARGE_TEXT)
-        kept = {"holder": HolderProcess(*holder), "is_exact": is_stepwise(state), "state": state}
+        exactness = self._exactness_left(state) if is_stepwise(state) else Exactness.NO
+        kept = {"holder": HolderProcess(*holder), "exactness": exactness, "state": state}
         self._put(found, client_id, record._replace(left_us=0, **kept))
         return []
+
+    def _exactness_left(self, state: bytes) -> Exactness:
+        """Of the state that a connection leaves; an empty one is not known."""
+        if not state:
+            return Exactness.NO
+        is_held = self._owner.settings.mqtt_replicas and is_stepwise(state)
+        return Exactness.EVERYWHERE if is_held else Exactness.HERE
 
     def leave(self, args: CallArgs) -> list[Any]:
         """[client, turn, expiry_s, whether its will is to be published, state] -> []: the connection has ended. An
@@ -252,7 +293,7 @@ class SessionStore:
         if len(state) > RECORD_BYTES_MAX:
             state = b""
         kept = {"expiry_s": expiry_s, "will": record.will if has_will else None, "state": state or record.state}
-        left = record._replace(left_us=self._clock_us(), is_exact=bool(state), **kept)
+        left = record._replace(left_us=self._clock_us(), exactness=self._exactness_left(state), **kept)
         self._put(found, client_id, left)
         return []
 
@@ -293,9 +334,9 @@ class SessionStore:
     def _end(self, found: SessionLog, client_id: bytes, record: SessionRecord) -> None:
         """The session ends now, and so its will is published, unless its connection sees to that."""
         will = record.will
+        self._put(found, client_id, None)
         if will is not None and (record.left_us or will.delay_s):
             self._publish_will(will)
-        self._put(found, client_id, None)
         if record.state:
             self._ended(record.state)
 
@@ -410,7 +451,7 @@ class SessionStore:
 
 
 def _seen(record: SessionRecord | None) -> list[Any]:
-    return [False, False, b""] if record is None else [True, record.is_exact, record.state]
+    return [False, False, b""] if record is None else [True, record.exactness > Exactness.NO, record.state]
 
 
 def _will_of(fields: list[Any] | None) -> Will | None:

@@ -163,7 +163,7 @@ class Owner:
             if self.replicas.lease.cells[END_CELL] and self.replicas.lease.is_over():
                 raise Refused(Code.UNAVAILABLE, LEASE_OVER_TEXT)
             if batch.replicas:
-                self._require_replicas(batch)
+                self.require_replicas(batch.name, batch.replicas)
             if stream.in_memory:
                 require_memory_is_enough(batch)
             if self.syncs.failed:
@@ -292,7 +292,7 @@ class Owner:
         if self.syncs.failed or stream.in_memory or batch.replicas:
             try:
                 if batch.replicas:
-                    self._require_replicas(batch)
+                    self.require_replicas(batch.name, batch.replicas)
                 if stream.in_memory:
                     require_memory_is_enough(batch)
                 self._require_sound(stream, batch.sync, now_s)
@@ -307,13 +307,13 @@ class Owner:
             return ()
         return ((batch, Admitted(seq, batch.count, batch.take_pieces())),)
 
-    def _require_replicas(self, batch: StreamBatch) -> None:
-        """Raises Refused if a batch that is to be replicated could not be, or too many wait for that."""
-        if self.replicas.full(batch.name):
+    def require_replicas(self, name: bytes, replicas: int) -> None:
+        """Raises Refused if what is to be replicated could not be, or too many wait for that."""
+        if self.replicas.full(name):
             raise Refused(Code.OVERLOADED, REPLICAS_FULL_TEXT)
         others = self.replicas.lease.others()
-        if others is not None and len(others) < batch.replicas:
-            raise Refused(Code.UNAVAILABLE, TOO_FEW_TEXT.format(isr=len(others) + 1, asked=batch.replicas))
+        if others is not None and len(others) < replicas:
+            raise Refused(Code.UNAVAILABLE, TOO_FEW_TEXT.format(isr=len(others) + 1, asked=replicas))
 
     def _replicated_names(self) -> list[bytes]:
         """The streams that other nodes copy."""

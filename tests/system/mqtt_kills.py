@@ -2,11 +2,15 @@
 
     python -m tests.system.mqtt_kills 1000 --seed 7
     python -m tests.system.mqtt_kills 1000 --faults client
+    python -m tests.system.mqtt_kills 100 --faults promote
 
 Both have durable sessions, and repeat messages without an acknowledgement as the standard has it. No acknowledged
-message may be missing, and no QoS 2 message may come twice. The first copies come in order, but for QoS 1 messages that
-were refused since their owner was killed, and were sent again. A run with the same --seed does the same, but for the
+message may be missing, and no QoS 2 message may come twice. The first copies come in order, but for messages that were
+refused since their owner was killed, and were sent again. A run with the same --seed does the same, but for the
 times at which processes end.
+
+With `--faults promote` a second node copies all, and acknowledgements wait for it: then the node that has the clients
+is killed for good, the other one is promoted, and the killed one comes back as the copy.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,12 +35,21 @@ from tests.protocol.mqtt.wire import PUBACK, PUBCOMP, PUBREC, PUBREL, V5, VERSIO
 from tests.system.mqtt_socket import MqttSocket
 from tests.system.node import PATIENCE_S, Node, running, wait_for
 
-FAULTS = {"client": ("client",), "all": ("client", "client", "worker", "worker", "node")}
+FAULTS = {
+    "client": ("client",),
+    "all": ("client", "client", "worker", "worker", "node"),
+    "promote": ("client", "client", "worker", "copy", "promote", "promote"),
+}
+REPLICATED = "[mqtt]\nreplicas = 1\n"
 TOPICS = ("k/a", "k/b", "other")
 WINDOW = 20
 CHECK_EVERY = 10
 """Kills from one look at all messages to the next."""
+PUMPS, PUMPS_REPLICATED = 8, 60
+"""Rounds from one kill to the next, at most; a node that is promoted waits for its copy first."""
 PUMP_S = 0.01
+SHOWN = 8
+"""Messages out of order that a report has."""
 REPORT_S = 10.0
 
 
@@ -49,11 +63,46 @@ class KillsOutcome(NamedTuple):
     disordered: list[str]
 
 
+class Site:
+    """`node` has the clients; `copy` follows it, if there is one."""
+
+    def __init__(self, node: Node, copy: Node | None = None) -> None:
+        self.node = node
+        self.copy = copy
+        if copy is not None:
+            self._follow(copy)
+
+    def promote(self) -> None:
+        """The node is lost, and the copy takes its place."""
+        assert self.copy is not None
+        lost, self.node = self.node, self.copy
+        lost.kill()
+        tell(self.node, "promote * force")
+        lost.start()
+        self._follow(lost)
+        self.copy = lost
+
+    def _follow(self, copy: Node) -> None:
+        tell(copy, f"slave 127.0.0.1 {self.node.port} * 0")
+
+
+def tell(node: Node, line: str) -> None:
+    """Until the node does it: while it sets the end of a stream aside it does not."""
+
+    def answer() -> str:
+        with node.client() as client:
+            found = client.ask(line)
+        return "" if found.startswith("err unavailable") else found
+
+    found = wait_for(answer, line)
+    assert found.startswith("ok"), found
+
+
 class KilledClient:
     """A client with a durable session, whose connection is cut or ends by itself."""
 
-    def __init__(self, node: Node, version: int, client_id: str) -> None:
-        self.node = node
+    def __init__(self, site: Site, version: int, client_id: str) -> None:
+        self.site = site
         self.version = version
         self.client_id = client_id
         self.peer: MqttSocket | None = None
@@ -64,7 +113,7 @@ class KilledClient:
         end_s = time.monotonic() + PATIENCE_S
         while self.peer is None:
             try:
-                self.peer = MqttSocket(self.node.port, self.version, self.client_id, clean=False, raw=raw)
+                self.peer = MqttSocket(self.site.node.port, self.version, self.client_id, clean=False, raw=raw)
             except (OSError, AssertionError):
                 if time.monotonic() > end_s:
                     raise
@@ -99,14 +148,17 @@ class KilledClient:
 
 
 class KilledPublisher(KilledClient):
-    """`sent`: all, by topic; `under_way`: payload, topic and QoS by identifier; `released`: those with PUBREC."""
+    """`sent`: all, by topic; `under_way`: payload, topic and QoS by identifier; `released`: those with PUBREC;
+    `refused`: those that were sent again as new messages.
+    """
 
-    def __init__(self, node: Node, version: int, dice: random.Random) -> None:
-        super().__init__(node, version, "publisher")
+    def __init__(self, site: Site, version: int, dice: random.Random) -> None:
+        super().__init__(site, version, "publisher")
         self.sent: dict[str, list[bytes]] = {topic: [] for topic in TOPICS}
         self.qos: dict[bytes, int] = {}
         self.under_way: dict[int, tuple[str, bytes, int]] = {}
         self.released: dict[int, None] = {}
+        self.refused: set[bytes] = set()
         self._dice = dice
         self._next_id = 0
 
@@ -151,14 +203,15 @@ class KilledPublisher(KilledClient):
             message = self.under_way.pop(packet_id)
             self.released.pop(packet_id, None)
             if wire.reason(answer) >= 0x80 and answer.kind != 7:  # refused, because its owner is gone: again
+                self.refused.add(message[1])
                 self._send(self._new_id(), *message)
 
 
 class KilledReader(KilledClient):
     """`got`: payloads by topic, as often as they were delivered."""
 
-    def __init__(self, node: Node, version: int) -> None:
-        super().__init__(node, version, "reader")
+    def __init__(self, site: Site, version: int) -> None:
+        super().__init__(site, version, "reader")
         self.got: dict[str, list[bytes]] = {topic: [] for topic in TOPICS}
         self.repeats: list[bytes] = []  # messages that counted as a repeat of one that was not released
         self._pending: set[int] = set()  # QoS 2 messages that the broker has not released
@@ -194,14 +247,18 @@ class KilledReader(KilledClient):
             peer.send(wire.ack(PUBACK if message.qos == 1 else PUBREC, message.packet_id))
 
 
-def kill(node: Node, what: str, clients: list[KilledClient], dice: random.Random) -> None:
+def kill(site: Site, what: str, clients: list[KilledClient], dice: random.Random) -> None:
     if what == "client":
         dice.choice(clients).cut()
     elif what == "worker":
         with contextlib.suppress(ProcessLookupError):
-            os.kill(dice.choice(node.worker_pids()), signal.SIGKILL)
-        wait_for(lambda: node.get("/readyz")[0] == 200, "the workers")
+            os.kill(dice.choice(site.node.worker_pids()), signal.SIGKILL)
+        wait_for(lambda: site.node.get("/readyz")[0] == 200, "the workers")
+    elif what == "promote":
+        site.promote()
     else:
+        node = site.copy if what == "copy" else site.node
+        assert node is not None
         node.kill()
         node.start()
 
@@ -222,21 +279,21 @@ def drain(publisher: KilledPublisher, reader: KilledReader) -> None:
         reader.pump()
 
 
-def kills(node: Node, version: int, count: int, faults: tuple[str, ...], dice: random.Random) -> KillsOutcome:
+def kills(site: Site, version: int, count: int, faults: tuple[str, ...], dice: random.Random) -> KillsOutcome:
     """Do this number of kills. Raises AssertionError if messages do not come."""
-    reader, publisher = KilledReader(node, version), KilledPublisher(node, version, dice)
+    reader, publisher = KilledReader(site, version), KilledPublisher(site, version, dice)
     clients: list[KilledClient] = [reader, publisher]
     done: Counter[str] = Counter()
     said_s = time.monotonic()
     reader.connect()
     while done.total() < count:
-        for _ in range(dice.randrange(1, 8)):
+        for _ in range(dice.randrange(1, PUMPS if site.copy is None else PUMPS_REPLICATED)):
             for _ in range(dice.randrange(8)):
                 publisher.publish()
             for client in clients:
                 client.pump()
         what = dice.choice(faults)
-        kill(node, what, clients, dice)
+        kill(site, what, clients, dice)
         done[what] += 1
         if done.total() % CHECK_EVERY == 0:
             drain(publisher, reader)
@@ -257,7 +314,13 @@ def _outcome(done: Counter[str], publisher: KilledPublisher, reader: KilledReade
     times = Counter(payload for got in reader.got.values() for payload in got)
     lost = [payload for sent in publisher.sent.values() for payload in sent if not times[payload]]
     doubled = [payload for payload, number in times.items() if number > 1 and publisher.qos[payload] == 2]
-    disordered = [topic for topic in TOPICS if list(dict.fromkeys(reader.got[topic])) != publisher.sent[topic]]
+    disordered = []
+    for topic in TOPICS:
+        came = [each for each in dict.fromkeys(reader.got[topic]) if each not in publisher.refused]
+        sent = [each for each in publisher.sent[topic] if each not in publisher.refused]
+        first = next((place for place, pair in enumerate(zip(came, sent, strict=False)) if pair[0] != pair[1]), None)
+        if first is not None:
+            disordered.append(f"{topic}: {came[first : first + SHOWN]} came as {sent[first : first + SHOWN]}")
     return KillsOutcome(done, len(publisher.qos), lost, doubled, disordered)
 
 
@@ -265,6 +328,17 @@ def report(found: KillsOutcome) -> str:
     counts = ", ".join(f"{number} of the {what}" for what, number in sorted(found.kills.items()))
     text = f"{found.kills.total()} kills ({counts}), {found.messages} messages: {len(found.lost)} lost, "
     return text + f"{len(found.doubled)} with QoS 2 doubled; not in order: {found.disordered or 'none'}"
+
+
+@contextlib.contextmanager
+def site_of(folder: Path, faults: str) -> Iterator[Site]:
+    """One node, or two if one of them is to be promoted."""
+    with contextlib.ExitStack() as stack:
+        if "promote" not in FAULTS[faults]:
+            yield Site(stack.enter_context(running(folder / "data", workers=2)))
+            return
+        nodes = [stack.enter_context(running(folder / name, workers=2, config=REPLICATED)) for name in ("a", "b")]
+        yield Site(*nodes)
 
 
 def main() -> None:
@@ -277,8 +351,8 @@ def main() -> None:
     failed = False
     for version in VERSIONS:
         dice = random.Random(10 * chosen.seed + version)
-        with tempfile.TemporaryDirectory() as folder, running(Path(folder) / "data", workers=2) as node:
-            found = kills(node, version, chosen.count // len(VERSIONS), FAULTS[chosen.faults], dice)
+        with tempfile.TemporaryDirectory() as folder, site_of(Path(folder), chosen.faults) as site:
+            found = kills(site, version, chosen.count // len(VERSIONS), FAULTS[chosen.faults], dice)
         print(f"MQTT level {version}: {report(found)}", flush=True)
         failed = failed or bool(found.lost or found.doubled)
     sys.exit(failed)

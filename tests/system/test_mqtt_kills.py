@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.protocol.mqtt.wire import VERSIONS
-from tests.system.mqtt_kills import FAULTS, kills, report
-from tests.system.node import running
+from tests.system.mqtt_kills import FAULTS, kills, report, site_of
 
 pytestmark = pytest.mark.system
 
@@ -22,8 +21,8 @@ def test_nothing_is_lost_over_kills(tmp_path: Path, version: int, faults: str) -
     """With kills of clients alone, nothing comes twice with QoS 2 either, and all in order."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
-    with running(tmp_path / "data", workers=2) as node:
-        found = kills(node, version, KILLS[faults], FAULTS[faults], random.Random(seed))
+    with site_of(tmp_path, faults) as site:
+        found = kills(site, version, KILLS[faults], FAULTS[faults], random.Random(seed))
     print(report(found))
     assert not found.lost and found.messages
     if faults == "client":

@@ -13,7 +13,8 @@ from tailrace.shard.directory import open_data_dir
 from tailrace.shard.errors import StorageError
 from tailrace.shard.reader import StreamReader
 from tests.protocol.mqtt import wire
-from tests.protocol.mqtt.wire import PUBACK, PUBREC, V5, VERSIONS
+from tests.protocol.mqtt.wire import PUBACK, PUBREC, PUBREL, V5, VERSIONS
+from tests.system.mqtt_kills import REPLICATED, Site
 from tests.system.mqtt_socket import MqttSocket
 from tests.system.node import Node, running, wait_for
 
@@ -143,6 +144,31 @@ def test_retained_and_released_messages(pair: tuple[Node, Node], version: int) -
         assert released is not None and released.kind == 6 and released.body[:2] == zero.packet_id.to_bytes(2, "big")
         assert writer.subscribe(("kept", 1)) == [1]
         assert writer.message().payload == b"retained"
+
+
+def test_what_was_acknowledged_is_at_the_promoted_node(tmp_path: Path) -> None:
+    """With `[mqtt] replicas`, though nobody waits for the copy: no message is lost, and none with QoS 2 comes or is
+    logged twice.
+    """
+    config = CONFIG + REPLICATED
+    with running(tmp_path / "top", config=config) as top, running(tmp_path / "bottom", config=config) as bottom:
+        site = Site(top, bottom)
+        with lasting(top, V5) as reader, lasting(top, V5, "writer") as writer:
+            assert reader.subscribe(("k/+", 2)) == [2]
+            assert writer.publish("k/a", b"0", 1, 1) == 0
+            assert writer.ask(wire.publish(V5, "k/a", b"1", 2, 2)).body[:2] == b"\0\2"
+            zero, one = reader.messages(2)
+            assert reader.ask(wire.ack(PUBREC, one.packet_id)).kind == 6
+            site.promote()
+        with lasting(bottom, V5) as reader, lasting(bottom, V5, "writer") as writer:
+            assert reader.present and writer.present
+            assert writer.ask(wire.publish(V5, "k/a", b"1", 2, 2, dup=True)).body[:2] == b"\0\2"
+            assert writer.ask(wire.ack(PUBREL, 2)).kind == 7
+            assert writer.publish("k/a", b"2", 2, 3) == 0
+            again, two = reader.messages(2)
+            assert (again.payload, again.packet_id, again.dup, two.payload) == (b"0", zero.packet_id, True, b"2")
+            released = reader.answer()
+            assert released is not None and released.body[:2] == one.packet_id.to_bytes(2, "big")
 
 
 def test_a_node_that_copies_only_some_streams_has_sessions_of_its_own(tmp_path: Path) -> None:

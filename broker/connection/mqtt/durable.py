@@ -38,6 +38,7 @@ from tailrace.protocol.errors import Code
 from tailrace.protocol.mqtt.packets import MQTT_5, ConnectPacket, WillMessage
 from tailrace.protocol.mqtt.properties import PropertyId
 from tailrace.protocol.mqtt.reasons import Reason
+from tailrace.shard.epochs import NEVER_SEQ
 
 QOS_STEPWISE: Final = 2
 SAVE_S: Final = 1.0
@@ -282,6 +283,12 @@ class DurableSessions:
 
         def joined(cursors: list[Cursor], failed: list[Refused]) -> None:
             refused = next((each for each in failed if each.code is not Code.DENIED), None)
+            if refused is None:
+                self._await_sent(in_flight, partings, partial(held, cursors))
+            else:
+                held(cursors, refused)
+
+        def held(cursors: list[Cursor], refused: Refused | None) -> None:
             if refused is not None and not client.closed:
                 client.end_with(Code.UNAVAILABLE, f"the session cannot go on: {refused.text}")
             elif not (client.closed or client.lingering_since_s):
@@ -294,6 +301,40 @@ class DurableSessions:
             done()
 
         client.resume_subscriptions(subscriptions, joined)
+
+    def _await_sent(
+        self, in_flight: InFlight, partings: Mapping[bytes, int], done: Callable[[Refused | None], None]
+    ) -> None:
+        """Messages of QoS 2 that were to be sent may not be held by other nodes yet."""
+        ends: dict[bytes, int] = {}
+        for run in in_flight.runs:
+            kept = [seq for seq in (run.seqs[0], run.seqs[-1]) if seq < partings.get(run.stream, NEVER_SEQ)]
+            if run.qos == QOS_STEPWISE and kept:
+                ends[run.stream] = max(kept[-1] + 1, ends.get(run.stream, 0))
+        outcomes: list[Refused | None] = []
+
+        def answered(refused: Refused | None) -> None:
+            outcomes.append(refused)
+            if len(outcomes) > len(ends):
+                done(next((each for each in outcomes if each is not None), None))
+
+        for stream, end_seq in ends.items():
+            self.await_held(stream, end_seq, answered)
+        answered(None)
+
+    def await_held(self, stream: bytes, end_seq: int, done: Callable[[Refused | None], None]) -> None:
+        """`done` is called once the messages before this one are held by as many nodes as are configured, or with the
+        reason why they are not.
+        """
+        replicas = self._services.settings.mqtt_replicas
+
+        def answered(value: Any) -> None:
+            done(value if isinstance(value, Refused) else None)
+
+        if replicas and end_seq:
+            self._services.router.call(stream, "held", [stream, end_seq, replicas], answered)
+        else:
+            done(None)
 
     def _positioned(
         self, subscriptions: Sequence[KeptSubscription]
@@ -325,13 +366,23 @@ class DurableSessions:
             self._clients[client] = None
             self.note(client)
 
-    def save(self, client: DurableClient, done: StoredOutcome) -> None:
-        """Store the session now; `done` gets the reason if that failed."""
+    def state_of(self, client: DurableClient) -> bytes:
+        """Its session as it is now; empty if it has none."""
+        session = client.session
+        return b"" if session is None else session.state(client, self._services.readers)
+
+    def save(self, client: DurableClient, done: StoredOutcome, state: bytes = b"") -> None:
+        """Store the session now, on other nodes too if so configured; `done` gets the reason if that failed. `state`:
+        as it is now, if that is known.
+        """
+        self._save(client, done, state, "session_step" if self._services.settings.mqtt_replicas else "session_save")
+
+    def _save(self, client: DurableClient, done: StoredOutcome, state: bytes, verb: str) -> None:
         session = client.session
         if session is None or session.is_resuming:
             done(None)
             return
-        state = session.state(client, self._services.readers)
+        state = state or session.state(client, self._services.readers)
         session.stored, session.stored_s = state, self._clock()
         self._changed.pop(client, None)
 
@@ -343,7 +394,7 @@ class DurableSessions:
             done(refused)
 
         args = [client.client_id, session.turn, self._holder, state]
-        self._services.router.call(log_of(client.client_id), "session_save", args, answered)
+        self._services.router.call(log_of(client.client_id), verb, args, answered)
 
     def _not_stored(self, client: DurableClient, refused: Refused) -> None:
         if client.session is None or client.closed:
@@ -405,7 +456,7 @@ class DurableSessions:
             if session is None or client.closed or session.is_resuming:
                 self._changed.pop(client, None)
             elif session.stored_s <= now_s - SAVE_S:
-                self.save(client, _ignore)
+                self._save(client, _ignore, b"", "session_save")
                 if self._clock() > now_s + TICK_S:
                     break
         self._services.metrics.connected_sessions = len(self._clients)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tailrace.broker.connection.mqtt.window import IDS
 from tailrace.protocol.mqtt.publishes import PublishForm
+
+RUNS_KEPT: Final = 1_024
+"""From more than these on, runs of acknowledged messages between others are looked for: they take room in a record."""
 
 
 class SentRun(NamedTuple):
@@ -57,6 +60,12 @@ class InFlight:
         """All messages before the one with this identifier are acknowledged."""
         while self.runs and (first_id - self.runs[0].first_id) % IDS >= len(self.runs[0].seqs):
             self.runs.popleft()
+
+    def forget_acknowledged(self, holds: Callable[[int], bool]) -> None:
+        """Forget runs without a message that `holds` names by its identifier, if there are many."""
+        if len(self.runs) > RUNS_KEPT:
+            kept = (run for run in self.runs if any(holds(run.id_at(place)) for place in range(len(run.seqs))))
+            self.runs = deque(kept)
 
     def export_state(self) -> list[Any]:
         return [[*run[:5], _packed(run.seqs)] for run in self.runs]

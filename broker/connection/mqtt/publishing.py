@@ -236,6 +236,11 @@ class PublishRow(RunPublication):
         self._publisher.under_way += qos == 1
         self._answers.append(_Answer(qos, packet_id, group, reason, retained_in))
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether a message of it is acknowledged."""
+        return bool(self._answers)
+
     def keep(self, stream: bytes, keep: Keep) -> None:
         """A message is to be retained in this stream: the answers wait until it is certain that it will be."""
         if stream not in self._kept:

@@ -32,15 +32,23 @@ DESTINATIONS_KEPT: Final = 16_384
 """Topics whose place need not be computed again, of all connections of a worker."""
 
 
+def replicas_of(replicas: int, is_in_memory: Callable[[bytes], bool], stream: bytes) -> int:
+    """A stream in memory is on this node alone."""
+    return replicas if replicas and not is_in_memory(stream) else 0
+
+
 @dataclass(frozen=True, slots=True)
 class MqttServices:
-    """One per worker. `table`: what the leaf places topics by; `stages`: it can place them."""
+    """One per worker. `table`: what the leaf places topics by; `stages`: it can place them. `replicas_of`: on how many
+    other nodes an acknowledged message of a stream is.
+    """
 
     chunks: PublishChunks
     destination_of: Callable[[bytes], Destination]
     durable: DurableSessions
     keep_alives: KeepAlives
     logins: Logins
+    replicas_of: Callable[[bytes], int]
     retained: RetainedMessages
     sessions: MqttSessions
     shared: SharedGroups
@@ -77,6 +85,7 @@ class MqttServices:
             durable,
             KeepAlives(time.monotonic),
             logins,
+            partial(replicas_of, services.settings.mqtt_replicas, services.router.owner.catalog.directory.is_in_memory),
             retained,
             MqttSessions(calls, slots, durable),
             shared,

@@ -86,6 +86,7 @@ def pack_state(
     client: SessionClient, in_flight: InFlight, term_before: TermBefore, *, is_stepwise: bool = False
 ) -> bytes:
     """Subscriptions that are still being made are left out: their SUBACK is not sent."""
+    in_flight.forget_acknowledged(client.window.holds)
     made = [_kept(client, each, term_before) for each in client.subscriptions.values() if each.is_ready or each.keys]
     state = KeptState(
         client.mark,

@@ -5,16 +5,19 @@ logged twice. A session that is not stepwise, and a connection without one, does
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from tailrace.broker.connection.mqtt.durable import DurableClient, DurableSessions, step_of
 from tailrace.broker.connection.mqtt.publishing import PublishGroups, PublishRow
 from tailrace.broker.routing.batch import Pending
+from tailrace.broker.streams.refused import Refused
+from tailrace.protocol.errors import Code
 from tailrace.protocol.mqtt.packets import AckPacket
 from tailrace.protocol.mqtt.properties import PacketType
 from tailrace.protocol.mqtt.reasons import FAILURE, Reason
 from tailrace.protocol.mqtt.responses import pack_ack
+
+UNHELD_TEXT: Final = "messages may be lost with this node: {text}"
 
 
 class StepwiseServices(Protocol):
@@ -82,18 +85,43 @@ def receive_pubrel(client: StepwiseClient, packet: AckPacket) -> None:
 # --- to the client ----------------------------------------------------------------------------------------------------
 
 
-def withhold(client: StepwiseClient, messages: bytes) -> None:
-    """Send these once the session is stored. Meanwhile there is no room for others."""
+class _Withheld:
+    """Messages that are sent once the session is stored, and they are as safe as it is."""
+
+    __slots__ = ("_client", "_is_refused", "_messages", "_missing")
+
+    def __init__(self, client: StepwiseClient, messages: bytes) -> None:
+        self._client = client
+        self._messages = messages
+        self._missing = 2
+        self._is_refused = False
+
+    def held(self, refused: Refused | None) -> None:
+        client = self._client
+        if refused is not None and client.session is not None and not client.closed:
+            client.end_with(Code.UNAVAILABLE, UNHELD_TEXT.format(text=refused.text))
+        self.stored(refused is None)
+
+    def stored(self, is_stored: bool) -> None:
+        client, self._is_refused = self._client, self._is_refused or not is_stored
+        self._missing -= 1
+        if self._missing:
+            return
+        client.withheld_bytes -= len(self._messages)
+        if not (self._is_refused or client.closed):
+            client.send_packet(self._messages)
+            client.grant_room()
+
+
+def withhold(client: StepwiseClient, messages: bytes, stream: bytes, end_seq: int) -> None:
+    """Send these once the session is stored, and all of their stream before `end_seq` is where it is to be. Meanwhile
+    there is no room for others.
+    """
+    withheld = _Withheld(client, messages)
     client.withheld_bytes += len(messages)
     client.hold_cursors()
-    client.mqtt.durable.step(client, partial(_send_withheld, client, messages))
-
-
-def _send_withheld(client: StepwiseClient, messages: bytes, stored: bool) -> None:
-    client.withheld_bytes -= len(messages)
-    if stored and not client.closed:
-        client.send_packet(messages)
-        client.grant_room()
+    client.mqtt.durable.step(client, withheld.stored)
+    client.mqtt.durable.await_held(stream, end_seq, withheld.held)
 
 
 def receive_pubrec(client: StepwiseClient, packet: AckPacket) -> None:

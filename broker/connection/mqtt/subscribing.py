@@ -20,6 +20,7 @@ from tailrace.broker.delivery.subscribe import Subscriptions
 from tailrace.broker.delivery.wide import WideReader, WideSubscription
 from tailrace.broker.process.timers import now_us
 from tailrace.broker.services import Services
+from tailrace.broker.sessions.record import SUBSCRIBED_BYTES_MAX
 from tailrace.broker.streams.refused import Refused
 from tailrace.broker.topics.rules import TopicRules
 from tailrace.broker.topics.trie import TooManyFilters
@@ -28,7 +29,7 @@ from tailrace.protocol.errors import Code
 from tailrace.protocol.mqtt import packets as p
 from tailrace.protocol.mqtt.properties import PropertyId
 from tailrace.protocol.mqtt.publishes import AS_PUBLISHED, NOT_RETAINED, PublishForm
-from tailrace.protocol.mqtt.reasons import Reason, reason_of
+from tailrace.protocol.mqtt.reasons import FAILURE, Reason, reason_of
 from tailrace.protocol.mqtt.replay import SplitFilter, Wishes, read_place, split_filter, wishes_of
 from tailrace.protocol.mqtt.responses import pack_suback, pack_unsuback
 from tailrace.protocol.places import FROM_NEW, From
@@ -98,15 +99,18 @@ class TopicSubscription:
 
 
 class _Step:
-    """A SUBSCRIBE whose filters are being found; `reasons` are those of its SUBACK, by place.
+    """A SUBSCRIBE whose filters are being found; `reasons` are those of its SUBACK, by place, as `filters`.
 
-    `waiting`: of a filter that is being found, the places where it stands, each with its QoS.
+    `made`: those that are new; `waiting`: of a filter that is being found, the places where it stands, each with its
+    QoS.
     """
 
-    def __init__(self, packet_id: int, count: int) -> None:
+    def __init__(self, packet_id: int, filters: Sequence[bytes]) -> None:
         self.packet_id = packet_id
-        self.reasons: list[int] = [Reason.UNSPECIFIED] * count
-        self.missing = count
+        self.filters = filters
+        self.reasons: list[int] = [Reason.UNSPECIFIED] * len(filters)
+        self.missing = len(filters)
+        self.made: set[bytes] = set()
         self.cursors: list[Cursor] = []
         self.retained: list[TopicSubscription] = []  # that are sent the retained messages first
         self.known: set[bytes] = set()  # those of them that were there before
@@ -138,7 +142,7 @@ class TopicSubscriptions:
     # --- the packets ------------------------------------------------------------------------------------------------
 
     def subscribe(self, client: MqttClient, packet: p.SubscribePacket) -> None:
-        step = _Step(packet.packet_id, len(packet.requests))
+        step = _Step(packet.packet_id, [request.filter for request in packet.requests])
         number = packet.properties.get(PropertyId.SUBSCRIPTION_ID, 0)
         wishes = wishes_of(packet.properties.get(PropertyId.USER_PROPERTY, ()))
         for place, request in enumerate(packet.requests):
@@ -171,6 +175,7 @@ class TopicSubscriptions:
             return
         stream = parts.stream or self._rules.streams_of(parts.topics)
         subscription = TopicSubscription(request.filter, form, is_wild=stream is None or bool(parts.group))
+        step.made.add(request.filter)
         if subscription.is_system:
             subscription.is_wild, subscription.is_ready = False, True
             client.subscriptions[request.filter] = subscription
@@ -389,11 +394,31 @@ class TopicSubscriptions:
         """One filter has its outcome; after the last one the client gets them all, and then messages."""
         step.reasons[place] = reason
         step.missing -= 1
-        if not (step.missing or client.closed):
-            self._keep(client, partial(self._answer, client, step))
+        if step.missing or client.closed:
+            return
+        state = client.mqtt.durable.state_of(client)
+        if len(state) > SUBSCRIBED_BYTES_MAX and step.made:
+            self._withdraw(client, step)
+            state = b""
+        self._keep(client, partial(self._answer, client, step), state)
 
-    def _keep(self, client: MqttClient, answer: Callable[[], object]) -> None:
-        """The subscriptions have changed: a durable session has them before its client has the answer."""
+    def _withdraw(self, client: MqttClient, step: _Step) -> None:
+        """The session has no room for the filters that are new."""
+        for topic_filter in step.made:
+            subscription = client.subscriptions.pop(topic_filter, None)
+            if subscription is not None:
+                self._end(client, subscription)
+                self._drop_shared(client, subscription)
+        for place, topic_filter in enumerate(step.filters):
+            if topic_filter in step.made and step.reasons[place] < FAILURE:
+                step.reasons[place] = Reason.QUOTA_EXCEEDED
+                self._services.metrics.refused.add(Code.SUBSCRIPTIONS)
+        step.retained = [each for each in step.retained if each.filter not in step.made]
+
+    def _keep(self, client: MqttClient, answer: Callable[[], object], state: bytes = b"") -> None:
+        """The subscriptions have changed: a durable session has them before its client has the answer. `state`: see
+        `DurableSessions.save`.
+        """
         if client.session is None:
             answer()
             return
@@ -407,7 +432,7 @@ class TopicSubscriptions:
             client.go_on()
 
         client.hold_up()
-        client.mqtt.durable.save(client, stored)
+        client.mqtt.durable.save(client, stored, state)
 
     def _answer(self, client: MqttClient, step: _Step) -> None:
         if client.send_fitting(pack_suback(client.version, step.packet_id, step.reasons)):

@@ -22,8 +22,7 @@ from tailrace.broker.consumers.coordinator.waiting_gets import WaitingGet, Waiti
 from tailrace.broker.consumers.state import decide
 from tailrace.broker.consumers.state.decide import Decision, GetResult
 from tailrace.broker.consumers.state.decide_get import present
-from tailrace.broker.process.work import NOBODY, Asker
-from tailrace.broker.routing.batch import OutcomeSink
+from tailrace.broker.routing.batch import LoggedAnswer, OutcomeSink
 from tailrace.broker.streams.open_stream import Grown
 from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.owner_calls import refusals
@@ -45,35 +44,6 @@ SERVED_A_TURN: Final = 256
 """Gets that have waited and are looked at in one turn."""
 ELSEWHERE_TEXT: Final = "another node is the stream's master now; ask again"
 DISABLED_TEXT: Final = "this stream is disabled here; an administrator can make it a master"
-
-
-class LoggedAnswer:
-    """Is notified how far a decision is logged, and answers with its value."""
-
-    __slots__ = ("_done", "_value")
-
-    asker: Asker = NOBODY
-
-    def __init__(self, done: OnResult, value: Any) -> None:
-        self._done = done
-        self._value = value
-
-    def published(self, _key: int, _first_seq: int, _subscribers: int) -> None:
-        self._done(self._value)
-
-    def refused(self, _key: int, code: Code, text: str) -> None:
-        self._done(Refused(code, text))
-
-    def unreplicated(self, _key: int, _first_seq: int, text: str) -> None:
-        self._done(Refused(Code.UNREPLICATED, text))
-
-    def may_create(self, _name: bytes) -> bool:
-        return False
-
-    def creation_refusal(self, _name: bytes) -> Refused:
-        return Refused(Code.UNKNOWN, "no such stream here")
-
-    def count_created(self) -> None: ...
 
 
 class Coordinator:

@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tailrace.broker.consumers.coordinator import redrive
-from tailrace.broker.consumers.coordinator.coordinator import DISABLED_TEXT, Coordinator, LoggedAnswer
+from tailrace.broker.consumers.coordinator.coordinator import DISABLED_TEXT, Coordinator
 from tailrace.broker.consumers.coordinator.cursor_log import log_name
 from tailrace.broker.consumers.coordinator.waiting_gets import WaitingGet
 from tailrace.broker.consumers.state import decide
 from tailrace.broker.consumers.state.decide import ConsumerStatus, Decision
+from tailrace.broker.routing.batch import LoggedAnswer
 from tailrace.broker.streams.owner import REPLICAS_FULL_TEXT
 from tailrace.broker.streams.owner_calls import locate, refusals
 from tailrace.broker.streams.refused import CallArgs, OnResult, Refused

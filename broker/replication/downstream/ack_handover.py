@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tailrace.broker.process.work import NOBODY, Asker
 from tailrace.broker.replication.downstream.replica_acks import ReplicaWait
-from tailrace.broker.routing.batch import StreamBatch
+from tailrace.broker.routing.batch import LoggedAnswer, StreamBatch
 from tailrace.broker.streams.owner import Owner, Refused
 from tailrace.broker.streams.refused import CallArgs, OnResult
 from tailrace.protocol.errors import Code
@@ -65,6 +65,27 @@ def wait_on(owner: Owner, args: CallArgs, done: OnResult) -> None:
     batch.count = count
     batch.parts.append((_HandedOverWait(done), 0, 0))
     owner.replicas.wait(batch, first_seq, PATIENCE_S)
+
+
+def held(owner: Owner, args: CallArgs, done: OnResult) -> None:
+    """[stream, seq, nodes] -> None once N nodes hold the messages before this one; at once if that is not for this node
+    to know: of a stream that it copies or has not, or that is in memory.
+    """
+    name, end_seq, replicas = args
+    try:
+        is_here = name in owner.catalog.names and owner.roles.role(name) is Role.MASTER
+        if not is_here or owner.catalog.directory.is_in_memory(name):
+            done(None)
+            return
+        owner.require_replicas(name, replicas)
+        if end_seq > owner.stream(name).log.next_seq:
+            raise Refused(Code.UNREPLICATED, LOST_TEXT)
+    except Refused as refused:
+        done(refused)
+    except (StorageError, OSError) as error:
+        done(Refused(Code.UNAVAILABLE, str(error)))
+    else:
+        owner.replicas.wait_for(name, end_seq, replicas, LoggedAnswer(done, None))
 
 
 class _HandedOverWait:

@@ -14,7 +14,7 @@ from typing import Final
 from tailrace.broker.process.lease import LOGGED_WITHOUT_LEASE_TEXT, Lease
 from tailrace.broker.replication.downstream.in_sync import UNKNOWN, InSync, InSyncRow
 from tailrace.broker.replication.downstream.replica_acks import ReplicaAcks, ReplicaPosition, ReplicaWait
-from tailrace.broker.routing.batch import StreamBatch
+from tailrace.broker.routing.batch import OutcomeSink, StreamBatch
 from tailrace.protocol.errors import Code
 from tailrace.protocol.sibling import HeldRow
 
@@ -164,6 +164,12 @@ class Replicas:
         end_seq = max(first_seq + batch.count, begin_seq)
         holders.wait(ReplicaWait(end_seq, first_seq, self._clock() + timeout_s, timeout_s, batch))
         self._answer_due(batch.name, holders)
+
+    def wait_for(self, name: bytes, end_seq: int, replicas: int, sink: OutcomeSink) -> None:
+        """Notify the sink once this number of nodes hold the messages before `end_seq`, which are logged here."""
+        batch = StreamBatch(name, 0, None, replicas)
+        batch.parts.append((sink, 0, 0))
+        self.wait(batch, end_seq)
 
     def expire(self) -> None:
         """From the timer: answer those that have waited too long, and all when the lease has ended."""

@@ -6,6 +6,7 @@ import pytest
 
 from tailrace.broker.sessions.record import (
     FOR_EVER_S,
+    Exactness,
     HolderProcess,
     SessionRecord,
     Will,
@@ -16,7 +17,7 @@ from tailrace.broker.sessions.record import (
 from tailrace.shard.names import SESSION_LOGS
 
 HERE = HolderProcess(7, 11)
-LEFT = SessionRecord(3, "ann", 60, HERE, 1_000_000, True, Will(10, b"s", b"frame"), b"state")
+LEFT = SessionRecord(3, "ann", 60, HERE, 1_000_000, Exactness.HERE, Will(10, b"s", b"frame"), b"state")
 
 
 @pytest.mark.parametrize("record", [LEFT, LEFT._replace(will=None, left_us=0, user=""), None])

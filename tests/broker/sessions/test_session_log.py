@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.broker.sessions import session_log
-from tailrace.broker.sessions.record import HolderProcess, SessionRecord
+from tailrace.broker.sessions.record import Exactness, HolderProcess, SessionRecord
 from tailrace.broker.sessions.session_log import SessionLog
 from tests.broker.owning import make_owner, release_all
 
@@ -16,7 +16,7 @@ NAME = b"$sessions/3"
 
 
 def made(state: bytes) -> SessionRecord:
-    return SessionRecord(1, "", 60, HolderProcess(1, 1), 5, True, None, state)
+    return SessionRecord(1, "", 60, HolderProcess(1, 1), 5, Exactness.HERE, None, state)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -11,7 +11,8 @@ import pytest
 
 from tailrace.broker.routing.router import Router
 from tailrace.broker.sessions import store as store_module
-from tailrace.broker.sessions.record import HolderProcess
+from tailrace.broker.sessions.record import STEPWISE_FORMAT, Exactness, HolderProcess, SessionRecord, log_of
+from tailrace.broker.sessions.session_log import SessionLog
 from tailrace.broker.sessions.store import SessionStore
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
@@ -40,15 +41,16 @@ class Wills:
 class Rig:
     """A store with a clock of its own."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, **settings: Any) -> None:
         self.path = path
+        self.settings = settings
         self.now_us = 1_000_000
         self.wills = Wills()
         self.ended: list[bytes] = []
         self.begin()
 
     def begin(self) -> None:
-        owner = make_owner(self.path)
+        owner = make_owner(self.path, **self.settings)
         self.store = SessionStore(
             *(owner, HERE, lambda: self.now_us, lambda: cast("Router", self.wills), self.ended.append),
             lambda: self.now_us / 1e6,
@@ -228,3 +230,54 @@ def test_the_end_of_a_session_with_a_shared_subscription_is_reported(rig: Rig) -
     rig.pass_s(100)
     assert rig.ended == [state]
     assert not rig.store.shares(other)
+
+
+def test_what_other_nodes_are_to_hold_is_not_answered_before(tmp_path: Path) -> None:
+    """Once it is, a session with QoS 2 is exact in a later term too: its client has seen nothing else."""
+    rig = Rig(tmp_path, mqtt_replicas=1)
+    name, answers = log_of(b"c"), list[Any]()
+    replicas = rig.store._owner.replicas
+
+    def hold(next_seq: int) -> None:
+        replicas.held(0, 1, [(name, replicas.holders(name).line, 1, "node-b", next_seq, 0)])
+
+    rig.store.call_held(rig.store.open, [b"c", False, 60, "", HERE, None, None], answers.append)
+    assert answers == []
+    hold(1)
+    turn = answers.pop()[0]
+    stepwise = msgpack.packb([STEPWISE_FORMAT, b""])
+    rig.store.call_held(rig.store.save, [b"c", turn, HERE, stepwise], answers.append)
+    assert answers == []
+    hold(2)
+    assert answers.pop() == []
+    assert rig.call(rig.store.save, b"c", turn, HERE, stepwise) == [], "nobody waits for this"
+    record = rig.store._logs[name].get(b"c")
+    assert record is not None and record.exactness is Exactness.EVERYWHERE
+
+
+def test_a_session_that_other_nodes_do_not_hold_is_not_opened(tmp_path: Path) -> None:
+    """It is left at once, so that it expires; a session that ends with its connection waits for nobody."""
+    rig = Rig(tmp_path, mqtt_replicas=1)
+    answers: list[Any] = []
+    rig.store.call_held(rig.store.open, [b"c", False, 60, "", HERE, None, None], answers.append)
+    rig.store._owner.replicas.refuse(log_of(b"c"), "none")
+    assert isinstance(answers[0], Refused) and answers[0].code is Code.UNREPLICATED
+    record = rig.store._logs[log_of(b"c")].get(b"c")
+    assert record is not None and record.left_us
+    rig.store.call_held(rig.store.open, [b"d", False, 0, "", HERE, None, None], answers.append)
+    assert answers[1][0] == 0
+
+
+@pytest.mark.parametrize("exactness", Exactness)
+def test_exactness_in_a_later_term(tmp_path: Path, exactness: Exactness) -> None:
+    rig = Rig(tmp_path)
+    found = rig.store._log_for(b"c")
+    found.put(b"c", SessionRecord(1, "", 60, HERE, 0, exactness, None, b"state"), 0.0)
+    owner = rig.store._owner
+    again = SessionLog(owner, found.name)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(type(owner.roles), "open_epoch", lambda _roles, _name: 9)
+        again.read()
+    record = again.get(b"c")
+    assert record is not None
+    assert record.exactness is (Exactness.NO if exactness is Exactness.HERE else exactness)

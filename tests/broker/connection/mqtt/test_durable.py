@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from tailrace.broker.connection.mqtt import subscribing
 from tailrace.broker.connection.mqtt.window import leap_place
 from tailrace.broker.process.timers import now_us
+from tailrace.broker.sessions import store
 from tailrace.protocol.errors import Code
 from tests.broker.mqtt import MqttPeer
 from tests.broker.world import World, world
@@ -262,7 +264,7 @@ def test_a_session_waits_for_the_outcome_of_a_qos_2_message(
         second = MqttPeer(node, version, "d", slot, opened=False)
         raw = LASTING if version == V5 else b""
         assert second.ask(wire.connect(version, "d", clean=False, raw=raw)) == []
-        ((_client, row, key, frames, _quiet),) = held
+        ((_client, row, key, frames, *_rest),) = held
         if is_refused:
             client.group_refused(row, key, Code.UNAVAILABLE, "its owner is gone", None)
         else:
@@ -352,3 +354,34 @@ def test_the_will_of_a_session_that_lasts(tmp_path: Path, takes_over: bool, clea
         durable(node, V5, 1, clean=clean)
         wanted = [b"gone"] if (clean if delay_s else takes_over) else []
         assert reader.payloads() == wanted
+
+
+@both
+def test_a_session_at_its_bound_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int) -> None:
+    """A SUBSCRIBE for which it has no room is refused and changes nothing: there is room for messages under way, and
+    for UNSUBSCRIBE.
+    """
+    filters = [f"s/{n:03}/".ljust(1_000, "x") for n in range(50)]
+    monkeypatch.setattr(subscribing, "SUBSCRIBED_BYTES_MAX", 32 << 10)
+    monkeypatch.setattr(store, "RECORD_BYTES_MAX", 128 << 10)
+    with world(tmp_path) as node:
+        first, reasons = durable(node, version), list[int]()
+        for place in range(0, len(filters), 10):
+            reasons += first.subscribe(*((each, 1) for each in filters[place : place + 10]))
+        granted = reasons.count(1)
+        assert 20 < granted < len(filters) and set(reasons[granted:]) == {0x97 if version == V5 else 0x80}
+        writer = MqttPeer(node, version, "writer")
+        topics = filters[0:granted:2]
+        writer.ask(*(wire.publish(version, each, b"x", 1, n + 1) for n, each in enumerate(topics)))
+        assert len(first.payloads()) == len(topics)
+        store_now(first)
+        assert not first.ended
+        kill(first)
+        second = durable(node, version)
+        assert second.connack.body[0] == 1 and len(second.payloads()) == len(topics)
+        last = [(each, 1) for each in filters[-10:]]
+        assert second.subscribe(*last) == [0x97 if version == V5 else 0x80] * 10
+        for place in (0, 10):
+            (answer,) = second.ask(wire.unsubscribe(version, 2, *filters[place : place + 10]))
+            assert answer.kind == 11
+        assert second.subscribe(*last) == [1] * 10

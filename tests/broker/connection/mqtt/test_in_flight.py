@@ -26,6 +26,18 @@ def test_one_after_the_other_is_one_run() -> None:
     assert not held.runs
 
 
+def test_many_runs_of_acknowledged_messages_are_forgotten() -> None:
+    """Behind one that is not acknowledged: they would make the record of a session larger than it may be."""
+    held, window = InFlight(), SendWindow(1_000)
+    for number in range(3_000):
+        held.add(window.next_id, (b"s", b"t")[number % 2], FORM, array("Q", [number]))
+        window.add(1)
+        if number % 1_000:
+            window.acknowledge(number + 1)
+    held.forget_acknowledged(window.holds)
+    assert [run.first_id for run in held.runs] == [1, 1_001, 2_001]
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_they_give_back_what_a_table_has(seed: int) -> None:
     print(f"seed {seed}")

@@ -70,7 +70,7 @@ def test_after_a_kill_a_repeated_qos_2_message_is_logged_once(
         for n in range(2):
             (received,) = second.ask(wire.publish(version, name, b"%d" % n, 2, n + 5, dup=True))
             assert received.body == bytes((0, n + 5))
-        for _client, row, key, frames, _quiet in held:
+        for _client, row, key, frames, *_rest in held:
             router.publish_group(client, row, key, frames, False)
             node.settle()
         stream_log = node.workers[1].owner.stream(name.encode()).log

@@ -100,3 +100,17 @@ def test_a_successor_that_cannot_be_asked_is_told_as_what_it_is(tmp_path: Path) 
     first.append(waiting, 0.0)
     ack_handover.hand_over(first, lambda _name, _verb, _args, done: done(Refused(Code.UNAVAILABLE, "it is down")))()
     assert sink.refusals == {0: (Code.UNREPLICATED, LOST_TEXT)} and sink.logged_at == {0: 0}
+
+
+def test_messages_that_are_to_be_sent_wait_for_other_nodes(tmp_path: Path) -> None:
+    owner = make_owner(tmp_path)
+    publish(owner, S)
+    answers: list[Any] = []
+    ack_handover.held(owner, [S, 1, 1], answers.append)
+    assert answers == []
+    owner.replicas.held(*VIA[:2], [(S, owner.replicas.holders(S).line, VIA[2], "node-b", 1, 0)])
+    assert answers == [None]
+    ack_handover.held(owner, [S, 2, 1], answers.append)
+    assert isinstance(answers[1], Refused) and answers[1].code is Code.UNREPLICATED, "they were set aside"
+    ack_handover.held(owner, [b"unknown", 1, 1], answers.append)
+    assert answers[2] is None, "it was deleted"
