@@ -173,10 +173,9 @@ class Worker:
         )
         self.desk = Coordinator(self.owner, time.monotonic, on_change=lambda name: self.patrol.forget(name))
         answered_later: dict[str, LateAnswer] = {
-            "await": partial(ack_handover.wait_on, self.owner),
             "consume": partial(verbs.consume, self.desk),
             "get": partial(verbs.get, self.desk),
-            "held": partial(ack_handover.held, self.owner),
+            **ack_handover.calls_of(self.owner),
             "rules": partial(obey, self.owner, self.work),
             "watch_growth": lambda args, done: self.siblings.watch_growth(self.announce, args, done),
             **self.last_values.calls,

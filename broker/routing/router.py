@@ -382,13 +382,7 @@ class Router:
         self._count(client, publication.count * len(parts))
 
     def publish_group(
-        self,
-        client: PublishingClient,
-        run: RunPublication,
-        key: int,
-        frames: bytearray,
-        sync: bool,
-        replicas: int = 0,
+        self, client: PublishingClient, run: RunPublication, key: int, frames: bytearray, sync: bool, replicas: int = 0
     ) -> None:
         """Take what a run of PUBLISH has for one stream."""
         name, messages, numbered = run.names[key], run.counts[key], is_numbered(frames)

@@ -15,9 +15,9 @@ STEPWISE_FORMAT: Final = 2
 FOR_EVER_S: Final = 0xFFFFFFFF
 """As Session Expiry Interval: the session does not expire."""
 SUBSCRIBED_BYTES_MAX: Final = 256 << 10
-"""Of the state of one session behind a SUBSCRIBE, which is refused beyond that."""
+"""A SUBSCRIBE is refused if the state of the session would be larger."""
 RECORD_BYTES_MAX: Final = 1 << 20
-"""Of the state of one session: there is room for the messages under way, and for streams that are made later."""
+"""The state of a session has room for messages under way and for streams that are made later."""
 MICROSECONDS: Final = 1_000_000
 
 

@@ -275,7 +275,7 @@ class SessionStore:
         return []
 
     def _exactness_left(self, state: bytes) -> Exactness:
-        """Of the state that a connection leaves; an empty one is not known."""
+        """How exact a state is that a connection leaves; an empty one is not known."""
         if not state:
             return Exactness.NO
         is_held = self._owner.settings.mqtt_replicas and is_stepwise(state)

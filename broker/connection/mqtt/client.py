@@ -391,9 +391,8 @@ class MqttClient(EnhancedLoginClient):
 
     @property
     def awaited(self) -> int:
-        steps = 0 if self.session is None else self.session.unstored
-        withheld = int(self.withheld_bytes > 0)
-        return len(self.answers) + self.held_up + len(self.backlog) + len(self.sendings) + steps + withheld
+        steps = (0 if self.session is None else self.session.unstored) + (self.withheld_bytes > 0)
+        return len(self.answers) + self.held_up + len(self.backlog) + len(self.sendings) + steps
 
     def answers_ready(self) -> None:
         """Some acknowledgements are known: those in front go out."""
@@ -452,20 +451,18 @@ class MqttClient(EnhancedLoginClient):
         row.add_staged(staged)
         self.await_answer(row.pending)
         row.begin(len(staged.groups))
-        router, replicas_of = self.services.router, self.mqtt.replicas_of
         for key, (name, _count, frames) in enumerate(staged.groups):
-            router.publish_group(self, row, key, frames, False, replicas_of(name) if staged.ids else 0)
+            self.services.router.publish_group(self, row, key, frames, False, self.mqtt.replicas_of(name, row))
         self.note_awaited()
 
     def publish_groups(self, row: PublishRow, groups: PublishGroups) -> None:
         """Give the messages to the router. Those of a read are as safe as one of them that is acknowledged."""
-        router, found, replicas_of = self.services.router, groups.groups, self.mqtt.replicas_of
+        router, found = self.services.router, groups.groups
         for group in found:
             row.add(group.stream, len(group.frames), b"")
-        is_answered = row.is_answered
         row.begin(len(found))
         for key, group in enumerate(found):
-            router.publish_group(self, row, key, group.joined(), False, replicas_of(group.stream) if is_answered else 0)
+            router.publish_group(self, row, key, group.joined(), False, self.mqtt.replicas_of(group.stream, row))
 
     def number(self, packet_id: int, stream: bytes) -> Numbering | None:
         if self.session is None:
@@ -543,8 +540,7 @@ class MqttClient(EnhancedLoginClient):
         if step_of(self) is None:
             self.send_packet(data)
         else:
-            end_seq = chunk.rendering.id_seqs[chunk.id_count - 1] + 1 if chunk.id_count else 0
-            stepwise.withhold(self, data, cursor.feed.name, end_seq)
+            stepwise.withhold(self, data, cursor.feed.name, chunk.rendering.id_seqs[: chunk.id_count])
         self._note_sent(cursor, chunk)
 
     def _note_sent(self, cursor: Cursor, chunk: PublishChunk) -> None:
@@ -571,7 +567,7 @@ class MqttClient(EnhancedLoginClient):
         count = len(rendering.id_places)
         data = bytes(with_ids(rendering, count, self.window.next_id)) if count else rendering.data
         if count and step_of(self) is not None:
-            stepwise.withhold(self, data, stream, rendering.id_seqs[-1] + 1 if stream else 0)
+            stepwise.withhold(self, data, stream, rendering.id_seqs)
         else:
             self.send_packet(data)
         self._fill_window(stream, form, rendering.id_seqs, count)

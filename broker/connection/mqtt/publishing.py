@@ -239,7 +239,7 @@ class PublishRow(RunPublication):
     @property
     def is_answered(self) -> bool:
         """Whether a message of it is acknowledged."""
-        return bool(self._answers)
+        return bool(self._answers or (self._staged is not None and self._staged.ids))
 
     def keep(self, stream: bytes, keep: Keep) -> None:
         """A message is to be retained in this stream: the answers wait until it is certain that it will be."""

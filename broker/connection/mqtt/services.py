@@ -12,7 +12,7 @@ from tailrace.broker.connection.last import LastReader
 from tailrace.broker.connection.login import Logins
 from tailrace.broker.connection.mqtt.durable import DurableSessions
 from tailrace.broker.connection.mqtt.keep_alive import KeepAlives
-from tailrace.broker.connection.mqtt.publishing import Destination, destination_of
+from tailrace.broker.connection.mqtt.publishing import Destination, PublishRow, destination_of
 from tailrace.broker.connection.mqtt.retained import RetainedMessages
 from tailrace.broker.connection.mqtt.sessions import MqttSessions
 from tailrace.broker.connection.mqtt.shared import SharedGroups
@@ -32,15 +32,15 @@ DESTINATIONS_KEPT: Final = 16_384
 """Topics whose place need not be computed again, of all connections of a worker."""
 
 
-def replicas_of(replicas: int, is_in_memory: Callable[[bytes], bool], stream: bytes) -> int:
+def replicas_of(replicas: int, is_in_memory: Callable[[bytes], bool], stream: bytes, row: PublishRow) -> int:
     """A stream in memory is on this node alone."""
-    return replicas if replicas and not is_in_memory(stream) else 0
+    return replicas if replicas and row.is_answered and not is_in_memory(stream) else 0
 
 
 @dataclass(frozen=True, slots=True)
 class MqttServices:
     """One per worker. `table`: what the leaf places topics by; `stages`: it can place them. `replicas_of`: on how many
-    other nodes an acknowledged message of a stream is.
+    other nodes the messages of a row for a stream are to be.
     """
 
     chunks: PublishChunks
@@ -48,7 +48,7 @@ class MqttServices:
     durable: DurableSessions
     keep_alives: KeepAlives
     logins: Logins
-    replicas_of: Callable[[bytes], int]
+    replicas_of: Callable[[bytes, PublishRow], int]
     retained: RetainedMessages
     sessions: MqttSessions
     shared: SharedGroups

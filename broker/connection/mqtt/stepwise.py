@@ -5,6 +5,7 @@ logged twice. A session that is not stepwise, and a connection without one, does
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from tailrace.broker.connection.mqtt.durable import DurableClient, DurableSessions, step_of
@@ -113,15 +114,15 @@ class _Withheld:
             client.grant_room()
 
 
-def withhold(client: StepwiseClient, messages: bytes, stream: bytes, end_seq: int) -> None:
-    """Send these once the session is stored, and all of their stream before `end_seq` is where it is to be. Meanwhile
-    there is no room for others.
+def withhold(client: StepwiseClient, messages: bytes, stream: bytes, seqs: Sequence[int]) -> None:
+    """Send these once the session is stored, and they are on as many nodes as are configured. Meanwhile there is no
+    room for others. seqs: of those with identifiers; without a `stream` no session sends them again.
     """
     withheld = _Withheld(client, messages)
     client.withheld_bytes += len(messages)
     client.hold_cursors()
     client.mqtt.durable.step(client, withheld.stored)
-    client.mqtt.durable.await_held(stream, end_seq, withheld.held)
+    client.mqtt.durable.await_held(stream, seqs[-1] + 1 if stream and seqs else 0, withheld.held)
 
 
 def receive_pubrec(client: StepwiseClient, packet: AckPacket) -> None:

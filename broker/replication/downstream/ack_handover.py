@@ -7,6 +7,7 @@ before that, so this wait is a short one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from tailrace.broker.process.work import NOBODY, Asker
@@ -86,6 +87,11 @@ def held(owner: Owner, args: CallArgs, done: OnResult) -> None:
         done(Refused(Code.UNAVAILABLE, str(error)))
     else:
         owner.replicas.wait_for(name, end_seq, replicas, LoggedAnswer(done, None))
+
+
+def calls_of(owner: Owner) -> dict[str, Callable[[CallArgs, OnResult], None]]:
+    """By name."""
+    return {"await": partial(wait_on, owner), "held": partial(held, owner)}
 
 
 class _HandedOverWait:
