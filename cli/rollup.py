@@ -39,6 +39,8 @@ NODES_FILE_BYTES_MAX = 1_000_000
 NamedSource = tuple[str, dict[str, str]]
 """The name of a node, and the options of the data source."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_WITHOUT_SLASHES = re.compile(r"((?:s3a?|gs|gcs|hdfs|viewfs|file):)(?!/)", re.IGNORECASE)
+"""Of the kinds of `file_systems.SCHEMES`."""
 _NODE = re.compile(r"(?:([A-Za-z0-9_.-]+)=)?(.+)", re.DOTALL)
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 _MEMORY = re.compile(r"[1-9][0-9]{0,9}[kmgtKMGT]", re.ASCII)
@@ -396,6 +398,15 @@ def is_url(text: str) -> bool:
     return _URL.match(text) is not None
 
 
+def require_slashes(name: str, text: str) -> None:
+    """Refuse a URL that would be taken for a folder of this machine. Raises click.UsageError."""
+    if found := _WITHOUT_SLASHES.match(text):
+        meant = f"{found[1]}//{text[found.end() :]}"
+        raise click.UsageError(
+            f"{name} is {text!r}, a URL without its slashes; give {meant}, or ./{text} for a folder of this machine"
+        )
+
+
 def read_nodes_file(path: Path) -> tuple[str, ...]:
     """The nodes in a file, as on the command line. Raises click.UsageError."""
     try:
@@ -438,11 +449,13 @@ def parse_source(text: str, brokers: bool, login: Mapping[str, str | None]) -> d
     """The options of the data source. Raises click.UsageError."""
     if brokers:
         return {"brokers": text, **{key: value for key, value in login.items() if value}}
+    require_slashes("DATA", text)
     return {"path": text if is_url(text) else str(Path(text).resolve())}
 
 
 def parse_out(text: str) -> str:
     """Raises click.UsageError."""
+    require_slashes("OUT", text)
     path = Path(text)
     if not is_url(text) and path.exists() and not path.is_dir():
         raise click.UsageError(f"OUT is {text!r}, which is a file; give a folder")

@@ -20,6 +20,7 @@ from tailrace.cli.rollup import (
     parse_cores,
     parse_day,
     parse_nodes,
+    parse_out,
     parse_settings,
     parse_source,
 )
@@ -98,6 +99,9 @@ def test_wrong_arguments(tmp_path: Path, capsys: Captured, options: list[str], s
         ("data", "s3://key:secret@bucket/rollups", "OUT is a URL with credentials; give them in the environment"),
         ("ftp://bucket/data", "out", "DATA is 'ftp://bucket/data', which is not a URL of a known kind"),
         ("data", "file", "OUT is 'file', which is a file"),
+        ("data", "s3a:x", "OUT is 's3a:x', a URL without its slashes; give s3a://x, or ./s3a:x for a folder"),
+        ("data", "GS:", "OUT is 'GS:', a URL without its slashes"),
+        ("s3:bucket/data", "out", "DATA is 's3:bucket/data', a URL without its slashes; give s3://bucket/data"),
     ],
 )
 def test_a_url_is_no_folder(
@@ -109,6 +113,23 @@ def test_a_url_is_no_folder(
     assert main.run(["rollup", data, out]) == USAGE
     assert said in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "file"]
+
+
+def test_a_folder_that_begins_like_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_data_dir(tmp_path / "data", 2)
+    monkeypatch.chdir(tmp_path)
+    for out in ("./s3a:x", "x:y", "s3a"):
+        assert main.run(["rollup", "data", out, "--no-report"]) == OK
+        assert (tmp_path / out / "current").exists()
+
+
+def test_urls_without_slashes_are_of_all_known_kinds() -> None:
+    from tailrace.spark.file_systems import SCHEMES
+
+    for scheme in SCHEMES:
+        with pytest.raises(click.UsageError, match="without its slashes"):
+            parse_out(f"{scheme}:x")
+        assert parse_out(f"{scheme}://x") == f"{scheme}://x"
 
 
 @pytest.mark.parametrize(
