@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import cast
@@ -49,7 +48,7 @@ class AsyncMergedSubscription(AsyncSubscription):
         begin, self._begin = self._begin, None
         if begin is not None:
             await begin(merged)
-        await self._wait(lambda: merged.ready or merged.has_news, math.inf)
+        await self._driver.wait_until(lambda: merged.ready or merged.has_news)
         merged.check()
         return self
 

@@ -1,4 +1,7 @@
-"""Several subscriptions read as one: streams by name, and those of patterns, made later included."""
+"""Several subscriptions read as one: streams by name, and those of patterns, made later included.
+
+Streams of patterns beyond what a connection may have subscriptions of are read in turn (`tailrace.core.wide_streams`).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from tailrace.core.session import Session
 from tailrace.core.stream_watch import StreamWatch
 from tailrace.core.subscribe_options import SubscribeOptions
 from tailrace.core.subscription_state import Arrived, SubscriptionPhase, SubscriptionState
-from tailrace.errors import ConnectionLost, TailraceError
+from tailrace.core.wide_streams import WideStreams, room_of
+from tailrace.errors import ConnectionLost, StreamBehind, TailraceError, TooManySubscriptions
 
 
 class MergedState:
@@ -40,6 +44,9 @@ class MergedState:
         self._options = options
         self._watch = StreamWatch(session, patterns, timeout_s, partial(self.add, later=True))
         self._follows = follows and any(map(listing.is_pattern, patterns))
+        self._has_pattern = any(map(listing.is_pattern, patterns))
+        self._wide: WideStreams | None = None
+        self._timeout_s = timeout_s
         self._states: deque[SubscriptionState] = deque()
         self._given_of: SubscriptionState | None = None  # whose messages the program has
         self._cancelled = False
@@ -48,26 +55,50 @@ class MergedState:
 
     def begin(self, names: Iterable[str], version: int, now_s: float) -> None:
         """Subscribe to the streams that are there. Raises ClientClosed, ConnectionLost."""
-        self.add(names, now_s, later=False)
+        found = dict.fromkeys(filter(self._watch.matches, names))
+        if self._has_pattern and len(found) > room_of(self._session):
+            self._wide = WideStreams(
+                self._session,
+                self._options,
+                self._watch.matches,
+                self._read_more,
+                follows=self._follows,
+                timeout_s=self._timeout_s,
+            )
+            self._wide.begin(found, now_s)
+            return
+        self.add(found, now_s, later=False)
         if self._follows:
             self._watch.begin(version, now_s)
 
     def add(self, names: Iterable[str], now_s: float, *, later: bool) -> None:
         for name in names:
             if name not in self.names and not self._cancelled and self._watch.matches(name):
-                self.names.add(name)
-                state = self._session.subscribe(self._options(name, later), now_s)
-                state.waiter = self.waiter
-                self._states.append(state)
+                self._subscribe(self._options(name, later), now_s)
+
+    def _subscribe(self, options: SubscribeOptions, now_s: float) -> None:
+        self.names.add(options.stream)
+        state = self._session.subscribe(options, now_s)
+        state.waiter = self.waiter
+        self._states.append(state)
+
+    def _read_more(self, now_s: float) -> None:
+        """Subscribes to the streams that come next, as far as there is room."""
+        wide = self._wide
+        while wide is not None and wide.queue and len(self._states) < wide.at_once:
+            self._subscribe(wide.next_options(), now_s)
 
     def poll(self, now_s: float) -> None:
         """Looks for more streams, if that is due."""
         self._watch.poll(now_s)
+        if self._wide is not None:
+            self._wide.poll(now_s)
+            self._read_more(now_s)
 
     @property
     def poll_s(self) -> float:
         """When to look for more streams."""
-        return self._watch.poll_s
+        return self._watch.poll_s if self._wide is None else self._wide.poll_s
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -78,11 +109,13 @@ class MergedState:
     @property
     def is_over(self) -> bool:
         """Whether nothing will come any more."""
-        return self._cancelled or (not self._states and not self._follows)
+        waits = self._wide is not None and bool(self._wide.queue)
+        return self._cancelled or not (self._states or self._follows or waits)
 
     @property
     def has_news(self) -> bool:
-        return self.is_over or any(state.has_news for state in self._states)
+        failed = self._wide is not None and self._wide.error is not None
+        return self.is_over or failed or any(state.has_news for state in self._states)
 
     def has_changed(self, poll_s: float) -> bool:
         """Whether there is something to read, or another time to look for more streams than `poll_s`."""
@@ -91,10 +124,16 @@ class MergedState:
     @property
     def ready(self) -> bool:
         """Whether the broker has answered all that was asked first."""
+        if self._wide is not None:
+            return self._wide.ready
         return all(state.ready for state in self._states)
 
     def check(self) -> None:
         """Raises what went wrong with a stream before its first message."""
+        if self._wide is not None:
+            if self._wide.error is not None:
+                raise self._wide.error
+            return
         for state in list(self._states):
             if not state.ready and not self._has_left(state):
                 state.first()
@@ -113,15 +152,31 @@ class MergedState:
                 arrived = session.next_arrived(state, None)
             except ConnectionLost:
                 raise
-            except TailraceError:
+            except TooManySubscriptions:
                 self._states.popleft()
+                if self._wide is None:
+                    raise
+                self._wide.put_back(state)
+                continue
+            except StreamBehind as error:
+                is_shorter = self._wide is not None and self._wide.is_shorter(state, error)
+                self._leave(state)
+                if not is_shorter:
+                    raise
+                continue
+            except TailraceError:
+                self._leave(state)
                 raise
             if arrived is not None:
+                if self._wide is not None and (shorter := self._wide.fault(arrived)) is not None:
+                    self._session.cancel(state)
+                    self._leave(state)
+                    raise shorter
                 self._states.rotate(-1)
                 self._given_of = state
                 return arrived
             if state.phase is SubscriptionPhase.OVER:
-                self._states.popleft()
+                self._leave(state)
             else:
                 self._states.rotate(-1)
         return None
@@ -131,13 +186,20 @@ class MergedState:
         error = state.error
         if error is None or state.holds_any or not self._watch.lacks(state.stream, error):
             return False
-        self._states.remove(state)
+        self._leave(state)
         self.names.discard(state.stream)
         return True
+
+    def _leave(self, state: SubscriptionState) -> None:
+        self._states.remove(state)
+        if self._wide is not None:
+            self._wide.done(state)
 
     def cancel(self) -> None:
         self._cancelled = True
         self._watch.end()
+        if self._wide is not None:
+            self._wide.end()
         for state in self._states:
             self._session.cancel(state)
         self._states.clear()

@@ -512,7 +512,7 @@ class Session(Connector):
         if message.code == "trimmed":
             subscription.trimmed()
         else:
-            resumed = RESUMED_ELSEWHERE if self.has_choice and subscription.ready else RESUMED
+            resumed = RESUMED_ELSEWHERE if self.has_choice and subscription.resumes else RESUMED
             subscription.refused(message.code, message.text, now_s, self.options.reconnect_s, resumed)
             self._follow_up(subscription)
 

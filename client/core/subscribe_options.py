@@ -22,7 +22,8 @@ OnTrimmed: TypeAlias = Literal["raise", "skip"]
 @dataclass(frozen=True, slots=True)
 class SubscribeOptions:
     """A program's settings for reading. `window_bytes`: of frames that may be sent ahead; `timeout_s`: for the
-    answer; `wait`: the stream may be made later; `topics`: a filter for topics, empty for all messages."""
+    answer; `wait`: the stream may be made later; `topics`: a filter for topics, empty for all messages;
+    `resumes`: it goes on where the same program has read."""
 
     stream: str
     start: From
@@ -34,6 +35,7 @@ class SubscribeOptions:
     timeout_s: float = math.inf
     wait: bool = False
     topics: str = ""
+    resumes: bool = False
 
     def __post_init__(self) -> None:
         for name, value, least in (("skip", self.skip, 0), ("credit_bytes", self.window_bytes, 1)):

@@ -97,9 +97,19 @@ class SubscriptionState:
         return bool(self._topics or self._holder)
 
     @property
+    def resumes(self) -> bool:
+        """Whether some of the stream was read before."""
+        return self.ready or self._options.resumes
+
+    @property
     def next_seq(self) -> int:
         """The seq of the next message to come in, once ready."""
         return self._arrived[-1].next_seq if self._arrived else self._base_seq
+
+    @property
+    def last_epoch(self) -> int:
+        """That of the last message that came in, 0 without any."""
+        return self._last[2]
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
@@ -139,7 +149,7 @@ class SubscriptionState:
         start = self._options.start
         expected = self.next_seq if self.ready else start.value if start.kind == "seq" else answer.next_seq
         least = self._asked_seq if self.ready else expected
-        if self.ready and patience_s and answer.next_seq < least and expected != self.end_seq:
+        if self.resumes and patience_s and answer.next_seq < least and expected != self.end_seq:
             self._ask_again(StreamBehind(self.stream, expected, answer.next_seq), now_s, patience_s)
             return
         self._holder = answer.stream or ""
@@ -204,7 +214,7 @@ class SubscriptionState:
 
     def _ask_again(self, refusal: TailraceError, now_s: float, patience_s: float) -> None:
         self._refusal = refusal
-        if self.ready:
+        if self.resumes:
             self.deadline_s = min(self.deadline_s, now_s + patience_s)
         self.phase = SubscriptionPhase.WANTED
         self.not_before_s = now_s + self._backoff.next_s()

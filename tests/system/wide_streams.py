@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+import tailrace
 from tailrace.protocol.collecting import FEATURE, Collect, Collected
 from tailrace.protocol.messages import TOPICS_FEATURE, VERSION, Hello
 from tailrace.protocol.places import FROM_NEW
@@ -86,6 +87,16 @@ def mqtt(node: Node, stack: ExitStack) -> Read:
     return read
 
 
+def python(node: Node, stack: ExitStack) -> Read:
+    client = stack.enter_context(tailrace.connect(f"127.0.0.1:{node.port}"))
+    subscription = client.subscribe("*", tailrace.NEW)
+
+    def read() -> None:
+        subscription.receive(PATIENCE_S)
+
+    return read
+
+
 def first_ms(publisher: LineClient, read: Read, name: str) -> float:
     begin_s = time.monotonic()
     publisher.send(f"pub {name} |x")
@@ -95,7 +106,7 @@ def first_ms(publisher: LineClient, read: Read, name: str) -> float:
 
 def measure(node: Node, streams: int, subscribers: int) -> Iterator[str]:
     chance, pids = random.Random(18), node.worker_pids()
-    for number, door in enumerate((lines, binary, mqtt)):
+    for number, door in enumerate((lines, binary, mqtt, python)):
         with ExitStack() as stack, node.client() as publisher:
             read = door(node, stack)
             before, begin_s = sum(map(private_bytes, pids)), time.monotonic()

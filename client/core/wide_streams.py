@@ -1,0 +1,284 @@
+"""More streams than a connection may have subscriptions, read in turn. Pure: answers in, names out.
+
+Each stream is read up to its present end by a subscription that ends there, some at a time. The node is asked several
+times a second which streams have grown, and those are read on from where that ended. The first such question comes
+before the first reading, so nothing falls between the two; a node that does not know, as after a failover, means that
+each stream may have grown.
+
+A stream that has become shorter was deleted and made again if its first message is of a later term than the last one
+that was read: it is read from its beginning then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from tailrace.core.calls import PendingCall
+from tailrace.core.listing import list_call
+from tailrace.core.session import Session
+from tailrace.core.subscribe_options import SubscribeOptions
+from tailrace.core.subscription_state import Arrived, SubscriptionState
+from tailrace.errors import StreamBehind, TailraceError
+from tailrace.protocol.fields import NUMBER_MAX
+from tailrace.protocol.listing import ENDS_MAX, FEATURE, List, Listed
+from tailrace.protocol.places import FROM_NEW, From
+
+POLL_S: Final = 0.05
+"""Between two questions which streams have grown."""
+RELIST_S: Final = 1.0
+"""Between two looks which streams were deleted, if some were made or deleted."""
+AT_ONCE_MAX: Final = 256
+"""Streams that are read at one time."""
+
+
+class Place(NamedTuple):
+    """The next message to be read of a stream, and the greatest term of those that were read."""
+
+    next_seq: int
+    epoch: int
+
+
+class WideStreams:
+    """`queue`: those to be read next; `reading`: those being read, and whether each has grown since. `ready` once all
+    that is published from then on will be read; `error`: why it never will be. `poll_s`: when to call `poll`.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        options: Callable[[str, bool], SubscribeOptions],
+        matches: Callable[[str], bool],
+        on_queued: Callable[[float], None],
+        *,
+        follows: bool,
+        timeout_s: float,
+    ) -> None:
+        self.queue: dict[str, None] = {}
+        self.reading: dict[str, bool] = {}
+        self.ready = False
+        self.error: TailraceError | None = None
+        self.poll_s = math.inf
+        self.at_once = max(1, min(AT_ONCE_MAX, room_of(session) // 2))  # the others are for the program's own
+        self._session = session
+        self._options = options
+        self._matches = matches
+        self._on_queued = on_queued
+        self._follows = follows
+        self._timeout_s = timeout_s
+        self._first: set[str] = set()  # the streams that were there at first
+        self._places: dict[str, Place] = {}  # of those that were read
+        self._shorter: dict[str, tuple[StreamBehind, int]] = {}  # those that are shorter, and the term that was read
+        self._version = -1
+        self._relist_s = math.inf
+        self._unplaced: list[str] = []  # of which the ends are not known, where new messages begin
+        self._mark = self._next_mark = ""
+        self._is_over = False
+
+    # --- the streams ------------------------------------------------------------------------------------------------
+
+    def begin(self, names: Iterable[str], now_s: float) -> None:
+        self._first = set(names)
+        if self._follows:
+            self._ask_grown("", now_s)
+        else:
+            self._queue_all(now_s)
+
+    def next_options(self) -> SubscribeOptions:
+        """For the stream that comes next, of those in the queue."""
+        name = next(iter(self.queue))
+        del self.queue[name]
+        self.reading[name] = False
+        options, place = self._options(name, name not in self._first), self._places.get(name)
+        if place is not None:
+            options = replace(options, start=From("seq", place.next_seq), skip=0, resumes=True)
+        return replace(options, end=("now", 0), wait=False) if self._follows else options
+
+    def done(self, state: SubscriptionState) -> None:
+        """All of a stream was read up to the end that it had, or up to an error."""
+        name, place = state.stream, self._places.pop(state.stream, Place(0, 0))
+        has_grown = self.reading.pop(name, False)
+        if state.error is None:
+            self._places[name] = Place(max(state.next_seq, state.end_seq or 0), max(state.last_epoch, place.epoch))
+        else:
+            self._first.discard(name)  # if it comes again, it is another one
+        if has_grown:
+            self.queue[name] = None
+        self._settle()
+
+    def is_shorter(self, state: SubscriptionState, error: StreamBehind) -> bool:
+        """Whether to read a stream from its beginning that ends before its place."""
+        name, place = state.stream, self._places.get(state.stream)
+        if place is None:
+            return False
+        self._shorter[name], self.reading[name] = (error, place.epoch), True
+        return True
+
+    def fault(self, arrived: Arrived) -> StreamBehind | None:
+        """The error of a stream that is shorter, and the same as before."""
+        for message in arrived.messages[:1] if self._shorter else ():
+            error, epoch = self._shorter.pop(message.stream, (None, 0))
+            if message.epoch <= epoch:
+                return error
+        return None
+
+    def put_back(self, state: SubscriptionState) -> None:
+        """Its subscription found too many others."""
+        self.reading.pop(state.stream, None)
+        self.queue[state.stream] = None
+        self.at_once = max(1, self.at_once - 1)
+
+    def end(self) -> None:
+        self._is_over = True
+        self.poll_s = math.inf
+        self.queue.clear()
+
+    def _grew(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name in self.reading:
+                self.reading[name] = True
+            elif self._matches(name):
+                self.queue[name] = None
+
+    def _queue_all(self, now_s: float) -> None:
+        self.queue = dict.fromkeys(sorted(self._first))
+        self.ready = True
+        self._rest(now_s)
+
+    def _rest(self, now_s: float) -> None:
+        if self._follows and not self._is_over:
+            self.poll_s = now_s + POLL_S
+        self._on_queued(now_s)
+
+    # --- where new messages begin -----------------------------------------------------------------------------------
+
+    def _place(self, now_s: float) -> None:
+        """Ask for the ends of all streams; those that are not known are found by subscribing."""
+        self._unplaced = sorted(self._first)
+        self._ask_ends(0, now_s)
+
+    def _ask_ends(self, done: int, now_s: float) -> None:
+        page = tuple(name.encode() for name in self._unplaced[done : done + ENDS_MAX])
+
+        def make(number: int) -> List:
+            return List(number, "ends", names=page)
+
+        def answered(call: PendingCall, answer: Listed | None, now_s: float) -> None:
+            if answer is None:
+                self._fail(call)
+                return
+            ends = zip(answer.names, answer.ends, strict=False)
+            self._places.update((name, Place(end.next_seq, end.epoch)) for name, end in ends)
+            if done + ENDS_MAX < len(self._unplaced):
+                self._ask_ends(done + ENDS_MAX, now_s)
+                return
+            self._unplaced = [name for name in self._unplaced if name not in self._places]
+            self.queue = dict.fromkeys(self._unplaced)
+            self._settle()
+            self._rest(now_s)
+
+        call = PendingCall("the node", "the list of ends", make, timeout_s=self._timeout_s, feature=FEATURE)
+        call.on_result = answered
+        self._session.call(call, now_s)
+
+    def _settle(self) -> None:
+        """Whether all streams are placed."""
+        if not self.ready:
+            self._unplaced = [name for name in self._unplaced if name in self.queue or name in self.reading]
+            self.ready = not self._unplaced
+
+    # --- growth -----------------------------------------------------------------------------------------------------
+
+    def poll(self, now_s: float) -> None:
+        """Asks which streams have grown, if that is due."""
+        if now_s >= self.poll_s:
+            self.poll_s = math.inf
+            self._ask_grown("", now_s)
+
+    def _ask_grown(self, after: str, now_s: float) -> None:
+        mark = self._mark
+        call = list_call("grown", "", after, self._timeout_s)
+        call.make = lambda number: List(number, "grown", b"", after.encode(), mark)
+        call.on_result = self._on_first if not (mark or self.ready) else self._on_grown
+        if not after:
+            self._next_mark = ""
+        self._session.call(call, now_s)
+
+    def _on_first(self, call: PendingCall, answer: Listed | None, now_s: float) -> None:
+        if answer is None:
+            self._fail(call)
+            return
+        self._mark, self._version, self._relist_s = answer.mark, answer.version, now_s
+        sample = next(iter(self._first), None)
+        if sample is not None and self._options(sample, False).start == FROM_NEW:
+            self._place(now_s)
+        else:
+            self._queue_all(now_s)
+
+    def _on_grown(self, _call: PendingCall, answer: Listed | None, now_s: float) -> None:
+        if self._is_over:
+            return
+        if answer is None:
+            self._rest(now_s)  # a broker that is being replaced lists nothing for a moment
+            return
+        self._next_mark = self._next_mark or answer.mark
+        if answer.known:
+            self._grew(answer.names)
+        if answer.known and answer.next:
+            self._ask_grown(answer.next, now_s)
+            return
+        self._mark = self._next_mark
+        if not answer.known or (answer.version != self._version and now_s >= self._relist_s):
+            self._version, self._relist_s = answer.version, now_s + RELIST_S
+            self._relist(answer.known, now_s)
+        else:
+            self._rest(now_s)
+
+    def _relist(self, knows_growth: bool, now_s: float) -> None:
+        """Look which streams were deleted; unless the node `knows_growth`, each of the others may have grown."""
+        before = dict(self._places)
+
+        def ask(after: str, now_s: float) -> None:
+            call = list_call("names", "", after, self._timeout_s)
+            call.on_result = answered
+            self._session.call(call, now_s)
+
+        def answered(_call: PendingCall, answer: Listed | None, now_s: float) -> None:
+            if self._is_over:
+                return
+            if answer is None:
+                self._mark = ""  # the next question finds out again
+            elif answer.next:
+                take(answer)
+                ask(answer.next, now_s)
+                return
+            else:
+                take(answer)
+                self._forget(before)
+            self._rest(now_s)
+
+        def take(answer: Listed) -> None:
+            for name in answer.names:
+                before.pop(name, None)
+            if not knows_growth:
+                self._grew(answer.names)
+
+        ask("", now_s)
+
+    def _forget(self, gone: dict[str, Place]) -> None:
+        """These streams were deleted, unless they were read meanwhile."""
+        for name, place in gone.items():
+            if self._places.get(name) == place and name not in self.reading:
+                del self._places[name]
+                self._first.discard(name)
+
+    def _fail(self, call: PendingCall) -> None:
+        self.error = call.error
+        self.end()
+
+
+def room_of(session: Session) -> int:
+    """How many more subscriptions its connection may have; very many if the broker has not sent its limit."""
+    return session.limits.get("max_subscriptions", NUMBER_MAX) - len(session.subscriptions)

@@ -1,0 +1,170 @@
+"""Patterns of more streams than a connection may have subscriptions, on a real node, with both clients."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import tailrace
+from tailrace import NEW, NOW, Last, Message
+from tests.system.node import Node, running, wait_for
+
+pytestmark = pytest.mark.system
+
+STREAMS = 24
+CONFIG = "[limits]\nmax_subscriptions = 8\n"
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with running(tmp_path / "data", workers=2, config=CONFIG) as node:
+        yield node
+
+
+def address(node: Node) -> str:
+    return f"127.0.0.1:{node.port}"
+
+
+def publish(client: tailrace.Client, text: str, names: list[str]) -> None:
+    for name in names:
+        client.publish(name, text.encode())
+
+
+def names_of(count: int = STREAMS, first: int = 0) -> list[str]:
+    return [f"s{number}" for number in range(first, first + count)]
+
+
+class Found:
+    """The texts of each stream so far; each message is the next one of its stream."""
+
+    def __init__(self, **first_seqs: int) -> None:
+        self.texts = defaultdict[str, list[str]](list)
+        self._next = defaultdict[str, int](int, first_seqs)
+
+    def take(self, message: Message | None) -> None:
+        assert message is not None
+        assert message.seq == self._next[message.stream], message
+        self._next[message.stream] += 1
+        self.texts[message.stream].append(message.payload.decode())
+
+    def restart(self, name: str) -> None:
+        self._next[name] = 0
+        self.texts[name].clear()
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.texts.values()))
+
+
+def read(subscription: tailrace.Subscription, found: Found, count: int) -> None:
+    while found.count < count:
+        found.take(subscription.receive(PATIENCE_S))
+
+
+def test_a_stream_without_room_comes_again_later(node: Node) -> None:
+    names = names_of()
+    with tailrace.connect(address(node)) as client:
+        publish(client, "1", names)
+        subscription, found = client.subscribe("s*", credit_bytes=1), Found()
+        wide = subscription._merged._wide  # type: ignore[attr-defined]
+        wide.at_once = 12  # more than the node allows
+        read(subscription, found, STREAMS)
+        assert wide.at_once < 12
+
+
+def test_a_stream_that_lost_its_end_is_told_from_one_that_was_made_again(node: Node) -> None:
+    with tailrace.connect(address(node)) as client:
+        publish(client, "1", names_of())
+        subscription, found = client.subscribe("s*"), Found()
+        read(subscription, found, STREAMS)
+        wide = subscription._merged._wide  # type: ignore[attr-defined]
+        wide._places["s3"] = wide._places["s3"]._replace(next_seq=9)
+        wide._places["s4"] = wide._places["s4"]._replace(next_seq=9, epoch=-1)
+        wide.queue["s3"] = wide.queue["s4"] = None
+        outcomes = set()
+        for _ in range(2):
+            try:
+                again = subscription.receive(PATIENCE_S)
+                assert again is not None
+                outcomes.add((again.stream, again.seq))
+            except tailrace.StreamBehind as error:
+                outcomes.add((str(error).partition(" is beyond")[0], -1))
+        assert outcomes == {("s3: seq 9", -1), ("s4", 0)}
+
+
+def test_replay_goes_over_into_live_and_on_over_deaths_and_deletions(node: Node) -> None:
+    names = names_of()
+    with tailrace.connect(address(node)) as writer, tailrace.connect(address(node)) as reader:
+        publish(writer, "first", names)
+        publish(writer, "second", names)
+        subscription, found = reader.subscribe("s*"), Found()
+        read(subscription, found, 2 * STREAMS)
+        later = names_of(9, STREAMS)
+        publish(writer, "live", names + later)
+        read(subscription, found, 3 * STREAMS + 9)
+        for pid in node.worker_pids():
+            os.kill(pid, signal.SIGKILL)
+            wait_for(
+                partial(lambda pid: pid not in node.worker_pids() and len(node.worker_pids()) == 2, pid), "another"
+            )
+        publish(writer, "after", names + later)
+        read(subscription, found, 4 * STREAMS + 18)
+        assert found.texts["s5"] == ["first", "second", "live", "after"]
+        assert found.texts[later[0]] == ["live", "after"]
+        writer.delete_stream("s5")
+        publish(writer, "on", ["s6"])
+        found.take(subscription.receive(PATIENCE_S))
+        found.restart("s5")
+        publish(writer, "again", ["s5"])
+        found.take(subscription.receive(PATIENCE_S))
+        assert found.texts["s5"] == ["again"]
+        subscription.cancel()
+        assert subscription.receive() is None
+
+
+def test_new_begins_at_the_call_with_asyncio(node: Node) -> None:
+    names = names_of()
+
+    async def run() -> Found:
+        async with tailrace.connect_async(address(node)) as reader:
+            subscription, found = await reader.subscribe("s*", NEW), Found(**dict.fromkeys(names, 1))
+            with tailrace.connect(address(node)) as writer:
+                await asyncio.to_thread(publish, writer, "new", [*names, "s99"])
+                while found.count < STREAMS + 1:
+                    found.take(await subscription.receive(PATIENCE_S))
+                return found
+
+    with tailrace.connect(address(node)) as writer:
+        publish(writer, "old", names)
+    found = asyncio.run(run())
+    assert all(found.texts[name] == ["new"] for name in [*names, "s99"])
+
+
+def test_other_beginnings_ends_and_filters(node: Node) -> None:
+    names = names_of()
+    with tailrace.connect(address(node)) as client:
+        for text in ("1", "2", "3"):
+            publish(client, text, names)
+        assert sum(1 for _ in client.subscribe("s*", end=NOW)) == 3 * STREAMS
+        last = client.subscribe("s*", Last(1))
+        texts = [last.receive(PATIENCE_S) for _ in range(STREAMS)]
+        assert {each.payload for each in texts if each is not None} == {b"3"}
+        last.cancel()
+        for number in range(STREAMS):
+            client.publish(f"t{number}/a", b"a")
+            client.publish(f"t{number}/b", b"b")
+        filtered = client.subscribe("+/b")
+        first = [filtered.receive(PATIENCE_S) for _ in range(STREAMS)]
+        client.publish("t3/a", b"no")
+        client.publish("t3/b", b"yes")
+        last_one = filtered.receive(PATIENCE_S)
+        assert {each.payload for each in first if each is not None} == {b"b"}
+        assert last_one is not None and last_one.payload == b"yes"
