@@ -324,7 +324,7 @@ class UpstreamConnection:
             self._watch(new)
 
     def watch_from_the_beginning(self) -> None:
-        """Hear all names anew, at the next `watch`: some may have come while streams of theirs were not to follow."""
+        """Ask for all names again, at the next `watch`: streams of some may not have been followed when they came."""
         self.prefixes = set()
 
     def _watch(self, prefixes: set[bytes]) -> None:
