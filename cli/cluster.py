@@ -96,7 +96,8 @@ def rows_of(view: ClusterView) -> list[ClusterNodeRow]:
     for node, address in sorted(view.addresses.items()):
         holds = state is not None and node in state.replicas
         role = "leader" if node == leader else "left" if node in view.left else "replica" if holds else "joining"
-        agent = "lives" if node in view.members else "away"
+        is_ready = view.group is not None and node in view.group.ready
+        agent = "ready" if is_ready else "lives" if node in view.members else "away"
         rows.append(
             ClusterNodeRow(
                 node, address, role, state is not None and node in state.isr, agent, state.term if state else 0

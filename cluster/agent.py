@@ -146,20 +146,22 @@ class Agent:
     # --- known state ----------------------------------------------------------------------------------------------
 
     def _report(self) -> BrokerReport:
-        """Raises NodeAway. A node that was away may have given promises that it does not know any more."""
+        """Raises NodeAway. A node that has just started may have given promises that it does not know any more."""
         group = self._view.group if self._view is not None else None
         report = self._door.report(boottime_s(), group.state.replicas if group is not None else ())
         if self._is_node_away:
             self._is_node_away = False
             self._show("node", "")
-            self._free_s = boottime_s() + self._timing.ttl_s
+        self._free_s = self._door.since_s + self._timing.promise_s
         return report
 
     def _renew(self, report: BrokerReport | None) -> None:
         """The lease goes on, or another one is made. A node that still leads keeps the lease of its former agent."""
         leads = report is not None and report.role is BrokerRole.LEADER
+        is_ready = report is not None and boottime_s() >= max(self._free_s, report.promised_s)
         self._renewing.begin(
-            lambda: self._leases.renew(self._lease, self._address, self._timing, leads=leads), self._take_lease
+            lambda: self._leases.renew(self._lease, self._address, self._timing, leads=leads, ready=is_ready),
+            self._take_lease,
         )
 
     def _take_lease(self, value: int | Exception) -> None:
@@ -250,9 +252,9 @@ class Agent:
 
         def done(value: set[str] | Exception) -> None:
             for name in () if isinstance(value, Exception) else value:
-                self._promises[name] = sent_s + self._timing.hold_s
+                self._promises[name] = sent_s + self._timing.promise_hold_s
 
-        self._asking.begin(lambda: self._promising.promises(action.term, self._timing.ttl_s, addresses), done)
+        self._asking.begin(lambda: self._promising.promises(action.term, self._timing.promise_s, addresses), done)
 
     def _write(self, action: d.EtcdAction) -> None:
         """The next view shows the outcome."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tailrace.cluster.view import AgentState, BrokerReport, BrokerRole, ClusterTiming, GroupState, GroupView
+from tailrace.cluster.view import NEVER_S, AgentState, BrokerReport, BrokerRole, ClusterTiming, GroupState, GroupView
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +129,8 @@ def _lead(me: str, view: GroupView, report: BrokerReport, agent: AgentState, tim
     missing = frozenset(view.state.isr) - report.isr
     if missing:
         yield SetIsr(report.isr | missing)
-    until_s = agent.lease_sent_s + timing.hold_s if _leads(me, view, agent) else agent.promised_s
-    if until_s - agent.now_s < timing.hold_s / 2:  # etcd does not answer: the other in-sync replicas may
+    until_s = agent.lease_sent_s + timing.hold_s if _leads(me, view, agent) else NEVER_S
+    if until_s - agent.now_s < timing.hold_s / 3:  # etcd does not answer: the other in-sync replicas may
         yield AskPromises(report.term, report.isr - {me})
         until_s = max(until_s, agent.promised_s)
     if until_s > agent.now_s:
@@ -149,7 +149,8 @@ def _leads(me: str, view: GroupView, agent: AgentState) -> bool:
 
 
 def _is_fresh(agent: AgentState, timing: ClusterTiming) -> bool:
-    return agent.now_s - agent.view_s < timing.silence_s
+    """Whether to go by the view. What is written without a lease would stay when this node dies."""
+    return agent.lease != 0 and agent.now_s - agent.view_s < timing.silence_s
 
 
 def _care_for_replicas(
@@ -174,7 +175,7 @@ def _care_for_replicas(
     settled = tuple(name for name in joining if name in report.settled)
     if settled:
         yield WriteState(state, state._replace(isr=(*state.isr, *settled)))
-    elif view.successor != me and view.successor in state.isr and view.successor in view.live:
+    elif view.successor != me and view.successor in state.isr and view.successor in view.ready:
         yield StepDown()
         yield Resign(state.term)
     else:
@@ -187,7 +188,7 @@ def _move(me: str, view: GroupView) -> Iterator[Action]:
     absent = tuple(name for name in target if name not in state.replicas)
     if absent:
         yield WriteState(state, state._replace(replicas=(*state.replicas, *absent)))
-    elif not set(target) <= set(state.isr):
+    elif not set(target) <= set(state.isr) or (me not in target and not view.ready.intersection(target)):
         return
     elif me not in target:
         yield StepDown()
@@ -264,4 +265,4 @@ def _preference(name: str, view: GroupView) -> int:
     if name == view.successor:
         return 0
     wanted = view.target or view.state.replicas
-    return (wanted.index(name) if name in wanted else len(wanted)) + 2 * (view.successor in view.live)
+    return (wanted.index(name) if name in wanted else len(wanted)) + 2 * (view.successor in view.ready)

@@ -96,6 +96,7 @@ class NodeDoor:
         self._was_up = False
         self._lease: d.SetLease | None = None
         self.messages = 0
+        self.since_s = math.inf  # when the node started; it does not know what it promised before
 
     def close(self) -> None:
         self._socket.close()
@@ -119,6 +120,7 @@ class NodeDoor:
             if fields.get("state") == "held":
                 self.role, self._term = BrokerRole.LEADER, int(fields["epoch"])
                 self._isr = frozenset(fields["isr"].split(","))
+        self.since_s = int(fields.get("since_ms", "0")) / 1000
         return int(fields.get("promised_ms", "0")) / 1000
 
     # --- commands ---------------------------------------------------------------------------------------------------
@@ -173,7 +175,7 @@ class NodeDoor:
         in_step |= {node for node, lag in _followers(fields).items() if lag <= JOIN_LAG_MESSAGES_MAX} - self._isr
         if not fields:
             in_step |= frozenset(replicas)
-        if now_s - self._began_s < 2 * LAG_MAX_S:
+        if now_s - self._began_s < LAG_MAX_S:
             in_step |= self._isr
         return BrokerReport(
             self.role,

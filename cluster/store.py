@@ -1,7 +1,7 @@
 """The keys of a cluster in etcd: the view of its one group, and the transactions of `tailrace.cluster.decide`.
 
 /tailrace/CLUSTER/nodes/NODE      the address of a node that belongs to the cluster
-/tailrace/CLUSTER/members/NODE    the node's agent lives; goes with its lease
+/tailrace/CLUSTER/members/NODE    the node's agent lives, and whether the node may be a candidate; goes with its lease
 /tailrace/CLUSTER/leader          node and term; goes with the leader's lease
 /tailrace/CLUSTER/state           term, in-sync replicas, replicas
 /tailrace/CLUSTER/suspects/NODE   the node has lost contact with the leader of a term; goes with its lease
@@ -41,13 +41,25 @@ class ClusterStore:
         self.etcd = etcd
         self._prefix = f"/tailrace/{cluster}/"
         self._node = node
+        self._written: tuple[int, bool] = 0, False  # of the member
 
-    def renew(self, lease: int, address: str, timing: ClusterTiming, *, leads: bool) -> int:
+    def renew(self, lease: int, address: str, timing: ClusterTiming, *, leads: bool, ready: bool) -> int:
         """Keep the lease of this node, or make another one, with which it belongs to the cluster. Raises EtcdAway.
 
         The keys of an agent of this node that was killed would keep others waiting, and this one from leading. With
         `leads` that agent's lease goes on.
         """
+        kept = self._kept_lease(lease, leads=leads)
+        if kept and self._written == (kept, ready):
+            return kept
+        new = kept or self.etcd.grant(int(timing.ttl_s))
+        member = Put(f"{self._prefix}members/{self._node}", json.dumps({"ready": ready}).encode(), new)
+        self.etcd.write([], [Put(f"{self._prefix}nodes/{self._node}", address.encode()), member])
+        self._written = new, ready
+        return new
+
+    def _kept_lease(self, lease: int, *, leads: bool) -> int:
+        """The lease that goes on; 0 if the node needs another one."""
         if lease and self.etcd.keep_alive(lease):
             return lease
         former = self.read().members.get(self._node, 0)
@@ -55,10 +67,7 @@ class ClusterStore:
             return former
         if former:
             self.etcd.revoke(former)
-        new = self.etcd.grant(int(timing.ttl_s))
-        member = Put(f"{self._prefix}members/{self._node}", b"{}", new)
-        self.etcd.write([], [Put(f"{self._prefix}nodes/{self._node}", address.encode()), member])
-        return new
+        return 0
 
     def found(self) -> bool:
         """Make the cluster, with this node alone; nothing if there is one. Raises EtcdAway."""
@@ -84,6 +93,7 @@ class ClusterStore:
             ),
             "paused" in found,
             found["switchover"].value.decode() if "switchover" in found else "",
+            frozenset(node for node in members if json.loads(found[f"members/{node}"].value).get("ready")),
         )
         return ClusterView(view, addresses, members, leader.revision if leader else 0, left)
 

@@ -36,7 +36,7 @@ class GroupView(NamedTuple):
     """A group in etcd, as of one revision.
 
     suspects: the nodes that suspect the leader of `state.term`, and how many messages each of them has.
-    live: the nodes whose lease lives.
+    live: the nodes whose lease lives; ready: those of them that may be candidates, and have not just started.
     target: the nodes that should hold the group; () if that is what `state.replicas` has.
     successor: the node to which an operator hands the lead over now.
     """
@@ -48,6 +48,7 @@ class GroupView(NamedTuple):
     target: tuple[str, ...] = ()
     paused: bool = False
     successor: str = ""
+    ready: frozenset[str] = frozenset()
 
 
 class BrokerRole(Enum):
@@ -103,13 +104,22 @@ class AgentState(NamedTuple):
 
 
 class ClusterTiming(NamedTuple):
-    """Settings of the cluster, the same on all nodes. `margin_s` covers clocks whose rates differ by 1 %, and more."""
+    """Settings of the cluster, the same on all nodes. `margin_s` covers clocks whose rates differ by 1 %, and more.
+
+    promise_s: for how long a node promises to be no candidate. A leader that dies meanwhile is replaced after it.
+    """
 
     ttl_s: float = 4.0
     margin_s: float = 1.0
+    promise_s: float = 2.4
     silence_s: float = 1.5
     rank_delay_s: float = 0.2
     min_isr: int = 2
+
+    @property
+    def promise_hold_s(self) -> float:
+        """For how long after it was asked for a leader relies on a promise."""
+        return self.promise_s * self.hold_s / self.ttl_s
 
     @property
     def hold_s(self) -> float:

@@ -370,7 +370,8 @@ class Commands:
         until_ns = page.cells[END_CELL]
         state = "none" if until_ns == 0 else "over" if until_ns <= now_ns else "held"
         rows: list[list[Any]] = [["state", state], ["epoch", page.cells[2]], ["until_ms", until_ns // 1_000_000]]
-        rows += [["promised_ms", page.promised_ns // 1_000_000], ["isr", ",".join(page.read_isr()[1])]]
+        rows += [["promised_ms", page.promised_ns // 1_000_000], ["since_ms", page.since_ns // 1_000_000]]
+        rows += [["isr", ",".join(page.read_isr()[1])]]
         client.answer(answers.table(("field", "value"), rows))
 
     def promises(self, client: LineClient, command: c.RequestPromises) -> None:

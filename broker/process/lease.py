@@ -16,7 +16,7 @@ OVER_NS: Final = 1
 """An end that is over."""
 END_CELL: Final = 1
 """Of the cells: when the lease ends, in ns; 0 if the node is in no cluster. The append path reads it first."""
-_HEAD_BYTES = 40  # version, end, term, bytes of the ids, end of the promise
+_HEAD_BYTES = 48  # version, end, term, bytes of the ids, end of the promise, when the page was made
 _READS_MAX = 1_000  # of ids that are being written; a writer that was killed in the middle leaves them so
 
 LEASE_OVER_TEXT: Final = "this node has no lease as master; nothing of this was logged, try again"
@@ -37,6 +37,7 @@ class LeasePage:
     def __init__(self, memory: memoryview) -> None:
         self.cells = memory[:_HEAD_BYTES].cast("Q")
         self._ids = memory[_HEAD_BYTES : _HEAD_BYTES + NODES_BYTES_MAX]
+        self.cells[5] = boottime_ns()
 
     def fence(self) -> None:
         self.cells[END_CELL] = OVER_NS
@@ -66,6 +67,11 @@ class LeasePage:
     def promised_ns(self) -> int:
         """When the last promise ends; 0 without one."""
         return self.cells[4]
+
+    @property
+    def since_ns(self) -> int:
+        """When the node started; it does not know of promises from before."""
+        return self.cells[5]
 
     def set_isr(self, nodes: tuple[str, ...]) -> None:
         """Raises ValueError if the ids are too long."""

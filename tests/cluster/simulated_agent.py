@@ -63,7 +63,7 @@ class SimulatedAgent:
         """The node must not be a candidate before all promises of its former life are over."""
         self.life += 1
         self.lease, self.lease_sent_s, self.lease_busy, self.view_busy = 0, NEVER_S, False, False
-        free_s = self.clock() + self.timing.ttl_s
+        free_s = self.clock() + self.timing.promise_s
         for group, memory in self.groups.items():
             everybody = frozenset(memory.view.state.replicas) if memory.view else frozenset()
             first = memory.view is None
@@ -81,6 +81,9 @@ class SimulatedAgent:
     def _renew(self, sent_s: float) -> None:
         self.lease_busy = True
         lease, life = self.lease, self.life
+        ready = all(
+            sent_s >= max(memory.free_s, memory.broker.promised_s) for memory in self.groups.values()
+        )  # one word for all groups: a node's agent has one member key
 
         def done(value: object) -> None:
             if life != self.life:
@@ -91,7 +94,7 @@ class SimulatedAgent:
             elif value is False:
                 self.lease = 0
 
-        self.world.call_etcd(self.node, lambda etcd: _renewed(etcd, lease, self.node), done)
+        self.world.call_etcd(self.node, lambda etcd: _renewed(etcd, lease, self.node, ready=ready), done)
 
     def _look(self, sent_s: float) -> None:
         self.view_busy = True
@@ -179,13 +182,15 @@ class SimulatedAgent:
 
             def done(name: str = name) -> None:
                 if life == self.life:
-                    memory.promises[name] = max(memory.promises.get(name, NEVER_S), now_s + self.timing.hold_s)
+                    memory.promises[name] = max(memory.promises.get(name, NEVER_S), now_s + self.timing.promise_hold_s)
 
-            self.world.ask_promise(self.node, name, group, term, self.timing.ttl_s, done)
+            self.world.ask_promise(self.node, name, group, term, self.timing.promise_s, done)
 
 
-def _renewed(etcd: Etcd, lease: int, node: str) -> object:
+def _renewed(etcd: Etcd, lease: int, node: str, *, ready: bool) -> object:
     """The id of the lease, or False if it is over."""
-    if not lease:
-        return (etcd.grant(node),)
-    return (lease,) if etcd.keep_alive(lease) else False
+    kept = lease or etcd.grant(node)
+    if not etcd.keep_alive(kept):
+        return False
+    (etcd.ready.add if ready else etcd.ready.discard)(kept)
+    return (kept,)

@@ -243,4 +243,5 @@ class SimulatedBroker:
             in_step = frozenset(name for name, at_s in self.caught_up_s.items() if now_s - at_s < LAG_MAX_S)
         settled = self.isr if self.defects.no_settling else self.isr - set(self.joining)
         silent_s = math.inf if self.broken else now_s - self.sign_s
-        return BrokerReport(self.role, self.term, self.isr, settled, in_step, self.upstream, silent_s, self.promised_s)
+        promised_s = NEVER_S if self.defects.promise_ignored else self.promised_s
+        return BrokerReport(self.role, self.term, self.isr, settled, in_step, self.upstream, silent_s, promised_s)

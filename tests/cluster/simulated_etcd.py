@@ -27,6 +27,7 @@ class Etcd:
     groups: dict[int, GroupKeys] = field(default_factory=dict)
     leases: dict[int, tuple[str, float]] = field(default_factory=dict)
     led_by: dict[tuple[int, int], int] = field(default_factory=dict)  # group, term: the lease of its leader
+    ready: set[int] = field(default_factory=set)  # leases of nodes that may be candidates
     up: bool = True
     revision: int = 1
     lease_id: int = 0
@@ -64,7 +65,9 @@ class Etcd:
         term = keys.state.term
         suspects = {node: messages for node, (of, messages, _) in keys.suspects.items() if of == term}
         live = frozenset(node for node, _ in self.leases.values())
-        return GroupView(keys.state, keys.leader, suspects, live, keys.target, successor=keys.successor)
+        latest = {node: lease for lease, (node, _) in self.leases.items()}  # a node has one member key
+        ready = frozenset(node for node, lease in latest.items() if lease in self.ready)
+        return GroupView(keys.state, keys.leader, suspects, live, keys.target, successor=keys.successor, ready=ready)
 
     def transact(self, group: int, node: str, lease: int, action: d.EtcdAction, messages: int) -> bool:
         """Whether the action took effect."""

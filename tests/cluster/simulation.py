@@ -15,7 +15,7 @@ from itertools import count
 
 from tailrace.cluster import decide as d
 from tailrace.cluster.placement import PlacedNode, place
-from tailrace.cluster.view import BrokerRole, ClusterTiming, GroupState
+from tailrace.cluster.view import NEVER_S, BrokerRole, ClusterTiming, GroupState
 from tests.cluster.simulated_agent import REQUEST_TIMEOUT_S, TICK_S, GroupMemory, SimulatedAgent
 from tests.cluster.simulated_broker import BEAT_S, Defects, Entry, FollowRequest, Frames, Held, SimulatedBroker
 from tests.cluster.simulated_etcd import Etcd, GroupKeys
@@ -289,6 +289,17 @@ class World:
             self._leaders[group].discard(node)
         if isinstance(action, d.TakeLead):
             self.ledgers[group].began(broker.term, node, broker.log)
+        if isinstance(action, d.SetLease):
+            self._check_promises(node, group, broker.term)
+
+    def _check_promises(self, node: str, group: int, term: int) -> None:
+        """A node that leads now has promised that to no leader of an earlier term which relies on it still."""
+        for other in self.nodes.values():
+            broker = other.brokers.get(group)
+            if other.agent is None or broker is None or broker.role is not BrokerRole.LEADER or broker.term >= term:
+                continue
+            if other.alive and other.agent.groups[group].promises.get(node, NEVER_S) > self._clock(other):
+                raise Violation(f"{node} leads in term {term}, against its promise to {other.name} in {broker.term}")
 
     def _acknowledge(self, node: SimulatedNode, group: int, entry: Entry) -> None:
         leads = self.etcd.led_by.get((group, entry[0])) in self.etcd.leases

@@ -19,7 +19,7 @@ from tailrace.cluster.view import (
 TIMING = ClusterTiming()
 ALL = ("a", "b", "c")
 STATE = GroupState(4, ALL, ALL, 17)
-VIEW = GroupView(STATE, LeaderKey("a", 4, 1), live=frozenset(ALL))
+VIEW = GroupView(STATE, LeaderKey("a", 4, 1), live=frozenset(ALL), ready=frozenset(ALL))
 NOW_S = 100.0
 AGENT = AgentState(NOW_S, 1, NOW_S - 0.5, NOW_S - 0.1)
 LEADING = BrokerReport(BrokerRole.LEADER, 4, frozenset(ALL), frozenset(ALL), frozenset("bc"))
@@ -37,9 +37,10 @@ def test_a_leader_with_a_lease_goes_on() -> None:
 
 
 def test_a_leader_without_an_answer_of_etcd_asks_the_others_and_goes_on_with_their_promises() -> None:
-    agent = AGENT._replace(lease_sent_s=NOW_S - 2, view_s=NOW_S - 3)
+    agent = AGENT._replace(lease_sent_s=NOW_S - 2.5, view_s=NOW_S - 3)
     asks = d.AskPromises(4, frozenset("bc"))
-    assert acts("a", VIEW, LEADING, agent) == [asks, d.SetLease(4, NOW_S + 1)]
+    assert acts("a", VIEW, LEADING, agent._replace(lease_sent_s=NOW_S - 1.9)) == [d.SetLease(4, NOW_S + 1.1)]
+    assert acts("a", VIEW, LEADING, agent) == [asks, d.SetLease(4, NOW_S + 0.5)]
     assert acts("a", VIEW, LEADING, agent._replace(lease_sent_s=NOW_S - 9)) == [asks]
     promised = agent._replace(lease_sent_s=NOW_S - 9, promised_s=NOW_S + 2)
     assert acts("a", VIEW, LEADING, promised) == [asks, d.SetLease(4, NOW_S + 2)]
@@ -49,7 +50,7 @@ def test_a_leader_hands_over_to_the_node_that_an_operator_has_named() -> None:
     named = VIEW._replace(successor="c")
     assert acts("a", named, LEADING)[1:] == [d.StepDown(), d.Resign(4)]
     assert acts("a", named._replace(paused=True), LEADING) == [LEASE]
-    assert acts("a", named._replace(live=frozenset("ab")), LEADING) == [LEASE]
+    assert acts("a", named._replace(ready=frozenset("ab")), LEADING) == [LEASE], "it has just started"
     assert acts("a", named._replace(successor="a"), LEADING) == [LEASE]
     behind = named._replace(state=STATE._replace(isr=("a", "b")))
     assert d.StepDown() not in acts("a", behind, LEADING)
@@ -62,9 +63,18 @@ def test_a_leader_hands_over_to_the_node_that_an_operator_has_named() -> None:
 def test_a_leader_whose_key_is_gone_claims_it_again() -> None:
     agent = AGENT._replace(promised_s=NOW_S + 3)
     gone = VIEW._replace(leader=None)
-    assert acts("a", gone, LEADING, agent) == [d.SetLease(4, NOW_S + 3), d.Reclaim(STATE)]
+    assert acts("a", gone, LEADING, agent)[-2:] == [d.SetLease(4, NOW_S + 3), d.Reclaim(STATE)]
     of_former_life = VIEW._replace(leader=LeaderKey("a", 4, 99))
     assert acts("a", of_former_life, LEADING, agent)[-1] == d.Reclaim(STATE)
+
+
+def test_nothing_is_written_without_a_lease() -> None:
+    """It would stay for ever: a key of a leader that is dead, such as that of an agent that was started just now."""
+    agent = AGENT._replace(lease=0, lease_sent_s=NEVER_S, promised_s=NOW_S + 3, no_leader_s=NOW_S - 9)
+    asks = d.AskPromises(4, frozenset("bc"))
+    assert acts("a", VIEW, LEADING, agent) == [asks, d.SetLease(4, NOW_S + 3)]
+    assert acts("b", VIEW._replace(leader=None), FOLLOWING, agent) == []
+    assert acts("b", VIEW, FOLLOWING._replace(silent_s=math.inf), agent) == []
 
 
 def test_a_leader_of_an_earlier_term_gives_up() -> None:
@@ -172,6 +182,7 @@ def test_a_group_moves_by_copies_then_leadership_then_dropping() -> None:
     names = frozenset((*ALL, "d"))
     leading = BrokerReport(BrokerRole.LEADER, 4, names, names, names)
     assert acts("a", copied, leading)[1:] == [d.StepDown(), d.Resign(4)]
+    assert acts("a", copied._replace(ready=frozenset("a")), leading)[1:] == [], "all others have just started"
     led = copied._replace(leader=LeaderKey("b", 4, 1))
     target = GroupState(4, ("b", "c", "d"), ("b", "c", "d"), 17)
     assert acts("b", led, leading)[1:] == [d.WriteState(led.state, target)]

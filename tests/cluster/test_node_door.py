@@ -18,7 +18,7 @@ from tailrace.cluster.view import BrokerReport, BrokerRole
 FIELD = "ok field value"
 NO_LEASE = (FIELD, "state over", "epoch 3", "until_ms 0", "promised_ms 0", "isr ", ".")
 HELD = (FIELD, "state held", "epoch 3", "until_ms 9000", "promised_ms 0", "isr a,b", ".")
-PROMISED = (FIELD, "state over", "epoch 3", "until_ms 0", "promised_ms 7500", "isr ", ".")
+PROMISED = (FIELD, "state over", "epoch 3", "until_ms 0", "promised_ms 7500", "since_ms 2500", "isr ", ".")
 STREAMS = ("ok stream role epoch", "orders slave 3", ".")
 BASE = {"lease *": NO_LEASE, "isr *": ("ok node lag_s streams settled", "."), "streams": STREAMS}
 ADDRESSES = {"a": "10.0.0.1:5050"}
@@ -79,8 +79,21 @@ def test_a_node_without_a_lease_is_fenced_until_it_is_told(tmp_path: Path) -> No
 
 def test_a_promise_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
-    with answering(path, BASE | {"lease *": PROMISED} | linked("up")):
-        assert report_of(path).promised_s == 7.5
+    with answering(path, BASE | {"lease *": PROMISED} | linked("up")), contextlib.closing(NodeDoor(path)) as door:
+        assert door.report(100.0, ()).promised_s == 7.5
+        assert door.since_s == 2.5, "an agent that was started again knows whether its node forgot promises"
+
+
+def test_a_replica_that_lacks_messages_for_long_is_not_in_step_but_after_a_promotion(tmp_path: Path) -> None:
+    """Those that live follow by then."""
+    path = tmp_path / "admin.sock"
+    table = ("ok node lag_s streams settled", "b 9.0 1 1", "c 0.1 1 1", ".")
+    answers = BASE | {"isr *": table} | linked("none")
+    with answering(path, answers), contextlib.closing(NodeDoor(path)) as door:
+        door.obey(d.SetIsr(frozenset("abc")), ADDRESSES, 100.0)
+        door.obey(d.TakeLead(4), ADDRESSES, 100.0)
+        assert door.report(101.0, ()).in_step == frozenset("abc")
+        assert door.report(101.6, ()).in_step == frozenset("c")
 
 
 @pytest.mark.parametrize("was_up", [False, True])

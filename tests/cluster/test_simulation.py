@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from tests.cluster import schedule
@@ -28,7 +30,15 @@ def test_more_nodes_and_groups() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["no_start_fence", "no_fence_at_promotion", "isr_ignored", "isr_ignored_in_acks", "no_lease_at_ack"]
+    "name",
+    [
+        "no_start_fence",
+        "no_fence_at_promotion",
+        "isr_ignored",
+        "isr_ignored_in_acks",
+        "no_lease_at_ack",
+        "promise_ignored",
+    ],
 )
 def test_a_planted_defect_is_found(name: str) -> None:
     assert schedule.first_found(Defects(**{name: True}), DEFECTS_SEEDS) is not None
@@ -50,7 +60,26 @@ def test_a_group_moves_to_other_nodes() -> None:
     state = world.etcd.groups[0].state
     assert set(state.replicas) == set(state.isr) == set(there)
     world.require_whole()
-    assert max(b - a for a, b in zip(world.ledgers[0].times_s, world.ledgers[0].times_s[1:], strict=False)) < 2
+    assert max(after - before for before, after in pairwise(world.ledgers[0].times_s)) < 2
+
+
+def test_the_lead_goes_to_a_node_that_has_just_started_once_and_not_before_it_can_take_it() -> None:
+    world = World(2, 3, 1)
+    world.is_slow = False
+    world.every(0.05, world.publish)
+    world.run(8)
+    keys = world.etcd.groups[0]
+    term, leader = keys.state.term, keys.leader
+    assert leader is not None
+    chosen = next(name for name in keys.state.isr if name != leader.node)
+    world.kill(chosen)
+    world.run(0.1)
+    world.restart(chosen)
+    keys.successor = chosen
+    world.run(8)
+    assert keys.leader is not None and (keys.leader.node, keys.state.term) == (chosen, term + 1)
+    times_s = world.ledgers[0].times_s
+    assert max(after - before for before, after in pairwise(times_s)) < 2
 
 
 def test_a_violation_is_one() -> None:

@@ -159,12 +159,15 @@ class Scene:
         return found
 
     def log_of(self, name: str) -> list[bytes]:
-        """All messages, as this node has them once it has the last one that was acknowledged."""
+        """All messages, once this node has the last one that was acknowledged; none if it does not run."""
         log: list[bytes] = []
 
         def is_whole() -> bool:
-            with tailrace.connect(self.ground.tree.nodes[name].address) as client:
-                log[:] = [each.payload for each in client.subscribe(STREAM, start=0, end=tailrace.NOW)]
+            try:
+                with tailrace.connect(self.ground.tree.nodes[name].address) as client:
+                    log[:] = [each.payload for each in client.subscribe(STREAM, start=0, end=tailrace.NOW)]
+            except tailrace.TailraceError:
+                return False
             return self.publisher.acknowledged[-1] in log
 
         until(is_whole, RESUMED_MAX_S)

@@ -32,7 +32,6 @@ ELSEWHERE: dict[str, str] = {
     "cli/cluster.py": "tests/system/test_agent.py",
     "cluster/agent.py": "tests/system/test_agent.py",
     "cluster/etcd.py": "tests/system/test_agent.py",
-    "cluster/store.py": "tests/system/test_agent.py",
     "cluster/view.py": "tests/cluster/test_decide.py",
     "client/aio/merged_consumer.py": "tests/system/test_everyday.py",
     "client/core/merged_consumer_state.py": "tests/system/test_everyday.py",
