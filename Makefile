@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup leaves run test suite packages lint format bench clean
+.PHONY: help setup leaves run cluster test suite packages lint format bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -61,6 +61,9 @@ $(VENV)/.bench: $(VENV)/.installed
 
 run: setup  ## a broker on 127.0.0.1:5050, its data in ./data, its metrics on 127.0.0.1:5051
 	$(BIN)/tailrace serve --host 127.0.0.1 --port 5050 --metrics-host 127.0.0.1 --metrics-port 5051 --data ./data
+
+cluster: setup  ## three nodes, their agents and one etcd on this machine, and what to try; their data in ./data-cluster
+	scripts/three-nodes
 
 lint: $(VENV)/.installed  ## ruff and mypy --strict
 	$(BIN)/ruff check $(PACKAGES) $(BESIDE)

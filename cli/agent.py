@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 
 from tailrace.cli.ending import OK, CommandError
+from tailrace.cli.etcd import etcd_options, make_etcd
 from tailrace.cli.logs import LEVELS, set_up_logging
 from tailrace.cli.values import FILLED, FilePath
 from tailrace.cluster.agent import Agent
-from tailrace.cluster.etcd import Etcd
 from tailrace.cluster.node_door import NodeDoor, NodeSocket
 from tailrace.cluster.store import ClusterStore
 from tailrace.cluster.view import ClusterTiming
@@ -43,9 +43,7 @@ Exit codes: 0 ended by a signal, 2 wrong arguments, 5 the data directory is unus
     metavar="NAME",
     help="The cluster; its keys in etcd have this name.",
 )
-@click.option(
-    "--etcd", "endpoints", required=True, metavar="HOST:PORT,...", help="Members of etcd, with commas between."
-)
+@etcd_options
 @click.option("--address", required=True, metavar="HOST:PORT", help="The address at which other nodes reach this one.")
 @click.option("--data", required=True, type=FilePath(), metavar="DIR", help="The data directory of the node.")
 @click.option(
@@ -53,12 +51,11 @@ Exit codes: 0 ended by a signal, 2 wrong arguments, 5 the data directory is unus
 )
 @click.option("--found", is_flag=True, help="Make the cluster, with this node as its leader, if there is none.")
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="The lowest level.")
-def command(name: str, endpoints: str, address: str, data: Path, path: Path | None, found: bool, log_level: str) -> int:
+def command(name: str, address: str, data: Path, path: Path | None, found: bool, log_level: str) -> int:
     """Elect one node of a cluster as the master of all streams, and let the others follow it."""
     set_up_logging(log_level)
     try:
-        for each in (address, *endpoints.split(",")):
-            split_address(each)
+        split_address(address)
         node = open_data_dir(data).node_id
     except ValueError as error:
         raise click.UsageError(str(error)) from None
@@ -66,7 +63,7 @@ def command(name: str, endpoints: str, address: str, data: Path, path: Path | No
         raise CommandError(str(error), 5) from None
     timing = ClusterTiming()
     path = path or data / "admin.sock"
-    lease, views, writes = (ClusterStore(Etcd(endpoints.split(","), ETCD_TIMEOUT_S), name, node) for _ in range(3))
+    lease, views, writes = (ClusterStore(make_etcd(ETCD_TIMEOUT_S), name, node) for _ in range(3))
     agent = Agent(node, address, (lease, views, writes), NodeDoor(path), NodeSocket(path), timing, found=found)
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -9,10 +9,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 import click
 
 from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED, CommandError
+from tailrace.cli.etcd import etcd_options, make_etcd
 from tailrace.cli.options import json_option
 from tailrace.cli.tables import make_table, plain, show, show_json
 from tailrace.cli.values import FILLED
-from tailrace.cluster.etcd import Etcd, EtcdAway
+from tailrace.cluster.etcd import EtcdAway
 from tailrace.cluster.store import ClusterStore, ClusterView
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -30,7 +31,7 @@ Examples:
   tailrace cluster pause
 
 NODE is the id of a node or its address, as in the status. TAILRACE_CLUSTER and TAILRACE_ETCD in the environment give
---cluster and --etcd.
+--cluster and --etcd. With TLS and a user of etcd see `--help` of a command.
 
 Exit codes: 0 done, 1 not done, 2 wrong arguments, 4 etcd does not answer.
 """
@@ -47,34 +48,33 @@ class ClusterNodeRow(NamedTuple):
     term: int
 
 
-@click.group("cluster", epilog=EPILOG)
+class _EtcdCommands(click.Group):
+    """Ends with an error of its own if etcd does not answer."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except EtcdAway as away:
+            raise CommandError(f"etcd does not answer: {away}", NO_CONNECTION) from None
+
+
+@click.group("cluster", cls=_EtcdCommands, epilog=EPILOG)
 def command() -> None:
     """Show a cluster, and pause it, hand its lead over, or let nodes leave it."""
 
 
 def cluster_options(function: F) -> F:
-    """--cluster and --etcd."""
-    text = "Members of etcd, with commas between"
-    function = click.option(
-        "--etcd",
-        "endpoints",
-        required=True,
-        type=FILLED,
-        metavar="HOST:PORT,...",
-        envvar="TAILRACE_ETCD",
-        help=f"{text}.",
-    )(function)
-    return click.option("--cluster", "name", required=True, type=FILLED, envvar="TAILRACE_CLUSTER", help="Its name.")(
-        function
-    )
+    """--cluster, and those for etcd."""
+    cluster = click.option("--cluster", "name", required=True, type=FILLED, envvar="TAILRACE_CLUSTER", help="Its name.")
+    return cluster(etcd_options(function))
 
 
 @command.command("status", epilog=EPILOG)
 @json_option
 @cluster_options
-def status(name: str, endpoints: str, as_json: bool) -> int:
+def status(name: str, as_json: bool) -> int:
     """Show the nodes of the cluster: who leads, who is in sync, and whose agents live."""
-    view = _view(_store(name, endpoints))
+    view = _view(_store(name))
     rows, is_paused = rows_of(view), view.group is not None and view.group.paused
     if as_json:
         show_json([{**row._asdict(), "paused": is_paused} for row in rows])
@@ -109,18 +109,18 @@ def rows_of(view: ClusterView) -> list[ClusterNodeRow]:
 @command.command("pause", epilog=EPILOG)
 @json_option
 @cluster_options
-def pause(name: str, endpoints: str, as_json: bool) -> int:
+def pause(name: str, as_json: bool) -> int:
     """Let nobody be elected until `resume`; a leader goes on."""
-    _store(name, endpoints).put("paused", b"")
+    _store(name).put("paused", b"")
     return _done("pause", "", as_json)
 
 
 @command.command("resume", epilog=EPILOG)
 @json_option
 @cluster_options
-def resume(name: str, endpoints: str, as_json: bool) -> int:
+def resume(name: str, as_json: bool) -> int:
     """End a pause."""
-    _store(name, endpoints).remove("paused")
+    _store(name).remove("paused")
     return _done("resume", "", as_json)
 
 
@@ -128,9 +128,9 @@ def resume(name: str, endpoints: str, as_json: bool) -> int:
 @click.argument("node", type=FILLED)
 @json_option
 @cluster_options
-def switchover(name: str, endpoints: str, node: str, as_json: bool) -> int:
+def switchover(name: str, node: str, as_json: bool) -> int:
     """Hand the lead over to NODE, which must be in sync."""
-    store = _store(name, endpoints)
+    store = _store(name)
     view = _view(store)
     chosen, group = _named(view, node), view.group
     if group is None or chosen not in group.state.isr or chosen not in view.members:
@@ -150,9 +150,9 @@ def switchover(name: str, endpoints: str, node: str, as_json: bool) -> int:
 @click.argument("node", type=FILLED)
 @json_option
 @cluster_options
-def leave(name: str, endpoints: str, node: str, as_json: bool) -> int:
+def leave(name: str, node: str, as_json: bool) -> int:
     """Let NODE leave: its lead goes to another node first. Stop its agent and the node afterwards."""
-    store = _store(name, endpoints)
+    store = _store(name)
     view = _view(store)
     chosen = _named(view, node)
     if view.group is None or not set(view.group.state.isr) - {chosen} - view.left:
@@ -166,9 +166,9 @@ def leave(name: str, endpoints: str, node: str, as_json: bool) -> int:
 @click.argument("node", type=FILLED)
 @json_option
 @cluster_options
-def join(name: str, endpoints: str, node: str, as_json: bool) -> int:
+def join(name: str, node: str, as_json: bool) -> int:
     """Let NODE, which has left, come back. A new node joins by the start of its agent."""
-    store = _store(name, endpoints)
+    store = _store(name)
     chosen = _named(_view(store), node)
     store.remove(f"left/{chosen}")
     return _done("join", chosen, as_json)
@@ -183,18 +183,8 @@ def _done(verb: str, node: str, as_json: bool) -> int:
 # --- etcd -----------------------------------------------------------------------------------------------------------
 
 
-class _AnsweringEtcd(Etcd):
-    """One whose absence ends the command."""
-
-    def _call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        try:
-            return super()._call(path, body)
-        except EtcdAway as away:
-            raise CommandError(f"etcd does not answer: {away}", NO_CONNECTION) from None
-
-
-def _store(name: str, endpoints: str) -> ClusterStore:
-    etcd = _AnsweringEtcd(endpoints.split(","), ETCD_TIMEOUT_S)
+def _store(name: str) -> ClusterStore:
+    etcd = make_etcd(ETCD_TIMEOUT_S)
     click.get_current_context().call_on_close(etcd.close)
     return ClusterStore(etcd, name, "")
 

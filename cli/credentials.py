@@ -94,8 +94,11 @@ def _given(name: str) -> str | None:
 
 def _in_file(option: str) -> str | None:
     path = _given(option)
-    if path is None:
-        return None
+    return None if path is None else secret_in(path)
+
+
+def secret_in(path: str) -> str:
+    """The line of a file. Raises CommandError."""
     try:
         with Path(path).open("rb") as file:
             secret = file.read(SECRET_MAX_BYTES + 1).decode().rstrip("\r\n")

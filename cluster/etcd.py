@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import ssl
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -36,12 +37,28 @@ class Put(NamedTuple):
     lease: int = 0
 
 
-class Etcd:
-    """Several endpoints, HOST:PORT each; the one that answered last is asked first."""
+class EtcdLogin(NamedTuple):
+    """A user of etcd."""
 
-    def __init__(self, endpoints: Sequence[str], timeout_s: float) -> None:
+    user: str
+    password: str
+
+
+class Etcd:
+    """Several endpoints, HOST:PORT each; the one that answered last is asked first. Without `tls` by plain HTTP."""
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        timeout_s: float,
+        tls: ssl.SSLContext | None = None,
+        login: EtcdLogin | None = None,
+    ) -> None:
         self._endpoints = list(endpoints)
         self._timeout_s = timeout_s
+        self._tls = tls
+        self._login = login
+        self._token = ""  # that etcd has given for the login; it ends some minutes after its last use
         self._connection: http.client.HTTPConnection | None = None
 
     def close(self) -> None:
@@ -96,24 +113,47 @@ class Etcd:
         for _ in list(self._endpoints):
             try:
                 return self._ask(path, body)
-            except (OSError, http.client.HTTPException, ValueError) as error:
+            except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
                 reason = f"{self._endpoints[0]}: {error}"
                 self.close()
                 self._endpoints.append(self._endpoints.pop(0))
         raise EtcdAway(reason)
 
     def _ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        if self._connection is None:
-            self._connection = http.client.HTTPConnection(self._endpoints[0], timeout=self._timeout_s)
-        self._connection.request("POST", f"/v3/{path}", json.dumps(body), {"Content-Type": "application/json"})
-        response = self._connection.getresponse()
-        text = response.read(ANSWER_BYTES_MAX)
-        if response.status != http.client.OK:
-            raise ValueError(f"status {response.status}: {text[:200]!r}")
+        had_token = bool(self._token)
+        status, text = self._post(path, body)
+        if status == http.client.UNAUTHORIZED and had_token:
+            self._token = ""
+            status, text = self._post(path, body)
+        if status != http.client.OK:
+            self._token = ""
+            raise ValueError(f"status {status}: {text[:200]!r}")
         answer = json.loads(text)
         if not isinstance(answer, dict):
             raise ValueError("the answer is not an object")
         return answer
+
+    def _post(self, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
+        """Logged in, if there is a login."""
+        if self._login is not None and not self._token:
+            status, text = self._send("auth/authenticate", {"name": self._login.user, "password": self._login.password})
+            if status != http.client.OK:
+                raise ValueError(f"the login as {self._login.user} fails with status {status}: {text[:200]!r}")
+            self._token = json.loads(text)["token"]
+        return self._send(path, body)
+
+    def _send(self, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
+        if self._connection is None:
+            self._connection = self._connect()
+        headers = {"Content-Type": "application/json", **({"Authorization": self._token} if self._token else {})}
+        self._connection.request("POST", f"/v3/{path}", json.dumps(body), headers)
+        response = self._connection.getresponse()
+        return response.status, response.read(ANSWER_BYTES_MAX)
+
+    def _connect(self) -> http.client.HTTPConnection:
+        if self._tls is None:
+            return http.client.HTTPConnection(self._endpoints[0], timeout=self._timeout_s)
+        return http.client.HTTPSConnection(self._endpoints[0], timeout=self._timeout_s, context=self._tls)
 
 
 def _packed(value: str | bytes) -> str:
