@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from tailrace.cli.ending import OK, CommandError
+from tailrace.cli.ending import NO_CONNECTION, OK, CommandError, require
 from tailrace.cli.etcd import etcd_options, make_etcd
 from tailrace.cli.logs import LEVELS, set_up_logging
 from tailrace.cli.values import FILLED, FilePath
@@ -30,7 +30,7 @@ Examples:
 One agent runs beside each node, which has `start_fenced = true` in its section [cluster]. TERM or INT let another node
 take over.
 
-Exit codes: 0 ended by a signal, 2 wrong arguments, 5 the data directory is unusable.
+Exit codes: 0 ended by a signal, 2 wrong arguments, 4 cannot listen for --metrics, 5 the data directory is unusable.
 """
 
 
@@ -50,12 +50,16 @@ Exit codes: 0 ended by a signal, 2 wrong arguments, 5 the data directory is unus
     "--socket", "path", type=FilePath(), metavar="FILE", help="Its socket of administration [default: in DIR]."
 )
 @click.option("--found", is_flag=True, help="Make the cluster, with this node as its leader, if there is none.")
+@click.option("--metrics", metavar="HOST:PORT", help="Serve figures for Prometheus there; needs the extra cluster.")
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="The lowest level.")
-def command(name: str, address: str, data: Path, path: Path | None, found: bool, log_level: str) -> int:
+def command(
+    name: str, address: str, data: Path, path: Path | None, found: bool, metrics: str | None, log_level: str
+) -> int:
     """Elect one node of a cluster as the master of all streams, and let the others follow it."""
     set_up_logging(log_level)
     try:
         split_address(address)
+        scraped = split_address(metrics) if metrics else None
         node = open_data_dir(data).node_id
     except ValueError as error:
         raise click.UsageError(str(error)) from None
@@ -65,9 +69,21 @@ def command(name: str, address: str, data: Path, path: Path | None, found: bool,
     path = path or data / "admin.sock"
     lease, views, writes = (ClusterStore(make_etcd(ETCD_TIMEOUT_S), name, node) for _ in range(3))
     agent = Agent(node, address, (lease, views, writes), NodeDoor(path), NodeSocket(path), timing, found=found)
+    if scraped is not None:
+        _serve_metrics(scraped, name, agent)
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: over.set())
     agent.run(over.is_set)
     agent.leave()
     return OK
+
+
+def _serve_metrics(address: tuple[str, int], cluster: str, agent: Agent) -> None:
+    require(["prometheus_client"], "cluster")
+    from tailrace.cluster import metrics
+
+    try:
+        metrics.serve(*address, cluster, agent.figures)
+    except OSError as error:
+        raise CommandError(f"cannot listen for metrics: {error}", NO_CONNECTION) from None

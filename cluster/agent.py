@@ -18,7 +18,16 @@ from tailrace.cluster import decide as d
 from tailrace.cluster.etcd import EtcdAway
 from tailrace.cluster.node_door import NodeAway, NodeDoor, NodeSocket
 from tailrace.cluster.store import ClusterStore, ClusterView
-from tailrace.cluster.view import NEVER_S, AgentState, BrokerReport, BrokerRole, ClusterTiming, GroupView
+from tailrace.cluster.view import (
+    NEVER_S,
+    AgentFigures,
+    AgentState,
+    BrokerReport,
+    BrokerRole,
+    ClusterTiming,
+    GroupState,
+    GroupView,
+)
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +102,7 @@ class Agent:
         self._lease_sent_s = NEVER_S
         self._view: ClusterView | None = None
         self._view_s = NEVER_S
+        self._answered_s = boottime_s()  # the last answer of etcd, or the start
         self._leader_revision = 0
         self._written_s = NEVER_S
         self._free_s = NEVER_S
@@ -124,6 +134,22 @@ class Agent:
             self._looking.begin(self._views.read, self._take_view)
         if report is not None and self._view is not None and self._view.group is not None:
             self._act(self._view, report)
+
+    def figures(self) -> AgentFigures:
+        """As of the last view; another thread may ask."""
+        group = self._view.group if self._view is not None else None
+        state, leader = (group.state, group.leader) if group is not None else (GroupState(0, (), ()), None)
+        return AgentFigures(
+            leader=leader is not None and leader.node == self._node,
+            has_leader=leader is not None,
+            in_sync_replicas=len(state.isr),
+            in_sync_minimum=self._timing.min_isr,
+            replicas=len(state.replicas),
+            term=state.term,
+            node_answers=not self._is_node_away,
+            etcd_age_seconds=boottime_s() - self._answered_s,
+            paused=group is not None and group.paused,
+        )
 
     def leave(self) -> None:
         """Let another node take over at once: the node's lease first, then etcd's."""
@@ -179,6 +205,7 @@ class Agent:
             log.debug("no view: %s", value)
             return
         self._show("etcd", "")
+        self._answered_s = boottime_s()
         if not self._writing.is_busy and sent_s > self._written_s:
             self._view, self._view_s, self._leader_revision = value, sent_s, value.leader_revision
             if value.group is None:

@@ -103,6 +103,20 @@ class AgentState(NamedTuple):
     doubted: frozenset[str] = frozenset()
 
 
+class AgentFigures(NamedTuple):
+    """What an agent serves for Prometheus, as `tailrace_agent_NAME`."""
+
+    leader: bool
+    has_leader: bool
+    in_sync_replicas: int
+    in_sync_minimum: int
+    replicas: int
+    term: int
+    node_answers: bool
+    etcd_age_seconds: float
+    paused: bool
+
+
 class ClusterTiming(NamedTuple):
     """Settings of the cluster, the same on all nodes. `margin_s` covers clocks whose rates differ by 1 %, and more.
 
