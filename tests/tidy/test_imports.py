@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "cli": ("cli", "client", *CODECS),
     "cli.agent": ("cli", "client", "cluster", *CODECS),
     "cli.cluster": ("cli", "client", "cluster", *CODECS),
+    "cli.etcd": ("cli", "client", "cluster", *CODECS),
     "cli.serve": ("cli", "client", "supervisor", "broker", *CODECS),
     "cli.user": ("cli", "client", "supervisor", "broker", *CODECS),
     "cli.rollup": ("cli", "client", "spark", "supervisor.config", *CODECS),
