@@ -149,7 +149,7 @@ def _leads(me: str, view: GroupView, agent: AgentState) -> bool:
 
 
 def _is_fresh(agent: AgentState, timing: ClusterTiming) -> bool:
-    """Whether to go by the view. What is written without a lease would stay when this node dies."""
+    """Whether to go by the view. Keys that are written without a lease would stay when this node dies."""
     return agent.lease != 0 and agent.now_s - agent.view_s < timing.silence_s
 
 

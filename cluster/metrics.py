@@ -1,4 +1,4 @@
-"""What Prometheus reads of an agent. Needs the extra `cluster`."""
+"""Figures of an agent for Prometheus. Needs the extra `cluster`."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class NodeDoor:
         self._was_up = False
         self._lease: d.SetLease | None = None
         self.messages = 0
-        self.since_s = math.inf  # when the node started; it does not know what it promised before
+        self.since_s = math.inf  # when the node started; promises from before are not known
 
     def close(self) -> None:
         self._socket.close()

@@ -104,7 +104,7 @@ class AgentState(NamedTuple):
 
 
 class AgentFigures(NamedTuple):
-    """What an agent serves for Prometheus, as `tailrace_agent_NAME`."""
+    """Figures that an agent serves for Prometheus, as `tailrace_agent_NAME`."""
 
     leader: bool
     has_leader: bool
