@@ -22,7 +22,8 @@ class LinkTable:
         self.open: dict[tuple[int, int], WorkerLink] = {}
         self._window_bytes = window_bytes
         self.poller = poller
-        self._clock = clock
+        self.clock = clock
+        self.clock = clock
         self.routes = {slot: self._route(slot) for slot in range(slots) if slot != own}
         self.touched: dict[WorkerLink, None] = {}
 
@@ -31,7 +32,7 @@ class LinkTable:
         self.routes[own] = self._route(own)
 
     def _route(self, slot: int) -> Route:
-        return Route(slot, self._window_bytes, self._clock, self.touch, on_switch=self._send_switched)
+        return Route(slot, self._window_bytes, self.clock, self.touch, on_switch=self._send_switched)
 
     def _send_switched(self, owner: WorkerLink) -> None:
         """Notify the former owners of the slot that they may leave."""

@@ -10,7 +10,6 @@ import logging
 import os
 import select
 import socket
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -310,7 +309,7 @@ class WorkerLinks:
         return bool(self._partly)
 
     def _send_some(self) -> None:
-        now_s = time.monotonic()
+        now_s = self.links.clock()
         for forwarded in [each for each in self._partly if each.is_due(now_s)]:
             del self._partly[forwarded]
             forwarded.send_some(now_s)
@@ -479,7 +478,7 @@ class WorkerLinks:
 
     def tick(self) -> None:
         """About once a second."""
-        self.watch.tick(time.monotonic())
+        self.watch.tick(self.links.clock())
         self._wide.tick()
 
     def announce_cut(self, name: bytes, seq: int, *, is_deleted: bool = False) -> None:

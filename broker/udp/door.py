@@ -32,8 +32,10 @@ SLOT_BYTES: Final = 65_536 + 192
 """For one datagram; no power of two, so that neighbours are not in the same lines of the processor's cache."""
 DATAGRAMS_A_TURN: Final = 1_024
 BYTES_A_TURN: Final = 4 << 20
-REQUESTS_A_TURN: Final = 64
-"""Datagrams that are handled one by one, about: each costs as much as ten that are staged."""
+REQUESTS_A_TURN: Final = 16
+"""Datagrams that are handled one by one: each costs as much as ten that are staged. While there are many of them no
+more than this are received at one time.
+"""
 SENT_A_TURN: Final = 4_096
 """Datagrams to subscribers; the others go out in the next turn."""
 ANSWERS_MAX: Final = 8_192
@@ -64,6 +66,7 @@ class UdpDoor(FixedPublisher):
         self._run_answers = RunAnswers(_BATCH, settings.udp_lease_s)
         self._allowance = SENT_A_TURN
         self._requests_left = REQUESTS_A_TURN
+        self._at_once = _BATCH
         self.watches = Watches(services, work, self)
         self.subscriptions = UdpSubscriptions(
             settings.max_udp_subscriptions,
@@ -137,12 +140,15 @@ class UdpDoor(FixedPublisher):
     def _read(self) -> None:
         datagrams_left, bytes_left, self._requests_left = DATAGRAMS_A_TURN, BYTES_A_TURN, REQUESTS_A_TURN
         while datagrams_left > 0 and bytes_left > 0 and self._requests_left > 0 and not self._is_paused:
-            count = _packets.receive(self._fd, self._slots, SLOT_BYTES, self._names, self._lengths, _BATCH)
+            at_once, requests_left = self._at_once, self._requests_left
+            count = _packets.receive(self._fd, self._slots, SLOT_BYTES, self._names, self._lengths, at_once)
             if count <= 0:
                 return
             datagrams_left -= count
             bytes_left -= self._take(count)
-            if count < _BATCH:
+            handled = requests_left - self._requests_left
+            self._at_once = REQUESTS_A_TURN if handled >= REQUESTS_A_TURN // 2 else _BATCH
+            if count < at_once:
                 return
 
     def _take(self, count: int) -> int:
