@@ -15,7 +15,7 @@ pytestmark = pytest.mark.system
 ROOT = Path(__file__).parents[2]
 SECTION = "## A node on a network"
 COMMANDS_MAX = 9
-# The node is in the background: what follows waits until it answers, as a person does.
+# Between the two blocks: a person waits for the node to log that it is serving.
 READY = """
 until {python} -c 'import socket; socket.create_connection(("127.0.0.1", 5050), 1)' 2>/dev/null; do sleep 0.2; done
 """
@@ -34,21 +34,22 @@ sys.exit(subprocess.run(["bash", "-ec", {script!r}], cwd={folder!r}).returncode)
 """
 
 
-def commands_of(text: str) -> str:
-    """The first block of commands of the section."""
-    found = re.search(r"```sh\n(.*?)```", text[text.index(SECTION) :], re.DOTALL)
-    assert found is not None
-    return found[1]
+def commands_of(text: str) -> tuple[str, str]:
+    """The blocks of commands of the section: up to the node's start, and behind it."""
+    section = text[text.index(SECTION) :]
+    first, second = re.findall(r"```sh\n(.*?)```", section[: section.index("\n## ", 1)], re.DOTALL)
+    return first, second
 
 
 def test_a_first_operator_gets_to_a_node_with_tls_users_and_rules(tmp_path: Path) -> None:
-    commands = commands_of((ROOT / "README.md").read_text())
-    without_texts = re.sub(r"<<'END'\n.*?\nEND\n", "\n", commands, flags=re.DOTALL)
+    blocks = commands_of((ROOT / "README.md").read_text())
+    assert blocks[0].endswith(" &\n"), "nothing is asked of a node that may not be listening yet"
+    without_texts = re.sub(r"<<'END'\n.*?\nEND\n", "\n", "".join(blocks), flags=re.DOTALL)
     assert 0 < len(without_texts.splitlines()) <= COMMANDS_MAX
     tailrace = f"{sys.executable} -m tailrace.cli.main"
-    begun, ended = commands.replace(".venv/bin/tailrace", tailrace).split("&\n")
+    begun, ended = (each.replace(".venv/bin/tailrace", tailrace) for each in blocks)
     ready, ending = READY.format(python=sys.executable), ENDING.format(tailrace=tailrace)
-    script = "set -m\n" + begun + "&" + ready + ended + ending
+    script = "set -m\n" + begun + ready + ended + ending
     done = in_namespace(IN_NAMESPACE.format(script=script, folder=str(tmp_path)))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "21.5" in done.stdout.splitlines()
