@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tailrace.broker.replication.downstream import replica_state
 from tailrace.broker.replication.roles import stream_roles
 from tailrace.broker.replication.roles.rules import Rule, Rules
 from tailrace.broker.streams import roles as roles_module
@@ -389,6 +390,17 @@ def test_a_fence_of_a_deleted_stream_makes_it_only_for_a_later_term(node: Node) 
     assert (node.written.fence, node.written.epoch) == (6, 6)
     node.owner.catalog.deleting.add(b"t")
     assert refusal(stream_roles.fence, node.owner, b"t", 6) is Code.UNAVAILABLE
+
+
+def test_the_term_kept_for_a_deleted_stream_has_no_master_once_the_node_would_follow_another(node: Node) -> None:
+    """A copy that missed the deletion learns of it here, and does not wait for a master of the term that was kept."""
+    node.owner.catalog.deleted[S] = DeletedStream("s", 6, node.id, ())
+    assert claim(node, 3, HIGH) == ["master", 6, node.id, False]
+    node.owner.roles.rules = Rules((Rule(b"*", UPSTREAM),))
+    assert claim(node, 3, HIGH) == ["slave", 5, "", False]
+    assert claim(node, 5, HIGH) == ["slave", 5, "", True]
+    assert S not in node.owner.catalog.names
+    assert refusal(replica_state.follow, node.owner, S, 5, "") is Code.DELETED
 
 
 def test_a_slave_that_is_fenced_turns_to_the_master_of_that_term(node: Node) -> None:
