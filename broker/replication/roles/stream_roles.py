@@ -312,8 +312,8 @@ def _claimed_unknown(owner: Owner, name: bytes, theirs: History, claimant: Upstr
     _require_near((deleted.epoch, deleted.master), claim_term[0])
     if claim_term[0] < deleted.epoch:
         if deleted.master == here and owner.roles.role(name) is not Role.MASTER:
-            # Nobody will begin the term that was kept. In the one before, the claimant asks here for the stream, hears
-            # that it was deleted, and deletes its copy; in that term it would follow a master that there never is.
+            # Nobody will begin the term that was kept. In the one before, the claimant asks here for the stream, is
+            # answered that it was deleted, and deletes its copy; in that term it would wait for a master for ever.
             return [Role.SLAVE.value, deleted.epoch - 1, "", claim_term[0] == deleted.epoch - 1]
         return [Role.MASTER.value, deleted.epoch, deleted.master, False] if deleted.master else accepted
     log.warning("stream %r: it was deleted here, and %s leads to a master of it; following it", name, claimant)

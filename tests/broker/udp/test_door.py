@@ -207,7 +207,7 @@ def test_requests_in_a_turn_are_bounded(node: Node, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(door, "REQUESTS_A_TURN", 4)
     client, worker = node.clients()[0], node.world.workers[0]
     client.send(*[b"PING\n"] * 200)
-    took = []
+    took: list[int] = []
     while sum(took) < 200:
         worker.turn()
         took.append(len(client.take()))
