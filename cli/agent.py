@@ -59,7 +59,7 @@ def command(
     set_up_logging(log_level)
     try:
         split_address(address)
-        scraped = split_address(metrics) if metrics else None
+        scraped = split_address(metrics) if metrics is not None else None
         node = open_data_dir(data).node_id
     except ValueError as error:
         raise click.UsageError(str(error)) from None

@@ -13,10 +13,10 @@ import msgpack
 
 from tailrace.protocol.envelope import pack_envelope
 from tailrace.protocol.errors import Code, PeerError
-from tailrace.protocol.names import copied_name, led_name, stream_name
+from tailrace.protocol.names import copied_name, led_name, readable_name, stream_name
 from tailrace.protocol.places import FROM_NEW, From, FromKind
 from tailrace.protocol.places import NUMBER_MAX as NUMBER_MAX
-from tailrace.protocol.topics import published_name, read_name
+from tailrace.protocol.topics import SEPARATOR, published_name, read_name
 
 CONTROL_BODY_MAX_BYTES: Final = 64 * 1024
 """The longest body of any envelope that carries no frames, from a client."""
@@ -175,11 +175,13 @@ class Fields:
 
     def readable_stream(self, key: str) -> bytes:
         """The name of a stream, a topic or a filter to be read, or of a companion. Raises PeerError (`topic` too)."""
-        return read_name(self.text(key).encode())
+        name = self.text(key).encode()
+        return read_name(name) if SEPARATOR in name else readable_name(name)
 
     def consumed_stream(self, key: str) -> bytes:
         """The same without companions."""
-        return read_name(self.text(key).encode(), stream_name)
+        name = self.text(key).encode()
+        return read_name(name, stream_name) if SEPARATOR in name else stream_name(name)
 
     def led_stream(self, key: str) -> bytes:
         """The name of a stream that has a master of its own."""

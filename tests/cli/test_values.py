@@ -17,7 +17,7 @@ CHECKED_LATER = {
     *("pub separator", "pub template", "man words", "admin words", "consume words", "get words", "conformance program"),
     *("stat stream", "dump stream", "user add name", "user add groups", "user passwd name", "user limit name"),
     *("user rm name", "cert hosts", "rollup day", "rollup first", "rollup last", "rollup cores", "rollup memory"),
-    *("rollup conf", "rollup py_files", "agent address", "agent endpoints"),
+    *("rollup conf", "rollup py_files", "agent address", "agent metrics"),
 }
 """These are refused, or found nowhere, by the command itself."""
 
