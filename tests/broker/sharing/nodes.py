@@ -28,7 +28,8 @@ class Nodes:
 
     def __init__(self, path: Path, size: int, workers: int, **settings: Any) -> None:
         self.path = path
-        self.ports = _free_ports(size)
+        self._kept = [_kept_port() for _ in range(size)]
+        self.ports = [sock.getsockname()[1] for sock in self._kept]
         self._workers = workers
         self.settings = settings
         self.peers = {each: list(range(size)) for each in range(size)}
@@ -107,14 +108,16 @@ class Nodes:
             client.sock.close()
         for world in self.at.values():
             world.close()
+        for sock in self._kept:
+            sock.close()
 
 
-def _free_ports(size: int) -> list[int]:
-    socks = [socket.create_server(("127.0.0.1", 0)) for _ in range(size)]
-    ports = [sock.getsockname()[1] for sock in socks]
-    for sock in socks:
-        sock.close()
-    return ports
+def _kept_port() -> socket.socket:
+    """Bound and not listening: the kernel gives its port to nobody who asks for any, and a node can listen there."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(("127.0.0.1", 0))
+    return sock
 
 
 @contextlib.contextmanager
