@@ -478,7 +478,7 @@ class FanOut:
         try:
             rest, messages, next_seq = client.delivery.rest(cursor, chunk)
         except (StorageError, OSError) as error:  # the space was given back before anybody looked
-            self.give_up(cursor, Code.TRIMMED, str(error))
+            self.give_up(cursor, Code.TRIMMED, peer_text(error))
             return
         client.keep(rest)
         client.current = None

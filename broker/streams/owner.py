@@ -308,7 +308,7 @@ class Owner:
         return ((batch, Admitted(seq, batch.count, batch.take_pieces())),)
 
     def require_replicas(self, name: bytes, replicas: int) -> None:
-        """Raises Refused if what is to be replicated could not be, or too many wait for that."""
+        """Raises Refused if too few nodes are in sync, or too many batches of the stream wait for other nodes."""
         if self.replicas.full(name):
             raise Refused(Code.OVERLOADED, REPLICAS_FULL_TEXT)
         others = self.replicas.lease.others()

@@ -329,7 +329,7 @@ def publish_until_full(client: LineClient, streams: list[str]) -> dict[str, int]
         for stream in streams:
             answer = client.ask(b"pub %s |%06d%s" % (stream.encode(), taken[stream], BIG))
             if answer.startswith("err full "):
-                assert "/" not in answer, "clients are told nothing of where the data is"
+                assert "/" not in answer, "an answer has no path of the node"
                 full.add(stream)
             else:
                 assert answer == f"ok pub {stream} {taken[stream]}"

@@ -10,13 +10,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from tailrace.broker.process.work import NOBODY, Asker
 from tailrace.broker.replication.downstream.replica_acks import ReplicaWait
 from tailrace.broker.routing.batch import LoggedAnswer, StreamBatch
 from tailrace.broker.streams.owner import Owner, Refused
 from tailrace.broker.streams.refused import CallArgs, OnResult
 from tailrace.protocol.errors import Code
-from tailrace.shard.errors import StorageError
+from tailrace.shard.errors import StorageError, peer_text
 from tailrace.shard.meta import Role
 
 PATIENCE_S: Final = 2.0
@@ -64,7 +63,7 @@ def wait_on(owner: Owner, args: CallArgs, done: OnResult) -> None:
         return
     batch = StreamBatch(name, 0, None, replicas)
     batch.count = count
-    batch.parts.append((_HandedOverWait(done), 0, 0))
+    batch.parts.append((_HandedOverWait(done, None), 0, 0))
     owner.replicas.wait(batch, first_seq, PATIENCE_S)
 
 
@@ -84,7 +83,7 @@ def held(owner: Owner, args: CallArgs, done: OnResult) -> None:
     except Refused as refused:
         done(refused)
     except (StorageError, OSError) as error:
-        done(Refused(Code.UNAVAILABLE, str(error)))
+        done(Refused(Code.UNAVAILABLE, peer_text(error)))
     else:
         owner.replicas.wait_for(name, end_seq, replicas, LoggedAnswer(done, None))
 
@@ -94,29 +93,10 @@ def calls_of(owner: Owner) -> dict[str, Callable[[CallArgs, OnResult], None]]:
     return {"await": partial(wait_on, owner), "held": partial(held, owner)}
 
 
-class _HandedOverWait:
+class _HandedOverWait(LoggedAnswer):
     """Receives the outcome of a batch for the predecessor."""
 
-    __slots__ = ("_done",)
-
-    asker: Asker = NOBODY
-
-    def __init__(self, done: OnResult) -> None:
-        self._done = done
+    __slots__ = ()
 
     def published(self, _key: int, _first_seq: int, subscribers: int) -> None:
         self._done(subscribers)
-
-    def refused(self, _key: int, code: Code, text: str) -> None:
-        self._done(Refused(code, text))
-
-    def unreplicated(self, _key: int, _first_seq: int, text: str) -> None:
-        self._done(Refused(Code.UNREPLICATED, text))
-
-    def may_create(self, _name: bytes) -> bool:
-        return False
-
-    def creation_refusal(self, _name: bytes) -> Refused:
-        return Refused(Code.UNKNOWN, "no such stream here")
-
-    def count_created(self) -> None: ...

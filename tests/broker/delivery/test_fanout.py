@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -378,6 +379,20 @@ def test_one_whose_chunk_cannot_be_finished_is_given_up(world: World) -> None:
     world.run()
     assert client.ended == [cursor] and cursor.done and world.fanout.feeds == {}
     assert client.out.startswith(b"ended a trimmed")
+
+
+def test_a_chunk_that_cannot_be_read_any_more_is_told_without_the_path(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, cursor = stuck(world, 1_000, 1_000)
+    trim(world, "a", 900)
+    given_up = Mock(wraps=world.fanout.give_up)
+    monkeypatch.setattr(world.fanout, "give_up", given_up)
+    monkeypatch.setattr(client.delivery, "rest", Mock(side_effect=OSError(5, "Input/output error", "/data/a.content")))
+    client.room, client.blocked = PLENTY, False
+    world.fanout.make_runnable(client)
+    world.run()
+    given_up.assert_called_once_with(cursor, Code.TRIMMED, "Input/output error")
 
 
 def test_a_trim_up_to_the_end_leaves_nothing_to_send(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -114,3 +115,18 @@ def test_messages_that_are_to_be_sent_wait_for_other_nodes(tmp_path: Path) -> No
     assert isinstance(answers[1], Refused) and answers[1].code is Code.UNREPLICATED, "they were set aside"
     ack_handover.held(owner, [b"unknown", 1, 1], answers.append)
     assert answers[2] is None, "it was deleted"
+
+
+def test_a_stream_that_cannot_be_read_is_told_without_the_path_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = make_owner(tmp_path)
+    publish(owner, S)
+
+    def fails(_name: bytes) -> Any:
+        raise OSError(errno.EIO, "Input/output error", "/data/shard-1/s.index")
+
+    monkeypatch.setattr(owner, "stream", fails)
+    answers: list[Any] = []
+    ack_handover.held(owner, [S, 1, 1], answers.append)
+    assert isinstance(answers[0], Refused) and answers[0].text == "Input/output error"
