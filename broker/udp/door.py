@@ -158,7 +158,6 @@ class UdpDoor(FixedPublisher):
         services.metrics.udp.bytes_in += nbytes
         self.subscriptions.renew(self._names, count, int(services.now_s))
         groups: dict[bytes, list[Any]] = {}
-        rules = RunRules(requests.table, self._stream, StreamNumbers(self._number_of), requests.trusts_all)
         at = 0
         while at < count:
             if requests.takes_runs:
@@ -177,7 +176,7 @@ class UdpDoor(FixedPublisher):
                     services.metrics.udp_dropped.add("junk", junk)
             before = at
             if at < count and requests.takes_runs and self._slots[at * SLOT_BYTES] == _OF_SUB:
-                at = self._subscribe_run(at, count, rules)
+                at = self._subscribe_run(at, count)
             if at < count and at == before:
                 self._requests_left -= 1
                 name, data = self._datagram(at)
@@ -186,8 +185,13 @@ class UdpDoor(FixedPublisher):
         self.publish_groups(groups)
         return nbytes
 
-    def _subscribe_run(self, at: int, count: int, rules: RunRules) -> int:
-        """Does the plain `SUB`s from number `at` on; returns the number of the first datagram that is left."""
+    def _subscribe_run(self, at: int, count: int) -> int:
+        """Does the plain `SUB`s from number `at` on; returns the number of the first datagram that is left.
+
+        The numbers of streams hold for this run only: an `UNSUB` behind it may free one.
+        """
+        requests = self._requests
+        rules = RunRules(requests.table, self._stream, StreamNumbers(self._number_of), requests.trusts_all)
         answers, datagrams = self._run_answers, (self._slots, SLOT_BYTES, self._names, self._lengths)
         end = self.subscriptions.add_run(datagrams, at, count, rules, int(self._services.now_s), answers)
         if end > at:

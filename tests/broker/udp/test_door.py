@@ -135,6 +135,21 @@ def test_subscriptions_in_one_turn_are_all_made_and_answered(node: Node, anywher
     assert sorted(client.take()) == [b"MSG sensors/2\n3", b"MSG t/7\n1", b"MSG t/8\n2", b"MSG t/8\n2"]
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_stream_is_found_anew_behind_an_end_in_the_middle_of_a_batch(tmp_path: Path, count: int) -> None:
+    """An UNSUB frees the number of a stream that nobody wants any more, and the SUB behind it gets another one."""
+    for node in serve(tmp_path, udp_cookies=False):
+        client, publisher = node.client(), node.client()
+        assert client.ask(b"SUB a0\n") == [b"OK SUB a0 120\n"]
+        batch = [b"SUB a%d\n" % number for number in range(count)]
+        answers = client.ask(*batch, *(each.replace(b"SUB", b"UNSUB") for each in batch), b"SUB b\n")
+        assert answers[-1] == b"OK SUB b 120\n"
+        publisher.ask(b"PUB b\nx")
+        assert client.take() == [b"MSG b\nx"]
+        assert client.ask(b"UNSUB b\n") == [b"OK UNSUB b\n"]
+        assert sorted(client.ask(b"SUB b\n", b"PING\n")) == [b"OK SUB b 120\n", b"PONG\n"]
+
+
 def test_messages_of_a_stream_have_their_order_and_each_comes_once(node: Node) -> None:
     clients = node.clients()
     for client in clients:
