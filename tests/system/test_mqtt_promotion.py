@@ -171,6 +171,27 @@ def test_what_was_acknowledged_is_at_the_promoted_node(tmp_path: Path) -> None:
             assert released is not None and released.body[:2] == one.packet_id.to_bytes(2, "big")
 
 
+def test_a_session_goes_on_whose_messages_under_way_are_gone(tmp_path: Path) -> None:
+    """With `[mqtt] replicas`: it does not wait for other nodes to hold what the stream does not have any more."""
+    config = CONFIG + REPLICATED
+    with running(tmp_path / "top", config=config) as top, running(tmp_path / "bottom", config=config) as bottom:
+        Site(top, bottom)
+        with lasting(top, V5) as reader, MqttSocket(top.port, V5) as writer:
+            assert reader.subscribe(("k/a", 2)) == [2]
+            for number in range(1, 4):
+                assert writer.publish("k/a", b"old", 1, number) == 0
+            assert len(reader.messages(3)) == 3
+            assert reader.ask(wire.unsubscribe(V5, 9, "k/a")).kind == 11
+        tell(top, "delete k")
+        with MqttSocket(top.port, V5) as writer:
+            assert writer.publish("k/a", b"new", 1, 1) == 0
+        with lasting(top, V5) as reader:
+            assert reader.present and reader.subscribe(("k/a", 2)) == [2]
+            with MqttSocket(top.port, V5) as writer:
+                assert writer.publish("k/a", b"newer", 1, 1) == 0
+            assert reader.until(b"newer")
+
+
 def test_a_node_that_copies_only_some_streams_has_sessions_of_its_own(tmp_path: Path) -> None:
     with running(tmp_path / "top", config=CONFIG) as top, running(tmp_path / "bottom", config=CONFIG) as bottom:
         tell(bottom, f"slave 127.0.0.1 {top.port} k* 0")

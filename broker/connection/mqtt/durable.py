@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
-from tailrace.broker.connection.mqtt.in_flight import InFlight
-from tailrace.broker.connection.mqtt.positions import PositionTerms, parting_seq
+from tailrace.broker.connection.mqtt.in_flight import QOS_STEPWISE, InFlight, sent_again
+from tailrace.broker.connection.mqtt.positions import PositionTerms, end_of, parting_seq
 from tailrace.broker.connection.mqtt.resending import Resending, ResendingClient
 from tailrace.broker.connection.mqtt.session_state import (
     KeptSubscription,
@@ -38,9 +38,7 @@ from tailrace.protocol.errors import Code
 from tailrace.protocol.mqtt.packets import MQTT_5, ConnectPacket, WillMessage
 from tailrace.protocol.mqtt.properties import PropertyId
 from tailrace.protocol.mqtt.reasons import Reason
-from tailrace.shard.epochs import NEVER_SEQ
 
-QOS_STEPWISE: Final = 2
 SAVE_S: Final = 1.0
 """From one storing of a session to the next, at least."""
 TICK_S: Final = 0.002
@@ -305,12 +303,11 @@ class DurableSessions:
     def _await_sent(
         self, in_flight: InFlight, partings: Mapping[bytes, int], done: Callable[[Refused | None], None]
     ) -> None:
-        """Messages of QoS 2 that were to be sent may not be held by other nodes yet."""
-        ends: dict[bytes, int] = {}
-        for run in in_flight.runs:
-            kept = [seq for seq in (run.seqs[0], run.seqs[-1]) if seq < partings.get(run.stream, NEVER_SEQ)]
-            if run.qos == QOS_STEPWISE and kept:
-                ends[run.stream] = max(kept[-1] + 1, ends.get(run.stream, 0))
+        """Messages of QoS 2 that are sent again may not be held by other nodes yet."""
+        ends = {
+            stream: min(end_seq, end_of(self._services.readers, stream))
+            for stream, end_seq in sent_again(in_flight.runs, partings).items()
+        }
         outcomes: list[Refused | None] = []
 
         def answered(refused: Refused | None) -> None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from tailrace.broker.connection.mqtt.window import IDS
 from tailrace.protocol.mqtt.publishes import PublishForm
+from tailrace.shard.epochs import NEVER_SEQ
 
+QOS_STEPWISE: Final = 2
 RUNS_KEPT: Final = 1_024
 """From more than these on, runs of acknowledged messages between others are looked for: they take room in a record."""
 
@@ -97,3 +99,13 @@ def _unpacked(fields: Sequence[int]) -> Sequence[int]:
     for step in steps:
         seqs.append(seqs[-1] + step)
     return seqs
+
+
+def sent_again(runs: Iterable[SentRun], partings: Mapping[bytes, int]) -> dict[bytes, int]:
+    """By stream, the seq behind the last message of QoS 2 that is sent again: those from a parting on are not."""
+    ends: dict[bytes, int] = {}
+    for run in runs:
+        parting = partings.get(run.stream, NEVER_SEQ)
+        if run.qos == QOS_STEPWISE and run.seqs[0] < parting:
+            ends[run.stream] = max(min(run.seqs[-1] + 1, parting), ends.get(run.stream, 0))
+    return ends

@@ -54,3 +54,11 @@ def parting_seq(readers: StreamReaders, stream: bytes, seq: int, term: int) -> i
         return NEVER_SEQ
     parting = later[0] if later else next_seq
     return parting if parting < seq else NEVER_SEQ
+
+
+def end_of(readers: StreamReaders, stream: bytes) -> int:
+    """The seq behind the last message of a stream; 0 if it cannot be read."""
+    try:
+        return readers.get(stream).next_seq()
+    except (StorageError, ValueError, OSError):
+        return 0

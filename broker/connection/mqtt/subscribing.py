@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tailrace.broker.access.rules import Right
-from tailrace.broker.connection.mqtt.durable import QOS_STEPWISE
+from tailrace.broker.connection.mqtt.in_flight import QOS_STEPWISE
 from tailrace.broker.connection.mqtt.system_topics import SYSTEM_PREFIX, SystemTopics
 from tailrace.broker.connection.patterns import START
 from tailrace.broker.delivery.cursor import Cursor

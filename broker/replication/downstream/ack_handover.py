@@ -20,6 +20,7 @@ from tailrace.shard.meta import Role
 
 PATIENCE_S: Final = 2.0
 LOST_TEXT: Final = "logged, but the worker that waited for other nodes to hold it was replaced meanwhile"
+CUT_TEXT: Final = "messages of the stream were set aside, or it was made again, before other nodes held them"
 
 
 def hand_over(owner: Owner, call: Callable[[bytes, str, CallArgs, OnResult], None]) -> Callable[[], None]:
@@ -79,7 +80,7 @@ def held(owner: Owner, args: CallArgs, done: OnResult) -> None:
             return
         owner.require_replicas(name, replicas)
         if end_seq > owner.stream(name).log.next_seq:
-            raise Refused(Code.UNREPLICATED, LOST_TEXT)
+            raise Refused(Code.UNREPLICATED, CUT_TEXT)
     except Refused as refused:
         done(refused)
     except (StorageError, OSError) as error:

@@ -7,7 +7,7 @@ from array import array
 
 import pytest
 
-from tailrace.broker.connection.mqtt.in_flight import InFlight
+from tailrace.broker.connection.mqtt.in_flight import InFlight, SentRun, sent_again
 from tailrace.broker.connection.mqtt.window import IDS, SendWindow
 from tailrace.protocol.mqtt.publishes import PublishForm
 
@@ -69,3 +69,13 @@ def test_they_give_back_what_a_table_has(seed: int) -> None:
             if window.holds(run.id_at(place))
         }
         assert found == table
+
+
+def test_what_is_sent_again_ends_at_a_parting() -> None:
+    def run(stream: bytes, qos: int, *seqs: int) -> SentRun:
+        return SentRun(1, stream, qos, 0, 0, seqs)
+
+    runs = [run(b"a", 2, 3, 9), run(b"a", 2, 10, 12, 20), run(b"a", 1, 30), run(b"b", 2, 5)]
+    assert sent_again(runs, {}) == {b"a": 21, b"b": 6}
+    assert sent_again(runs, {b"a": 18}) == {b"a": 18, b"b": 6}, "those before it are, also of the run that it is in"
+    assert sent_again(runs, {b"a": 3, b"b": 5}) == {}

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from tailrace.broker.connection.mqtt.positions import UNKNOWN_TERM, PositionTerms, parting_seq
+from tailrace.broker.connection.mqtt.positions import UNKNOWN_TERM, PositionTerms, end_of, parting_seq
 from tailrace.shard.epochs import NEVER_SEQ
 from tailrace.shard.errors import StreamMissing
 
@@ -94,3 +94,8 @@ def test_the_first_message_that_a_session_was_not_sent(seq: int, term: int, part
 def test_what_cannot_be_read_parts_nowhere() -> None:
     assert parting_seq(readers(None), S, 5, 1) == NEVER_SEQ
     assert parting_seq(readers(Stream(5)), S, 5, 4) == NEVER_SEQ, "trimmed up to there"
+
+
+def test_the_end_of_a_stream() -> None:
+    assert end_of(readers(Stream()), S) == len(TERMS)
+    assert end_of(readers(None), S) == 0, "there is nothing to be sent"
