@@ -65,6 +65,8 @@ def make_etcd(timeout_s: float) -> Etcd:
 
 def _tls() -> ssl.SSLContext | None:
     ca, cert, key = _given("etcd_ca"), _given("etcd_cert"), _given("etcd_key")
+    if key and not cert:
+        raise CommandError("--etcd-key goes with --etcd-cert", USAGE)
     if not ca and not cert:
         return None
     try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from tailrace.shard.errors import DirectoryError
+from tailrace.shard.errors import DirectoryError, peer_text
 from tailrace.shard.files import NEW_SUFFIX, replace_file, sync_directory
 from tailrace.shard.lock import LOCK_NAME
 from tailrace.shard.memory_directory import MemoryDirectory
@@ -88,7 +88,7 @@ def open_data_dir(path: Path) -> DataDirectory:
     except FileNotFoundError:
         raise DirectoryError(path, f"is not a tailrace data directory: it has no {NODE_FILE}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise DirectoryError(path, f"{NODE_FILE} cannot be read: {error}") from error
+        raise DirectoryError(path, f"{NODE_FILE} cannot be read: {peer_text(error)}") from error
     directory = _parse_node(path, text)
     for shard_path in directory.shard_paths():
         if not shard_path.is_dir():
@@ -113,7 +113,7 @@ def make_data_dir(path: Path, shards: int = SHARDS_DEFAULT) -> DataDirectory:
         replace_file(path / NODE_FILE, json.dumps(node, indent=1).encode() + b"\n")
         _sync_parents(path.resolve(), found)
     except OSError as error:
-        raise DirectoryError(path, f"cannot be made a data directory: {error}") from error
+        raise DirectoryError(path, f"cannot be made a data directory: {peer_text(error)}") from error
     return open_data_dir(path)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tailrace.shard.errors import DirectoryError
+from tailrace.shard.errors import DirectoryError, peer_text
 
 MEMORY_ROOT: Final = Path("/dev/shm")
 TERM_FILE: Final = "term"
@@ -61,7 +61,7 @@ def make_memory_directory(path: Path, shards: int) -> None:
         time.sleep(1 / TERMS_A_SECOND)
         new.rename(path / TERM_FILE)
     except OSError as error:
-        raise DirectoryError(path, f"cannot be made: {error}") from error
+        raise DirectoryError(path, f"cannot be made: {peer_text(error)}") from error
 
 
 def open_memory_directory(path: Path, holds: Callable[[bytes], bool]) -> MemoryDirectory:
@@ -69,7 +69,7 @@ def open_memory_directory(path: Path, holds: Callable[[bytes], bool]) -> MemoryD
     try:
         return MemoryDirectory(path, int((path / TERM_FILE).read_text()), holds)
     except (OSError, ValueError) as error:
-        raise DirectoryError(path, f"is no folder of streams in memory: {error}") from error
+        raise DirectoryError(path, f"is no folder of streams in memory: {peer_text(error)}") from error
 
 
 def remove_memory_directory(path: Path) -> None:

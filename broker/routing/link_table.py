@@ -23,7 +23,6 @@ class LinkTable:
         self._window_bytes = window_bytes
         self.poller = poller
         self.clock = clock
-        self.clock = clock
         self.routes = {slot: self._route(slot) for slot in range(slots) if slot != own}
         self.touched: dict[WorkerLink, None] = {}
 

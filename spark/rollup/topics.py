@@ -25,8 +25,6 @@ from tailrace.spark.rollup.units import Task
 from tailrace.spark.slices import Slice
 from tailrace.spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Block, Source, StreamRef
 
-TOPICS_MAX: Final = 100_000
-"""Of a stream and an hour."""
 BATCH_ROWS: Final = 1 << 16
 """Rows of a table that are merged at one time."""
 HOUR: Final = "hour"

@@ -101,3 +101,4 @@ def check_command(tls_etcd: TlsEtcd, password: Path, capsys: pytest.CaptureFixtu
     assert main.run([*words, *login]) == NO_CONNECTION
     assert main.run([*words, "--etcd-ca", str(password)]) == USAGE
     assert main.run([*words, "--etcd-user", LOGIN.user]) == USAGE
+    assert main.run([*words, "--etcd-key", str(password)]) == USAGE, "a key alone makes no TLS"
