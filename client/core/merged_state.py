@@ -85,6 +85,9 @@ class MergedState:
     def _read_more(self, now_s: float) -> None:
         """Subscribes to the streams that come next, as far as there is room."""
         wide = self._wide
+        if wide is not None and wide.is_crowded_out:
+            wide.wait_for_room(now_s)
+            return
         while wide is not None and wide.queue and len(self._states) < wide.at_once:
             self._subscribe(wide.next_options(), now_s)
 

@@ -44,6 +44,7 @@ class Place(NamedTuple):
 class WideStreams:
     """`queue`: those to be read next; `reading`: those being read, and whether each has grown since. `ready` once all
     that is published from then on will be read; `error`: why it never will be. `poll_s`: when to call `poll`.
+    `is_crowded_out`: the connection has no place left, so none is read before the next `poll`.
     """
 
     def __init__(
@@ -61,7 +62,10 @@ class WideStreams:
         self.ready = False
         self.error: TailraceError | None = None
         self.poll_s = math.inf
-        self.at_once = max(1, min(AT_ONCE_MAX, room_of(session) // 2))  # the others are for the program's own
+        self.is_crowded_out = False
+        self.at_once = self._at_once_max = max(
+            1, min(AT_ONCE_MAX, room_of(session) // 2)
+        )  # the others are for the program's own
         self._session = session
         self._options = options
         self._matches = matches
@@ -101,6 +105,7 @@ class WideStreams:
         name, place = state.stream, self._places.pop(state.stream, Place(0, 0))
         has_grown = self.reading.pop(name, False)
         if state.error is None:
+            self.at_once = min(self.at_once + 1, self._at_once_max)
             self._places[name] = Place(max(state.next_seq, state.end_seq or 0), max(state.last_epoch, place.epoch))
         else:
             self._first.discard(name)  # if it comes again, it is another one
@@ -129,6 +134,7 @@ class WideStreams:
         self.reading.pop(state.stream, None)
         self.queue[state.stream] = None
         self.at_once = max(1, self.at_once - 1)
+        self.is_crowded_out = True
 
     def end(self) -> None:
         self._is_over = True
@@ -192,10 +198,16 @@ class WideStreams:
     # --- growth -----------------------------------------------------------------------------------------------------
 
     def poll(self, now_s: float) -> None:
-        """Asks which streams have grown, if that is due."""
+        """Asks which streams have grown, if that is due. `poll_s` is the next time to look for a place, too."""
         if now_s >= self.poll_s:
-            self.poll_s = math.inf
-            self._ask_grown("", now_s)
+            self.poll_s, self.is_crowded_out = math.inf, False
+            if self._follows:
+                self._ask_grown("", now_s)
+
+    def wait_for_room(self, now_s: float) -> None:
+        """Look again a little later; a question that is under way brings its own time."""
+        if not self._follows and not self._is_over:
+            self.poll_s = min(self.poll_s, now_s + POLL_S)
 
     def _ask_grown(self, after: str, now_s: float) -> None:
         mark = self._mark

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
@@ -14,6 +15,9 @@ import pytest
 
 import tailrace
 from tailrace import NEW, NOW, Last, Message
+from tailrace.core import wide_streams
+from tailrace.core.subscription_state import SubscriptionState
+from tailrace.errors import OperationTimeout
 from tests.system.node import Node, running, wait_for
 
 pytestmark = pytest.mark.system
@@ -78,6 +82,28 @@ def test_a_stream_without_room_comes_again_later(node: Node) -> None:
         wide.at_once = 12  # more than the node allows
         read(subscription, found, STREAMS)
         assert wide.at_once < 12
+
+
+def test_while_the_program_has_all_places_it_is_asked_now_and_then(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tailrace.connect(address(node)) as client, tailrace.connect(address(node)) as other:
+        publish(client, "1", names_of())
+        subscription = client.subscribe("s*", start=tailrace.NEW)
+        refused, put_back = list[str](), wide_streams.WideStreams.put_back
+
+        def spy(wide: wide_streams.WideStreams, state: SubscriptionState) -> None:
+            refused.append(state.stream)
+            put_back(wide, state)
+
+        monkeypatch.setattr(wide_streams.WideStreams, "put_back", spy)
+        own = [client.subscribe(f"own{number}", wait=True) for number in range(8)]
+        other.publish("s3", b"2")
+        began_s = time.monotonic()
+        with pytest.raises(OperationTimeout):
+            subscription.receive(1.0)
+        assert 0 < len(refused) <= (time.monotonic() - began_s) / wide_streams.POLL_S + 4
+        own[0].cancel()
+        message = subscription.receive(PATIENCE_S)
+        assert message is not None and message.payload == b"2"
 
 
 def test_a_stream_that_lost_its_end_is_told_from_one_that_was_made_again(node: Node) -> None:
