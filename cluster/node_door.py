@@ -120,8 +120,11 @@ class NodeDoor:
             if fields.get("state") == "held":
                 self.role, self._term = BrokerRole.LEADER, int(fields["epoch"])
                 self._isr = frozenset(fields["isr"].split(","))
-        self.since_s = int(fields.get("since_ms", "0")) / 1000
-        return int(fields.get("promised_ms", "0")) / 1000
+        try:
+            self.since_s = int(fields["since_ms"]) / 1000
+            return int(fields["promised_ms"]) / 1000
+        except KeyError as missing:  # it may have forgotten promises when it started, and nobody knows when that was
+            raise NodeAway(f"it is of an earlier version, without {missing} of its lease; upgrade the node") from None
 
     # --- commands ---------------------------------------------------------------------------------------------------
 

@@ -16,8 +16,8 @@ from tailrace.cluster.node_door import NodeAway, NodeDoor, NodeSocket
 from tailrace.cluster.view import BrokerReport, BrokerRole
 
 FIELD = "ok field value"
-NO_LEASE = (FIELD, "state over", "epoch 3", "until_ms 0", "promised_ms 0", "isr ", ".")
-HELD = (FIELD, "state held", "epoch 3", "until_ms 9000", "promised_ms 0", "isr a,b", ".")
+NO_LEASE = (FIELD, "state over", "epoch 3", "until_ms 0", "promised_ms 0", "since_ms 2500", "isr ", ".")
+HELD = (FIELD, "state held", "epoch 3", "until_ms 9000", "promised_ms 0", "since_ms 2500", "isr a,b", ".")
 PROMISED = (FIELD, "state over", "epoch 3", "until_ms 0", "promised_ms 7500", "since_ms 2500", "isr ", ".")
 STREAMS = ("ok stream role epoch", "orders slave 3", ".")
 BASE = {"lease *": NO_LEASE, "isr *": ("ok node lag_s streams settled", "."), "streams": STREAMS}
@@ -64,6 +64,18 @@ def test_a_node_that_has_a_lease_is_a_leader_for_an_agent_that_was_started_again
     with answering(path, BASE | {"lease *": HELD} | linked("none")):
         report = report_of(path)
     assert (report.role, report.term, report.isr) == (BrokerRole.LEADER, 3, frozenset("ab"))
+
+
+@pytest.mark.parametrize("field", ["since_ms", "promised_ms"])
+def test_a_node_of_an_earlier_version_is_not_worked_with(tmp_path: Path, field: str) -> None:
+    """It may have forgotten promises when it started, and does not say when that was."""
+    lease = tuple(line for line in PROMISED if not line.startswith(field))
+    path = tmp_path / "admin.sock"
+    with (
+        answering(path, BASE | {"lease *": lease}),
+        pytest.raises(NodeAway, match=f"earlier version, without '{field}'"),
+    ):
+        report_of(path)
 
 
 def test_a_node_without_a_lease_is_fenced_until_it_is_told(tmp_path: Path) -> None:
