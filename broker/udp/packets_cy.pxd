@@ -135,3 +135,7 @@ cdef extern from *:
     void tr_send(
         int fd, const uint8_t *entries, size_t count, const uint8_t *texts, size_t most, tr_sending *s
     ) nogil
+
+# For runs_cy.py.
+cdef Py_ssize_t _topic_start(const unsigned char *data, Py_ssize_t length) noexcept
+cdef Py_ssize_t _topic_length(const unsigned char *data, Py_ssize_t begin, Py_ssize_t length) noexcept

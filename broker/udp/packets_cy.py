@@ -317,6 +317,32 @@ def _stage_pointers(
 
 
 @cython.cfunc
+@cython.exceptval(check=False)
+def _topic_start(data: cython.p_const_uchar, length: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """The place behind a verb of three letters and blanks; 0 if no blank follows three letters."""
+    begin: cython.Py_ssize_t = 4
+    if length < 5 or not _is_white(data[3]):
+        return 0
+    while begin < length and _is_white(data[begin]):
+        begin += 1
+    return begin
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _topic_length(data: cython.p_const_uchar, begin: cython.Py_ssize_t, length: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """The length of a topic of printable ASCII without wildcards; 0 for others."""
+    end: cython.Py_ssize_t = begin
+    levels: cython.Py_ssize_t = 0
+    while end < length and 32 < data[end] < 127 and data[end] != 43 and data[end] != 35 and data[end] != 36:
+        levels += data[end] == 47
+        end += 1
+    if end - begin > _TOPIC_MAX or levels > 127 or (end < length and not _is_white(data[end])):
+        return 0
+    return end - begin
+
+
+@cython.cfunc
 @cython.exceptval(-1)
 def _stage_one(
     data: cython.p_const_uchar,
@@ -326,23 +352,18 @@ def _stage_one(
     body_bytes_max: cython.Py_ssize_t,
     groups: dict,
 ) -> cython.bint:
-    begin: cython.Py_ssize_t = 4
+    begin: cython.Py_ssize_t
     end: cython.Py_ssize_t
     body_at: cython.Py_ssize_t
-    levels: cython.Py_ssize_t = 0
     placed: cython.int
     found: cython.p_const_uchar = cython.NULL
     found_bytes: cython.uint = 0
     stream: bytes = default_stream
-    if length < 5 or data[0] != 80 or data[1] != 85 or not _is_white(data[3]):
+    begin = _topic_start(data, length)
+    if not begin or data[0] != 80 or data[1] != 85:
         return False
-    while begin < length and _is_white(data[begin]):
-        begin += 1
-    end = begin
-    while end < length and 32 < data[end] < 127 and data[end] != 43 and data[end] != 35 and data[end] != 36:
-        levels += data[end] == 47
-        end += 1
-    if end == begin or end - begin > _TOPIC_MAX or levels > 127 or (end < length and not _is_white(data[end])):
+    end = begin + _topic_length(data, begin, length)
+    if end == begin:
         return False
     body_at = end + (2 if end + 1 < length and data[end] == 13 and data[end + 1] == 10 else 1)
     if body_at > length:

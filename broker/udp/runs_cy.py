@@ -16,14 +16,13 @@ except ModuleNotFoundError:
 
 if TYPE_CHECKING:
     # From runs_cy.pxd; they exist in the compiled module only.
-    Py_buffer: Any
-    PyBUF_SIMPLE: int
-    PyBuffer_Release: Any
     PyBytes_AS_STRING: Any
     PyBytes_FromStringAndSize: Any
-    PyObject_GetBuffer: Any
     _find_peer: Any
+    _octets_of: Any
     _subscribe: Any
+    _topic_length: Any
+    _topic_start: Any
     memcpy: Any
     tr_place: Any
 
@@ -35,8 +34,6 @@ LEVELS_MAX = 127
 FULL = -1
 """Of the outcomes of `table_cy.subscribe`."""
 
-_TOPIC_MAX = cython.declare(cython.Py_ssize_t, TOPIC_BYTES_MAX)
-_LEVELS_MAX = cython.declare(cython.Py_ssize_t, LEVELS_MAX)
 _NAME_WORDS = cython.declare(cython.Py_ssize_t, 7)
 _ENTRY_WORDS = cython.declare(cython.Py_ssize_t, 10)
 
@@ -134,16 +131,6 @@ if not cython.compiled:
 
 
 @cython.cfunc
-def _octets_of(buffer: Any) -> cython.p_uchar:
-    """The bytes of a buffer that its holder keeps, and that does not change its size."""
-    view: Py_buffer
-    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
-    octets: cython.p_uchar = cython.cast(cython.p_uchar, view.buf)
-    PyBuffer_Release(cython.address(view))
-    return octets
-
-
-@cython.cfunc
 def _run_pointers(
     table: object,
     datagrams: tuple,
@@ -176,6 +163,8 @@ def _run_pointers(
     while at < count:
         data: cython.p_uchar = slots + at * stride
         begin = _topic_start(data, lengths[at])
+        if data[0] != 83 or data[1] != 85 or data[2] != 66:
+            begin = 0
         length = _topic_length(data, begin, lengths[at]) if begin else 0
         if not length or not (is_trusted or _find_peer(words, names, _NAME_WORDS * at)):
             break
@@ -198,39 +187,6 @@ def _run_pointers(
         text_at += text_bytes
         at += 1
     return at, new
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _is_white(octet: cython.uint) -> cython.bint:
-    return octet == 32 or 9 <= octet <= 13
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _topic_start(data: cython.p_uchar, length: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """The place of the topic of a SUB; 0 for other datagrams."""
-    begin: cython.Py_ssize_t = 4
-    if length < 5 or data[0] != 83 or data[1] != 85 or data[2] != 66 or not _is_white(data[3]):
-        return 0
-    while begin < length and _is_white(data[begin]):
-        begin += 1
-    return begin
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _topic_length(data: cython.p_uchar, begin: cython.Py_ssize_t, length: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """The length of a topic of printable ASCII without wildcards; 0 for others."""
-    end: cython.Py_ssize_t = begin
-    levels: cython.Py_ssize_t = 0
-    while end < length and 32 < data[end] < 127 and data[end] != 43 and data[end] != 35 and data[end] != 36:
-        levels += data[end] == 47
-        end += 1
-    if end - begin > _TOPIC_MAX or levels > _LEVELS_MAX or (end < length and not _is_white(data[end])):
-        return 0
-    return end - begin
 
 
 @cython.cfunc

@@ -22,6 +22,7 @@ cdef extern from *:
     void tr_sort_keys(void *keys, size_t count) noexcept nogil
 
 # For runs_cy.py.
+cdef unsigned char *_octets_of(object buffer)
 cdef Py_ssize_t _find_peer(unsigned int *words, unsigned int *name, Py_ssize_t at) noexcept
 cdef tuple _subscribe(
     unsigned int *words,
