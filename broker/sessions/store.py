@@ -208,11 +208,11 @@ class SessionStore:
             self._owner.replicas.wait_for(log_of(args[0]), seq + 1, replicas, answer)
 
     def _held_or_not(self, client_id: bytes, value: list[Any], done: OnResult, outcome: Any) -> None:
-        """The client of a session that is opened is not answered, if that may be lost."""
+        """The client of a session that is opened is refused, if that may be lost: its will is never published."""
         if isinstance(outcome, Refused) and value:
             with contextlib.suppress(Refused, StorageError, OSError, ValueError):
                 found, record = self._held(client_id, value[0])
-                self._put(found, client_id, record._replace(left_us=self._clock_us()))
+                self._put(found, client_id, record._replace(left_us=self._clock_us(), will=None))
         done(outcome)
 
     def verbs(self) -> dict[str, Callable[[CallArgs, OnResult], None]]:

@@ -218,7 +218,7 @@ def _opened(
     elif is_gone:
         if opened.turn:
             state = opened.state if opened.is_exact else b""
-            durable.give_back(client.client_id, Handed(opened.turn, state, expiry_s, True))
+            durable.give_back(client.client_id, Handed(opened.turn, state, expiry_s, False))  # not accepted yet
     else:
         connack = pack_connack(client.version, Reason.SUCCESS, offers, session_present=opened.is_present)
         _greet(client, packet, connack)

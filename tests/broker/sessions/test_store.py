@@ -259,11 +259,11 @@ def test_a_session_that_other_nodes_do_not_hold_is_not_opened(tmp_path: Path) ->
     """It is left at once, so that it expires; a session that ends with its connection waits for nobody."""
     rig = Rig(tmp_path, mqtt_replicas=1)
     answers: list[Any] = []
-    rig.store.call_held(rig.store.open, [b"c", False, 60, "", HERE, None, None], answers.append)
+    rig.store.call_held(rig.store.open, [b"c", False, 60, "", HERE, [0, b"s", b"frame"], None], answers.append)
     rig.store._owner.replicas.refuse(log_of(b"c"), "none")
     assert isinstance(answers[0], Refused) and answers[0].code is Code.UNREPLICATED
     record = rig.store._logs[log_of(b"c")].get(b"c")
-    assert record is not None and record.left_us
+    assert record is not None and record.left_us and record.will is None, "its connection was never accepted"
     rig.store.call_held(rig.store.open, [b"d", False, 0, "", HERE, None, None], answers.append)
     assert answers[1][0] == 0
 
