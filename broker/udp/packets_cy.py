@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     PyBytes_FromStringAndSize: Any
     PyObject_GetBuffer: Any
     errno: int
+    memcmp: Any
     memcpy: Any
     tr_load32: Any
     tr_place: Any
@@ -114,6 +115,7 @@ if not cython.compiled:
 
     from tailrace.protocol.topic_table import place_by_rule
     from tailrace.shard.frame import HEADER_BYTES
+    from tailrace.shard.names import REPLIES_PREFIX
 
     _WHITE = frozenset(b" \t\n\v\f\r")
     _VERBS = (b"PUB", b"SUB", b"UNSUB", b"PING")
@@ -183,6 +185,8 @@ if not cython.compiled:
             body = data[body_at:]
             placed = place_by_rule(table, topic, default_stream)
             if len(body) > body_bytes_max or placed is None or topic.count(b"/") > 127:
+                return number, junk
+            if topic.startswith(REPLIES_PREFIX):
                 return number, junk
             _add_slices(groups, *placed, body)
         return count, junk
@@ -331,13 +335,15 @@ def _topic_start(data: cython.p_const_uchar, length: cython.Py_ssize_t) -> cytho
 @cython.cfunc
 @cython.exceptval(check=False)
 def _topic_length(data: cython.p_const_uchar, begin: cython.Py_ssize_t, length: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """The length of a topic of printable ASCII without wildcards; 0 for others."""
+    """The length of a topic of printable ASCII without wildcards; 0 for others, and for what begins as replies do."""
     end: cython.Py_ssize_t = begin
     levels: cython.Py_ssize_t = 0
     while end < length and 32 < data[end] < 127 and data[end] != 43 and data[end] != 35 and data[end] != 36:
         levels += data[end] == 47
         end += 1
     if end - begin > _TOPIC_MAX or levels > 127 or (end < length and not _is_white(data[end])):
+        return 0
+    if data[begin] == 114 and end - begin > 8 and not memcmp(data + begin, cython.cast(cython.p_char, b"reply-to/"), 9):
         return 0
     return end - begin
 

@@ -83,7 +83,7 @@ if not cython.compiled:
     from tailrace.shard.leaves import load
 
     _leaf = load("tailrace.broker.udp.table_cy")
-    _PLAIN = re.compile(rb"SUB[ \t\n\v\f\r]+([!-\"%-*,-~]{1,1024})(?:[ \t\n\v\f\r]|\Z)")
+    _PLAIN = re.compile(rb"SUB[ \t\n\v\f\r]+(?!reply-to/)([!-\"%-*,-~]{1,1024})(?:[ \t\n\v\f\r]|\Z)")
 
     def _run_slices(
         table: Any,

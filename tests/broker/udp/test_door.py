@@ -150,6 +150,17 @@ def test_a_stream_is_found_anew_behind_an_end_in_the_middle_of_a_batch(tmp_path:
         assert sorted(client.ask(b"SUB b\n", b"PING\n")) == [b"OK SUB b 120\n", b"PONG\n"]
 
 
+@pytest.mark.parametrize("name", [b"topic1/$dead", b"reply-to/x"])
+def test_streams_of_dead_letters_and_replies_are_no_topics(node: Node, name: bytes) -> None:
+    client = node.clients()[0]
+    client.ask(b"SUB #\n")
+    refusal = b"ERR reserved '%s' names a stream of replies or dead letters, which is no topic\n" % name
+    assert client.ask(b"PUB? " + name + b"\nx") == [refusal]
+    assert client.ask(b"SUB " + name + b"\n" + b" " * 200) == [refusal]
+    assert client.ask(b"PUB " + name + b"\nx", b"PUB topic1/y\nlast") == [b"MSG topic1/y\nlast"]
+    assert not list(node.world.directory.path.rglob("reply-to*"))
+
+
 def test_messages_of_a_stream_have_their_order_and_each_comes_once(node: Node) -> None:
     clients = node.clients()
     for client in clients:
