@@ -399,7 +399,9 @@ def is_url(text: str) -> bool:
 
 
 def require_slashes(name: str, text: str) -> None:
-    """Refuse a URL that would be taken for a folder of this machine. Raises click.UsageError."""
+    """Refuse a URL that would be taken for a folder of this machine, and one of nothing. Raises click.UsageError."""
+    if is_url(text) and text.rstrip("/").endswith(":"):
+        raise click.UsageError(f"{name} is {text!r}, which names no bucket or folder")
     if found := _WITHOUT_SLASHES.match(text):
         meant = f"{found[1]}//{text[found.end() :]}"
         raise click.UsageError(

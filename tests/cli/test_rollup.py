@@ -99,6 +99,8 @@ def test_wrong_arguments(tmp_path: Path, capsys: Captured, options: list[str], s
         ("data", "s3://key:secret@bucket/rollups", "OUT is a URL with credentials; give them in the environment"),
         ("ftp://bucket/data", "out", "DATA is 'ftp://bucket/data', which is not a URL of a known kind"),
         ("data", "file", "OUT is 'file', which is a file"),
+        ("s3a://", "out", "DATA is 's3a://', which names no bucket or folder"),
+        ("data", "s3a://", "OUT is 's3a://', which names no bucket or folder"),
         ("data", "s3a:x", "OUT is 's3a:x', a URL without its slashes; give s3a://x, or ./s3a:x for a folder"),
         ("data", "GS:", "OUT is 'GS:', a URL without its slashes"),
         ("s3:bucket/data", "out", "DATA is 's3:bucket/data', a URL without its slashes; give s3://bucket/data"),
