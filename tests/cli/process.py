@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.system.nursery import begin_command
+
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 30.0
 
@@ -15,9 +17,11 @@ Done = subprocess.CompletedProcess[bytes]
 
 def start(*arguments: str, **options: object) -> subprocess.Popen[bytes]:
     """Starts `tailrace ARGUMENTS` with pipes, unless `options` override them."""
-    given: dict[str, object] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     environment = {**os.environ, "COLUMNS": "120"}
     environment.pop("TAILRACE_SERVER", None)
+    if not options:
+        return begin_command(arguments, environment, ROOT)
+    given: dict[str, object] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     given |= {"env": environment, "cwd": ROOT, **options}
     return subprocess.Popen([sys.executable, "-m", "tailrace.cli.main", *arguments], **given)  # type: ignore[call-overload, no-any-return]
 

@@ -1,9 +1,10 @@
-"""Starts nodes and publishers by fork from a process that has imported them, as a shell would start them by exec.
+"""Starts nodes, commands and publishers by fork from a process that has imported them; a shell starts them by exec.
 
-Most of what the start of a node costs is imports, two thirds of a second of processor time, and the suite starts
-hundreds. A node started here has the same process group, descriptors, environment, directory, network and exit code as
-one started by `python -m tailrace.cli.main`, and runs the same `main`. How the command itself starts is the subject of
-tests/system/test_lifecycle.py and test_walkthrough.py, which start it by exec.
+Most of what the start of a node costs is imports, two thirds of a second of processor time, and of a command a quarter;
+the suite starts hundreds of each. A node started here has the same process group, descriptors, environment, directory,
+network and exit code as one started by `python -m tailrace.cli.main`, and runs the same `main`. How the command itself
+starts is the subject of tests/system/test_lifecycle.py, test_command.py and test_walkthrough.py, and of
+scripts/first-week, which start it by exec.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import setproctitle
 
@@ -35,7 +37,10 @@ NODE, PUBLISHER = "tailrace.cli.main", "tests.system.tree_load"
 IMPORTS = (
     NODE,
     PUBLISHER,
+    "tailrace.cli.admin",
+    "tailrace.cli.pub",
     "tailrace.cli.serve",
+    "tailrace.cli.tail",
     "tailrace.supervisor.main",
     "tailrace.broker.worker",
     "logging.handlers",
@@ -82,9 +87,10 @@ class Nursery:
         folder: Path | None = None,
         program: str = NODE,
         source: int | None = None,
+        errors: int | None = None,
     ) -> Forked:
         """`python -m PROGRAM ARGUMENTS` in a session of its own, in this folder and in the network of the calling
-        thread. `source`: its standard input, if it has one.
+        thread. `source`: its standard input, if it has one. `errors`: its standard error, otherwise the output.
         """
         request: dict[str, object] = {
             "program": program,
@@ -94,7 +100,8 @@ class Nursery:
         }
         network = os.open(NETWORK, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return Forked(self, self._ask(request, [output, network, *([] if source is None else [source])]))
+            errors = output if errors is None else errors
+            return Forked(self, self._ask(request, [output, network, errors, *([] if source is None else [source])]))
         finally:
             os.close(network)
 
@@ -152,6 +159,40 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
+class Command(subprocess.Popen[bytes]):
+    """`tailrace ARGUMENTS` as a process that the nursery started, with pipes."""
+
+    def __init__(
+        self, nursery: Nursery, arguments: Sequence[str], environment: Mapping[str, str], folder: Path
+    ) -> None:
+        self._begin = partial(nursery.start, arguments, environment=environment, folder=folder)
+        super().__init__(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def _execute_child(self, *given: Any) -> None:
+        source, feed, read, output, read_errors, errors = given[10:16]
+        self._forked = self._begin(output, source=source, errors=errors)
+        self.pid = self._forked.pid
+        self._child_created = True
+        self._close_pipe_fds(source, feed, read, output, read_errors, errors)  # type: ignore[attr-defined]
+
+    def _internal_poll(self, _deadstate: object = None) -> int | None:
+        self.returncode = self._forked.poll()
+        return self.returncode
+
+    def _wait(self, timeout: float | None) -> int:
+        self.returncode = self._forked.wait(timeout)
+        return self.returncode
+
+
+def begin_command(arguments: Sequence[str], environment: Mapping[str, str], folder: Path) -> subprocess.Popen[bytes]:
+    """Starts `tailrace ARGUMENTS` with pipes."""
+    found = nursery(environment)
+    if found is not None:
+        return Command(found, arguments, environment, folder)
+    words, pipe = [sys.executable, "-m", NODE, *arguments], subprocess.PIPE
+    return subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, cwd=folder)
+
+
 _nurseries: dict[int, Nursery] = {}
 
 
@@ -179,7 +220,7 @@ def settings_at_start(environment: Mapping[str, str]) -> tuple[object, ...]:
 def serve(requests: socket.socket) -> list[str]:
     """Answer requests until there are no more, and end; or return in a copy, with its program and the arguments."""
     while True:
-        data, descriptors, _flags, _address = socket.recv_fds(requests, REQUEST_BYTES_MAX, 3)
+        data, descriptors, _flags, _address = socket.recv_fds(requests, REQUEST_BYTES_MAX, 4)
         if not data:
             sys.exit(0)
         request = json.loads(data)
@@ -203,15 +244,17 @@ def serve(requests: socket.socket) -> list[str]:
         requests.send(str(pid).encode())
 
 
-def become(environment: dict[str, str], folder: str, output: int, network: int, source: int | None = None) -> None:
+def become(
+    environment: dict[str, str], folder: str, output: int, network: int, errors: int, source: int | None = None
+) -> None:
     """Make this copy of the nursery what exec would have made."""
     if os.fstat(network).st_ino != os.stat(NETWORK).st_ino:
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.setns(network, 0):
             raise OSError(ctypes.get_errno(), "setns")
     os.dup2(output, 1)
-    os.dup2(output, 2)
-    for descriptor in (output, network):
+    os.dup2(errors, 2)
+    for descriptor in (output, network, errors):
         os.close(descriptor)
     if source is not None:
         os.dup2(source, 0)

@@ -14,6 +14,7 @@ import psutil
 
 from tailrace.shard.names import shard_of
 from tests.system.node import Node
+from tests.system.nursery import begin_command
 
 SHARDS = 64
 TEXT_LINES = 25_000  # many times what sockets and pipes hold
@@ -59,7 +60,14 @@ def tailrace(node: Node, command: str, *words: str) -> list[str]:
 
 
 def run_tailrace(node: Node, *words: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(tailrace(node, *words), input=given, capture_output=True, timeout=60, check=False)
+    _python, _m, _main, *arguments = tailrace(node, *words)
+    with begin_command(arguments, os.environ, Path.cwd()) as process:
+        try:
+            out, errors = process.communicate(given, 60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(arguments, process.returncode, out, errors)
 
 
 @cache
