@@ -68,7 +68,7 @@ cluster: setup  ## three nodes, their agents and one etcd on this machine, and w
 lint: $(VENV)/.installed  ## ruff and mypy --strict
 	$(BIN)/ruff check $(PACKAGES) $(BESIDE)
 	scripts/link-package
-	nice -n 10 $(BIN)/mypy --scripts-are-modules build/package/tailrace $(BESIDE)
+	nice -n 7 $(BIN)/mypy --scripts-are-modules build/package/tailrace $(BESIDE)
 
 format: setup  ## let ruff lay out the code, sort the imports and mend simple faults
 	$(BIN)/ruff check --fix $(PACKAGES) $(BESIDE)

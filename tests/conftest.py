@@ -38,19 +38,14 @@ settings.register_profile(
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-# The equality of interpreted and compiled leaves is tested with more examples, in their own tests.
-settings.register_profile(
-    "tailrace-ci-interpreted", parent=settings.get_profile("tailrace-ci"), max_examples=examples(30)
-)
-_PROFILE = "tailrace-ci-interpreted" if interpreted_wanted() else "tailrace-ci"
-settings.load_profile(_PROFILE if os.environ.get("CI") else "tailrace")
+settings.load_profile("tailrace-ci" if os.environ.get("CI") else "tailrace")
 
 _ROOT = Path(__file__).resolve().parent.parent
-# scripts/test-both-builds runs the suite in parts, side by side. With both builds: the leaves, what calls them itself,
-# storage, the line parser and the binary publish path ("both"), and nodes in real processes ("real"). Once, in nine
+# scripts/test-both-builds runs the suite in parts, side by side. With both builds: the leaves, storage and protocols
+# ("storage"), the broker's parts that call a leaf ("both"), and nodes in real processes ("real"). Once, in ten
 # parts of about the same length: what no leaf has a part in, such as the other messages and what consumers are given,
 # and system tests of what happens between processes. What tests/system/test_{binary_subscribe,doors,metrics,subscribe,
-# tls}.py ask of a leaf, tests/broker/delivery tries interpreted, too.
+# tls}.py and the part "doors" ask of a leaf, tests/broker/{connection,delivery,last,topics,udp} try interpreted, too.
 PART = os.environ.get("TAILRACE_TEST_PART", "")
 WAITING_PARTS: Final = frozenset({"client", "java", "spark"})
 """Their tests wait for up to 300 s for a compiler of Go, or for one Java after the other."""
@@ -125,6 +120,27 @@ ONCE = {
         "tests/system/test_subscribe.py",
         "tests/system/test_tls.py",
     ),
+    "doors": (
+        "tests/system/test_client_mixture.py",
+        "tests/system/test_filtered_consumers.py",
+        "tests/system/test_last_values.py",
+        "tests/system/test_memory_streams.py",
+        "tests/system/test_missed_deletion.py",
+        "tests/system/test_mqtt_clients.py",
+        "tests/system/test_mqtt_doors.py",
+        "tests/system/test_mqtt_kills.py",
+        "tests/system/test_mqtt_promotion.py",
+        "tests/system/test_mqtt_sessions.py",
+        "tests/system/test_mqtt_shared.py",
+        "tests/system/test_partly_published.py",
+        "tests/system/test_reading.py",
+        "tests/system/test_retained.py",
+        "tests/system/test_shut_volume.py",
+        "tests/system/test_topic_names.py",
+        "tests/system/test_udp_nodes.py",
+        "tests/system/test_walkthrough.py",
+        "tests/system/test_websocket.py",
+    ),
     "client": (
         "tests/broker/connection/test_accept.py",
         "tests/broker/connection/test_handover_anywhere.py",
@@ -156,19 +172,24 @@ ONCE = {
     ),
     "spark": ("tests/spark/",),
 }
+# Folders that are tried with both builds, and their parts; the others are in "both".
+TWICE = {"tests/protocol/": "storage", "tests/shard/": "storage", "tests/system/": "real"}
 # Of folders that are otherwise tried once.
 BOTH = (
     "tests/broker/consumers/coordinator/test_cursor_log.py",
     "tests/broker/consumers/edge/test_line.py",
     "tests/tidy/test_build.py",
 )
-# With compiled leaves only: these call no leaf. Files of the leaves themselves try both bodies in one run.
+# With compiled leaves only: these call no leaf, or as the tests of storage and routing do. Files of the leaves try both
+# bodies in one run.
 COMPILED = (
     "tests/broker/connection/test_login.py",
     "tests/broker/connection/test_tls.py",
     "tests/broker/connection/test_transport.py",
     "tests/broker/process/test_metric_cells.py",
     "tests/broker/process/test_settings.py",
+    "tests/broker/sessions/",
+    "tests/broker/sharing/",
     "tests/protocol/test_binary_document.py",
     "tests/protocol/test_errors.py",
     "tests/protocol/test_features.py",
@@ -179,6 +200,7 @@ COMPILED = (
     "tests/shard/test_cython_shim.py",
     "tests/shard/test_directory.py",
     "tests/shard/test_index.py",
+    "tests/shard/test_leaves.py",
     "tests/shard/test_lock.py",
     "tests/shard/test_names.py",
     "tests/shard/test_producer_memory.py",
@@ -237,7 +259,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     if not PART or not collection_path.name.startswith("test_"):
         return None
     path = collection_path.relative_to(_ROOT).as_posix()
-    if interpreted_wanted() and (path in COMPILED or path.endswith(LEAF_TESTS)):
+    if interpreted_wanted() and (path.startswith(COMPILED) or path.endswith(LEAF_TESTS)):
         return True
     return part_of(path) != PART or None
 
@@ -245,4 +267,6 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 def part_of(path: str) -> str:
     """The part that has the tests of this file."""
     once = [name for name, paths in ONCE.items() if path.startswith(paths) and path not in BOTH]
-    return once[0] if once else "real" if path.startswith("tests/system/") else "both"
+    if once:
+        return once[0]
+    return next((part for folder, part in TWICE.items() if path.startswith(folder)), "both")

@@ -1,6 +1,7 @@
 """How much of a large space the tests try: a share of it in an ordinary run, all of it with TAILRACE_THOROUGH=1.
 
-Hypothesis gets a third of its examples, but 20 at least. A test that would repeat a session for every byte of it takes
+Hypothesis gets a third of its examples, but 20 at least, and with interpreted leaves, whose run repeats what the
+compiled ones did, a tenth and 8. A test that would repeat a session for every byte of it takes
 the bytes at both ends and a random sample of the others, another one in each run.
 """
 
@@ -9,10 +10,11 @@ from __future__ import annotations
 import os
 import random
 
+from tailrace.shard.leaves import interpreted_wanted
+
 VARIABLE = "TAILRACE_THOROUGH"
 THOROUGH = os.environ.get(VARIABLE, "") not in ("", "0")
-EXAMPLES_PART = 3
-EXAMPLES_LEAST = 20
+EXAMPLES_PART, EXAMPLES_LEAST = (10, 8) if interpreted_wanted() else (3, 20)
 EDGE = 12
 """Places at each end of a range that are always tried."""
 

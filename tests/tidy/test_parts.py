@@ -6,7 +6,7 @@ from itertools import chain
 
 import pytest
 
-from tests.conftest import BOTH, COMPILED, ONCE, part_of
+from tests.conftest import BOTH, COMPILED, ONCE, TWICE, part_of
 from tests.tidy.tree import ROOT
 
 
@@ -19,8 +19,9 @@ def test_what_a_list_names_is_there(path: str) -> None:
 def test_every_part_is_run() -> None:
     script = (ROOT / "scripts/test-both-builds").read_text()
     tests = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
-    assert {part_of(path) for path in tests} == {"both", "real", *ONCE}
+    assert {part_of(path) for path in tests} == {"both", *TWICE.values(), *ONCE}
     assert "begin interpreted both 1 " in script and "PART=both " in script
-    assert "begin real-interpreted real 1 " in script and 'begin real real "" ' in script
-    assert "for name in interpreted real real-interpreted " in script
+    for part in TWICE.values():
+        assert f"begin {part}-interpreted {part} 1 " in script and f'begin {part} {part} "" ' in script
+        assert f"{part} {part}-interpreted " in script.partition("for name in interpreted ")[2]
     assert f"once=({' '.join(ONCE)})\n" in script
