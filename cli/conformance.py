@@ -47,7 +47,7 @@ def command(only: str | None, program: tuple[str, ...], as_json: bool) -> int:
     with Server(**SETTINGS) as server:
         for check in CHECKS:
             if only in (None, check.__name__):
-                fault = _run(program, check, server)
+                fault = outcome(program, check, server)
                 failed += fault is not None
                 _report(check, fault, as_json)
     return REFUSED if failed else OK
@@ -60,7 +60,7 @@ def _report(check: Check, fault: str | None, as_json: bool) -> None:
         click.echo(f"{'passed' if fault is None else 'FAILED'}  {check.__name__:18} {fault or check.__doc__}")
 
 
-def _run(program: Sequence[str], check: Check, server: Server) -> str | None:
+def outcome(program: Sequence[str], check: Check, server: Server) -> str | None:
     """Returns what went wrong, or None."""
     with Program(program) as client:
         try:

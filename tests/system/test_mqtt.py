@@ -37,7 +37,7 @@ pytestmark = pytest.mark.system
 WORKERS = 2
 CONFIG = '[[topics]]\nfilter = "+/+/#"\nstream = "{1}"\n[node]\naffinity = false\n'
 LEVELS = {V4: MQTTProtocolVersion.MQTTv311, V5: MQTTProtocolVersion.MQTTv5}
-FUZZED = 3_000
+FUZZED = 1_200  # tests/system/test_mqtt_fuzz.py has more, by every transport
 both = pytest.mark.parametrize("version", VERSIONS)
 
 

@@ -83,7 +83,9 @@ def imports(path: Path) -> Iterator[tuple[str, int]]:
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(node):
-        if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
+        if isinstance(child, tree.HOLDERS) and not (
+            isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
+        ):
             yield child
             yield from _walk(child)
 

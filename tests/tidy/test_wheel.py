@@ -137,7 +137,7 @@ def site_of(python: Path) -> Path:
 
 def install(python: Path, wheel: Path) -> None:
     command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-index", "--no-deps"]
-    subprocess.run([*command, str(wheel)], check=True, timeout=WAIT_S)
+    subprocess.run([*command, "--no-compile", str(wheel)], check=True, timeout=WAIT_S)
 
 
 def install_supervisor(python: Path) -> None:

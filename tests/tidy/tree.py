@@ -14,6 +14,7 @@ INSTALLED = ("protocol", "shard", "client", "broker", "supervisor", "cluster", "
 PACKAGES = (*INSTALLED, "bench")
 PACKAGE = "tailrace"
 TEXT_SUFFIXES = frozenset({".conf", ".md", ".pxd", ".py", ".service", ".toml", ".yml", ".h", ".timer"})
+HOLDERS = (ast.stmt, ast.excepthandler, ast.match_case)  # no expression holds a statement
 SKIPPED = frozenset({".git", ".venv", "build", "data", "__pycache__", ".hypothesis", ".mypy_cache", ".ruff_cache",
                      ".pytest_cache", "results"})  # fmt: skip
 

@@ -40,7 +40,6 @@ QUOTED = re.compile(r"``?[^`]*``?|\bTOLD\b")  # TOLD is a message of the binary 
 COMMENT = re.compile(r"^\s*#+[!: ]*(.*)$|  # (.*)$")  # as the formatter leaves them
 REMARK = re.compile(r"(?:^|\s)#[ !]?(.*)$|^\s*(?:summary|description|Description[= ]):?\s*(.*)$")
 
-HOLDERS = (ast.stmt, ast.excepthandler, ast.match_case)  # no expression holds a docstring
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 Block = tuple[int, str, bool]  # line, text in one line, whether it is a docstring
@@ -64,7 +63,7 @@ def docstrings(module: ast.Module) -> Iterator[Block]:
         node = left.pop()
         if isinstance(node, DOCUMENTED) and (found := ast.get_docstring(node)):
             yield node.body[0].lineno, flat(found), True
-        left += (each for each in ast.iter_child_nodes(node) if isinstance(each, HOLDERS))
+        left += (each for each in ast.iter_child_nodes(node) if isinstance(each, tree.HOLDERS))
 
 
 def remarks(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[int, str]]:

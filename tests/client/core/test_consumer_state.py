@@ -29,6 +29,7 @@ from tests.client.interrupting import interrupted
 from tests.client.member import NAME, STREAM, Member
 from tests.client.model import Model, ModelConnection
 from tests.client.model_consumers import Group, Groups
+from tests.thorough import examples
 
 
 def test_messages_come_in_order_and_what_is_finished_travels_with_the_next_get(groups: Groups, group: Group) -> None:
@@ -632,7 +633,7 @@ class Life:
             member.pair.run()
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(examples(60)))
 def test_in_the_end_each_is_finished_by_somebody(seed: int) -> None:
     life = Life(seed)
     for _ in range(80):

@@ -26,6 +26,7 @@ from tailrace.shard.frame import unpack_header
 from tailrace.shard.leaves import load
 from tests.client.model import Model, ModelConnection, Stream
 from tests.client.pair import Pair
+from tests.thorough import examples
 
 STREAM, NAME = b"s", b"billing"
 MESSAGES, KEYS, MEMBERS = 60, 4, 3
@@ -237,7 +238,7 @@ class Life:
             self.wait(0.5)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(examples(90)))
 def test_each_is_finished_and_those_of_a_key_in_their_order(seed: int) -> None:
     life = Life(seed, faults=True)
     for _ in range(250):

@@ -13,8 +13,9 @@ from tailrace.errors import TailraceError
 from tailrace.protocol import messages as m
 from tests.client.model import ModelConnection
 from tests.client.pair import Pair
+from tests.thorough import examples
 
-SEEDS = 60
+SEEDS = examples(90)
 STEPS = 60
 STREAMS = ("a", "b")
 

@@ -28,6 +28,7 @@ from tailrace.shard.epochs import EpochStart, History
 from tailrace.shard.meta import Contact, Role, StreamMeta, Upstream
 from tests.broker.owning import around, make_owner, publish
 from tests.broker.replication.upstream_node import Ears
+from tests.thorough import THOROUGH
 
 S = b"s"
 UP, NEW = Upstream("up", 1), Upstream("new", 2)
@@ -208,7 +209,7 @@ class Model:
         raise AssertionError("they never come to rest")
 
 
-@pytest.fixture(params=range(12))
+@pytest.fixture(params=range(12 if THOROUGH else 6))
 def model(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Model]:
     seed: int = request.param
     made = Model(tmp_path, random.Random(seed), peers=bool(seed % 2))
