@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from typing import Any, Final, NamedTuple
 
@@ -77,7 +78,8 @@ def open_place(url: str) -> Place:
     except OSError as error:
         if scheme not in ("hdfs", "viewfs"):
             raise
-        raise OSError(f"{url}: {str(error).partition(chr(10))[0]}; {HDFS_NEEDS}") from None
+        cause = str(error).partition("\n")[0]
+        raise OSError(error.errno or errno.EIO, f"{cause}; {HDFS_NEEDS}", url) from None
     return Place(system, path.rstrip("/"), url.partition("?")[0].rstrip("/"))
 
 
