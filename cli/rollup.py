@@ -192,9 +192,9 @@ def command(
 
     @cache
     def start() -> Any:
-        from tailrace.spark.rollup.sessions import LOCAL, make_session
+        from tailrace.spark.rollup.sessions import LOCAL, make_context
 
-        return make_session(master or LOCAL, cores, memory, zips, settings, background=background)
+        return make_context(master or LOCAL, cores, memory, zips, settings, background=background)
 
     def choose(messages: int) -> Engine:
         wanted = engine or choose_engine(messages, is_for_spark=bool(master or zips or settings))
@@ -365,7 +365,7 @@ def choose_engine(messages: int, *, is_for_spark: bool) -> str:
 def make_engine(
     name: str,
     processors: int,
-    make_session: Callable[[], Any],
+    make_context: Callable[[], Any],
     background: bool,
     is_quiet: bool,
     shared: str,
@@ -379,10 +379,7 @@ def make_engine(
     require(("pyspark",), "spark")
     from tailrace.spark.rollup.spark_engine import SparkEngine
 
-    if not is_quiet:
-        return SparkEngine(make_session, shared, urls)
-    silence_pyspark()
-    return SparkEngine(lambda: start_quietly(make_session), shared, urls)
+    return SparkEngine((lambda: start_quietly(make_context)) if is_quiet else make_context, shared, urls)
 
 
 def parse_cores(text: str) -> int:
@@ -496,14 +493,6 @@ def parse_day(text: str | None, option: str = "--day") -> date:
     if day > today:
         raise click.UsageError(f"{option} {text} has not come yet; today is {today}, UTC")
     return day
-
-
-def silence_pyspark() -> None:
-    """PySpark logs each error that it raises, with Java and Python traces in one line; the command reports it
-    anyway."""
-    from pyspark.logger import PySparkLogger
-
-    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel("CRITICAL")
 
 
 def parse_settings(texts: tuple[str, ...]) -> dict[str, str]:

@@ -77,10 +77,11 @@ def local_session(
     override those made here. `background`: Java and its Python tasks get only idle processor time, so that a broker
     beside them is hardly slowed. Raises RuntimeError without a Java.
     """
+    from pyspark.sql import SparkSession
+
     from tailrace.spark.datasource import TailraceDataSource
 
-    os.environ["PYSPARK_PYTHON"] = str(quick_python())  # otherwise its Python processes would be any `python3`
-    builder = session_builder(app, f"local[{cores}]", memory, {**_LOCAL_SETTINGS, **(settings or {})})
+    builder = SparkSession.builder.config(conf=local_conf(app, cores, memory, settings or {}))
     session = idle(builder.getOrCreate) if background else builder.getOrCreate()
     session.dataSource.register(TailraceDataSource)
     return session
@@ -110,15 +111,19 @@ def _temporary(prefix: str) -> Path:
     return folder
 
 
-def session_builder(app: str, master: str, memory: str, settings: Mapping[str, str]) -> Any:
-    """A SparkSession.Builder, with `settings` over SETTINGS. Raises RuntimeError without a Java."""
-    from pyspark.sql import SparkSession
+def local_conf(app: str, cores: str, memory: str, settings: Mapping[str, str]) -> Any:
+    """A SparkConf for this machine, see `local_session`. Raises RuntimeError without a Java."""
+    os.environ["PYSPARK_PYTHON"] = str(quick_python())  # otherwise its Python processes would be any `python3`
+    return spark_conf(app, f"local[{cores}]", memory, {**_LOCAL_SETTINGS, **settings})
+
+
+def spark_conf(app: str, master: str, memory: str, settings: Mapping[str, str]) -> Any:
+    """A SparkConf, with `settings` over SETTINGS. Raises RuntimeError without a Java."""
+    from pyspark import SparkConf
 
     os.environ["JAVA_HOME"] = str(java_home())
-    builder = SparkSession.builder.appName(app).master(master).config("spark.driver.memory", memory)
-    for name, value in {**SETTINGS, **settings}.items():
-        builder = builder.config(name, value)
-    return builder
+    own = {"spark.app.name": app, "spark.master": master, "spark.driver.memory": memory}
+    return SparkConf().setAll([*{**own, **SETTINGS, **settings}.items()])
 
 
 def idle(make: Callable[[], T]) -> T:

@@ -17,7 +17,6 @@ from bench.load.spark_data import polars_percentiles
 from tailrace.spark.rollup.day_plan import day_of, plan_day
 from tailrace.spark.rollup.job import Job, run_job
 from tailrace.spark.rollup.reading import index_reader
-from tailrace.spark.rollup.source import RollupDataSource
 from tailrace.spark.rollup.spark_engine import SparkEngine
 from tailrace.spark.source import SourceOptions, open_source
 
@@ -26,9 +25,9 @@ UNITS: Final = ("1m", "1h", "1d")
 
 def roll_up(session: Any, data: Path, scratch: Path, day_start_us: int) -> int:
     """`tailrace rollup` but for the report; return the number of rows. The session is warm."""
-    session.dataSource.register(RollupDataSource)
     job = Job({"path": str(data)}, scratch / "rollups", day_of(day_start_us))
-    outcome = run_job(job, lambda _messages: SparkEngine(lambda: session), lambda _phase, _done, _total: None)
+    engine = SparkEngine(lambda: session.sparkContext)
+    outcome = run_job(job, lambda _messages: engine, lambda _phase, _done, _total: None)
     return sum(outcome.rows.values())
 
 

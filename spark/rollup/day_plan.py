@@ -1,15 +1,13 @@
-"""The plan of a day: what each stream has of it, and the tasks that will read it; made on the driver, kept in a file.
+"""The plan of a day: what each stream has of it, and the tasks that will read it; made on the driver.
 
 The committed count of each stream is read here, once: later messages are not part of this run.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from tailrace.shard.epochs import last_epoch
@@ -138,19 +136,3 @@ def _units(view: TimedView, cut_at: CutAt | None, start_us: int, whole_rows_max:
         slice_ = slice_._replace(latest=Stamp(view.timestamp_at(end - 1), newest_epoch))
     cut_at = cut_at or (lambda time_us, _end_seq: view.seq_at(time_us))
     return cut_units(slice_, start_us, end_us, cut_at, whole_rows_max)
-
-
-def write_tasks(path: Path, tasks: Sequence[Task]) -> None:
-    """For the source, which runs in a process of its own. Raises OSError."""
-    path.write_text(json.dumps(tasks))
-
-
-def read_tasks(path: Path) -> list[Task]:
-    """Raises OSError, ValueError."""
-    return [tuple(_unit(*unit) for unit in task) for task in json.loads(path.read_text())]
-
-
-def _unit(slice_: tuple[str, int, int, int, list[int], list[int] | None], levels: list[str], by_frames: bool) -> Unit:
-    stream, shard, first_seq, end_seq, (stream_id, cuts), latest = slice_
-    stamp = None if latest is None else Stamp(*latest)
-    return Unit(Slice(stream, shard, first_seq, end_seq, (stream_id, cuts), stamp), tuple(levels), by_frames)

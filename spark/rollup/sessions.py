@@ -1,17 +1,20 @@
-"""The Spark session of a rollup: on this machine, or on a cluster."""
+"""The Spark of a rollup: on this machine, or on a cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
-from tailrace.spark.session import local_session, session_builder
+from tailrace.spark.session import idle, local_conf, spark_conf
 
 LOCAL: Final = "local"
 APP: Final = "tailrace rollup"
+QUICK_JAVA: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""On this machine Java only hands out the tasks: it ends before its better compiler has paid for itself."""
 
 
-def make_session(
+def make_context(
     master: str,
     cores: str,
     memory: str,
@@ -20,20 +23,21 @@ def make_session(
     *,
     background: bool = False,
 ) -> Any:
-    """A session with the rollup's source registered.
+    """A SparkContext; a rollup needs no session.
 
     `master` is LOCAL, for `cores` processors of this machine, or the URL of a cluster; `py_files` are zips that its
     nodes need. `settings` go over those that are made here. `background`: on this machine, others come first.
 
     Raises RuntimeError without a Java.
     """
-    from tailrace.spark.rollup.source import RollupDataSource
+    from pyspark import SparkContext
 
     if master == LOCAL:
-        session = local_session(APP, cores=cores, memory=memory, settings=dict(settings or {}), background=background)
+        conf = local_conf(APP, cores, memory, {**QUICK_JAVA, **(settings or {})})
     else:
-        session = session_builder(APP, master, memory, settings or {}).getOrCreate()
+        conf = spark_conf(APP, master, memory, settings or {})
+    start = partial(SparkContext.getOrCreate, conf)
+    context = idle(start) if background and master == LOCAL else start()
     for path in py_files:
-        session.sparkContext.addPyFile(path)
-    session.dataSource.register(RollupDataSource)
-    return session
+        context.addPyFile(path)
+    return context

@@ -11,7 +11,7 @@ from tailrace.spark.workers import KEPT
 
 PROGRAM = """
 import gc
-import tailrace.spark.batch, tailrace.spark.datasource, tailrace.spark.rollup.source
+import tailrace.spark.batch, tailrace.spark.datasource, tailrace.spark.rollup.spark_engine
 print(gc.get_freeze_count())
 """
 

@@ -44,7 +44,6 @@ ELSEWHERE: dict[str, str] = {
     "cli/conformance_checks.py": "tests/cli/test_conformance.py",
     "spark/rollup/large.py": "tests/spark/rollup/test_reading.py",
     "spark/rollup/merge.py": "tests/spark/rollup/test_job.py",
-    "spark/rollup/source.py": "tests/spark/rollup/test_job.py",
     "spark/rollup/verify.py": "tests/spark/rollup/test_reading.py",
 }
 

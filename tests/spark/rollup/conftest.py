@@ -1,4 +1,4 @@
-"""The two engines of the rollup, Spark's with the session of tests/spark and the rollup's source; an object store."""
+"""The two engines of the rollup, Spark's with the session of tests/spark; an object store."""
 
 from __future__ import annotations
 
@@ -14,18 +14,10 @@ if TYPE_CHECKING:  # without the extra they cannot be imported
 
 
 @pytest.fixture(scope="session")
-def rollup_session(session: Any) -> Any:
-    from tailrace.spark.rollup.source import RollupDataSource
-
-    session.dataSource.register(RollupDataSource)
-    return session
-
-
-@pytest.fixture(scope="session")
-def spark_engine(rollup_session: Any) -> ChooseEngine:
+def spark_engine(session: Any) -> ChooseEngine:
     from tailrace.spark.rollup.spark_engine import SparkEngine
 
-    return lambda _messages: SparkEngine(lambda: rollup_session)
+    return lambda _messages: SparkEngine(lambda: session.sparkContext)
 
 
 @pytest.fixture(scope="session")

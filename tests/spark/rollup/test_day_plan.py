@@ -6,7 +6,7 @@ from datetime import date, timedelta
 from pathlib import Path
 
 from tailrace.shard.stream_files import stream_paths
-from tailrace.spark.rollup.day_plan import day_of, day_start_us, plan_day, read_tasks, write_tasks
+from tailrace.spark.rollup.day_plan import day_of, day_start_us, plan_day
 from tailrace.spark.rollup.kernel import DAY_US
 from tailrace.spark.source import SourceOptions, open_source
 from tests.shard.helpers import flip
@@ -48,12 +48,3 @@ def test_only_the_streams_that_are_wanted(tmp_path: Path) -> None:
     make_directory(tmp_path / "data", {name: plain(3, DAY_START_US) for name in ("log.a", "log.b", "other")})
     plan = plan_day(open_source(SourceOptions(str(tmp_path / "data"))), DAY, ("log.*",))
     assert sorted(plan.first_seqs) == ["log.a", "log.b"]
-
-
-def test_tasks_go_through_a_file(tmp_path: Path) -> None:
-    make_directory(tmp_path / "data", {name: plain(50, DAY_START_US) for name in ("é|".strip("|"), "b", "%2F")})
-    source = open_source(SourceOptions(str(tmp_path / "data")))
-    tasks = plan_day(source, DAY, task_rows=1, whole_rows_max=20).tasks
-    write_tasks(tmp_path / "tasks.json", tasks)
-    assert read_tasks(tmp_path / "tasks.json") == tasks
-    assert len(tasks) > 3

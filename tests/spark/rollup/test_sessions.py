@@ -33,13 +33,14 @@ from tests.system.volumes import with_own_mounts
 from tests.tidy import tree
 
 WAIT_S = 900.0
+SPARK = Path(pyspark.__file__).parent
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 
 def make_python(folder: Path) -> Path:
     """This Python with the same packages but without tailrace, as a node of a cluster has it."""
-    packages = Path(pyspark.__file__).parents[1]
+    packages = SPARK.parent
     python = folder / "python"
     # -S: the .pth file by which this checkout is installed is not read. The installed PySpark is compiled; Spark's zip
     # of it, behind it, would be compiled by each process.
@@ -53,8 +54,13 @@ class Cluster:
     at each path of `hidden`."""
 
     def __init__(self, folder: Path, hidden: dict[Path, Path]) -> None:
-        self.python = make_python(folder)
         self._folder = folder
+        java = java_home()  # asks each Java what it is
+        own = {"JAVA_HOME": str(java), "PYSPARK_PYTHON": str(make_python(folder)), "SPARK_LOCAL_IP": "127.0.0.1"}
+        # What spark-class finds out, by a Java of its own for each process.
+        scala = next((SPARK / "jars").glob("spark-core_*")).name.removeprefix("spark-core_").partition("-")[0]
+        self.environment = {**with_quick_java(), **own, "SPARK_HOME": str(SPARK), "SPARK_SCALA_VERSION": scala}
+        self._command = [str(java / "bin" / "java"), "-Xmx256m", "-cp", f"{SPARK}/jars/*"]
         self._processes: list[subprocess.Popen[bytes]] = []
         port = free_port()
         self.url = f"spark://127.0.0.1:{port}"
@@ -67,21 +73,15 @@ class Cluster:
         for name in ("first", "second"):
             self._wait(f"{name}.log", r"Successfully registered with master")
 
-    def environment(self) -> dict[str, str]:
-        own = {"JAVA_HOME": str(java_home()), "PYSPARK_PYTHON": str(self.python), "SPARK_LOCAL_IP": "127.0.0.1"}
-        return {**with_quick_java(), **own, "SPARK_DAEMON_MEMORY": "256m"}
-
     def stop(self) -> None:
         for process in reversed(self._processes):
             process.terminate()
             process.wait(WAIT_S)
 
     def _start(self, kind: str, *arguments: str, log: str, before: Sequence[str] = ()) -> None:
-        command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}"]
+        command = [*before, *self._command, f"org.apache.spark.deploy.{kind}", *arguments]
         with (self._folder / f"{log}.log").open("wb") as file:
-            self._processes.append(
-                subprocess.Popen([*before, *command, *arguments], env=self.environment(), stdout=file, stderr=file)
-            )
+            self._processes.append(subprocess.Popen(command, env=self.environment, stdout=file, stderr=file))
 
     def _wait(self, log: str, wanted: str) -> None:
         deadline_s = time.monotonic() + WAIT_S
@@ -135,7 +135,7 @@ from pathlib import Path
 from tailrace.cli.rollup import fetched, show_error
 from tailrace.spark.rollup import job
 from tailrace.spark.rollup.engine import EngineError
-from tailrace.spark.rollup.sessions import make_session
+from tailrace.spark.rollup.sessions import make_context
 from tailrace.spark.rollup.spark_engine import SparkEngine
 
 master, py_files, day = sys.argv[1:]
@@ -144,9 +144,9 @@ job.plan_day = partial(job.plan_day, task_rows=20_000)  # several tasks, for bot
 settings = {"spark.scheduler.minRegisteredResourcesRatio": "1.0", "spark.task.maxFailures": "1"}
 settings |= {"spark.scheduler.maxRegisteredResourcesWaitingTime": "900s", "spark.executor.memory": "512m"}
 settings |= {"spark.cores.max": "2", "spark.ui.enabled": "false"}
-session = make_session(master, "*", "512m", [py_files], settings)
+context = make_context(master, "*", "512m", [py_files], settings)
 urls = {}
-engine = lambda _messages: SparkEngine(lambda: session, "", urls)
+engine = lambda _messages: SparkEngine(lambda: context, "", urls)
 for line in sys.stdin:
     kind, where, out = line.split()
     try:
@@ -165,7 +165,7 @@ class Driver:
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self._log = folder / "driver.log"
         command = [sys.executable, "-c", ROLL_UP, cluster.url, str(make_zip(folder)), str(DAY)]
-        env = {**cluster.environment(), "TMPDIR": str(folder / "scratch")}
+        env = {**cluster.environment, "TMPDIR": str(folder / "scratch")}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command, cwd=tree.ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
@@ -209,7 +209,7 @@ def noted(line: str) -> set[str]:
 
 
 def test_workers_get_the_code_from_the_zip(cluster: Cluster, driver: Driver, folder: Path) -> None:
-    import_it = [str(cluster.python), "-c", "import tailrace.spark.rollup"]
+    import_it = [cluster.environment["PYSPARK_PYTHON"], "-c", "import tailrace.spark.rollup"]
     assert subprocess.run(import_it, cwd=folder, capture_output=True, check=False).returncode, "the node has tailrace"
     assert driver.roll_up("path", folder / "data", folder / "out") == "done []"
     assert read_tables(folder / "out", DAY) == reference.roll_up(folder / "data", DAY_START_US)

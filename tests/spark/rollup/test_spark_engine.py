@@ -7,11 +7,8 @@ from typing import Any
 
 import pytest
 
-from tailrace.core.address import Address
-from tailrace.spark.broker_connection import BrokerLogin
 from tailrace.spark.rollup.engine import ChooseEngine, EngineError
 from tailrace.spark.rollup.job import Job, run_job
-from tailrace.spark.rollup.source import RollupDataSource, to_options
 from tailrace.spark.rollup.spark_engine import SparkEngine
 from tailrace.spark.rollup.tasks import Work
 from tailrace.spark.rollup.units import Unit
@@ -45,21 +42,11 @@ def test_a_task_that_fails(tmp_path: Path, spark_engine: ChooseEngine) -> None:
     assert failed.value.name == "Spark"
 
 
-def test_options_are_the_same_on_the_other_side(tmp_path: Path) -> None:
-    work = Work(
-        SourceOptions("", (Address("h", 1), Address("::1", 2)), BrokerLogin("t", "ann", "secret")), "out", "node", True
-    )
-    options = to_options(work, tmp_path)
-    assert "secret" not in options["work"]
-    reader = RollupDataSource(options).reader(None)
-    assert vars(reader) == {"_work": work, "_plan": tmp_path}
-
-
-def test_tasks_put_their_files_at_a_url(tmp_path: Path, rollup_session: Any) -> None:
+def test_tasks_put_their_files_at_a_url(tmp_path: Path, session: Any) -> None:
     """As on a cluster without a common folder: files that they put there come here, and nothing is left."""
     make_directory(tmp_path / "data", {"a": spread(50), "b": spread(3)})
     job = Job({"path": str(tmp_path / "data")}, tmp_path / "out", DAY)
     shared = tmp_path / "shared"
-    run_job(job, lambda _messages: SparkEngine(lambda: rollup_session, f"file://{shared}"), show)
+    run_job(job, lambda _messages: SparkEngine(lambda: session.sparkContext, f"file://{shared}"), show)
     assert read_tables(tmp_path / "out", DAY) == reference.roll_up(tmp_path / "data", DAY_START_US)
     assert list(shared.iterdir()) == []
