@@ -17,15 +17,20 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 
 @pytest.fixture
-def settings_stay(session: Any) -> Iterator[None]:
-    """An example that asks for a session gives the one there is its own settings."""
-    name = "spark.sql.shuffle.partitions"
-    before = session.conf.get(name)
+def own_settings(session: Any) -> Iterator[None]:
+    """Spark's, where the session of the tests has others; and those of the tests again, after an example has asked for
+    a session and given the one there is its own."""
+    own = {"adaptive.enabled": "true", "codegen.wholeStage": "true", "codegen.factoryMode": "FALLBACK"}
+    names = [f"spark.sql.{name}" for name in (*own, "shuffle.partitions")]
+    before = {name: session.conf.get(name) for name in names}
+    for name, value in own.items():
+        session.conf.set(f"spark.sql.{name}", value)
     yield
-    session.conf.set(name, before)
+    for name, value in before.items():
+        session.conf.set(name, value)
 
 
-@pytest.mark.usefixtures("settings_stay")
+@pytest.mark.usefixtures("own_settings")
 def test_sensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Three devices, 24 hours, six readings an hour; invalid readings are shown apart."""
     with running(tmp_path / "data", workers=1) as node:
