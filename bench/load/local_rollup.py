@@ -79,14 +79,17 @@ def make_days(options: Namespace) -> None:
 def make_commands(options: Namespace) -> dict[str, list[str]]:
     directory = options.directory
     rollup = [sys.executable, "-m", "tailrace.cli.main", "rollup", "--day", str(day_of(DAY_START_US))]
-    commands = {"a small day, with its report": [*rollup, f"{directory}/small", f"{directory}/small-tables"]}
-    engines = ("local", "spark") if options.spark else ("local",)
+    small = [f"{directory}/small", f"{directory}/small-tables"]
+    commands = {"a small day, with its report": [*rollup, *small]}
+    if options.spark:
+        commands["a small day, with its report, spark"] = [*rollup, "--engine", "spark", *small]
     for name, messages in (("even", options.messages), ("realistic", options.realistic)):
-        for engine in engines:
-            places = [f"{directory}/{name}", f"{directory}/{name}-{engine}"]
-            commands[f"{messages:,} messages, {name}, {engine}"] = [*rollup, "--engine", engine, "--no-report", *places]
+        data, day = f"{directory}/{name}", f"{messages:,} messages, {name}"
+        commands[f"{day}, local"] = [*rollup, "--engine", "local", "--no-report", data, f"{data}-local"]
+        if options.spark:
+            commands[f"{day}, spark, with its report"] = [*rollup, "--engine", "spark", data, f"{data}-spark"]
         polars = [sys.executable, "-m", "bench.load.local_rollup", "--polars", name, str(directory)]
-        commands[f"{messages:,} messages, {name}, polars"] = polars
+        commands[f"{day}, polars"] = polars
     return commands
 
 
