@@ -1,5 +1,5 @@
-"""A driver with three live queries on one node, to be killed: one of its files, one over a connection, and one that
-copies its rows to other streams of the node.
+"""A driver with live queries on one node, to be killed: one of its files, one over a connection, and one that copies
+its rows to other streams of the node. `python -m tests.spark.live_driver DATA BROKER FOLDER GAP_S NAME…`
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from pyspark.errors import StreamingQueryException
 
@@ -55,15 +55,15 @@ def started(sink: Any, to_the_end: bool, gap_s: int) -> Any:
     return (sink.trigger(availableNow=True) if to_the_end else sink.trigger(processingTime=f"{gap_s} seconds")).start()
 
 
-if __name__ == "__main__":
-    data, broker, folder, gap_s = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
+def run(data: str, broker: str, folder: Path, gap_s: int, *names: str) -> NoReturn:
+    """Runs these queries until the process is killed, with the Python processes of Spark that it has started."""
     session = local_session("live", cores="2", settings=SETTINGS)
     starts: dict[str, Callable[[], Any]] = {
         "path": lambda: follow(session, {"path": data}, folder / "path", gap_s=gap_s),
         "brokers": lambda: follow(session, {"brokers": broker}, folder / "brokers", gap_s=gap_s),
         "copy": lambda: copy(session, data, broker, folder / "copy", gap_s=gap_s),
     }
-    queries = {name: start() for name, start in starts.items()}
+    queries = {name: starts[name]() for name in names}
     while True:
         with suppress(StreamingQueryException):
             session.streams.awaitAnyTermination()
@@ -72,3 +72,7 @@ if __name__ == "__main__":
             if not query.isActive:
                 assert TOO_SLOW in str(query.exception()), query.exception()
                 queries[name] = starts[name]()
+
+
+if __name__ == "__main__":
+    run(sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]), *sys.argv[5:])

@@ -204,7 +204,7 @@ class Live:
 def test_live_across_restarts_of_the_query_and_of_the_broker(session: Any, tmp_path: Path) -> None:
     with running(tmp_path / "data") as node:
         live = Live(session, node, tmp_path / "checkpoint")
-        with Publisher(node, 250).slowly(0.01) as publisher:
+        with Publisher(node, 50).slowly(0.02) as publisher:
             with live.running():
                 live.wait_for_more(2_000)
             with live.running():

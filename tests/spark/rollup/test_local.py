@@ -34,7 +34,7 @@ from tests.spark.rollup.tables import left_over, read_tables
 from tests.spark.rollup.test_job import spread
 from tests.system.node import wait_for
 
-ROUNDS = int(os.environ.get("TAILRACE_KILL_ROUNDS", "3"))  # other moments in each run of the suite
+ROUNDS = int(os.environ.get("TAILRACE_KILL_ROUNDS", "1"))  # another moment in each run of the suite
 TASKS: list[Task] = [(Unit(Slice(name, 0, 0, 1), ("day",)),) for name in "abcde"]
 
 
