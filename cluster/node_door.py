@@ -21,6 +21,10 @@ JOIN_LAG_MESSAGES_MAX: Final = 10_000
 """A replica comes into the set if it is not further behind in the stream that is looked at."""
 
 
+STREAMS_TRIED_MAX: Final = 32
+"""To find one that is not in memory, at one time."""
+
+
 class NodeAway(Exception):
     """The node does not answer."""
 
@@ -201,17 +205,21 @@ class NodeDoor:
         return math.inf if self._was_up else now_s - self._followed_s
 
     def _stat(self) -> dict[str, str]:
-        """The fields of the stream that is looked at; none if the node has no stream."""
-        if not self._stream:
-            rows = self._ask("streams", is_table=True)
-            self._stream = rows[1].split()[0] if len(rows) > 2 else ""
-        if not self._stream:
-            return {}
-        lines = self._ask(f"stat {self._stream}", is_table=True)
-        if lines[0].startswith("err "):
-            self._stream = ""
-            return {}
-        return dict(line.split(" ", 1) for line in lines[1:-1])
+        """The fields of the stream that is looked at; none if the node has none that nodes copy."""
+        if self._stream and (fields := self._fields_of(self._stream)):
+            return fields
+        self._stream = ""
+        rows = self._ask("streams", is_table=True)[1:-1]
+        for name in (row.split()[0] for row in rows[:STREAMS_TRIED_MAX]):
+            fields = self._fields_of(name)
+            if fields and fields.get("durability") != "memory":
+                self._stream = name
+                return fields
+        return {}
+
+    def _fields_of(self, name: str) -> dict[str, str]:
+        lines = self._ask(f"stat {name}", is_table=True)
+        return {} if lines[0].startswith("err ") else dict(line.split(" ", 1) for line in lines[1:-1])
 
 
 def _followers(fields: dict[str, str]) -> dict[str, int]:

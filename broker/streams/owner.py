@@ -112,7 +112,8 @@ class Owner:
             lambda name: context.subscribers(name),
             lambda name: events.on_held(name),
             lease,
-            self._replicated_names,
+            lambda: filter(self._is_copied, self.catalog.names),
+            self._is_copied,
         )
         self.numbered = Deduplication(
             self.catalog.shard_path,
@@ -160,8 +161,7 @@ class Owner:
             if stream.epoch == 0 and not self._begins_now(stream):
                 self._append_elsewhere(batch)
                 return
-            if self.replicas.lease.cells[END_CELL] and self.replicas.lease.is_over():
-                raise Refused(Code.UNAVAILABLE, LEASE_OVER_TEXT)
+            self._require_lease(stream)
             if batch.replicas:
                 self.require_replicas(batch.name, batch.replicas)
             if stream.in_memory:
@@ -195,6 +195,12 @@ class Owner:
             self.syncs.urgent.append(stream)
         elif batch.parts:
             self._logged(batch, first_seq)
+
+    def _require_lease(self, stream: OpenStream) -> None:
+        """Raises Refused if the lease of this node is over. A stream in memory is each node's own, and needs none."""
+        lease = self.replicas.lease
+        if lease.cells[END_CELL] and not stream.in_memory and lease.is_over():
+            raise Refused(Code.UNAVAILABLE, LEASE_OVER_TEXT)
 
     def append_parts(self, parts: Mapping[bytes, LonePart], now_s: float) -> list[bytes]:
         """Append each of these alone, if its stream is open and takes it as it is, and nobody waits for the disk.
@@ -274,8 +280,7 @@ class Owner:
             else:
                 self.catalog.open.move_to_end(name)
             if stream.epoch != 0 or self._begins_now(stream):
-                if self.replicas.lease.cells[END_CELL] and self.replicas.lease.is_over():
-                    raise Refused(Code.UNAVAILABLE, LEASE_OVER_TEXT)
+                self._require_lease(stream)
                 return stream
             for batch in batches:
                 for each in batch.apart() if batch.numbered else (batch,):
@@ -315,13 +320,9 @@ class Owner:
         if others is not None and len(others) < replicas:
             raise Refused(Code.UNAVAILABLE, TOO_FEW_TEXT.format(isr=len(others) + 1, asked=replicas))
 
-    def _replicated_names(self) -> list[bytes]:
-        """The streams that other nodes copy."""
-        return [
-            name
-            for name in self.catalog.names
-            if not is_never_copied(name) and not self.catalog.directory.is_in_memory(name)
-        ]
+    def _is_copied(self, name: bytes) -> bool:
+        """Whether other nodes copy a stream."""
+        return not is_never_copied(name) and not self.catalog.directory.is_in_memory(name)
 
     def _space_refusal(self, batch: StreamBatch) -> Refused | None:
         try:
@@ -453,7 +454,8 @@ class Owner:
             if creator is None:
                 raise batches[0].creation_refusal()
             require_new_name(name)
-            if self.replicas.lease.is_over() and self.roles.role(name) is Role.MASTER:
+            in_memory = self.catalog.directory.is_in_memory(name)
+            if not in_memory and self.replicas.lease.is_over() and self.roles.role(name) is Role.MASTER:
                 raise Refused(Code.UNAVAILABLE, LEASE_OVER_TEXT)
             self.space.look_now()
             self.space.require(name, sum(batch.count for batch in batches))

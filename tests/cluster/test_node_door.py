@@ -133,3 +133,15 @@ def test_promises_of_others(tmp_path: Path) -> None:
 def test_a_node_that_is_gone(tmp_path: Path) -> None:
     with pytest.raises(NodeAway):
         NodeDoor(tmp_path / "admin.sock").report(100.0, ())
+
+
+def test_a_stream_in_memory_is_not_what_is_looked_at(tmp_path: Path) -> None:
+    """No node copies it: by it no follower would have contact, and none would ever be in step."""
+    path = tmp_path / "admin.sock"
+    streams = ("ok stream role epoch", "live master 3", "orders master 3", ".")
+    live = {"stat live": (FIELD, "next_seq 9", "durability memory", ".")}
+    orders = {"stat orders": (FIELD, "next_seq 7", "durability async", "slave:c node=c,lag_messages=1", ".")}
+    answers = BASE | {"lease *": HELD, "streams": streams} | live | orders
+    with answering(path, answers) as got, contextlib.closing(NodeDoor(path)) as door:
+        assert [door.report(100.0, ()).in_step for _ in range(2)] == [frozenset("c")] * 2
+    assert got.count("streams") == 1

@@ -73,10 +73,10 @@ class Member:
 class ClusterGround:
     """The cluster, and its faults."""
 
-    def __init__(self, net: Net, folder: Path, workers: int) -> None:
+    def __init__(self, net: Net, folder: Path, workers: int, extra: Callable[[Net], str]) -> None:
         self.net = net
         self._folder = folder
-        self.tree = Tree(net, folder, PARENTS, config=CONFIG, workers=workers)
+        self.tree = Tree(net, folder, PARENTS, config=CONFIG + extra(net), workers=workers)
         peers = ",".join(f"{name}=http://{net.machines[name].address}:{PEER_PORT}" for name in MEMBERS)
         self.members = {name: Member(net.machines[name], folder, peers) for name in MEMBERS}
         self.endpoints = [member.address for member in self.members.values()]
@@ -194,10 +194,12 @@ class ClusterGround:
 
 
 @contextlib.contextmanager
-def cluster_ground(folder: Path, workers: int = 1) -> Iterator[ClusterGround]:
-    """A running cluster whose nodes are all in sync, for the length of a block."""
+def cluster_ground(
+    folder: Path, workers: int = 1, extra: Callable[[Net], str] = lambda _net: ""
+) -> Iterator[ClusterGround]:
+    """A running cluster whose nodes are all in sync, for the length of a block. `extra`: of their configuration."""
     with network(*NODES, *MEMBERS) as net:
-        ground = ClusterGround(net, folder, workers)
+        ground = ClusterGround(net, folder, workers, extra)
         try:
             ground.start()
             yield ground

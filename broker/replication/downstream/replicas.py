@@ -37,6 +37,7 @@ class Replicas:
         on_held: Callable[[bytes], None],
         lease: Lease,
         names: Callable[[], Iterable[bytes]],
+        is_copied: Callable[[bytes], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.streams: dict[bytes, ReplicaAcks] = {}  # only those that were followed, or waited for
@@ -45,6 +46,7 @@ class Replicas:
         self._on_held = on_held
         self.lease = lease
         self._names = names
+        self._is_copied = is_copied
         self._in_sync = InSync()
         self._in_sync_version = 0
         self._clock = clock
@@ -138,7 +140,7 @@ class Replicas:
         holders = self.streams.get(name)
         if holders is not None:
             holders.end_seq = next_seq
-        if self._in_sync.nodes:
+        if self._in_sync.nodes and self._is_copied(name):
             self._in_sync.grew(name, next_seq, self._clock())
 
     # --- who waits --------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from tailrace.broker.routing.batch import StreamBatch
 from tailrace.protocol.errors import Code
 from tests.broker.owning import Clock, Sink, batch
 
-S, T = b"s", b"t"
+S, T, MEMORY = b"s", b"t", b"m"
 
 
 class Account:
@@ -22,7 +22,8 @@ class Account:
         self.page = Board(1).lease
         self.lease = Lease(self.page, "me")
         self.replicas = Replicas(
-            10.0, lambda _name: 3, self.changed.append, self.lease, lambda: self.names, self.clock.seconds
+            *(10.0, lambda _name: 3, self.changed.append, self.lease),
+            *(lambda: self.names, lambda name: name != MEMORY, self.clock.seconds),
         )
 
     def line(self, name: bytes = S) -> int:
@@ -194,6 +195,14 @@ def test_a_node_that_has_everything_lacks_nothing_when_it_is_added() -> None:
     account.held("b", 7)
     account.page.grant(3, boottime_ns() + 10**12)
     account.page.set_isr(("me", "b"))
+    assert account.replicas.in_sync_rows()[0][1:] == (0.0, 0, True)
+
+
+def test_a_stream_that_nobody_copies_is_lacked_by_nobody() -> None:
+    account = clustered("b")
+    account.replicas.grew(S, 5)
+    account.held("b", 5)
+    account.replicas.grew(MEMORY, 5)
     assert account.replicas.in_sync_rows()[0][1:] == (0.0, 0, True)
 
 
