@@ -1,16 +1,15 @@
-"""Many datagrams with one system call: recvmmsg(2) and sendmmsg(2), called in the C library itself."""
+"""Many datagrams with one system call: recvmmsg(2), called in the C library itself."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
 import socket
-from collections.abc import Sequence
 from typing import Final
 
 BATCH: Final = 64
-DATAGRAM_BYTES_MAX: Final = 2_048
-NAME_BYTES: Final = 16  # struct sockaddr_in
+MESSAGE_BYTES_MAX: Final = 65_536
+UDP_GRO: Final = 104  # of linux/udp.h
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -41,38 +40,25 @@ class _Header(ctypes.Structure):
 
 
 class Receiving:
-    """BATCH slots for datagrams, which are counted and not looked at."""
+    """Counts datagrams of one length and does not look at them. The kernel may join those that came together."""
 
-    def __init__(self) -> None:
-        self._memory = ctypes.create_string_buffer(BATCH * DATAGRAM_BYTES_MAX)
+    def __init__(self, sock: socket.socket, datagram_bytes: int) -> None:
+        sock.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
+        self._fd = sock.fileno()
+        self._datagram_bytes = datagram_bytes
+        self._memory = ctypes.create_string_buffer(BATCH * MESSAGE_BYTES_MAX)
         place = ctypes.addressof(self._memory)
-        starts = range(place, place + BATCH * DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MAX)
-        self._vectors = (_Vector * BATCH)(*(_Vector(start, DATAGRAM_BYTES_MAX) for start in starts))
+        starts = range(place, place + BATCH * MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX)
+        self._vectors = (_Vector * BATCH)(*(_Vector(start, MESSAGE_BYTES_MAX) for start in starts))
         self._headers = _headers(self._vectors)
+        words = (ctypes.c_ubyte * ctypes.sizeof(self._headers)).from_buffer(self._headers)
+        every = ctypes.sizeof(_Header) // 4
+        self._lengths = memoryview(words).cast("B").cast("I")[_Header.datagram_bytes.offset // 4 :: every]
 
-    def receive(self, fd: int) -> int:
+    def receive(self) -> int:
         """How many came with this call, 0 if none waits. Raises OSError."""
-        return _checked(_libc.recvmmsg(fd, self._headers, BATCH, socket.MSG_DONTWAIT, None))
-
-
-class Sending:
-    """Equal datagrams to some addresses of IPv4 in turn: as many for each as BATCH has room for."""
-
-    def __init__(self, datagram: bytes, addresses: Sequence[tuple[str, int]]) -> None:
-        self.count = BATCH // len(addresses) * len(addresses)
-        self._datagram = ctypes.create_string_buffer(datagram, len(datagram))
-        self._names = ctypes.create_string_buffer(b"".join(map(_name, addresses)), NAME_BYTES * len(addresses))
-        vector = _Vector(ctypes.addressof(self._datagram), len(datagram))
-        self._vectors = (_Vector * self.count)(*[vector] * self.count)
-        self._headers = _headers(self._vectors)
-        for number in range(self.count):
-            message = self._headers[number].message
-            message.name = ctypes.addressof(self._names) + number % len(addresses) * NAME_BYTES
-            message.name_bytes = NAME_BYTES
-
-    def send(self, fd: int, most: int) -> int:
-        """How many the socket took with this call, 0 if it takes none now. Raises OSError."""
-        return _checked(_libc.sendmmsg(fd, self._headers, min(most, self.count), socket.MSG_DONTWAIT))
+        messages = _checked(_libc.recvmmsg(self._fd, self._headers, BATCH, socket.MSG_DONTWAIT, None))
+        return sum(self._lengths[:messages]) // self._datagram_bytes
 
 
 def _headers(vectors: ctypes.Array[_Vector]) -> ctypes.Array[_Header]:
@@ -82,12 +68,6 @@ def _headers(vectors: ctypes.Array[_Vector]) -> ctypes.Array[_Header]:
         header.message.vectors = ctypes.cast(place, ctypes.POINTER(_Vector))
         header.message.vectors_count = 1
     return headers
-
-
-def _name(address: tuple[str, int]) -> bytes:
-    host, port = address
-    family = socket.AF_INET.to_bytes(2, "little")
-    return (family + port.to_bytes(2, "big") + socket.inet_aton(host)).ljust(NAME_BYTES, b"\0")
 
 
 def _checked(count: int) -> int:

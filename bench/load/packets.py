@@ -169,7 +169,8 @@ def _receivers(load: Load, name: str, subscribers: int) -> Iterator[dict[socket.
             socks = [stack.enter_context(_connected_udp(load)) for _ in range(subscribers)]
             for sock in socks:
                 peer.subscribe(sock, name)
-            yield {sock: _datagram_counter(sock) for sock in socks}
+            nbytes = peer.delivered_datagram_bytes(name, len(load.payload))
+            yield {sock: Receiving(sock, nbytes).receive for sock in socks}
     else:
         scripts = [peer.subscriber(name, client) for client in range(1, subscribers + 1)]
         with load.connected(*scripts) as socks:
@@ -182,15 +183,6 @@ def _connected_udp(load: Load) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
     sock.connect((HOST, load.target.port))
     return sock
-
-
-def _datagram_counter(sock: socket.socket) -> Callable[[], int]:
-    receiving, fd = Receiving(), sock.fileno()
-
-    def take() -> int:
-        return receiving.receive(fd)
-
-    return take
 
 
 def _stream_counter(load: Load, sock: socket.socket, one_bytes: int) -> Callable[[], int]:

@@ -51,22 +51,28 @@ def run_together(site: Site, commands: Sequence[Sequence[str]]) -> list[str]:
     return [sys.executable, "-m", "bench.load.together", str(file)]
 
 
-def under_slow_flush(command: list[str], directory: Path, flush_ms: int) -> list[str]:
-    """The command, run so that fsync, fdatasync, syncfs and msync take `flush_ms` longer. Several calls wait at once.
-
-    The library for it is compiled into `directory`. Raises Unavailable without a C compiler.
-    """
-    library = directory / "slow_flush.so"
+def compiled_c(source: Path, directory: Path, *options: str) -> Path:
+    """Compiles a program or library of one file into `directory`. Raises Unavailable without a C compiler."""
+    made = directory / source.stem
     compiler = shutil.which("cc")
     if compiler is None:
-        raise Unavailable("a slow flush is emulated by a small library in C, and there is no C compiler (cc)")
+        raise Unavailable(f"{source.name} has to be compiled, and there is no C compiler (cc)")
     built = subprocess.run(
-        [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(_SLOW_FLUSH), "-ldl"],
+        [compiler, "-O2", "-o", str(made), str(source), *options],
         capture_output=True,
         text=True,
         timeout=_COMPILE_TIMEOUT_S,
         check=False,
     )
     if built.returncode:
-        raise Unavailable(f"the library that emulates a slow flush cannot be compiled: {built.stderr.strip()}")
+        raise Unavailable(f"{source.name} cannot be compiled: {built.stderr.strip()}")
+    return made
+
+
+def under_slow_flush(command: list[str], directory: Path, flush_ms: int) -> list[str]:
+    """The command, run so that fsync, fdatasync, syncfs and msync take `flush_ms` longer. Several calls wait at once.
+
+    The library for it is compiled into `directory`. Raises Unavailable without a C compiler.
+    """
+    library = compiled_c(_SLOW_FLUSH, directory, "-shared", "-fPIC", "-ldl")
     return ["env", f"LD_PRELOAD={library}", f"SLOW_FLUSH_US={1_000 * flush_ms}", *command]

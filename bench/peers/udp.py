@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import socket
-import sys
 from abc import abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 
 from bench.load.limits import LoadError
 from bench.peers.base import Contestant, RequestStep, Site
-from bench.peers.programs import OWN_MODULES
+from bench.peers.programs import compiled_c
 from bench.peers.tailrace import Tailrace
 
 HOST = "127.0.0.1"
+_PLAIN = Path(__file__).resolve().parent.parent / "plain_udp.c"
 _STREAM = b"udp"
 _ANSWER_BYTES = 1_000
 
@@ -78,7 +79,7 @@ class TailraceUdp(DatagramPeer):
 
 
 class PlainUdp(DatagramPeer):
-    name, title = "plain-udp", "(bare recvmmsg, sendmmsg)"
+    name, title = "plain-udp", "(bare recvmmsg, sendmmsg in C)"
 
     def __init__(self, payload_bytes: int) -> None:
         self._payload_bytes = payload_bytes
@@ -86,10 +87,7 @@ class PlainUdp(DatagramPeer):
 
     def command(self, site: Site) -> list[str]:
         sizes = map(str, (site.port, self.delivered_datagram_bytes("b.000000", self._payload_bytes)))
-        return [sys.executable, "-m", "bench.load.plain_udp", *sizes]
-
-    def environment(self) -> Mapping[str, str]:
-        return OWN_MODULES
+        return [str(compiled_c(_PLAIN, site.directory)), *sizes]
 
     def ready(self) -> list[RequestStep]:
         return [RequestStep(b"count\r\n", b"ok 0\r\n")]
