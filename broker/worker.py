@@ -90,7 +90,7 @@ from tailrace.broker.streams.memory_rings import with_memory
 from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.stream_metrics import StreamMetrics
 from tailrace.broker.streams.syncer import THREADS_MAX, syncer_of
-from tailrace.broker.udp.door import open_door
+from tailrace.broker.udp.door import ClosedDoor, UdpDoor, open_door, show_page
 from tailrace.broker.wiring import OwnerWiring
 from tailrace.broker.worker_boot import WorkerBoot as WorkerBoot
 from tailrace.broker.worker_boot import WorkerPhase as WorkerPhase
@@ -233,6 +233,7 @@ class Worker:
             CLAIM: lambda *args: self.mqtt.sessions.claimed(*args),
             HELD: lambda *args: self.mqtt.shared.is_held(*args),
             "conns": lambda: drain.connections(services, boot.slot),
+            "pull": lambda place: show_page(self.udp, self.shared.serving, place),
             "links": lambda name: links.of_worker(owner, self.uplinks, self.followers.nodes, self.readers, name),
         }
         self.calls = WorkerCalls(self.router, boot.slot, own_calls)
@@ -276,7 +277,7 @@ class Worker:
         self.handshakes = Handshakes(services, protocols, boot.tls.server)
         others = self.links, self.handshakes.begin_tls, boot.admin_listener
         self.acceptor = Acceptor(services, protocols, boot.listener, boot.board, boot.slot, *others)
-        self.udp = open_door(services, self.work, boot.udp_socket)
+        self.udp: UdpDoor | ClosedDoor = open_door(services, self.work, boot.udp_socket)
         known = self.links, self.owner, self.router, self.calls, self.work, self.fanout, self.followers, self.shared
         adopted = self.acceptor.adopt, self.desk.members, self.patterns.wide
         self.siblings = WorkerLinks(*known, boot.settings, boot.slot, *adopted)
@@ -319,8 +320,7 @@ class Worker:
             self._gather_pongs(events)
         elif events:
             self.stirred_s = services.now_s
-        router = self.router
-        rounds = 1
+        router, rounds = self.router, 1
         while router.scattered and rounds < GATHER_ROUNDS_MAX:
             if router.staged_bytes + services.answered_bytes >= GATHERED_MAX_BYTES:
                 break
@@ -330,29 +330,10 @@ class Worker:
             self._handle(events)
             rounds += 1
         services.answered_bytes = 0
-        router.flush()
-        if self.owner.grown:
-            self.announce()
-        if self.desk.pending:
-            self.desk.work()
-            if self.owner.grown:
-                self.announce()
-        if self.last_values.due:
-            self.last_values.work()
-            if self.owner.grown:
-                self.announce()
-        if self.owner.syncs.urgent:
-            self.upkeep.sync_urgent()
-        if self.owner.syncs.due_s <= services.now_s:
-            self.upkeep.request_syncs()
-        self.siblings.flush()
-        self.uplinks.flush()
-        if services.held_gets:
-            services.retry_held_gets()
-        if self.singles.owes:
-            self.singles.answer()
-        if services.answered:
-            self._answer()
+        self._conclude()
+        if self.udp.has_input:  # behind the answers to connections, which would wait for it
+            self.udp.read()
+            self._conclude()
         self.udp.begin_sending()
         self.handshakes.run()
         if self.movers:
@@ -369,6 +350,30 @@ class Worker:
         self.timers.run_due(services.now_s)
         self.role_writer.flush()
         self._beat.beat()
+
+    def _conclude(self) -> None:
+        """Append what was gathered, tell who wants to know, and answer."""
+        services = self.services
+        self.router.flush()
+        self.announce()
+        if self.desk.pending:
+            self.desk.work()
+            self.announce()
+        if self.last_values.due:
+            self.last_values.work()
+            self.announce()
+        if self.owner.syncs.urgent:
+            self.upkeep.sync_urgent()
+        if self.owner.syncs.due_s <= services.now_s:
+            self.upkeep.request_syncs()
+        self.siblings.flush()
+        self.uplinks.flush()
+        if services.held_gets:
+            services.retry_held_gets()
+        if self.singles.owes:
+            self.singles.answer()
+        if services.answered:
+            self._answer()
 
     def _is_wanted(self) -> bool:
         """Whether there is anything to do but the steps that wait."""
@@ -435,6 +440,8 @@ class Worker:
             self._handle(events)
 
     def announce(self) -> None:
+        if not self.owner.grown:
+            return
         grown = self.owner.take_grown()
         if self.owner.replicas.streams or self.owner.replicas.lease.cells[END_CELL]:
             for name, growth in grown.items():
@@ -548,8 +555,7 @@ class Worker:
         self.last_values.retire()
         self.sessions.retire()
         self._finish_roles()
-        if self.owner.grown:
-            self.announce()
+        self.announce()
         self.phase = WorkerPhase.RETIRED
         self.drain_began_s = time.monotonic()
         self.uplinks.stop("its worker is being replaced")
@@ -612,23 +618,19 @@ class Worker:
 
     def _forget(self, name: bytes) -> None:
         """The stream is about to be no more."""
-        self.desk.deleted(name)
-        self.last_values.deleted(name)
-        self.upkeep.forget(name)
+        for forget in (self.desk.deleted, self.last_values.deleted, self.upkeep.forget):
+            forget(name)
 
     def _often(self) -> None:
         self.upkeep.request_syncs()
         self.deletions.tick()
         if self.owner.catalog.owning:  # a retired worker knows its streams still, and must not touch them
             self.upkeep.sweep()
-        self.acceptor.tick()
-        self.udp.end_leases()
-        self.logins.tick()
-        self.uplinks.tick()
+        for tick in (self.acceptor.tick, self.udp.end_leases, self.logins.tick, self.uplinks.tick):
+            tick()
         self.scouts.tick(self.services.now_s)
-        self.owner.replicas.expire()
-        self.desk.tick()
-        self.catalog.tick()
+        for tick in (self.owner.replicas.expire, self.desk.tick, self.catalog.tick):
+            tick()
         for route in self.routes.values():
             route.expire(self.services.now_s - self.settings.unavailable_timeout_s)
         self._metric_row.store_due(self.metrics, self.services.now_s)
@@ -671,10 +673,8 @@ class Worker:
         self.upkeep.finish_syncs(self.pause)
         self.upkeep.close_clean(self.pause)
         self.syncer.close()
-        self.udp.close()
-        self.siblings.close()
-        self.fanout.skips.close()
-        self.readers.close()
+        for close in (self.udp.close, self.siblings.close, self.fanout.skips.close, self.readers.close):
+            close()
         self._metric_row.store(self.metrics)
         self.poller.close()
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from tailrace.cli.admin_answer import WITH_MESSAGES, Answer, JsonAnswer, parse_error
+from tailrace.cli.admin_answer import AS_TEXT, WITH_MESSAGES, Answer, JsonAnswer, parse_error
 from tailrace.cli.credentials import Credentials, credentials, is_user_named
 from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED, CommandError
 from tailrace.cli.options import server_options
@@ -82,6 +82,8 @@ def command(words: tuple[str, ...], path: Path | None, as_json: bool) -> int:
     verb = line.lower().split()[0]
     if as_json and verb in WITH_MESSAGES:
         raise click.UsageError(f"{verb} is answered with messages; {WITH_MESSAGES[verb]} prints them as JSON")
+    if as_json and verb == AS_TEXT:
+        raise click.UsageError(f"{verb} is answered with text, which is not shown as JSON")
     code = ask(line, path, JsonAnswer(verb) if as_json else Answer(), may_be_silent=verb == "pub")
     if code == REFUSED and any(word.startswith(("--", "-s", "-p")) for word in words[1:]):
         click.echo("tailrace: options stand before COMMAND, as in: tailrace admin --port 5060 workers", err=True)

@@ -22,6 +22,8 @@ WITH_MESSAGES: Final[Mapping[str, str]] = {
     "get": "`tailrace get STREAM GROUP --json`",
 }
 """Commands that are answered with messages, and the command that prints them as JSON."""
+AS_TEXT: Final = "pull"
+"""A command that is answered with the text of another broker."""
 FIELDS: Final = ["field", "value"]
 COMMANDS: Final = ["command", "meaning"]
 REPEATED: Final = "grown"

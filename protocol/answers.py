@@ -10,13 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Final
+from itertools import chain, groupby
+from operator import itemgetter
+from typing import Final, TypeAlias
 
 from tailrace.protocol.errors import Code, UsageError
 from tailrace.protocol.grammar import VERBS, WORDS, verb_of
 from tailrace.protocol.topics import escaped, word_of_name
 from tailrace.shard.leaves import load
 
+PulledRows: TypeAlias = Iterable[tuple[bytes, str]]
+"""Topics with their subscribers, by topic."""
 TEXT_CHARACTERS_MAX: Final = 1_000
 END_OF_LINES: Final = b".\r\n"
 
@@ -100,6 +104,25 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
     lines = [f"ok {' '.join(columns)}\r\n"]
     lines += [" ".join([_field(value) for value in row]) + "\r\n" for row in rows]
     return "".join(lines).encode("utf-8", "replace") + END_OF_LINES
+
+
+def pulled(place: int, pages: Iterable[tuple[PulledRows, PulledRows]]) -> bytes:
+    """The text of fastpuss: a topic, its subscribers a line each, and an empty line.
+
+    pages: what was asked for with PULL, and what other nodes have pushed. `place`: where to go on; 0 at the end.
+    """
+    kept, pushed = zip(*pages, strict=True)
+    blocks = _blocks(b"", chain.from_iterable(kept)) + _blocks(b"PUSH\r\n", chain.from_iterable(pushed))
+    return ok("pull", place or "end") + b"".join(blocks) + END_OF_LINES
+
+
+def _blocks(head: bytes, rows: Iterable[tuple[bytes, str]]) -> list[bytes]:
+    blocks: list[bytes] = []
+    for topic, found in groupby(rows, itemgetter(0)):
+        name = b"%2E" if topic == b"." else escaped(topic)
+        lines = [name, *(f"/{client}".encode("utf-8", "replace") for _topic, client in found)]
+        blocks.append(head + b"\r\n".join(lines) + b"\r\n\r\n")
+    return blocks
 
 
 def _field(value: object) -> str:

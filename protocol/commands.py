@@ -295,6 +295,13 @@ class Conns:
 
 
 @dataclass(frozen=True, slots=True)
+class Pull:
+    """The subscriptions by UDP and the wants of other nodes, from a place on that an earlier answer has."""
+
+    place: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Sessions:
     after: bytes = b""
 
@@ -367,6 +374,7 @@ Command: TypeAlias = (
     | Workers
     | Space
     | Conns
+    | Pull
     | Sessions
     | ForgetSession
     | Shutdown
@@ -390,6 +398,6 @@ ADMIN: frozenset[type] = frozenset(
         Trim,
         Delete,
     }
-    | {Streams, GrownStreams, Stat, Workers, Space, Conns, Sessions, ForgetSession, Shutdown}
+    | {Streams, GrownStreams, Stat, Workers, Space, Conns, Pull, Sessions, ForgetSession, Shutdown}
 )
 """The commands that only a peer on the same machine may give, on a connection that has sent only commands."""

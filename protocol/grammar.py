@@ -42,6 +42,7 @@ _MARK_BYTES_MAX = 64
 _HEAD_BYTES_MAX = 4_096
 _CLIENT_ID_BYTES_MAX = 1_024
 _ISR_MAX = 60
+_PLACE_DIGITS_MAX = 10
 _UNTIL_DIGITS_MAX = 12
 _NUMBER_DIGITS_MAX = len(str(NUMBER_MAX))
 _BLANKS = b" \t"
@@ -368,6 +369,13 @@ def _streams(verb: Verb, rest: bytes, _max: int) -> c.Command:
     return c.Streams(*args)
 
 
+def _pull(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    args = _args(verb, rest, 0, 1)
+    if args and (not args[0].isdigit() or len(args[0]) > _PLACE_DIGITS_MAX):
+        raise verb.usage()
+    return c.Pull(*map(int, args))
+
+
 def _client_ids(kind: Callable[..., c.Command], least: int) -> Callable[[Verb, bytes, int], c.Command]:
     def parse(verb: Verb, rest: bytes, _max: int) -> c.Command:
         args = [unescaped(arg) for arg in _args(verb, rest, least, 1)]
@@ -480,6 +488,7 @@ _ROWS = (
     Verb("workers", "the node's worker processes", True, _bare(c.Workers())),
     Verb("space", "the node's disk space and its bounds", True, _bare(c.Space())),
     Verb("conns", "the node's connections", True, _bare(c.Conns())),
+    Verb("pull [PLACE]", "subscriptions by UDP, and those of other nodes: fastpuss's PULL and PUSH", True, _pull),
     Verb("sessions [CLIENT]", "durable MQTT sessions, those behind CLIENT", True, _client_ids(c.Sessions, 0)),
     Verb("forget CLIENT", "remove the durable MQTT session of CLIENT", True, _client_ids(c.ForgetSession, 1)),
     Verb("shutdown NODE", "stop the node of this name", True, _shutdown),
@@ -497,6 +506,7 @@ WORDS: Final[Mapping[str, str]] = {
     "WAIT_MS": f"milliseconds to wait for messages, at most {WAIT_MAX_MS}; default 0",
     "MAX": f"number of messages, at most {MESSAGES_MAX}; default 1",
     "REASON": "a word",
+    "PLACE": "the number at the head of an earlier answer",
     "MARK": "the value of mark in an earlier answer of this node",
     "CLIENT": "a client identifier of MQTT; bytes that a line cannot have are %XX, and % is %25",
     "PREFIX": "how the names begin",

@@ -114,6 +114,7 @@ class Commands:
             c.Workers: self.workers,
             c.Space: self.space,
             c.Conns: self.conns,
+            c.Pull: self.pull,
             c.Sessions: self.sessions,
             c.ForgetSession: self.forget_session,
             c.Shutdown: self.shutdown,
@@ -486,6 +487,12 @@ class Commands:
     def conns(self, client: LineClient, _command: c.Conns) -> None:
         self._gather(client, "conns", [], lambda rows: answers.table(GATHER_COLUMNS_CONNS, sorted(rows)))
 
+    def pull(self, client: LineClient, command: c.Pull) -> None:
+        def render(pages: list[Any]) -> bytes:
+            return answers.pulled(max(page[0] for page in pages), [page[1:] for page in pages])
+
+        self._gather_pages(client, "pull", [command.place], render)
+
     def sessions(self, client: LineClient, command: c.Sessions) -> None:
         """The first of them behind an identifier, in the order of their bytes."""
 
@@ -572,13 +579,17 @@ class Commands:
             write(RuleOutcome(0))
 
     def _gather(self, client: LineClient, verb: str, args: list[Any], render: Callable[[list[Any]], bytes]) -> None:
-        """Answer with the rows of every worker. What the connection sent behind it waits: such answers are long."""
+        """Answer with the rows of every worker."""
+        self._gather_pages(client, verb, args, lambda tables: render([row for rows in tables for row in rows]))
+
+    def _gather_pages(
+        self, client: LineClient, verb: str, args: list[Any], render: Callable[[list[Any]], bytes]
+    ) -> None:
+        """Answer with what every worker has. What the connection sent behind it waits: such answers are long."""
         pending = self._pend(client)
         client.hold_up()
         pending.after = client.go_on
-        self._ask_all(
-            pending, verb, args, lambda tables: pending.settle(render([row for rows in tables for row in rows]))
-        )
+        self._ask_all(pending, verb, args, lambda pages: pending.settle(render(pages)))
 
     def _ask_all(self, pending: Pending, verb: str, args: list[Any], then: Callable[[list[Any]], None]) -> None:
         """Ask every worker, and go on with all their answers; one that is down makes the answer an error, not a shorter

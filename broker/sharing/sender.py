@@ -47,7 +47,23 @@ class SharingServices:
         self.work = work
         self.in_memory = in_memory
         self.filters = PeerFilters(settings.max_filter_bytes, settings.topic_cache_bytes)
+        self.senders: dict[PeerSender, None] = {}
         self.blocked: dict[PeerSender, None] = {}
+
+    def shown(self, start: int, count: int) -> tuple[bool, list[tuple[bytes, str]]]:
+        """For a dump: what nodes want by filters numbered from `start` on, with the nodes and the streams; the wants of
+        whole streams are on the first page. Also whether there are more filters behind these.
+        """
+        trie = self.filters.trie
+        numbers = set(range(start, start + count))
+        rows = []
+        for sender in self.senders:
+            for stream in sender.wants.by_name.values():
+                node = f"{sender.address} {stream.name.decode()}"
+                if not start and (stream.everything or stream.overflowed):
+                    rows.append((b"#", node))
+                rows += [(trie[number], node) for number in numbers & stream.numbers]
+        return start + count < trie.numbers_end, sorted(rows)
 
     def flush(self) -> None:
         """Once a turn: those whose connection has room again go on."""
@@ -57,10 +73,12 @@ class SharingServices:
 
 
 class PeerSender:
-    """One per connection of a node that wants something. To fan-out it is a subscriber."""
+    """One per connection of a node that wants something. `address`: the node's. To fan-out it is a subscriber."""
 
-    def __init__(self, client: PeerConnection, shared: SharingServices) -> None:
+    def __init__(self, client: PeerConnection, address: str, shared: SharingServices) -> None:
         services = shared.services
+        shared.senders[self] = None
+        self.address = "".join(address.split())
         self._client = client
         self._shared = shared
         self._metrics = services.metrics
@@ -99,6 +117,7 @@ class PeerSender:
         """The connection has ended."""
         self.closed = True
         self._shared.blocked.pop(self, None)
+        self._shared.senders.pop(self, None)
         self._watches.close()
         for stream in list(self.wants.by_name.values()):
             self.wants.end(stream)

@@ -47,6 +47,11 @@ class FilterTrie:
     def __len__(self) -> int:
         return len(self._filters) - len(self._free)
 
+    @property
+    def numbers_end(self) -> int:
+        """Above all numbers."""
+        return len(self._filters)
+
     def __getitem__(self, number: int) -> bytes:
         """The filter with a number that `add` or `match` has returned."""
         return self._filters[number]

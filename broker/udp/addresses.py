@@ -12,6 +12,7 @@ from typing import Any, Final
 from tailrace.broker.process.udp_settings import UdpPeer
 from tailrace.broker.replication.roles.peers import Network, is_loopback
 from tailrace.broker.topics.rules import is_covered
+from tailrace.protocol.address import join_address
 
 NAME_BYTES: Final = 28
 HOSTS_KEPT: Final = 4_096
@@ -34,6 +35,11 @@ def host_of(name: bytes) -> str:
     if int.from_bytes(name[:2], "little") == socket.AF_INET:
         return socket.inet_ntop(socket.AF_INET, name[4:8])
     return socket.inet_ntop(socket.AF_INET6, name[8:24])
+
+
+def shown_name(name: bytes) -> str:
+    """As in `127.0.0.1:5050` or `[::1]:5050`."""
+    return join_address(host_of(name), int.from_bytes(name[2:4], "big"))
 
 
 def is_of_this_machine(name: bytes) -> bool:

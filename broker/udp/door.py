@@ -19,8 +19,9 @@ from tailrace.broker.routing.batch import FramePublication
 from tailrace.broker.routing.fixed_publisher import FixedPublisher
 from tailrace.broker.routing.route import Route
 from tailrace.broker.services import Services
+from tailrace.broker.sharing.sender import SharingServices
 from tailrace.broker.streams.refused import Refused
-from tailrace.broker.udp.addresses import NAME_BYTES
+from tailrace.broker.udp.addresses import NAME_BYTES, shown_name
 from tailrace.broker.udp.delivery import DatagramOutbox, send_answers
 from tailrace.broker.udp.requests import Asked, RequestHandler
 from tailrace.broker.udp.subscriptions import RunAnswers, RunRules, StreamNumbers, UdpSubscriptions
@@ -32,12 +33,14 @@ SLOT_BYTES: Final = 65_536 + 192
 """For one datagram; no power of two, so that neighbours are not in the same lines of the processor's cache."""
 DATAGRAMS_A_TURN: Final = 1_024
 BYTES_A_TURN: Final = 4 << 20
-REQUESTS_A_TURN: Final = 16
-"""Datagrams that are handled one by one: each costs as much as ten that are staged. While there are many of them no
-more than this are received at one time.
-"""
+JOINED_AT_ONCE: Final = 16
+"""Messages received at one time while the kernel joins datagrams to them: each may have 64, or more."""
+REQUESTS_A_TURN: Final = 8
+"""Datagrams that are handled one by one: each costs as much as ten that are staged."""
 SENT_A_TURN: Final = 4_096
 """Datagrams to subscribers; the others go out in the next turn."""
+SHOWN_A_PAGE: Final = 1_000
+"""Subscriptions of a worker, and filters that other nodes want, in one answer to `pull`."""
 ANSWERS_MAX: Final = 8_192
 """That wait for the end of a turn."""
 
@@ -58,9 +61,16 @@ class UdpDoor(FixedPublisher):
         self._open = False
         self._paused: set[object] = set()
         self._held_up = 0
+        most = _BATCH * int(_packets.JOINED)
         self._slots = mmap.mmap(-1, _BATCH * SLOT_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._names = bytearray(_BATCH * NAME_BYTES)
-        self._lengths = bytearray(_BATCH * 4)
+        self._starts, self._names, self._lengths = (
+            bytearray(4 * most),
+            bytearray(NAME_BYTES * most),
+            bytearray(4 * most),
+        )
+        self._datagrams = self._slots, self._starts, self._names, self._lengths
+        self._at = self._received = 0  # the datagrams of the last system call that are not handled yet
+        self._is_readable = False
         self._outbox = DatagramOutbox(services.metrics)
         self._answers: list[tuple[bytes, bytes]] = []
         self._run_answers = RunAnswers(_BATCH, settings.udp_lease_s)
@@ -93,6 +103,7 @@ class UdpDoor(FixedPublisher):
 
     def start(self) -> None:
         self._sock.setblocking(False)
+        _packets.join(self._fd)
         self._services.poller.register(self._fd, select.EPOLLIN, self._on_event)
         self._open = True
 
@@ -101,6 +112,10 @@ class UdpDoor(FixedPublisher):
         publishes that are with their owners still.
         """
         if self._open:
+            self._requests_left = self._received - self._at
+            groups: dict[bytes, list[Any]] = {}
+            self._take(groups)
+            self.publish_groups(groups)
             self._open = False
             self._services.poller.unregister(self._fd)
             self.watches.close()
@@ -129,42 +144,60 @@ class UdpDoor(FixedPublisher):
         """Leases are over of addresses whose last datagram came before this time."""
         return max(int(self._services.now_s) - self._services.settings.udp_lease_s, 0)
 
+    def shown(self, start: int, count: int) -> tuple[bool, list[tuple[bytes, str]]]:
+        """Topics and addresses of the subscriptions with records from number `start` on, in order."""
+        more, rows = self.subscriptions.shown(start, count)
+        return more, sorted((topic, shown_name(name)) for topic, name in rows)
+
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def _on_event(self, mask: int) -> None:
         if mask & select.EPOLLOUT:
             self._unblock()
-        if mask & (select.EPOLLIN | select.EPOLLERR) and not self._is_paused:
-            self._read()
+        self._is_readable = mask & (select.EPOLLIN | select.EPOLLERR) != 0
 
-    def _read(self) -> None:
-        datagrams_left, bytes_left, self._requests_left = DATAGRAMS_A_TURN, BYTES_A_TURN, REQUESTS_A_TURN
-        while datagrams_left > 0 and bytes_left > 0 and self._requests_left > 0 and not self._is_paused:
-            at_once, requests_left = self._at_once, self._requests_left
-            count = _packets.receive(self._fd, self._slots, SLOT_BYTES, self._names, self._lengths, at_once)
-            if count <= 0:
-                return
-            datagrams_left -= count
-            bytes_left -= self._take(count)
-            handled = requests_left - self._requests_left
-            self._at_once = REQUESTS_A_TURN if handled >= REQUESTS_A_TURN // 2 else _BATCH
-            if count < at_once:
-                return
+    @property
+    def has_input(self) -> bool:
+        """Whether `read` has something to do: datagrams have come, or were left by the turn before."""
+        return (self._is_readable or self._at < self._received) and self._open and not self._is_paused
 
-    def _take(self, count: int) -> int:
-        """Handles the datagrams of one system call; returns their bytes."""
-        services, requests = self._services, self._requests
-        nbytes = sum(memoryview(self._lengths).cast("I")[:count])
+    def read(self) -> None:
+        """Once a turn."""
+        self._is_readable = False
+        traffic = self._services.metrics.udp
+        datagrams_left, bytes_most, self._requests_left = (
+            DATAGRAMS_A_TURN,
+            traffic.bytes_in + BYTES_A_TURN,
+            REQUESTS_A_TURN,
+        )
+        groups: dict[bytes, list[Any]] = {}
+        while datagrams_left > 0 and traffic.bytes_in < bytes_most and self._requests_left > 0 and not self._is_paused:
+            if self._at == self._received and not self._receive():
+                break
+            begin = self._at
+            self._take(groups)
+            datagrams_left -= self._at - begin
+        self.publish_groups(groups)
+
+    def _receive(self) -> bool:
+        """Receives what one system call gives; returns whether that is anything."""
+        services, at_once = self._services, self._at_once
+        messages, count, nbytes = _packets.receive(self._fd, self._datagrams, SLOT_BYTES, at_once)
+        if messages <= 0:
+            return False
+        self._at, self._received = 0, count
+        self._at_once = JOINED_AT_ONCE if count > 2 * messages else _BATCH
         services.metrics.udp.bytes_in += nbytes
         self.subscriptions.renew(self._names, count, int(services.now_s))
-        groups: dict[bytes, list[Any]] = {}
-        at = 0
-        while at < count:
+        return True
+
+    def _take(self, groups: dict[bytes, list[Any]]) -> None:
+        """Handles the datagrams that were received, until there are too many requests among them."""
+        services, requests, count, at = self._services, self._requests, self._received, self._at
+        while at < count and self._requests_left > 0:
             if requests.takes_runs:
                 at, junk = _packets.stage(
-                    self._slots,
-                    SLOT_BYTES,
-                    self._lengths,
+                    self._datagrams,
                     at,
                     count,
                     requests.table,
@@ -175,15 +208,14 @@ class UdpDoor(FixedPublisher):
                 if junk:
                     services.metrics.udp_dropped.add("junk", junk)
             before = at
-            if at < count and requests.takes_runs and self._slots[at * SLOT_BYTES] == _OF_SUB:
-                at = self._subscribe_run(at, count)
+            if at < count and requests.takes_runs and self._slots[self._start_of(at)] == _OF_SUB:
+                at = self._subscribe_run(at, min(count, at + _BATCH))
             if at < count and at == before:
                 self._requests_left -= 1
                 name, data = self._datagram(at)
                 requests.take(name, data, groups)
                 at += 1
-        self.publish_groups(groups)
-        return nbytes
+        self._at = at
 
     def _subscribe_run(self, at: int, count: int) -> int:
         """Does the plain `SUB`s from number `at` on; returns the number of the first datagram that is left.
@@ -192,8 +224,8 @@ class UdpDoor(FixedPublisher):
         """
         requests = self._requests
         rules = RunRules(requests.table, self._stream, StreamNumbers(self._number_of), requests.trusts_all)
-        answers, datagrams = self._run_answers, (self._slots, SLOT_BYTES, self._names, self._lengths)
-        end = self.subscriptions.add_run(datagrams, at, count, rules, int(self._services.now_s), answers)
+        answers = self._run_answers
+        end = self.subscriptions.add_run(self._datagrams, at, count, rules, int(self._services.now_s), answers)
         if end > at:
             self.send_answers()
             self._outbox.send_run(self._fd, answers.entries, end - at, answers.texts)
@@ -203,9 +235,12 @@ class UdpDoor(FixedPublisher):
         """The number of a stream whose subscriptions can be answered at once, else -1."""
         return self.subscriptions.number_of(stream) if self.watches.is_watched(stream) else -1
 
+    def _start_of(self, number: int) -> int:
+        return int.from_bytes(self._starts[4 * number : 4 * number + 4], "little")
+
     def _datagram(self, number: int) -> tuple[bytes, bytes]:
         length = int.from_bytes(self._lengths[4 * number : 4 * number + 4], "little")
-        start = number * SLOT_BYTES
+        start = self._start_of(number)
         return bytes(self._names[number * NAME_BYTES : (number + 1) * NAME_BYTES]), self._slots[start : start + length]
 
     # --- publishing -------------------------------------------------------------------------------------------------
@@ -285,14 +320,18 @@ class UdpDoor(FixedPublisher):
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is more to send than a turn may."""
+        """Whether there is more to send or to handle than a turn may."""
+        return self._has_unsent or self.has_input
+
+    @property
+    def _has_unsent(self) -> bool:
         return self.blocked and not self._outbox.blocked and not self.closed
 
     def begin_sending(self) -> None:
         """Called once a turn, before fan-out runs."""
         self._allowance = SENT_A_TURN
         self.send_answers()
-        if self.is_busy:
+        if self._has_unsent:
             self._unblock()
 
     def _unblock(self) -> None:
@@ -354,7 +393,7 @@ class UdpDoor(FixedPublisher):
 class ClosedDoor:
     """In the place of the door of a worker without a socket for datagrams."""
 
-    is_busy = False
+    is_busy = has_input = False
 
     def start(self) -> None: ...
 
@@ -366,7 +405,21 @@ class ClosedDoor:
 
     def end_leases(self) -> None: ...
 
+    def shown(self, _start: int, _count: int) -> tuple[bool, list[tuple[bytes, str]]]:
+        return False, []
+
     def begin_sending(self) -> None: ...
+
+    def read(self) -> None: ...
+
+
+def show_page(door: UdpDoor | ClosedDoor, sharing: SharingServices, place: int) -> list[Any]:
+    """For a dump: the place of the next page, or 0; topics with addresses that are subscribed; topics with nodes that
+    want them.
+    """
+    more_kept, kept = door.shown(place, SHOWN_A_PAGE)
+    more_wanted, wanted = sharing.shown(place, SHOWN_A_PAGE)
+    return [place + SHOWN_A_PAGE if more_kept or more_wanted else 0, kept, wanted]
 
 
 def open_door(services: Services, work: WorkQueue, sock: socket.socket | None) -> UdpDoor | ClosedDoor:

@@ -23,30 +23,67 @@ cdef extern from *:
     #ifndef UDP_SEGMENT
     #define UDP_SEGMENT 103
     #endif
+    #ifndef UDP_GRO
+    #define UDP_GRO 104
+    #endif
 
     #define TR_BATCH 64
     #define TR_SEGMENTS 64
     #define TR_PIECES 1024
+    #define TR_NAME_BYTES 28
 
-    /* Datagrams into slots of `stride` bytes; how many, or -1. */
+    static int tr_join(int fd) {
+        int one = 1;
+        return setsockopt(fd, IPPROTO_UDP, UDP_GRO, &one, sizeof(one));
+    }
+
+    /* The length of the datagrams that the kernel has joined to this message; 0 if it is a single one. */
+    static size_t tr_joined(struct msghdr *head) {
+        int length = 0;
+        for (struct cmsghdr *c = CMSG_FIRSTHDR(head); c; c = CMSG_NXTHDR(head, c))
+            if (c->cmsg_level == IPPROTO_UDP && c->cmsg_type == UDP_GRO) memcpy(&length, CMSG_DATA(c), sizeof(length));
+        return length > 0 ? (size_t)length : 0;
+    }
+
+    /* Messages into slots of `stride` bytes; how many, or -1. `found` becomes the number of their datagrams, `room` of
+       them at most, and `nbytes` their bytes. */
     static int tr_receive(
-        int fd, uint8_t *slots, size_t stride, uint8_t *names, size_t name_bytes, uint32_t *lengths, unsigned int count
+        int fd, uint8_t *slots, size_t stride, uint32_t *starts, uint8_t *names, uint32_t *lengths, unsigned int count,
+        size_t room, size_t *found, size_t *nbytes
     ) {
         struct mmsghdr messages[TR_BATCH];
         struct iovec pieces[TR_BATCH];
+        uint8_t senders[TR_BATCH][TR_NAME_BYTES];
+        union { char bytes[CMSG_SPACE(sizeof(int))]; struct cmsghdr align; } controls[TR_BATCH];
+        size_t n = 0;
         int got;
         if (count > TR_BATCH) count = TR_BATCH;
         memset(messages, 0, count * sizeof(messages[0]));
+        memset(senders, 0, sizeof(senders));
         for (unsigned int i = 0; i < count; i++) {
             pieces[i].iov_base = slots + i * stride;
             pieces[i].iov_len = stride;
             messages[i].msg_hdr.msg_iov = &pieces[i];
             messages[i].msg_hdr.msg_iovlen = 1;
-            messages[i].msg_hdr.msg_name = names + i * name_bytes;
-            messages[i].msg_hdr.msg_namelen = (socklen_t)name_bytes;
+            messages[i].msg_hdr.msg_name = senders[i];
+            messages[i].msg_hdr.msg_namelen = TR_NAME_BYTES;
+            messages[i].msg_hdr.msg_control = controls[i].bytes;
+            messages[i].msg_hdr.msg_controllen = sizeof(controls[i].bytes);
         }
         do got = recvmmsg(fd, messages, count, MSG_DONTWAIT, NULL); while (got < 0 && errno == EINTR);
-        for (int i = 0; i < got; i++) lengths[i] = messages[i].msg_len;
+        for (int i = 0; i < got; i++) {
+            size_t whole = messages[i].msg_len, each = tr_joined(&messages[i].msg_hdr), at = 0;
+            *nbytes += whole;
+            if (!each || each > whole) each = whole;
+            do {
+                if (n == room) break;
+                starts[n] = (uint32_t)(i * stride + at);
+                lengths[n] = (uint32_t)(whole - at < each ? whole - at : each);
+                memcpy(names + n++ * TR_NAME_BYTES, senders[i], TR_NAME_BYTES);
+                at += each;
+            } while (at < whole);
+        }
+        *found = n;
         return got;
     }
 
@@ -129,8 +166,10 @@ cdef extern from *:
         int blocked
         int segments
 
+    int tr_join(int fd) nogil
     int tr_receive(
-        int fd, uint8_t *slots, size_t stride, uint8_t *names, size_t name_bytes, uint32_t *lengths, unsigned int count
+        int fd, uint8_t *slots, size_t stride, uint32_t *starts, uint8_t *names, uint32_t *lengths, unsigned int count,
+        size_t room, size_t *found, size_t *nbytes
     ) nogil
     void tr_send(
         int fd, const uint8_t *entries, size_t count, const uint8_t *texts, size_t most, tr_sending *s

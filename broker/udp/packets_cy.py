@@ -1,7 +1,8 @@
 """Leaf: receive and send datagrams, many with one system call, and stage those that publish. Stateless.
 
 Compiled, these are loops around recvmmsg and sendmmsg; interpreted, recvfrom and sendto one by one. Both give the same,
-but for runs of equal datagrams to one address, which only the compiled one sends as segments of one (UDP_SEGMENT).
+but for runs of equal datagrams to or from one address, which only the compiled one sends as segments of one message
+(UDP_SEGMENT), and receives as one (UDP_GRO).
 An address is the 28 bytes of a `sockaddr_in6`, or those of a `sockaddr_in` and zeros. Load this module through
 `shard.leaves`.
 """
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     errno: int
     memcmp: Any
     memcpy: Any
+    tr_join: Any
     tr_load32: Any
     tr_place: Any
     tr_receive: Any
@@ -41,11 +43,15 @@ if TYPE_CHECKING:
     tr_store16: Any
     tr_store32: Any
 
+Datagrams = tuple[Any, Any, Any, Any]
+"""Slots, and the places, addresses and lengths of the datagrams in them."""
 NAME_BYTES = 28
 ENTRY_BYTES = 40
 """Of a datagram to be sent: `broker.udp.table_cy` makes them."""
 BATCH = 64
-"""Datagrams received with one system call."""
+"""Messages received with one system call."""
+JOINED = 128
+"""Datagrams in one of them at most."""
 TOPIC_BYTES_MAX = 1_024
 FAILED = -1
 """In the place of a count: nothing can be read from the socket; the error is reported by the next system call."""
@@ -58,20 +64,28 @@ def is_compiled() -> bool:
     return bool(cython.compiled)
 
 
-def receive(fd: int, slots: Any, stride: int, names: Any, lengths: Any, count: int) -> int:
-    """Receives up to `count` datagrams, BATCH at most, one in each slot of `stride` bytes, with their addresses and
-    lengths. Returns how many, or FAILED.
+def join(fd: int) -> bool:
+    """Lets the kernel join datagrams of equal length from one address to one message (UDP_GRO); whether it does."""
+    if cython.compiled:
+        return bool(tr_join(fd) == 0)
+    else:
+        return False
+
+
+def receive(fd: int, datagrams: Datagrams, stride: int, count: int) -> tuple[int, int, int]:
+    """Receives up to `count` messages, BATCH at most, each into a slot of `stride` bytes.
+
+    datagrams: the slots, and for each datagram its place in them, its address and its length; there is room for JOINED
+    of them for each message. Returns how many messages, or FAILED, how many datagrams, and their bytes.
     """
     if cython.compiled:
-        return _receive_pointers(fd, slots, stride, names, lengths, count)
+        return _receive_pointers(fd, datagrams, stride, count)
     else:
-        return _receive_slices(fd, slots, stride, names, lengths, count)
+        return _receive_slices(fd, datagrams, stride, count)
 
 
 def stage(
-    slots: Any,
-    stride: int,
-    lengths: Any,
+    datagrams: Datagrams,
     start: int,
     count: int,
     table: bytes,
@@ -87,9 +101,9 @@ def stage(
     passed over. Returns (the number of the first that is left, how many were passed over).
     """
     if cython.compiled:
-        return _stage_pointers(slots, stride, lengths, start, count, table, default_stream, body_bytes_max, groups)
+        return _stage_pointers(datagrams, start, count, table, default_stream, body_bytes_max, groups)
     else:
-        return _stage_slices(slots, stride, lengths, start, count, table, default_stream, body_bytes_max, groups)
+        return _stage_slices(datagrams, start, count, table, default_stream, body_bytes_max, groups)
 
 
 def send(
@@ -134,29 +148,30 @@ if not cython.compiled:
             return socket.inet_ntop(socket.AF_INET, name[4:8]), port
         return socket.inet_ntop(socket.AF_INET6, name[8:24]), port, 0, int.from_bytes(name[24:28], "little")
 
-    def _receive_slices(fd: int, slots: Any, stride: int, names: Any, lengths: Any, count: int) -> int:
+    def _receive_slices(fd: int, datagrams: Datagrams, stride: int, count: int) -> tuple[int, int, int]:
+        slots, starts, names, lengths = datagrams
         sock = socket.socket(fileno=fd)
-        got = 0
+        got = whole = 0
         try:
             while got < min(count, BATCH):
                 nbytes, address = sock.recvfrom_into(
                     memoryview(slots)[got * stride : (got + 1) * stride], stride, socket.MSG_DONTWAIT
                 )
+                starts[4 * got : 4 * got + 4] = (got * stride).to_bytes(4, "little")
                 names[got * NAME_BYTES : (got + 1) * NAME_BYTES] = _pack_name(address)
                 lengths[4 * got : 4 * got + 4] = nbytes.to_bytes(4, "little")
                 got += 1
+                whole += nbytes
         except BlockingIOError:
-            return got
+            return got, got, whole
         except OSError:
-            return got or FAILED
+            return got or FAILED, got, whole
         finally:
             sock.detach()
-        return got
+        return got, got, whole
 
     def _stage_slices(
-        slots: Any,
-        stride: int,
-        lengths: Any,
+        datagrams: Datagrams,
         start: int,
         count: int,
         table: bytes,
@@ -164,10 +179,12 @@ if not cython.compiled:
         body_bytes_max: int,
         groups: dict[bytes, list[Any]],
     ) -> tuple[int, int]:
+        slots, starts, _names, lengths = datagrams
         junk = 0
         for number in range(start, count):
             length = int.from_bytes(lengths[4 * number : 4 * number + 4], "little")
-            data = bytes(memoryview(slots)[number * stride : number * stride + length])
+            place = int.from_bytes(starts[4 * number : 4 * number + 4], "little")
+            data = bytes(memoryview(slots)[place : place + length])
             if not data.startswith(_VERBS):
                 junk += 1
                 continue
@@ -233,33 +250,34 @@ if not cython.compiled:
 
 
 @cython.cfunc
-def _receive_pointers(
-    fd: cython.int, slots: object, stride: cython.Py_ssize_t, names: object, lengths: object, count: cython.uint
-) -> object:
-    slot_view: Py_buffer
-    name_view: Py_buffer
-    length_view: Py_buffer
-    got: cython.int
-    PyObject_GetBuffer(slots, cython.address(slot_view), PyBUF_WRITABLE)
-    PyObject_GetBuffer(names, cython.address(name_view), PyBUF_WRITABLE)
-    PyObject_GetBuffer(lengths, cython.address(length_view), PyBUF_WRITABLE)
-    try:
-        got = tr_receive(
-            fd,
-            cython.cast(cython.p_uchar, slot_view.buf),
-            stride,
-            cython.cast(cython.p_uchar, name_view.buf),
-            NAME_BYTES,
-            cython.cast(cython.p_uint, length_view.buf),
-            count,
-        )
-        if got < 0:
-            return 0 if errno == EAGAIN else FAILED
-        return got
-    finally:
-        PyBuffer_Release(cython.address(length_view))
-        PyBuffer_Release(cython.address(name_view))
-        PyBuffer_Release(cython.address(slot_view))
+def _octets_of(buffer: Any) -> cython.p_uchar:
+    """The bytes of a buffer that its holder keeps, and that does not change its size."""
+    view: Py_buffer
+    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_WRITABLE)
+    octets: cython.p_uchar = cython.cast(cython.p_uchar, view.buf)
+    PyBuffer_Release(cython.address(view))
+    return octets
+
+
+@cython.cfunc
+def _receive_pointers(fd: cython.int, datagrams: tuple, stride: cython.Py_ssize_t, count: cython.uint) -> tuple:
+    found: cython.size_t = 0
+    nbytes: cython.size_t = 0
+    got: cython.int = tr_receive(
+        fd,
+        _octets_of(datagrams[0]),
+        stride,
+        cython.cast(cython.p_uint, _octets_of(datagrams[1])),
+        _octets_of(datagrams[2]),
+        cython.cast(cython.p_uint, _octets_of(datagrams[3])),
+        count,
+        len(datagrams[3]) // 4,
+        cython.address(found),
+        cython.address(nbytes),
+    )
+    if got < 0:
+        return (0 if errno == EAGAIN else FAILED), 0, 0
+    return got, found, nbytes
 
 
 @cython.cfunc
@@ -287,9 +305,7 @@ def _is_request(data: cython.p_const_uchar, length: cython.Py_ssize_t) -> cython
 
 @cython.cfunc
 def _stage_pointers(
-    slots: object,
-    stride: cython.Py_ssize_t,
-    lengths: object,
+    datagrams: tuple,
     start: cython.Py_ssize_t,
     count: cython.Py_ssize_t,
     table: bytes,
@@ -297,26 +313,17 @@ def _stage_pointers(
     body_bytes_max: cython.Py_ssize_t,
     groups: dict,
 ) -> tuple:
-    slot_view: Py_buffer
-    length_view: Py_buffer
-    data: cython.p_const_uchar
+    slots: cython.p_const_uchar = _octets_of(datagrams[0])
+    starts: cython.p_uint = cython.cast(cython.p_uint, _octets_of(datagrams[1]))
+    lengths: cython.p_uint = cython.cast(cython.p_uint, _octets_of(datagrams[3]))
     number: cython.Py_ssize_t = start
-    length: cython.Py_ssize_t
     junk: cython.Py_ssize_t = 0
-    PyObject_GetBuffer(slots, cython.address(slot_view), PyBUF_SIMPLE)
-    PyObject_GetBuffer(lengths, cython.address(length_view), PyBUF_SIMPLE)
-    try:
-        while number < count:
-            data = cython.cast(cython.p_const_uchar, slot_view.buf) + number * stride
-            length = cython.cast(cython.p_uint, length_view.buf)[number]
-            if not _is_request(data, length):
-                junk += 1
-            elif not _stage_one(data, length, table, default_stream, body_bytes_max, groups):
-                break
-            number += 1
-    finally:
-        PyBuffer_Release(cython.address(length_view))
-        PyBuffer_Release(cython.address(slot_view))
+    while number < count:
+        if not _is_request(slots + starts[number], lengths[number]):
+            junk += 1
+        elif not _stage_one(slots + starts[number], lengths[number], table, default_stream, body_bytes_max, groups):
+            break
+        number += 1
     return number, junk
 
 

@@ -45,7 +45,7 @@ def is_compiled() -> bool:
 
 def subscribe_run(
     table: Any,
-    datagrams: tuple[Any, int, Any, Any],
+    datagrams: tuple[Any, Any, Any, Any],
     start: int,
     count: int,
     rules: bytes,
@@ -58,7 +58,7 @@ def subscribe_run(
 ) -> tuple[int, list[tuple[int, bytes]]]:
     """Takes datagrams from number `start` on, until one is not a `SUB` that it can do.
 
-    datagrams: their slots, the bytes of a slot, their addresses and lengths. It does those for a topic of printable
+    datagrams: their slots, and their places there, addresses and lengths. It does those for a topic of printable
     ASCII without wildcards whose stream is found by `rules` (`protocol.topic_table`, as in `packets_cy.stage`) and has
     one of the `numbers`, from 0 on, and that come from an address with a subscription, or from any if `is_trusted`.
     Their answers end with `ending`: entries and texts in `answers`, which must have room for all of them. Returns (the
@@ -87,7 +87,7 @@ if not cython.compiled:
 
     def _run_slices(
         table: Any,
-        datagrams: tuple[Any, int, Any, Any],
+        datagrams: tuple[Any, Any, Any, Any],
         start: int,
         count: int,
         rules: bytes,
@@ -98,13 +98,14 @@ if not cython.compiled:
         ending: bytes,
         answers: tuple[bytearray, bytearray],
     ) -> tuple[int, list[tuple[int, bytes]]]:
-        slots, stride, names, lengths = datagrams
+        slots, starts, names, lengths = datagrams
         entries, texts = answers
         new: list[tuple[int, bytes]] = []
         text_at = 0
         for at in range(start, count):
             length = int.from_bytes(lengths[4 * at : 4 * at + 4], "little")
-            found = _PLAIN.match(bytes(slots[at * stride : at * stride + length]))
+            place = int.from_bytes(starts[4 * at : 4 * at + 4], "little")
+            found = _PLAIN.match(bytes(slots[place : place + length]))
             if found is None or found[1].count(b"/") > LEVELS_MAX:
                 return at, new
             topic, name = found[1], bytes(names[NAME_BYTES * at : NAME_BYTES * (at + 1)])
@@ -147,7 +148,7 @@ def _run_pointers(
     octets: cython.p_uchar = _octets_of(table)
     words: cython.p_uint = cython.cast(cython.p_uint, octets)
     slots: cython.p_uchar = _octets_of(datagrams[0])
-    stride: cython.Py_ssize_t = datagrams[1]
+    starts: cython.p_uint = cython.cast(cython.p_uint, _octets_of(datagrams[1]))
     names: cython.p_uint = cython.cast(cython.p_uint, _octets_of(datagrams[2]))
     lengths: cython.p_uint = cython.cast(cython.p_uint, _octets_of(datagrams[3]))
     entries: cython.p_uint = cython.cast(cython.p_uint, _octets_of(answers[0]))
@@ -161,7 +162,7 @@ def _run_pointers(
     entry: cython.p_uint
     new: list = []
     while at < count:
-        data: cython.p_uchar = slots + at * stride
+        data: cython.p_uchar = slots + starts[at]
         begin = _topic_start(data, lengths[at])
         if data[0] != 83 or data[1] != 85 or data[2] != 66:
             begin = 0

@@ -24,8 +24,8 @@ _leaf = load("tailrace.broker.udp.table_cy")
 _runs = load("tailrace.broker.udp.runs_cy")
 
 
-DatagramSlots = tuple[mmap.mmap, int, bytearray, bytearray]
-"""Datagrams of one system call: in slots, the bytes of a slot, their addresses, their lengths."""
+DatagramSlots = tuple[mmap.mmap, bytearray, bytearray, bytearray]
+"""Datagrams of one system call: slots, and their places there, addresses and lengths."""
 
 
 class RunAnswers:
@@ -173,6 +173,11 @@ class UdpSubscriptions:
     def is_known(self, name: bytes) -> bool:
         """Whether an address has a subscription."""
         return bool(_leaf.is_known(self.table, name))
+
+    def shown(self, start: int, count: int) -> tuple[bool, list[tuple[bytes, bytes]]]:
+        """The topic and the address of each subscription in a part of the table; whether there are parts behind it."""
+        more, rows = _leaf.show(self.table, start, count)
+        return bool(more), rows
 
     def collect(
         self,

@@ -6,7 +6,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport qsort
 from libc.string cimport memcmp, memcpy
 
-from tailrace.shard.frame_cy cimport tr_load16, tr_load32, tr_topic
+from tailrace.shard.frame_cy cimport tr_topic
 
 cdef extern from *:
     """

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     PyObject_GetBuffer: Any
     memcmp: Any
     memcpy: Any
-    tr_load16: Any
-    tr_load32: Any
     tr_sort_keys: Any
     tr_topic: Any
 
@@ -168,6 +166,22 @@ def is_known(table: Any, name: bytes) -> bool:
     return _find_peer(_words_of(table), _words_of(name), 0) > 0
 
 
+def show(table: Any, start: int, count: int) -> tuple[bool, list[tuple[bytes, bytes]]]:
+    """Topic and address of each subscription with a record from number `start` on, below `start + count`. Also whether
+    there are records behind these.
+    """
+    words: cython.p_uint = _words_of(table)
+    found: list[tuple[bytes, bytes]] = []
+    number: cython.Py_ssize_t
+    base: cython.Py_ssize_t
+    for number in range(max(start, 1), min(start + count, words[_NEXT + _SUB])):
+        base = _record(words, _SUB, number)
+        if _find_sub(words, words[base], words[base + _SUB_TOPIC]) == number:  # not of a free one
+            topic: bytes = _gone_topic(words, _octets_of(table), _record(words, _TOPIC, words[base + _SUB_TOPIC]))[1]
+            found.append((topic, _bytes_at(_octets_of(table), 4 * _record(words, _PEER, words[base]), 28)))
+    return start + count < words[_NEXT + _SUB], found
+
+
 def forget_place(table: Any) -> None:
     """The frame in the middle of whose subscribers `collect` has ended is not gone on with."""
     words: cython.p_uint = _words_of(table)
@@ -251,9 +265,8 @@ def _hash_name(words: cython.p_uint, name: cython.p_uint, at: cython.Py_ssize_t)
 @cython.inline
 @cython.exceptval(check=False)
 def _hash_topic(words: cython.p_uint, topic: cython.p_uchar, length: cython.Py_ssize_t) -> cython.uint:
-    mixed: cython.ulonglong = _key(words)
+    mixed: cython.ulonglong = _key(words) ^ cython.cast(cython.ulonglong, length)
     place: cython.Py_ssize_t
-    mixed ^= length
     for place in range(length):
         mixed = ((mixed ^ topic[place]) * _MIX) & _WORD_MAX
         mixed ^= mixed >> 29
@@ -706,7 +719,7 @@ def _collect(
         keys, spans, out, state = [0] * most, [0] * (2 * most), texts, [0] * 6
     state[_ENTRIES_MAX], state[_ROOM] = most, len(texts)
     while size - position >= 32:
-        length = _load32(frames, position)
+        length = _load(frames, position, 4)
         if length < 32 or length > size - position:
             break
         topic_at = position + 32
@@ -714,12 +727,12 @@ def _collect(
         if cython.compiled:
             topic: cython.p_uchar = cython.cast(
                 cython.p_uchar,
-                tr_topic(frames + topic_at, tr_load16(frames + position + 30), cython.address(topic_bytes)),
+                tr_topic(frames + topic_at, _load(frames, position + 30, 2), cython.address(topic_bytes)),
             )
             if topic == cython.NULL:
                 topic, topic_bytes = cython.cast(cython.p_uchar, PyBytes_AS_STRING(stream)), len(stream)
         else:
-            topic = topic_in(bytes(frames[topic_at : topic_at + _load16(frames, position + 30)])) or stream
+            topic = topic_in(bytes(frames[topic_at : topic_at + _load(frames, position + 30, 2)])) or stream
             topic_bytes = len(topic)
         numbers = _records_of(words, octets, topic, topic_bytes, known, find)
         if numbers and not _add_frame(
@@ -755,7 +768,7 @@ def _add_frame(
     state: cython.pointer(cython.Py_ssize_t),
 ) -> cython.bint:
     """Adds the subscribers of a frame. False without room for all of them: the next call goes on with them."""
-    body_at: cython.Py_ssize_t = position + 32 + _load16(frames, position + 30)
+    body_at: cython.Py_ssize_t = position + 32 + _load(frames, position + 30, 2)
     body_bytes: cython.Py_ssize_t = position + length - body_at
     text_bytes: cython.Py_ssize_t = 5 + topic_bytes + body_bytes
     number: cython.Py_ssize_t
@@ -822,21 +835,10 @@ def _records_of(
 @cython.cfunc
 @cython.inline
 @cython.exceptval(check=False)
-def _load32(octets: cython.p_uchar, at: cython.Py_ssize_t) -> cython.uint:
-    if cython.compiled:
-        return tr_load32(octets + at)
-    else:
-        return int.from_bytes(octets[at : at + 4], "little")
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _load16(octets: cython.p_uchar, at: cython.Py_ssize_t) -> cython.uint:
-    if cython.compiled:
-        return tr_load16(octets + at)
-    else:
-        return int.from_bytes(octets[at : at + 2], "little")
+def _load(octets: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.uint:
+    """A number of 2 or 4 bytes."""
+    low: cython.uint = octets[at] | octets[at + 1] << 8
+    return low if size == 2 else low | octets[at + 2] << 16 | cython.cast(cython.uint, octets[at + 3]) << 24
 
 
 @cython.cfunc

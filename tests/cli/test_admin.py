@@ -95,6 +95,11 @@ def test_messages_are_for_other_commands(capfd: pytest.CaptureFixture[str]) -> N
     assert "sub is answered with messages; `tailrace tail STREAM --json` prints them" in capfd.readouterr().err
 
 
+def test_the_text_of_another_broker_is_no_json(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["admin", "--json", "pull"]) == USAGE
+    assert "pull is answered with text" in capfd.readouterr().err
+
+
 def test_options_of_the_command_are_its_own(capfd: pytest.CaptureFixture[str]) -> None:
     with answering(b"ok streams\r\n") as server:
         assert main.run(["admin", "-p", server.port, "streams", "--help"]) == OK

@@ -126,6 +126,8 @@ GOOD: list[tuple[bytes, object]] = [
     (b"workers", c.Workers()),
     (b"space", c.Space()),
     (b"conns", c.Conns()),
+    (b"PULL", c.Pull()),
+    (b"pull 1000", c.Pull(1_000)),
     (b"sessions", c.Sessions()),
     (b"sessions a%20b", c.Sessions(b"a b")),
     (b"forget %25", c.ForgetSession(b"%")),

@@ -321,7 +321,7 @@ def test_what_is_asked_of_an_owner_beyond_what_a_link_may_hold_is_refused(node: 
 
 ADMIN_COMMANDS = (
     "master x", "unmaster x", "slave 127.0.0.1 5050 x 0", "unslave x", "trim x #0", "streams", "stat x", "workers",
-    "conns", "sessions", "forget x", "shutdown NODE",
+    "conns", "pull", "sessions", "forget x", "shutdown NODE",
 )  # fmt: skip
 # In a network namespace of its own, loopback gets a second address that is not of 127.0.0.0/8.
 ELSEWHERE = """

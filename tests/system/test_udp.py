@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -104,6 +107,29 @@ def test_the_seeds_exchanges_to_and_from_all_doors(node: Node, seed: SeedClient)
         assert seed.receive() == ("sensors/7/temp", "by the library")
         device.publish("topic1", b"by MQTT")
         assert seed.receive() == ("topic1", "by MQTT")
+
+
+@pytest.mark.skipif(shutil.which("nc") is None, reason="needs nc")
+def test_the_seeds_exchanges_byte_for_byte_by_nc(node: Node) -> None:
+    command = ["nc", "-u", "-w", "60", "127.0.0.1", str(node.port)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as subscriber:
+        assert subscriber.stdin is not None and subscriber.stdout is not None
+        try:
+            said(subscriber.stdin, b"SUB topic1\n\n")
+            assert subscriber.stdout.readline() == b"OK SUB topic1 120\n"
+            text = b"PUB topic1\n41.8874314503 12.4886930452\n"
+            subprocess.run([*command[:3], "1", *command[4:]], input=text, timeout=PATIENCE_S, check=True)
+            expected = b"MSG topic1\n41.8874314503 12.4886930452\n"
+            assert subscriber.stdout.read(len(expected)) == expected
+            said(subscriber.stdin, b"PUB topic1\n")  # to itself, without a body
+            assert subscriber.stdout.readline() == b"MSG topic1\n"
+        finally:
+            subscriber.kill()
+
+
+def said(pipe: IO[bytes], text: bytes) -> None:
+    pipe.write(text)
+    pipe.flush()
 
 
 def test_a_client_subscribes_again_after_reloads_and_killed_workers(node: Node, seed: SeedClient) -> None:

@@ -353,7 +353,7 @@ class FollowerSession:
         """The peer wants messages of a stream in memory, or others than before."""
         if self._admits(Op.INTEREST, message.id, message.stream):
             if self.sender is None:
-                self.sender = PeerSender(self.client, self.here.sharing)
+                self.sender = PeerSender(self.client, self.address, self.here.sharing)
             self.sender.take(message)
 
     def ask(self, message: r.Ask) -> None:

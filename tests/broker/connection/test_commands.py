@@ -41,14 +41,14 @@ def test_administration_is_for_this_machine_alone(node: World) -> None:
     lines = {"slave": "slave 127.0.0.1 5050 x 0", "trim": "trim x #0", "fence": "fence x 2"}
     lines |= {"lease": "lease * 2 0", "isr": "isr *", "promises": "promises * 2 100 127.0.0.1:5050"}
     admin = [verb.form.split()[0] for verb in VERBS.values() if verb.admin]
-    alone = ("streams", "grown", "workers", "space", "conns", "sessions", "shutdown")
+    alone = ("streams", "grown", "workers", "space", "conns", "pull", "sessions", "shutdown")
     typed = [lines.get(word, word if word in alone else f"{word} x") for word in admin]
-    assert len(typed) == len(c.ADMIN) - 1 == 20, "all forms of a command have one row"
+    assert len(typed) == len(c.ADMIN) - 1 == 21, "all forms of a command have one row"
     stranger = node.connect(local=False)
-    assert words(node.ask(stranger, *typed)) == ["err denied"] * 20
+    assert words(node.ask(stranger, *typed)) == ["err denied"] * 21
     assert not any(line.startswith("master") for line in node.ask(stranger, "help"))
     assert words(node.ask(stranger, "pub x |y", "sub x 0 wait", "ping")) == ["ok sub", "ok pong"]
-    assert node.workers[0].metrics.refused.counts == {"denied": 20}
+    assert node.workers[0].metrics.refused.counts == {"denied": 21}
     assert node.controls[0].receive() is not None, "only that it is ready"
 
 

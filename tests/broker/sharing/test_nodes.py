@@ -13,6 +13,7 @@ import pytest
 from tailrace.broker.access.policy import AccessPolicy
 from tailrace.broker.process.settings import Durability, StreamPolicy
 from tailrace.broker.sharing import sender, wants
+from tailrace.broker.udp import door
 from tailrace.broker.udp.door import UdpDoor
 from tailrace.protocol.errors import Code
 from tests.broker.sharing.nodes import PATIENCE_S, Nodes, nodes
@@ -38,6 +39,50 @@ def test_a_subscriber_gets_what_is_published_at_any_node(three: Nodes) -> None:
     assert three.count("shared_sent") == three.count("shared_received") == 3  # once to each node that wants it
     three.ask(first, b"PUB weather/rome\n4")
     assert first.take() == [] and second.take() == [b"MSG weather/rome\n4"]
+
+
+def test_pull_shows_subscriptions_and_what_other_nodes_want(three: Nodes) -> None:
+    first, second = three.client(0), three.client(0)
+    telnet = three.at[0].connect()
+    assert three.at[0].ask(telnet, "PULL") == ["ok pull end", "."]
+    three.ask(first, b"SUB weather/rome\n", b"SUB .\n")
+    three.ask(second, b"SUB weather/rome\n")
+    three.ask(three.client(1), b"SUB weather/+\n", b"SUB weather/rome\n")
+    three.ask(three.client(2), b"SUB weather/+\n")
+    three.wait(6)
+    own, others = blocks(three.at[0].ask(telnet, "pull"))
+    names = [b"/%s:%d" % (b"127.0.0.1", sock.getsockname()[1]) for sock in (first.sock, second.sock)]
+    assert own == {"%2E": {names[0].decode()}, "weather/rome": {each.decode() for each in names}}
+    nodes_ = [f"/127.0.0.1:{three.ports[each]} udp" for each in (1, 2)]
+    assert others == {"weather/+": set(nodes_), "weather/rome": {nodes_[0]}}
+    three.kill(1)
+    assert blocks(three.at[0].ask(telnet, "pull"))[1] == {"weather/+": {nodes_[1]}}
+
+
+def test_pull_goes_on_where_an_answer_has_ended(three: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "SHOWN_A_PAGE", 2)
+    three.ask(three.client(0), *(b"SUB %d\n" % number for number in range(5)))
+    three.ask(three.client(1), *(b"SUB %d\n" % number for number in range(9)))
+    three.wait(4)
+    telnet, own, others, place = three.at[0].connect(), set[str](), set[str](), ""
+    while place != "end":
+        head, *lines = three.at[0].ask(telnet, f"pull {place}")
+        place = head.removeprefix("ok pull ")
+        page = blocks([head, *lines])
+        assert all(len(each) <= 2 * len(three.at[0].workers) for each in page)
+        own, others = own | page[0].keys(), others | page[1].keys()
+    assert own == {str(each) for each in range(5)} and others == {str(each) for each in range(9)}
+
+
+def blocks(answer: list[str]) -> list[dict[str, set[str]]]:
+    """By topic the subscribers, and what other nodes have pushed."""
+    assert answer[0].startswith("ok pull ") and answer[-1] == "."
+    found: list[dict[str, set[str]]] = [{}, {}]
+    for block in "\n".join(answer[1:-1]).split("\n\n"):
+        topic, *clients = block.removeprefix("PUSH\n").split("\n")
+        if clients:
+            found[block.startswith("PUSH\n")].setdefault(topic, set()).update(filter(None, clients))
+    return found
 
 
 def test_other_doors_share_too(three: Nodes) -> None:
@@ -67,6 +112,7 @@ def test_a_node_that_is_killed_and_back_has_all_wants_at_once(three: Nodes) -> N
     three.ask(last, b"SUB b\n")
     three.wait(4)
     three.kill(1)
+    assert (three.filters(0), three.filters(2)) == ({b"b"}, {b"a/+"})
     three.ask(last, b"PUB a/1\n1")
     assert first.take() == [b"MSG a/1\n1"]
     began_s = time.monotonic()

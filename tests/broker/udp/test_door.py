@@ -15,6 +15,7 @@ from tailrace.broker.process.udp_settings import UdpPeer
 from tailrace.broker.topics.rules import TopicRule
 from tailrace.broker.udp import door, requests
 from tailrace.shard.leaves import load
+from tailrace.supervisor.listeners import open_udp_sockets
 from tests.broker.world import World, world
 
 RULES = (TopicRule("sensors/#", "sensors"), TopicRule("topic1", "udp"), TopicRule("topic3/#", "udp"))
@@ -199,6 +200,18 @@ def test_topics_without_a_rule_are_in_memory_and_leave_no_file(node: Node) -> No
     assert {path.name.partition(".")[0] for path in node.world.memory_path.rglob("*.content")} == {"udp"}
 
 
+def test_a_node_of_a_cluster_that_does_not_lead_serves_topics_in_memory(node: Node) -> None:
+    """All doors: a stream in memory is each node's own, so it waits for no lease."""
+    client, telnet = node.client(), node.world.connect(0)
+    assert node.world.ask(telnet, "lease * 2 0", "ack on") == ["ok lease * 2 0", "ok ack on"]
+    client.ask(b"SUB topic1\n")
+    assert client.ask(b"PUB? topic1\na") == [b"OK topic1 0\n", b"MSG topic1\na"]
+    assert node.world.ask(telnet, "pub topic1 |b", "pub udp |c") == ["ok pub udp 1", "ok pub udp 2"]
+    assert client.take() == [b"MSG topic1\nb"]
+    assert client.ask(b"PUB? sensors/1\nc")[0].startswith(b"ERR unavailable this node has no lease")
+    assert [line[:15] for line in node.world.ask(telnet, "pub sensors/1 |d")] == ["err unavailable"]
+
+
 def test_a_section_of_its_very_name_keeps_the_stream(tmp_path: Path) -> None:
     for node in serve(tmp_path, streams=(StreamPolicy("udp"),)):
         node.client().ask(b"PUB one\n1")
@@ -237,11 +250,41 @@ def test_requests_in_a_turn_are_bounded(node: Node, monkeypatch: pytest.MonkeyPa
     while sum(took) < 200:
         worker.turn()
         took.append(len(client.take()))
-    assert took == [door._BATCH, *[4] * ((200 - door._BATCH) // 4)]
-    client.ask(b"PING\n")
-    client.send(*[b"PING\n"] * 200)
+    assert took == [4] * 50
+
+
+def test_what_is_left_of_a_turn_is_handled_though_no_more_comes(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "REQUESTS_A_TURN", 1)
+    client, worker = node.clients()[0], node.world.workers[0]
+    client.ask(b"SUB topic1\n")
+    client.send(b"PING\n", b"PUB topic1\n1", b"PING\n", b"PUB topic1\n2", b"PUB topic1\n3")
     worker.turn()
-    assert len(client.take()) == door._BATCH  # after a batch with few of them
+    assert worker.udp.is_busy and client.take() == [b"PONG\n"]
+    node.world.settle()
+    assert client.take() == [b"PONG\n", *(b"MSG topic1\n%d" % number for number in (1, 2, 3))]
+    assert not worker.udp.is_busy
+
+
+def test_what_is_left_when_the_door_closes_is_handled(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "REQUESTS_A_TURN", 1)
+    client, worker = node.clients()[0], node.world.workers[0]
+    telnet = node.world.connect(0)
+    client.send(b"PING\n", b"PING\n", b"PUB topic1\n1")
+    worker.turn()
+    worker.udp.stop()
+    node.world.settle()
+    assert [line.split()[-1] for line in node.world.ask(telnet, "sub udp 0") if line.startswith("msg")] == ["|1"]
+
+
+@pytest.mark.skipif(not door._packets.is_compiled(), reason="the interpreted leaf takes datagrams one by one")
+def test_datagrams_that_the_kernel_has_joined_are_each_a_message(node: Node) -> None:
+    client, joined = node.client(), node.client()
+    client.ask(b"SUB topic1\n", b"SUB +\n")
+    joined.sock.setsockopt(socket.IPPROTO_UDP, 103, len(b"PUB topic1\n1"))  # UDP_SEGMENT
+    joined.send(b"".join(b"PUB topic1\n%d" % number for number in range(10)) + b"PING")
+    node.world.settle()
+    assert joined.take() == [b"PONG\n"]
+    assert client.take() == [b"MSG topic1\n%d" % (number // 2) for number in range(20)]
 
 
 def test_publishers_stay_at_their_worker(tmp_path: Path) -> None:
@@ -333,6 +376,20 @@ def test_without_cookies_a_client_of_the_seed_can_subscribe(tmp_path: Path) -> N
         assert node.client().ask(b"SUB topic1\n\n") == [b"OK SUB topic1 120\n"]
 
 
+def test_addresses_of_ipv6_are_served_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.broker.world.open_udp_sockets", lambda _host, *rest: open_udp_sockets("::1", *rest))
+    for node in serve(tmp_path, udp_peers=(UdpPeer(("::1/128",), publish=("#",), subscribe=("topic1",)),)):
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
+            sock.connect(node.world.udp_sockets[0].getsockname())
+            sock.setblocking(False)
+            for data in (b"SUB topic1\n", b"SUB topic2\n", b"PUB topic1\nx"):
+                sock.send(data)
+                node.world.settle()
+            assert sock.recv(100) == b"OK SUB topic1 120\n"
+            assert sock.recv(100).startswith(b"ERR denied ")
+            assert sock.recv(100) == b"MSG topic1\nx"
+
+
 def test_rights_by_address(tmp_path: Path) -> None:
     here = UdpPeer(("127.0.0.0/8",), publish=("sensors/#", "topic1"), subscribe=("sensors/+/temp",))
     for node in serve(
@@ -399,7 +456,7 @@ def test_answers_that_come_after_the_door_was_shut_are_sent(node: Node) -> None:
     clients = node.clients()
     for client, worker in zip(clients, node.world.workers, strict=True):
         client.send(b"PUB? topic1\nx")
-        worker.udp._read()  # type: ignore[union-attr]
+        worker.udp.read()
         worker.udp.stop()
     node.world.settle()
     assert [client.take() for client in clients] == [[b"OK topic1 0\n"], [b"OK topic1 1\n"]]

@@ -19,7 +19,7 @@ from tailrace.shard.leaves import load, load_source
 from tailrace.shard.topics import topic_in
 
 MODULE = "tailrace.broker.udp.packets_cy"
-SLOT = 2_000
+SLOT, JOINED, UDP_SEGMENT = 2_000, 128, 103
 TABLE = pack_table([(b"alone", [b"alone"]), (b"sensors/#", [b"sensors"]), (b"+/level", 1)])
 
 
@@ -38,21 +38,46 @@ def pair(request: pytest.FixtureRequest) -> Iterator[tuple[socket.socket, socket
         yield one, other
 
 
-def buffers(count: int) -> tuple[bytearray, bytearray, bytearray]:
-    return bytearray(count * SLOT), bytearray(count * 28), bytearray(count * 4)
+def buffers(count: int) -> tuple[bytearray, bytearray, bytearray, bytearray]:
+    most = count * JOINED
+    return bytearray(count * SLOT), bytearray(most * 4), bytearray(most * 28), bytearray(most * 4)
 
 
 def test_datagrams_come_with_their_addresses(leaf: ModuleType, pair: tuple[socket.socket, socket.socket]) -> None:
     one, other = pair
-    slots, names, lengths = buffers(4)
-    assert leaf.receive(one.fileno(), slots, SLOT, names, lengths, 4) == 0
+    slots, _starts, names, lengths = datagrams = buffers(4)
+    assert leaf.receive(one.fileno(), datagrams, SLOT, 4) == (0, 0, 0)
     for text in (b"first", b"", b"third"):
         other.sendto(text, one.getsockname())
-    assert leaf.receive(one.fileno(), slots, SLOT, names, lengths, 2) == 2
+    assert leaf.receive(one.fileno(), datagrams, SLOT, 2) == (2, 2, 5)
     assert struct.unpack("<2I", lengths[:8]) == (5, 0)
     assert slots[:5] == b"first" and names[:28] == pack_name(other.getsockname()) == names[28:56]
-    assert leaf.receive(one.fileno(), slots, SLOT, names, lengths, 4) == 1
+    assert leaf.receive(one.fileno(), datagrams, SLOT, 4) == (1, 1, 5)
     assert slots[:5] == b"third"
+
+
+def test_datagrams_that_the_kernel_has_joined_are_taken_apart(
+    leaf: ModuleType, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    one, other = pair
+    joins = leaf.join(one.fileno())
+    other.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 3)
+    other.sendto(b"aaabbbcccd", one.getsockname())
+    other.sendto(b"e", one.getsockname())
+    datagrams, found, calls = buffers(2), list[bytes](), 0
+    while len(found) < 5:
+        messages, count, _nbytes = leaf.receive(one.fileno(), datagrams, SLOT, 2)
+        calls += messages
+        found += [taken(datagrams, number) for number in range(count)]
+        assert bytes(datagrams[2][: 28 * count]) == pack_name(other.getsockname()) * count
+    assert found == [b"aaa", b"bbb", b"ccc", b"d", b"e"] and calls == (2 if joins else 5)
+    assert joins or not leaf.is_compiled()
+
+
+def taken(datagrams: tuple[bytearray, ...], number: int) -> bytes:
+    slots, starts, _names, lengths = datagrams
+    (start,), (length,) = struct.unpack_from("<I", starts, 4 * number), struct.unpack_from("<I", lengths, 4 * number)
+    return bytes(slots[start : start + length])
 
 
 @pytest.mark.parametrize("segments", [True, False])
@@ -84,13 +109,14 @@ def test_what_the_system_refuses_is_counted(leaf: ModuleType, pair: tuple[socket
 
 
 def staged(leaf: ModuleType, data: list[bytes], table: bytes = b"", most: int = 500) -> tuple[Any, Any]:
-    slots, _names, lengths = buffers(max(len(data), 1))
+    slots, starts, _names, lengths = datagrams = buffers(max(len(data), 1))
     for at, each in enumerate(data):
         slots[at * SLOT : at * SLOT + len(each)] = each
+        struct.pack_into("<I", starts, 4 * at, at * SLOT)
         struct.pack_into("<I", lengths, 4 * at, len(each))
     groups: dict[bytes, list[Any]] = {}
-    taken = leaf.stage(slots, SLOT, lengths, 0, len(data), table, b"udp", most, groups)
-    return taken, {stream: (bytes(frames), count) for stream, (frames, count) in groups.items()}
+    done = leaf.stage(datagrams, 0, len(data), table, b"udp", most, groups)
+    return done, {stream: (bytes(frames), count) for stream, (frames, count) in groups.items()}
 
 
 def messages(frames: bytes) -> list[tuple[bytes, bytes]]:

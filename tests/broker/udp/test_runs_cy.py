@@ -31,14 +31,15 @@ class Run:
 
     def take(self, *sent: tuple[bytes, bytes], rules: bytes = b"", is_trusted: bool = True) -> tuple[int, list[Any]]:
         """Returns the number of datagrams that were done, and (number, topic) of the new topics."""
-        slots, names, lengths = bytearray(64 * self.SLOT), bytearray(), bytearray()
+        slots, starts, names, lengths = bytearray(64 * self.SLOT), bytearray(), bytearray(), bytearray()
         for number, (name, data) in enumerate(sent):
             slots[number * self.SLOT : number * self.SLOT + len(data)] = data
+            starts += (number * self.SLOT).to_bytes(4, "little")
             names += name
             lengths += len(data).to_bytes(4, "little")
         numbers = {b"udp": 4, b"own": 5, b"unwatched": -1}
         at, new = self.leaf.subscribe_run(
-            *(self.table.buffer, (slots, self.SLOT, names, lengths), 0, len(sent), rules, b"udp", numbers),
+            *(self.table.buffer, (slots, starts, names, lengths), 0, len(sent), rules, b"udp", numbers),
             *(is_trusted, NOW_S, b" 120\n", (self.entries, self.texts)),
         )
         self.answers = [self.answer(number) for number in range(at)]

@@ -90,6 +90,16 @@ class Table:
         assert counts == [len(names), len(topics), len(self.wanted)]
         for name in names:
             assert self.leaf.is_known(self.buffer, name)
+        assert sorted(self.shown(7)) == sorted((topic, name) for name, topic in self.wanted)
+
+    def shown(self, count: int) -> list[tuple[bytes, bytes]]:
+        """All subscriptions, in parts."""
+        found: list[tuple[bytes, bytes]] = []
+        start, more = 0, True
+        while more:
+            more, rows = self.leaf.show(self.buffer, start, count)
+            start, found = start + count, found + rows
+        return found
 
     def collect(self, frames: bytes, room: int = MOST, before_s: int = 0) -> list[tuple[bytes, bytes]]:
         """What goes where for these frames, in pieces of `room`."""
