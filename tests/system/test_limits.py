@@ -38,6 +38,7 @@ link_window_bytes = 1048576
 chunk_bytes = 65536
 [timing]
 stall_timeout_s = 3
+beat_timeout_s = 120
 """
 
 
