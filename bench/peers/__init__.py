@@ -9,7 +9,7 @@ from bench.peers.mosquitto import Mosquitto
 from bench.peers.nats import Nats
 from bench.peers.plain import BareSendfile, Plain
 from bench.peers.redis import Redis, RedisPubSub
-from bench.peers.secure import secure_peers
+from bench.peers.secure import BareTLS, secure_peers
 from bench.peers.spark import SparkSession
 from bench.peers.tailrace import Tailrace
 from bench.peers.tailrace_binary import TailraceBinary
@@ -54,6 +54,7 @@ def make_peers(
         Plain(payload_bytes, acked=True),
         PlainUdp(payload_bytes),
         *(BareSendfile(replay_messages * (HEADER_BYTES + payload_bytes), copied=copied) for copied in (False, True)),
+        BareTLS(replay_messages * (HEADER_BYTES + payload_bytes)),
         *(
             SparkSession(kind, rows, (SPARK_STREAMS, spark_messages, payload_bytes))
             for kind, rows in SPARK_KINDS.items()

@@ -6,11 +6,13 @@ import hashlib
 import os
 import subprocess
 import sys
+import tomllib
 
 from bench.load.tls import client_context
 from bench.peers.base import Contestant, Site, Unavailable
 from bench.peers.jetstream import JetStream
 from bench.peers.nats import Nats
+from bench.peers.plain import BareSendfile
 from bench.peers.tailrace_binary import TailraceBinary
 from tailrace.protocol.messages import BEARER, VERSION, Hello, pack
 
@@ -39,6 +41,12 @@ def _make_certificate(site: Site) -> str:
     if done.returncode:
         raise Unavailable(f"no certificate: {done.stderr}")
     return done.stdout
+
+
+def _certificate_files(site: Site) -> tuple[str, str]:
+    """The paths of a certificate and its key. Raises Unavailable."""
+    section = tomllib.loads(_make_certificate(site))["tls"]
+    return section["certificate"], section["key"]
 
 
 class TailraceTLS(TailraceBinary):
@@ -86,6 +94,24 @@ class TailraceRights(TailraceBinary):
         return super().command(site)
 
 
+class BareTLS(BareSendfile):
+    """Not a broker: the least program that sends under TLS a file of as many bytes as tailrace's log has in the replay.
+
+    Its reader does not decrypt. It shows which part of the cipher's rate one thread can reach on this machine.
+    """
+
+    undecrypted = True
+
+    def __init__(self, file_bytes: int) -> None:
+        super().__init__(file_bytes)
+        self.name, self.title, self.kinds = "bare-tls", "(bare TLS)", frozenset({"replay"})
+        self.tls = client_context()
+
+    def command(self, site: Site) -> list[str]:
+        program, option, _module, port, path, _processes = super().command(site)
+        return [program, option, "bench.load.bare_tls", port, path, *_certificate_files(site)]
+
+
 class _UnderTLS(Nats):
     """NATS's server under TLS from the first byte on."""
 
@@ -93,10 +119,8 @@ class _UnderTLS(Nats):
         self.tls = client_context()
 
     def configuration(self, site: Site) -> list[str]:
-        _, certificate, key = _make_certificate(site).splitlines()
-        files = ", ".join(
-            f"{name}_file: {line.partition('= ')[2]}" for name, line in (("cert", certificate), ("key", key))
-        )
+        certificate, key = _certificate_files(site)
+        files = f'cert_file: "{certificate}", key_file: "{key}"'
         return [*super().configuration(site), f"tls {{ {files}, handshake_first: true }}"]
 
 

@@ -5,8 +5,10 @@ import pytest
 from bench.load.limits import LoadError
 from bench.peers.base import Contestant
 from bench.peers.plain import BareSendfile, Plain
+from bench.peers.secure import BareTLS
 from bench.peers.tailrace import Tailrace
 from bench.peers.tailrace_binary import TailraceBinary
+from bench.rows import delivering
 from bench.rows.base import FILL_MESSAGES, replay_messages
 from bench.rows.delivering import connections_row, consume_row, fan_out_row, many_consumers_row, replay_row, topics_row
 from bench.scale import FULL, Scale
@@ -32,6 +34,14 @@ def test_a_full_replay_is_about_a_gigabyte() -> None:
 
 def test_bare_sendfile_needs_no_filling(measure_row: MeasureRow) -> None:
     measure_row(replay_row(2), BareSendfile(3_000_000))
+
+
+def test_the_least_program_under_tls_shows_its_share_of_the_rate_of_the_cipher(
+    measure_row: MeasureRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivering, "cipher_bytes_per_s", lambda: 1e9)
+    measured = measure_row(replay_row(1), BareTLS(3_000_000))
+    assert measured.extras["cipher_rate_percent"] == pytest.approx(measured.value / 10, rel=0.01)
 
 
 @pytest.mark.slow
