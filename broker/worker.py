@@ -53,7 +53,7 @@ from tailrace.broker.delivery.text_chunks import TextChunks
 from tailrace.broker.last.last_values import LastValues
 from tailrace.broker.process import drain
 from tailrace.broker.process.control import ControlClosed, ControlMessage
-from tailrace.broker.process.lease import END_CELL, Lease
+from tailrace.broker.process.lease import CLUSTER_CELL, Lease
 from tailrace.broker.process.memory import HeapTrimmer, keep_freed_memory
 from tailrace.broker.process.metric_cells import RowWriter
 from tailrace.broker.process.metrics import WorkerMetrics
@@ -443,7 +443,7 @@ class Worker:
         if not self.owner.grown:
             return
         grown = self.owner.take_grown()
-        if self.owner.replicas.streams or self.owner.replicas.lease.cells[END_CELL]:
+        if self.owner.replicas.streams or self.owner.replicas.lease.cells[CLUSTER_CELL]:
             for name, growth in grown.items():
                 self.owner.replicas.grew(name, growth.next_seq)
         if self.desk.waiters.count:

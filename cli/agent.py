@@ -17,10 +17,12 @@ from tailrace.cluster.node_door import NodeDoor, NodeSocket
 from tailrace.cluster.store import ClusterStore
 from tailrace.cluster.view import ClusterTiming
 from tailrace.protocol.address import split_address
+from tailrace.protocol.names import GROUPS_MAX
 from tailrace.shard.directory import open_data_dir
 from tailrace.shard.errors import DirectoryError
 
 ETCD_TIMEOUT_S = 1.0
+GROUPS = 1
 
 EPILOG = """\b
 Examples:
@@ -50,12 +52,26 @@ Exit codes: 0 ended by a signal, 2 wrong arguments, 4 cannot listen for --metric
     "--socket", "path", type=FilePath(), metavar="FILE", help="Its socket of administration [default: in DIR]."
 )
 @click.option("--found", is_flag=True, help="Make the cluster, with this node as its leader, if there is none.")
+@click.option(
+    "--groups",
+    type=click.IntRange(1, GROUPS_MAX),
+    default=GROUPS,
+    show_default=True,
+    help="With --found: how many groups of streams it has, each with a leader; it never changes.",
+)
 @click.option("--metrics", metavar="HOST:PORT", help="Serve figures for Prometheus there; needs the extra cluster.")
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="The lowest level.")
 def command(
-    name: str, address: str, data: Path, path: Path | None, found: bool, metrics: str | None, log_level: str
+    name: str,
+    address: str,
+    data: Path,
+    path: Path | None,
+    found: bool,
+    groups: int,
+    metrics: str | None,
+    log_level: str,
 ) -> int:
-    """Elect one node of a cluster as the master of all streams, and let the others follow it."""
+    """Elect a node of a cluster as the master of each group of streams, and let the others follow it."""
     set_up_logging(log_level)
     try:
         split_address(address)
@@ -68,7 +84,8 @@ def command(
     timing = ClusterTiming()
     path = path or data / "admin.sock"
     lease, views, writes = (ClusterStore(make_etcd(ETCD_TIMEOUT_S), name, node) for _ in range(3))
-    agent = Agent(node, address, (lease, views, writes), NodeDoor(path), NodeSocket(path), timing, found=found)
+    stores = (lease, views, writes)
+    agent = Agent(node, address, stores, NodeDoor(path), NodeSocket(path), timing, found=groups if found else 0)
     if scraped is not None:
         _serve_metrics(scraped, name, agent)
     over = threading.Event()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeVar
 
 import click
@@ -13,6 +14,7 @@ from tailrace.cli.etcd import etcd_options, make_etcd
 from tailrace.cli.options import json_option
 from tailrace.cli.tables import make_table, plain, show, show_json
 from tailrace.cli.values import FILLED
+from tailrace.cluster.balance import swaps, targets
 from tailrace.cluster.etcd import EtcdAway
 from tailrace.cluster.store import ClusterStore, ClusterView
 
@@ -20,13 +22,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 ETCD_TIMEOUT_S: Final = 2.0
 SWITCH_S: Final = 15
-"""For which a node is named as the next leader; then the name is gone from etcd."""
+"""For which a command waits, and a node is named as the next leader; then the name is gone from etcd."""
 LOOK_EVERY_S: Final = 0.1
 
 EPILOG = """\b
 Examples:
   tailrace cluster status --cluster orders --etcd 10.0.0.9:2379
-  tailrace cluster switchover 10.0.0.2:5050
+  tailrace cluster groups
+  tailrace cluster drain 10.0.0.2:5050 --plan
   tailrace cluster leave 10.0.0.3:5050
   tailrace cluster pause
 
@@ -38,7 +41,7 @@ Exit codes: 0 done, 1 not done, 2 wrong arguments, 4 etcd does not answer.
 
 
 class ClusterNodeRow(NamedTuple):
-    """A line of the status."""
+    """A line of the status. leads: the number of groups; term: the latest of a group."""
 
     node: str
     address: str
@@ -46,6 +49,25 @@ class ClusterNodeRow(NamedTuple):
     in_sync: bool
     agent: str
     term: int
+    leads: int
+
+
+class GroupRow(NamedTuple):
+    """A line about a group. leader: the address of a node, "-" without one, as all of these."""
+
+    group: int
+    leader: str
+    preferred: str
+    term: int
+    in_sync: str
+
+
+class PlanRow(NamedTuple):
+    """A change of leader that a command would bring about."""
+
+    group: int
+    leader: str
+    successor: str
 
 
 class _EtcdCommands(click.Group):
@@ -60,7 +82,7 @@ class _EtcdCommands(click.Group):
 
 @click.group("cluster", cls=_EtcdCommands, epilog=EPILOG)
 def command() -> None:
-    """Show a cluster, and pause it, hand its lead over, or let nodes leave it."""
+    """Show a cluster, and pause it, hand its leads over, or let nodes leave it."""
 
 
 def cluster_options(function: F) -> F:
@@ -75,35 +97,68 @@ def cluster_options(function: F) -> F:
 def status(name: str, as_json: bool) -> int:
     """Show the nodes of the cluster: who leads, who is in sync, and whose agents live."""
     view = _view(_store(name))
-    rows, is_paused = rows_of(view), view.group is not None and view.group.paused
+    rows = rows_of(view)
     if as_json:
-        show_json([{**row._asdict(), "paused": is_paused} for row in rows])
+        show_json([{**row._asdict(), "paused": view.paused} for row in rows])
         return OK
     table = make_table("node", *ClusterNodeRow._fields[1:])
     for row in rows:
-        cells = (row.address, row.role, "yes" if row.in_sync else "no", row.agent, str(row.term))
+        cells = (row.address, row.role, "yes" if row.in_sync else "no", row.agent, str(row.term), str(row.leads))
         table.add_row(plain(row.node), *map(plain, cells))
     show(table)
-    if is_paused:
+    if view.paused:
         click.echo("paused: nobody is elected, and the in-sync replicas stay as they are", err=True)
     return OK
 
 
 def rows_of(view: ClusterView) -> list[ClusterNodeRow]:
-    leader = _leader(view)
-    state = None if view.group is None else view.group.state
+    groups = view.groups.values()
+    term = max((group.state.term for group in groups), default=0)
     rows = []
     for node, address in sorted(view.addresses.items()):
-        holds = state is not None and node in state.replicas
-        role = "leader" if node == leader else "left" if node in view.left else "replica" if holds else "joining"
-        is_ready = view.group is not None and node in view.group.ready
+        leads = len(_led(view, node))
+        role = "leader" if leads else "left" if node in view.left else "replica" if _holds(view, node) else "joining"
+        is_ready = any(node in group.ready for group in groups)
         agent = "ready" if is_ready else "lives" if node in view.members else "away"
-        rows.append(
-            ClusterNodeRow(
-                node, address, role, state is not None and node in state.isr, agent, state.term if state else 0
-            )
-        )
+        in_sync = bool(groups) and all(node in group.state.isr for group in groups)
+        rows.append(ClusterNodeRow(node, address, role, in_sync, agent, term, leads))
     return rows
+
+
+@command.command("groups", epilog=EPILOG)
+@json_option
+@cluster_options
+def groups(name: str, as_json: bool) -> int:
+    """Show the groups of streams: who leads each of them, who should, and who is in sync."""
+    view = _view(_store(name))
+    rows = [
+        GroupRow(
+            group,
+            view.addresses.get(each.leader.node, "-") if each.leader is not None else "-",
+            view.addresses.get(each.target[0], "-") if each.target else "-",
+            each.state.term,
+            " ".join(view.addresses.get(node, node) for node in each.state.isr),
+        )
+        for group, each in sorted(view.groups.items())
+    ]
+    _show_rows(rows, GroupRow._fields, as_json)
+    return OK
+
+
+def _show_rows(rows: Sequence[GroupRow | PlanRow], columns: Sequence[str], as_json: bool) -> None:
+    if as_json:
+        show_json([row._asdict() for row in rows])
+        return
+    table = make_table(*columns)
+    for row in rows:
+        table.add_row(*map(plain, map(str, row)))
+    show(table)
+
+
+def plan_of(view: ClusterView) -> list[PlanRow]:
+    """The leaders that change until the groups are as they should be."""
+    found = swaps(view.groups, targets(view.groups, view.placed_nodes(), view.pinned), len(view.groups))
+    return [PlanRow(each.group, *(view.addresses.get(node, node) for node in each[1:])) for each in found]
 
 
 @command.command("pause", epilog=EPILOG)
@@ -129,34 +184,95 @@ def resume(name: str, as_json: bool) -> int:
 @json_option
 @cluster_options
 def switchover(name: str, node: str, as_json: bool) -> int:
-    """Hand the lead over to NODE, which must be in sync."""
+    """Hand the lead over to NODE, which must be in sync. Of a cluster with several groups use drain or move."""
     store = _store(name)
     view = _view(store)
-    chosen, group = _named(view, node), view.group
-    if group is None or chosen not in group.state.isr or chosen not in view.members:
-        raise CommandError(f"{node} is not in sync, or its agent does not live", REFUSED)
-    if group.paused:
-        raise CommandError("the cluster is paused; end that with tailrace cluster resume", REFUSED)
+    if len(view.groups) > 1:
+        raise CommandError("the leads of several groups are spread over the nodes: use drain, or move", REFUSED)
+    chosen = _named(view, node)
+    _require_ready(view, chosen, 0)
     lease = store.etcd.grant(SWITCH_S)
     store.put("switchover", chosen.encode(), lease)
     try:
-        _wait(store, lambda now: _leader(now) == chosen, f"{node} does not lead after {SWITCH_S} s")
+        _wait(store, lambda now: _led(now, chosen) == [0], f"{node} does not lead after {SWITCH_S} s")
     finally:
         store.etcd.revoke(lease)
     return _done("switchover", chosen, as_json)
 
 
-@command.command("leave", epilog=EPILOG)
-@click.argument("node", type=FILLED)
+def _require_ready(view: ClusterView, node: str, group: int) -> None:
+    found = view.groups.get(group)
+    if found is None or node not in found.state.isr or node not in view.members:
+        raise CommandError(f"{view.addresses[node]} is not in sync, or its agent does not live", REFUSED)
+    if view.paused:
+        raise CommandError("the cluster is paused; end that with tailrace cluster resume", REFUSED)
+
+
+@command.command("move", epilog=EPILOG)
+@click.argument("group", type=click.IntRange(0))
+@click.argument("node", type=FILLED, required=False)
 @json_option
 @cluster_options
-def leave(name: str, node: str, as_json: bool) -> int:
-    """Let NODE leave: its lead goes to another node first. Stop its agent and the node afterwards."""
+def move(name: str, group: int, node: str | None, as_json: bool) -> int:
+    """Let NODE, which must be in sync, lead GROUP from now on whenever it can; without NODE let it be chosen again."""
+    store = _store(name)
+    view = _view(store)
+    if group not in view.groups:
+        raise CommandError(f"the cluster has {len(view.groups)} groups, from 0 on", REFUSED)
+    if node is None:
+        store.remove(f"pins/{group}")
+        return _done("move", "", as_json)
+    chosen = _named(view, node)
+    _require_ready(view, chosen, group)
+    if chosen in view.draining:
+        raise CommandError(f"{node} is draining; end that with tailrace cluster join {node}", REFUSED)
+    store.put(f"pins/{group}", chosen.encode())
+    _wait(store, lambda now: group in _led(now, chosen), f"{node} does not lead it after {SWITCH_S} s; it will later")
+    return _done("move", chosen, as_json)
+
+
+def _plan_option(function: F) -> F:
+    return click.option("--plan", "only_plan", is_flag=True, help="Show which leaders would change; change nothing.")(
+        function
+    )
+
+
+@command.command("drain", epilog=EPILOG)
+@click.argument("node", type=FILLED)
+@_plan_option
+@json_option
+@cluster_options
+def drain(name: str, node: str, only_plan: bool, as_json: bool) -> int:
+    """Let NODE lead nothing from now on, though it keeps its copies: other nodes take over. End it by join."""
     store = _store(name)
     view = _view(store)
     chosen = _named(view, node)
-    if view.group is None or not set(view.group.state.isr) - {chosen} - view.left:
+    after = replace(view, draining=view.draining | {chosen})
+    if all(each.draining for each in after.placed_nodes()):
+        raise CommandError(f"no other node than {node} can lead", REFUSED)
+    if only_plan:
+        _show_rows(plan_of(after), PlanRow._fields, as_json)
+        return OK
+    store.put(f"draining/{chosen}", b"")
+    _wait(store, lambda now: not _led(now, chosen), f"{node} leads still after {SWITCH_S} s; it is drained later")
+    return _done("drain", chosen, as_json)
+
+
+@command.command("leave", epilog=EPILOG)
+@click.argument("node", type=FILLED)
+@_plan_option
+@json_option
+@cluster_options
+def leave(name: str, node: str, only_plan: bool, as_json: bool) -> int:
+    """Let NODE leave: its leads go to other nodes first. Stop its agent and the node afterwards."""
+    store = _store(name)
+    view = _view(store)
+    chosen = _named(view, node)
+    if not view.groups or not all(set(group.state.isr) - {chosen} - view.left for group in view.groups.values()):
         raise CommandError(f"no other node than {node} is in sync", REFUSED)
+    if only_plan:
+        _show_rows(plan_of(replace(view, left=view.left | {chosen})), PlanRow._fields, as_json)
+        return OK
     store.put(f"left/{chosen}", b"")
     _wait(store, lambda now: _has_left(now, chosen), f"{node} has not left after {SWITCH_S} s; it leaves later")
     return _done("leave", chosen, as_json)
@@ -164,13 +280,20 @@ def leave(name: str, node: str, as_json: bool) -> int:
 
 @command.command("join", epilog=EPILOG)
 @click.argument("node", type=FILLED)
+@_plan_option
 @json_option
 @cluster_options
-def join(name: str, node: str, as_json: bool) -> int:
-    """Let NODE, which has left, come back. A new node joins by the start of its agent."""
+def join(name: str, node: str, only_plan: bool, as_json: bool) -> int:
+    """Let NODE, which has left or was drained, come back. A new node joins by the start of its agent."""
     store = _store(name)
-    chosen = _named(_view(store), node)
+    view = _view(store)
+    chosen = _named(view, node)
+    if only_plan:
+        after = replace(view, left=view.left - {chosen}, draining=view.draining - {chosen})
+        _show_rows(plan_of(after), PlanRow._fields, as_json)
+        return OK
     store.remove(f"left/{chosen}")
+    store.remove(f"draining/{chosen}")
     return _done("join", chosen, as_json)
 
 
@@ -190,8 +313,8 @@ def _store(name: str) -> ClusterStore:
 
 
 def _view(store: ClusterStore) -> ClusterView:
-    view = store.read()
-    if view.group is None and not view.addresses:
+    view = store.read().planned()
+    if not view.groups and not view.addresses:
         raise CommandError("etcd knows no cluster of this name", REFUSED)
     return view
 
@@ -203,12 +326,17 @@ def _named(view: ClusterView, node: str) -> str:
     return found[0]
 
 
-def _leader(view: ClusterView) -> str:
-    return view.group.leader.node if view.group is not None and view.group.leader is not None else ""
+def _led(view: ClusterView, node: str) -> list[int]:
+    """The groups that a node leads."""
+    return [group for group, each in view.groups.items() if each.leader is not None and each.leader.node == node]
+
+
+def _holds(view: ClusterView, node: str) -> bool:
+    return any(node in (*group.state.replicas, *group.state.isr) for group in view.groups.values())
 
 
 def _has_left(view: ClusterView, node: str) -> bool:
-    return view.group is not None and node not in (*view.group.state.replicas, *view.group.state.isr, _leader(view))
+    return bool(view.groups) and not _holds(view, node) and not _led(view, node)
 
 
 def _wait(store: ClusterStore, is_done: Callable[[ClusterView], bool], late: str) -> None:

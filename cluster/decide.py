@@ -13,9 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from tailrace.cluster.view import NEVER_S, AgentState, BrokerReport, BrokerRole, ClusterTiming, GroupState, GroupView
+
+SUCCESSOR_RANKS: Final = 5
+"""By so many places others stand behind a successor who can take the lead at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +73,10 @@ class Reclaim:
 
 @dataclass(frozen=True, slots=True)
 class Resign:
-    """etcd: remove the leader key of this term, if it is this node's."""
+    """etcd: if this node leads in its term: remove the leader key, and replace `seen`, with the next leader first."""
 
-    term: int
+    seen: GroupState
+    new: GroupState
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +181,14 @@ def _care_for_replicas(
         yield WriteState(state, state._replace(isr=(*state.isr, *settled)))
     elif view.successor != me and view.successor in state.isr and view.successor in view.ready:
         yield StepDown()
-        yield Resign(state.term)
+        yield _resignation(state, view.successor)
     else:
         yield from _move(me, view)
+
+
+def _resignation(state: GroupState, successor: str) -> Resign:
+    others = (name for name in state.replicas if name != successor)
+    return Resign(state, state._replace(replicas=(successor, *others)))
 
 
 def _move(me: str, view: GroupView) -> Iterator[Action]:
@@ -192,7 +201,7 @@ def _move(me: str, view: GroupView) -> Iterator[Action]:
         return
     elif me not in target:
         yield StepDown()
-        yield Resign(state.term)
+        yield _resignation(state, next(name for name in target if name in view.ready))
     elif set(state.replicas) != set(target):
         isr = tuple(name for name in state.isr if name in target)
         yield WriteState(state, state._replace(isr=isr, replicas=tuple(target)))
@@ -265,4 +274,5 @@ def _preference(name: str, view: GroupView) -> int:
     if name == view.successor:
         return 0
     wanted = view.target or view.state.replicas
-    return (wanted.index(name) if name in wanted else len(wanted)) + 2 * (view.successor in view.ready)
+    waits_for = SUCCESSOR_RANKS if view.successor in view.ready else 0
+    return (wanted.index(name) if name in wanted else len(wanted)) + waits_for

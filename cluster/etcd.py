@@ -9,11 +9,13 @@ import base64
 import http.client
 import json
 import ssl
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 ANSWER_BYTES_MAX: Final = 16 << 20
 """The longest answer that is read."""
+TRANSACTIONS_A_REQUEST: Final = 60
+"""etcd takes 128 operations in one, by default, of all levels together."""
 
 
 class EtcdAway(Exception):
@@ -35,6 +37,14 @@ class Put(NamedTuple):
     key: str
     value: bytes
     lease: int = 0
+
+
+class Transaction(NamedTuple):
+    """Puts and removals that are done if the keys of `unchanged` have these revisions, 0 for no key."""
+
+    unchanged: Sequence[tuple[str, int]]
+    puts: Sequence[Put] = ()
+    removed: Sequence[str] = ()
 
 
 class EtcdLogin(NamedTuple):
@@ -96,17 +106,18 @@ class Etcd:
             for each in answer.get("kvs", [])
         ]
 
-    def write(self, unchanged: Iterable[tuple[str, int]], puts: Iterable[Put], removed: Iterable[str] = ()) -> bool:
-        """Whether the keys were written: they are if those of `unchanged` have these revisions, 0 for no key."""
-        compare = [
-            {"key": _packed(key), "target": "MOD", "result": "EQUAL", "modRevision": str(revision)}
-            for key, revision in unchanged
-        ]
-        success: list[dict[str, Any]] = [
-            {"requestPut": {"key": _packed(put.key), "value": _packed(put.value), "lease": put.lease}} for put in puts
-        ]
-        success += [{"requestDeleteRange": {"key": _packed(key)}} for key in removed]
-        return bool(self._call("kv/txn", {"compare": compare, "success": success}).get("succeeded"))
+    def write(self, unchanged: Sequence[tuple[str, int]], puts: Sequence[Put], removed: Sequence[str] = ()) -> bool:
+        """Whether the keys were written, as in a Transaction."""
+        return bool(self._call("kv/txn", _body(Transaction(unchanged, puts, removed))).get("succeeded"))
+
+    def write_all(self, transactions: Sequence[Transaction]) -> list[bool]:
+        """Whether each was done; they are independent, and as few requests as can be."""
+        done: list[bool] = []
+        for start in range(0, len(transactions), TRANSACTIONS_A_REQUEST):
+            part = transactions[start : start + TRANSACTIONS_A_REQUEST]
+            answer = self._call("kv/txn", {"success": [{"requestTxn": _body(each)} for each in part]})
+            done += [bool(each.get("response_txn", {}).get("succeeded")) for each in answer["responses"]]
+        return done
 
     def _call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         reason = "no endpoint"
@@ -154,6 +165,19 @@ class Etcd:
         if self._tls is None:
             return http.client.HTTPConnection(self._endpoints[0], timeout=self._timeout_s)
         return http.client.HTTPSConnection(self._endpoints[0], timeout=self._timeout_s, context=self._tls)
+
+
+def _body(transaction: Transaction) -> dict[str, Any]:
+    compare = [
+        {"key": _packed(key), "target": "MOD", "result": "EQUAL", "modRevision": str(revision)}
+        for key, revision in transaction.unchanged
+    ]
+    success: list[dict[str, Any]] = [
+        {"requestPut": {"key": _packed(put.key), "value": _packed(put.value), "lease": put.lease}}
+        for put in transaction.puts
+    ]
+    success += [{"requestDeleteRange": {"key": _packed(key)}} for key in transaction.removed]
+    return {"compare": compare, "success": success}
 
 
 def _packed(value: str | bytes) -> str:

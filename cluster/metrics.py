@@ -12,12 +12,14 @@ from prometheus_client.registry import Collector
 from tailrace.cluster.view import AgentFigures
 
 HELP: Final = {
-    "leader": "Whether this node leads the cluster",
-    "has_leader": "Whether a node leads the cluster, by the last answer of etcd",
-    "in_sync_replicas": "Nodes that are in sync, the leader included",
+    "leader": "Whether this node leads a group of streams",
+    "has_leader": "Whether each group has a leader, by the last answer of etcd",
+    "groups": "Groups of streams",
+    "groups_led": "Groups that this node leads",
+    "in_sync_replicas": "Nodes that are in sync, the leader included, in the group with the fewest",
     "in_sync_minimum": "Nodes that must be in sync for publishes at REPLICATED",
     "replicas": "Nodes that hold the streams, or copy them",
-    "term": "The term of the cluster",
+    "term": "The latest term of a group",
     "node_answers": "Whether the node answers its agent",
     "etcd_age_seconds": "Time since the last answer of etcd",
     "paused": "Whether an operator has paused the cluster",

@@ -1,37 +1,77 @@
-"""The keys of a cluster in etcd: the view of its one group, and the transactions of `tailrace.cluster.decide`.
+"""The keys of a cluster in etcd: the view of its groups, and the transactions of `tailrace.cluster.decide`.
 
-/tailrace/CLUSTER/nodes/NODE      the address of a node that belongs to the cluster
-/tailrace/CLUSTER/members/NODE    the node's agent lives, and whether the node may be a candidate; goes with its lease
-/tailrace/CLUSTER/leader          node and term; goes with the leader's lease
-/tailrace/CLUSTER/state           term, in-sync replicas, replicas
-/tailrace/CLUSTER/suspects/NODE   the node has lost contact with the leader of a term; goes with its lease
-/tailrace/CLUSTER/left/NODE       the node should hold nothing any more
-/tailrace/CLUSTER/switchover      the node to which the lead is handed over; goes with the lease of the command
-/tailrace/CLUSTER/paused          while it is there, nobody is elected
+/tailrace/CLUSTER/config            the number of groups of streams, which never changes; one group without this key
+/tailrace/CLUSTER/nodes/NODE        the address of a node that belongs to the cluster
+/tailrace/CLUSTER/members/NODE      the node's agent lives, and whether the node may be a candidate; goes with its lease
+/tailrace/CLUSTER/g/N/leader        of group N: node and term; goes with the leader's lease
+/tailrace/CLUSTER/g/N/state         of group N: term, in-sync replicas, replicas, the preferred leader first
+/tailrace/CLUSTER/g/N/suspects/NODE the node has lost contact with the leader of a term; goes with its lease
+/tailrace/CLUSTER/left/NODE         the node should hold nothing any more
+/tailrace/CLUSTER/draining/NODE     the node should lead nothing
+/tailrace/CLUSTER/pins/N            the node that should lead group N
+/tailrace/CLUSTER/switchover        the node to which all leads are handed over; goes with the lease of the command
+/tailrace/CLUSTER/paused            while it is there, nobody is elected
+
+With one group its keys stand without `g/N/`.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple
 
 from tailrace.cluster import decide as d
-from tailrace.cluster.etcd import Etcd, KeyValue, Put
+from tailrace.cluster.balance import PlannedSwap, successor_of, swaps, targets
+from tailrace.cluster.etcd import Etcd, KeyValue, Put, Transaction
+from tailrace.cluster.placement import PlacedNode
 from tailrace.cluster.view import ClusterTiming, GroupState, GroupView, LeaderKey
+
+
+class GroupWrite(NamedTuple):
+    """What a node wants written of a group; `messages`: how many it has there, for its suspicion."""
+
+    group: int
+    action: d.EtcdAction
+    messages: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """One reading. `addresses`: of the nodes; `members`: the leases of those whose agents live; `leader_revision`: of
-    the key of the leader, 0 without one.
+    """One reading. `groups`: none before the cluster is made; `addresses`: of the nodes; `members`: the leases of those
+    whose agents live; `leader_revisions`: of the leaders' keys, 0 without one; `swaps`: leads that change by plan.
     """
 
-    group: GroupView | None
+    groups: dict[int, GroupView]
     addresses: dict[str, str] = field(default_factory=dict)
     members: dict[str, int] = field(default_factory=dict)
-    leader_revision: int = 0
+    leader_revisions: dict[int, int] = field(default_factory=dict)
     left: frozenset[str] = frozenset()
+    draining: frozenset[str] = frozenset()
+    pinned: dict[int, str] = field(default_factory=dict)
+    swaps: tuple[PlannedSwap, ...] = ()
+
+    @property
+    def paused(self) -> bool:
+        return any(group.paused for group in self.groups.values())
+
+    def placed_nodes(self) -> list[PlacedNode]:
+        """The nodes that hold the streams, or should. Those that are away should lead nothing."""
+        kept = self.members.keys() - self.draining
+        return [PlacedNode(name, draining=name not in kept) for name in sorted(self.addresses.keys() - self.left)]
+
+    def planned(self, *, is_calm: bool = True) -> ClusterView:
+        """With the target of each group, and the leads that change now: none by plan unless all is calm."""
+        wanted = targets(self.groups, self.placed_nodes(), self.pinned)
+        next_swaps = swaps(self.groups, wanted) if is_calm else []
+        planned = {swap.group: swap.successor for swap in next_swaps}
+        groups = {
+            group: view._replace(target=wanted[group], successor=view.successor or successor_of(view, planned, group))
+            for group, view in self.groups.items()
+        }
+        return replace(self, groups=groups, swaps=tuple(next_swaps))
 
 
 class ClusterStore:
@@ -69,33 +109,53 @@ class ClusterStore:
             self.etcd.revoke(former)
         return 0
 
-    def found(self) -> bool:
-        """Make the cluster, with this node alone; nothing if there is one. Raises EtcdAway."""
-        state = GroupState(0, (self._node,), (self._node,))
-        return self.etcd.write([(f"{self._prefix}state", 0)], [Put(f"{self._prefix}state", _packed_state(state))])
+    def found(self, groups: int) -> bool:
+        """Make the cluster, with this node alone; nothing if there is one. Raises EtcdAway.
+
+        Its keys are more than etcd takes in one transaction, so the one with their number comes last.
+        """
+        state = _packed_state(GroupState(0, (self._node,), (self._node,)))
+        keys = [self._key(group, groups, "state") for group in range(groups)]
+        config = Put(f"{self._prefix}config", json.dumps({"groups": groups}).encode())
+        absent = [(f"{self._prefix}config", 0), (f"{self._prefix}state", 0)]
+        self.etcd.write_all([Transaction([*absent, (key, 0)], [Put(key, state)]) for key in keys if groups > 1])
+        return self.etcd.write(absent, [config, *(Put(key, state) for key in keys if groups == 1)])
+
+    def _key(self, group: int, groups: int, key: str) -> str:
+        return f"{self._prefix}{_at(group, groups)}{key}"
 
     def read(self) -> ClusterView:
         found = {each.key.removeprefix(self._prefix): each for each in self.etcd.read(self._prefix)}
-        addresses = {key.removeprefix("nodes/"): kv.value.decode() for key, kv in found.items() if key[:6] == "nodes/"}
-        members = {key.removeprefix("members/"): kv.lease for key, kv in found.items() if key[:8] == "members/"}
-        left = frozenset(key.removeprefix("left/") for key in found if key[:5] == "left/")
-        if "state" not in found:
-            return ClusterView(None, addresses, members, left=left)
-        leader = found.get("leader")
-        state = _state_of(found["state"])
-        view = GroupView(
-            state,
-            _leader_of(leader) if leader else None,
-            _suspects_of(found, state.term),
-            frozenset(members),
-            tuple(
-                node for node in (*state.replicas, *sorted(addresses.keys() - set(state.replicas))) if node not in left
-            ),
-            "paused" in found,
-            found["switchover"].value.decode() if "switchover" in found else "",
-            frozenset(node for node in members if json.loads(found[f"members/{node}"].value).get("ready")),
+        count = json.loads(found["config"].value)["groups"] if "config" in found else 1
+        members = {node: kv.lease for node, kv in _below(found, "members/").items()}
+        ready = frozenset(node for node, kv in _below(found, "members/").items() if json.loads(kv.value).get("ready"))
+        switchover = found["switchover"].value.decode() if "switchover" in found else ""
+        groups, revisions = {}, {}
+        for group in range(count):
+            at = _at(group, count)
+            if f"{at}state" not in found or (count > 1 and "config" not in found):
+                continue
+            state, leader = _state_of(found[f"{at}state"]), found.get(f"{at}leader")
+            revisions[group] = leader.revision if leader else 0
+            groups[group] = GroupView(
+                state,
+                _leader_of(leader) if leader else None,
+                _suspects_of(_below(found, f"{at}suspects/"), state.term),
+                frozenset(members),
+                (),
+                "paused" in found,
+                switchover,
+                ready,
+            )
+        return ClusterView(
+            groups if len(groups) == count else {},
+            {node: kv.value.decode() for node, kv in _below(found, "nodes/").items()},
+            members,
+            revisions,
+            frozenset(_below(found, "left/")),
+            frozenset(_below(found, "draining/")),
+            {int(group): kv.value.decode() for group, kv in _below(found, "pins/").items()},
         )
-        return ClusterView(view, addresses, members, leader.revision if leader else 0, left)
 
     def put(self, key: str, value: bytes, lease: int = 0) -> None:
         """Write a key of the operator. Raises EtcdAway."""
@@ -105,33 +165,48 @@ class ClusterStore:
         """Remove a key of the operator. Raises EtcdAway."""
         self.etcd.write([], [], [f"{self._prefix}{key}"])
 
-    def do(self, action: d.EtcdAction, lease: int, messages: int, leader_revision: int) -> bool:
-        """Whether it took effect; `leader_revision` is that of the view. Raises EtcdAway."""
-        own_leader = [(f"{self._prefix}leader", leader_revision)]
-        match action:
-            case d.Elect(seen, new):
-                return self._lead(seen, new, lease, leader_revision)
-            case d.Reclaim(seen):
-                return self._lead(seen, seen, lease, leader_revision)
-            case d.Resign(_):
-                return self.etcd.write(own_leader, [], [f"{self._prefix}leader"])
-            case d.WriteState(seen, new):
-                unchanged = [*own_leader, (f"{self._prefix}state", seen.revision)]
-                return self.etcd.write(unchanged, [Put(f"{self._prefix}state", _packed_state(new))])
-            case d.Suspect(term):
-                value = json.dumps({"term": term, "messages": messages}).encode()
-                return self.etcd.write([], [Put(f"{self._prefix}suspects/{self._node}", value, lease)])
-            case d.Trust(_):
-                return self.etcd.write([], [], [f"{self._prefix}suspects/{self._node}"])
+    def do(self, view: ClusterView, writes: Sequence[GroupWrite], lease: int) -> list[bool]:
+        """Whether each took effect, in the cluster as it was viewed. Raises EtcdAway."""
+        return self.etcd.write_all([self._transaction(view, each, lease) for each in writes])
 
-    def _lead(self, seen: GroupState, new: GroupState, lease: int, leader_revision: int) -> bool:
+    def _transaction(self, view: ClusterView, write: GroupWrite, lease: int) -> Transaction:
+        at = partial(self._key, write.group, len(view.groups))
+        suspicion = at(f"suspects/{self._node}")
+        leader = (at("leader"), view.leader_revisions[write.group])
+        match write.action:
+            case d.Elect(seen, new):
+                return self._lead(at, leader, seen, new, lease)
+            case d.Reclaim(seen):
+                return self._lead(at, leader, seen, seen, lease)
+            case d.Resign(seen, new):
+                return Transaction([leader, (at("state"), seen.revision)], [_put_state(at, new)], [at("leader")])
+            case d.WriteState(seen, new):
+                return Transaction([leader, (at("state"), seen.revision)], [_put_state(at, new)])
+            case d.Suspect(term):
+                value = json.dumps({"term": term, "messages": write.messages}).encode()
+                return Transaction([], [Put(suspicion, value, lease)])
+            case d.Trust(_):
+                return Transaction([], [], [suspicion])
+
+    def _lead(
+        self, at: Callable[[str], str], leader: tuple[str, int], seen: GroupState, new: GroupState, lease: int
+    ) -> Transaction:
         """Both keys are as they were read, and become those of a leader at once."""
         value = json.dumps({"node": self._node, "term": new.term}).encode()
-        puts = [Put(f"{self._prefix}leader", value, lease)]
-        if new != seen:
-            puts.append(Put(f"{self._prefix}state", _packed_state(new)))
-        unchanged = [(f"{self._prefix}state", seen.revision), (f"{self._prefix}leader", leader_revision)]
-        return self.etcd.write(unchanged, puts)
+        puts = [Put(at("leader"), value, lease), *([_put_state(at, new)] if new != seen else [])]
+        return Transaction([(at("state"), seen.revision), leader], puts)
+
+
+def _at(group: int, groups: int) -> str:
+    return "" if groups == 1 else f"g/{group}/"
+
+
+def _below(found: dict[str, KeyValue], prefix: str) -> dict[str, KeyValue]:
+    return {key.removeprefix(prefix): kv for key, kv in found.items() if key.startswith(prefix)}
+
+
+def _put_state(at: Callable[[str], str], state: GroupState) -> Put:
+    return Put(at("state"), _packed_state(state))
 
 
 def _packed_state(state: GroupState) -> bytes:
@@ -149,7 +224,5 @@ def _leader_of(kv: KeyValue) -> LeaderKey:
 
 
 def _suspects_of(found: dict[str, KeyValue], term: int) -> dict[str, int]:
-    values = {
-        key.removeprefix("suspects/"): json.loads(kv.value) for key, kv in found.items() if key[:9] == "suspects/"
-    }
+    values = {node: json.loads(kv.value) for node, kv in found.items()}
     return {node: value["messages"] for node, value in values.items() if value["term"] == term}

@@ -33,12 +33,12 @@ class LeaderKey(NamedTuple):
 
 
 class GroupView(NamedTuple):
-    """A group in etcd, as of one revision.
+    """A group of streams in etcd, as of one revision.
 
     suspects: the nodes that suspect the leader of `state.term`, and how many messages each of them has.
     live: the nodes whose lease lives; ready: those of them that may be candidates, and have not just started.
     target: the nodes that should hold the group; () if that is what `state.replicas` has.
-    successor: the node to which an operator hands the lead over now.
+    successor: the node to which the lead is handed over now, by an operator or by plan.
     """
 
     state: GroupState
@@ -103,11 +103,18 @@ class AgentState(NamedTuple):
     doubted: frozenset[str] = frozenset()
 
 
+def signs_of(groups: Mapping[int, GroupView]) -> dict[int, object]:
+    """What stays as it is while nodes neither fail nor come back."""
+    return {group: (view.live, view.state.isr, dict(view.suspects)) for group, view in groups.items()}
+
+
 class AgentFigures(NamedTuple):
     """Figures that an agent serves for Prometheus, as `tailrace_agent_NAME`."""
 
     leader: bool
     has_leader: bool
+    groups: int
+    groups_led: int
     in_sync_replicas: int
     in_sync_minimum: int
     replicas: int
@@ -121,12 +128,14 @@ class ClusterTiming(NamedTuple):
     """Settings of the cluster, the same on all nodes. `margin_s` covers clocks whose rates differ by 1 %, and more.
 
     promise_s: for how long a node promises to be no candidate. A leader that dies meanwhile is replaced after it.
+    calm_s: leads change by plan if nothing has changed for this time: until then a node that has died seems to live.
     """
 
     ttl_s: float = 4.0
     margin_s: float = 1.0
     promise_s: float = 2.4
     silence_s: float = 1.5
+    calm_s: float = 5.0
     rank_delay_s: float = 0.2
     min_isr: int = 2
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tailrace.protocol.errors import PeerError
+from tailrace.protocol.names import ALL_STREAMS, StreamGroup
 from tailrace.protocol.places import FROM_NEW as FROM_NEW
 from tailrace.protocol.places import From as From
 
@@ -186,7 +187,7 @@ class Unmaster:
 
 @dataclass(frozen=True, slots=True)
 class Slave:
-    """`stream` may be a pattern, as in Unslave and Promote: `*` or a prefix and `*`."""
+    """`stream` may be a pattern, as in Unslave and Promote: `*`, a prefix and `*`, or a group of streams."""
 
     host: str
     port: int
@@ -222,11 +223,19 @@ class GrantLease:
 
     term: int
     until_ms: int
+    group: StreamGroup = ALL_STREAMS
 
 
 @dataclass(frozen=True, slots=True)
 class ShowLease:
     """This node's lease and promise."""
+
+    group: StreamGroup = ALL_STREAMS
+
+
+@dataclass(frozen=True, slots=True)
+class ShowGroups:
+    """This node's lease, promise and in-sync replicas in each group of streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +245,7 @@ class RequestPromises:
     term: int
     length_ms: int
     nodes: tuple[tuple[str, int], ...]
+    group: StreamGroup = ALL_STREAMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +253,7 @@ class InSyncNodes:
     """The nodes that must hold a message before it is acknowledged as replicated, by their ids; none: list them."""
 
     nodes: tuple[str, ...] = ()
+    group: StreamGroup = ALL_STREAMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +375,7 @@ Command: TypeAlias = (
     | Fence
     | GrantLease
     | ShowLease
+    | ShowGroups
     | RequestPromises
     | InSyncNodes
     | Trim
@@ -393,6 +405,7 @@ ADMIN: frozenset[type] = frozenset(
         Fence,
         GrantLease,
         ShowLease,
+        ShowGroups,
         RequestPromises,
         InSyncNodes,
         Trim,

@@ -15,10 +15,13 @@ from tailrace.protocol.address import PORT_MAX, host_valid, split_address
 from tailrace.protocol.consuming import DELAY_MAX_MS, MESSAGES_MAX, OWN_DELAY_MS, REASON_BYTES_MAX, WAIT_MAX_MS
 from tailrace.protocol.errors import Code, PeerError
 from tailrace.protocol.names import (
+    ALL_STREAMS,
+    StreamGroup,
     consumer_name,
     is_pattern,
     readable_name,
     shown,
+    stream_group,
     stream_name,
     stream_pattern,
 )
@@ -308,27 +311,29 @@ def _fence(verb: Verb, rest: bytes, _max: int) -> c.Command:
     return c.Fence(stream_name(name), _epoch(epoch, verb.form))
 
 
-def _group(name: bytes, form: str) -> None:
-    if name != b"*":
-        raise PeerError(Code.USAGE, f"GROUP is *, all streams of the node; write: {form}")
+def _group(name: bytes, form: str) -> StreamGroup:
+    group = ALL_STREAMS if name == b"*" else stream_group(name)
+    if group is None:
+        raise PeerError(Code.USAGE, f"GROUP is * for all streams, or *%NUMBER/GROUPS; write: {form}")
+    return group
 
 
 def _lease(verb: Verb, rest: bytes, _max: int) -> c.Command:
     group, *given = _args(verb, rest, 1, 3)
-    _group(group, verb.form)
+    streams = _group(group, verb.form)
     if not given:
-        return c.ShowLease()
+        return c.ShowLease(streams)
     if len(given) == 1:
         raise verb.usage()
     term, until = given
     if not until.isdigit() or len(until) > _UNTIL_DIGITS_MAX:
         raise PeerError(Code.USAGE, f"UNTIL_MS is a time of CLOCK_BOOTTIME in milliseconds; write: {verb.form}")
-    return c.GrantLease(_epoch(term, verb.form), int(until))
+    return c.GrantLease(_epoch(term, verb.form), int(until), streams)
 
 
 def _promises(verb: Verb, rest: bytes, _max: int) -> c.Command:
     group, term, length, listed = _args(verb, rest, 4, 4)
-    _group(group, verb.form)
+    streams = _group(group, verb.form)
     if not length.isdigit() or len(length) > 5 or not 0 < int(length) <= PROMISE_MS_MAX:
         raise PeerError(Code.USAGE, f"MS is 1 to {PROMISE_MS_MAX}; write: {verb.form}")
     addresses = listed.decode("utf-8", "replace").split(",")
@@ -338,18 +343,18 @@ def _promises(verb: Verb, rest: bytes, _max: int) -> c.Command:
         raise PeerError(Code.USAGE, f"{error}; write: {verb.form}") from None
     if len(nodes) > _ISR_MAX:
         raise PeerError(Code.USAGE, f"ADDRESSES are those of up to {_ISR_MAX} nodes; write: {verb.form}")
-    return c.RequestPromises(_epoch(term, verb.form), int(length), nodes)
+    return c.RequestPromises(_epoch(term, verb.form), int(length), nodes, streams)
 
 
 def _isr(verb: Verb, rest: bytes, _max: int) -> c.Command:
     group, *ids = _args(verb, rest, 1, 2)
-    _group(group, verb.form)
+    streams = _group(group, verb.form)
     if not ids:
-        return c.InSyncNodes()
+        return c.InSyncNodes((), streams)
     nodes = ids[0].split(b",")
     if len(nodes) > _ISR_MAX or not all(node.isalnum() and len(node) <= NODE_BYTES_MAX for node in nodes):
         raise PeerError(Code.USAGE, f"NODES are ids of up to {_ISR_MAX} nodes with commas between; write: {verb.form}")
-    return c.InSyncNodes(tuple(node.decode() for node in nodes))
+    return c.InSyncNodes(tuple(node.decode() for node in nodes), streams)
 
 
 def _trim(verb: Verb, rest: bytes, _max: int) -> c.Command:
@@ -475,6 +480,7 @@ _ROWS = (
     Verb("lease GROUP [EPOCH UNTIL_MS]", "take and acknowledge messages in this term, until then", True, _lease),
     Verb("promises GROUP EPOCH MS ADDRESSES", "ask nodes to lead in no later term for this time", True, _promises),
     Verb("isr GROUP [NODES]", "the in-sync replicas; NODES: these must hold messages", True, _isr),
+    Verb("groups", "the lease, promise and in-sync replicas of each group", True, _bare(c.ShowGroups())),
     Verb(
         "trim STREAM FROM [spare]",
         "drop messages before FROM (time in us or #SEQ); spare: messages that consumers need",
@@ -511,7 +517,7 @@ WORDS: Final[Mapping[str, str]] = {
     "CLIENT": "a client identifier of MQTT; bytes that a line cannot have are %XX, and % is %25",
     "PREFIX": "how the names begin",
     "EPOCH": "the number of a master's term",
-    "GROUP": "*, for all streams of the node",
+    "GROUP": "* for all streams of the node; *%3/16: those whose CRC-32 of the name is 3 modulo 16",
     "UNTIL_MS": "milliseconds of the machine's CLOCK_BOOTTIME; 0 ends the lease",
     "MS": "milliseconds",
     "ADDRESSES": "HOST:PORT of each node, with commas between",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from tailrace.protocol.address import split_address
 from tailrace.protocol.errors import Code, PeerError
@@ -16,6 +17,9 @@ WILDCARD: Final = b"*"
 SHOWN_BYTES_MAX: Final = 60
 SHOWN_CHARACTERS_MAX: Final = 400
 CONSUMER_BYTES_MAX: Final = 100
+GROUPS_MAX: Final = 256
+"""Groups of streams that a cluster can have."""
+_GROUP = re.compile(rb"\*%(\d{1,3})/(\d{1,3})")
 
 
 def shown(data: bytes) -> str:
@@ -125,8 +129,36 @@ def matcher(pattern: bytes) -> Callable[[bytes], bool]:
     return matches
 
 
+class StreamGroup(NamedTuple):
+    """The streams whose name has CRC-32 `number` modulo `groups`, and their companions; of one group: all streams."""
+
+    number: int = 0
+    groups: int = 1
+
+    def __str__(self) -> str:
+        return "*" if self.groups == 1 else f"*%{self.number}/{self.groups}"
+
+
+ALL_STREAMS: Final = StreamGroup()
+
+
+@lru_cache(maxsize=4_096)
+def stream_group(data: bytes) -> StreamGroup | None:
+    """The group that `*%NUMBER/GROUPS` stands for; None for anything else."""
+    found = _GROUP.fullmatch(data)
+    if found is None:
+        return None
+    number, groups = map(int, found.groups())
+    return StreamGroup(number, groups) if number < groups <= GROUPS_MAX else None
+
+
 def stream_pattern(data: bytes) -> bytes:
-    """A stream's name, or `*` or a prefix and `*` for all that begin so. Raises PeerError with `name` or `reserved`."""
+    """A stream's name, `*` or a prefix and `*` for all that begin so, or a group. Raises PeerError with `name` or
+    `reserved`.
+    """
+    group = stream_group(data)
+    if group is not None:
+        return str(group).encode()
     stem = data.removesuffix(b"*")
     if stem or not data:
         stream_name(stem)

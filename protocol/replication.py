@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from tailrace.protocol import features
 from tailrace.protocol.fields import CONTROL_BODY_MAX_BYTES, TEXT_CHARACTERS_MAX, pack_fields, pack_map
-from tailrace.protocol.names import NODE_BYTES_MAX
+from tailrace.protocol.names import ALL_STREAMS, NODE_BYTES_MAX, StreamGroup
 from tailrace.protocol.opcodes import Op
 from tailrace.protocol.places import From
 from tailrace.shard.epochs import EPOCHS_MAX, History
@@ -105,13 +105,14 @@ class Claim:
 class Ask:
     """Asks for the replication status of one stream, or of the whole node (None); or for the ends of `streams`.
 
-    Or for a promise to lead in no later term than the first of these numbers, for the second in ms.
+    Or for a promise to lead in no later term than the first of these numbers, for the second in ms, in `group`.
     """
 
     id: int
     stream: bytes | None = None
     streams: tuple[bytes, ...] = ()
     promise: tuple[int, int] | None = None
+    group: StreamGroup = ALL_STREAMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +310,8 @@ def _fence(message: Fence) -> bytes:
 def _ask(message: Ask) -> bytes:
     stream = None if message.stream is None else message.stream.decode()
     streams = [name.decode() for name in message.streams]
-    body = {"id": message.id, "stream": stream, "streams": streams or None, "promise": message.promise}
+    group = None if message.group == ALL_STREAMS else message.group
+    body = {"id": message.id, "stream": stream, "streams": streams or None, "promise": message.promise, "group": group}
     return pack_map(Op.ASK, body)
 
 

@@ -12,7 +12,15 @@ from tailrace.protocol.address import split_address
 from tailrace.protocol.errors import Code, PeerError
 from tailrace.protocol.features import FeatureReaders
 from tailrace.protocol.fields import NUMBER_MAX, U32_MAX, Fields
-from tailrace.protocol.names import copied_name, node_address, node_id, stream_name
+from tailrace.protocol.names import (
+    ALL_STREAMS,
+    GROUPS_MAX,
+    StreamGroup,
+    copied_name,
+    node_address,
+    node_id,
+    stream_name,
+)
 from tailrace.protocol.opcodes import Op
 from tailrace.protocol.places import From
 from tailrace.protocol.replication import (
@@ -97,7 +105,14 @@ def _ask(fields: Fields) -> Ask:
         raise _wrong("ASK", f"asks for the ends of {len(names)} streams, of at most {ASKED_STREAMS_MAX} at once")
     streams = tuple(copied_name(name.encode()) for name in names)
     promise = _promise(fields.pair("promise")) if "promise" in fields else None
-    return Ask(number, fields.copied_stream("stream") if "stream" in fields else None, streams, promise)
+    group = _group(fields.pair("group")) if "group" in fields else ALL_STREAMS
+    return Ask(number, fields.copied_stream("stream") if "stream" in fields else None, streams, promise, group)
+
+
+def _group(asked: tuple[int, int]) -> StreamGroup:
+    if not 0 <= asked[0] < asked[1] <= GROUPS_MAX:
+        raise _wrong("ASK", f"asks about a group by [number, groups], of at most {GROUPS_MAX}")
+    return StreamGroup(*asked)
 
 
 def _promise(asked: tuple[int, int]) -> tuple[int, int]:

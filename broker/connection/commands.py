@@ -25,12 +25,12 @@ from tailrace.broker.connection.named import reading_of
 from tailrace.broker.consumers.edge import line
 from tailrace.broker.delivery.subscribe import Subscriptions
 from tailrace.broker.process.event_log import Event
-from tailrace.broker.process.lease import END_CELL, boottime_ns
+from tailrace.broker.process.lease import boottime_ns
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.replication.downstream.in_sync import InSyncRow
 from tailrace.broker.replication.roles.apply_rules import RuleOutcome, together
 from tailrace.broker.replication.roles.promotion_check import Findings, PromotionChecks
-from tailrace.broker.replication.roles.rules import covers, is_pattern
+from tailrace.broker.replication.roles.rules import covers, is_pattern, prefix_of
 from tailrace.broker.routing.batch import Pending
 from tailrace.broker.routing.calls import WorkerCalls
 from tailrace.broker.services import Services
@@ -41,6 +41,7 @@ from tailrace.protocol import commands as c
 from tailrace.protocol.address import join_address
 from tailrace.protocol.consuming import Consume
 from tailrace.protocol.errors import Code
+from tailrace.protocol.names import ALL_STREAMS, StreamGroup
 from tailrace.protocol.places import FROM_THE_END
 from tailrace.protocol.topics import escaped, word_of_name
 from tailrace.shard.meta import Role
@@ -53,7 +54,8 @@ GATHER_COLUMNS_CONNS = ("worker", "peer", "age_s", "subscriptions", "unsent_byte
 RULES_SLOT = 0  # whose worker saves the rules, which are for many streams at once
 NO_UPSTREAM = ["", 0, "time", 0]
 PROMISE_COLUMNS = ("address", "node", "promised")
-IN_SYNC_COLUMNS = ("node", "lag_s", "streams", "settled")
+LEASE_COLUMNS = ("state", "epoch", "until_ms", "promised_ms", "since_ms", "isr")
+IN_SYNC_COLUMNS = ("node", "lag_s", "streams", "settled", "group")
 WORKER_COLUMNS = ("worker", "pid", "state", "beat_age_s", "connections", "subscriptions", "streams", "restarts")
 
 
@@ -104,6 +106,7 @@ class Commands:
             c.Fence: self.fence,
             c.GrantLease: self.lease,
             c.ShowLease: self.show_lease,
+            c.ShowGroups: self.groups,
             c.RequestPromises: self.promises,
             c.InSyncNodes: self.in_sync,
             c.Trim: self.trim,
@@ -127,7 +130,8 @@ class Commands:
             if refusal := _not_an_administrator(client, command):
                 client.refuse(Code.DENIED, refusal)
                 return
-            self._services.events.write(Event.ADMIN, **client.event_fields(), command=shown_command(command))
+            if not self._is_routine(command):
+                self._services.events.write(Event.ADMIN, **client.event_fields(), command=shown_command(command))
         elif kind in line.COMMANDS:
             found = line.placed(client, command)
             if isinstance(found, Refused):
@@ -135,6 +139,16 @@ class Commands:
                 return
             command = found
         self._table[kind](client, command)
+
+    def _is_routine(self, command: Any) -> bool:
+        """Whether it only looks at what an agent looks at all the time, or gives a master its lease for longer."""
+        match command:
+            case c.Stat() | c.ShowLease() | c.ShowGroups() | c.InSyncNodes(nodes=()):
+                return True
+            case c.GrantLease(term, until_ms, group):
+                page = self._board.lease
+                return until_ms > 0 and page.groups == group.groups and page.term(group.number) == term
+        return False
 
     # --- for everybody ----------------------------------------------------------------------------------------------
 
@@ -345,7 +359,7 @@ class Commands:
         if force:
             promote()
         else:
-            self._ask_all(pending, "streams", [pattern[:-1]], listed)
+            self._ask_all(pending, "streams", [prefix_of(pattern)], listed)
 
     def _may_promote(self, pending: Pending, outcome: Findings | Refused, name: str = "", epoch: int = 0) -> bool:
         """Whether other nodes' answers allow it; if not, that is answered."""
@@ -361,19 +375,34 @@ class Commands:
         self._ask(client, command.stream, "fence", [command.epoch], render)
 
     def lease(self, client: LineClient, command: c.GrantLease) -> None:
-        if self._board.lease.grant(command.term, command.until_ms * 1_000_000):
-            client.answer(answers.ok("lease", b"*", command.term, command.until_ms))
+        page, group = self._board.lease, command.group
+        if page.grant(command.term, command.until_ms * 1_000_000, group):
+            client.answer(answers.ok("lease", str(group), command.term, command.until_ms))
+        elif page.groups != group.groups:
+            client.refuse(Code.USAGE, self._not_a_group())
         else:
             client.refuse(Code.USAGE, "this node had a lease of a later term, or has promised to lead in none")
 
-    def show_lease(self, client: LineClient, _command: c.ShowLease) -> None:
-        page, now_ns = self._board.lease, boottime_ns()
-        until_ns = page.cells[END_CELL]
-        state = "none" if until_ns == 0 else "over" if until_ns <= now_ns else "held"
-        rows: list[list[Any]] = [["state", state], ["epoch", page.cells[2]], ["until_ms", until_ns // 1_000_000]]
-        rows += [["promised_ms", page.promised_ns // 1_000_000], ["since_ms", page.since_ns // 1_000_000]]
-        rows += [["isr", ",".join(page.read_isr()[1])]]
-        client.answer(answers.table(("field", "value"), rows))
+    def _not_a_group(self) -> str:
+        return f"the streams of this node are in {self._board.lease.groups} groups until it is started again"
+
+    def show_lease(self, client: LineClient, command: c.ShowLease) -> None:
+        if self._board.lease.groups != command.group.groups:
+            client.refuse(Code.USAGE, self._not_a_group())
+        else:
+            rows = zip(LEASE_COLUMNS, self._lease_row(command.group.number), strict=True)
+            client.answer(answers.table(("field", "value"), [list(row) for row in rows]))
+
+    def groups(self, client: LineClient, _command: c.ShowGroups) -> None:
+        count = self._board.lease.groups
+        rows = [[str(StreamGroup(number, count)), *self._lease_row(number)] for number in range(count)]
+        client.answer(answers.table(("group", *LEASE_COLUMNS), rows))
+
+    def _lease_row(self, group: int) -> list[Any]:
+        page, until_ns = self._board.lease, self._board.lease.until_ns(group)
+        state = "none" if until_ns == 0 else "over" if until_ns <= boottime_ns() else "held"
+        times_ms = [each // 1_000_000 for each in (until_ns, page.promised_ns(group), page.since_ns)]
+        return [state, page.term(group), *times_ms, ",".join(page.read_isr(group)[1])]
 
     def promises(self, client: LineClient, command: c.RequestPromises) -> None:
         pending = self._pend(client)
@@ -382,32 +411,37 @@ class Commands:
             shown = [[address, node or "-", int(promised)] for address, node, promised in rows]
             pending.settle(answers.table(PROMISE_COLUMNS, shown))
 
-        if not self._scouts.promises.begin(command.nodes, command.term, command.length_ms, done):
+        if not self._scouts.promises.begin(command.nodes, command.term, command.length_ms, done, command.group):
             pending.settle(self._refusal(Refused(Code.OVERLOADED, "too many requests for promises; try again")))
 
     def in_sync(self, client: LineClient, command: c.InSyncNodes) -> None:
         if not command.nodes:
-            self._show_in_sync(client)
-            return
-        self._board.lease.set_isr(command.nodes)
-        client.answer(answers.ok("isr", b"*", ",".join(command.nodes)))
+            self._show_in_sync(client, command.group)
+        elif self._board.lease.set_isr(command.nodes, command.group):
+            client.answer(answers.ok("isr", str(command.group), ",".join(command.nodes)))
+        else:
+            client.refuse(Code.USAGE, self._not_a_group())
 
-    def _show_in_sync(self, client: LineClient) -> None:
-        """A node is as far behind as at the worker where it is furthest."""
+    def _show_in_sync(self, client: LineClient, wanted: StreamGroup) -> None:
+        """A node is as far behind as at the worker where it is furthest. `*` shows all groups."""
+        groups = self._board.lease.groups
 
         def render(rows: list[Any]) -> bytes:
-            nodes = sorted({row[0] for row in rows})
-            of = {node: [InSyncRow(*row) for row in rows if row[0] == node] for node in nodes}
+            of: dict[tuple[int, str], list[InSyncRow]] = {}
+            for group, *row in rows:
+                if wanted in (ALL_STREAMS, StreamGroup(group, groups)):
+                    of.setdefault((group, row[0]), []).append(InSyncRow(*row))
             return answers.table(
                 IN_SYNC_COLUMNS,
                 [
                     [
                         node,
-                        f"{max(row.lag_s for row in of[node]):.3f}",
-                        sum(row.streams for row in of[node]),
-                        int(all(row.settled for row in of[node])),
+                        f"{max(row.lag_s for row in each):.3f}",
+                        sum(row.streams for row in each),
+                        int(all(row.settled for row in each)),
+                        str(StreamGroup(group, groups)),
                     ]
-                    for node in nodes
+                    for (group, node), each in sorted(of.items())
                 ],
             )
 
@@ -631,7 +665,7 @@ def _not_an_administrator(client: LineClient, command: Any) -> str:
         return "this command is only for connections from this machine"
     name: bytes = getattr(command, "stream", getattr(command, "prefix", b""))
     is_whole = isinstance(command, c.Streams | c.GrownStreams) or is_pattern(name)
-    stem = name.removesuffix(b"*") if is_pattern(name) else name
+    stem = prefix_of(name) if is_pattern(name) else name
     if not (access.may_all(client.identity, Right.ADMIN, stem) if is_whole else client.may(Right.ADMIN, name)):
         return denied_text(client.identity, Right.ADMIN)
     if client.strayed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from tailrace.broker.process.lease import group_key
 from tailrace.broker.process.settings import Durability, StreamPolicy
 from tailrace.broker.routing.batch import StampableFrames, StreamBatch
 from tailrace.shard.log import StreamLog
@@ -31,6 +32,7 @@ class OpenStream:
         "announced_seq",
         "busy",
         "epoch",
+        "group_key",
         "in_memory",
         "is_synced_always",
         "log",
@@ -46,6 +48,7 @@ class OpenStream:
     def __init__(self, name: bytes, stream_log: StreamLog, epoch: int, policy: StreamPolicy) -> None:
         self.name = name
         self.log = stream_log
+        self.group_key = group_key(name)
         self.announced_seq = stream_log.next_seq  # kept for `broker.routing.growth_watch` while somebody watches
         self.epoch = epoch
         self.policy = policy

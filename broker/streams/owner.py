@@ -11,7 +11,14 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from tailrace.broker.process.lease import END_CELL, LEASE_OVER_TEXT, LOGGED_WITHOUT_LEASE_TEXT, TOO_FEW_TEXT, Lease
+from tailrace.broker.process.lease import (
+    CLUSTER_CELL,
+    LEASE_OVER_TEXT,
+    LOGGED_WITHOUT_LEASE_TEXT,
+    TOO_FEW_TEXT,
+    Lease,
+    group_key,
+)
 from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.process.settings import Durability, Settings
 from tailrace.broker.replication.downstream.replicas import Replicas
@@ -199,7 +206,7 @@ class Owner:
     def _require_lease(self, stream: OpenStream) -> None:
         """Raises Refused if the lease of this node is over. A stream in memory is each node's own, and needs none."""
         lease = self.replicas.lease
-        if lease.cells[END_CELL] and not stream.in_memory and lease.is_over():
+        if lease.cells[CLUSTER_CELL] and not stream.in_memory and lease.is_over(stream.group_key):
             raise Refused(Code.UNAVAILABLE, LEASE_OVER_TEXT)
 
     def append_parts(self, parts: Mapping[bytes, LonePart], now_s: float) -> list[bytes]:
@@ -208,8 +215,9 @@ class Owner:
         The sinks are notified of the outcomes. Returns the streams of which nothing was done: `append` theirs as
         batches. With a stream for each publisher this is most of a turn.
         """
-        if self.syncs.failed or (self.replicas.lease.cells[END_CELL] and self.replicas.lease.is_over()):
+        if self.syncs.failed:
             return list(parts)
+        lease = self.replicas.lease if self.replicas.lease.cells[CLUSTER_CELL] else None
         space, open_streams, uproutes, grown = self.space, self.catalog.open, self.uproutes, self.grown
         now_us, subscribers = self.clock_us(), self.context.subscribers
         left: list[bytes] = []
@@ -218,6 +226,9 @@ class Owner:
                 self.events.on_pause()
             stream = open_streams.get(name)
             if stream is None or not stream.epoch or stream.is_synced_always or name in uproutes or space.is_met:
+                left.append(name)
+                continue
+            if lease is not None and not stream.in_memory and lease.is_over(stream.group_key):
                 left.append(name)
                 continue
             open_streams.move_to_end(name)
@@ -316,7 +327,7 @@ class Owner:
         """Raises Refused if too few nodes are in sync, or too many batches of the stream wait for other nodes."""
         if self.replicas.full(name):
             raise Refused(Code.OVERLOADED, REPLICAS_FULL_TEXT)
-        others = self.replicas.lease.others()
+        others = self.replicas.lease.others_for(name)
         if others is not None and len(others) < replicas:
             raise Refused(Code.UNAVAILABLE, TOO_FEW_TEXT.format(isr=len(others) + 1, asked=replicas))
 
@@ -455,7 +466,7 @@ class Owner:
                 raise batches[0].creation_refusal()
             require_new_name(name)
             in_memory = self.catalog.directory.is_in_memory(name)
-            if not in_memory and self.replicas.lease.is_over() and self.roles.role(name) is Role.MASTER:
+            if not in_memory and self.replicas.lease.is_over_for(name) and self.roles.role(name) is Role.MASTER:
                 raise Refused(Code.UNAVAILABLE, LEASE_OVER_TEXT)
             self.space.look_now()
             self.space.require(name, sum(batch.count for batch in batches))
@@ -487,8 +498,9 @@ class Owner:
         self.catalog.add(name)
         if deleted is not None and not is_copy:
             self._begin_after(name, deleted)
-        if self.replicas.lease.term > 1 and base == name and not is_copy:
-            self._begin_in(name, self.replicas.lease.term)
+        term = self.replicas.lease.term(group_key(name))
+        if term > 1 and base == name and not is_copy:
+            self._begin_in(name, term)
         self.events.on_create()
         self.events.on_role(name)
 
@@ -540,7 +552,7 @@ class Owner:
             self._opened_unsound(stream)
         if self.roles.role(name) is Role.MASTER and self.context.asks_first(name):
             self.roles.hold(name)
-        elif name in self.roles.reborn and self.replicas.lease.is_over():
+        elif name in self.roles.reborn and self.replicas.lease.is_over_for(name):
             stream.epoch = 0  # the next publish with a lease begins its term
         else:
             self._try_to_begin(stream)
@@ -650,7 +662,7 @@ class Owner:
         if not stream.waiting:
             return
         waiting, stream.waiting = stream.waiting, []
-        text = LOGGED_WITHOUT_LEASE_TEXT if self.replicas.lease.is_over() else ""
+        text = LOGGED_WITHOUT_LEASE_TEXT if self.replicas.lease.is_over(stream.group_key) else ""
         if error is not None:
             cause = peer_text(error)
             text = f"logged, but the disk refused to sync it: {cause}"

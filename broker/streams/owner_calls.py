@@ -130,8 +130,8 @@ def grown(owner: Owner, args: CallArgs) -> list[Any]:
 
 
 def in_sync(owner: Owner, _args: CallArgs) -> list[Any]:
-    """[] -> rows of `InSyncRow`, of the streams of this worker."""
-    return [list(row) for row in owner.replicas.in_sync_rows()]
+    """[] -> rows of a group and the fields of `InSyncRow`, of the streams of this worker."""
+    return [[group, *row] for group, row in owner.replicas.in_sync_rows()]
 
 
 CALLS: Mapping[str, Callable[[Owner, CallArgs], Any]] = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tailrace.cluster import decide as d
-from tailrace.cluster.view import NEVER_S, AgentState, ClusterTiming, GroupView
+from tailrace.cluster.view import NEVER_S, AgentState, ClusterTiming, GroupView, signs_of
 from tests.cluster.simulated_broker import Defects, SimulatedBroker
 from tests.cluster.simulated_etcd import Etcd
 
@@ -58,6 +58,8 @@ class SimulatedAgent:
     lease_busy: bool = False
     view_busy: bool = False
     failsafe: bool = True
+    signs: dict[int, object] = field(default_factory=dict)
+    stirred_s: float = NEVER_S
 
     def start(self) -> None:
         """The node must not be a candidate before all promises of its former life are over."""
@@ -99,11 +101,15 @@ class SimulatedAgent:
     def _look(self, sent_s: float) -> None:
         self.view_busy = True
         life, wanted = self.life, [group for group, memory in self.groups.items() if not memory.busy]
+        is_calm = self.clock() - self.stirred_s >= self.timing.calm_s
 
         def done(value: object) -> None:
             if life != self.life:
                 return
             self.view_busy = False
+            signs = {**self.signs, **signs_of(value)} if isinstance(value, dict) else self.signs
+            if signs != self.signs:
+                self.signs, self.stirred_s = signs, self.clock()
             for group, view in value.items() if isinstance(value, dict) else ():
                 memory = self.groups[group]
                 if memory.busy or sent_s < memory.view_s:
@@ -114,7 +120,7 @@ class SimulatedAgent:
                 elif memory.no_leader_s == NEVER_S:
                     memory.no_leader_s = self.clock()
 
-        self.world.call_etcd(self.node, lambda etcd: {group: etcd.view(group) for group in wanted}, done)
+        self.world.call_etcd(self.node, lambda etcd: etcd.views(wanted, is_calm=is_calm), done)
 
     def decide(self, group: int) -> None:
         memory = self.groups[group]

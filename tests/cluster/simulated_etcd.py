@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tailrace.cluster import decide as d
+from tailrace.cluster.balance import successor_of, swaps, targets
+from tailrace.cluster.placement import PlacedNode
 from tailrace.cluster.view import GroupState, GroupView, LeaderKey
 
 
@@ -32,6 +35,7 @@ class Etcd:
     revision: int = 1
     lease_id: int = 0
     now_s: float = 0.0
+    nodes: tuple[str, ...] = ()  # over which leads are spread
 
     def grant(self, node: str) -> int:
         self.lease_id += 1
@@ -60,6 +64,20 @@ class Etcd:
             for node in [node for node, value in keys.suspects.items() if value[2] in over]:
                 del keys.suspects[node]
 
+    def views(self, wanted: Iterable[int], *, is_calm: bool) -> dict[int, GroupView]:
+        """As an agent makes them of one reading: with leads that are spread, if each node holds each group."""
+        seen = {group: self.view(group) for group in self.groups}
+        planned: dict[int, str] = {}
+        if self.nodes:
+            live = {node for node, _ in self.leases.values()}
+            ideal = targets(seen, [PlacedNode(name, draining=name not in live) for name in self.nodes], {})
+            seen = {group: view._replace(target=ideal[group]) for group, view in seen.items()}
+            planned = {swap.group: swap.successor for swap in swaps(seen, ideal) if is_calm}
+        return {
+            group: seen[group]._replace(successor=seen[group].successor or successor_of(seen[group], planned, group))
+            for group in wanted
+        }
+
     def view(self, group: int) -> GroupView:
         keys = self.groups[group]
         term = keys.state.term
@@ -81,9 +99,10 @@ class Etcd:
             case d.Reclaim(seen):
                 own = keys.leader is None or keys.leader.node == node
                 return own and self._lead(group, keys, seen, seen, node, lease)
-            case d.Resign(term):
-                if keys.leader is not None and keys.leader[:2] == (node, term):
-                    keys.leader = None
+            case d.Resign(seen, new):
+                if keys.leader is None or keys.leader[:2] != (node, seen.term) or keys.state != seen:
+                    return False
+                keys.leader, keys.state = None, self._stamped(new)
             case d.WriteState(seen, new):
                 if keys.leader is None or keys.leader[:2] != (node, seen.term) or keys.state != seen:
                     return False

@@ -94,6 +94,7 @@ class World:
             rate = 1 + self.random.uniform(-drift, drift)
             self.nodes[name] = SimulatedNode(name, rate, self.random.uniform(0, 1000))
         placed = place(groups, min(COPIES, nodes), [PlacedNode(name) for name in self.nodes])
+        self.etcd.nodes = tuple(self.nodes) if groups > 1 and nodes <= COPIES else ()
         for group, names in placed.items():
             self.etcd.groups[group] = GroupKeys(GroupState(0, names, names))
             for name in names:

@@ -48,7 +48,8 @@ def test_a_leader_without_an_answer_of_etcd_asks_the_others_and_goes_on_with_the
 
 def test_a_leader_hands_over_to_the_node_that_an_operator_has_named() -> None:
     named = VIEW._replace(successor="c")
-    assert acts("a", named, LEADING)[1:] == [d.StepDown(), d.Resign(4)]
+    resignation = d.Resign(STATE, STATE._replace(replicas=("c", "a", "b")))
+    assert acts("a", named, LEADING)[1:] == [d.StepDown(), resignation]
     assert acts("a", named._replace(paused=True), LEADING) == [LEASE]
     assert acts("a", named._replace(ready=frozenset("ab")), LEADING) == [LEASE], "it has just started"
     assert acts("a", named._replace(successor="a"), LEADING) == [LEASE]
@@ -57,7 +58,7 @@ def test_a_leader_hands_over_to_the_node_that_an_operator_has_named() -> None:
     vacant, agent = named._replace(leader=None), AGENT._replace(no_leader_s=NOW_S)
     assert acts("b", vacant, FOLLOWING, agent) == []
     assert isinstance(acts("c", vacant, FOLLOWING, agent)[0], d.Elect)
-    assert isinstance(acts("b", vacant, FOLLOWING, agent._replace(no_leader_s=NOW_S - 1))[0], d.Elect)
+    assert isinstance(acts("b", vacant, FOLLOWING, agent._replace(no_leader_s=NOW_S - 2))[0], d.Elect)
 
 
 def test_a_leader_whose_key_is_gone_claims_it_again() -> None:
@@ -181,7 +182,8 @@ def test_a_group_moves_by_copies_then_leadership_then_dropping() -> None:
     copied = there._replace(state=four._replace(isr=(*ALL, "d")))
     names = frozenset((*ALL, "d"))
     leading = BrokerReport(BrokerRole.LEADER, 4, names, names, names)
-    assert acts("a", copied, leading)[1:] == [d.StepDown(), d.Resign(4)]
+    resignation = d.Resign(copied.state, copied.state._replace(replicas=("b", "a", "c", "d")))
+    assert acts("a", copied, leading)[1:] == [d.StepDown(), resignation]
     assert acts("a", copied._replace(ready=frozenset("a")), leading)[1:] == [], "all others have just started"
     led = copied._replace(leader=LeaderKey("b", 4, 1))
     target = GroupState(4, ("b", "c", "d"), ("b", "c", "d"), 17)

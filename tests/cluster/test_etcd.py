@@ -13,7 +13,7 @@ import pytest
 from bench.ports import free_port
 from tailrace.cli import main
 from tailrace.cli.ending import NO_CONNECTION, REFUSED, USAGE
-from tailrace.cluster.etcd import Etcd, EtcdAway, EtcdLogin, Put
+from tailrace.cluster.etcd import TRANSACTIONS_A_REQUEST, Etcd, EtcdAway, EtcdLogin, Put, Transaction
 from tests.certificates import Authority
 from tests.system.node import wait_for
 
@@ -88,6 +88,10 @@ def test_tls_and_a_login(tls_etcd: TlsEtcd, tmp_path: Path, capsys: pytest.Captu
     assert etcd.write([], [Put("/a", b"1")])
     etcd._token = "ended.1"
     assert [each.value for each in etcd.read("/a")] == [b"1"], "it has logged in again"
+    changes = [Transaction([("/a", 0)], [Put("/a", b"2")]), Transaction([("/b", 0)], [Put("/b", b"3")], ["/a"])]
+    many = [Transaction([(f"/c/{number}", 0)], [Put(f"/c/{number}", b"")]) for number in range(TRANSACTIONS_A_REQUEST)]
+    assert etcd.write_all([*changes, *many]) == [False, True, *[True] * len(many)]
+    assert [each.key for each in etcd.read("/")][:2] == ["/b", "/c/0"]
     check_command(tls_etcd, tmp_path / "password", capsys)
 
 

@@ -12,15 +12,18 @@ from pathlib import Path
 import pytest
 
 from tailrace.cluster import decide as d
-from tailrace.cluster.node_door import NodeAway, NodeDoor, NodeSocket
-from tailrace.cluster.view import BrokerReport, BrokerRole
+from tailrace.cluster.node_door import NodeAway, NodeDoor, NodeSocket, PromiseWish
+from tailrace.cluster.view import BrokerReport, BrokerRole, GroupState, GroupView
 
 FIELD = "ok field value"
-NO_LEASE = (FIELD, "state over", "epoch 3", "until_ms 0", "promised_ms 0", "since_ms 2500", "isr ", ".")
-HELD = (FIELD, "state held", "epoch 3", "until_ms 9000", "promised_ms 0", "since_ms 2500", "isr a,b", ".")
-PROMISED = (FIELD, "state over", "epoch 3", "until_ms 0", "promised_ms 7500", "since_ms 2500", "isr ", ".")
+HEAD = "ok group state epoch until_ms promised_ms since_ms isr"
+NO_LEASE = (HEAD, "* over 3 0 0 2500 ", ".")
+HELD = (HEAD, "* held 3 9000 0 2500 a,b", ".")
+PROMISED = (HEAD, "* over 3 0 7500 2500 ", ".")
 STREAMS = ("ok stream role epoch", "orders slave 3", ".")
-BASE = {"lease *": NO_LEASE, "isr *": ("ok node lag_s streams settled", "."), "streams": STREAMS}
+ISR = "ok node lag_s streams settled group"
+BASE = {"groups": NO_LEASE, "isr *": (ISR, "."), "streams": STREAMS}
+VIEWS = {0: GroupView(GroupState(3, ("a", "b"), ("a", "b")), live=frozenset("ab"))}
 ADDRESSES = {"a": "10.0.0.1:5050"}
 
 
@@ -30,7 +33,7 @@ def linked(state: str) -> dict[str, tuple[str, ...]]:
 
 @contextlib.contextmanager
 def answering(path: Path, answers: Mapping[str, tuple[str, ...]]) -> Iterator[list[str]]:
-    """A node for one connection after another; the commands that it has got. Others are answered by ok and the verb."""
+    """A node for some connections; the commands that it has got. Others are answered by ok and the verb."""
     got: list[str] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(path))
@@ -40,13 +43,16 @@ def answering(path: Path, answers: Mapping[str, tuple[str, ...]]) -> Iterator[li
             with contextlib.suppress(OSError):
                 while True:
                     sock, _ = listener.accept()
-                    with sock, sock.makefile("rwb") as file:
-                        for raw in file:
-                            line = raw.decode().strip()
-                            got.append(line)
-                            lines = answers.get(line, (f"ok {line.split()[0]}",))
-                            file.write("".join(f"{each}\r\n" for each in lines).encode())
-                            file.flush()
+                    threading.Thread(target=answer, args=[sock], daemon=True).start()
+
+        def answer(sock: socket.socket) -> None:
+            with sock, sock.makefile("rwb") as file:
+                for raw in file:
+                    line = raw.decode().strip()
+                    got.append(line)
+                    lines = answers.get(line, (f"ok {line.split()[0]}",))
+                    file.write("".join(f"{each}\r\n" for each in lines).encode())
+                    file.flush()
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
@@ -56,25 +62,26 @@ def answering(path: Path, answers: Mapping[str, tuple[str, ...]]) -> Iterator[li
 
 def report_of(path: Path) -> BrokerReport:
     with contextlib.closing(NodeDoor(path)) as door:
-        return door.report(100.0, ("a", "b"))
+        return door.report(100.0, VIEWS)[0]
+
+
+def change_role(door: NodeDoor, action: d.BrokerAction, now_s: float) -> None:
+    """As the agent does."""
+    actions = [(0, action)]
+    door.roles_changed(actions, door.change_roles(actions, ADDRESSES), now_s)
 
 
 def test_a_node_that_has_a_lease_is_a_leader_for_an_agent_that_was_started_again(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
-    with answering(path, BASE | {"lease *": HELD} | linked("none")):
+    with answering(path, BASE | {"groups": HELD} | linked("none")):
         report = report_of(path)
     assert (report.role, report.term, report.isr) == (BrokerRole.LEADER, 3, frozenset("ab"))
 
 
-@pytest.mark.parametrize("field", ["since_ms", "promised_ms"])
-def test_a_node_of_an_earlier_version_is_not_worked_with(tmp_path: Path, field: str) -> None:
-    """It may have forgotten promises when it started, and does not say when that was."""
-    lease = tuple(line for line in PROMISED if not line.startswith(field))
+def test_a_node_of_an_earlier_version_is_not_worked_with(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
-    with (
-        answering(path, BASE | {"lease *": lease}),
-        pytest.raises(NodeAway, match=f"earlier version, without '{field}'"),
-    ):
+    answers = BASE | {"groups": ("err usage no command",)}
+    with answering(path, answers), pytest.raises(NodeAway, match="earlier version"):
         report_of(path)
 
 
@@ -82,30 +89,29 @@ def test_a_node_without_a_lease_is_fenced_until_it_is_told(tmp_path: Path) -> No
     path = tmp_path / "admin.sock"
     with contextlib.ExitStack() as stack, answering(path, BASE | linked("up")) as got:
         door = stack.enter_context(contextlib.closing(NodeDoor(path)))
-        assert door.report(100.0, ()).role is BrokerRole.FENCED
-        assert door.obey(d.FollowLeader("a", 4), ADDRESSES, 100.0)
+        assert door.report(100.0, VIEWS)[0].role is BrokerRole.FENCED
+        change_role(door, d.FollowLeader("a", 4), 100.0)
         assert got[-2:] == ["lease * 4 0", "slave 10.0.0.1 5050 * 0"]
-        assert door.report(100.0, ()).role is BrokerRole.FOLLOWER
-        assert not door.obey(d.FollowLeader("unknown", 4), ADDRESSES, 100.0)
+        assert door.report(100.0, VIEWS)[0].role is BrokerRole.FOLLOWER
 
 
 def test_a_promise_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
-    with answering(path, BASE | {"lease *": PROMISED} | linked("up")), contextlib.closing(NodeDoor(path)) as door:
-        assert door.report(100.0, ()).promised_s == 7.5
+    with answering(path, BASE | {"groups": PROMISED} | linked("up")), contextlib.closing(NodeDoor(path)) as door:
+        assert door.report(100.0, VIEWS)[0].promised_s == 7.5
         assert door.since_s == 2.5, "an agent that was started again knows whether its node forgot promises"
 
 
 def test_a_replica_that_lacks_messages_for_long_is_not_in_step_but_after_a_promotion(tmp_path: Path) -> None:
     """Those that live follow by then."""
     path = tmp_path / "admin.sock"
-    table = ("ok node lag_s streams settled", "b 9.0 1 1", "c 0.1 1 1", ".")
-    answers = BASE | {"isr *": table} | linked("none")
+    answers = BASE | {"isr *": (ISR, "b 9.0 1 1 *", "c 0.1 1 1 *", ".")} | linked("none")
     with answering(path, answers), contextlib.closing(NodeDoor(path)) as door:
-        door.obey(d.SetIsr(frozenset("abc")), ADDRESSES, 100.0)
-        door.obey(d.TakeLead(4), ADDRESSES, 100.0)
-        assert door.report(101.0, ()).in_step == frozenset("abc")
-        assert door.report(101.6, ()).in_step == frozenset("c")
+        door.report(99.0, VIEWS)
+        assert door.obey([(0, d.SetIsr(frozenset("abc")))], 100.0) == [True]
+        change_role(door, d.TakeLead(4), 100.0)
+        assert door.report(101.0, VIEWS)[0].in_step == frozenset("abc")
+        assert door.report(101.6, VIEWS)[0].in_step == frozenset("c")
 
 
 @pytest.mark.parametrize("was_up", [False, True])
@@ -114,25 +120,57 @@ def test_a_link_that_was_never_up_is_given_time(tmp_path: Path, was_up: bool) ->
     path = tmp_path / "admin.sock"
     answers = BASE | linked("up" if was_up else "down")
     with answering(path, answers), contextlib.closing(NodeDoor(path)) as door:
-        door.obey(d.FollowLeader("a", 4), ADDRESSES, 100.0)
-        assert door.report(100.5, ()).silent_s == (0.0 if was_up else 0.5)
+        door.report(99.0, VIEWS)
+        change_role(door, d.FollowLeader("a", 4), 100.0)
+        assert door.report(100.5, VIEWS)[0].silent_s == (0.0 if was_up else 0.5)
         answers |= linked("down")
-        assert door.report(101.0, ()).silent_s == (math.inf if was_up else 1.0)
+        assert door.report(101.0, VIEWS)[0].silent_s == (math.inf if was_up else 1.0)
 
 
 def test_promises_of_others(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
     table = ("ok address node promised", "b:1 b 1", "c:1 - 0", ".")
-    answers = {"promises * 3 4000 b:1,c:1": table, "promises * 4 4000 b:1": ("err overloaded many",)}
-    with contextlib.ExitStack() as stack, answering(path, answers):
-        node = stack.enter_context(contextlib.closing(NodeSocket(path)))
-        assert node.promises(3, 4.0, ["b:1", "c:1"]) == {"b"}
-        assert node.promises(4, 4.0, ["b:1"]) == set()
+    answers = {"promises *%0/2 3 4000 b:1,c:1": table, "promises *%1/2 4 4000 b:1": ("err overloaded many",)}
+    wishes = [PromiseWish(0, 3, ("b:1", "c:1")), PromiseWish(1, 4, ("b:1",))]
+    with answering(path, answers), contextlib.closing(NodeSocket(path)) as node:
+        assert node.promises(wishes, 4.0, 2) == [{"b"}, set()]
+
+
+TWO = dict.fromkeys(range(2), VIEWS[0])
+
+
+def test_each_group_has_its_own_role(tmp_path: Path) -> None:
+    """`orders` is of group 0 of 2. A group without streams knows of its leader by the stream of another group."""
+    path = tmp_path / "admin.sock"
+    rows = (HEAD, "*%0/2 over 3 0 0 2500 ", "*%1/2 held 5 9000 7500 2500 a,b", ".")
+    answers = BASE | {"groups": rows, "isr *": (ISR, "b 0.1 1 1 *%1/2", ".")} | linked("up")
+    with answering(path, answers) as got, contextlib.closing(NodeDoor(path)) as door:
+        reports = door.report(100.0, TWO)
+        assert [report.role for report in reports.values()] == [BrokerRole.FENCED, BrokerRole.LEADER]
+        assert [report.promised_s for report in reports.values()] == [0.0, 7.5]
+        assert [report.settled for report in reports.values()] == [frozenset(), frozenset("b")]
+        assert door.obey([(1, d.SetLease(5, 109.0)), (0, d.StepDown())], 100.0) == [True, True]
+        assert got[-2:] == ["lease *%1/2 5 109000", "lease *%0/2 1 0"]
+        actions = [(group, d.FollowLeader("b", 6)) for group in range(2)]
+        door.roles_changed(actions, door.change_roles(actions, {"b": "h:1"}), 100.0)
+        assert got[-4:] == ["lease *%0/2 6 0", "lease *%1/2 6 0", "slave h 1 *%0/2 0", "slave h 1 *%1/2 0"]
+        assert [report.silent_s for report in door.report(100.5, TWO).values()] == [0.0, 0.0]
+        answers |= linked("down")
+        assert [report.silent_s for report in door.report(101.0, TWO).values()] == [math.inf, math.inf]
+
+
+def test_what_a_node_refuses_is_not_done(tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    answers = BASE | linked("up") | {"lease * 4 0": ("err usage later",), "isr * a": ("err usage groups",)}
+    with answering(path, answers), contextlib.closing(NodeDoor(path)) as door:
+        door.report(100.0, VIEWS)
+        assert door.obey([(0, d.SetIsr(frozenset("a")))], 100.0) == [False]
+        assert door.change_roles([(0, d.FollowLeader("a", 4))], ADDRESSES) == [False]
 
 
 def test_a_node_that_is_gone(tmp_path: Path) -> None:
     with pytest.raises(NodeAway):
-        NodeDoor(tmp_path / "admin.sock").report(100.0, ())
+        NodeDoor(tmp_path / "admin.sock").report(100.0, VIEWS)
 
 
 def test_a_stream_in_memory_is_not_what_is_looked_at(tmp_path: Path) -> None:
@@ -141,7 +179,7 @@ def test_a_stream_in_memory_is_not_what_is_looked_at(tmp_path: Path) -> None:
     streams = ("ok stream role epoch", "live master 3", "orders master 3", ".")
     live = {"stat live": (FIELD, "next_seq 9", "durability memory", ".")}
     orders = {"stat orders": (FIELD, "next_seq 7", "durability async", "slave:c node=c,lag_messages=1", ".")}
-    answers = BASE | {"lease *": HELD, "streams": streams} | live | orders
+    answers = BASE | {"groups": HELD, "streams": streams} | live | orders
     with answering(path, answers) as got, contextlib.closing(NodeDoor(path)) as door:
-        assert [door.report(100.0, ()).in_step for _ in range(2)] == [frozenset("c")] * 2
+        assert [door.report(100.0, VIEWS)[0].in_step for _ in range(2)] == [frozenset("c")] * 2
     assert got.count("streams") == 1

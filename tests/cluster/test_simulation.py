@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -22,6 +23,13 @@ def test_three_nodes_keep_what_they_acknowledge() -> None:
         ledgers = schedule.run(seed).ledgers
         acknowledged += sum(len(ledger.acknowledged) for ledger in ledgers.values())
     assert acknowledged > 100 * SEEDS, "they hardly ran"
+
+
+def test_leads_of_groups_are_spread_again_after_faults() -> None:
+    for seed in range(1, 4):
+        world = schedule.run(seed, groups=6)
+        led = Counter(keys.leader.node for keys in world.etcd.groups.values() if keys.leader is not None)
+        assert sorted(led.values()) == [2, 2, 2], seed
 
 
 def test_more_nodes_and_groups() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-from tailrace.cluster.etcd import Etcd, KeyValue, Put
-from tailrace.cluster.store import ClusterStore
+from tailrace.cluster import decide as d
+from tailrace.cluster.etcd import Etcd, KeyValue, Put, Transaction
+from tailrace.cluster.store import ClusterStore, GroupWrite
 from tailrace.cluster.view import ClusterTiming, GroupState
 
 TIMING = ClusterTiming()
@@ -37,10 +38,16 @@ class KeptEtcd(Etcd):
     def read(self, prefix: str) -> list[KeyValue]:
         return [KeyValue(put.key, put.value, 1, put.lease) for key, put in self.keys.items() if key.startswith(prefix)]
 
-    def write(self, unchanged: Iterable[tuple[str, int]], puts: Iterable[Put], removed: Iterable[str] = ()) -> bool:
+    def write(self, unchanged: Sequence[tuple[str, int]], puts: Sequence[Put], removed: Sequence[str] = ()) -> bool:
         self.writes += 1
+        if any((key in self.keys) != bool(revision) for key, revision in unchanged):
+            return False
+        self.keys = {key: put for key, put in self.keys.items() if key not in removed}
         self.keys.update({put.key: put for put in puts})
         return True
+
+    def write_all(self, transactions: Sequence[Transaction]) -> list[bool]:
+        return [self.write(*each) for each in transactions]
 
 
 def test_a_member_says_whether_it_may_be_a_candidate() -> None:
@@ -50,11 +57,12 @@ def test_a_member_says_whether_it_may_be_a_candidate() -> None:
     etcd.keys["/tailrace/test/state"] = Put("/tailrace/test/state", json.dumps(state).encode())
     lease = store.renew(0, ADDRESS, TIMING, leads=False, ready=False)
     view = store.read()
-    assert view.group is not None and view.group.state == GroupState(1, ("a",), ("a",), 1)
-    assert (view.group.live, view.group.ready, view.addresses) == (frozenset("a"), frozenset(), {"a": ADDRESS})
+    group = view.groups[0]
+    assert group.state == GroupState(1, ("a",), ("a",), 1)
+    assert (group.live, group.ready, view.addresses) == (frozenset("a"), frozenset(), {"a": ADDRESS})
     assert store.renew(lease, ADDRESS, TIMING, leads=False, ready=True) == lease
     view = store.read()
-    assert view.group is not None and view.group.ready == frozenset("a")
+    assert view.groups[0].ready == frozenset("a")
     writes = etcd.writes
     assert store.renew(lease, ADDRESS, TIMING, leads=False, ready=True) == lease
     assert etcd.writes == writes, "nothing has changed"
@@ -66,3 +74,43 @@ def test_an_agent_that_was_started_again_goes_on_with_the_lease_of_a_node_that_l
     assert ClusterStore(etcd, "test", "a").renew(0, ADDRESS, TIMING, leads=True, ready=True) == former
     assert ClusterStore(etcd, "test", "a").renew(0, ADDRESS, TIMING, leads=False, ready=True) != former
     assert former not in etcd.leases
+
+
+def test_a_cluster_of_one_group_has_the_keys_of_before() -> None:
+    etcd = KeptEtcd()
+    assert ClusterStore(etcd, "test", "a").found(1)
+    assert etcd.keys.keys() == {"/tailrace/test/config", "/tailrace/test/state"}
+    assert not ClusterStore(etcd, "test", "b").found(16), "it exists"
+    assert list(ClusterStore(etcd, "test", "b").read().groups) == [0]
+
+
+def test_groups_are_elected_each_for_itself() -> None:
+    etcd = KeptEtcd()
+    store = ClusterStore(etcd, "test", "a")
+    lease = store.renew(0, ADDRESS, TIMING, leads=False, ready=True)
+    assert store.found(3) and not ClusterStore(etcd, "test", "b").found(3)
+    view = store.read()
+    assert {each.state.isr for each in view.groups.values()} == {("a",)} and len(view.groups) == 3
+    elections = [
+        GroupWrite(group, d.Elect(view.groups[group].state, GroupState(1, ("a",), ("a",)))) for group in (0, 2)
+    ]
+    assert store.do(view, elections, lease) == [True, True]
+    assert store.do(view, elections[1:], lease) == [False], "somebody leads it"
+    view = store.read()
+    assert [group for group, each in view.groups.items() if each.leader is not None] == [0, 2]
+    assert store.do(view, [GroupWrite(1, d.Suspect(0), 7)], lease) == [True]
+    assert [dict(each.suspects) for each in store.read().groups.values()] == [{}, {"a": 7}, {}]
+    resignation = d.Resign(view.groups[2].state, view.groups[2].state._replace(replicas=("b", "a")))
+    assert store.do(view, [GroupWrite(1, d.Trust(0)), GroupWrite(2, resignation)], lease) == [True, True]
+    view = store.read()
+    assert not view.groups[1].suspects and view.groups[2].leader is None
+    assert view.groups[2].state.replicas == ("b", "a")
+    etcd.revoke(lease)
+    assert all(each.leader is None for each in store.read().groups.values())
+
+
+def test_a_cluster_that_is_half_made_is_none() -> None:
+    etcd = KeptEtcd()
+    ClusterStore(etcd, "test", "a").found(2)
+    del etcd.keys["/tailrace/test/g/1/state"]
+    assert not ClusterStore(etcd, "test", "a").read().groups

@@ -36,7 +36,7 @@ from tailrace.protocol.envelope import HEAD, HEAD_BYTES
 from tailrace.protocol.errors import Code, PeerError
 from tailrace.protocol.features import FILTERS
 from tailrace.protocol.fields import ELEMENTS_MAX, NUMBER_MAX, TEXT_CHARACTERS_MAX
-from tailrace.protocol.names import CONSUMER_BYTES_MAX, NODE_BYTES_MAX
+from tailrace.protocol.names import CONSUMER_BYTES_MAX, NODE_BYTES_MAX, StreamGroup
 from tailrace.protocol.places import From
 from tailrace.shard.epochs import EPOCHS_MAX, EpochStart
 from tailrace.shard.frame import HEADER, MAX_FRAME_BYTES, FrameHeader, pack_frame
@@ -87,7 +87,7 @@ FULL: dict[str, m.AnyMessage] = {
     "NAMES": r.Names(1, (b"s",)),
     "CLAIM": r.Claim(1, b"s", (EpochStart(1, 0, "n"),), True),
     "CLAIMED": r.Claimed(1, "slave", 1, "n", True),
-    "ASK": r.Ask(1, b"s", (b"s",), (1, 1)),
+    "ASK": r.Ask(1, b"s", (b"s",), (1, 1), StreamGroup(1, 2)),
     "TOLD": r.Told(1, "n", ":1", (r.NodeLink("up", "n", "a:1", "following", 0, 0, 0, 0),), 0, 0, 0, (END,), 1, True),
     "CALL": r.Call(1, b"s", "get", b""),
     "RETURNED": r.Returned(1, b""),

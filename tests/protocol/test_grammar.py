@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tailrace.protocol import commands as c
 from tailrace.protocol.errors import Code
 from tailrace.protocol.grammar import NUMBER_MAX, VERBS, is_blank, parse_line, verb_of
+from tailrace.protocol.names import StreamGroup
 from tests.protocol.lines import messages
 
 MAX = 100
@@ -74,6 +75,13 @@ GOOD: list[tuple[bytes, object]] = [
     (b"promote * 7 force", c.Promote(b"*", 7, force=True)),
     (b"lease * 7 123456", c.GrantLease(7, 123_456)),
     (b"lease *", c.ShowLease()),
+    (b"lease *%3/16 7 123456", c.GrantLease(7, 123_456, StreamGroup(3, 16))),
+    (b"lease *%0/1", c.ShowLease()),
+    (b"isr *%3/16 0a", c.InSyncNodes(("0a",), StreamGroup(3, 16))),
+    (b"promises *%3/16 7 40 h:1", c.RequestPromises(7, 40, (("h", 1),), StreamGroup(3, 16))),
+    (b"groups", c.ShowGroups()),
+    (b"slave h 1 *%3/16 0", c.Slave("h", 1, b"*%3/16", c.From("time", 0))),
+    (b"promote *%0/1 7 force", c.Promote(b"*", 7, force=True)),
     (b"promises * 7 4000 10.0.0.2:5050,[::1]:6", c.RequestPromises(7, 4_000, (("10.0.0.2", 5050), ("::1", 6)))),
     (b"isr *", c.InSyncNodes()),
     (b"isr * 0a,1b", c.InSyncNodes(("0a", "1b"))),
@@ -184,6 +192,10 @@ BAD: list[tuple[bytes, Code]] = [
     (b"ack on off", Code.USAGE),
     (b"ack s n", Code.USAGE),
     (b"ack s n x", Code.USAGE),
+    (b"lease s 1 1", Code.USAGE),
+    (b"lease *%16/16 1 1", Code.USAGE),
+    (b"isr *%0/257", Code.USAGE),
+    (b"groups *", Code.USAGE),
     (b"ack s n 7 6", Code.USAGE),
     (b"ack s n 1 2 3", Code.USAGE),
     (b"ack $s n 7", Code.RESERVED),

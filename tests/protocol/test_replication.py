@@ -16,7 +16,7 @@ from tailrace.protocol import replication as r
 from tailrace.protocol.envelope import HEAD_BYTES
 from tailrace.protocol.errors import UsageError
 from tailrace.protocol.fields import NUMBER_MAX, U32_MAX
-from tailrace.protocol.names import NODE_BYTES_MAX
+from tailrace.protocol.names import NODE_BYTES_MAX, StreamGroup
 from tailrace.protocol.places import FROM_NEW
 from tailrace.shard.epochs import EPOCH_MAX, EPOCHS_MAX, NEVER_SEQ, EpochStart
 from tests.protocol.wires import HISTORY, client, feed_client, feed_server, server
@@ -46,6 +46,8 @@ def test_requests_are_maps_without_what_is_not_said() -> None:
     assert control(r.Ask(1)) == {"id": 1}
     assert control(r.Ask(1, b"s")) == {"id": 1, "stream": "s"}
     assert control(r.Ask(1, None, (b"s",))) == {"id": 1, "streams": ["s"]}
+    in_group = r.Ask(1, promise=(7, 40), group=StreamGroup(3, 16))
+    assert control(in_group) == {"id": 1, "promise": [7, 40], "group": [3, 16]}
     assert control(r.Call(1, b"s", "get", b"\x90")) == {"id": 1, "stream": "s", "verb": "get", "args": b"\x90"}
 
 

@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tailrace.cluster.etcd import Etcd, EtcdAway
+from tailrace.shard.names import shard_of
 from tests.system.node import wait_for
 from tests.system.test_lease import ids
 from tests.system.tree_net import Machine, Net, network
@@ -73,8 +75,9 @@ class Member:
 class ClusterGround:
     """The cluster, and its faults."""
 
-    def __init__(self, net: Net, folder: Path, workers: int, extra: Callable[[Net], str]) -> None:
+    def __init__(self, net: Net, folder: Path, workers: int, extra: Callable[[Net], str], groups: int) -> None:
         self.net = net
+        self._groups = groups
         self._folder = folder
         self.tree = Tree(net, folder, PARENTS, config=CONFIG + extra(net), workers=workers)
         peers = ",".join(f"{name}=http://{net.machines[name].address}:{PEER_PORT}" for name in MEMBERS)
@@ -90,8 +93,8 @@ class ClusterGround:
         self.tree.start()
         self._names = {ids(self.tree, name): name for name in NODES}
         wait_for(self._etcd_answers, "etcd answers", START_S)
-        self.start_agent("a", "--found")
-        wait_for(lambda: self.leader() == "a", "the first node leads", START_S)
+        self.start_agent("a", "--found", "--groups", str(self._groups))
+        wait_for(lambda: self.leaders() == {"a": self._groups}, "the first node leads", START_S)
         for name in NODES[1:]:
             self.start_agent(name)
         self.wait_in_sync()
@@ -114,24 +117,31 @@ class ClusterGround:
             return False
         return True
 
-    def _value(self, key: str) -> dict[str, object]:
+    def _values(self, key: str) -> dict[str, Any]:
+        """Those of this key, of all groups."""
         try:
-            found = self.etcd.read(PREFIX + key)
+            found = self.etcd.read(PREFIX)
         except EtcdAway:
             return {}
-        value: dict[str, object] = json.loads(found[0].value) if found else {}
-        return value
+        return {each.key: json.loads(each.value) for each in found if each.key.endswith(f"/{key}")}
 
-    def leader(self) -> str:
-        """By etcd; "" without one."""
-        return self._names.get(str(self._value("leader").get("node", "")), "")
+    def leader(self, stream: str = "") -> str:
+        """The leader of the group of this stream, by etcd; "" without one."""
+        at = "" if self._groups == 1 else f"g/{shard_of(stream.encode(), self._groups)}/"
+        return self._names.get(self._values("leader").get(f"{PREFIX}{at}leader", {}).get("node", ""), "")
+
+    def leaders(self) -> Counter[str]:
+        """How many groups each node leads, by etcd."""
+        return Counter(self._names[value["node"]] for value in self._values("leader").values())
 
     def in_sync(self) -> int:
-        isr = self._value("state").get("isr", [])
-        return len(isr) if isinstance(isr, list) else 0
+        """The nodes that are in sync in the group with the fewest."""
+        return min((len(value["isr"]) for value in self._values("state").values()), default=0)
 
     def wait_in_sync(self) -> None:
-        wait_for(lambda: bool(self.leader()) and self.in_sync() == len(NODES), "all nodes are in sync", 60)
+        wait_for(
+            lambda: self.leaders().total() == self._groups and self.in_sync() == len(NODES), "all nodes are in sync", 60
+        )
 
     def etcd_leader(self) -> str:
         """The member that leads the others."""
@@ -195,11 +205,11 @@ class ClusterGround:
 
 @contextlib.contextmanager
 def cluster_ground(
-    folder: Path, workers: int = 1, extra: Callable[[Net], str] = lambda _net: ""
+    folder: Path, workers: int = 1, extra: Callable[[Net], str] = lambda _net: "", groups: int = 1
 ) -> Iterator[ClusterGround]:
     """A running cluster whose nodes are all in sync, for the length of a block. `extra`: of their configuration."""
     with network(*NODES, *MEMBERS) as net:
-        ground = ClusterGround(net, folder, workers, extra)
+        ground = ClusterGround(net, folder, workers, extra, groups)
         try:
             ground.start()
             yield ground

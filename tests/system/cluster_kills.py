@@ -31,6 +31,8 @@ from tests.system.cluster_ground import MEMBERS, NODES, ClusterGround, cluster_g
 from tests.system.cluster_load import ClusterConsumer, ClusterPublisher, ClusterReader
 
 STREAM: Final = "orders"
+OTHERS: Final = ("clicks", "payments")
+"""Streams that there are too if the cluster has several groups."""
 CALM_S: Final = 1.5
 CUT_S: Final = 12.0
 STOP_S: Final = 30.0
@@ -43,26 +45,72 @@ LIMITS_S: Final = {
 """How long publishes may stand still."""
 
 
+class Clients:
+    """Those of one stream."""
+
+    def __init__(self, ground: ClusterGround, stream: str) -> None:
+        self._ground = ground
+        self._stream = stream
+        addresses = [node.address for node in ground.tree.nodes.values()]
+        self.publisher = ClusterPublisher(addresses, stream)
+        until(lambda: bool(self.publisher.acknowledged), RESUMED_MAX_S)
+        self.reader = ClusterReader(addresses, stream)
+        self.consumer = ClusterConsumer(addresses, stream)
+
+    def finish(self) -> list[str]:
+        """The faults that were found."""
+        acknowledged = self.publisher.acknowledged
+        found = [] if self.reader.wait_for(acknowledged[-1]) else ["the reader does not come to the end"]
+        missing = self.consumer.wait_all(set(acknowledged))
+        found += [f"the consumer has not had {sorted(missing, key=int)[:5]}"] if missing else []
+        self.reader.finish()
+        self.consumer.finish()
+        for name in NODES:
+            found += [f"{name}: {each}" for each in self._faults_of(self.log_of(name))]
+        found += [f"the reader: {each}" for each in (*self.reader.faults, *self._faults_of(self.reader.payloads))]
+        return [f"{self._stream}: {each}" for each in found]
+
+    def log_of(self, name: str) -> list[bytes]:
+        """All messages, once this node has the last one that was acknowledged; none if it does not run."""
+        log: list[bytes] = []
+
+        def is_whole() -> bool:
+            try:
+                with tailrace.connect(self._ground.tree.nodes[name].address) as client:
+                    log[:] = [each.payload for each in client.subscribe(self._stream, start=0, end=tailrace.NOW)]
+            except tailrace.TailraceError:
+                return False
+            return self.publisher.acknowledged[-1] in log
+
+        until(is_whole, RESUMED_MAX_S)
+        return log
+
+    def _faults_of(self, log: Sequence[bytes]) -> list[str]:
+        counted, known = Counter(log), self.publisher.unknown
+        lost = [each for each in self.publisher.acknowledged if each not in counted]
+        doubled = [each for each, times in counted.items() if times > 1]
+        order = [each for each in log if each not in known]
+        faults = [f"{len(lost)} lost: {lost[:5]}"] if lost else []
+        faults += [f"{len(doubled)} doubled: {doubled[:5]}"] if doubled else []
+        return faults + ([] if order == sorted(order, key=int) else ["out of order"])
+
+
 class Scene:
     """A cluster with its clients. Each method that is named like a kind is one fault, until it is healed."""
 
-    def __init__(self, ground: ClusterGround, seconds: float, dice: random.Random) -> None:
+    def __init__(self, ground: ClusterGround, seconds: float, dice: random.Random, streams: Sequence[str]) -> None:
         self.ground = ground
         self._seconds = seconds
         self._dice = dice
-        self.addresses = [node.address for node in ground.tree.nodes.values()]
-        self.publisher = ClusterPublisher(self.addresses, STREAM)
         self.took_s: dict[str, list[float]] = defaultdict(list)
-        until(lambda: bool(self.publisher.acknowledged), RESUMED_MAX_S)
-        self.reader = ClusterReader(self.addresses, STREAM)
-        self.consumer = ClusterConsumer(self.addresses, STREAM)
+        self.clients = [Clients(ground, stream) for stream in streams]
 
     def play(self, kind: str) -> float:
         """One fault; how long no publish was acknowledged."""
         began_s = time.monotonic()
         act: Callable[[str, str], None] = getattr(self, f"_{kind.replace('-', '_')}")
-        act(self.ground.leader(), self._dice.choice(NODES))
-        took_s = self.publisher.gaps_s(began_s)
+        act(self.ground.leader(STREAM), self._dice.choice(NODES))
+        took_s = max(each.publisher.gaps_s(began_s) for each in self.clients)
         self.took_s[kind].append(took_s)
         self.ground.wait_in_sync()
         self._resume()
@@ -71,13 +119,19 @@ class Scene:
 
     def _resume(self) -> None:
         """Wait until publishes go on, and all has settled."""
-        count = len(self.publisher.acknowledged)
-        if not until(lambda: len(self.publisher.acknowledged) > count + 5, RESUMED_MAX_S):
+        counts = [len(each.publisher.acknowledged) for each in self.clients]
+
+        def go_on() -> bool:
+            now = (len(each.publisher.acknowledged) for each in self.clients)
+            return all(after > before + 5 for after, before in zip(now, counts, strict=True))
+
+        if not until(go_on, RESUMED_MAX_S):
             raise AssertionError("publishes do not go on")
 
     # --- kinds --------------------------------------------------------------------------------------------------------
 
     def _kill(self, leader: str, _any: str) -> None:
+        print(f"  {time.strftime('%H:%M:%S')}: {leader} is killed", file=sys.stderr)
         self.ground.kill(leader)
         self._resume()
         self.ground.restart(leader)
@@ -135,7 +189,7 @@ class Scene:
         self.ground.kill(leader)
         self._resume()
         time.sleep(self._dice.uniform(0.0, 3.0))
-        second = self.ground.leader() or next(name for name in NODES if name != leader)
+        second = self.ground.leader(STREAM) or next(name for name in NODES if name != leader)
         self.ground.kill(second)
         time.sleep(self._dice.uniform(0.0, 3.0))
         self.ground.restart(leader)
@@ -146,41 +200,9 @@ class Scene:
 
     def finish(self) -> list[str]:
         """The faults that were found."""
-        self.publisher.finish()
-        acknowledged = self.publisher.acknowledged
-        found = [] if self.reader.wait_for(acknowledged[-1]) else ["the reader does not come to the end"]
-        missing = self.consumer.wait_all(set(acknowledged))
-        found += [f"the consumer has not had {sorted(missing, key=int)[:5]}"] if missing else []
-        self.reader.finish()
-        self.consumer.finish()
-        for name in NODES:
-            found += [f"{name}: {each}" for each in self._faults_of(self.log_of(name))]
-        found += [f"the reader: {each}" for each in (*self.reader.faults, *self._faults_of(self.reader.payloads))]
-        return found
-
-    def log_of(self, name: str) -> list[bytes]:
-        """All messages, once this node has the last one that was acknowledged; none if it does not run."""
-        log: list[bytes] = []
-
-        def is_whole() -> bool:
-            try:
-                with tailrace.connect(self.ground.tree.nodes[name].address) as client:
-                    log[:] = [each.payload for each in client.subscribe(STREAM, start=0, end=tailrace.NOW)]
-            except tailrace.TailraceError:
-                return False
-            return self.publisher.acknowledged[-1] in log
-
-        until(is_whole, RESUMED_MAX_S)
-        return log
-
-    def _faults_of(self, log: Sequence[bytes]) -> list[str]:
-        counted, known = Counter(log), self.publisher.unknown
-        lost = [each for each in self.publisher.acknowledged if each not in counted]
-        doubled = [each for each, times in counted.items() if times > 1]
-        order = [each for each in log if each not in known]
-        faults = [f"{len(lost)} lost: {lost[:5]}"] if lost else []
-        faults += [f"{len(doubled)} doubled: {doubled[:5]}"] if doubled else []
-        return faults + ([] if order == sorted(order, key=int) else ["out of order"])
+        for each in self.clients:
+            each.publisher.finish()
+        return [fault for each in self.clients for fault in each.finish()]
 
 
 def summary(scene: Scene, wrong: list[str]) -> str:
@@ -193,19 +215,22 @@ def summary(scene: Scene, wrong: list[str]) -> str:
             f"{kind:12} {len(ordered):4} rounds, no acknowledgement for {ordered[len(ordered) // 2]:6.2f} s (median), "
             f"{p99:6.2f} s (p99), {ordered[-1]:6.2f} s (most); {late} above {LIMITS_S[kind]:g} s"
         )
-    again = sum(each - 1 for each in scene.consumer.times.values())
-    lines.append(
-        f"{len(scene.publisher.acknowledged):,} acknowledged as replicated, {len(scene.publisher.unknown)} without;"
-        f" delivered again to the consumer: {again}; told to the reader: {len(scene.reader.told)}"
-    )
-    lines += [f"unknown {each.decode()}: {why}" for each, why in list(scene.publisher.unknown.items())[:5]]
+    for each in scene.clients:
+        again, publisher = sum(times - 1 for times in each.consumer.times.values()), each.publisher
+        lines.append(
+            f"{publisher.stream}: {len(publisher.acknowledged):,} acknowledged as replicated, {len(publisher.unknown)}"
+            f" without; delivered again to the consumer: {again}; told to the reader: {len(each.reader.told)}"
+        )
+        lines += [f"unknown {number.decode()}: {why}" for number, why in list(publisher.unknown.items())[:5]]
     return "\n".join([*lines, *(wrong or ["nothing lost, nothing doubled, nothing left out"])])
 
 
-def run(folder: Path, kinds: Sequence[str], rounds: int, seconds: float, seed: int, workers: int = 1) -> list[str]:
+def run(
+    folder: Path, kinds: Sequence[str], rounds: int, seconds: float, seed: int, workers: int = 1, groups: int = 1
+) -> list[str]:
     """Plays `rounds` faults of each kind, and prints the outcome; returns the faults that were found."""
-    with cluster_ground(folder, workers) as ground:
-        scene = Scene(ground, seconds, random.Random(seed))
+    with cluster_ground(folder, workers, groups=groups) as ground:
+        scene = Scene(ground, seconds, random.Random(seed), (STREAM, *OTHERS) if groups > 1 else (STREAM,))
         wrong: list[str] = []
         try:
             for number in range(rounds):
@@ -227,13 +252,16 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="for how long etcd is away")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--groups", type=int, default=1, help="of streams")
     parser.add_argument("--folder", type=Path, help="an empty one for data and logs (default: a new one)")
     words = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that all child processes are ended
     folder = words.folder or Path(tempfile.mkdtemp(prefix="tailrace-cluster-"))
     folder.mkdir(parents=True, exist_ok=True)
     print(f"results: {folder}, --seed {words.seed}", flush=True)
-    return 1 if run(folder, words.kinds.split(","), words.rounds, words.seconds, words.seed, words.workers) else 0
+    kinds = words.kinds.split(",")
+    wrong = run(folder, kinds, words.rounds, words.seconds, words.seed, words.workers, words.groups)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

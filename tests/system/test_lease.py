@@ -75,24 +75,24 @@ def ids(tree: Tree, *names: str) -> str:
     return ",".join(open_data_dir(tree.nodes[name].data).node_id for name in names)
 
 
-def lead(tree: Tree, name: str, term: int, *in_sync: str) -> None:
+def lead(tree: Tree, name: str, term: int, *in_sync: str, group: str = "*") -> None:
     """In this order: the node knows its in-sync replicas, and is the master, before it takes messages."""
     node = tree.nodes[name]
-    assert node.ask(f"isr * {ids(tree, *in_sync)}").startswith("ok isr")
+    assert node.ask(f"isr {group} {ids(tree, *in_sync)}").startswith("ok isr")
     if term > 1:
-        assert node.ask(f"promote * {term} force").startswith("ok promote")
-    assert node.ask(f"lease * {term} {FAR_MS}").startswith("ok lease")
+        assert node.ask(f"promote {group} {term} force").startswith("ok promote")
+    assert node.ask(f"lease {group} {term} {FAR_MS}").startswith("ok lease")
 
 
 def is_settled(node: MachineNode, node_id: str) -> bool:
     with node.client() as client:
         rows = [row.split() for row in client.ask_table("isr *")]
-    return [node_id, "1"] in [[row[0], row[-1]] for row in rows]
+    return [node_id, "1"] in [[*row[:1], *row[3:4]] for row in rows]
 
 
-def read_all(node: MachineNode) -> list[bytes]:
+def read_all(node: MachineNode, stream: str = STREAM) -> list[bytes]:
     with tailrace.connect(node.address) as client:
-        return [message.payload for message in client.subscribe(STREAM, start=0, end=tailrace.NOW)]
+        return [message.payload for message in client.subscribe(stream, start=0, end=tailrace.NOW)]
 
 
 @pytest.fixture
@@ -143,3 +143,36 @@ def test_a_master_whose_lease_has_ended_acknowledges_nothing(tree: Tree) -> None
         with pytest.raises(tailrace.TailraceError):
             client.publish(STREAM, b"2", timeout_s=1)
     assert read_all(a) == [b"0", b"1"]
+
+
+def test_two_nodes_lead_a_group_each(tmp_path: Path) -> None:
+    """`orders` is of group 0 of 2, `clicks` of group 1. Any node takes both."""
+    streams = {"*%0/2": STREAM, "*%1/2": "clicks"}
+    with growing(tmp_path, PARENTS, config=CONFIG) as tree:
+        a, b, c = tree.nodes.values()
+        for group, leader in zip(streams, "ab", strict=True):
+            lead(tree, leader, 1, "a", "b", "c", group=group)
+            for follower in {"a", "b", "c"} - {leader}:
+                assert tree.nodes[follower].ask(f"lease {group} 1 0").startswith("ok lease")
+                answer = tree.nodes[follower].ask(f"slave {tree.nodes[leader].host} {PORT} {group} 0")
+                assert answer.startswith("ok slave")
+        with tailrace.connect(c.address) as client:
+            for payload in (b"0", b"1"):
+                for stream in streams.values():
+                    client.publish(stream, payload, ack=Ack.REPLICATED, timeout_s=60)
+        for stream in streams.values():
+            assert [read_all(node, stream) for node in (a, b, c)] == [[b"0", b"1"]] * 3
+        a.kill()
+        lead(tree, "c", 2, "b", "c", group="*%0/2")
+        lead(tree, "b", 1, "b", "c", group="*%1/2")
+        assert b.ask("lease *%0/2 2 0").startswith("ok lease")
+        assert b.ask(f"slave {c.host} {PORT} *%0/2 0").startswith("ok slave")
+        with tailrace.connect(b.address) as client:
+            for stream in streams.values():
+                client.publish(stream, b"2", ack=Ack.REPLICATED, timeout_s=60)
+        for stream in streams.values():
+            assert [read_all(node, stream) for node in (b, c)] == [[b"0", b"1", b"2"]] * 2
+        with b.client() as client:
+            rows = [client.ask_table(f"stat {stream}") for stream in streams.values()]
+        assert ["role slave" in row for row in rows] == [True, False]
+        a.start()

@@ -7,11 +7,12 @@ the stream in which it was true, so that rows under way while the end of the str
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
+from functools import partial
 from itertools import count
 from typing import Final
 
-from tailrace.broker.process.lease import LOGGED_WITHOUT_LEASE_TEXT, Lease
+from tailrace.broker.process.lease import LOGGED_WITHOUT_LEASE_TEXT, Lease, group_key
 from tailrace.broker.replication.downstream.in_sync import UNKNOWN, InSync, InSyncRow
 from tailrace.broker.replication.downstream.replica_acks import ReplicaAcks, ReplicaPosition, ReplicaWait
 from tailrace.broker.routing.batch import OutcomeSink, StreamBatch
@@ -47,7 +48,7 @@ class Replicas:
         self.lease = lease
         self._names = names
         self._is_copied = is_copied
-        self._in_sync = InSync()
+        self._in_sync: dict[int, InSync] = {}  # by group, of a node that has in-sync replicas
         self._in_sync_version = 0
         self._clock = clock
         self._waiting: dict[bytes, ReplicaAcks] = {}
@@ -67,29 +68,50 @@ class Replicas:
 
     # --- in-sync replicas -------------------------------------------------------------------------------------------
 
-    def in_sync_rows(self) -> list[InSyncRow]:
-        """For each in-sync replica how far it is behind."""
+    def in_sync_rows(self) -> list[tuple[int, InSyncRow]]:
+        """For each group and in-sync replica how far it is behind."""
         self._read_isr()
-        return self._in_sync.rows(self._clock())
+        now_s = self._clock()
+        return [(group, row) for group, in_sync in self._in_sync.items() for row in in_sync.rows(now_s)]
 
-    def _isr(self) -> frozenset[str] | None:
-        if self.lease.version != self._in_sync_version:
-            self._read_isr()
-        return self.lease.others()
+    def _isr(self, name: bytes) -> frozenset[str] | None:
+        self._read_isr()
+        return self.lease.others_for(name)
 
     def _read_isr(self) -> None:
         version = self.lease.version
         if version == self._in_sync_version:
             return
         self._in_sync_version = version
-        self._in_sync.set_nodes(self.lease.others() or (), self._lacking, self._clock())
+        wanted = {group: self.lease.others(group) or () for group in range(self.lease.groups)}
+        before = {group: self._in_sync.setdefault(group, InSync()) for group, nodes in wanted.items() if nodes}
+        added = {group for group, in_sync in before.items() if set(wanted[group]) - in_sync.nodes.keys()}
+        names = self._names_of(added)
+        for group, in_sync in list(self._in_sync.items()):
+            lacking = partial(self._lacking, names.get(group, ()))
+            in_sync.set_nodes(wanted.get(group, ()), lacking, self._clock())
+            if not in_sync.nodes:
+                del self._in_sync[group]
         for name, holders in list(self._waiting.items()):
             self._answer_due(name, holders)
 
-    def _lacking(self, node: str) -> dict[bytes, int]:
-        """The streams of which a node lacks messages, as far as is known, and their ends."""
+    def _names_of(self, groups: Set[int]) -> dict[int, list[bytes]]:
+        """The streams of these groups that other nodes copy."""
+        found: dict[int, list[bytes]] = {}
+        for name in self._names() if groups else ():
+            group = self._group(name)
+            if group in groups:
+                found.setdefault(group, []).append(name)
+        return found
+
+    def _group(self, name: bytes) -> int:
+        groups = self.lease.groups
+        return 0 if groups == 1 else group_key(name) % groups
+
+    def _lacking(self, names: Iterable[bytes], node: str) -> dict[bytes, int]:
+        """Those of these streams of which a node lacks messages, as far as is known, and their ends."""
         ends: dict[bytes, int] = {}
-        for name in self._names():
+        for name in names:
             holders = self.streams.get(name)
             held = holders.nodes.get(node) if holders else None
             if holders is None or held is None or held.next_seq < holders.end_seq:
@@ -105,7 +127,8 @@ class Replicas:
             if holders is None or holders.line != line:
                 continue
             if holders.record(node, ReplicaPosition(next_seq, synced_seq, (slot, generation, connection))):
-                self._in_sync.held(node, name, next_seq, holders.end_seq, self._clock())
+                if self._in_sync and (in_sync := self._in_sync.get(self._group(name))) is not None:
+                    in_sync.held(node, name, next_seq, holders.end_seq, self._clock())
                 self._answer_due(name, holders)
                 self._on_held(name)
 
@@ -140,8 +163,8 @@ class Replicas:
         holders = self.streams.get(name)
         if holders is not None:
             holders.end_seq = next_seq
-        if self._in_sync.nodes and self._is_copied(name):
-            self._in_sync.grew(name, next_seq, self._clock())
+        if self._in_sync and self._is_copied(name) and (in_sync := self._in_sync.get(self._group(name))) is not None:
+            in_sync.grew(name, next_seq, self._clock())
 
     # --- who waits --------------------------------------------------------------------------------------------------
 
@@ -174,12 +197,14 @@ class Replicas:
         self.wait(batch, end_seq)
 
     def expire(self) -> None:
-        """From the timer: answer those that have waited too long, and all when the lease has ended."""
-        now_s, isr = self._clock(), self._isr()
-        if self._waiting and self.lease.is_over():
-            for name in list(self._waiting):
-                self.refuse(name, LOGGED_WITHOUT_LEASE_TEXT)
+        """From the timer: answer those that have waited too long, and all whose lease has ended."""
+        now_s = self._clock()
+        self._read_isr()
         for name, holders in list(self._waiting.items()):
+            if self.lease.is_over_for(name):
+                self.refuse(name, LOGGED_WITHOUT_LEASE_TEXT)
+                continue
+            isr = self._isr(name)
             for wait in holders.take_expired(now_s):
                 held, asked = holders.count_holding(wait.end_seq), wait.batch.replicas
                 if holders.acknowledged_seq(asked, isr) >= wait.end_seq:
@@ -205,7 +230,8 @@ class Replicas:
     def drop(self, name: bytes, text: str) -> None:
         """A stream is deleted."""
         self.refuse(name, text)
-        self._in_sync.dropped(name)
+        for in_sync in self._in_sync.values():
+            in_sync.dropped(name)
 
     def take_waits(self) -> list[ReplicaWait]:
         """Remove and return all waits; the caller must answer them from now on."""
@@ -218,9 +244,9 @@ class Replicas:
             self.refuse(name, LEFT_TEXT)
 
     def _answer_due(self, name: bytes, holders: ReplicaAcks) -> None:
-        if self.lease.is_over():
+        if self.lease.is_over_for(name):
             return
-        for wait in holders.take_due(self._isr()):
+        for wait in holders.take_due(self._isr(name)):
             wait.batch.published(wait.first_seq, self._subscribers(name))
         self._note_waiting(name, holders)
 

@@ -9,11 +9,12 @@ from tailrace.broker.replication.roles.peers import NodeAddress
 from tailrace.broker.replication.upstream.inquiry import Inquiry, InquiryServices
 from tailrace.broker.services import Services
 from tailrace.protocol.address import join_address
+from tailrace.protocol.names import ALL_STREAMS, GROUPS_MAX, StreamGroup
 from tailrace.protocol.replication import Ask, Told
 
 ANSWER_S: Final = 1.0
 """Nodes that have not answered by then have not promised."""
-REQUESTS_MAX: Final = 8
+REQUESTS_MAX: Final = GROUPS_MAX + 8
 """Of a worker at the same time."""
 
 OnPromises = Callable[[list[tuple[str, str, bool]]], None]
@@ -65,13 +66,19 @@ class PromiseRequests:
     def __len__(self) -> int:
         return len(self._running)
 
-    def begin(self, nodes: Sequence[NodeAddress], term: int, length_ms: int, done: OnPromises) -> bool:
+    def begin(
+        self,
+        nodes: Sequence[NodeAddress],
+        term: int,
+        length_ms: int,
+        done: OnPromises,
+        group: StreamGroup = ALL_STREAMS,
+    ) -> bool:
         """Whether they are asked; not if too many requests wait already."""
         if len(self._running) >= REQUESTS_MAX:
             return False
-        request = PromiseRequest(
-            self._outside, self._services.now_s + ANSWER_S, nodes, Ask(1, promise=(term, length_ms)), done
-        )
+        ask = Ask(1, promise=(term, length_ms), group=group)
+        request = PromiseRequest(self._outside, self._services.now_s + ANSWER_S, nodes, ask, done)
         if not request.ended:
             self._running[request] = None
         return True

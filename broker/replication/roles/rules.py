@@ -1,8 +1,9 @@
 """Which streams this node follows at another one, by name: the rules of `slave *`, `slave log.*` and of [[slave]].
 
-A pattern is `*`, a prefix and `*`, or one stream's name. Of two patterns one covers the other or no stream has both:
-so the rules of commands, each put in front of those that it does not replace, stand with the narrower first. A command
-counts before the configuration, and a stream's own .meta before both.
+A pattern is `*`, a prefix and `*`, a group of streams, or one stream's name. Of two patterns without a group one covers
+the other or no stream has both: so the rules of commands, each put in front of those that it does not replace, stand
+with the narrower first; of a group and a prefix the later one counts. A command counts before the configuration, and a
+stream's own .meta before both.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from tailrace.broker.process.lease import group_key
 from tailrace.broker.process.settings import SlaveRule
 from tailrace.protocol.address import split_address
 from tailrace.protocol.grammar import place
+from tailrace.protocol.names import stream_group
 from tailrace.shard.meta import Upstream
 from tailrace.shard.names import is_never_copied
 
@@ -33,15 +36,32 @@ class TooManyRules(Exception):
 
 
 def is_pattern(name: bytes) -> bool:
-    """Whether a command that names this is for all streams that begin so, not for one."""
-    return name.endswith(b"*")
+    """Whether a command that names this is for all streams that begin so, or of a group, not for one."""
+    return name.endswith(b"*") or stream_group(name) is not None
+
+
+def prefix_of(pattern: bytes) -> bytes:
+    """What the names of all streams of a pattern begin with."""
+    return b"" if stream_group(pattern) is not None else pattern.removesuffix(b"*")
 
 
 def covers(pattern: bytes, other: bytes) -> bool:
     """Whether every stream of `other`, a name or a pattern too, is one of `pattern`."""
+    group = stream_group(pattern)
+    if group is not None:
+        return other == pattern or (not is_pattern(other) and group_key(other) % group.groups == group.number)
     if is_pattern(pattern):
-        return other.removesuffix(b"*").startswith(pattern[:-1])
+        return prefix_of(other).startswith(pattern[:-1])
     return pattern == other
+
+
+def _may_share(pattern: bytes, other: bytes) -> bool:
+    """Whether a stream can be of both."""
+    group, another = stream_group(pattern), stream_group(other)
+    if group is not None and another is not None:
+        return group.groups != another.groups or group == another
+    one, two = prefix_of(pattern), prefix_of(other)
+    return one.startswith(two) or two.startswith(one)
 
 
 def configured(sections: Iterable[SlaveRule]) -> tuple[Rule, ...]:
@@ -98,7 +118,7 @@ class Rules:
         for rule in (*kept, *self.configured):
             if covers(rule.pattern, pattern):
                 return rule.upstream is not None
-            if rule.upstream is not None and covers(pattern, rule.pattern):
+            if rule.upstream is not None and _may_share(pattern, rule.pattern):
                 return True
         return False
 

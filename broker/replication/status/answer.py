@@ -30,7 +30,7 @@ class NodeStatus:
         """
         if ask.promise is not None:
             term, length_ms = ask.promise
-            promised = self._lease.promise(term, length_ms * 1_000_000)
+            promised = self._lease.promise(term, length_ms * 1_000_000, ask.group)
             done(Told(ask.id, self._node_id, self._address, (), 0, 0, 0, promised=promised))
             return
         calls = self._calls_for(ask)

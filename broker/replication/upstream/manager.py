@@ -337,9 +337,15 @@ class UpstreamManager:
             if len(self._to_make) >= owner.settings.max_streams:
                 return
             if base_of(name) in owner.catalog.deleting:
-                self._remade[name] = uplink
-            elif name not in owner.catalog.names and not services.is_remote(name):
+                if name not in self._remade or self._follows_at(name, uplink):
+                    self._remade[name] = uplink
+            elif name not in owner.catalog.names and not services.is_remote(name) and self._follows_at(name, uplink):
                 self._to_make[name] = uplink
+
+    def _follows_at(self, name: bytes, uplink: UpstreamConnection) -> bool:
+        """Whether a stream that is not here is to follow there: another upstream may have it, too."""
+        upstream = self._owner.roles.meta(name).upstream
+        return upstream is not None and upstream[:2] == (uplink.host, uplink.port)
 
     def _make_next(self) -> None:
         """Have a stream made when its turn comes, and then the next one: there may be many."""
@@ -351,8 +357,7 @@ class UpstreamManager:
 
     def _make(self, name: bytes, uplink: UpstreamConnection) -> None:
         owner = self._owner
-        upstream = owner.roles.meta(name).upstream
-        if name not in owner.catalog.names and upstream is not None and upstream[:2] == (uplink.host, uplink.port):
+        if name not in owner.catalog.names and self._follows_at(name, uplink):
             try:
                 owner.create(name, by_command=True)
             except Refused as refused:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from tailrace.broker.replication.roles.internal_streams import is_companion
 from tailrace.broker.replication.roles.peers import NodeAddress
-from tailrace.broker.replication.roles.rules import Rule
+from tailrace.broker.replication.roles.rules import Rule, prefix_of
 
 """Of an upstream: its host and port."""
 
@@ -32,7 +32,7 @@ class PrefixWatches:
         for rule in rules:
             if rule.upstream is not None:
                 where = rule.upstream.host, rule.upstream.port
-                ruled[where] = (*ruled.get(where, ()), rule.pattern.removesuffix(b"*"))
+                ruled[where] = (*ruled.get(where, ()), prefix_of(rule.pattern))
         self.stale |= self._ruled.keys() | self._alone.keys() | ruled.keys()
         self._ruled = ruled
         self._alone.clear()

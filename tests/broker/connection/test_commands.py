@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.broker.delivery.subscribe import first_seq_of
+from tailrace.broker.process.lease import group_key
 from tailrace.broker.replication.roles.node_file import NodeFile, read_node_file, write_node_file
 from tailrace.broker.replication.roles.rules import RULES_MAX, Rule
 from tailrace.protocol import commands as c
@@ -41,14 +42,14 @@ def test_administration_is_for_this_machine_alone(node: World) -> None:
     lines = {"slave": "slave 127.0.0.1 5050 x 0", "trim": "trim x #0", "fence": "fence x 2"}
     lines |= {"lease": "lease * 2 0", "isr": "isr *", "promises": "promises * 2 100 127.0.0.1:5050"}
     admin = [verb.form.split()[0] for verb in VERBS.values() if verb.admin]
-    alone = ("streams", "grown", "workers", "space", "conns", "pull", "sessions", "shutdown")
+    alone = ("groups", "streams", "grown", "workers", "space", "conns", "pull", "sessions", "shutdown")
     typed = [lines.get(word, word if word in alone else f"{word} x") for word in admin]
-    assert len(typed) == len(c.ADMIN) - 1 == 21, "all forms of a command have one row"
+    assert len(typed) == len(c.ADMIN) - 1 == 22, "all forms of a command have one row"
     stranger = node.connect(local=False)
-    assert words(node.ask(stranger, *typed)) == ["err denied"] * 21
+    assert words(node.ask(stranger, *typed)) == ["err denied"] * 22
     assert not any(line.startswith("master") for line in node.ask(stranger, "help"))
     assert words(node.ask(stranger, "pub x |y", "sub x 0 wait", "ping")) == ["ok sub", "ok pong"]
-    assert node.workers[0].metrics.refused.counts == {"denied": 21}
+    assert node.workers[0].metrics.refused.counts == {"denied": 22}
     assert node.controls[0].receive() is not None, "only that it is ready"
 
 
@@ -461,11 +462,24 @@ def test_a_promotion_of_all_streams_begins_one_term_on_each(node: World) -> None
     assert node.ask(peer, "promote * 7 force") == ["ok promote * 0"]
 
 
+def test_commands_for_a_group_change_its_streams_alone(node: World) -> None:
+    peer = node.connect(0)
+    names = [node.name(0), node.name(1), node.name(0, "log."), node.name(1, "log.")]
+    groups = [group_key(name.encode()) % 2 for name in names]
+    assert set(groups) == {0, 1}
+    node.ask(peer, "ack on", *(f"pub {name} |x" for name in names))
+    slaved = groups.count(1)
+    assert node.ask(peer, f"slave {NOWHERE} *%1/2 0")[0].split()[-1] == str(slaved)
+    assert [role_of(node, name)[0] == "slave" for name in names] == [group == 1 for group in groups]
+    assert node.ask(peer, "promote *%1/2 7 force") == [f"ok promote *%1/2 {slaved}"]
+    assert [role_of(node, name) for name in names] == [("master", "7" if group else "1") for group in groups]
+
+
 def test_in_sync_replicas_are_listed_with_their_lag(node: World) -> None:
     peer = node.connect(0)
     node.ask(peer, "ack on", f"lease * 3 {FAR_MS}", f"pub {node.name(0)} |x", f"pub {node.name(1)} |x")
     assert node.ask(peer, "isr * me,b") == ["ok isr * me,b"]
     head, row = node.ask(peer, "isr *")[:2]
-    assert head == "ok node lag_s streams settled"
+    assert head == "ok node lag_s streams settled group"
     found = {each.split(" ")[0]: each.split(" ")[2:] for each in (row, node.ask(peer, "isr *")[2])}
-    assert found["b"] == ["2", "0"]
+    assert found["b"] == ["2", "0", "*"]

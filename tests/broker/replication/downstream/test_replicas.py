@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tailrace.broker.process.lease import OVER_NS, Lease, boottime_ns
+from tailrace.broker.process.lease import OVER_NS, Lease, boottime_ns, group_key
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.replication.downstream.replicas import Replicas
 from tailrace.broker.routing.batch import StreamBatch
 from tailrace.protocol.errors import Code
+from tailrace.protocol.names import StreamGroup
 from tests.broker.owning import Clock, Sink, batch
 
 S, T, MEMORY = b"s", b"t", b"m"
@@ -179,14 +180,14 @@ def test_rows_show_how_far_in_sync_replicas_are_behind() -> None:
     account.line()
     account.replicas.grew(S, 5)
     account.replicas.grew(T, 5)
-    assert [row[1:] for row in account.replicas.in_sync_rows()] == [(0.0, 1, False)], "S, since it was added"
+    assert [row[1:] for _, row in account.replicas.in_sync_rows()] == [(0.0, 1, False)], "S, since it was added"
     account.clock.now_s += 2
     account.replicas.grew(S, 9)
-    assert account.replicas.in_sync_rows()[0].lag_s == 2
+    assert account.replicas.in_sync_rows()[0][1].lag_s == 2
     account.held("b", 5)
-    assert account.replicas.in_sync_rows()[0][1:] == (0.0, 1, True), "it has what was there, and lacks the rest"
+    assert account.replicas.in_sync_rows()[0][1][1:] == (0.0, 1, True), "it has what was there, and lacks the rest"
     account.held("b", 9)
-    assert account.replicas.in_sync_rows()[0][1:] == (0.0, 0, True)
+    assert account.replicas.in_sync_rows()[0][1][1:] == (0.0, 0, True)
 
 
 def test_a_node_that_has_everything_lacks_nothing_when_it_is_added() -> None:
@@ -195,7 +196,7 @@ def test_a_node_that_has_everything_lacks_nothing_when_it_is_added() -> None:
     account.held("b", 7)
     account.page.grant(3, boottime_ns() + 10**12)
     account.page.set_isr(("me", "b"))
-    assert account.replicas.in_sync_rows()[0][1:] == (0.0, 0, True)
+    assert account.replicas.in_sync_rows()[0][1][1:] == (0.0, 0, True)
 
 
 def test_a_stream_that_nobody_copies_is_lacked_by_nobody() -> None:
@@ -203,11 +204,35 @@ def test_a_stream_that_nobody_copies_is_lacked_by_nobody() -> None:
     account.replicas.grew(S, 5)
     account.held("b", 5)
     account.replicas.grew(MEMORY, 5)
-    assert account.replicas.in_sync_rows()[0][1:] == (0.0, 0, True)
+    assert account.replicas.in_sync_rows()[0][1][1:] == (0.0, 0, True)
 
 
 def test_a_deleted_stream_is_lacked_by_nobody() -> None:
     account = clustered("b")
-    assert account.replicas.in_sync_rows()[0].streams == 1
+    assert account.replicas.in_sync_rows()[0][1].streams == 1
     account.replicas.drop(S, "deleted")
-    assert account.replicas.in_sync_rows()[0].streams == 0
+    assert account.replicas.in_sync_rows()[0][1].streams == 0
+
+
+def test_each_group_has_its_own_in_sync_replicas() -> None:
+    """`s` is of group 1 of 2, `t` and `u` of group 0."""
+    account = Account()
+    groups = [StreamGroup(number, 2) for number in range(2)]
+    account.names = [S, T, b"u"]
+    assert [group_key(name) % 2 for name in account.names] == [1, 0, 0]
+    for group, node in zip(groups, "cb", strict=True):
+        account.page.grant(3, boottime_ns() + 10**12, group)
+        account.page.set_isr(("me", node), group)
+    first, second = account.wait(0, 1, name=S), account.wait(0, 1, name=T)
+    account.held("b", 1, T)
+    account.held("c", 1, S)
+    assert not first.published_at and not second.published_at
+    account.held("b", 1, S)
+    assert first.published_at and not second.published_at
+    assert [(group, *row[::2]) for group, row in account.replicas.in_sync_rows()] == [(0, "c", 2), (1, "b", 0)]
+    account.page.grant(3, OVER_NS, groups[0])
+    account.held("c", 1, T)
+    assert not second.published_at
+    account.replicas.expire()
+    assert second.refusals[0][0] == Code.UNAVAILABLE
+    assert account.wait(1, 1, name=S).refusals == {}

@@ -5,11 +5,15 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
+import pytest
+
 from tailrace.broker.process.lease import boottime_ns
-from tailrace.broker.replication.roles.promises import ANSWER_S, REQUESTS_MAX
+from tailrace.broker.replication.roles.promises import ANSWER_S
 from tailrace.protocol import messages as m
 from tailrace.protocol.replication import FEATURE, Ask
 from tests.broker.world import Peer, World, world
+
+BOUND = 8
 
 
 def port_of(node: World) -> int:
@@ -42,6 +46,20 @@ def test_a_node_that_follows_in_the_term_promises(tmp_path: Path) -> None:
         assert follower.ask(follower.connect(), later)[0].startswith("err usage")
 
 
+def test_a_promise_is_for_a_group(tmp_path: Path) -> None:
+    with world(tmp_path / "a") as leader, world(tmp_path / "b", workers=2) as follower:
+        address = f"127.0.0.1:{port_of(follower)}"
+        assert follower.ask(follower.connect(), "lease *%1/2 3 0")[0].startswith("ok lease *%1/2")
+        for pattern, promised in (("*", 0), ("*%0/2", 0), ("*%1/2", 1)):
+            answer = asked(leader, follower, f"promises {pattern} 3 5000 {address}")
+            assert answer[1].endswith(f" {promised}"), pattern
+        rows = [row.split(" ") for row in follower.ask(follower.connect(1), "groups")[1:-1]]
+        assert [row[:3] for row in rows] == [["*%0/2", "over", "0"], ["*%1/2", "over", "3"]]
+        assert int(rows[1][4]) > int(rows[0][4]) == 0
+        assert follower.ask(follower.connect(), "lease * 4 0")[0].startswith("err usage")
+        assert follower.ask(follower.connect(), "lease *")[0].startswith("err usage")
+
+
 def test_a_stranger_gets_no_promise(tmp_path: Path) -> None:
     with world(tmp_path) as node:
         node.ask(node.connect(), "lease * 3 0")
@@ -49,7 +67,7 @@ def test_a_stranger_gets_no_promise(tmp_path: Path) -> None:
         peer.send_raw(m.pack(m.Hello(m.VERSION, (FEATURE,), "test")) + m.pack(Ask(1, promise=(3, 5_000))))
         node.settle()
         assert b"denied" in peer.received
-        assert node.board.lease.promised_ns == 0
+        assert node.board.lease.promised_ns() == 0
 
 
 def test_a_node_that_does_not_answer_has_not_promised(tmp_path: Path) -> None:
@@ -64,14 +82,15 @@ def test_a_node_that_does_not_answer_has_not_promised(tmp_path: Path) -> None:
         assert not promises and peer.lines[1].endswith(" - 0")
 
 
-def test_the_requests_of_a_worker_are_bounded_and_end_with_it(tmp_path: Path) -> None:
+def test_the_requests_of_a_worker_are_bounded_and_end_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tailrace.broker.replication.roles.promises.REQUESTS_MAX", BOUND)
     with world(tmp_path) as node, socket.create_server(("127.0.0.1", 0)) as silent:
         line = f"promises * 3 5000 127.0.0.1:{silent.getsockname()[1]}"
-        peers: list[Peer] = [node.connect() for _ in range(REQUESTS_MAX + 1)]
+        peers: list[Peer] = [node.connect() for _ in range(BOUND + 1)]
         for peer in peers:
             peer.send(line)
         node.settle()
-        assert [bool(peer.lines) for peer in peers] == [False] * REQUESTS_MAX + [True]
+        assert [bool(peer.lines) for peer in peers] == [False] * BOUND + [True]
         assert peers[-1].lines[0].startswith("err overloaded")
         node.workers[0].scouts.promises.stop()
         node.settle()

@@ -27,6 +27,21 @@ def test_patterns() -> None:
     assert covers(b"s", b"s") and not covers(b"s", b"s*") and not covers(b"s", b"sx")
 
 
+def test_groups_of_streams() -> None:
+    """CRC-32 of `a` is 3904355907, of `b` 1908338681."""
+    assert is_pattern(b"*%3/16") and not is_pattern(b"*%3/") and not is_pattern(b"*%16/16")
+    assert covers(b"*%3/16", b"a") and not covers(b"*%3/16", b"b") and covers(b"*%9/16", b"b")
+    assert covers(b"*%3/16", b"$cursor/a") and covers(b"*%3/16", b"a/$dead"), "companions go with their stream"
+    assert covers(b"*", b"*%3/16") and covers(b"*%3/16", b"*%3/16") and not covers(b"*%3/16", b"*")
+    assert not covers(b"*%3/16", b"a*") and not covers(b"a*", b"*%3/16")
+
+
+def test_each_group_follows_its_own_node() -> None:
+    rules = Rules().with_rule(Rule(b"*", UP)).with_rule(Rule(b"*%3/16", OTHER)).with_rule(Rule(b"*%9/16", None))
+    assert [upstream(rules, name) for name in (b"a", b"b", b"c")] == [OTHER, None, UP]
+    assert rules.with_rule(Rule(b"*", UP)).commands == (Rule(b"*", UP),)
+
+
 def test_no_rules_hold_for_nothing() -> None:
     assert Rules().match(b"s") is None
 
@@ -84,7 +99,10 @@ def test_the_bound() -> None:
     assert len(rules.with_rule(Rule(b"p1*", UP)).commands) < RULES_MAX
 
 
-PATTERNS = st.text(alphabet="ab", max_size=3).map(lambda text: text.encode() + b"*")
+PATTERNS = st.one_of(
+    st.text(alphabet="ab", max_size=3).map(lambda text: text.encode() + b"*"),
+    st.sampled_from([b"*%0/2", b"*%1/2", b"*%2/3"]),
+)
 NAMES = [text.encode() for size in range(1, 5) for text in map("".join, itertools.product("ab", repeat=size))]
 RULES = st.lists(st.builds(Rule, PATTERNS, st.sampled_from([None, UP, OTHER])), max_size=8)
 
