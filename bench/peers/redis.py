@@ -58,7 +58,7 @@ class Redis(Contestant):
             return super().barrier(name)
         return RequestStep(_command(b"CLIENT", b"REPLY", b"ON") + _command(b"CLIENT", b"REPLY", b"OFF"), b"+OK\r\n")
 
-    def stored(self, name: str, messages: int) -> RequestStep:
+    def stored(self, name: str, messages: int) -> RequestStep | None:
         return RequestStep(_command(b"XLEN", name.encode()), b":%d\r\n" % messages)
 
     def subscriber(self, name: str, client: int) -> list[RequestStep]:
@@ -82,10 +82,13 @@ class RedisPubSub(Redis):
         super().__init__(acked=False)
         self.name = "redis-pubsub"
         self.title = "Redis pub/sub"
-        self.kinds = frozenset({"fanout"})
+        self.kinds = frozenset({"fanout", "topics-turns"})
 
     def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
         return _command(b"PUBLISH", name.encode(), payload)
+
+    def stored(self, name: str, messages: int) -> None:
+        """It stores nothing."""
 
     def subscriber(self, name: str, client: int) -> list[RequestStep]:
         return [RequestStep(_command(b"SUBSCRIBE", name.encode()), b":1\r\n")]
