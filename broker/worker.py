@@ -261,8 +261,8 @@ class Worker:
         here = self.node_id, self.owner, self.followers, self.catalog, subscribing
         node = NodeServices(*here, self.status.gather, self.shared.serving)
         self.collecting = Collections(services, subscribing, self.patterns)
-        rest = boot.slot, self.logins, Listings(self.calls, boot.board), last, self.singles, self.collecting
-        binary = BinaryServices(self.frame_chunks, self.heartbeats, subscribing, node, *rest)
+        rest = node, boot.slot, self.logins, Listings(services, self.calls, boot.board, self.patterns.wide), last
+        binary = BinaryServices(self.frame_chunks, self.heartbeats, subscribing, *rest, self.singles, self.collecting)
         protocols: dict[str, ConnectionFactory] = {
             LineClient.protocol: partial(LineClient, services, line),
             BinaryClient.protocol: partial(BinaryClient, services, binary),
@@ -381,7 +381,7 @@ class Worker:
 
     def _is_busy(self) -> bool:
         """Whether something is to be gone on with at once."""
-        sending = self.fanout.runnable or self.fanout.walks.due or self.last_values.due
+        sending = self.fanout.runnable or self.fanout.walks.due or self.last_values.due or self.patterns.wide.is_busy
         return bool(sending or self.udp.is_busy or self.followers.busy or self.desk.pending or self.catalog.busy)
 
     def _wait_s(self) -> float:

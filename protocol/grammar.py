@@ -431,13 +431,18 @@ def _bare(command: c.Command) -> Callable[[Verb, bytes, int], c.Command]:
 
 _ROWS = (
     Verb(
-        "pub STREAM [topic TOPIC] |payload", "publish everything after the bar; no answer unless it fails", False, _pub
+        "pub STREAM [topic TOPIC] |payload",
+        "publish everything after the bar; no answer unless it fails; STREAM may be a topic, such as sensors/7/temp in "
+        "the stream sensors; topic: one of any name in this stream",
+        False,
+        _pub,
     ),
     Verb("ack on|off", "whether each pub is answered: ok pub STREAM SEQ", False, _ack),
     Verb(
         "sub STREAM FROM [SKIP] [wait] [topics FILTER]",
         "messages from FROM on: 0 (all), a time in us, #SEQ, -COUNT or new; wait: also if the stream is made later; "
-        "topics: only those whose topic matches; STREAM may be a pattern, such as PREFIX*",
+        "topics: only those whose topic matches; STREAM may be a pattern, such as PREFIX*, a topic, or a filter of "
+        "topics, such as sensors/+/temp",
         False,
         _sub,
     ),

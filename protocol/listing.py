@@ -28,6 +28,8 @@ ENDS_MAX: Final = 250
 """The most streams whose ends one LIST asks for: with long names it is a third of the largest request."""
 WORKERS_MAX: Final = 1_024
 MARK_CHARS_MAX: Final = 64
+WAIT_MAX_MS: Final = 1_000
+"""The longest time for which an answer waits until a stream has grown."""
 _END_KINDS: Final = (int,) * 4
 
 ListedKind: TypeAlias = Literal["names", "streams", "grown", "ends", "workers", "total"]
@@ -37,7 +39,7 @@ ListedKind: TypeAlias = Literal["names", "streams", "grown", "ends", "workers", 
 class List:
     """Asks for the `what` of the node. Streams: those that begin with `prefix` and come after `after` in the order of
     their names' bytes; both may be empty. `mark`: that of an earlier answer, for those that have grown since. `names`:
-    those whose ends are asked for.
+    those whose ends are asked for. `wait_ms`: how long the answer waits while none has grown.
     """
 
     id: int
@@ -46,6 +48,7 @@ class List:
     after: bytes = b""
     mark: str = ""
     names: tuple[bytes, ...] = ()
+    wait_ms: int = 0
 
 
 class EndRow(NamedTuple):
@@ -116,7 +119,7 @@ class Listed:
 
 def _pack_list(message: List) -> bytes:
     body = {"id": message.id, "what": message.what, "prefix": message.prefix.decode(), "after": message.after.decode()}
-    more = {"mark": message.mark, "names": [name.decode() for name in message.names]}
+    more = {"mark": message.mark, "names": [name.decode() for name in message.names], "wait_ms": message.wait_ms}
     return pack_map(Op.LIST, body | {name: value for name, value in more.items() if value})
 
 
@@ -138,7 +141,8 @@ def _list(read: Fields) -> List:
     if len(mark) > MARK_CHARS_MAX:
         raise PeerError(Code.USAGE, f"LIST: the field `mark` has more than {MARK_CHARS_MAX} characters")
     names = read.texts("names") if "names" in read else ()
-    return List(number, cast(ListedKind, what), prefix, after, mark, tuple(map(_readable, names)))
+    wait_ms = read.number("wait_ms", WAIT_MAX_MS, default=0)
+    return List(number, cast(ListedKind, what), prefix, after, mark, tuple(map(_readable, names)), wait_ms)
 
 
 def _readable(name: str) -> bytes:

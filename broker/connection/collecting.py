@@ -18,6 +18,7 @@ from tailrace.broker.connection.named import StreamSelection
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.subscribe import Subscriptions
 from tailrace.broker.delivery.wide import WideReader, WideReading, WideSubscription
+from tailrace.broker.delivery.wide_history import WideHistory, WidePlace
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.process.timers import now_us
 from tailrace.broker.process.work import NOBODY, Asker, WorkQueue
@@ -48,7 +49,8 @@ SUBSCRIPTIONS_TEXT: Final = "this connection has {limit} subscriptions, which is
 class OpenCollection:
     """`members`: the subscription of each stream. `follows`: streams made later are read. `is_answered`: COLLECTED has
     been sent; `holds`: what the connection sent behind the COLLECT waits for that. `is_wide`: it has only those of
-    streams with something to be read: see `broker.delivery.wide`."""
+    streams with something to be read: see `broker.delivery.wide`; `has_history`: streams that were there when it began
+    have no subscription yet."""
 
     wanted: g.Collect
     members: dict[bytes, int] = field(default_factory=dict)
@@ -57,6 +59,7 @@ class OpenCollection:
     is_answered: bool = False
     holds: bool = False
     is_wide: bool = False
+    has_history: bool = False
 
 
 class PlacedMember(NamedTuple):
@@ -197,7 +200,7 @@ class Collections:
         self, client: CollectingClient, collection: OpenCollection, room: int, names: list[bytes] | Refused
     ) -> None:
         wanted = collection.wanted
-        if isinstance(names, list) and len(names) > room > 0 and wanted.start == FROM_NEW and wanted.end is None:
+        if isinstance(names, list) and len(names) > room > 0 and wanted.start.kind != "last":
             self._begin_wide(client, collection)
             return
         if isinstance(names, list) and len(names) > room:
@@ -212,9 +215,11 @@ class Collections:
         self._join(client, collection, names, partial(self._answer, client, collection))
 
     def _begin_wide(self, client: CollectingClient, collection: OpenCollection) -> None:
-        """There are more streams than it may have cursors: it gets those with new messages."""
+        """There are more streams than it may have cursors: they get some in turn, and then those with new messages."""
+        wanted = collection.wanted
         collection.follows, collection.is_wide = False, True
-        reader = _WideCollection(self, client, collection)
+        reader, history = _WideCollection(self, client, collection), self._history(wanted)
+        collection.has_history = history is not None
 
         def begun(wide: WideSubscription | Refused) -> None:
             if isinstance(wide, Refused):
@@ -225,12 +230,21 @@ class Collections:
             self._answer(client, collection, ())
             self._wide.start(wide)
 
-        self._wide.begin(reader, begun)
+        self._wide.begin(reader, begun, history, follows=wanted.end is None)
+
+    def _history(self, wanted: g.Collect) -> WideHistory | None:
+        """With new messages only those of its streams that have a position begin in the past."""
+        place = WidePlace(wanted.start, wanted.skip)
+        if wanted.start != FROM_NEW:
+            return WideHistory(self._names.selection(wanted.pattern).prefix, place)
+        return WideHistory(b"", place, wanted.positions, is_listed=True) if wanted.positions else None
 
     def _answer(self, client: CollectingClient, collection: OpenCollection, members: Sequence[PlacedMember]) -> None:
         """All streams that were found at first have a subscription, or an error."""
         if client.collections.get(collection.wanted.id) is collection:
-            collection.wanted, collection.is_answered = replace(collection.wanted, positions=g.NO_POSITIONS), True
+            if not collection.has_history:
+                collection.wanted = replace(collection.wanted, positions=g.NO_POSITIONS)
+            collection.is_answered = True
             client.send_envelope(pack(g.Collected(collection.wanted.id, len(members))))
             self._start(client, collection, members)
             self._clients[client] = None
@@ -283,7 +297,7 @@ class Collections:
         if (
             wanted.end is not None
             and collection.is_answered
-            and not collection.members
+            and not (collection.members or collection.has_history)
             and wanted.id in client.collections
         ):
             del client.collections[wanted.id]
@@ -327,14 +341,26 @@ class Collections:
         self._names.search(pattern, most, is_new_to_one, NOBODY, found)
 
     def _add(self, client: CollectingClient, collection: OpenCollection, names: list[bytes]) -> None:
-        room, number = client.cursor_room, collection.wanted.id
-        if len(names) > room:
-            collection.follows = False
-            text = SUBSCRIPTIONS_TEXT.format(limit=self._services.settings.max_subscriptions)
-            text = f"{shown(collection.wanted.pattern)}: {text}: streams made later are not read"
-            client.refuse_request(Op.COLLECT, number, Code.SUBSCRIPTIONS, text)
-        if names[:room]:
-            self._join(client, collection, names[:room], partial(self._start, client, collection))
+        if len(names) > client.cursor_room:
+            self._widen(client, collection)
+        elif names:
+            self._join(client, collection, names, partial(self._start, client, collection))
+
+    def _widen(self, client: CollectingClient, collection: OpenCollection) -> None:
+        """Its streams have become more than it may have cursors: it goes on with some in turn, and those that grow."""
+        collection.follows, collection.is_wide = False, True
+        cursors = [client.cursors[number] for number in collection.members.values()]
+        prefix = self._names.selection(collection.wanted.pattern).prefix
+        history = WideHistory(prefix, WidePlace(START), known=collection.members)
+
+        def begun(wide: WideSubscription | Refused) -> None:
+            if not isinstance(wide, Refused):
+                self._wide.start(wide)
+            else:
+                collection.follows, collection.is_wide = True, False
+                self._version = -1  # it is tried again
+
+        self._wide.begin(_WideCollection(self, client, collection), begun, history, cursors)
 
     # --- both -------------------------------------------------------------------------------------------------------
 
@@ -359,12 +385,18 @@ class Collections:
         self._services.fanout.end(cursor)
         client.send_envelope(pack(m.Ended(cursor.key, seq)))
 
+    def history_ended(self, client: CollectingClient, collection: OpenCollection) -> None:
+        """A wide subscription has read the streams that were there when it began, or reads them now."""
+        collection.has_history = False
+        collection.wanted = replace(collection.wanted, positions=g.NO_POSITIONS)
+        self._end_if_done(client, collection)
+
     def join_at(
         self,
         client: CollectingClient,
         collection: OpenCollection,
         name: bytes,
-        seq: int,
+        place: WidePlace,
         placed: Callable[[Cursor | None], None],
     ) -> None:
         """Read a stream of a wide subscription from there on."""
@@ -373,7 +405,7 @@ class Collections:
             placed(members[0].cursor if members else None)
             self._start(client, collection, members)
 
-        self._join(client, collection, [name], joined, seq)
+        self._join(client, collection, [name], joined, place)
 
     def _join(
         self,
@@ -381,9 +413,9 @@ class Collections:
         collection: OpenCollection,
         names: Sequence[bytes],
         done: Callable[[Sequence[PlacedMember]], None],
-        seq: int | None = None,
+        place: WidePlace | None = None,
     ) -> None:
-        """Places a cursor on each stream, at `seq` if it is given, and calls `done` with those."""
+        """Places a cursor on each stream, at `place` if it is given, and calls `done` with those."""
         members: list[PlacedMember] = []
         missing = len(names)
         wanted = collection.wanted
@@ -393,7 +425,7 @@ class Collections:
             nonlocal missing
             missing -= 1
             try:
-                members.extend(self._placed(client, collection, each, value, has_room=seq is not None))
+                members.extend(self._placed(client, collection, each, value, has_room=place is not None))
             except Refused as refused:
                 self._pass_over(client, collection, each.stream, refused)
             if not missing:
@@ -401,15 +433,17 @@ class Collections:
 
         if not names:
             done(members)
-        for each in [self._subscription(client, collection, name, seq) for name in names]:
+        for each in [self._subscription(client, collection, name, place) for name in names]:
             self._subscribing.find(client, each, partial(placed, each), ask_end=ask_end)
 
     def _subscription(
-        self, client: CollectingClient, collection: OpenCollection, name: bytes, seq: int | None
+        self, client: CollectingClient, collection: OpenCollection, name: bytes, place: WidePlace | None
     ) -> m.Subscribe:
-        wanted, position = collection.wanted, collection.wanted.positions.get(name, seq)
+        wanted, position = collection.wanted, collection.wanted.positions.get(name)
         start, skip = (START, 0) if collection.is_answered else (wanted.start, wanted.skip)
-        if position is not None:
+        if place is not None:
+            start, skip, _is_growth = place
+        if position is not None and (place is None or not place.is_growth):
             start, skip = From("seq", position), 0
         topics = self._topics(client, collection, name) or b""
         return m.Subscribe(0, name, start, skip, wanted.end, wanted.credit, True, topics)
@@ -469,11 +503,14 @@ class _WideCollection(WideReader):
     def is_wanted(self, name: bytes) -> bool:
         return self._collections.is_new(self._client, self._collection, name)
 
-    def place(self, name: bytes, seq: int, placed: Callable[[Cursor | None], None]) -> None:
-        self._collections.join_at(self._client, self._collection, name, seq, placed)
+    def place(self, name: bytes, place: WidePlace, placed: Callable[[Cursor | None], None]) -> None:
+        self._collections.join_at(self._client, self._collection, name, place, placed)
 
     def drop(self, cursor: Cursor) -> None:
         self._collections.drop(self._client, self._collection, cursor)
 
     def fail(self, code: Code, text: str) -> None:
         self._collections.end(self._client, self._collection.wanted.id, code, text)
+
+    def history_ended(self) -> None:
+        self._collections.history_ended(self._client, self._collection)

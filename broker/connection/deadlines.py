@@ -104,5 +104,9 @@ class Delays:
         heapq.heappush(self._heap, (due_s, next(self._numbers), action))
 
     def tick(self, now_s: float) -> None:
+        """Runs the due actions; those that they add wait for the next call."""
+        due = []
         while self._heap and self._heap[0][0] <= now_s:
-            heapq.heappop(self._heap)[2]()
+            due.append(heapq.heappop(self._heap)[2])
+        for action in due:
+            action()

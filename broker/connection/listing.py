@@ -8,9 +8,11 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from tailrace.broker.access.rules import Right
+from tailrace.broker.delivery.wide import WideReading
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.process.work import Asker
 from tailrace.broker.routing.calls import WorkerCalls
+from tailrace.broker.services import Services
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tailrace.protocol.listing import NAMES_MAX, STREAMS_MAX, EndRow, List, Listed, StreamRow, WorkerRow
@@ -21,6 +23,10 @@ ENDS_A_STEP: Final = 50
 """Streams whose ends a worker looks up in one step: about 2 ms, if all of them are closed."""
 LISTS_MAX: Final = 16
 """Of one connection that are not answered yet."""
+LOOKS_AT_ONCE: Final = 3
+AGAIN_S: Final = 0.05
+"""Between further looks for the same LIST of what has grown: what grows may be nothing that its connection may see. And
+between two looks whether it is to wait any longer."""
 NOT_ADMIN_TEXT = "listing the workers needs the right to administer"
 TOO_MANY_TEXT = f"this connection waits for {LISTS_MAX} lists, which is its limit"
 
@@ -30,6 +36,10 @@ class ListingClient(Asker, Protocol):
 
     listing: int
     is_free: bool
+    closed: bool
+
+    @property
+    def ending(self) -> bool: ...
 
     def may(self, right: Right, stream: bytes = b"") -> bool: ...
 
@@ -43,7 +53,9 @@ class ListingClient(Asker, Protocol):
 class Listings:
     """One per worker."""
 
-    def __init__(self, calls: WorkerCalls, board: Board) -> None:
+    def __init__(self, services: Services, calls: WorkerCalls, board: Board, wide: WideReading) -> None:
+        self.services = services
+        self.wide = wide
         self._calls = calls
         self._board = board
 
@@ -55,10 +67,14 @@ class Listings:
             client.refuse_request(Op.LIST, message.id, Code.OVERLOADED, TOO_MANY_TEXT)
         else:
             client.listing += 1
-            self._gather(client, message, partial(_answer, client, message))
+            done = partial(_answer, client, message)
+            if message.what == "grown" and message.wait_ms:
+                HeldList(self, client, message, done).begin()
+            else:
+                self.gather(client, message, done)
             client.note_awaited()
 
-    def _gather(self, client: ListingClient, message: List, done: Callable[[Listed | Refused], None]) -> None:
+    def gather(self, client: ListingClient, message: List, done: Callable[[Listed | Refused], None]) -> None:
         """Calls `done` once. If a worker is down the outcome is an error, not a list that lacks something."""
         total, version = self._board.total_streams(), self._board.names_version()
         if message.what in ("workers", "total"):
@@ -174,6 +190,74 @@ class GatheredCalls:
             self._values.append(value)
         if not self._missing:
             self._done(self._refused or self._values)
+
+
+class HeldList:
+    """A LIST of grown streams, whose answer waits for one, for `wait_ms` at most."""
+
+    def __init__(
+        self, listings: Listings, client: ListingClient, message: List, done: Callable[[Listed | Refused], None]
+    ) -> None:
+        self._listings = listings
+        self._client = client
+        self._message = message
+        self._done: Callable[[Listed | Refused], None] | None = done  # until it is answered
+        self._latest: Listed | None = None  # the answer, unless something grows
+        self._until_s = listings.services.now_s + message.wait_ms / 1e3
+        self._looks = 0
+        self._has_grown = self._is_over = False
+
+    def begin(self) -> None:
+        self._check()
+        self._await()
+
+    def _check(self) -> None:
+        """Now and then: the time may be over, or the connection is to move or to end as soon as it is answered."""
+        services = self._listings.services
+        if services.now_s >= self._until_s or self._client.ending or self._client.closed:
+            self._end()
+        elif self._done is not None:
+            services.delays.at(services.now_s + AGAIN_S, self._check)
+
+    def _await(self) -> None:
+        self._listings.wide.await_growth(self._message.prefix, self._look, self._grew)
+
+    def _look(self) -> None:
+        self._looks, self._latest = self._looks + 1, None
+        self._listings.gather(self._client, self._message, self._found)
+
+    def _found(self, outcome: Listed | Refused) -> None:
+        is_quiet = isinstance(outcome, Listed) and outcome.known and not (outcome.names or outcome.next)
+        if isinstance(outcome, Listed) and is_quiet and not (self._is_over or self._client.closed):
+            self._latest = outcome
+            if self._has_grown:
+                self._grew()
+        else:
+            self._finish(outcome)
+
+    def _grew(self) -> None:
+        """Look again, behind a look that is under way."""
+        self._has_grown = self._latest is None
+        services = self._listings.services
+        if self._latest is not None and self._looks < LOOKS_AT_ONCE:
+            self._await()
+        elif self._latest is not None:
+            services.delays.at(services.now_s + AGAIN_S, self._look_again)
+
+    def _look_again(self) -> None:
+        if self._done is not None:
+            self._await()
+
+    def _end(self) -> None:
+        self._is_over = True
+        if self._latest is not None:
+            self._finish(self._latest)
+
+    def _finish(self, outcome: Listed | Refused) -> None:
+        done, self._done = self._done, None
+        self._listings.wide.await_no_more(self._grew)
+        if done is not None:
+            done(outcome)
 
 
 def _name_of(row: StreamRow) -> bytes:

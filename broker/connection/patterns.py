@@ -16,6 +16,7 @@ from tailrace.broker.connection.named import StreamSelection
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.subscribe import Subscriptions
 from tailrace.broker.delivery.wide import WideReader, WideReading, WideSubscription
+from tailrace.broker.delivery.wide_history import WideHistory, WidePlace
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.process.work import NOBODY, Asker, WorkQueue
 from tailrace.broker.routing.batch import Pending
@@ -120,7 +121,7 @@ class PatternSubscriptions:
         self.work = work
         self.calls = calls
         self.board = board
-        self.wide = WideReading(calls.call_slot, board.slots, *own)
+        self.wide = WideReading(calls.call_slot, board.slots, *own, services.settings.max_subscriptions)
         self._services = services
         self._subscribing = subscribing
         self._clients: dict[LineClient, None] = {}
@@ -162,12 +163,15 @@ class PatternSubscriptions:
         """Ends all subscriptions of streams of the pattern; the answer."""
         del client.patterns[pattern]
         client.wide.pop(pattern, None)
-        selection = self.selection(pattern)
-        for key, cursor in list(client.cursors.items()):
-            name = cursor.feed.name
-            if key == selection.key(name) and selection.selects(name):
-                self._services.fanout.end(client.cursors.pop(key))
+        for cursor in self._cursors(client, pattern):
+            self._services.fanout.end(client.cursors.pop(cursor.key))
         return answers.ok_unsub(pattern)
+
+    def _cursors(self, client: LineClient, pattern: bytes) -> list[Cursor]:
+        """Those of the streams of a pattern."""
+        selection = self.selection(pattern)
+        every = ((key, cursor, cursor.feed.name) for key, cursor in client.cursors.items())
+        return [cursor for key, cursor, name in every if key == selection.key(name) and selection.selects(name)]
 
     def adopt(self, client: LineClient) -> None:
         """The connection comes from another worker."""
@@ -178,7 +182,7 @@ class PatternSubscriptions:
     def _found(
         self, client: LineClient, command: c.Subscribe, pending: Pending, room: int, names: list[bytes] | Refused
     ) -> None:
-        if isinstance(names, list) and len(names) > room and command.start == FROM_NEW and room > 0:
+        if isinstance(names, list) and len(names) > room > 0 and command.start.kind != "last":
             self._begin_wide(client, command, pending)
             return
         if isinstance(names, list) and len(names) > room:
@@ -202,9 +206,12 @@ class PatternSubscriptions:
         self._join(client, command, names, joined)
 
     def _begin_wide(self, client: LineClient, command: c.Subscribe, pending: Pending) -> None:
-        """There are more streams than it may have cursors: it gets those with new messages."""
-        reader = client.wide[command.stream] = _WideLines(self, client, command.stream)
-        client.patterns[command.stream] = {}
+        """There are more streams than it may have cursors: they get some in turn, and then those with new messages."""
+        pattern, history = command.stream, None
+        if command.start != FROM_NEW:
+            history = WideHistory(self.selection(pattern).prefix, WidePlace(command.start, command.skip))
+        reader = client.wide[pattern] = _WideLines(self, client, pattern)
+        client.patterns[pattern] = {}
 
         def begun(wide: WideSubscription | Refused) -> None:
             if isinstance(wide, Refused):
@@ -212,13 +219,13 @@ class PatternSubscriptions:
                 self._refuse(pending, wide)
                 return
             pending.after = partial(told, wide)
-            pending.settle(answers.ok("sub", word_of_name(command.stream), MANY))
+            pending.settle(answers.ok("sub", word_of_name(pattern), MANY))
 
         def told(wide: WideSubscription) -> None:
             self.wide.start(wide)
             client.go_on()
 
-        self.wide.begin(reader, begun)
+        self.wide.begin(reader, begun, history)
 
     def _refuse(self, pending: Pending, refused: Refused) -> None:
         self._services.metrics.refused.add(refused.code)
@@ -260,14 +267,27 @@ class PatternSubscriptions:
         NameSearch(self, pattern, most, is_new_to_one, NOBODY, found).turn_page()
 
     def _add(self, client: LineClient, pattern: bytes, names: list[bytes]) -> None:
-        limit = self._services.settings.max_subscriptions
-        room = client.cursor_room
-        if len(names) > room:
-            del client.patterns[pattern]
-            text = f"this connection has {limit} subscriptions, which is its limit: streams made later are not read"
-            client.refuse(Code.SUBSCRIPTIONS, f"{word_of_name(pattern).decode()}: {text}")
+        if len(names) > client.cursor_room:
+            self._widen(client, pattern)
+            return
         start = c.Subscribe(pattern, START)
-        self._join(client, start, names[:room], lambda cursors, failed: self._start(client, cursors, failed))
+        self._join(client, start, names, lambda cursors, failed: self._start(client, cursors, failed))
+
+    def _widen(self, client: LineClient, pattern: bytes) -> None:
+        """Its streams have become more than it may have cursors: it goes on with some in turn, and those that grow."""
+        reader = client.wide[pattern] = _WideLines(self, client, pattern)
+        cursors = self._cursors(client, pattern)
+        known = [cursor.feed.name for cursor in cursors]
+        history = WideHistory(self.selection(pattern).prefix, WidePlace(START), known=known)
+
+        def begun(wide: WideSubscription | Refused) -> None:
+            if not isinstance(wide, Refused):
+                self.wide.start(wide)
+            elif client.wide.get(pattern) is reader:
+                del client.wide[pattern]
+                self._version = -1  # it is tried again
+
+        self.wide.begin(reader, begun, history, cursors)
 
     # --- both -------------------------------------------------------------------------------------------------------
 
@@ -313,7 +333,12 @@ class PatternSubscriptions:
             self._subscribing.find(client, each, partial(placed, each), ask_end=ask_end)
 
     def join_at(
-        self, client: LineClient, pattern: bytes, name: bytes, seq: int, placed: Callable[[Cursor | None], None]
+        self,
+        client: LineClient,
+        pattern: bytes,
+        name: bytes,
+        place: WidePlace,
+        placed: Callable[[Cursor | None], None],
     ) -> None:
         """Read a stream of a wide subscription from there on."""
 
@@ -321,14 +346,14 @@ class PatternSubscriptions:
 
         def joined(cursors: Sequence[Cursor], failed: Sequence[tuple[bytes, Refused]]) -> None:
             placed(cursors[0] if cursors else None)
-            for cursor in cursors:
-                cursor.seq = min(cursor.seq, seq)  # messages that were trimmed meanwhile are reported
+            for cursor in cursors if place.is_growth else ():
+                cursor.seq = min(cursor.seq, place.start.value)  # messages that were trimmed meanwhile are reported
             self._start(client, cursors, failed)
 
         def is_open() -> bool:
             return client.wide.get(pattern) is subscription
 
-        self._join(client, c.Subscribe(pattern, From("seq", seq)), [name], joined, is_open)
+        self._join(client, c.Subscribe(pattern, place.start, place.skip), [name], joined, is_open)
 
     def drop(self, client: LineClient, cursor: Cursor) -> None:
         client.cursors.pop(cursor.key, None)
@@ -367,8 +392,8 @@ class _WideLines(WideReader):
     def is_wanted(self, name: bytes) -> bool:
         return self._patterns.is_new(self._client, self._pattern, name)
 
-    def place(self, name: bytes, seq: int, placed: Callable[[Cursor | None], None]) -> None:
-        self._patterns.join_at(self._client, self._pattern, name, seq, placed)
+    def place(self, name: bytes, place: WidePlace, placed: Callable[[Cursor | None], None]) -> None:
+        self._patterns.join_at(self._client, self._pattern, name, place, placed)
 
     def drop(self, cursor: Cursor) -> None:
         self._patterns.drop(self._client, cursor)
@@ -380,3 +405,6 @@ class _WideLines(WideReader):
     def fail(self, code: Code, text: str) -> None:
         self._patterns.unsubscribe(self._client, self._pattern)
         self._client.refuse(code, f"{word_of_name(self._pattern).decode()}: {text}; the subscription has ended")
+
+    def history_ended(self) -> None:
+        """Its client is not told: it sees the messages."""

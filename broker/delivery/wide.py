@@ -3,6 +3,9 @@
 One has a cursor only in a stream that has grown since it began, from the first message of that growth until all is
 sent. So a stream that does not grow costs it nothing. The owners notify this worker of the growth of all their streams
 while it has such subscriptions; a stream that was made later is one that has grown from its first message on.
+
+One that begins in the past reads the streams that are there some at a time, each to its end, beside those that grow
+(`broker.delivery.wide_history`). A cursor that has got there is like any other one then.
 """
 
 from __future__ import annotations
@@ -13,9 +16,12 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from tailrace.broker.delivery.cursor import Cursor, Park
+from tailrace.broker.delivery.wide_history import WideHistory, WidePlace
 from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.streams.refused import OnResult, Refused
 from tailrace.protocol.errors import Code
+from tailrace.protocol.listing import NAMES_MAX
+from tailrace.protocol.places import From
 from tailrace.protocol.sibling import GrownRow
 
 PENDING_MAX: Final = 4_096
@@ -56,7 +62,7 @@ class WideReader(ABC):
         """Whether a stream is to be read in which it has no cursor."""
 
     @abstractmethod
-    def place(self, name: bytes, seq: int, placed: Callable[[Cursor | None], None]) -> None:
+    def place(self, name: bytes, place: WidePlace, placed: Callable[[Cursor | None], None]) -> None:
         """Put a cursor there, and start it once `placed` has been called with it; with None if it cannot be."""
 
     @abstractmethod
@@ -67,55 +73,136 @@ class WideReader(ABC):
     def fail(self, code: Code, text: str) -> None:
         """The subscription cannot go on."""
 
+    @abstractmethod
+    def history_ended(self) -> None:
+        """All streams that were there at the beginning have a cursor, or had one."""
+
 
 class WideSubscription:
-    """`live`: the slots that notify of growth for it; `pending`: by stream, the seq from which on it is to be read."""
+    """`live`: the slots that notify of growth for it; `pending`: by stream, the seq from which on it is to be read.
 
-    __slots__ = ("awake", "has_begun", "joining", "live", "pending", "reader")
+    `follows`: what grows is read; `history_max`: how many cursors the history may have.
+    """
 
-    def __init__(self, reader: WideReader) -> None:
+    __slots__ = (
+        "awake",
+        "follows",
+        "has_begun",
+        "history",
+        "history_is_next",
+        "history_max",
+        "joining",
+        "live",
+        "pending",
+        "reader",
+    )
+
+    def __init__(self, reader: WideReader, history: WideHistory | None, history_max: int, *, follows: bool) -> None:
         self.reader = reader
+        self.history = history
+        self.history_max = history_max
+        self.history_is_next = True
+        self.follows = follows
         self.live: set[int] = set()
         self.pending: dict[bytes, int] = {}
         self.joining: set[bytes] = set()
         self.awake: dict[bytes, Cursor] = {}
         self.has_begun = False
 
+    @property
+    def waits(self) -> bool:
+        """Whether there is a stream that needs a cursor, or may be."""
+        return self.has_begun and (bool(self.pending) or self.history is not None)
+
+    @property
+    def unplaced(self) -> int:
+        """How many streams have grown and wait for a cursor, or for the list of names that may have them."""
+        return len(self.pending) + (len(self.history.unsure) if self.history is not None else 0)
+
     def note(self, rows: list[GrownRow]) -> None:
-        for name, first_seq in rows:
+        history = self.history
+        for name, first_seq in rows if self.follows else ():
             cursor = self.awake.get(name)
             if cursor is not None and cursor.done:
                 del self.awake[name]
             elif cursor is not None:
                 continue
-            if name not in self.joining and name not in self.pending and self.reader.is_wanted(name):
+            if name in self.joining or name in self.pending or not self.reader.is_wanted(name):
+                continue
+            if history is None or not history.has(name, first_seq):
                 self.pending[name] = first_seq
+
+    def next(self) -> tuple[bytes, WidePlace] | None:
+        """The stream that gets the next cursor. The history takes turns with growth, and has at most half of them."""
+        history, pending = self.history, self.pending
+        has_history = history is not None and bool(history.queue) and len(history.reading) < self.history_max
+        if history is not None and has_history and (self.history_is_next or not pending):
+            self.history_is_next = False
+            return history.take(), history.place
+        if not pending:
+            return None
+        self.history_is_next = True
+        name = next(iter(pending))
+        return name, WidePlace(From("seq", pending.pop(name)), is_growth=True)
 
     def idle(self) -> list[tuple[Cursor, int]]:
         """The cursors that have nothing to send, with their places."""
         for name in [name for name, cursor in self.awake.items() if cursor.done]:
             del self.awake[name]
-        return [(cursor, cursor.settled_seq) for cursor in self.awake.values() if _is_idle(cursor)]
+        idle = [(cursor, cursor.settled_seq) for cursor in self.awake.values() if _is_idle(cursor)]
+        if self.history is not None:
+            for cursor, _seq in idle:
+                self.history.reading.pop(cursor.feed.name, None)
+            for name in [each for each in self.history.reading if each not in self.awake and each not in self.joining]:
+                del self.history.reading[name]
+        return idle
 
 
 class WideReading:
     """One per worker."""
 
     def __init__(
-        self, call_slot: Callable[[int, str, list[Any], OnResult], None], slots: int, slot: int, generation: int
+        self,
+        call_slot: Callable[[int, str, list[Any], OnResult], None],
+        slots: int,
+        slot: int,
+        generation: int,
+        cursors_max: int,
     ) -> None:
-        """`call_slot`: how the owners are asked."""
+        """`call_slot`: how the owners are asked; `cursors_max`: of a connection."""
         self.subscriptions: dict[WideSubscription, None] = {}
         self.waiting: dict[WideSubscription, None] = {}  # with streams that wait for a cursor
         self.own = slot, generation
         self._call_slot = call_slot
         self._slots = slots
+        self._history_max = max(1, cursors_max // 2)
         self._is_marking = False
         self._watches = False
+        self._is_stirred = False
+        self._waiters: dict[Callable[[], None], bytes] = {}
+        self._watched: set[int] = set()  # slots that notify this worker
 
-    def begin(self, reader: WideReader, done: Callable[[WideSubscription | Refused], None]) -> None:
-        """What grows from the answer of its owner on is sent, once `start` is called."""
-        subscription, missing, refusals = WideSubscription(reader), self._slots, list[Refused]()
+    @property
+    def is_busy(self) -> bool:
+        """Whether the next turn has something to do at once."""
+        return self._is_stirred and bool(self.waiting)
+
+    def begin(
+        self,
+        reader: WideReader,
+        done: Callable[[WideSubscription | Refused], None],
+        history: WideHistory | None = None,
+        cursors: Iterable[Cursor] = (),
+        *,
+        follows: bool = True,
+    ) -> None:
+        """What grows from the answer of its owner on is sent if it `follows`, and the history, once it is started.
+
+        `cursors`: those that it has already.
+        """
+        subscription = WideSubscription(reader, history, self._history_max, follows=follows)
+        subscription.awake = {cursor.feed.name: cursor for cursor in cursors}
+        missing, refusals = self._slots, list[Refused]()
         self.subscriptions[subscription] = None
         self._watches = True
 
@@ -145,8 +232,46 @@ class WideReading:
         self.waiting.pop(subscription, None)
 
     def _watch(self, answered: Callable[[int, Any], None], *, is_wanted: bool = True) -> None:
+        def noted(slot: int, value: Any) -> None:
+            if is_wanted and not isinstance(value, Refused):
+                self._watched.add(slot)
+            else:
+                self._watched.discard(slot)
+            answered(slot, value)
+
         for slot in range(self._slots):
-            self._call_slot(slot, "watch_growth", [*self.own, is_wanted], partial(answered, slot))
+            self._call_slot(slot, "watch_growth", [*self.own, is_wanted], partial(noted, slot))
+
+    # --- those who wait for any growth --------------------------------------------------------------------------------
+
+    def await_growth(self, prefix: bytes, ready: Callable[[], None], grew: Callable[[], None]) -> None:
+        """Call `ready` once all growth is notified, or cannot be now; and `grew` once, when a stream whose name begins
+        so has grown since, or may have.
+        """
+        self._waiters[grew] = prefix
+        missing = self._slots
+
+        def answered(_slot: int, _value: Any) -> None:
+            nonlocal missing
+            missing -= 1
+            if not missing:
+                ready()
+
+        if len(self._watched) == self._slots:
+            ready()
+        else:
+            self._watches = True
+            self._watch(answered)
+
+    def await_no_more(self, grew: Callable[[], None]) -> None:
+        self._waiters.pop(grew, None)
+
+    def _wake_waiters(self, rows: list[GrownRow] | None) -> None:
+        """`rows`: the growth; None if it is unknown."""
+        for grew, prefix in list(self._waiters.items()):
+            if rows is None or any(name.startswith(prefix) for name, _first_seq in rows):
+                self._waiters.pop(grew, None)
+                grew()
 
     # --- growth -----------------------------------------------------------------------------------------------------
 
@@ -156,27 +281,36 @@ class WideReading:
             if slot in subscription.live and not subscription.reader.is_gone:
                 subscription.note(rows)
                 self._wake(subscription)
+        if self._waiters:
+            self._wake_waiters(rows)
 
     def cut(self, name: bytes, seq: int) -> None:
         """The messages of a stream from there on are gone, and others may come in their stead."""
         for subscription in self.subscriptions:
-            if subscription.pending.get(name, seq) > seq:
-                subscription.pending[name] = seq
+            unsure = {} if subscription.history is None else subscription.history.unsure
+            for firsts in (subscription.pending, unsure):
+                if firsts.get(name, seq) > seq:
+                    firsts[name] = seq
 
     def _wake(self, subscription: WideSubscription) -> None:
-        """Place cursors in streams that have grown, as far as there is room for them."""
-        pending, reader, had_room = subscription.pending, subscription.reader, False
-        while pending and subscription.has_begun and not reader.is_gone and reader.connection.cursor_room:
-            name = next(iter(pending))
-            seq, had_room = pending.pop(name), True
+        """Place cursors in streams that have grown, or are to be read from the past, as far as there is room."""
+        reader, had_room = subscription.reader, False
+        history, is_open = subscription.history, subscription.has_begun and not reader.is_gone
+        if is_open and history is not None and history.wants_page:
+            self._list(subscription, history)
+        while is_open and not reader.is_gone and reader.connection.cursor_room and (found := subscription.next()):
+            name, place = found
+            had_room = True
             subscription.joining.add(name)
             reader.connection.joining += 1
-            reader.place(name, seq, partial(self._placed, subscription, name))
-        if had_room or not pending:
+            reader.place(name, place, partial(self._placed, subscription, name))
+        if is_open and history is not None and history.is_taken and not subscription.joining:
+            self._end_history(subscription)
+        if had_room or not subscription.waits:
             self.waiting.pop(subscription, None)  # the connection's others come first next time
-        if len(pending) > PENDING_MAX:
+        if subscription.unplaced > PENDING_MAX:
             self._fail(subscription, Code.OVERLOADED, _BEHIND_TEXT.format(limit=PENDING_MAX))
-        elif pending and subscription.has_begun:
+        elif subscription.waits and subscription in self.subscriptions:
             self.waiting[subscription] = None
 
     def _placed(self, subscription: WideSubscription, name: bytes, cursor: Cursor | None) -> None:
@@ -184,6 +318,35 @@ class WideReading:
         subscription.reader.connection.joining -= 1
         if cursor is not None:
             subscription.awake[name] = cursor
+        self._is_stirred = self._is_stirred or subscription.history is not None
+
+    def _list(self, subscription: WideSubscription, history: WideHistory) -> None:
+        """Ask the owners for the next names. The next turn goes on with them: the answer may come at once."""
+        history.is_asking, missing, page = True, self._slots, list[bytes]()
+        has_failed = False
+
+        def answered(value: Any) -> None:
+            nonlocal missing, has_failed
+            missing -= 1
+            has_failed = has_failed or isinstance(value, Refused)
+            page.extend(() if isinstance(value, Refused) else map(bytes, value))
+            if missing:
+                return
+            if has_failed:
+                history.page_failed()  # an owner that is being replaced lists nothing for a moment
+                return
+            later = history.add_page(sorted(page)[:NAMES_MAX], subscription.reader.is_wanted)
+            subscription.pending.update(row for row in later if subscription.reader.is_wanted(row[0]))
+            self._is_stirred = True
+
+        for slot in range(self._slots):
+            self._call_slot(slot, "list_names", [history.prefix, history.after, NAMES_MAX], answered)
+
+    def _end_history(self, subscription: WideSubscription) -> None:
+        subscription.history = None
+        if not subscription.follows:
+            self.end(subscription)
+        subscription.reader.history_ended()
 
     def _fail(self, subscription: WideSubscription, code: Code, text: str) -> None:
         self.end(subscription)
@@ -202,14 +365,16 @@ class WideReading:
             self.end(subscription)
         if self.subscriptions:
             self.mark(self.subscriptions)
-        elif self._watches:
+        elif self._watches and not self._waiters:
             self._watches = False
+            self._watched.clear()
             self._watch(lambda _slot, _value: None, is_wanted=False)
 
     def work(self, flush: Callable[[], None]) -> None:
         """In each turn while subscriptions wait: give them the cursors that their connections need no more. `flush`
         sends at once what the owners are asked.
         """
+        self._is_stirred = False
         for subscription in list(self.waiting):
             self._wake(subscription)
         if self.waiting and not self._is_marking:
@@ -248,11 +413,14 @@ class WideReading:
             if knows_all and is_same and _is_idle(cursor):
                 del subscription.awake[name]
                 subscription.reader.drop(cursor)
+                self._is_stirred = bool(self.waiting)
 
     # --- owners that are replaced -------------------------------------------------------------------------------------
 
     def owner_is(self, slot: int) -> None:
         """A slot has another owner, whose answer has all growth since it began."""
+        self._watched.discard(slot)
+        self._wake_waiters(None)
         watching = [each for each in self.subscriptions if slot in each.live]
         for subscription in watching:
             subscription.live.discard(slot)

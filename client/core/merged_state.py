@@ -15,7 +15,7 @@ from tailrace.core.stream_watch import StreamWatch
 from tailrace.core.subscribe_options import SubscribeOptions
 from tailrace.core.subscription_state import Arrived, SubscriptionPhase, SubscriptionState
 from tailrace.core.wide_streams import WideStreams, room_of
-from tailrace.errors import ConnectionLost, StreamBehind, TailraceError, TooManySubscriptions
+from tailrace.errors import ConnectionLost, StreamBehind, StreamDiverged, TailraceError, TooManySubscriptions
 
 
 class MergedState:
@@ -62,6 +62,7 @@ class MergedState:
                 self._options,
                 self._watch.matches,
                 self._read_more,
+                self._watch.common_prefix(),
                 follows=self._follows,
                 timeout_s=self._timeout_s,
             )
@@ -149,6 +150,9 @@ class MergedState:
             session.done_with(given_of, before)
         for _ in range(len(self._states)):
             state = self._states[0]
+            if not state.has_news:
+                self._states.rotate(-1)
+                continue
             if self._has_left(state):
                 continue
             try:
@@ -161,20 +165,20 @@ class MergedState:
                     raise
                 self._wide.put_back(state)
                 continue
-            except StreamBehind as error:
-                is_shorter = self._wide is not None and self._wide.is_shorter(state, error)
+            except (StreamBehind, StreamDiverged) as error:
+                is_read_again = self._wide is not None and self._wide.is_changed(state, error)
                 self._leave(state)
-                if not is_shorter:
+                if not is_read_again:
                     raise
                 continue
             except TailraceError:
                 self._leave(state)
                 raise
             if arrived is not None:
-                if self._wide is not None and (shorter := self._wide.fault(arrived)) is not None:
+                if self._wide is not None and (fault := self._wide.fault(arrived)) is not None:
                     self._session.cancel(state)
                     self._leave(state)
-                    raise shorter
+                    raise fault
                 self._states.rotate(-1)
                 self._given_of = state
                 return arrived

@@ -81,7 +81,7 @@ class StreamWatch:
             self._rest(now_s)
         else:
             self._version, self._relist_s = answer.version, now_s + RELIST_S
-            self._ask("names", self._common_prefix(), "", now_s)
+            self._ask("names", self.common_prefix(), "", now_s)
 
     def _on_names(self, call: PendingCall, answer: Listed | None, now_s: float) -> None:
         if self._over:
@@ -91,7 +91,7 @@ class StreamWatch:
             return
         self._on_found(filter(self.matches, answer.names), now_s)
         if answer.next:
-            self._ask("names", self._common_prefix(), answer.next, now_s)
+            self._ask("names", self.common_prefix(), answer.next, now_s)
         else:
             self._rest(now_s)
 
@@ -104,7 +104,7 @@ class StreamWatch:
         self._polling = False
         self.poll_s = math.inf if self._over else now_s + POLL_S
 
-    def _common_prefix(self) -> str:
+    def common_prefix(self) -> str:
         """The longest prefix that all patterns share."""
         prefixes = [prefix for prefix, _matches in self._matchers]
         first, last = min(prefixes), max(prefixes)

@@ -23,7 +23,8 @@ OnTrimmed: TypeAlias = Literal["raise", "skip"]
 class SubscribeOptions:
     """A program's settings for reading. `window_bytes`: of frames that may be sent ahead; `timeout_s`: for the
     answer; `wait`: the stream may be made later; `topics`: a filter for topics, empty for all messages;
-    `resumes`: it goes on where the same program has read."""
+    `resumes`: it goes on where the same program has read; `last`: seq, time and epoch of the message before its start,
+    which must still be the same."""
 
     stream: str
     start: From
@@ -36,6 +37,7 @@ class SubscribeOptions:
     wait: bool = False
     topics: str = ""
     resumes: bool = False
+    last: tuple[int, int, int] | None = None
 
     def __post_init__(self) -> None:
         for name, value, least in (("skip", self.skip, 0), ("credit_bytes", self.window_bytes, 1)):

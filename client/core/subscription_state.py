@@ -43,6 +43,9 @@ RESUMED: Final = frozenset({"unavailable", "overloaded", "closing", "slow"})
 RESUMED_ELSEWHERE: Final = RESUMED | {"unknown"}
 """Likewise, of one that was read from another node: this one may not have its copy of the stream yet."""
 
+NO_LAST: Final = (-1, 0, 0)
+"""In the place of seq, time and epoch of a message: there is none."""
+
 _parse = load("tailrace.shard.frame_cy").parse
 
 
@@ -88,8 +91,10 @@ class SubscriptionState:
         self._owed_bytes = 0  # below 0: bytes held beyond the window
         self._trim_reported = False
         self._refusal: TailraceError | None = None
-        self._last = (-1, 0, 0)  # seq, time, epoch of the last message that came in
+        self._last = options.last or NO_LAST
         self._asked_seq = -1
+        if options.last is not None:
+            self._base_seq = options.start.value
 
     @property
     def has_filter(self) -> bool:
@@ -107,9 +112,14 @@ class SubscriptionState:
         return self._arrived[-1].next_seq if self._arrived else self._base_seq
 
     @property
-    def last_epoch(self) -> int:
-        """That of the last message that came in, 0 without any."""
-        return self._last[2]
+    def last(self) -> tuple[int, int, int]:
+        """Seq, time and epoch of the last message that came in, or NO_LAST."""
+        return self._last
+
+    @property
+    def _has_place(self) -> bool:
+        """Whether the messages before `next_seq` have been read."""
+        return self.ready or self._options.last is not None
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
@@ -119,10 +129,12 @@ class SubscriptionState:
         self._trim_reported = False
         options, room_bytes = self._options, self._options.window_bytes - self._held_bytes
         credit, self._owed_bytes = max(0, room_bytes), min(0, room_bytes)
-        if not self.ready:
+        if not self._has_place:
             name, wait = self.stream.encode(), options.wait
             return Subscribe(self.id, name, options.start, options.skip, options.end, credit, wait, self._topics)
-        end = None if self.end_seq is None else ("seq", self.end_seq)
+        end = options.end
+        if self.ready:
+            end = None if self.end_seq is None else ("seq", self.end_seq)
         has_last = self._last[0] == self.next_seq - 1 >= 0
         self._asked_seq = self.next_seq - 1 if has_last else self.next_seq
         waits = options.wait and self.next_seq == 0
@@ -147,8 +159,8 @@ class SubscriptionState:
         if self.phase is not SubscriptionPhase.ASKED:
             return
         start = self._options.start
-        expected = self.next_seq if self.ready else start.value if start.kind == "seq" else answer.next_seq
-        least = self._asked_seq if self.ready else expected
+        expected = self.next_seq if self._has_place else start.value if start.kind == "seq" else answer.next_seq
+        least = self._asked_seq if self._has_place else expected
         if self.resumes and patience_s and answer.next_seq < least and expected != self.end_seq:
             self._ask_again(StreamBehind(self.stream, expected, answer.next_seq), now_s, patience_s)
             return

@@ -1,12 +1,12 @@
 """More streams than a connection may have subscriptions, read in turn. Pure: answers in, names out.
 
-Each stream is read up to its present end by a subscription that ends there, some at a time. The node is asked several
-times a second which streams have grown, and those are read on from where that ended. The first such question comes
+Each stream is read up to its present end by a subscription that ends there, some at a time. The node is asked which
+streams have grown, and answers when one has; those are read on from where that ended. The first such question comes
 before the first reading, so nothing falls between the two; a node that does not know, as after a failover, means that
 each stream may have grown.
 
-A stream that has become shorter was deleted and made again if its first message is of a later term than the last one
-that was read: it is read from its beginning then.
+With each growth the last message that was read comes again. A stream that has another one there, or has become
+shorter, was deleted and made again if its first message is of a later term: it is read from its beginning then.
 """
 
 from __future__ import annotations
@@ -20,14 +20,19 @@ from tailrace.core.calls import PendingCall
 from tailrace.core.listing import list_call
 from tailrace.core.session import Session
 from tailrace.core.subscribe_options import SubscribeOptions
-from tailrace.core.subscription_state import Arrived, SubscriptionState
-from tailrace.errors import StreamBehind, TailraceError
+from tailrace.core.subscription_state import NO_LAST, Arrived, SubscriptionState
+from tailrace.errors import StreamBehind, StreamDiverged, TailraceError
 from tailrace.protocol.fields import NUMBER_MAX
-from tailrace.protocol.listing import ENDS_MAX, FEATURE, List, Listed
+from tailrace.protocol.listing import ENDS_MAX, FEATURE, WAIT_MAX_MS, EndRow, List, Listed
 from tailrace.protocol.places import FROM_NEW, From
 
 POLL_S: Final = 0.05
-"""Between two questions which streams have grown."""
+"""Between two questions which streams have grown, if the node does not wait before it answers; between two looks for a
+place."""
+PAUSE_S: Final = 0.005
+"""Before the next question, while streams grow."""
+WAIT_MS: Final = WAIT_MAX_MS
+"""How long the node waits before it answers that none has grown."""
 RELIST_S: Final = 1.0
 """Between two looks which streams were deleted, if some were made or deleted."""
 AT_ONCE_MAX: Final = 256
@@ -35,10 +40,14 @@ AT_ONCE_MAX: Final = 256
 
 
 class Place(NamedTuple):
-    """The next message to be read of a stream, and the greatest term of those that were read."""
+    """The next message to be read of a stream; seq, time and epoch of the last one that was read, or NO_LAST."""
 
     next_seq: int
-    epoch: int
+    last: tuple[int, int, int]
+
+    @property
+    def epoch(self) -> int:
+        return self.last[2]
 
 
 class WideStreams:
@@ -53,6 +62,7 @@ class WideStreams:
         options: Callable[[str, bool], SubscribeOptions],
         matches: Callable[[str], bool],
         on_queued: Callable[[float], None],
+        prefix: str,
         *,
         follows: bool,
         timeout_s: float,
@@ -70,11 +80,14 @@ class WideStreams:
         self._options = options
         self._matches = matches
         self._on_queued = on_queued
+        self._prefix = prefix  # of all names
+        self._asked_s = -math.inf
+        self._is_asking = False  # which streams have grown
         self._follows = follows
         self._timeout_s = timeout_s
         self._first: set[str] = set()  # the streams that were there at first
         self._places: dict[str, Place] = {}  # of those that were read
-        self._shorter: dict[str, tuple[StreamBehind, int]] = {}  # those that are shorter, and the term that was read
+        self._changed: dict[str, tuple[StreamBehind | StreamDiverged, int]] = {}  # with the term that was read
         self._version = -1
         self._relist_s = math.inf
         self._unplaced: list[str] = []  # of which the ends are not known, where new messages begin
@@ -97,34 +110,36 @@ class WideStreams:
         self.reading[name] = False
         options, place = self._options(name, name not in self._first), self._places.get(name)
         if place is not None:
-            options = replace(options, start=From("seq", place.next_seq), skip=0, resumes=True)
+            last = None if place.last == NO_LAST else place.last
+            options = replace(options, start=From("seq", place.next_seq), skip=0, resumes=True, last=last)
         return replace(options, end=("now", 0), wait=False) if self._follows else options
 
     def done(self, state: SubscriptionState) -> None:
         """All of a stream was read up to the end that it had, or up to an error."""
-        name, place = state.stream, self._places.pop(state.stream, Place(0, 0))
+        name, place = state.stream, self._places.pop(state.stream, Place(0, NO_LAST))
         has_grown = self.reading.pop(name, False)
         if state.error is None:
             self.at_once = min(self.at_once + 1, self._at_once_max)
-            self._places[name] = Place(max(state.next_seq, state.end_seq or 0), max(state.last_epoch, place.epoch))
+            last = place.last if state.last == NO_LAST else state.last
+            self._places[name] = Place(max(state.next_seq, state.end_seq or 0), last)
         else:
             self._first.discard(name)  # if it comes again, it is another one
         if has_grown:
             self.queue[name] = None
         self._settle()
 
-    def is_shorter(self, state: SubscriptionState, error: StreamBehind) -> bool:
-        """Whether to read a stream from its beginning that ends before its place."""
+    def is_changed(self, state: SubscriptionState, error: StreamBehind | StreamDiverged) -> bool:
+        """Whether to read a stream from its beginning that ends before its place, or has another message there."""
         name, place = state.stream, self._places.get(state.stream)
         if place is None:
             return False
-        self._shorter[name], self.reading[name] = (error, place.epoch), True
+        self._changed[name], self.reading[name] = (error, place.epoch), True
         return True
 
-    def fault(self, arrived: Arrived) -> StreamBehind | None:
-        """The error of a stream that is shorter, and the same as before."""
-        for message in arrived.messages[:1] if self._shorter else ():
-            error, epoch = self._shorter.pop(message.stream, (None, 0))
+    def fault(self, arrived: Arrived) -> StreamBehind | StreamDiverged | None:
+        """The error of a stream that has changed, and was not made again."""
+        for message in arrived.messages[:1] if self._changed else ():
+            error, epoch = self._changed.pop(message.stream, (None, 0))
             if message.epoch <= epoch:
                 return error
         return None
@@ -153,9 +168,11 @@ class WideStreams:
         self.ready = True
         self._rest(now_s)
 
-    def _rest(self, now_s: float) -> None:
+    def _rest(self, now_s: float, *, is_quiet: bool = False) -> None:
+        """`is_quiet`: the node has waited before it said that none has grown, or cannot do that."""
+        self._is_asking = False
         if self._follows and not self._is_over:
-            self.poll_s = now_s + POLL_S
+            self.poll_s = max(now_s, self._asked_s + POLL_S) if is_quiet else now_s + PAUSE_S
         self._on_queued(now_s)
 
     # --- where new messages begin -----------------------------------------------------------------------------------
@@ -176,7 +193,7 @@ class WideStreams:
                 self._fail(call)
                 return
             ends = zip(answer.names, answer.ends, strict=False)
-            self._places.update((name, Place(end.next_seq, end.epoch)) for name, end in ends)
+            self._places.update((name, _place_at(end)) for name, end in ends)
             if done + ENDS_MAX < len(self._unplaced):
                 self._ask_ends(done + ENDS_MAX, now_s)
                 return
@@ -187,7 +204,7 @@ class WideStreams:
 
         call = PendingCall("the node", "the list of ends", make, timeout_s=self._timeout_s, feature=FEATURE)
         call.on_result = answered
-        self._session.call(call, now_s)
+        self._ask(call, now_s)
 
     def _settle(self) -> None:
         """Whether all streams are placed."""
@@ -201,22 +218,24 @@ class WideStreams:
         """Asks which streams have grown, if that is due. `poll_s` is the next time to look for a place, too."""
         if now_s >= self.poll_s:
             self.poll_s, self.is_crowded_out = math.inf, False
-            if self._follows:
+            if self._follows and not self._is_asking:
                 self._ask_grown("", now_s)
 
     def wait_for_room(self, now_s: float) -> None:
-        """Look again a little later; a question that is under way brings its own time."""
-        if not self._follows and not self._is_over:
+        """Look again a little later."""
+        if not self._is_over:
             self.poll_s = min(self.poll_s, now_s + POLL_S)
 
     def _ask_grown(self, after: str, now_s: float) -> None:
-        mark = self._mark
-        call = list_call("grown", "", after, self._timeout_s)
-        call.make = lambda number: List(number, "grown", b"", after.encode(), mark)
+        mark, prefix = self._mark, self._prefix.encode()
+        wait_ms = 0 if after or not self.ready else int(min(WAIT_MS, self._timeout_s * 500))
+        call = list_call("grown", self._prefix, after, self._timeout_s)
+        call.make = lambda number: List(number, "grown", prefix, after.encode(), mark, wait_ms=wait_ms)
+        self._asked_s, self._is_asking = now_s, True
         call.on_result = self._on_first if not (mark or self.ready) else self._on_grown
         if not after:
             self._next_mark = ""
-        self._session.call(call, now_s)
+        self._ask(call, now_s)
 
     def _on_first(self, call: PendingCall, answer: Listed | None, now_s: float) -> None:
         if answer is None:
@@ -233,7 +252,7 @@ class WideStreams:
         if self._is_over:
             return
         if answer is None:
-            self._rest(now_s)  # a broker that is being replaced lists nothing for a moment
+            self._rest(now_s, is_quiet=True)  # a broker that is being replaced lists nothing for a moment
             return
         self._next_mark = self._next_mark or answer.mark
         if answer.known:
@@ -246,16 +265,16 @@ class WideStreams:
             self._version, self._relist_s = answer.version, now_s + RELIST_S
             self._relist(answer.known, now_s)
         else:
-            self._rest(now_s)
+            self._rest(now_s, is_quiet=not answer.names)
 
     def _relist(self, knows_growth: bool, now_s: float) -> None:
         """Look which streams were deleted; unless the node `knows_growth`, each of the others may have grown."""
         before = dict(self._places)
 
         def ask(after: str, now_s: float) -> None:
-            call = list_call("names", "", after, self._timeout_s)
+            call = list_call("names", self._prefix, after, self._timeout_s)
             call.on_result = answered
-            self._session.call(call, now_s)
+            self._ask(call, now_s)
 
         def answered(_call: PendingCall, answer: Listed | None, now_s: float) -> None:
             if self._is_over:
@@ -286,9 +305,17 @@ class WideStreams:
                 del self._places[name]
                 self._first.discard(name)
 
+    def _ask(self, call: PendingCall, now_s: float) -> None:
+        if self._session.is_asking:  # an answer may come while the client is closed
+            self._session.call(call, now_s)
+
     def _fail(self, call: PendingCall) -> None:
         self.error = call.error
         self.end()
+
+
+def _place_at(end: EndRow) -> Place:
+    return Place(end.next_seq, (end.next_seq - 1, end.timestamp_us, end.epoch) if end.epoch else NO_LAST)
 
 
 def room_of(session: Session) -> int:

@@ -96,7 +96,7 @@ FULL: dict[str, m.AnyMessage] = {
     "CONSUME": c.Consume(1, "create", b"s", b"n", From("seq", 0), 0.5, 1, 3, 1, b"m", 0.5, 1.5, 1, 2, b"a"),
     "CONSUMED": c.Consumed(1, 0, True, True, (STANDING,), 1, ((0, 1),)),
     "GET": c.Get(1, b"s", b"n", b"m", ((0, 1, 1),), ((2, 1, "why"),), 1, 1, 1, True, 3, 1, 1, ((2, 1, 9),)),
-    "LIST": listing.List(1, "grown", b"p", b"a", "m", (b"n",)),
+    "LIST": listing.List(1, "grown", b"p", b"a", "m", (b"n",), 1),
     "RECALL": recalling.Recall(1, b"s", b"s", b"t"),
     "RECALLED": recalling.Recalled(1, (("s", b""),), "s", "t"),
     "COLLECT": collecting.Collect(1, b"a.*", From("time", 0), 1, ("now", 0), 1, b"t/#", {b"a.1": 2}),

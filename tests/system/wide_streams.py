@@ -3,7 +3,8 @@
     python -m tests.system.wide_streams --streams 100000 --subscribers 20
 
 makes that many streams, and prints for each door the time until a subscription of all of them is answered, the private
-memory of the workers for one, and the time from a publish, to a stream chosen at random or a new one, to its message.
+memory of the workers for one, the time from a publish, to a stream chosen at random or a new one, to its message, and
+how long it takes to read all streams from their beginning.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from typing import Final
 import tailrace
 from tailrace.protocol.collecting import FEATURE, Collect, Collected
 from tailrace.protocol.messages import TOPICS_FEATURE, VERSION, Hello
-from tailrace.protocol.places import FROM_NEW
+from tailrace.protocol.places import FROM_NEW, From
 from tests.protocol.mqtt.wire import V5
 from tests.system.binary_peer import BinaryPeer
 from tests.system.mqtt_socket import MqttSocket
 from tests.system.node import LineClient, Node, running
-from tests.system.topic_memory import private_bytes
+from tests.system.topic_memory import private_bytes, processor_s
 
 HELLO: Final = Hello(VERSION, (FEATURE, TOPICS_FEATURE), "test/1")
 AT_ONCE: Final = 500
@@ -52,9 +53,9 @@ def make(node: Node, streams: int) -> None:
             client.answers.clear()
 
 
-def lines(node: Node, stack: ExitStack) -> Read:
+def lines(node: Node, stack: ExitStack, past: bool = False) -> Read:
     client = stack.enter_context(node.client())
-    assert client.ask("sub # new").startswith("ok sub #")
+    assert client.ask("sub # 0" if past else "sub # new").startswith("ok sub #")
 
     def read() -> None:
         client.read_messages(1, PATIENCE_S)
@@ -63,23 +64,26 @@ def lines(node: Node, stack: ExitStack) -> Read:
     return read
 
 
-def binary(node: Node, stack: ExitStack) -> Read:
-    peer = BinaryPeer(node.port, hello=HELLO)
+def binary(node: Node, stack: ExitStack, past: bool = False) -> Read:
+    peer, waiting = BinaryPeer(node.port, hello=HELLO), [0]
     stack.callback(peer.close)
-    peer.ask(Collect(1, b"#", FROM_NEW), Collected)
+    peer.ask(Collect(1, b"#", From("time", 0) if past else FROM_NEW), Collected)
 
     def read() -> None:
-        peer.read_until(lambda: any(peer.messages.values()))
-        peer.messages.clear()
-        peer.answers.clear()
+        if not waiting[0]:
+            peer.read_until(lambda: any(peer.messages.values()))
+            waiting[0] = sum(map(len, peer.messages.values()))
+            peer.messages.clear()
+            peer.answers.clear()
+        waiting[0] -= 1
 
     return read
 
 
-def mqtt(node: Node, stack: ExitStack) -> Read:
+def mqtt(node: Node, stack: ExitStack, past: bool = False) -> Read:
     peer = MqttSocket(node.port, V5)
     stack.callback(peer.sock.close)
-    assert peer.subscribe(("#", 0)) == [0]
+    assert peer.subscribe(("$replay/0/#" if past else "#", 0)) == [0]
 
     def read() -> None:
         peer.message()
@@ -87,9 +91,9 @@ def mqtt(node: Node, stack: ExitStack) -> Read:
     return read
 
 
-def python(node: Node, stack: ExitStack) -> Read:
+def python(node: Node, stack: ExitStack, past: bool = False) -> Read:
     client = stack.enter_context(tailrace.connect(f"127.0.0.1:{node.port}"))
-    subscription = client.subscribe("*", tailrace.NEW)
+    subscription = client.subscribe("*", tailrace.START if past else tailrace.NEW)
 
     def read() -> None:
         subscription.receive(PATIENCE_S)
@@ -125,6 +129,18 @@ def measure(node: Node, streams: int, subscribers: int) -> Iterator[str]:
                 yield f"{door.__name__}: to {what}: median {middle_ms:.1f} ms, at most {found[-1]:.1f} ms"
 
 
+def read_all(node: Node, streams: int) -> Iterator[str]:
+    """Each has one message."""
+    for door in (lines, binary, mqtt, python):
+        begin_s, used_s = time.monotonic(), processor_s(node.worker_pids())
+        with ExitStack() as stack:
+            read = door(node, stack, True)
+            for _ in range(streams):
+                read()
+        took_s, used_s = time.monotonic() - begin_s, processor_s(node.worker_pids()) - used_s
+        yield f"{door.__name__}: all read from the past in {took_s:.1f} s, {used_s:.1f} s of the node's processor time"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=100_000)
@@ -137,6 +153,8 @@ def main() -> None:
             begin_s = time.monotonic()
             make(node, options.streams)
             print(f"{options.streams} streams made in {time.monotonic() - begin_s:.0f} s", flush=True)
+            for line in read_all(node, options.streams):
+                print(line, flush=True)
             for line in measure(node, options.streams, options.subscribers):
                 print(line, flush=True)
     finally:

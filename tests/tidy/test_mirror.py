@@ -14,6 +14,8 @@ ELSEWHERE: dict[str, str] = {
     "broker/connection/hello_login.py": "tests/broker/connection/test_login.py",
     "broker/connection/named.py": "tests/broker/connection/test_handles.py, tests/system/test_topic_names.py",
     "broker/delivery/frame_runs.py": "tests/broker/udp/test_door.py, tests/broker/sharing/test_nodes.py",
+    "broker/connection/mqtt/wide_topics.py": "tests/broker/delivery/test_wide.py",
+    "broker/delivery/wide_history.py": "tests/broker/delivery/test_wide.py",
     "broker/delivery/watches.py": "tests/broker/udp/test_door.py, tests/broker/sharing/test_nodes.py",
     "broker/delivery/cursor.py": "tests/broker/delivery/test_fanout.py",
     "broker/topics/index_builder.py": "tests/broker/topics/test_skipping.py",

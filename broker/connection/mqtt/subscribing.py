@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from tailrace.broker.access.rules import Right
 from tailrace.broker.connection.mqtt.in_flight import QOS_STEPWISE
 from tailrace.broker.connection.mqtt.system_topics import SYSTEM_PREFIX, SystemTopics
+from tailrace.broker.connection.mqtt.wide_topics import WideTopics
 from tailrace.broker.connection.patterns import START
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.subscribe import Subscriptions
-from tailrace.broker.delivery.wide import WideReader, WideSubscription
+from tailrace.broker.delivery.wide import WideSubscription
+from tailrace.broker.delivery.wide_history import WidePlace
 from tailrace.broker.process.timers import now_us
 from tailrace.broker.services import Services
 from tailrace.broker.sessions.record import SUBSCRIBED_BYTES_MAX
@@ -294,10 +296,9 @@ class TopicSubscriptions:
         names: list[bytes] | Refused,
     ) -> None:
         """All streams that a filter with wildcards can match in now."""
-        is_new = start is FROM_NEW and client.session is None and not subscription.group
         has_room = isinstance(names, Refused) or len(names) <= client.cursor_room
-        if is_new and not has_room:
-            self._begin_wide(client, step, subscription)
+        if not has_room and client.session is None and not subscription.group:
+            self._begin_wide(client, step, subscription, start)
             return
         if not has_room:
             limit = self._services.settings.max_subscriptions
@@ -318,9 +319,10 @@ class TopicSubscriptions:
 
         self.join(client, subscription, names, start, joined)
 
-    def _begin_wide(self, client: MqttClient, step: _Step, subscription: TopicSubscription) -> None:
-        """There are more streams than it may have cursors: it gets those with new messages."""
+    def _begin_wide(self, client: MqttClient, step: _Step, subscription: TopicSubscription, start: From) -> None:
+        """There are more streams than it may have cursors: they get some in turn, and then those with new messages."""
         subscription.is_wild, subscription.is_wide = False, True
+        history = None if start is FROM_NEW else self._wildcards.history(client, subscription, WidePlace(start))
 
         def begun(wide: WideSubscription | Refused) -> None:
             subscription.is_ready = True
@@ -333,37 +335,32 @@ class TopicSubscriptions:
                 self._wide.start(wide)
             client.go_on()
 
-        self._wide.begin(_WideTopics(self, client, subscription), begun)
+        self._wide.begin(self._wide_topics(client, subscription), begun, history)
 
-    def may_read(self, client: MqttClient, subscription: TopicSubscription, name: bytes) -> bool:
-        """Whether a stream can have messages of it, and has no cursor."""
-        if name in subscription.keys or name in subscription.passed_over:
-            return False
-        is_held = self._rules.may_hold(name, subscription.topics)
-        return is_held and bool(client.readable_topics(name, subscription.topics))
+    def _widen(self, client: MqttClient, subscription: TopicSubscription) -> None:
+        """Its streams have become more than a connection may have cursors."""
+        if client.session is not None or subscription.group:
+            text = f"{subscription.filter.decode()} matches in more streams than a connection may read"
+            client.end_with(Code.SUBSCRIPTIONS, text)
+            return
+        subscription.is_wild, subscription.is_wide = False, True
+        cursors = [client.cursors[key] for key in subscription.keys.values() if key in client.cursors]
+        history = self._wildcards.history(client, subscription, WidePlace(START))
 
-    def join_at(
-        self,
-        client: MqttClient,
-        subscription: TopicSubscription,
-        name: bytes,
-        seq: int,
-        placed: Callable[[Cursor | None], None],
-    ) -> None:
-        """Read a stream of a wide subscription from there on."""
+        def begun(wide: WideSubscription | Refused) -> None:
+            if not isinstance(wide, Refused):
+                self._wide.start(wide)
+            elif client.subscriptions.get(subscription.filter) is subscription:
+                subscription.is_wild, subscription.is_wide = True, False
+                self._wildcards.reconcile(client)  # it is tried again
 
-        def joined(cursors: Sequence[Cursor], _failed: Sequence[Refused]) -> None:
-            placed(cursors[0] if cursors else None)
-            self.start(client, cursors)
+        self._wide.begin(self._wide_topics(client, subscription), begun, history, cursors)
 
-        self.join(client, subscription, [name], From("seq", seq), joined)
-
-    def drop(self, client: MqttClient, subscription: TopicSubscription, cursor: Cursor) -> None:
-        """The stream has nothing to be read now."""
-        subscription.keys.pop(cursor.feed.name, None)
-        client.cursors.pop(cursor.key, None)
-        client.forms.pop(cursor.key, None)
-        self._services.fanout.end(cursor)
+    def _wide_topics(self, client: MqttClient, subscription: TopicSubscription) -> WideTopics:
+        join = partial(self.join, client, subscription)
+        return WideTopics(
+            client, subscription, self._rules, join, partial(self.start, client), partial(self.end_cursor, client)
+        )
 
     def _found_one(
         self,
@@ -521,6 +518,9 @@ class TopicSubscriptions:
 
     def join_later(self, client: MqttClient, subscription: TopicSubscription, names: list[bytes]) -> None:
         """Read streams that were made after the subscription, from their beginning."""
+        if len(names) > client.cursor_room:
+            self._widen(client, subscription)
+            return
         self.join(client, subscription, names, START, lambda cursors, _failed: self.start(client, cursors))
 
     def _pass_over(self, subscription: TopicSubscription, name: bytes) -> None:
@@ -599,11 +599,15 @@ class TopicSubscriptions:
 
     def _end(self, client: MqttClient, subscription: TopicSubscription) -> None:
         for key in subscription.keys.values():
-            cursor = client.cursors.pop(key, None)
+            cursor = client.cursors.get(key)
             if cursor is not None:
-                self._services.fanout.end(cursor)
-                if cursor is not client.current:
-                    client.forms.pop(key, None)
+                self.end_cursor(client, cursor)
+
+    def end_cursor(self, client: MqttClient, cursor: Cursor) -> None:
+        del client.cursors[cursor.key]
+        self._services.fanout.end(cursor)
+        if cursor is not client.current:
+            client.forms.pop(cursor.key, None)
 
     def ended(self, client: MqttClient, cursor: Cursor, code: Code | None, text: str) -> None:
         """Fan-out has ended a cursor. One of a stream that was deleted or cut goes on; else the client must connect
@@ -635,32 +639,6 @@ class TopicSubscriptions:
             subscription.keys = dict(keys)
             subscription.passed_over = dict.fromkeys(passed_over)
             client.subscriptions[topic_filter] = subscription
-
-
-class _WideTopics(WideReader):
-    """A filter over very many streams: see `broker.delivery.wide`."""
-
-    def __init__(self, topics: TopicSubscriptions, client: MqttClient, subscription: TopicSubscription) -> None:
-        super().__init__(client)
-        self._topics = topics
-        self._client = client
-        self._subscription = subscription
-
-    @property
-    def is_open(self) -> bool:
-        return self._client.subscriptions.get(self._subscription.filter) is self._subscription
-
-    def is_wanted(self, name: bytes) -> bool:
-        return self._topics.may_read(self._client, self._subscription, name)
-
-    def place(self, name: bytes, seq: int, placed: Callable[[Cursor | None], None]) -> None:
-        self._topics.join_at(self._client, self._subscription, name, seq, placed)
-
-    def drop(self, cursor: Cursor) -> None:
-        self._topics.drop(self._client, self._subscription, cursor)
-
-    def fail(self, code: Code, text: str) -> None:
-        self._client.end_with(code, f"{self._subscription.filter.decode()}: {text}")
 
 
 def _start_of(parts: SplitFilter, wishes: Wishes) -> From | None:

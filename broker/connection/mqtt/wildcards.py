@@ -12,11 +12,11 @@ from functools import partial
 from typing import Protocol
 
 from tailrace.broker.connection.patterns import RELIST_S, NameSearch, PatternSubscriptions
+from tailrace.broker.delivery.wide_history import WideHistory, WidePlace
 from tailrace.broker.process.work import NOBODY
 from tailrace.broker.services import Services
 from tailrace.broker.streams.refused import Refused
 from tailrace.broker.topics.rules import OTHER_STREAM, TopicRules
-from tailrace.protocol.errors import Code
 from tailrace.protocol.names import WILDCARD
 from tailrace.protocol.topics import SEPARATOR
 from tailrace.shard.names import base_of
@@ -50,9 +50,8 @@ class WildcardReader(Protocol):
     def readable_topics(self, stream: bytes, topic_filter: bytes) -> bytes: ...
 
     def join_streams(self, topic_filter: bytes, names: list[bytes]) -> None:
-        """Read these streams, which were made after the subscription, from their beginning."""
-
-    def end_with(self, code: Code, text: str) -> None: ...
+        """Read these streams, which were made after the subscription, from their beginning; as many as there is room
+        for and one more mean that there may be others."""
 
 
 class Wildcards:
@@ -80,15 +79,20 @@ class Wildcards:
         if only is not None:  # a shared subscription waits here for the stream to be made
             found([only] if is_wanted(only) else [])
             return
-        # Streams whose names do not begin so: they are read even before they are made.
-        others = [OTHER_STREAM, prefix.removesuffix(SEPARATOR)] if prefix else []
+        others = _others(prefix)
 
         def done(names: list[bytes] | Refused) -> None:
             if isinstance(names, list):
-                names += [name for name in others if name and name not in names and is_wanted(name)]
+                names += [name for name in others if name not in names and is_wanted(name)]
             found(names)
 
         NameSearch(self._names, prefix + WILDCARD, most, is_wanted, NOBODY, done).turn_page()
+
+    def history(self, client: WildcardReader, subscription: WildcardFilter, place: WidePlace) -> WideHistory:
+        """All streams in which the filter can match, for one of more streams than a connection may have cursors in."""
+        prefix, known = self._rules.search_prefix(subscription.topics), subscription.keys
+        first = filter(partial(self._is_wanted, client, subscription), _others(prefix))
+        return WideHistory(prefix, place, first, known=known)
 
     def _is_wanted(self, client: WildcardReader, subscription: WildcardFilter, name: bytes) -> bool:
         if name in subscription.keys or name in subscription.passed_over or base_of(name) != name:
@@ -137,9 +141,10 @@ class Wildcards:
     def _found(self, client: WildcardReader, subscription: WildcardFilter, names: list[bytes] | Refused) -> None:
         self._searching = False
         if isinstance(names, list) and names and not (client.closed or client.lingering_since_s):
-            if len(names) > client.cursor_room:
-                text = f"{subscription.filter.decode()} matches in more streams than a connection may read"
-                client.end_with(Code.SUBSCRIPTIONS, text)
-            else:
-                client.join_streams(subscription.filter, names)
+            client.join_streams(subscription.filter, names)
         self._search_on()
+
+
+def _others(prefix: bytes) -> list[bytes]:
+    """The streams with what a filter matches whose names do not begin so; they are read even before they are made."""
+    return [name for name in (OTHER_STREAM, prefix.removesuffix(SEPARATOR)) if name] if prefix else []

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tailrace.broker.connection import listing as connection_listing
+from tailrace.broker.connection.base import Pause
 from tailrace.protocol import listing
 from tailrace.protocol import messages as m
 from tailrace.protocol.binary import ClientCodec
@@ -76,6 +78,83 @@ def test_which_streams_have_grown_since_a_mark(node: World, monkeypatch: pytest.
     assert (last.names, last.next, last.known) == ((changed[2],), "", True)
     assert not grown(page.mark).names
     assert not grown("no mark").known
+
+
+def test_a_list_of_what_has_grown_waits_for_growth(node: World) -> None:
+    node.stop_timers()
+    names = sorted({node.name(slot, f"s{number}.") for slot in (0, 1) for number in range(2)})
+    writer, peer = node.connect(), peer_of(node)
+    node.ask(writer, *(f"pub {name} |x" for name in (*names, "other")))
+    mark = ask(peer, "grown", b"s", b"", ask(peer, "grown").mark).mark
+
+    def wait(mark: str) -> None:
+        node.settle()
+        peer.say(listing.List(7, "grown", b"s", b"", mark, wait_ms=1_000))
+        node.settle()
+        assert peer.take() == []
+
+    for name in names:
+        wait(mark)
+        node.ask(writer, "pub other |x")
+        assert peer.take() == [], "the prefix is another one"
+        node.ask(writer, f"pub {name} |x")
+        [answer] = peer.take()
+        assert isinstance(answer, listing.Listed) and (answer.names, answer.known) == ((name,), True)
+        mark = answer.mark
+    wait(mark)
+    services = node.workers[0].services
+    services.now_s += 1.0
+    services.delays.tick(services.now_s)
+    node.settle()
+    [answer] = peer.take()
+    assert isinstance(answer, listing.Listed) and (answer.names, answer.known) == ((), True)
+    wait(answer.mark)
+    client = node.binary_client_of(peer.peer)
+    client.pause(Pause.MOVE)
+    node.workers[0].services.delays.tick(float("inf"))
+    node.settle()
+    assert len(peer.take()) == 1, "a connection that is to move waits for nothing"
+    client.resume(Pause.MOVE)
+    wait(answer.mark)
+    node.replace(1, 10)
+    node.settle()
+    [answer] = peer.take()
+    assert isinstance(answer, listing.Listed) and not answer.known, "another owner does not know"
+    assert not node.workers[0].patterns.wide._waiters
+
+
+def test_a_list_that_waits_looks_now_and_then_if_what_grows_is_hidden(
+    node: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.stop_timers()
+    name, writer, peer = node.name(1, "s"), node.connect(), peer_of(node)
+    node.ask(writer, f"pub {name} |x")
+    client = node.binary_client_of(peer.peer)
+    client.is_free = False
+    monkeypatch.setattr(type(client), "may", lambda *_right: False)
+    mark = ask(peer, "grown", b"s", b"", ask(peer, "grown").mark).mark
+    node.settle()
+    peer.say(listing.List(7, "grown", b"s", b"", mark, wait_ms=1_000))
+    looks, gather = list[int](), connection_listing.Listings.gather
+
+    def count(*args: Any) -> None:
+        looks.append(1)
+        gather(*args)
+
+    monkeypatch.setattr(connection_listing.Listings, "gather", count)
+    for _ in range(20):
+        node.ask(writer, f"pub {name} |x")
+        peer.take()
+    assert len(looks) <= connection_listing.LOOKS_AT_ONCE
+    services = node.workers[0].services
+    services.delays.tick(services.now_s + connection_listing.AGAIN_S)
+    node.settle()
+    assert peer.take() == []
+    services.now_s += 1.0
+    services.delays.tick(services.now_s)
+    node.settle()
+    [answer] = peer.take()
+    assert isinstance(answer, listing.Listed) and answer.known and not answer.names
 
 
 def test_ends_of_streams_by_their_names(node: World, monkeypatch: pytest.MonkeyPatch) -> None:

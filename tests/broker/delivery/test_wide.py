@@ -6,13 +6,16 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tailrace.broker.delivery import wide
+from tailrace.broker.delivery import wide, wide_history
+from tailrace.broker.streams.refused import Refused
 from tailrace.protocol import collecting as g
 from tailrace.protocol import messages as m
-from tailrace.protocol.places import FROM_NEW
+from tailrace.protocol.errors import Code
+from tailrace.protocol.places import FROM_NEW, From
 from tests.broker.connection.test_collecting import Reader
 from tests.broker.connection.test_patterns import ask, came, names_of, seconds_later
 from tests.broker.mqtt import MqttPeer
@@ -92,19 +95,25 @@ def test_a_reader_ends_when_it_cannot_know_what_has_grown(node: World) -> None:
 
 def come_to_rest(node: World) -> None:
     """Until no subscription waits: a worker may take more turns for that than `settle` gives it."""
-    for _ in range(ROUNDS_MAX):
+    for times in range(ROUNDS_MAX):
+        for worker in node.workers:
+            worker.mqtt.wildcards.tick()
         seconds_later(node)
+        if times < 2:
+            continue  # streams that were made later are looked for first
         subscriptions = [each for worker in node.workers for each in worker.patterns.wide.subscriptions]
-        if not any(each.pending or each.joining for each in subscriptions):
+        if not any(each.pending or each.joining or each.history for each in subscriptions):
             break
     node.settle()
 
 
 class Door:
-    """A reader of all streams of one node: its messages, as (stream, payload), in the order in which it came."""
+    """A reader of all streams of one node, from now on or `from_past`: its messages, as (stream, payload), in the order
+    in which it came."""
 
-    def __init__(self, node: World, slot: int) -> None:
+    def __init__(self, node: World, slot: int, from_past: bool = False) -> None:
         self.node = node
+        self.from_past = from_past
         self.open(slot)
 
     def open(self, slot: int) -> None:
@@ -120,7 +129,7 @@ class Door:
 class Lines(Door):
     def open(self, slot: int) -> None:
         self.peer = self.node.connect(slot)
-        self.peer.send("sub s* new")
+        self.peer.send("sub s* 0" if self.from_past else "sub s* new")
 
     def got(self) -> list[tuple[str, str]]:
         assert all(line.startswith(("msg ", "ok sub ")) for line in self.peer.lines)
@@ -133,7 +142,7 @@ class Lines(Door):
 class Collects(Door):
     def open(self, slot: int) -> None:
         self.reader = Reader(self.node, slot=slot)
-        self.reader.peer.say(g.Collect(1, b"s*", FROM_NEW))
+        self.reader.peer.say(g.Collect(1, b"s*", From("time", 0) if self.from_past else FROM_NEW))
         self.found: list[tuple[str, str]] = []
 
     def got(self) -> list[tuple[str, str]]:
@@ -149,7 +158,7 @@ class Collects(Door):
 class Mqtt(Door):
     def open(self, slot: int) -> None:
         self.peer = MqttPeer(self.node, V5, "", slot)
-        assert self.peer.subscribe(("#", 1)) == [1]
+        assert self.peer.subscribe(("$replay/0/#" if self.from_past else "#", 1)) == [1]
 
     def got(self) -> list[tuple[str, str]]:
         self.peer.collect()
@@ -177,14 +186,15 @@ class Interleaving:
     def subscribe(self) -> None:
         """All that was sent before is logged; messages that are sent before the answer may come or not."""
         self.node.settle()
-        door = self.chance.choice((Lines, Collects, Mqtt))
-        before = {stream: len(payloads) for stream, payloads in self.sent.items()}
+        door, from_past = self.chance.choice((Lines, Collects, Mqtt)), self.chance.random() < 0.5
+        before = {} if from_past else {stream: len(payloads) for stream, payloads in self.sent.items()}
+        opened = door(self.node, self.chance.randrange(2), from_past)
+        if from_past:
+            self.doors.append((opened, before, {}))
+            return
         if door is not Mqtt and self.chance.random() < 0.5:
-            opened = door(self.node, self.chance.randrange(2))
             self.publish()
             self.turn()
-        else:
-            opened = door(self.node, self.chance.randrange(2))
         self.node.settle()
         self.doors.append((opened, before, {stream: len(payloads) for stream, payloads in self.sent.items()}))
 
@@ -218,11 +228,125 @@ class Interleaving:
 def test_random_interleavings(node: World, seed: int) -> None:
     chance = random.Random(seed)
     sent = defaultdict[str, list[str]](list)
-    for number in range(CURSORS_MAX + 3):
+    for number in range(CURSORS_MAX + 3 if seed % 2 else 1):  # else they become more than fit while they are read
         sent[f"s{number}"].append("0")
     node.ask(node.connect(), *(f"pub {name} |0" for name in sent))
     for _ in range(INTERLEAVINGS):
         Interleaving(node, chance, sent).run()
+
+
+def test_history_is_read_some_streams_at_a_time(node: World) -> None:
+    names, peer, reader, mqtt = names_of(node, "a", 20), node.connect(), Reader(node), MqttPeer(node)
+    expected = sorted((name, "first") for name in names)
+    peer.send("sub a.* 0")
+    reader.peer.say(g.Collect(1, b"a.*", From("time", 0)))
+    assert mqtt.subscribe(("$replay/0/#", 0)) == [0]
+    clients = [node.client_of(peer), node.binary_client_of(reader.peer.peer), mqtt.client]
+    for _ in range(200):
+        for worker in node.workers:
+            worker.turn()
+            assert all(len(each.cursors) + each.joining <= CURSORS_MAX for each in clients)
+    come_to_rest(node)
+    mqtt.collect()
+    assert {type(each) for each in reader.came()} == {g.Collected, m.Ended}
+    assert sorted((name, payload) for name, _seq, payload in peer.messages()) == expected
+    assert sorted((name, payload.decode()) for name, _seq, payload in reader.messages()) == expected
+    assert sorted((each.topic, each.payload.decode()) for each in mqtt.got) == expected
+
+
+def test_new_messages_do_not_wait_for_a_long_history(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the cursors are for streams that grow, and they take turns with those of the past."""
+    names_of(node, "a", 8)
+    peer, writer = node.connect(), node.connect()
+    monkeypatch.setattr(wide, "_is_idle", lambda _cursor: False)
+    assert ask(node, peer, "sub a.* 0")[0] == ["ok sub a.* many"]
+    history = len(node.client_of(peer).cursors)
+    assert history == max(1, CURSORS_MAX // 2)
+    node.ask(writer, "pub a.new |x")
+    assert ("a.new", 0, "x") in came(node, peer)[1]
+
+
+def test_a_collect_with_an_end_reads_all_streams_up_to_it(node: World) -> None:
+    names, reader = names_of(node, "a", 8), Reader(node)
+    answers = reader.ask(g.Collect(1, b"a.*", From("time", 0), end=("now", 0)))
+    come_to_rest(node)
+    answers += reader.came()
+    assert answers[0] == g.Collected(1, 0)
+    assert answers[-1] == m.Ended(1, 0)
+    assert sorted((name, payload) for name, _seq, payload in reader.messages()) == sorted(
+        (name, b"first") for name in names
+    )
+    node.ask(node.connect(), *(f"pub {name} |later" for name in names))
+    come_to_rest(node)
+    assert not reader.came()
+    assert not node.workers[0].patterns.wide.subscriptions
+
+
+def test_a_collect_goes_on_at_its_positions(node: World) -> None:
+    names, writer = names_of(node, "a", 8), node.connect()
+    node.ask(writer, *(f"pub {name} |second" for name in names))
+    positions = {name.encode(): 1 for name in names[:4]}
+    for start, others in ((From("time", 0), ["first", "second"]), (FROM_NEW, [])):
+        reader = Reader(node)
+        assert reader.ask(g.Collect(1, b"a.*", start, positions=positions))[0] == g.Collected(1, 0)
+        come_to_rest(node)
+        reader.came()
+        found = sorted((name, payload.decode()) for name, _seq, payload in reader.messages())
+        expected = [(name, "second") for name in names[:4]] + [(name, each) for name in names[4:] for each in others]
+        assert found == sorted(expected)
+
+
+def test_streams_that_grow_and_come_while_a_page_of_names_is_under_way(
+    node: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, peer, writer = names_of(node, "a", 8), node.connect(), node.connect()
+    for module in (wide, wide_history):
+        monkeypatch.setattr(module, "NAMES_MAX", 4)
+    asked: list[Callable[[], None]] = []
+    reading = node.workers[0].patterns.wide
+    call_slot = reading._call_slot
+
+    def hold(slot: int, verb: str, args: list[Any], done: Callable[[Any], None]) -> None:
+        if verb != "list_names":
+            call_slot(slot, verb, args, done)
+            return
+        call_slot(slot, verb, args, lambda value: asked.append(lambda: done(value)))
+
+    monkeypatch.setattr(reading, "_call_slot", hold)
+    assert ask(node, peer, "sub a.* 0")[0] == ["ok sub a.* many"]
+    made = [node.name(number % 2, f"a.{place}.later.") for number, place in enumerate((0, 3, 7, 9))]
+    for times in range(20):
+        node.settle()
+        node.ask(writer, *(f"pub {name} |{times}" for name in (*names, *made)))
+        for answer in asked[: 1 + times % 2]:
+            asked.remove(answer)
+            answer()
+    come_to_rest(node)
+    found = sorted((name, seq) for name, seq, _payload in peer.messages())
+    lengths = dict.fromkeys(names, 21) | dict.fromkeys(made, 20)
+    assert found == sorted((name, seq) for name, length in lengths.items() for seq in range(length))
+
+
+def test_a_list_of_names_that_an_owner_could_not_give_is_asked_for_again(
+    node: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, peer = names_of(node, "a", 8), node.connect()
+    reading = node.workers[0].patterns.wide
+    call_slot, refused = reading._call_slot, [1, 1, 0, 1, 0]
+
+    def refuse(slot: int, verb: str, args: list[Any], done: Callable[[Any], None]) -> None:
+        if verb == "list_names" and refused and refused.pop():
+            done(Refused(Code.UNAVAILABLE, "not now"))
+        else:
+            call_slot(slot, verb, args, done)
+
+    monkeypatch.setattr(reading, "_call_slot", refuse)
+    answers, found = ask(node, peer, "sub a.* 0")
+    come_to_rest(node)
+    found += peer.messages()
+    assert answers == ["ok sub a.* many"]
+    assert sorted(name for name, _seq, _payload in found) == sorted(names)
+    assert not refused
 
 
 def test_too_many_streams_that_wait(node: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,7 +113,7 @@ def test_a_stream_that_lost_its_end_is_told_from_one_that_was_made_again(node: N
         read(subscription, found, STREAMS)
         wide = subscription._merged._wide  # type: ignore[attr-defined]
         wide._places["s3"] = wide._places["s3"]._replace(next_seq=9)
-        wide._places["s4"] = wide._places["s4"]._replace(next_seq=9, epoch=-1)
+        wide._places["s4"] = wide._places["s4"]._replace(next_seq=9, last=(8, 0, -1))
         wide.queue["s3"] = wide.queue["s4"] = None
         outcomes = set()
         for _ in range(2):
@@ -154,6 +154,45 @@ def test_replay_goes_over_into_live_and_on_over_deaths_and_deletions(node: Node)
         assert found.texts["s5"] == ["again"]
         subscription.cancel()
         assert subscription.receive() is None
+
+
+def test_streams_that_are_made_again_as_long_as_before_are_read_from_their_beginning(node: Node) -> None:
+    """Nothing else tells them from those that were read."""
+    with tailrace.connect(address(node)) as writer, tailrace.connect(address(node)) as reader:
+        publish(writer, "1", names_of())
+        publish(writer, "2", ["s3"])
+        subscription, found = reader.subscribe("s*"), Found()
+        read(subscription, found, STREAMS + 1)
+        wanted = {"s3": ["again", "more", "most"], "s4": ["again"]}
+        for name, texts in wanted.items():
+            writer.delete_stream(name)
+            found.restart(name)
+            for text in texts:
+                publish(writer, text, [name])
+        while not all(found.texts[name] == texts for name, texts in wanted.items()):
+            found.take(subscription.receive(PATIENCE_S))
+
+
+def test_growth_is_heard_of_without_asking_all_the_time(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, ask = list[str](), wide_streams.WideStreams._ask_grown
+
+    def count(wide: wide_streams.WideStreams, after: str, now_s: float) -> None:
+        asked.append(after)
+        ask(wide, after, now_s)
+
+    monkeypatch.setattr(wide_streams.WideStreams, "_ask_grown", count)
+    with tailrace.connect(address(node)) as client, tailrace.connect(address(node)) as other:
+        publish(client, "1", names_of())
+        subscription = client.subscribe("s*", start=tailrace.NEW)
+        asked.clear()
+        began_s = time.monotonic()
+        with pytest.raises(OperationTimeout):
+            subscription.receive(2.2)
+        publish(other, "1", ["another"])
+        assert len(asked) <= (time.monotonic() - began_s) * 1e3 / wide_streams.WAIT_MS + 2
+        publish(other, "2", ["s3"])
+        message = subscription.receive(PATIENCE_S)
+        assert message is not None and message.payload == b"2"
 
 
 def test_new_begins_at_the_call_with_asyncio(node: Node) -> None:

@@ -13,6 +13,7 @@ from tests.broker.world import World, world
 from tests.protocol.mqtt import wire
 from tests.protocol.mqtt.wire import V5
 
+AN_HOUR = b"\x11\0\0\x0e\x10"  # Session Expiry Interval
 FIRST_LEVEL = (TopicRule("#", "{1}"),)
 OLD = ["a", "a/b", "a/b/c", "x/b", "/b", "x", "a b/c"]
 NEW = ["a/new", "new/b", "new", "x/b", "a"]
@@ -73,15 +74,23 @@ def test_many_clients_search_one_after_the_other(tmp_path: Path) -> None:
         assert all([each.payload for each in peer.got] == [b"x"] for peer in peers)
 
 
-def test_too_many_streams_made_later_end_the_connection(tmp_path: Path) -> None:
+def test_streams_made_later_may_be_more_than_a_connection_reads_at_a_time(tmp_path: Path) -> None:
+    """Only a durable session cannot go on."""
     with world(tmp_path, max_subscriptions=3) as node:
-        peer = MqttPeer(node)
-        peer.subscribe(("#", 0))
+        peer, durable = MqttPeer(node), MqttPeer(node, client_id="durable", raw=AN_HOUR)
+        for each in (peer, durable):
+            each.subscribe(("#", 1))
         writer = MqttPeer(node, client_id="writer")
-        writer.ask(*(wire.publish(V5, f"s{n}", b"x", 1, n + 1) for n in range(4)))
-        tick(node)
-        (answer,) = peer.take()
-        assert wire.reason(answer) == 0x97 and peer.ended
+        for times in range(2):
+            writer.ask(*(wire.publish(V5, f"s{n}", b"%d" % times, 1, n + 1) for n in range(9)))
+            tick(node)
+            node.settle()
+        peer.collect()
+        assert sorted((each.topic, each.payload) for each in peer.got) == sorted(
+            (f"s{n}", b"%d" % times) for n in range(9) for times in range(2)
+        )
+        assert len(peer.client.cursors) <= 3
+        assert wire.reason(durable.take()[-1]) == 0x97 and durable.ended
 
 
 def test_a_stream_that_two_searches_find_is_read_once(tmp_path: Path) -> None:
