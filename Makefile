@@ -112,7 +112,10 @@ build/mqtt-clients: | $(VENV)/.made
 build/kafka: bench/peers/kafka.xml
 	! command -v mvn >/dev/null || mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$@
 
-bench: setup packages $(VENV)/.bench build/kafka  ## compare with NATS, JetStream, Redis, mosquitto and Kafka
+build/rumqttd:
+	! command -v cargo >/dev/null || cargo install --quiet --locked --root $@ rumqttd@0.20.0
+
+bench: setup packages $(VENV)/.bench build/kafka build/rumqttd  ## compare with NATS, Redis, mosquitto, Kafka and others
 	$(BIN)/python -m bench
 
 clean:  ## remove what make has made (not ./data)

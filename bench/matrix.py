@@ -26,6 +26,8 @@ _COLUMNS: Final = {
     "JetStream": ("jetstream", "jetstream-r3"),
     "Redis": ("redis", "redis-silent", "redis-pubsub"),
     "mosquitto": ("mosquitto", "mosquitto-qos1"),
+    "rumqttd": ("rumqttd", "rumqttd-qos1"),
+    "NATS's MQTT": ("nats-mqtt", "nats-mqtt-qos1"),
     "Kafka": ("kafka",),
     "no broker": ("plain", "plain-acks", "plain-udp", "sendfile", "sendfile-read"),
 }

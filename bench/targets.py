@@ -11,7 +11,7 @@ from bench.rows.durability import FLUSHES_MS
 COMPILED, INTERPRETED = "compiled", "interpreted"
 _COMPILED, _BOTH = (COMPILED,), (COMPILED, INTERPRETED)
 _LINES, _BINARY, _BINARY_ACKS, _SLAVES = "tailrace", "tailrace-binary", "tailrace-binary-acks", "tailrace-slaves"
-_SINGLE_ACKS, _MQTT = "tailrace-single-acks", "tailrace-mqtt"
+_SINGLE_ACKS, _MQTT, _MQTT_QOS_1 = "tailrace-single-acks", "tailrace-mqtt", "tailrace-mqtt-qos1"
 _CROWD, _RESIDENT = "connections-16000", "resident_bytes_per_connection"
 
 Figure = Callable[[Cell], float | None]
@@ -144,7 +144,7 @@ TARGETS = (
     _most(2.0, "topics-10000", _LINES, "", "one of 10,000 subscribers wakes: twice one of 10", _extra("times_10")),
     # MQTT, by one connection and to 100 subscribers.
     _least(2e6, "ingest-1", _MQTT, "", "MQTT ingest, QoS 0: 2 M/s"),
-    _least(500e3, "ingest-1", "tailrace-mqtt-qos1", "", "MQTT ingest, QoS 1: 500 k/s"),
+    _least(500e3, "ingest-1", _MQTT_QOS_1, "", "MQTT ingest, QoS 1: 500 k/s"),
     _least(15e6, "fanout-100", _MQTT, "", "MQTT fan-out to 100, QoS 0: 15 M/s"),
     _least(50.0, "fanout-100", _MQTT, "mosquitto", "MQTT fan-out to 100, QoS 0: 50 times mosquitto"),
     *(
@@ -152,6 +152,20 @@ TARGETS = (
         for rate in (1_000, 10_000)
         for quantile, figure in (("median", _value), ("p99", _extra("p99_us")))
     ),
+    _least(1e6, "fanout-100-qos1", _MQTT_QOS_1, "", "MQTT fan-out to 100, QoS 1, windows of 100: 1 M/s"),
+    _least(10.0, "fanout-100-qos1", _MQTT_QOS_1, "mosquitto-qos1", "MQTT fan-out to 100, QoS 1: 10 times mosquitto"),
+    *(
+        _most(1.0, row, _MQTT + qos, against + qos, f"CPU a message, MQTT{qos}, in turn, {text}: {against}", _cpu)
+        for row, text in (("turns-1", "one stream"), ("turns-1000", "a stream each"))
+        for qos in ("", "-qos1")
+        for against in ("mosquitto", "nats-mqtt")
+    ),
+    *(
+        _most(1.0, row, _MQTT, "nats", f"CPU a message, MQTT, in turn, {text}: NATS core", _cpu)
+        for row, text in (("turns-1", "one stream"), ("turns-1000", "a stream each"))
+    ),
+    _most(300.0, "connections-16000-qos1", _MQTT_QOS_1, "", "MQTT, 16 k clients with QoS 1 get a message: 0.3 s"),
+    _most(6e3, "connections-16000-qos1", _MQTT_QOS_1, "", "MQTT, 16 k with QoS 1: 6 KB each", _extra(_RESIDENT)),
     # One message a packet. The less of a figure and of 80 % of the bare loop is enough.
     _least(400e3, "packets-in", "tailrace-udp", "", "datagrams in: 400 k/s"),
     _least(600e3, "packets-out", "tailrace-udp", "", "datagrams out, to 10 subscribers: 600 k/s"),

@@ -115,7 +115,7 @@ class Crowd:
         payload, due_bytes = self._load.payload, self._due_bytes(number)
         left, first = len(self._socks), b""
         buffer, heard, receivers = self._buffer, self._heard, {fd: sock.recv_into for fd, sock in self._socks.items()}
-        publish = self._peer.publish(self._name, payload, number)
+        publish, acknowledges = self._peer.publish(self._name, payload, number), self._peer.acknowledges
         begin = time.perf_counter()
         publisher.send(publish)
         while left:
@@ -127,6 +127,8 @@ class Crowd:
                 first = first or self._checked(bytes(buffer[:due_bytes]))
                 if heard[fd] >= number or not buffer.startswith(first):
                     raise LoadError(f"message {number} came as {bytes(buffer[:due_bytes])!r}, or twice")
+                if acknowledges:
+                    self._socks[fd].send(self._peer.receipts(bytes(buffer[:due_bytes]), due_bytes))
                 heard[fd] = number
                 left -= 1
         return time.perf_counter() - begin

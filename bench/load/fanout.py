@@ -13,7 +13,7 @@ from socket import socket
 from bench.load.base import Load, Stop
 from bench.load.limits import LoadError
 from bench.load.meter import Spent
-from bench.load.receiving import Drained, Silent, make_counter
+from bench.load.receiving import Acknowledged, Counter, Drained, Silent, make_counter
 from bench.load.sockets import SocketPoller, send_some
 from bench.peers.base import RequestFeed, make_feed
 
@@ -48,6 +48,12 @@ def _piece(load: Load, name: str, subscribers: int) -> RequestFeed:
     return make_feed(load.peer, [name], load.payload, min(messages * one_bytes, _PIECE_BYTES_MAX))
 
 
+def _counter(load: Load, name: str, sock: socket) -> Counter:
+    if load.peer.acknowledges:
+        return Acknowledged(load.peer, load.delivered_bytes(name, 1), sock)
+    return make_counter(load.peer, len(load.payload), sock)
+
+
 class _Spread:
     """The publisher, its subscribers, and how far each side is."""
 
@@ -58,7 +64,7 @@ class _Spread:
         self._socks = socks
         *subscribers, self._publisher = socks
         self._subscribers = len(subscribers)
-        self._takers = {sock.fileno(): make_counter(load.peer, len(load.payload), sock).take for sock in subscribers}
+        self._takers = {sock.fileno(): _counter(load, name, sock).take for sock in subscribers}
         # A publisher that is acknowledged throws its answers away: the deliveries are what counts.
         self._answers = Drained(self._publisher) if load.peer.acked else Silent(self._publisher)
         self._pending = memoryview(b"")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import socket
 
 from bench.load.limits import LoadError
-from bench.load.sockets import READ_BYTES, drain, drain_undecrypted, read, read_into
+from bench.load.sockets import READ_BYTES, drain, drain_undecrypted, read, read_into, send_some
 from bench.load.tls import plaintext_bytes
 from bench.peers.base import SUBSCRIPTION, Contestant
 from tailrace.protocol.envelope import HEAD, HEAD_BYTES
@@ -61,6 +61,28 @@ class Copied:
 
     def take(self) -> int:
         return read_into(self._sock, self._memory)
+
+
+class Acknowledged:
+    """Counts bytes, and acknowledges each delivery of `one_bytes`."""
+
+    __slots__ = ("_one_bytes", "_peer", "_rest", "_sock", "_unsent")
+
+    def __init__(self, peer: Contestant, one_bytes: int, sock: socket.socket) -> None:
+        self._peer = peer
+        self._one_bytes = one_bytes
+        self._sock = sock
+        self._rest = self._unsent = b""
+
+    def take(self) -> int:
+        got = read(self._sock)
+        data = self._rest + got if self._rest else got
+        whole = len(data) - len(data) % self._one_bytes
+        self._rest = data[whole:]
+        receipts = self._unsent + self._peer.receipts(data[:whole], self._one_bytes) if whole else self._unsent
+        if receipts:
+            self._unsent = receipts[send_some(self._sock, memoryview(receipts)) :]
+        return len(got)
 
 
 class Undecrypted:
@@ -182,7 +204,7 @@ def _after_others(data: bytes, position: int) -> int:
     return position
 
 
-Counter = Drained | Copied | Undecrypted | ChunkCounter
+Counter = Drained | Copied | Acknowledged | Undecrypted | ChunkCounter
 AnswerCounter = Silent | Drained | Marked
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench.peers.base import Contestant
 from bench.peers.jetstream import JetStream, JetStreamCluster
 from bench.peers.kafka import Kafka
-from bench.peers.mosquitto import Mosquitto
+from bench.peers.mqtt import Mosquitto, NatsMqtt, Rumqttd
 from bench.peers.nats import Nats
 from bench.peers.plain import BareSendfile, Plain
 from bench.peers.redis import Redis, RedisPubSub
@@ -47,8 +47,7 @@ def make_peers(
         Redis(),
         Redis(acked=False),
         RedisPubSub(),
-        Mosquitto(),
-        Mosquitto(qos=1),
+        *(kind(qos=qos) for kind in (Mosquitto, Rumqttd, NatsMqtt) for qos in (0, 1)),
         Kafka(),
         Plain(payload_bytes),
         Plain(payload_bytes, acked=True),

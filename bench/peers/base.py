@@ -87,6 +87,8 @@ class Contestant(ABC):
     framed: bool = False
     # Its readers copy received data into memory, and do not let the kernel throw it away.
     copied: bool = False
+    # Its subscribers acknowledge each message.
+    acknowledges: bool = False
     # What an idle connection may receive at any time, and the answers to it.
     chatter: Mapping[bytes, bytes] = MappingProxyType({})
     # Of the connections to it, if they are under TLS.
@@ -174,6 +176,10 @@ class Contestant(ABC):
     def delivered_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
         """What one subscriber gets for the first `messages` of a new stream."""
         raise self._lacks("deliveries of known length")
+
+    def receipts(self, deliveries: bytes, one_bytes: int) -> bytes:
+        """What a subscriber that acknowledges sends for these whole deliveries of `one_bytes` each."""
+        raise self._lacks("subscribers that acknowledge")
 
     def live_puller(self, name: str) -> Puller | None:
         """For peers whose subscribers must ask again and again; None if messages are pushed."""

@@ -1,8 +1,8 @@
 """Servers as programs: finding them, running several as one, and running one on a disk with slow flushes.
 
-They are beside this interpreter (wheels put them there), on the path, or in sbin. The disk of a virtual machine often
-answers a flush at once, since its host keeps writes in memory. On such a machine a sync costs processor time only,
-unlike on a disk that must write its cache; so slow flushes are emulated.
+They are beside this interpreter (wheels put them there), in build/ (`make bench`), on the path, or in sbin. The disk of
+a virtual machine often answers a flush at once, since its host keeps writes in memory. On such a machine a sync costs
+processor time only, unlike on a disk that must write its cache; so slow flushes are emulated.
 """
 
 from __future__ import annotations
@@ -19,15 +19,18 @@ from types import MappingProxyType
 from bench.peers.base import Site, Unavailable
 
 VERSION_TIMEOUT_S = 10.0
-_SLOW_FLUSH = Path(__file__).resolve().parent.parent / "slow_flush.c"
+_CHECKOUT = Path(__file__).resolve().parent.parent.parent
+_SLOW_FLUSH = _CHECKOUT / "bench" / "slow_flush.c"
 _COMPILE_TIMEOUT_S = 60.0
-OWN_MODULES: Mapping[str, str] = MappingProxyType({"PYTHONPATH": str(Path(__file__).resolve().parent.parent.parent)})
+OWN_MODULES: Mapping[str, str] = MappingProxyType({"PYTHONPATH": str(_CHECKOUT)})
 """The environment in which `python -m bench.…` works, whatever directory a server is started in."""
 
 
 def find_program(name: str) -> str:
     """The path of server `name`. Unavailable, with advice, if it is not installed."""
-    folders = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"]
+    built = str(_CHECKOUT / "build" / name / "bin")
+    folders = [str(Path(sys.executable).parent), built, os.environ.get("PATH", os.defpath)]
+    folders += ["/usr/sbin", "/usr/local/sbin"]
     found = shutil.which(name, path=os.pathsep.join(folders))
     if found is None:
         raise Unavailable(f"{name} is not installed (`make bench` installs the peers)")

@@ -1,20 +1,21 @@
-"""tailrace over MQTT 3.1.1, as mosquitto is measured."""
+"""tailrace over MQTT, as the other brokers are measured."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from bench.peers.base import RequestStep, Site
-from bench.peers.mosquitto import Mosquitto, make_packet, make_string
+from bench.peers.mqtt import Mosquitto, make_packet, make_string
 from bench.peers.tailrace import Tailrace
 
 
 class TailraceMqtt(Mosquitto):
+    brand = "tailrace-mqtt"
+    silent_kinds = Mosquitto.silent_kinds - {"topics", "topics-turns"}
+
     def __init__(self, *, qos: int = 0, interpreted: bool = False, workers: int = 2) -> None:
         super().__init__(qos=qos)
-        self.name = f"tailrace-mqtt{'-qos1' if qos else ''}"
         self.title = f"tailrace MQTT, QoS {qos}"
-        self.kinds = frozenset({"ingest", "turns"} if qos else {"ingest", "turns", "packets", "fanout", "latency"})
         self._node = Tailrace(interpreted=interpreted, workers=workers)
 
     def command(self, site: Site) -> list[str]:

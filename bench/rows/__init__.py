@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bench.rows.base import BenchRow
 from bench.rows.delivering import (
+    QOS_1,
     connections_row,
     consume_row,
     fan_out_row,
@@ -43,6 +44,7 @@ def make_rows(scale: Scale) -> list[BenchRow]:
         packets_out_row(),
         fan_out_row(100),
         fan_out_row(1_000),
+        fan_out_row(100, QOS_1),
         topics_row(10),
         topics_row(10_000, scale.crowd_share),
         replay_row(1),
@@ -54,6 +56,7 @@ def make_rows(scale: Scale) -> list[BenchRow]:
         connections_row(2_000, scale.crowd_share),
         connections_row(8_000, scale.crowd_share),
         connections_row(16_000, scale.crowd_share, long=True),
+        connections_row(16_000, scale.crowd_share, qos=QOS_1),
         neighbour_row(),
         *(flooded_row(flood) for flood in FLOODS),
         connecting_row(),

@@ -19,13 +19,16 @@ from bench.rows.base import FILL_MESSAGES, STREAM, BenchRow, Measurement, RowRun
 
 _FEW_SUBSCRIBERS = 10
 _CONSUMED_PART = 5  # of a gigabyte
+QOS_1 = "-qos1"
+"""In the name of a row whose subscribers acknowledge each message, by MQTT."""
 _SMALL_BATCH, _SMALL_BATCHES = 50, 2  # messages; of each of many consumers
 
 
-def fan_out_row(subscribers: int) -> BenchRow:
-    """One publisher, many subscribers of its stream, everything delivered to each."""
+def fan_out_row(subscribers: int, qos: str = "") -> BenchRow:
+    """One publisher, many subscribers of its stream, everything delivered to each. qos: QOS_1 or nothing."""
     measure, unit = partial(_measure_fan_out, subscribers=subscribers), "deliveries/s"
-    return BenchRow(f"fanout-{subscribers}", f"fan-out, 1 to {subscribers:,}", "fanout", unit, measure, "delivery")
+    title = f"fan-out, 1 to {subscribers:,}{qos and ', QoS 1'}"
+    return BenchRow(f"fanout-{subscribers}{qos}", title, f"fanout{qos}", unit, measure, "delivery")
 
 
 def _measure_fan_out(run: RowRun, subscribers: int) -> Measurement:
@@ -102,15 +105,16 @@ def _measure_many_consumers(run: RowRun, consumers: int) -> Measurement:
     return run.measured(per_s, done.spent, done.messages, extras)
 
 
-def connections_row(connections: int, share: float = 1.0, *, long: bool = False) -> BenchRow:
+def connections_row(connections: int, share: float = 1.0, *, long: bool = False, qos: str = "") -> BenchRow:
     """Very many connections subscribe to one stream and receive next to nothing.
 
     The name is that of a full run, so that --rows takes the same names for a quick one.
     """
     count = max(20, round(connections * share))
     measure = partial(_measure_connections, connections=count, long=long)
-    name, title, unit = f"connections-{connections}", f"{count:,} quiet subscribers", "ms until all have one message"
-    return BenchRow(name, title, "connections", unit, measure, "delivery", lower_is_better=True)
+    title, unit = f"{count:,} quiet subscribers{qos and ', QoS 1'}", "ms until all have one message"
+    name, kind = f"connections-{connections}{qos}", f"connections{qos}"
+    return BenchRow(name, title, kind, unit, measure, "delivery", lower_is_better=True)
 
 
 def _measure_connections(run: RowRun, connections: int, *, long: bool) -> Measurement:

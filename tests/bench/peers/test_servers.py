@@ -16,12 +16,13 @@ from bench.load.reading import consume, replay
 from bench.peers.base import Contestant, Unavailable, make_feed, stream_names
 from bench.peers.jetstream import JetStream
 from bench.peers.kafka import Kafka
-from bench.peers.mosquitto import Mosquitto
+from bench.peers.mqtt import Mosquitto, NatsMqtt, Rumqttd
 from bench.peers.nats import Nats
 from bench.peers.redis import Redis, RedisPubSub
 from bench.peers.secure import secure_peers
 from bench.peers.tailrace import Tailrace
 from bench.peers.tailrace_binary import TailraceBinary
+from bench.peers.tailrace_mqtt import TailraceMqtt
 from bench.rows.base import RowRun
 from bench.scale import FULL
 from bench.server import PeerServer, fresh_site
@@ -83,10 +84,16 @@ CHECKS: dict[str, Callable[[Contestant, PeerServer], None]] = {
     "consume": _consume,
     "turns": _turns,
     "fanout": _fan_out,
+    "fanout-qos1": _fan_out,
     "latency": _latency,
     "connections": _crowd,
+    "connections-qos1": _crowd,
 }
 CASES = [(peer, kind) for peer in PEERS for kind in CHECKS if kind in peer.kinds]
+CASES += [
+    (peer, "fanout-qos1")
+    for peer in (TailraceMqtt(qos=1, interpreted=interpreted_wanted()), Rumqttd(qos=1), NatsMqtt(qos=1))
+]
 
 
 @pytest.mark.slow

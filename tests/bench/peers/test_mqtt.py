@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.peers.mosquitto import Mosquitto
+from bench.peers.mqtt import Mosquitto, NatsMqtt, Rumqttd
 
 
 def test_mosquitto_packets() -> None:
@@ -11,6 +11,25 @@ def test_mosquitto_packets() -> None:
     assert Mosquitto(qos=1).answers_bytes(["b.1"], 5) == 20
     assert Mosquitto().delivered_bytes("b.1", 3, 6) == 3 * 13
     assert Mosquitto().delivered_bytes("b.1", 1, 200) == 2 + 1 + 5 + 200
+
+
+def test_a_delivery_with_quality_one_has_an_identifier_and_in_version_5_properties() -> None:
+    assert Rumqttd(qos=1).delivered_bytes("b.1", 1, 6) == 13 + 2
+    assert Mosquitto(qos=1).delivered_bytes("b.1", 1, 6) == 13 + 3
+
+
+@pytest.mark.parametrize("size", [6, 200])
+def test_each_delivery_is_acknowledged_with_its_identifier(size: int) -> None:
+    peer = Rumqttd(qos=1)
+    data = b"".join(peer.publish("b.1", bytes(size), serial) for serial in (0, 1, 0x1233))
+    one_bytes = peer.delivered_bytes("b.1", 1, size)
+    assert peer.receipts(data, one_bytes) == b"\x40\x02\x00\x01" + b"\x40\x02\x00\x02" + b"\x40\x02\x12\x34"
+
+
+def test_subscribers_that_acknowledge_have_a_window_of_a_hundred() -> None:
+    assert b"\x05\x02\xff\xff\x03\x21\x00\x64" in Mosquitto(qos=1).subscriber("b", 1)[0].send
+    for peer in (Mosquitto(), Rumqttd(qos=1), NatsMqtt(qos=1)):  # the last two have it in their configuration
+        assert b"MQTT\x04\x02\xff\xff\x00" in peer.subscriber("b", 1)[0].send
 
 
 def test_mosquitto_packet_identifiers_are_never_zero() -> None:
