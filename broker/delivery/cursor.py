@@ -110,7 +110,8 @@ class FilteredCursors:
         self.walked_offset = -1  # not known yet
 
     def __contains__(self, cursor: Cursor) -> bool:
-        return cursor in self._of(cursor.filter_number)
+        same = self.by_number.get(cursor.filter_number)
+        return same is cursor or (isinstance(same, dict) and cursor in same)
 
     def _of(self, number: int) -> Collection[Cursor]:
         """Those of a filter."""

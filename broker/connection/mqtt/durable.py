@@ -24,6 +24,7 @@ from tailrace.broker.connection.mqtt.session_state import (
     KeptSubscription,
     Numbering,
     SessionClient,
+    StateParts,
     pack_state,
     unpack_state,
     with_released,
@@ -127,6 +128,7 @@ class DurableSession:
     """
 
     __slots__ = (
+        "_parts",
         "_terms",
         "expiry_s",
         "in_flight",
@@ -154,6 +156,7 @@ class DurableSession:
         self.storing: list[OnStored] = []
         self.producers: dict[bytes, tuple[bytes, int]] = {}
         self._terms = PositionTerms()
+        self._parts: StateParts | None = None
 
     @property
     def unstored(self) -> int:
@@ -179,7 +182,9 @@ class DurableSession:
         if self.is_resuming:
             return self.stored
         before = partial(self._terms.before, readers)
-        return pack_state(client, self.in_flight, before, is_stepwise=self.is_stepwise)
+        if self.is_stepwise:
+            self._parts = self._parts or StateParts()
+        return pack_state(client, self.in_flight, before, self._parts, is_stepwise=self.is_stepwise)
 
 
 def has_delayed_will(client: DurableClient) -> bool:

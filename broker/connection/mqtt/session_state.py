@@ -18,6 +18,10 @@ from tailrace.protocol.mqtt.publishes import PublishForm
 
 FORMAT: Final = 1
 BEGINNING: Final = 0
+ARRAY_FIELDS: Final = 6
+"""Of a packed state with FORMAT; with STEPWISE_FORMAT it has one more."""
+SPARE_PARTS: Final = 64
+"""Parts of a packed state that are known beyond twice those that it had last."""
 
 
 class Numbering(NamedTuple):
@@ -82,27 +86,84 @@ class SessionClient(Protocol):
     def subscriptions(self) -> Mapping[bytes, KeptFilter]: ...
 
 
+class StateParts:
+    """The parts of a state that are mostly the same when it is packed again: with a thousand subscriptions they make
+    nearly all of it. What is known of other filters and streams is forgotten once that is most of it.
+    """
+
+    __slots__ = ("_heads", "_places")
+
+    def __init__(self) -> None:
+        self._heads: dict[bytes, tuple[PublishForm, bool, bytes]] = {}
+        self._places: dict[bytes, tuple[int, bytes]] = {}
+
+    def subscriptions(self, client: SessionClient, term_before: TermBefore) -> bytes:
+        """All `KeptSubscription`s. Those that are still being made are left out: their SUBACK is not sent."""
+        cursors, place = client.cursors, self._place
+        made = [each for each in client.subscriptions.values() if each.is_ready or each.keys]
+        rows = [_array_head(len(made))]
+        for each in made:
+            keys = each.keys
+            rows += (self._head(each), _array_head(len(keys)))
+            rows += [place(name, _place(cursors.get(key)), term_before) for name, key in keys.items()]
+        if len(self._heads) > 2 * len(made) + SPARE_PARTS:
+            self._heads.clear()
+        if len(self._places) > 2 * len(cursors) + SPARE_PARTS:
+            self._places.clear()
+        return b"".join(rows)
+
+    def _head(self, subscription: KeptFilter) -> bytes:
+        """A `KeptSubscription` up to its places."""
+        form, known = subscription.form, self._heads.get(subscription.filter)
+        if known is not None and known[0] is form and known[1] == subscription.is_wild:
+            return known[2]
+        options = form.qos, form.subscription_id, form.retain, bool(form.origin)
+        packed: bytes = msgpack.packb([subscription.filter, *options, subscription.is_wild, []])[:-1]
+        self._heads[subscription.filter] = form, subscription.is_wild, packed
+        return packed
+
+    def _place(self, name: bytes, seq: int, term_before: TermBefore) -> bytes:
+        known = self._places.get(name)
+        if known is not None and known[0] == seq:
+            return known[1]
+        packed: bytes = msgpack.packb([name, seq, term_before(name, seq)])
+        self._places[name] = seq, packed
+        return packed
+
+
+def _array_head(count: int) -> bytes:
+    return bytes((0x90 | count,)) if count < 16 else b"\xdd" + count.to_bytes(4, "big")
+
+
 def pack_state(
-    client: SessionClient, in_flight: InFlight, term_before: TermBefore, *, is_stepwise: bool = False
+    client: SessionClient,
+    in_flight: InFlight,
+    term_before: TermBefore,
+    parts: StateParts | None = None,
+    *,
+    is_stepwise: bool = False,
 ) -> bytes:
-    """Subscriptions that are still being made are left out: their SUBACK is not sent."""
+    """`parts`: of the last time, if it is known."""
     in_flight.forget_acknowledged(client.window.holds)
-    made = [_kept(client, each, term_before) for each in client.subscriptions.values() if each.is_ready or each.keys]
     state = KeptState(
         client.mark,
         client.window.export_state(),
         in_flight.export_state(),
         list(client.unreleased),
-        made,
+        [],
         client.numbers,
     )
-    return _packed(STEPWISE_FORMAT if is_stepwise else FORMAT, state)
+    subscriptions = (parts or StateParts()).subscriptions(client, term_before)
+    return _packed(STEPWISE_FORMAT if is_stepwise else FORMAT, state, subscriptions)
 
 
-def _packed(number: int, state: KeptState) -> bytes:
-    fields = [*state[:5], pack_numbers(state.numbers)] if number == STEPWISE_FORMAT else state[:5]
-    packed: bytes = msgpack.packb([number, *fields])
-    return packed
+def _packed(number: int, state: KeptState, subscriptions: bytes) -> bytes:
+    """`subscriptions`: those of the state, packed."""
+    packed: bytes = msgpack.packb([number, *state[:4]])
+    if number == FORMAT:
+        return _array_head(ARRAY_FIELDS) + packed[1:] + subscriptions
+    numbers: bytes = msgpack.packb(pack_numbers(state.numbers))
+    return _array_head(ARRAY_FIELDS + 1) + packed[1:] + subscriptions + numbers
 
 
 def pack_numbers(numbers: Mapping[int, Numbering]) -> list[Any]:
@@ -131,15 +192,7 @@ def _subscription(*fields: Any) -> KeptSubscription:
 def with_released(state: bytes, unreleased: set[int], numbers: dict[int, Numbering]) -> bytes:
     """The same state with these as the messages of the client that it has not released."""
     kept = unpack_state(state)._replace(unreleased=list(unreleased), numbers=numbers)
-    return _packed(STEPWISE_FORMAT if stored_stepwise(state) else FORMAT, kept)
-
-
-def _kept(client: SessionClient, subscription: KeptFilter, term_before: TermBefore) -> KeptSubscription:
-    form = subscription.form
-    seqs = [(name, _place(client.cursors.get(key))) for name, key in subscription.keys.items()]
-    places = [(name, seq, term_before(name, seq)) for name, seq in seqs]
-    options = form.qos, form.subscription_id, form.retain, bool(form.origin)
-    return KeptSubscription(subscription.filter, *options, subscription.is_wild, places)
+    return _packed(STEPWISE_FORMAT if stored_stepwise(state) else FORMAT, kept, msgpack.packb(kept.subscriptions))
 
 
 def _place(cursor: Cursor | None) -> int:
