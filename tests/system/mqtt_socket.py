@@ -17,9 +17,18 @@ RECEIVE_BYTES = 1 << 16
 class MqttSocket:
     """`connack`: its answer to CONNECT, if it has sent one. Messages are kept apart from the other packets."""
 
-    def __init__(self, port: int, version: int, client_id: str | bytes = "", *, opened: bool = True, **connect: Any):
+    def __init__(
+        self,
+        port: int,
+        version: int,
+        client_id: str | bytes = "",
+        *,
+        opened: bool = True,
+        host: str = "127.0.0.1",
+        **connect: Any,
+    ):
         self.version = version
-        self.sock = socket.create_connection(("127.0.0.1", port))
+        self.sock = socket.create_connection((host, port))
         self.sock.settimeout(PATIENCE_S)
         self.ended = False
         self._buffer = b""

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,16 +22,22 @@ from tailrace.cli import main
 from tailrace.cli.ending import OK, REFUSED
 from tailrace.cluster.etcd import Etcd, EtcdAway
 from tailrace.cluster.view import ClusterTiming
+from tailrace.protocol.mqtt.reasons import Reason
+from tests.protocol.mqtt import wire
+from tests.protocol.mqtt.wire import V5
+from tests.system.mqtt_socket import MqttSocket
 from tests.system.node import wait_for
 from tests.system.test_lease import CONFIG, Publisher, ids, read_all
 from tests.system.tree_net import HOST_NUMBER
-from tests.system.tree_node import Tree, growing
+from tests.system.tree_node import MachineNode, Tree, growing
 
 pytestmark = pytest.mark.system
 
 PARENTS = {"a": None, "b": "a", "c": "a"}
 TIMING = """upstream_timeout_s = "2 s"
 unavailable_timeout_s = "3 s"
+[mqtt]
+replicas = 1
 """
 
 
@@ -153,15 +159,48 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
             cluster.close()
 
 
+def device(node: MachineNode) -> MqttSocket:
+    """A client of MQTT 5 with a durable session, whose `connack` may be a refusal."""
+    peer = MqttSocket(node.port, V5, opened=False, host=node.host)
+    peer.connack = peer.ask(wire.connect(V5, "device", clean=False, raw=b"\x11\0\0\x0e\x10"))
+    return peer
+
+
+def device_at_the_leader(nodes: Iterable[MachineNode]) -> MqttSocket | None:
+    """As a client does that tries one address after the other."""
+    for node in nodes:
+        with contextlib.suppress(OSError, AssertionError):
+            peer = device(node)
+            if not wire.reason(peer.connack):
+                return peer
+            peer.close()
+    return None
+
+
 def test_a_killed_leader_is_replaced_and_comes_back(cluster: Cluster) -> None:
-    publisher = Publisher(cluster.tree)
+    """With a device of MQTT, whose message under way comes again at the next leader."""
+    publisher, nodes = Publisher(cluster.tree), cluster.tree.nodes
     publisher.wait_more()
-    began_s = time.monotonic()
-    cluster.kill("a")
+    with device(nodes["b"]) as elsewhere:
+        assert wire.reason(elsewhere.connack) == Reason.USE_ANOTHER_SERVER
+        assert nodes["a"].address.encode() in elsewhere.connack.body
+    with device(nodes["a"]) as before:
+        assert before.subscribe(("k/+", 2)) == [2]
+        assert before.publish("k/a", b"acknowledged", 2) == 0
+        under_way = before.message()
+        began_s = time.monotonic()
+        cluster.kill("a")
     publisher.wait_more()
     print(f"resumed after {publisher.longest_gap_s(began_s):.2f} s")
     leader = cluster.leader()
     assert leader in ("b", "c")
+    with wait_for(lambda: device_at_the_leader(nodes.values()), "the device at the next leader") as after:
+        assert after.present
+        again = after.message()
+        assert (again.payload, again.packet_id, again.dup) == (b"acknowledged", under_way.packet_id, True)
+        assert after.ask(wire.ack(wire.PUBREC, again.packet_id)).kind == 6
+        after.send(wire.ack(wire.PUBCOMP, again.packet_id))
+        assert after.publish("k/b", b"next") == 0 and after.message().payload == b"next"
     cluster.tree.nodes["a"].start()
     cluster.start_agent("a")
     wait_for(lambda: cluster.in_sync() == 3, "the former leader is in sync again")

@@ -282,6 +282,18 @@ def test_rights(tmp_path: Path, version: int) -> None:
 
 
 @both
+def test_a_filter_over_several_streams_is_granted_whatever_the_user_may_read(tmp_path: Path, version: int) -> None:
+    """A filter for a single stream is not."""
+    with world(tmp_path, users=USERS, rules=RULES, topics=(TopicRule("#", "{1}"),)) as node:
+        for name in (b"other", b"open"):
+            node.workers[0].owner.create(name)
+        peer = MqttPeer(node, version, user="ann", password=TOKEN.encode())
+        denied = 0x87 if version == V5 else 0x80
+        filters = ["+/a", "#", "other/a", "other/#", "other/+"]
+        assert peer.subscribe(*((each, 1) for each in filters)) == [1, 1, denied, denied, denied]
+
+
+@both
 @pytest.mark.parametrize("topics", [(), (TopicRule("#", "{1}"),)], ids=["streams", "topics"])
 def test_a_shared_subscription_needs_the_right_to_all_that_it_matches(
     tmp_path: Path, version: int, topics: tuple[TopicRule, ...]
