@@ -268,7 +268,7 @@ class Worker:
             BinaryClient.protocol: partial(BinaryClient, services, binary),
         }
         stored: Callable[[bytes], bool] = lambda topics: self.sessions.shares(stored_filter(topics))  # noqa: E731
-        rest_of_mqtt = self.logins, last, boot.slots, self.holder, self.node_id, stored
+        rest_of_mqtt = self.logins, last, boot.slots, self.holder, self.node_id, stored, self.singles
         self.mqtt = MqttServices.build(services, subscribing, self.patterns, self.calls, *rest_of_mqtt)
         if boot.settings.mqtt:
             protocols[MqttClient.protocol] = partial(MqttClient, services, self.mqtt)

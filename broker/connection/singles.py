@@ -22,10 +22,12 @@ from tailrace.protocol import answers
 from tailrace.protocol.binary import PlacedHandle
 from tailrace.protocol.errors import Code
 from tailrace.protocol.line import staged_max_bytes
+from tailrace.protocol.mqtt.codec import AckRun
+from tailrace.protocol.mqtt.packets import MQTT_5
 from tailrace.shard.leaves import load
 
 if TYPE_CHECKING:
-    from tailrace.broker.connection.singles_cy import Group, Numbered
+    from tailrace.broker.connection.singles_cy import Group, Numbered, SingleAcks
 
 TOGETHER_MAX = 256
 """Connections read by one call: 4 MiB at most."""
@@ -37,9 +39,14 @@ AWAITED_LOOK = 64
 _publish_cy = load("tailrace.protocol.publish_cy")
 _pack_answers = _publish_cy.pack_answers
 _REQUEST_BYTES: int = _publish_cy.REQUEST_BYTES
+_stage_cy = load("tailrace.protocol.mqtt.stage_cy")
+_pack_acks = _stage_cy.pack_acks
+_ACK_BYTES: int = _stage_cy.ACK_BYTES
+_ID_BYTES: Final = 2
 _ANSWER_BYTES: Final = len(_pack_answers(bytes(_REQUEST_BYTES), 0, 0))
 _leaf = load("tailrace.broker.connection.singles_cy")
-_receive, _receive_lines, _send_each, _FAILED = _leaf.receive, _leaf.receive_lines, _leaf.send_each, _leaf.FAILED
+_receive, _receive_lines, _receive_packets = _leaf.receive, _leaf.receive_lines, _leaf.receive_packets
+_send_each, _FAILED = _leaf.send_each, _leaf.FAILED
 SINGLE_ACK_MAX: int = _leaf.ACK_MAX
 SINGLE_HEAD_BYTES: int = _leaf.HEAD_BYTES
 _IN: Final = select.EPOLLIN
@@ -97,6 +104,22 @@ class LineSinglePublisher(SinglePublisher, Protocol):
     def single_refused(self, name: bytes, code: Code, text: str) -> None: ...
 
 
+class MqttSinglePublisher(SinglePublisher, Protocol):
+    packet_s: float
+    unacknowledged: int
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def is_in_order(self) -> bool: ...
+
+    def acknowledge_run(self, run: AckRun, /) -> None: ...
+
+    def single_refused(self, name: bytes, packet_id: bytes, code: Code, text: str) -> None: ...
+
+
+_OrderedPublisher = TypeVar("_OrderedPublisher", LineSinglePublisher, MqttSinglePublisher)
 _AnyPublisher = TypeVar("_AnyPublisher", bound=SinglePublisher)
 
 
@@ -152,7 +175,9 @@ class BinaryRun(SharedRun):
             self._singles.outcomes_known(self.clients)
             return
         packed = _pack_answers(self._requests, first_seq, subscribers)
-        self._singles.answers.add(self.clients, [packed] if len(packed) == _ANSWER_BYTES else _cut(packed))
+        self._singles.answers.add(
+            self.clients, [packed] if len(packed) == _ANSWER_BYTES else _cut(packed, _ANSWER_BYTES)
+        )
 
     def refused(self, _key: int, code: Code, text: str) -> None:
         for place, client in enumerate(self._publishers):
@@ -192,6 +217,36 @@ class LineRun(SharedRun):
         self.refused(key, Code.UNREPLICATED, text)
 
 
+class MqttRun(SharedRun):
+    __slots__ = ("_ids", "_publishers")
+
+    def __init__(self, singles: Singles, name: bytes, clients: list[MqttSinglePublisher], ids: bytes) -> None:
+        """ids: the packet identifiers, one for each client; empty with QoS 0."""
+        self._singles = singles
+        self._wants_answers = bool(ids)
+        self._creator = None
+        self.name = name
+        self.clients = self._publishers = clients
+        self._ids = ids
+
+    def published(self, _key: int, _first_seq: int, _subscribers: int) -> None:
+        if not self._wants_answers:
+            self._singles.outcomes_known(self.clients)
+            return
+        for client in self._publishers:
+            client.unacknowledged -= 1
+        packed = _pack_acks(self._ids)
+        acks = [packed] if len(packed) == _ACK_BYTES else _cut(packed, _ACK_BYTES)
+        self._singles.packet_answers.add(self.clients, acks)
+
+    def refused(self, _key: int, code: Code, text: str) -> None:
+        for place, client in enumerate(self._publishers):
+            client.single_refused(self.name, self._ids[place * _ID_BYTES : (place + 1) * _ID_BYTES], code, text)
+
+    def unreplicated(self, key: int, _first_seq: int, text: str) -> None:
+        self.refused(key, Code.UNREPLICATED, text)
+
+
 class ReadyAnswers:
     """The answers to connections of one protocol that are known and not sent yet."""
 
@@ -218,7 +273,17 @@ class ReadyAnswers:
 class Singles:
     """One per worker. A connection is among its publishers while its last read was a single publish."""
 
-    __slots__ = ("_binary", "_buffer", "_line_max_bytes", "_lines", "_services", "answers", "line_answers")
+    __slots__ = (
+        "_binary",
+        "_buffer",
+        "_line_max_bytes",
+        "_lines",
+        "_packets",
+        "_services",
+        "answers",
+        "line_answers",
+        "packet_answers",
+    )
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -227,13 +292,15 @@ class Singles:
         self._line_max_bytes = staged_max_bytes(settings.max_line_bytes, settings.max_message_bytes)
         self._binary: dict[int, BinarySinglePublisher] = {}  # by descriptor
         self._lines: dict[int, LineSinglePublisher] = {}
+        self._packets: dict[int, MqttSinglePublisher] = {}
         self.answers = ReadyAnswers(services, services.metrics.binary)
+        self.packet_answers = ReadyAnswers(services, services.metrics.mqtt)
         self.line_answers = ReadyAnswers(services, services.metrics.line)
 
     @property
     def owes(self) -> bool:
         """Whether there are answers to send."""
-        return bool(self.answers.packed or self.line_answers.packed)
+        return bool(self.answers.packed or self.line_answers.packed or self.packet_answers.packed)
 
     def add(self, client: BinarySinglePublisher) -> None:
         """Its next request is likely to be a single publish. It is a plain connection, and its peer is not a node."""
@@ -243,10 +310,15 @@ class Singles:
         """The same for a connection that speaks lines, whose codec holds nothing and which needs no right."""
         self._lines[client.fd] = client
 
+    def add_packets(self, client: MqttSinglePublisher) -> None:
+        """The same for a connection that speaks MQTT, whose next packet may also be a PUBACK."""
+        self._packets[client.fd] = client
+
     def discard(self, client: SinglePublisher) -> None:
         """It is closed, or leaves this worker. One that was never added is ignored."""
         self._binary.pop(client.fd, None)
         self._lines.pop(client.fd, None)
+        self._packets.pop(client.fd, None)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -259,6 +331,10 @@ class Singles:
             events, speakers = _split(events, self._lines)
             if speakers:
                 self._read_some(self._in_order(speakers, events), self._read_lines)
+        if self._packets:
+            events, devices = _split(events, self._packets)
+            if devices:
+                self._read_some(self._in_order(devices, events), self._read_packets)
         return events
 
     def _read_some(self, clients: list[_AnyPublisher], read_together: Callable[[list[_AnyPublisher]], None]) -> None:
@@ -269,7 +345,7 @@ class Singles:
             if router.staged_bytes > bytes_max:
                 break
 
-    def _in_order(self, clients: list[LineSinglePublisher], events: list[tuple[int, int]]) -> list[LineSinglePublisher]:
+    def _in_order(self, clients: list[_OrderedPublisher], events: list[tuple[int, int]]) -> list[_OrderedPublisher]:
         """Those whose next answer may go out at once. The others are put behind `events`: theirs stand in a row."""
         in_order = []
         for client in clients:
@@ -314,6 +390,30 @@ class Singles:
                     self._stage(LineRun(self, name, [clients[each] for each in places], ack > 0), frames)
             clients = self._rest(clients, place, count)
 
+    def _read_packets(self, clients: list[MqttSinglePublisher]) -> None:
+        services = self._services
+        max_message_bytes, table = services.settings.max_message_bytes, services.topic_rules.table
+        while clients:
+            groups: tuple[dict[bytes, Group], dict[bytes, Group]] = ({}, {})
+            acks: list[SingleAcks] = []
+            known = [client.fd for client in clients], [client.read_bytes for client in clients]
+            have_properties = [client.version == MQTT_5 for client in clients]
+            options = have_properties, self._buffer, READ_BYTES_MIN, max_message_bytes, groups, acks, table
+            place, count, nbytes = _receive_packets(*known, *options)
+            services.metrics.mqtt.bytes_in += nbytes
+            for of, first_id, number in acks:
+                client = clients[of]
+                client.life_s = client.packet_s = services.now_s
+                client.acknowledge_run(AckRun(first_id, number))
+            for qos, found in enumerate(groups):
+                for name, (frames, ids, places) in found.items():
+                    publishers = [clients[each] for each in places]
+                    for client in publishers:
+                        client.packet_s = services.now_s
+                        client.unacknowledged += qos
+                    self._stage(MqttRun(self, name, publishers, bytes(ids)), frames)
+            clients = self._rest(clients, place, count)
+
     def _rest(self, clients: list[_AnyPublisher], place: int, count: int) -> list[_AnyPublisher]:
         """Those that are to be read yet: the leaf has stopped at `place`, whose read is done with here."""
         if place == len(clients):
@@ -330,7 +430,7 @@ class Singles:
         else:
             client.received(count)
 
-    def _stage(self, run: BinaryRun | LineRun, frames: bytearray) -> None:
+    def _stage(self, run: BinaryRun | LineRun | MqttRun, frames: bytearray) -> None:
         """Take what several connections have sent for one stream."""
         now_s = self._services.now_s
         for client in run.clients:
@@ -360,7 +460,7 @@ class Singles:
 
     def answer(self) -> None:
         """Send the answers of this turn, at once if nothing else is to be sent before."""
-        for owed in (self.answers, self.line_answers):
+        for owed in (self.answers, self.line_answers, self.packet_answers):
             if owed.packed:
                 self._send(*owed.take(), owed.traffic)
 
@@ -408,5 +508,5 @@ def _split(
     return others, clients
 
 
-def _cut(packed: bytes) -> list[bytes]:
-    return [packed[start : start + _ANSWER_BYTES] for start in range(0, len(packed), _ANSWER_BYTES)]
+def _cut(packed: bytes, size: int) -> list[bytes]:
+    return [packed[start : start + size] for start in range(0, len(packed), size)]

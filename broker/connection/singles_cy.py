@@ -57,10 +57,14 @@ _ACK_MAX = cython.declare(cython.int, ACK_MAX)
 _PUBLISH = cython.declare(cython.int, int(Op.PUBLISH))
 _PRODUCER = cython.declare(cython.int, FLAG_PRODUCER)
 _stage_lines = load("tailrace.protocol.line_cy").stage
+_mqtt_cy = load("tailrace.protocol.mqtt.stage_cy")
+_stage_packets, _count_acks = _mqtt_cy.stage, _mqtt_cy.count_acks
 
 Group = tuple[bytearray, bytearray, list[int]]
 """Of one stream: the unstamped frames, `protocol.publish_cy.REQUEST_BYTES` for each request, the places in `fds`.
-Lines have no requests."""
+Lines have no requests, and messages of MQTT with QoS 1 have two bytes each: their packet identifiers."""
+SingleAcks = tuple[int, int, int]
+"""PUBACKs with identifiers one after the other: the place of their connection, the first identifier, their number."""
 Numbered = tuple[bytes, bytearray, bytes, int, int]
 """A publish that its producer has numbered: the stream, the frame, the request as in a group, its place, its ack."""
 
@@ -113,6 +117,32 @@ def receive_lines(
         return _receive_line_pointers(fds, limits, acks, buffer, max_message_bytes, groups, table)
     else:
         return _receive_line_slices(fds, limits, acks, buffer, max_message_bytes, groups, table)
+
+
+def receive_packets(
+    fds: list[int],
+    limits: list[int],
+    have_properties: list[bool],
+    buffer: bytearray | memoryview,
+    packet_bytes_max: int,
+    max_message_bytes: int,
+    groups: tuple[dict[bytes, Group], dict[bytes, Group]],
+    acks: list[SingleAcks],
+    table: bytes = b"",
+) -> tuple[int, int, int]:
+    """As `receive`, for connections that speak MQTT, until one gives anything but one PUBLISH or PUBACKs in order.
+
+    That is what `protocol.mqtt.stage_cy.stage` takes with this table, whole and nothing behind it, which is added to
+    the groups of its QoS, or what `count_acks` counts, which is added to `acks`. have_properties: of MQTT 5.
+    """
+    if cython.compiled:
+        return _receive_packet_pointers(
+            fds, limits, have_properties, buffer, packet_bytes_max, max_message_bytes, groups, acks, table
+        )
+    else:
+        return _receive_packet_slices(
+            fds, limits, have_properties, buffer, packet_bytes_max, max_message_bytes, groups, acks, table
+        )
 
 
 def send_each(fds: list[int], answers: list[bytes]) -> tuple[int, list[tuple[int, int]]]:
@@ -229,6 +259,45 @@ if not cython.compiled:
             else:
                 group[0].extend(line_frames)
                 group[2].append(place)
+            nbytes += count
+        return len(fds), 0, nbytes
+
+    def _receive_packet_slices(
+        fds: list[int],
+        limits: list[int],
+        have_properties: list[bool],
+        buffer: bytearray | memoryview,
+        packet_bytes_max: int,
+        max_message_bytes: int,
+        groups: tuple[dict[bytes, Group], dict[bytes, Group]],
+        acks: list[SingleAcks],
+        table: bytes,
+    ) -> tuple[int, int, int]:
+        nbytes = 0
+        for place in range(len(fds)):
+            try:
+                count = os.readv(fds[place], [memoryview(buffer)[: limits[place]]])
+            except BlockingIOError:
+                continue
+            except OSError:
+                return place, FAILED, nbytes
+            acked = _count_acks(buffer, 0, count)
+            if acked and 4 * acked == count:
+                acks.append((place, buffer[2] << 8 | buffer[3], acked))
+                nbytes += count
+                continue
+            options = have_properties[place], packet_bytes_max, max_message_bytes, 1, table
+            stop, staged, ids, _owners = _stage_packets(buffer, 0, count, *options)
+            if not count or stop != count or len(staged) != 1 or staged[0][1] != 1:
+                return place, count, nbytes
+            name, _messages, packet_frames = staged[0]
+            found = groups[1 if ids else 0]
+            if name in found:
+                found[name][0].extend(packet_frames)
+                found[name][1].extend(ids)
+                found[name][2].append(place)
+            else:
+                found[name] = (packet_frames, bytearray(ids), [place])
             nbytes += count
         return len(fds), 0, nbytes
 
@@ -443,6 +512,71 @@ def _add_line(groups: dict, line: tuple, place: cython.Py_ssize_t) -> object:
     group: tuple = cython.cast(tuple, found)
     frames: bytearray = line[2]
     _extend(group[0], cython.cast(cython.p_const_uchar, PyByteArray_AS_STRING(frames)), PyByteArray_GET_SIZE(frames))
+    cython.cast(list, group[2]).append(place)
+    return None
+
+
+@cython.cfunc
+def _receive_packet_pointers(
+    fds: list,
+    limits: list,
+    have_properties: list,
+    buffer: object,
+    packet_bytes_max: object,
+    max_message_bytes: object,
+    groups: tuple,
+    acks: list,
+    table: bytes,
+) -> tuple:
+    view: Py_buffer
+    place: cython.Py_ssize_t
+    count: cython.Py_ssize_t = 0
+    nbytes: cython.Py_ssize_t = 0
+    limit: cython.Py_ssize_t
+    acked: cython.Py_ssize_t
+    fd: cython.int
+    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_WRITABLE)
+    data: cython.p_uchar = cython.cast(cython.p_uchar, view.buf)
+    try:
+        for place in range(len(fds)):
+            fd = fds[place]
+            limit = limits[place]
+            count = recv(fd, data, limit if 0 < limit < view.len else view.len, MSG_DONTWAIT)
+            if count < 0:
+                if errno in (EAGAIN, EINTR):
+                    continue
+                return place, FAILED, nbytes
+            if count >= 4 and data[0] == 0x40:
+                acked = _count_acks(buffer, 0, count)
+                if 4 * acked != count:
+                    return place, count, nbytes
+                acks.append((place, data[2] << 8 | data[3], acked))
+                nbytes += count
+                continue
+            staged: tuple = _stage_packets(
+                buffer, 0, count, have_properties[place], packet_bytes_max, max_message_bytes, 1, table
+            )
+            found: list = staged[1]
+            if count == 0 or staged[0] != count or len(found) != 1 or cython.cast(tuple, found[0])[1] != 1:
+                return place, count, nbytes
+            ids: bytes = staged[2]
+            _add_packet(cython.cast(dict, groups[1 if ids else 0]), cython.cast(tuple, found[0]), ids, place)
+            nbytes += count
+        return len(fds), 0, nbytes
+    finally:
+        PyBuffer_Release(cython.address(view))
+
+
+@cython.cfunc
+def _add_packet(groups: dict, packet: tuple, ids: bytes, place: cython.Py_ssize_t) -> object:
+    found: object = groups.get(packet[0])
+    if found is None:
+        groups[packet[0]] = (packet[2], bytearray(ids), [place])
+        return None
+    group: tuple = cython.cast(tuple, found)
+    frames: bytearray = packet[2]
+    _extend(group[0], cython.cast(cython.p_const_uchar, PyByteArray_AS_STRING(frames)), PyByteArray_GET_SIZE(frames))
+    _extend(group[1], cython.cast(cython.p_const_uchar, PyBytes_AS_STRING(ids)), PyBytes_GET_SIZE(ids))
     cython.cast(list, group[2]).append(place)
     return None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, cast
 
-from tailrace.broker.delivery.chunk_cache import ChunkCache
+from tailrace.broker.delivery.chunk_cache import ChunkCache, ChunkKey
 from tailrace.broker.delivery.cursor import Cursor, Subscriber
 from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.topics.picking import PickedCache, Picker, cache_name
@@ -49,6 +49,14 @@ class PublishChunk(NamedTuple):
         return len(rendering.data) + sum(part.itemsize * len(part) for part in rendering[2:6])
 
 
+class _KnownKey(NamedTuple):
+    """`topics`: a stream, and a filter."""
+
+    topics: tuple[bytes, bytes]
+    form: PublishForm
+    key: ChunkKey
+
+
 class PublishChunks:
     """Makes renderings and keeps the latest `cache_bytes` of them: the delivery of MQTT."""
 
@@ -59,6 +67,7 @@ class PublishChunks:
         self._picker = Picker(readers, found)
         self._clock_us = clock_us
         self.cache: ChunkCache[PublishChunk] = ChunkCache(cache_bytes)
+        self._last: _KnownKey | None = None
 
     def chunk(self, cursor: Cursor) -> PublishChunk:
         """The packets for a cursor that is behind; again the same while it is in the middle of them.
@@ -67,7 +76,7 @@ class PublishChunks:
         """
         client = cast("PublishSubscriber", cursor.client)
         form = client.form_of(cursor)
-        key = (cache_name(cursor) + b"\0" + form.key(), cursor.seq)
+        key = self._key_of(cursor, form)
         chunk = self.cache.get(key)
         if chunk is None or not _fits(chunk, cursor, client):
             chunk = self._make(cursor, form, client.rendered_us if cursor.skip else self._clock_us())
@@ -80,6 +89,14 @@ class PublishChunks:
         """The rest of a chunk of which a part is sent, its messages, and the seq after them."""
         client = cast("PublishSubscriber", cursor.client)
         return bytes(client.packets(cursor, chunk)[cursor.skip :]), chunk.picked[0], chunk.next_seq
+
+    def _key_of(self, cursor: Cursor, form: PublishForm) -> ChunkKey:
+        """In the cache. Mostly it is that of the cursor before: thousands of clients may get the same chunk."""
+        topics, last = (cursor.feed.name, cursor.topics), self._last
+        if last is None or last.key[1] != cursor.seq or last.topics != topics or last.form != form:
+            key = (cache_name(cursor) + b"\0" + form.key(), cursor.seq)
+            last = self._last = _KnownKey(topics, form, key)
+        return last.key
 
     def _make(self, cursor: Cursor, form: PublishForm, rendered_us: int) -> PublishChunk:
         frames, _messages, next_seq, next_offset = self._picker.pick(cursor)

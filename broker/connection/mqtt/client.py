@@ -8,7 +8,6 @@ is a durable one (`broker.connection.mqtt.durable`).
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -19,8 +18,9 @@ from tailrace.broker.connection.login import Logins
 from tailrace.broker.connection.mqtt import enhanced_login, opening, stepwise
 from tailrace.broker.connection.mqtt.backlog import Backlog
 from tailrace.broker.connection.mqtt.durable import has_delayed_will, step_of
-from tailrace.broker.connection.mqtt.enhanced_login import EnhancedLoginClient, ScramExchange
+from tailrace.broker.connection.mqtt.enhanced_login import ScramExchange
 from tailrace.broker.connection.mqtt.publishing import RECEIVE_MAXIMUM, PublishGroups, PublishRow, stage_one
+from tailrace.broker.connection.mqtt.single_packets import SinglePacketsClient
 from tailrace.broker.connection.mqtt.window import SendWindow
 from tailrace.broker.connection.transport import AnySocket
 from tailrace.broker.consumers.edge.session import ConsumerSession
@@ -54,7 +54,7 @@ WINDOW_MAX: Final = 1_000
 """Messages with QoS 1 or 2 that a client has been sent and has not acknowledged."""
 
 
-class MqttClient(EnhancedLoginClient):
+class MqttClient(SinglePacketsClient):
     """`claimed_ns`: see `SessionHolder`. `half_id`: the first identifier of the chunk that is half out; `rendered_us`:
     the time that it was made for. `unreleased`: QoS 2 messages of the client that it has not released; `undecided`:
     those of them that may still be refused; `numbers`: those of them that may not be logged. `withheld_bytes`: messages
@@ -67,7 +67,6 @@ class MqttClient(EnhancedLoginClient):
         "_going_on",
         "_will",
         "aliases",
-        "answers",
         "asked_to_last",
         "backlog",
         "claimed_ns",
@@ -89,7 +88,6 @@ class MqttClient(EnhancedLoginClient):
         "shared",
         "subscriptions",
         "undecided",
-        "under_way",
         "unreleased",
         "window",
         "withheld_bytes",
@@ -101,7 +99,6 @@ class MqttClient(EnhancedLoginClient):
         self.delivery = mqtt.chunks
         self.traffic = services.metrics.mqtt
         self.codec = MqttCodec(services.settings.max_message_bytes + PACKET_OVERHEAD_BYTES)
-        self.answers: deque[Pending] = _NONE  # acknowledgements; the first is not known yet
         self.backlog = Backlog()
         self._going_on = False
         self.client_id = b""
@@ -122,7 +119,6 @@ class MqttClient(EnhancedLoginClient):
         self.undecided: set[int] = set()
         self.numbers: dict[int, Numbering] = {}
         self.withheld_bytes = 0
-        self.under_way = 0  # QoS 1 messages of the client that are not acknowledged
         self.window = SendWindow(WINDOW_MAX)
         self.half_id = self.rendered_us = self.last_key = 0
         self.forms: dict[int, PublishForm] = {}  # by cursor key
@@ -160,10 +156,13 @@ class MqttClient(EnhancedLoginClient):
 
     def take(self, count: int) -> None:
         """Runs of PUBLISH are taken together; any other packet after those before it."""
+        self.put_in_row()
         run: list[p.PublishPacket] = []
         packets = iter(self.codec.feed(self.services.receive_view[:count], lambda: self._staging_limits(len(run))))
         is_run = False  # the last packets are a run of PUBLISH
+        taken, packet = 0, None
         for packet in packets:
+            taken += 1
             is_run = type(packet) in _PUBLISHES
             if type(packet) is p.PublishPacket and self.greeted:
                 run.append(packet)
@@ -183,6 +182,8 @@ class MqttClient(EnhancedLoginClient):
             self._publish_run(run)
         if not (self.closed or self.lingering_since_s):
             self.read_more(count, int(is_run))
+            if taken == 1 and self.is_single(packet):
+                self.mqtt.singles.add_packets(self)
 
     def _staging_limits(self, pending: int) -> StagingLimits | None:
         """For runs of PUBLISH and PUBACK behind this number of PUBLISHes that are not executed yet; None if packets
@@ -192,7 +193,7 @@ class MqttClient(EnhancedLoginClient):
             return None
         room = 1 << 30
         if self.version == p.MQTT_5:
-            room = max(RECEIVE_MAXIMUM - self.under_way - len(self.unreleased) - pending, 0)
+            room = max(RECEIVE_MAXIMUM - self.unacknowledged - len(self.unreleased) - pending, 0)
         return StagingLimits(self.services.settings.max_message_bytes, room, self.mqtt.table)
 
     def _execute(self, packet: AnyPacket) -> None:
@@ -373,6 +374,7 @@ class MqttClient(EnhancedLoginClient):
 
     def _release(self) -> None:
         super()._release()
+        self.mqtt.singles.discard(self)
         self.will = self.exchange = None
         self.mqtt.keep_alives.discard(self)
         self.mqtt.sessions.release(self)
@@ -392,7 +394,7 @@ class MqttClient(EnhancedLoginClient):
     @property
     def awaited(self) -> int:
         steps = (0 if self.session is None else self.session.unstored) + (self.withheld_bytes > 0)
-        return len(self.answers) + self.held_up + len(self.backlog) + len(self.sendings) + steps
+        return self.under_way + len(self.answers) + self.held_up + len(self.backlog) + len(self.sendings) + steps
 
     def answers_ready(self) -> None:
         """Some acknowledgements are known: those in front go out."""
@@ -404,20 +406,6 @@ class MqttClient(EnhancedLoginClient):
                 row.clear()  # nothing behind a message that is refused is acknowledged
                 pending.after()
         self.services.note_answered(self)
-
-    def await_answer(self, pending: Pending) -> None:
-        if self.answers is _NONE:
-            self.answers = deque()
-        self.answers.append(pending)
-
-    def answer_in_order(self, data: bytes) -> None:
-        """An acknowledgement behind those that are not known yet."""
-        if not self.answers:
-            self.send_packet(data)
-            return
-        settled = Pending(self.answers_ready)
-        settled.text = data
-        self.await_answer(settled)
 
     # --- publishing -------------------------------------------------------------------------------------------------
 
@@ -684,7 +672,6 @@ _ACKS: Final[Mapping[PacketType, Callable[[MqttClient, p.AckPacket], None]]] = {
     PacketType.PUBREL: stepwise.receive_pubrel,
 }
 _PUBLISHES: Final = frozenset({p.PublishPacket, StagedPublishes})
-_NONE: Final[deque[Pending]] = deque(maxlen=0)  # of all connections that have no answers yet: each takes 620 bytes
 _CHEAP: Final = frozenset({p.AckPacket, p.PingPacket, p.PublishPacket, StagedPublishes, AckRun})
 """Packets that change nothing for the reads after them."""
 _IN_LOGIN: Final = frozenset({p.AuthPacket, p.DisconnectPacket, PacketError})

@@ -174,14 +174,14 @@ def _answers_of(staged: StagedPublishes) -> list[_Answer]:
 
 class MqttPublisher(RunPublisher, Protocol):
     """What a row needs of its client. `unreleased`: its QoS 2 messages that it has not released, and `undecided`: those
-    of them whose outcome is not known; `numbers`: those that are numbered and may not be logged; `under_way`: its QoS 1
-    messages that are not acknowledged.
+    of them whose outcome is not known; `numbers`: those that are numbered and may not be logged; `unacknowledged`: how
+    many of its messages with QoS 1 are not acknowledged.
     """
 
     numbers: dict[int, Numbering]
     undecided: set[int]
     unreleased: set[int]
-    under_way: int
+    unacknowledged: int
 
     @property
     def version(self) -> int: ...
@@ -233,7 +233,7 @@ class PublishRow(RunPublication):
     def add_answer(
         self, qos: int, packet_id: int, group: int, reason: Reason = Reason.SUCCESS, retained_in: bytes = b""
     ) -> None:
-        self._publisher.under_way += qos == 1
+        self._publisher.unacknowledged += qos == 1
         self._answers.append(_Answer(qos, packet_id, group, reason, retained_in))
 
     @property
@@ -263,12 +263,12 @@ class PublishRow(RunPublication):
         for name, count, _frames in staged.groups:
             self.add(name, count, b"")
         self._staged = staged
-        self._publisher.under_way += len(staged.ids) // ID_BYTES
+        self._publisher.unacknowledged += len(staged.ids) // ID_BYTES
 
     def abandon(self) -> None:
         """Nothing of this is published now, or answered: the connection ends, and the client sends it again."""
         publisher = self._publisher
-        publisher.under_way -= sum(answer.qos == 1 for answer in self._answers)
+        publisher.unacknowledged -= sum(answer.qos == 1 for answer in self._answers)
         publisher.undecided.difference_update(answer.packet_id for answer in self._answers if answer.qos == 2)
         if not publisher.undecided:
             publisher.all_decided()
@@ -306,14 +306,14 @@ class PublishRow(RunPublication):
     def _settle(self) -> None:
         staged = self._staged
         if staged is not None and not self._refusals:
-            self._publisher.under_way -= len(staged.ids) // ID_BYTES
+            self._publisher.unacknowledged -= len(staged.ids) // ID_BYTES
             self.pending.settle(_pack_acks(staged.ids))
             return
         if staged is not None:
             self._answers = _answers_of(staged)
         publisher, texts = self._publisher, []
         version = publisher.version
-        publisher.under_way -= sum(answer.qos == 1 for answer in self._answers)
+        publisher.unacknowledged -= sum(answer.qos == 1 for answer in self._answers)
         self._decide()
         is_stored = True
         for number, answer in enumerate(self._answers):
@@ -447,7 +447,7 @@ def _is_repeated(client: StagingClient, packet: PublishPacket) -> bool:
     if packet.qos == 2 and packet.packet_id in client.unreleased:
         return packet.packet_id in client.undecided or packet.packet_id not in client.numbers
     if client.version == MQTT_5:
-        if client.under_way + len(client.unreleased) >= RECEIVE_MAXIMUM:
+        if client.unacknowledged + len(client.unreleased) >= RECEIVE_MAXIMUM:
             text = f"more than the Receive Maximum of {RECEIVE_MAXIMUM} messages are not acknowledged"
             raise PacketError(Reason.RECEIVE_MAXIMUM_EXCEEDED, text)
     elif len(client.unreleased) >= UNRELEASED_MAX:

@@ -21,6 +21,7 @@ from tailrace.broker.connection.mqtt.system_topics import SystemTopics
 from tailrace.broker.connection.mqtt.wildcards import Wildcards
 from tailrace.broker.connection.mqtt.wills import Wills
 from tailrace.broker.connection.patterns import PatternSubscriptions
+from tailrace.broker.connection.singles import Singles
 from tailrace.broker.delivery.publish_chunks import PublishChunks
 from tailrace.broker.delivery.subscribe import Subscriptions
 from tailrace.broker.process.timers import now_us
@@ -52,6 +53,7 @@ class MqttServices:
     retained: RetainedMessages
     sessions: MqttSessions
     shared: SharedGroups
+    singles: Singles
     stages: bool
     subscribing: TopicSubscriptions
     system: SystemTopics
@@ -72,6 +74,7 @@ class MqttServices:
         holder: HolderProcess,
         node_id: str,
         stored: Callable[[bytes], bool],
+        singles: Singles,
     ) -> MqttServices:
         rules = services.topic_rules
         wildcards = Wildcards(services, patterns, rules)
@@ -89,6 +92,7 @@ class MqttServices:
             retained,
             MqttSessions(calls, slots, durable),
             shared,
+            singles,
             bool(rules.table) or not rules,
             TopicSubscriptions(services, subscribing, rules, wildcards, retained, shared, system),
             system,

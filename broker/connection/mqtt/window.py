@@ -46,7 +46,10 @@ class SendWindow:
         """How many more may be sent."""
         if self._leaps_to:
             return 0
-        return max(min(self.size - self._span + len(self._acked), SPAN_MAX - self._span), 0)
+        room = self.size - self._span
+        if self._acked:
+            room = min(room + len(self._acked), SPAN_MAX - self._span)
+        return room if room > 0 else 0
 
     @property
     def resend_room(self) -> int:

@@ -19,6 +19,7 @@ from tailrace.protocol.topic_table import pack_table
 from tailrace.protocol.topics import topic_metadata
 from tailrace.shard.frame import FLAG_PRODUCER, pack_frame
 from tailrace.shard.leaves import load, load_source
+from tests.protocol.mqtt import wire
 from tests.protocol.wires import publish
 
 LEAF = "tailrace.broker.connection.singles_cy"
@@ -310,3 +311,84 @@ def test_an_answer_that_cannot_be_sent(leaf: ModuleType, pairs: Pairs) -> None:
     fds = [full.fileno(), broken.fileno(), pairs[2][1].fileno()]
     assert leaf.send_each(fds, [b"aaa", b"bbb", b"ccc"]) == (3, [(0, leaf.NOTHING), (1, leaf.FAILED)])
     assert pairs[2][0].recv(9) == b"ccc"
+
+
+def receive_packets(leaf: ModuleType, pairs: Pairs, sent: list[bytes], table: bytes = b"") -> tuple[Any, ...]:
+    """As `receive`, for MQTT 3.1.1: what the leaf returns, its groups and acknowledgements, and the buffer."""
+    for (peer, _ours), data in zip(pairs, sent, strict=False):
+        peer.send(data)
+    groups: tuple[dict[bytes, Any], dict[bytes, Any]] = ({}, {})
+    acks: list[Any] = []
+    buffer = bytearray(BUFFER_BYTES)
+    fds = [ours.fileno() for _peer, ours in pairs[: len(sent)]]
+    limits, old = [BUFFER_BYTES] * len(sent), [False] * len(sent)
+    returned = leaf.receive_packets(fds, limits, old, memoryview(buffer), 1 << 20, MAX, groups, acks, table)
+    return returned, [groups[0], groups[1]], acks, bytes(buffer)
+
+
+def test_single_packets_are_grouped_by_qos_and_stream(leaf: ModuleType, pairs: Pairs) -> None:
+    sent = [wire.publish(4, f"s{n % 2}", b"%d" % n, 1, 1 + n) for n in range(3)]
+    sent += [wire.publish(4, "s1", b"3"), b"", wire.ack(wire.PUBACK, 65535) + wire.ack(wire.PUBACK, 1)]
+    returned, (silent, awaited), acks, _buffer = receive_packets(leaf, pairs, sent)
+    assert returned == (6, 0, sum(map(len, sent))) and acks == [(5, 65535, 2)]
+    assert awaited[b"s0"] == (pack_frame(b"0") + pack_frame(b"2"), b"\0\1\0\3", [0, 2])
+    assert awaited[b"s1"] == (pack_frame(b"1"), b"\0\2", [1])
+    assert silent == {b"s1": (pack_frame(b"3", metadata=b"\x81\xa1q\0"), b"", [3])}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        wire.PINGREQ,
+        wire.publish(4, "s", b"x")[:-1],
+        wire.publish(4, "s", b"x") * 2,
+        wire.publish(4, "s", b"x", 2, 1),
+        wire.publish(4, "s", b"x", retain=True),
+        wire.publish(4, "$s", b"x"),
+        wire.publish(4, "s", bytes(MAX + 1)),
+        wire.ack(wire.PUBACK, 1) + wire.ack(wire.PUBACK, 3),
+        wire.ack(wire.PUBACK, 1) + b"\x40",
+        wire.ack(wire.PUBACK, 0),
+        b"\xff",
+    ],
+)
+def test_at_any_other_packet_it_stops(leaf: ModuleType, pairs: Pairs, other: bytes) -> None:
+    packet = wire.publish(4, "s", b"x", 1, 1)
+    returned, (_silent, awaited), acks, buffer = receive_packets(leaf, pairs, [packet, other, packet])
+    assert returned == (1, len(other), len(packet)) and buffer[: len(other)] == other and not acks
+    assert awaited == {b"s": (pack_frame(b"x"), b"\0\1", [0])}
+    assert pairs[2][1].recv(100) == packet, "what comes behind it is not read yet"
+
+
+def test_the_end_and_an_error_stop_the_packets(leaf: ModuleType, pairs: Pairs) -> None:
+    pairs[0][0].close()
+    rest: Any = [100], [True], memoryview(bytearray(100)), 100, MAX, ({}, {}), []
+    assert leaf.receive_packets([pairs[0][1].fileno()], *rest) == (0, 0, 0)
+    with closing(socket.socket()) as unconnected:
+        unconnected.setblocking(False)
+        assert leaf.receive_packets([unconnected.fileno()], *rest) == (0, leaf.FAILED, 0)
+
+
+def test_both_bodies_take_the_same_packets(pairs: Pairs) -> None:
+    chance = random.Random(19)
+    for _ in range(60):
+        sent = [_any_packet(chance) for _ in range(20)]
+        found = [receive_packets(each, pairs[20 * place :], sent) for place, each in enumerate((LOADED, SOURCE))]
+        (stop, count, _nbytes), _groups, _acks, buffer = found[0]
+        assert found[0][:3] == found[1][:3] and (stop == 20 or buffer[:count] == found[1][3][:count])
+        for _peer, ours in pairs:
+            try:
+                while ours.recv(1 << 16):
+                    pass
+            except BlockingIOError:
+                pass
+
+
+def _any_packet(chance: random.Random) -> bytes:
+    payload, packet_id = b"x" * chance.randrange(200), chance.randrange(1, 1 << 16)
+    data = bytearray(wire.publish(4, chance.choice(["a", "b/c"]), payload, chance.randrange(2), packet_id))
+    if chance.random() < 0.3:
+        data = bytearray(wire.ack(wire.PUBACK, packet_id) * chance.choice([1, 1, 2]))
+    if chance.random() < 0.1:
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    return bytes(data)

@@ -60,7 +60,7 @@ class Publisher:
         self.unreleased = {1, 2, 3}
         self.undecided = {1, 2}
         self.numbers: dict[int, Numbering] = {}
-        self.under_way = 0
+        self.unacknowledged = 0
         self.decided = 0
         self.ended: list[Code] = []
         self.ready = 0
@@ -92,13 +92,13 @@ def test_a_row_is_known_when_all_its_streams_are(version: int) -> None:
     row = row_of(publisher, b"a", b"b")
     row.add_answer(1, 5, 1)
     row.add_answer(2, 1, 0)
-    assert publisher.under_way == 1
+    assert publisher.unacknowledged == 1
     row.begin(2)
     row.settle_group(1, None)
-    assert (row.pending.text, publisher.under_way) == (None, 1)
+    assert (row.pending.text, publisher.unacknowledged) == (None, 1)
     row.settle_group(0, None)
     assert row.pending.text == wire.ack(wire.PUBACK, 5) + wire.ack(wire.PUBREC, 1)
-    assert (publisher.under_way, publisher.ready, publisher.unreleased) == (0, 1, {1, 2, 3})
+    assert (publisher.unacknowledged, publisher.ready, publisher.unreleased) == (0, 1, {1, 2, 3})
 
 
 def test_a_row_without_a_message_is_known_at_once() -> None:
@@ -167,7 +167,7 @@ def test_a_row_that_is_given_up_leaves_its_messages_to_the_next_connection() -> 
     row.add_answer(2, 2, 0)
     row.abandon()
     assert row.pending.text == b"" and publisher.decided == 1
-    assert (publisher.under_way, publisher.unreleased, set(publisher.numbers)) == (0, {1, 2, 3}, {1})
+    assert (publisher.unacknowledged, publisher.unreleased, set(publisher.numbers)) == (0, {1, 2, 3}, {1})
 
 
 def test_groups_are_runs_of_a_stream_with_numbers_or_without() -> None:
