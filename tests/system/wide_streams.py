@@ -57,9 +57,14 @@ def lines(node: Node, stack: ExitStack, past: bool = False) -> Read:
     client = stack.enter_context(node.client())
     assert client.ask("sub # 0" if past else "sub # new").startswith("ok sub #")
 
+    waiting = [0]
+
     def read() -> None:
-        client.read_messages(1, PATIENCE_S)
-        client.messages.clear()
+        if not waiting[0]:
+            client.read_messages(1, PATIENCE_S)
+            waiting[0] = len(client.messages)
+            client.messages.clear()
+        waiting[0] -= 1
 
     return read
 
