@@ -522,7 +522,7 @@ WORDS: Final[Mapping[str, str]] = {
     "CLIENT": "a client identifier of MQTT; bytes that a line cannot have are %XX, and % is %25",
     "PREFIX": "how the names begin",
     "EPOCH": "the number of a master's term",
-    "GROUP": "* for all streams of the node; *%3/16: those whose CRC-32 of the name is 3 modulo 16",
+    "GROUP": "* for all streams of the node; *%3/16: those whose upper half of the CRC-32 of the name is 3 modulo 16",
     "UNTIL_MS": "milliseconds of the machine's CLOCK_BOOTTIME; 0 ends the lease",
     "MS": "milliseconds",
     "ADDRESSES": "HOST:PORT of each node, with commas between",

@@ -130,7 +130,9 @@ def matcher(pattern: bytes) -> Callable[[bytes], bool]:
 
 
 class StreamGroup(NamedTuple):
-    """The streams whose name has CRC-32 `number` modulo `groups`, and their companions; of one group: all streams."""
+    """The streams whose name has `number` as the upper 16 bits of its CRC-32 modulo `groups`, and their companions; of
+    one group: all streams.
+    """
 
     number: int = 0
     groups: int = 1

@@ -41,8 +41,11 @@ def boottime_ns() -> int:
 
 
 def group_key(name: bytes) -> int:
-    """Modulo the number of groups this is the group of a stream, and of its companions."""
-    return zlib.crc32(base_of(name))
+    """Modulo the number of groups this is the group of a stream, and of its companions.
+
+    The upper half: the lower bits choose the worker, and the streams of each group are to be spread over all of them.
+    """
+    return zlib.crc32(base_of(name)) >> 16
 
 
 class LeasePage:

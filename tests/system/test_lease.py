@@ -146,8 +146,8 @@ def test_a_master_whose_lease_has_ended_acknowledges_nothing(tree: Tree) -> None
 
 
 def test_two_nodes_lead_a_group_each(tmp_path: Path) -> None:
-    """`orders` is of group 0 of 2, `clicks` of group 1. Any node takes both."""
-    streams = {"*%0/2": STREAM, "*%1/2": "clicks"}
+    """`clicks` is of group 0 of 2, `orders` of group 1. Any node takes both."""
+    streams = {"*%0/2": "clicks", "*%1/2": STREAM}
     with growing(tmp_path, PARENTS, config=CONFIG) as tree:
         a, b, c = tree.nodes.values()
         for group, leader in zip(streams, "ab", strict=True):

@@ -464,9 +464,11 @@ def test_a_promotion_of_all_streams_begins_one_term_on_each(node: World) -> None
 
 def test_commands_for_a_group_change_its_streams_alone(node: World) -> None:
     peer = node.connect(0)
-    names = [node.name(0), node.name(1), node.name(0, "log."), node.name(1, "log.")]
+    names = [f"s{number}" for number in range(8)]
     groups = [group_key(name.encode()) % 2 for name in names]
-    assert set(groups) == {0, 1}
+    assert {(node.owner_of(name), group) for name, group in zip(names, groups, strict=True)} == {
+        (slot, group) for slot in range(2) for group in range(2)
+    }, "each worker has streams of each group"
     node.ask(peer, "ack on", *(f"pub {name} |x" for name in names))
     slaved = groups.count(1)
     assert node.ask(peer, f"slave {NOWHERE} *%1/2 0")[0].split()[-1] == str(slaved)

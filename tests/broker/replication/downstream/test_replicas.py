@@ -10,7 +10,7 @@ from tailrace.protocol.errors import Code
 from tailrace.protocol.names import StreamGroup
 from tests.broker.owning import Clock, Sink, batch
 
-S, T, MEMORY = b"s", b"t", b"m"
+S, T, U, MEMORY = b"s", b"t", b"u", b"m"
 
 
 class Account:
@@ -215,19 +215,19 @@ def test_a_deleted_stream_is_lacked_by_nobody() -> None:
 
 
 def test_each_group_has_its_own_in_sync_replicas() -> None:
-    """`s` is of group 1 of 2, `t` and `u` of group 0."""
+    """`u` is of group 1 of 2, `s` and `t` of group 0."""
     account = Account()
     groups = [StreamGroup(number, 2) for number in range(2)]
-    account.names = [S, T, b"u"]
-    assert [group_key(name) % 2 for name in account.names] == [1, 0, 0]
+    account.names = [S, T, U]
+    assert [group_key(name) % 2 for name in account.names] == [0, 0, 1]
     for group, node in zip(groups, "cb", strict=True):
         account.page.grant(3, boottime_ns() + 10**12, group)
         account.page.set_isr(("me", node), group)
-    first, second = account.wait(0, 1, name=S), account.wait(0, 1, name=T)
+    first, second = account.wait(0, 1, name=U), account.wait(0, 1, name=T)
     account.held("b", 1, T)
-    account.held("c", 1, S)
+    account.held("c", 1, U)
     assert not first.published_at and not second.published_at
-    account.held("b", 1, S)
+    account.held("b", 1, U)
     assert first.published_at and not second.published_at
     assert [(group, *row[::2]) for group, row in account.replicas.in_sync_rows()] == [(0, "c", 2), (1, "b", 0)]
     account.page.grant(3, OVER_NS, groups[0])
@@ -235,4 +235,4 @@ def test_each_group_has_its_own_in_sync_replicas() -> None:
     assert not second.published_at
     account.replicas.expire()
     assert second.refusals[0][0] == Code.UNAVAILABLE
-    assert account.wait(1, 1, name=S).refusals == {}
+    assert account.wait(1, 1, name=U).refusals == {}
