@@ -300,5 +300,5 @@ def test_help_names_every_command(client: LineClient) -> None:
         "pub", "ack", "sub", "unsub", "ping", "help", "quit", "master", "unmaster", "slave", "unslave", "promote",
         "fence", "trim", "delete", "streams", "grown", "stat", "workers", "space", "conns", "shutdown",
         "consume", "unconsume", "leave", "get", "nack", "reset", "consumers", "auth", "last", "sessions", "forget",
-        "lease", "isr", "promises", "pull",
+        "lease", "isr", "promises", "groups", "pull",
     }  # fmt: skip
