@@ -109,16 +109,16 @@ class PlainUdp(DatagramPeer):
 
 
 def ask(port: int, line: bytes) -> bytes:
-    """The answer to a line over TCP, without its end. Raises LoadError if none comes, OSError."""
+    """The first line of the answer to a line over TCP. Raises LoadError if none comes, OSError."""
     with socket.create_connection((HOST, port)) as sock:
         sock.sendall(line + b"\r\n")
         answer = b""
-        while not answer.endswith(b"\n"):
+        while b"\n" not in answer:
             data = sock.recv(_ANSWER_BYTES)
             if not data:
                 raise LoadError(f"{line!r} had no whole answer: {answer!r}")
             answer += data
-    return answer.strip()
+    return answer.partition(b"\n")[0].strip()
 
 
 def _last_number(answer: bytes) -> int:

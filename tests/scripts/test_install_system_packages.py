@@ -9,8 +9,8 @@ import pytest
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "install-system-packages"
 COMMANDS = [
-    *("chromium", "etcd", "fish", "ip", "mkfs.xfs", "mosquitto", "mosquitto_pub", "nft", "openssl", "promtool"),
-    *("redis-server", "systemd-analyze", "telnet", "tmux", "zsh"),
+    *("chromium", "etcd", "fish", "ip", "mkfs.xfs", "mosquitto", "mosquitto_pub", "nc", "nft", "openssl"),
+    *("promtool", "redis-server", "systemd-analyze", "telnet", "tmux", "zsh"),
 ]
 
 
@@ -66,7 +66,7 @@ def test_nothing_missing(machine: Machine) -> None:
     for name in COMMANDS:
         machine.command(name)
     machine.command("apt-get")
-    assert machine.run() == ["system packages: all 15 are here"]
+    assert machine.run() == ["system packages: all 16 are here"]
     assert machine.called("apt-get") == []
 
 
@@ -79,8 +79,8 @@ def test_only_the_missing_are_installed_and_started_by_nobody(machine: Machine) 
     )
     machine.command("systemctl")
     packages = (
-        "chromium etcd-server fish iproute2 xfsprogs mosquitto mosquitto-clients openssl redis-server systemd telnet "
-        "tmux zsh"
+        "chromium etcd-server fish iproute2 xfsprogs mosquitto mosquitto-clients netcat-openbsd openssl redis-server "
+        "systemd telnet tmux zsh"
     )
     assert machine.run() == [
         f"system packages: installing {packages}",
@@ -113,7 +113,7 @@ def test_a_failure_is_told_after_a_second_try(machine: Machine) -> None:
 def test_without_root_nothing_is_tried(machine: Machine) -> None:
     machine.user(1_000)
     machine.command("apt-get")
-    missing = "chromium etcd-server fish iproute2 xfsprogs mosquitto mosquitto-clients nftables openssl prometheus"
+    missing = "chromium etcd-server fish iproute2 xfsprogs mosquitto mosquitto-clients netcat-openbsd"
     assert machine.run()[0].startswith(f"system packages: missing {missing}")
     assert machine.called("apt-get") == []
 

@@ -322,7 +322,7 @@ def test_what_is_asked_of_an_owner_beyond_what_a_link_may_hold_is_refused(node: 
 
 ADMIN_COMMANDS = (
     "master x", "unmaster x", "slave 127.0.0.1 5050 x 0", "unslave x", "trim x #0", "streams", "stat x", "workers",
-    "conns", "pull", "sessions", "forget x", "shutdown NODE",
+    "conns", "groups", "pull", "sessions", "forget x", "shutdown NODE",
 )  # fmt: skip
 # In a network namespace of its own, loopback gets a second address that is not of 127.0.0.0/8.
 ELSEWHERE = """
@@ -352,7 +352,9 @@ def test_administration_is_denied_to_other_machines(tmp_path: Path, host: str, p
     done = in_namespace(script)
     assert done.returncode == 0, done.stderr
     answers = json.loads(done.stdout)
-    assert [answer.split(" ")[1] for answer in answers["192.0.2.1"]] == ["denied"] * 11 + ["pong"]
+    assert [answer.split(" ")[1] for answer in answers["192.0.2.1"]] == ["denied"] * (len(ADMIN_COMMANDS) - 1) + [
+        "pong"
+    ]
     assert not any(line.startswith("shutdown") for line in answers["192.0.2.1 help"])
     for peer in {"127.0.0.1", *peers} - {"192.0.2.1"}:
         assert "err denied" not in " ".join(answers[peer]), "loopback, IPv6's and a mapped one too"

@@ -75,7 +75,8 @@ class Replicas:
         return [(group, row) for group, in_sync in self._in_sync.items() for row in in_sync.rows(now_s)]
 
     def _isr(self, name: bytes) -> frozenset[str] | None:
-        self._read_isr()
+        if self.lease.version != self._in_sync_version:
+            self._read_isr()
         return self.lease.others_for(name)
 
     def _read_isr(self) -> None:
