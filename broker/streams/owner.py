@@ -168,7 +168,8 @@ class Owner:
             if stream.epoch == 0 and not self._begins_now(stream):
                 self._append_elsewhere(batch)
                 return
-            self._require_lease(stream)
+            if self.replicas.lease.cells[CLUSTER_CELL]:
+                self._require_lease(stream)
             if batch.replicas:
                 self.require_replicas(batch.name, batch.replicas)
             if stream.in_memory:
@@ -206,7 +207,7 @@ class Owner:
     def _require_lease(self, stream: OpenStream) -> None:
         """Raises Refused if the lease of this node is over. A stream in memory is each node's own, and needs none."""
         lease = self.replicas.lease
-        if lease.cells[CLUSTER_CELL] and not stream.in_memory and lease.is_over(stream.group_key):
+        if not stream.in_memory and lease.is_over(stream.group_key):
             raise Refused(Code.UNAVAILABLE, LEASE_OVER_TEXT)
 
     def append_parts(self, parts: Mapping[bytes, LonePart], now_s: float) -> list[bytes]:
@@ -291,7 +292,8 @@ class Owner:
             else:
                 self.catalog.open.move_to_end(name)
             if stream.epoch != 0 or self._begins_now(stream):
-                self._require_lease(stream)
+                if self.replicas.lease.cells[CLUSTER_CELL]:
+                    self._require_lease(stream)
                 return stream
             for batch in batches:
                 for each in batch.apart() if batch.numbered else (batch,):
