@@ -13,7 +13,7 @@ from tailrace.cluster import decide as d
 from tailrace.cluster.view import BrokerReport, BrokerRole, GroupView
 from tailrace.protocol.address import split_address
 from tailrace.protocol.names import StreamGroup
-from tailrace.shard.names import shard_of
+from tailrace.shard.names import group_key
 
 TIMEOUT_S: Final = 5.0
 ROLES_TIMEOUT_S: Final = 30.0
@@ -308,7 +308,7 @@ class NodeDoor:
         """For groups without one: one that is not in memory, which no node copies."""
         names: dict[int, list[str]] = {}
         for row in _rows(self._ask_all(["streams"], are_tables=True)[0]):
-            group = shard_of(row[0].encode(), self._count)
+            group = group_key(row[0].encode()) % self._count
             if not self.groups[group].stream and len(tried := names.setdefault(group, [])) < STREAMS_TRIED_MAX:
                 tried.append(row[0])
         for place in range(STREAMS_TRIED_MAX):

@@ -131,6 +131,14 @@ def shard_of(name: bytes, shards: int = 64) -> int:
     return zlib.crc32(base_of(name)) % shards
 
 
+def group_key(name: bytes) -> int:
+    """Modulo the number of groups of a cluster this is the group of a stream, and of its companions.
+
+    The upper half: the lower bits choose the shard, and each group is to have streams in all of them.
+    """
+    return zlib.crc32(base_of(name)) >> 16
+
+
 def base_of(name: bytes) -> bytes:
     """The stream whose companion this is, or whose companion's; of any other the name itself."""
     while b"$" in name:

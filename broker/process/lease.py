@@ -8,11 +8,10 @@ lease, and without `start_fenced`, a node takes messages for ever, as a node tha
 from __future__ import annotations
 
 import time
-import zlib
 from typing import Final
 
 from tailrace.protocol.names import ALL_STREAMS, GROUPS_MAX, StreamGroup
-from tailrace.shard.names import base_of
+from tailrace.shard.names import group_key
 
 _PART_BYTES: Final = 4_096
 PAGE_BYTES: Final = _PART_BYTES * (1 + GROUPS_MAX)
@@ -38,14 +37,6 @@ TOO_FEW_TEXT: Final = "{isr} nodes are in sync, and {asked} beside the master ar
 def boottime_ns() -> int:
     """The clock of leases: monotonic, and goes on while the machine is suspended."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-
-
-def group_key(name: bytes) -> int:
-    """Modulo the number of groups this is the group of a stream, and of its companions.
-
-    The upper half: the lower bits choose the worker, and the streams of each group are to be spread over all of them.
-    """
-    return zlib.crc32(base_of(name)) >> 16
 
 
 class LeasePage:

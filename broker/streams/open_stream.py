@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.broker.process.lease import group_key
 from tailrace.broker.process.settings import Durability, StreamPolicy
 from tailrace.broker.routing.batch import StampableFrames, StreamBatch
 from tailrace.shard.log import StreamLog
+from tailrace.shard.names import group_key
 
 if TYPE_CHECKING:
     from tailrace.broker.streams.deduplication import KnownProducers

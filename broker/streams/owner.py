@@ -17,7 +17,6 @@ from tailrace.broker.process.lease import (
     LOGGED_WITHOUT_LEASE_TEXT,
     TOO_FEW_TEXT,
     Lease,
-    group_key,
 )
 from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.process.settings import Durability, Settings
@@ -43,7 +42,7 @@ from tailrace.shard.epochs import EPOCH_LEAP_MAX, EpochStart
 from tailrace.shard.errors import StorageError, StorageFull, peer_text
 from tailrace.shard.header import HEADER_PAGE_BYTES
 from tailrace.shard.meta import Role
-from tailrace.shard.names import base_of, is_never_copied, new_name_fault
+from tailrace.shard.names import base_of, group_key, is_never_copied, new_name_fault
 
 if TYPE_CHECKING:
     from tailrace.broker.replication.roles.role_writer import RoleWriter

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.broker.replication.roles.rules import covers
 from tailrace.cluster import decide as d
 from tailrace.cluster.node_door import NodeAway, NodeDoor, NodeSocket, PromiseWish
 from tailrace.cluster.view import BrokerReport, BrokerRole, GroupState, GroupView
+from tailrace.protocol.names import StreamGroup
 
 FIELD = "ok field value"
 HEAD = "ok group state epoch until_ms promised_ms since_ms isr"
@@ -157,6 +159,20 @@ def test_each_group_has_its_own_role(tmp_path: Path) -> None:
         assert [report.silent_s for report in door.report(100.5, TWO).values()] == [0.0, 0.0]
         answers |= linked("down")
         assert [report.silent_s for report in door.report(101.0, TWO).values()] == [math.inf, math.inf]
+
+
+def test_the_stream_that_is_looked_at_is_one_of_the_group(tmp_path: Path) -> None:
+    """As the node says which streams a group has: by one of another group a replica would be taken for one in step."""
+    path = tmp_path / "admin.sock"
+    names = [f"s{number}" for number in range(40)]
+    streams = ("ok stream role epoch", *(f"{name} slave 3" for name in names), ".")
+    rows = (HEAD, *(f"*%{group}/5 over 3 0 0 2500 " for group in range(5)), ".")
+    stats = {f"stat {name}": (FIELD, "next_seq 7", "link up", ".") for name in names}
+    answers = BASE | {"groups": rows, "streams": streams} | stats
+    with answering(path, answers), contextlib.closing(NodeDoor(path)) as door:
+        door.report(100.0, dict.fromkeys(range(5), VIEWS[0]))
+        for group, found in door.groups.items():
+            assert covers(str(StreamGroup(group, 5)).encode(), found.stream.encode())
 
 
 def test_what_a_node_refuses_is_not_done(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tailrace.cluster.etcd import Etcd, EtcdAway
-from tailrace.shard.names import shard_of
+from tailrace.shard.names import group_key
 from tests.system.node import wait_for
 from tests.system.test_lease import ids
 from tests.system.tree_net import Machine, Net, network
@@ -127,7 +127,7 @@ class ClusterGround:
 
     def leader(self, stream: str = "") -> str:
         """The leader of the group of this stream, by etcd; "" without one."""
-        at = "" if self._groups == 1 else f"g/{shard_of(stream.encode(), self._groups)}/"
+        at = "" if self._groups == 1 else f"g/{group_key(stream.encode()) % self._groups}/"
         return self._names.get(self._values("leader").get(f"{PREFIX}{at}leader", {}).get("node", ""), "")
 
     def leaders(self) -> Counter[str]:

@@ -12,12 +12,13 @@ from functools import partial
 from itertools import count
 from typing import Final
 
-from tailrace.broker.process.lease import LOGGED_WITHOUT_LEASE_TEXT, Lease, group_key
+from tailrace.broker.process.lease import LOGGED_WITHOUT_LEASE_TEXT, Lease
 from tailrace.broker.replication.downstream.in_sync import UNKNOWN, InSync, InSyncRow
 from tailrace.broker.replication.downstream.replica_acks import ReplicaAcks, ReplicaPosition, ReplicaWait
 from tailrace.broker.routing.batch import OutcomeSink, StreamBatch
 from tailrace.protocol.errors import Code
 from tailrace.protocol.sibling import HeldRow
+from tailrace.shard.names import group_key
 
 CUT_TEXT: Final = "logged here, and then set aside: another node is the stream's master"
 LEFT_TEXT: Final = "logged, but the worker that waited for other nodes to hold it is being replaced"

@@ -12,13 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from tailrace.broker.process.lease import group_key
 from tailrace.broker.process.settings import SlaveRule
 from tailrace.protocol.address import split_address
 from tailrace.protocol.grammar import place
 from tailrace.protocol.names import stream_group
 from tailrace.shard.meta import Upstream
-from tailrace.shard.names import is_never_copied
+from tailrace.shard.names import group_key, is_never_copied
 
 RULES_MAX: Final = 1_000
 """Rules of commands that a node keeps; each is tried in turn when a stream's role is asked for."""

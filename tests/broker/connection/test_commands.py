@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tailrace.broker.delivery.subscribe import first_seq_of
-from tailrace.broker.process.lease import group_key
 from tailrace.broker.replication.roles.node_file import NodeFile, read_node_file, write_node_file
 from tailrace.broker.replication.roles.rules import RULES_MAX, Rule
 from tailrace.protocol import commands as c
 from tailrace.protocol.grammar import VERBS
 from tailrace.shard.meta import Upstream
+from tailrace.shard.names import group_key
 from tailrace.shard.reader import StreamReader
 from tailrace.shard.stream_files import stream_paths
 from tests.broker.mqtt import MqttPeer

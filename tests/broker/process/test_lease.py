@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.broker.process.lease import NODES_BYTES_MAX, Lease, LeasePage, boottime_ns, group_key
+from tailrace.broker.process.lease import NODES_BYTES_MAX, Lease, LeasePage, boottime_ns
 from tailrace.broker.process.scoreboard import Board
 from tailrace.protocol.names import GROUPS_MAX, StreamGroup
+from tailrace.shard.names import group_key
 
 HOUR_NS = 3_600 * 10**9
 

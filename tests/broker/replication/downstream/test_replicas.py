@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from tailrace.broker.process.lease import OVER_NS, Lease, boottime_ns, group_key
+from tailrace.broker.process.lease import OVER_NS, Lease, boottime_ns
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.replication.downstream.replicas import Replicas
 from tailrace.broker.routing.batch import StreamBatch
 from tailrace.protocol.errors import Code
 from tailrace.protocol.names import StreamGroup
+from tailrace.shard.names import group_key
 from tests.broker.owning import Clock, Sink, batch
 
 S, T, U, MEMORY = b"s", b"t", b"u", b"m"
