@@ -44,7 +44,7 @@ RESUMED_ELSEWHERE: Final = RESUMED | {"unknown"}
 """Likewise, of one that was read from another node: this one may not have its copy of the stream yet."""
 
 NO_LAST: Final = (-1, 0, 0)
-"""In the place of seq, time and epoch of a message: there is none."""
+"""Stands for the seq, time and epoch of the last message while none has come in."""
 
 _parse = load("tailrace.shard.frame_cy").parse
 

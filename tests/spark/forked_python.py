@@ -57,7 +57,7 @@ def forked_python(folder: Path) -> Iterator[Path]:
 
 
 class Server:
-    """One process for each connection; each is told how its process has ended."""
+    """Forks a process for each connection, and sends its exit code over the connection when it has ended."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener

@@ -55,7 +55,7 @@ class Cluster:
 
     def __init__(self, folder: Path, hidden: dict[Path, Path]) -> None:
         self._folder = folder
-        java = java_home()  # asks each Java what it is
+        java = java_home()  # once: it runs each Java that it finds, to learn its version
         own = {"JAVA_HOME": str(java), "PYSPARK_PYTHON": str(make_python(folder)), "SPARK_LOCAL_IP": "127.0.0.1"}
         # What spark-class finds out, by a Java of its own for each process.
         scala = next((SPARK / "jars").glob("spark-core_*")).name.removeprefix("spark-core_").partition("-")[0]
