@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bench.peers.base import RequestStep, Site
-from bench.peers.mqtt import Mosquitto, make_packet, make_string
+from bench.peers.mqtt import MqttPeer, make_packet, make_string
 from bench.peers.tailrace import Tailrace
 
 
-class TailraceMqtt(Mosquitto):
+class TailraceMqtt(MqttPeer):
     brand = "tailrace-mqtt"
-    silent_kinds = Mosquitto.silent_kinds - {"topics", "topics-turns"}
+    silent_kinds = MqttPeer.silent_kinds | {"connections"}
+    acknowledged_kinds = MqttPeer.acknowledged_kinds | {"connections-qos1"}
 
     def __init__(self, *, qos: int = 0, interpreted: bool = False, workers: int = 2) -> None:
         super().__init__(qos=qos)
