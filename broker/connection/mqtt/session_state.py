@@ -4,7 +4,7 @@ way in both directions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgpack
@@ -145,25 +145,18 @@ def pack_state(
 ) -> bytes:
     """`parts`: of the last time, if it is known."""
     in_flight.forget_acknowledged(client.window.holds)
-    state = KeptState(
-        client.mark,
-        client.window.export_state(),
-        in_flight.export_state(),
-        list(client.unreleased),
-        [],
-        client.numbers,
-    )
+    head = client.mark, client.window.export_state(), in_flight.export_state(), list(client.unreleased)
     subscriptions = (parts or StateParts()).subscriptions(client, term_before)
-    return _packed(STEPWISE_FORMAT if is_stepwise else FORMAT, state, subscriptions)
+    return _packed(head, subscriptions, client.numbers if is_stepwise else None)
 
 
-def _packed(number: int, state: KeptState, subscriptions: bytes) -> bytes:
-    """`subscriptions`: those of the state, packed."""
-    packed: bytes = msgpack.packb([number, *state[:4]])
-    if number == FORMAT:
+def _packed(head: Sequence[Any], subscriptions: bytes, numbers: Mapping[int, Numbering] | None) -> bytes:
+    """`head`: the fields of a KeptState before its subscriptions, which are packed; `numbers`: None with FORMAT."""
+    packed: bytes = msgpack.packb([FORMAT if numbers is None else STEPWISE_FORMAT, *head])
+    if numbers is None:
         return _array_head(ARRAY_FIELDS) + packed[1:] + subscriptions
-    numbers: bytes = msgpack.packb(pack_numbers(state.numbers))
-    return _array_head(ARRAY_FIELDS + 1) + packed[1:] + subscriptions + numbers
+    packed_numbers: bytes = msgpack.packb(pack_numbers(numbers))
+    return _array_head(ARRAY_FIELDS + 1) + packed[1:] + subscriptions + packed_numbers
 
 
 def pack_numbers(numbers: Mapping[int, Numbering]) -> list[Any]:
@@ -191,8 +184,9 @@ def _subscription(*fields: Any) -> KeptSubscription:
 
 def with_released(state: bytes, unreleased: set[int], numbers: dict[int, Numbering]) -> bytes:
     """The same state with these as the messages of the client that it has not released."""
-    kept = unpack_state(state)._replace(unreleased=list(unreleased), numbers=numbers)
-    return _packed(STEPWISE_FORMAT if stored_stepwise(state) else FORMAT, kept, msgpack.packb(kept.subscriptions))
+    kept = unpack_state(state)
+    head = kept.mark, kept.window, kept.in_flight, list(unreleased)
+    return _packed(head, msgpack.packb(kept.subscriptions), numbers if stored_stepwise(state) else None)
 
 
 def _place(cursor: Cursor | None) -> int:
