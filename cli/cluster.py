@@ -155,6 +155,11 @@ def _show_rows(rows: Sequence[GroupRow | PlanRow], columns: Sequence[str], as_js
     show(table)
 
 
+def _show_plan(view: ClusterView, as_json: bool) -> int:
+    _show_rows(plan_of(view), PlanRow._fields, as_json)
+    return OK
+
+
 def plan_of(view: ClusterView) -> list[PlanRow]:
     """The leaders that change until the groups are as they should be."""
     found = swaps(view.groups, targets(view.groups, view.placed_nodes(), view.pinned), len(view.groups))
@@ -244,15 +249,12 @@ def _plan_option(function: F) -> F:
 @cluster_options
 def drain(name: str, node: str, only_plan: bool, as_json: bool) -> int:
     """Let NODE lead nothing from now on, though it keeps its copies: other nodes take over. End it by join."""
-    store = _store(name)
-    view = _view(store)
-    chosen = _named(view, node)
+    store, view, chosen = _found(name, node)
     after = replace(view, draining=view.draining | {chosen})
     if all(each.draining for each in after.placed_nodes()):
         raise CommandError(f"no other node than {node} can lead", REFUSED)
     if only_plan:
-        _show_rows(plan_of(after), PlanRow._fields, as_json)
-        return OK
+        return _show_plan(after, as_json)
     store.put(f"draining/{chosen}", b"")
     _wait(store, lambda now: not _led(now, chosen), f"{node} leads still after {SWITCH_S} s; it is drained later")
     return _done("drain", chosen, as_json)
@@ -265,14 +267,11 @@ def drain(name: str, node: str, only_plan: bool, as_json: bool) -> int:
 @cluster_options
 def leave(name: str, node: str, only_plan: bool, as_json: bool) -> int:
     """Let NODE leave: its leads go to other nodes first. Stop its agent and the node afterwards."""
-    store = _store(name)
-    view = _view(store)
-    chosen = _named(view, node)
+    store, view, chosen = _found(name, node)
     if not view.groups or not all(set(group.state.isr) - {chosen} - view.left for group in view.groups.values()):
         raise CommandError(f"no other node than {node} is in sync", REFUSED)
     if only_plan:
-        _show_rows(plan_of(replace(view, left=view.left | {chosen})), PlanRow._fields, as_json)
-        return OK
+        return _show_plan(replace(view, left=view.left | {chosen}), as_json)
     store.put(f"left/{chosen}", b"")
     _wait(store, lambda now: _has_left(now, chosen), f"{node} has not left after {SWITCH_S} s; it leaves later")
     return _done("leave", chosen, as_json)
@@ -285,13 +284,9 @@ def leave(name: str, node: str, only_plan: bool, as_json: bool) -> int:
 @cluster_options
 def join(name: str, node: str, only_plan: bool, as_json: bool) -> int:
     """Let NODE, which has left or was drained, come back. A new node joins by the start of its agent."""
-    store = _store(name)
-    view = _view(store)
-    chosen = _named(view, node)
+    store, view, chosen = _found(name, node)
     if only_plan:
-        after = replace(view, left=view.left - {chosen}, draining=view.draining - {chosen})
-        _show_rows(plan_of(after), PlanRow._fields, as_json)
-        return OK
+        return _show_plan(replace(view, left=view.left - {chosen}, draining=view.draining - {chosen}), as_json)
     store.remove(f"left/{chosen}")
     store.remove(f"draining/{chosen}")
     return _done("join", chosen, as_json)
@@ -317,6 +312,13 @@ def _view(store: ClusterStore) -> ClusterView:
     if not view.groups and not view.addresses:
         raise CommandError("etcd knows no cluster of this name", REFUSED)
     return view
+
+
+def _found(name: str, node: str) -> tuple[ClusterStore, ClusterView, str]:
+    """The cluster, and the id of the node of it that is named by its id or address."""
+    store = _store(name)
+    view = _view(store)
+    return store, view, _named(view, node)
 
 
 def _named(view: ClusterView, node: str) -> str:
