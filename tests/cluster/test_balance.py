@@ -54,6 +54,7 @@ def test_a_draining_node_leads_nothing_and_holds_everything() -> None:
     groups = led_by(*"abcabcabc")
     assert all(set(held) == READY and held[-1] == "c" for held in targets(groups, nodes, {}).values())
     assert Counter(run(groups, nodes)).keys() == {"a", "b"}
+    assert Counter(run(led_by(*"abcabcabc"), nodes, {2: "c"})).keys() == {"a", "b"}, "though a group is pinned to it"
     alone = [PlacedNode("c", draining=True)]
     assert set(targets(groups, alone, {}).values()) == {("c",)}, "somebody has to lead"
 
