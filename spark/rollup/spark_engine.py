@@ -63,16 +63,15 @@ class SparkEngine:
             context = self._make_context()
             numbered = context.parallelize(list(enumerate(tasks)), max(1, len(tasks)))
             results = numbered.map(partial(run_in_spark, work._replace(folder=folder)))
-            texts = _watched(context, results.collect, lambda done: show("rolling up", done, len(tasks)))
+            return _watched(context, results.collect, lambda done: show("rolling up", done, len(tasks)))
         except (PySparkException, Py4JError, RuntimeError) as error:
             raise EngineError("Spark", str(error)) from error
-        return [TaskResult.from_text(text) for text in texts]
 
 
-def run_in_spark(work: Work, numbered: tuple[int, Task]) -> str:
-    """The result of a task, as text. Called by Spark's Python."""
+def run_in_spark(work: Work, numbered: tuple[int, Task]) -> TaskResult:
+    """Called by Spark's Python."""
     try:
-        return write_task(work, *numbered).to_text()
+        return write_task(work, *numbered)
     except (StorageError, OSError) as error:
         # Spark does not report where a Python task has failed.
         error.add_note(f"worker: {socket.gethostname()}")

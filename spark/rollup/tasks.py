@@ -7,7 +7,6 @@ returns.
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -65,14 +64,6 @@ class TaskResult(NamedTuple):
     number: int
     files: dict[str, str]
     notes: list[TaskNote]
-
-    def to_text(self) -> str:
-        return json.dumps(self)
-
-    @classmethod
-    def from_text(cls, text: str) -> TaskResult:
-        number, files, notes = json.loads(text)
-        return cls(number, files, [TaskNote(*note) for note in notes])
 
 
 class TableFile:

@@ -12,16 +12,11 @@ from tailrace.shard.errors import DirectoryError
 from tailrace.spark.rollup import tasks
 from tailrace.spark.rollup.kernel import LEVELS
 from tailrace.spark.rollup.table import FILE_SCHEMA
-from tailrace.spark.rollup.tasks import TableFile, TaskNote, TaskResult, Work, write_task
+from tailrace.spark.rollup.tasks import TableFile, Work, write_task
 from tailrace.spark.rollup.units import Unit
 from tailrace.spark.slices import Slice
 from tailrace.spark.source import SourceOptions, StreamRef, open_source
 from tests.spark.data import make_directory, plain
-
-
-def test_results_as_text() -> None:
-    result = TaskResult(7, {"day": "x.parquet"}, [TaskNote("ключ", "what:\nthis", 5, 0)])
-    assert TaskResult.from_text(result.to_text()) == result
 
 
 def test_a_file_is_made_with_its_first_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
