@@ -388,8 +388,8 @@ class Worker:
         """How long to wait for events at most."""
         if self.siblings.owes_news:
             return PARTLY_S
-        if self.services.held_gets:
-            return min(IDLE_S, HELD_LOOK_S)
+        if self.services.held_gets or self.udp.rest_s:
+            return self.udp.rest_s or min(IDLE_S, HELD_LOOK_S)
         now_s = self.services.now_s
         if self.owner.syncs.due_s - now_s < IDLE_S:
             return max(self.owner.syncs.due_s - now_s, 0.0)

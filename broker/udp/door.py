@@ -37,6 +37,9 @@ JOINED_AT_ONCE: Final = 16
 """Messages received at one time while the kernel joins datagrams to them: each may have 64, or more."""
 REQUESTS_A_TURN: Final = 8
 """Datagrams that are handled one by one: each costs as much as ten that are staged."""
+REFUSED_A_TURN: Final = REQUESTS_A_TURN // 2
+"""If more of them are refused, the door rests: a flood of what is refused leaves most of the processor to others."""
+REST_S: Final = 0.001
 SENT_A_TURN: Final = 4_096
 """Datagrams to subscribers; the others go out in the next turn."""
 SHOWN_A_PAGE: Final = 1_000
@@ -76,6 +79,7 @@ class UdpDoor(FixedPublisher):
         self._run_answers = RunAnswers(_BATCH, settings.udp_lease_s)
         self._allowance = SENT_A_TURN
         self._requests_left = REQUESTS_A_TURN
+        self._rests_until_s = 0.0  # 0: it does not rest
         self._at_once = _BATCH
         self.watches = Watches(services, work, self)
         self.subscriptions = UdpSubscriptions(
@@ -157,6 +161,11 @@ class UdpDoor(FixedPublisher):
         self._is_readable = mask & (select.EPOLLIN | select.EPOLLERR) != 0
 
     @property
+    def rest_s(self) -> float:
+        """How long datagrams are to wait, since too many were refused; 0 if they are not."""
+        return REST_S if self._rests_until_s else 0.0
+
+    @property
     def has_input(self) -> bool:
         """Whether `read` has something to do: datagrams have come, or were left by the turn before."""
         return (self._is_readable or self._at < self._received) and self._open and not self._is_paused
@@ -170,6 +179,7 @@ class UdpDoor(FixedPublisher):
             traffic.bytes_in + BYTES_A_TURN,
             REQUESTS_A_TURN,
         )
+        refused = self._requests.refused
         groups: dict[bytes, list[Any]] = {}
         while datagrams_left > 0 and traffic.bytes_in < bytes_most and self._requests_left > 0 and not self._is_paused:
             if self._at == self._received and not self._receive():
@@ -178,6 +188,9 @@ class UdpDoor(FixedPublisher):
             self._take(groups)
             datagrams_left -= self._at - begin
         self.publish_groups(groups)
+        if self._requests.refused - refused > REFUSED_A_TURN:
+            self._rests_until_s = self._services.now_s + REST_S
+            self._set_mask()
 
     def _receive(self) -> bool:
         """Receives what one system call gives; returns whether that is anything."""
@@ -292,7 +305,7 @@ class UdpDoor(FixedPublisher):
 
     @property
     def _is_paused(self) -> bool:
-        return bool(self._paused or self._held_up)
+        return bool(self._paused or self._held_up or self._rests_until_s)
 
     def _set_mask(self) -> None:
         if self._open:
@@ -329,6 +342,9 @@ class UdpDoor(FixedPublisher):
 
     def begin_sending(self) -> None:
         """Called once a turn, before fan-out runs."""
+        if 0 < self._rests_until_s <= self._services.now_s:
+            self._rests_until_s = 0.0
+            self._set_mask()
         self._allowance = SENT_A_TURN
         self.send_answers()
         if self._has_unsent:
@@ -394,6 +410,7 @@ class ClosedDoor:
     """In the place of the door of a worker without a socket for datagrams."""
 
     is_busy = has_input = False
+    rest_s = 0.0
 
     def start(self) -> None: ...
 

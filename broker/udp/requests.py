@@ -60,6 +60,7 @@ class RequestHandler:
         self._rights = PeerRights(settings.udp_peers) if settings.udp_peers else None
         self._stream = settings.udp_stream.encode()
         self._asked = 0
+        self.refused = 0  # and what was no request
         self.trusts_all = not settings.udp_cookies
         self.table = rules.sections_table
         is_free = self._rights is None and access.is_free(access.arrived(local=False))
@@ -69,6 +70,7 @@ class RequestHandler:
         """One datagram. `groups`: what those before it publish."""
         request = datagrams.parse_request(data)
         if request is None:
+            self.refused += 1
             self._services.metrics.udp_dropped.add("junk")
         elif request.verb is DatagramVerb.PING:
             self._answer(name, len(data), datagrams.PONG)
@@ -168,6 +170,7 @@ class RequestHandler:
             self._services.metrics.udp_dropped.add("unanswered")
 
     def _refuse(self, name: bytes, size: int, verb: DatagramVerb, code: Code, text: str) -> None:
+        self.refused += 1
         self._services.metrics.refused.add(code)
         if verb is DatagramVerb.PUB:
             self._services.metrics.udp_dropped.add("refused")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -251,6 +252,23 @@ def test_requests_in_a_turn_are_bounded(node: Node, monkeypatch: pytest.MonkeyPa
         worker.turn()
         took.append(len(client.take()))
     assert took == [4] * 50
+
+
+def test_after_many_refused_requests_the_others_wait_a_moment(node: Node) -> None:
+    """And what is taken is not held up."""
+    client, worker = node.clients()[0], node.world.workers[0]
+    client.send(*[b"PING\n"] * 50)
+    worker.turn()
+    assert not worker.udp.rest_s and len(client.take()) == door.REQUESTS_A_TURN
+    client.send(*[b"UNSUB never\n"] * 50)
+    answers, rests, until_s = 0, 0, time.monotonic() + 60
+    while answers < 92 and time.monotonic() < until_s:
+        worker.turn()
+        came = len(client.take())
+        rests += bool(worker.udp.rest_s)
+        assert came <= door.REQUESTS_A_TURN and not (came and rests and worker.udp.has_input)
+        answers += came
+    assert answers == 92 and rests >= 5
 
 
 def test_what_is_left_of_a_turn_is_handled_though_no_more_comes(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
