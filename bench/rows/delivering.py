@@ -70,7 +70,8 @@ def _measure_replay(run: RowRun, readers: int) -> Measurement:
     if run.peer.tls is not None:
         seconds_at_its_rate = done.wire_bytes / cipher_bytes_per_s()
         extras["cipher_rate_percent"] = 100 * seconds_at_its_rate / done.spent.wall_s
-        extras["cipher_percent"] = 100 * seconds_at_its_rate / done.spent.cpu_s
+        if done.spent.cpu_s:  # it is counted in hundredths of a second
+            extras["cipher_percent"] = 100 * seconds_at_its_rate / done.spent.cpu_s
     return run.measured(done.wire_bytes / done.spent.wall_s / 1e6, done.spent, done.messages, extras)
 
 

@@ -87,7 +87,8 @@ def test_a_message_that_kills_its_member_becomes_a_dead_letter_with_its_last_del
         assert max(int(line.split()[1]) for line in done) <= 2, "those that were given with it are not counted with it"
         [letter] = client.subscribe("orders/$dead", end=tailrace.NOW, wait=True)
         assert (letter.payload, letter.headers["dead-deliveries"]) == (b"poison", str(DELIVERIES_MAX))
-        assert letter.headers["dead-reason"] == "its member has begun anew"
+        # Whether the end of the killed member's connection or its next beginning comes first is not ours to say.
+        assert letter.headers["dead-reason"] in ("its member has begun anew", "its member has left")
         [state] = client.consumers("orders")
         assert (state.lag_messages, state.in_flight, state.dead) == (0, 0, 1)
 
