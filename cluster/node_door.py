@@ -14,6 +14,7 @@ from tailrace.cluster.view import BrokerReport, BrokerRole, GroupView
 from tailrace.protocol.address import split_address
 from tailrace.protocol.names import StreamGroup
 from tailrace.shard.names import group_key
+from tailrace.shard.unix_socket import connect_unix
 
 TIMEOUT_S: Final = 5.0
 ROLES_TIMEOUT_S: Final = 30.0
@@ -72,7 +73,7 @@ class NodeSocket:
             if self._socket is None:
                 self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
                 self._socket.settimeout(self._timeout_s)
-                self._socket.connect(str(self._path))
+                connect_unix(self._socket, self._path)
             self._socket.sendall(b"".join(line.encode() + b"\r\n" for line in lines))
             return [self._answer(is_table=are_tables) for _ in lines]
         except OSError as error:

@@ -16,6 +16,7 @@ from tailrace.cluster import decide as d
 from tailrace.cluster.node_door import NodeAway, NodeDoor, NodeSocket, PromiseWish
 from tailrace.cluster.view import BrokerReport, BrokerRole, GroupState, GroupView
 from tailrace.protocol.names import StreamGroup
+from tailrace.shard.unix_socket import bind_unix
 
 FIELD = "ok field value"
 HEAD = "ok group state epoch until_ms promised_ms since_ms isr"
@@ -38,7 +39,7 @@ def answering(path: Path, answers: Mapping[str, tuple[str, ...]]) -> Iterator[li
     """A node for some connections; the commands that it has got. Others are answered by ok and the verb."""
     got: list[str] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(str(path))
+        bind_unix(listener, path)
         listener.listen()
 
         def serve() -> None:
@@ -65,6 +66,14 @@ def answering(path: Path, answers: Mapping[str, tuple[str, ...]]) -> Iterator[li
 def report_of(path: Path) -> BrokerReport:
     with contextlib.closing(NodeDoor(path)) as door:
         return door.report(100.0, VIEWS)[0]
+
+
+def test_a_node_whose_data_lies_deep_is_asked_too(tmp_path: Path) -> None:
+    """A socket's address has at most 107 bytes."""
+    folder = tmp_path / ("d" * 120)
+    folder.mkdir()
+    with answering(folder / "admin.sock", BASE | linked("none")):
+        assert report_of(folder / "admin.sock").role is BrokerRole.FENCED
 
 
 def change_role(door: NodeDoor, action: d.BrokerAction, now_s: float) -> None:
