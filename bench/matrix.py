@@ -18,7 +18,13 @@ from bench import figures
 
 _COLUMNS: Final = {
     "lines": ("tailrace", "tailrace-acks"),
-    "binary": ("tailrace-binary", "tailrace-binary-acks", "tailrace-slaves", "tailrace-slaves-held"),
+    "binary": (
+        "tailrace-binary",
+        "tailrace-binary-acks",
+        "tailrace-slaves",
+        "tailrace-slaves-held",
+        "tailrace-cluster",
+    ),
     "binary, one a request": ("tailrace-single", "tailrace-single-acks"),
     "MQTT": ("tailrace-mqtt", "tailrace-mqtt-qos1"),
     "UDP": ("tailrace-udp",),
@@ -28,14 +34,14 @@ _COLUMNS: Final = {
     "mosquitto": ("mosquitto", "mosquitto-qos1"),
     "rumqttd": ("rumqttd", "rumqttd-qos1"),
     "NATS's MQTT": ("nats-mqtt", "nats-mqtt-qos1"),
-    "Kafka": ("kafka",),
+    "Kafka": ("kafka", "kafka-r3"),
     "no broker": ("plain", "plain-acks", "plain-udp", "sendfile", "sendfile-read"),
 }
 _OURS: Final = ("lines", "binary", "binary, one a request", "MQTT", "UDP")
 _LIMIT: Final = "no broker"
 _ANSWERED: Final = ("ingest", "turns", "round-robin", "replicated")
 """Kinds of row in which answered and silent publishes are lines of their own."""
-_BATCHED: Final = ("ingest", "round-robin", "replicated")
+_BATCHED: Final = ("ingest", "round-robin", "replicated", "cluster")
 """Kinds of row in which batches are never beside single messages."""
 _QUANTILES: Final = {"p99": "p99_us", "p99.9": "p99_9_us"}
 _NEAR: Final = 0.75

@@ -22,10 +22,10 @@ from bench.load.sockets import steps_succeed, take_steps
 from bench.peers.base import Contestant, Site
 from bench.ports import free_port
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 30.0
 _PROBE_S = 0.02
-_FURTHER_PORTS = 5  # as many as a server of three nodes needs
+_FURTHER_PORTS = 6  # as many as a server of three nodes needs
 _LOG_TAIL_BYTES = 2000
 _PR_SET_PDEATHSIG = 1
 

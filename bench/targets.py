@@ -218,6 +218,10 @@ TARGETS = (
         for ours, ack in ((_SLAVES, "appended"), ("tailrace-slaves-held", "replicated 1"))
     ),
     *(
+        _least(times, "replicated-cluster", "tailrace-cluster", other, f"ingest, a cluster: {times:g} times {title}")
+        for times, other, title in ((10.0, "jetstream-r3", "JetStream R3"), (2.0, "kafka-r3", "Kafka R3, acks=all"))
+    ),
+    *(
         _least(0.5, "catch-up", _SLAVES, bare, f"catch-up of an empty slave: half of bare sendfile to one who {reader}")
         for bare, reader in (("sendfile-read", "reads"), ("sendfile", "throws away"))
     ),

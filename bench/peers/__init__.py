@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.peers.base import Contestant
 from bench.peers.jetstream import JetStream, JetStreamCluster
-from bench.peers.kafka import Kafka
+from bench.peers.kafka import Kafka, KafkaCluster
 from bench.peers.mqtt import Mosquitto, NatsMqtt, Rumqttd
 from bench.peers.nats import Nats
 from bench.peers.plain import BareSendfile, Plain
@@ -13,6 +13,7 @@ from bench.peers.secure import BareTLS, secure_peers
 from bench.peers.spark import SparkSession
 from bench.peers.tailrace import Tailrace
 from bench.peers.tailrace_binary import TailraceBinary
+from bench.peers.tailrace_cluster import TailraceCluster
 from bench.peers.tailrace_mqtt import TailraceMqtt
 from bench.peers.tailrace_nodes import TailraceNodes
 from bench.peers.udp import PlainUdp, TailraceUdp
@@ -39,6 +40,7 @@ def make_peers(
         ),
         *(TailraceMqtt(qos=qos, interpreted=interpreted, workers=workers) for qos in (0, 1)),
         *(TailraceNodes(replicas=replicas, interpreted=interpreted, workers=workers) for replicas in (0, 1)),
+        TailraceCluster(interpreted=interpreted, workers=workers),
         TailraceUdp(interpreted=interpreted, workers=workers),
         *secure_peers(interpreted=interpreted, workers=workers),
         Nats(),
@@ -49,6 +51,7 @@ def make_peers(
         RedisPubSub(),
         *(kind(qos=qos) for kind in (Mosquitto, Rumqttd, NatsMqtt) for qos in (0, 1)),
         Kafka(),
+        KafkaCluster(),
         Plain(payload_bytes),
         Plain(payload_bytes, acked=True),
         PlainUdp(payload_bytes),

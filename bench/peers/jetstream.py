@@ -97,7 +97,7 @@ class JetStreamCluster(JetStream):
 
     name = "jetstream-r3"
     title = "JetStream R3 file, acks"
-    kinds = frozenset({"replicated"})
+    kinds = frozenset({"replicated", "cluster"})
 
     def command(self, site: Site) -> list[str]:
         ports = (site.port, *site.further[: NODES - 1])

@@ -1,4 +1,4 @@
-"""Kafka: one node that is broker and controller (KRaft), a topic with one partition for each stream, `acks=1`.
+"""Kafka: one node that is broker and controller (KRaft), or three; a topic with one partition for each stream.
 
 Requests are in the oldest versions that Kafka 4 takes (KIP-896), because these have fixed lengths. The formats are
 those of https://kafka.apache.org/protocol.html and, for record batches, https://kafka.apache.org/documentation/#recordbatch.
@@ -9,13 +9,13 @@ from __future__ import annotations
 import shlex
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import google_crc32c
 
 from bench.peers.base import Contestant, Puller, RequestStep, Site, Unavailable
-from bench.peers.programs import find_program
+from bench.peers.programs import OWN_MODULES, find_program, run_together
 
 JARS = Path(__file__).resolve().parents[2] / "build" / "kafka"
 """Where `make bench` puts Kafka, if there is Maven."""
@@ -26,7 +26,7 @@ _FETCH_WAIT_MS = 500
 _TIMEOUT_MS = 30_000
 # A topic that the controller has created is known to the broker a moment later.
 _ASKED = 50
-_WARM_REQUESTS, _WARM_STEPS = 2_000, 20
+_WARM_STEPS = 20
 # The options of its own scripts for starting a server.
 _JAVA_OPTIONS = (
     "-Xms1G -Xmx1G -server -XX:+UseG1GC -XX:MaxGCPauseMillis=20 -XX:InitiatingHeapOccupancyPercent=35 "
@@ -34,8 +34,8 @@ _JAVA_OPTIONS = (
 )
 _CONFIGURATION = """\
 process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{spare_port}
+node.id={node}
+controller.quorum.voters={voters}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{spare_port}
 controller.listener.names=CONTROLLER
 log.dirs={directory}/data
@@ -47,8 +47,11 @@ _BATCH_REST = struct.Struct(">hiqqqhii")
 _CRC_FROM = _BATCH_HEAD.size
 _NAME_AT = 26  # the topic's, in a request to publish
 _RESPONSE = struct.Struct(">ii")
-_LEADER = struct.pack(">hiiiiii", 0, 0, 1, 1, 1, 1, 1)  # of partition 0: no error, node 1, its replicas, those in sync
 _ALIVE = struct.pack(">hii", -1, 1, 0)  # the end of an answer about no topics: the broker's rack, the controller
+_NODES = 3
+_ALL_ALIVE = struct.pack(
+    ">ii", 0, _NODES
+)  # the beginning of an answer about no topics: the request's number, the brokers
 
 
 class Kafka(Contestant):
@@ -57,16 +60,12 @@ class Kafka(Contestant):
     acked = True
     kinds = frozenset({"ingest", "turns", "latency", "replay", "client-tasks"})
     batch_max = BATCH_MAX
+    acks = 1  # the leader's
+    replicas: tuple[int, ...] = (1,)  # of each topic, its leader first
+    warm_requests, warm_batch = 2_000, 1  # in each of _WARM_STEPS
 
     def command(self, site: Site) -> list[str]:
-        configuration = site.directory / "server.properties"
-        configuration.write_text(
-            _CONFIGURATION.format(port=site.port, spare_port=site.spare_port, directory=site.directory)
-        )
-        java = f"{find_program('java')} {_JAVA_OPTIONS} -cp {shlex.quote(f'{JARS}/*')}"
-        file, cluster = shlex.quote(str(configuration)), "AAAAAAAAAAAAAAAAAAAAAQ"
-        formatted = f"{java} kafka.tools.StorageTool format -t {cluster} -c {file}"
-        return ["sh", "-c", f"{formatted} && exec {java} kafka.Kafka {file}"]
+        return _node_command(site, 1, f"1@127.0.0.1:{site.spare_port}")
 
     def version(self) -> str:
         find_program("java")
@@ -80,12 +79,11 @@ class Kafka(Contestant):
         return [RequestStep(_request(_METADATA, _array()), _ALIVE)]
 
     def prepare(self) -> list[RequestStep]:
-        """Its code is compiled while it runs: requests of one message until that is done."""
-        warm = "warm"
-        requests = self.publish(warm, b"@") * _WARM_REQUESTS
-        ready = self.ready()[0]
-        steps = [RequestStep(requests + ready.send, ready.until)] * _WARM_STEPS
-        return [*self.subscriber(warm, 0), *steps]
+        """Its code is compiled while it runs: requests of little until that is done."""
+        warm, each = "warm", self.warm_requests * self.warm_batch
+        requests = self.publish_many(warm, b"@", self.warm_batch) * self.warm_requests
+        ends = [self.stored(warm, each * number) for number in range(1, _WARM_STEPS + 1)]
+        return [*self.subscriber(warm, 0), *(RequestStep(requests + end.send, end.until) for end in ends)]
 
     def publisher(self, client: int, names: Sequence[str] = ()) -> list[RequestStep]:
         return self._topics(names)
@@ -95,10 +93,13 @@ class Kafka(Contestant):
 
     def _topics(self, names: Sequence[str]) -> list[RequestStep]:
         """Create those that are missing."""
-        topics = _array(*(_string(name) + struct.pack(">ihii", 1, 1, 0, 0) for name in names))
+        replicas = _array(*(struct.pack(">i", node) for node in self.replicas))
+        places = struct.pack(">ih", -1, -1) + _array(struct.pack(">i", 0) + replicas) + _array()
+        topics = _array(*(_string(name) + places for name in names))
         create = _request(_CREATE_TOPICS, topics + struct.pack(">ib", _TIMEOUT_MS, 0))
         last = _string(names[-1])
-        led = struct.pack(">h", 0) + last + struct.pack(">bi", 0, 1) + _LEADER
+        leader = struct.pack(">hii", 0, 0, self.replicas[0]) + replicas * 2  # no error; they are all in sync
+        led = struct.pack(">h", 0) + last + struct.pack(">bi", 0, 1) + leader
         asked = _request(_METADATA, _array(last)) * _ASKED
         return [RequestStep(create, last), RequestStep(asked, led), *self.ready()]
 
@@ -107,7 +108,7 @@ class Kafka(Contestant):
 
     def publish_many(self, name: str, payload: bytes, count: int, serial: int = 0) -> bytes:
         batch = _batch(payload, count)
-        body = struct.pack(">hhi", -1, 1, _TIMEOUT_MS) + _topic(name, struct.pack(">i", len(batch)) + batch)
+        body = struct.pack(">hhi", -1, self.acks, _TIMEOUT_MS) + _topic(name, struct.pack(">i", len(batch)) + batch)
         return _request(_PRODUCE, body)
 
     def sealed(self, request: bytes) -> bytes:
@@ -127,6 +128,34 @@ class Kafka(Contestant):
 
     def replay_puller(self, name: str, client: int, messages: int) -> Puller:
         return KafkaPuller(name)
+
+
+class KafkaCluster(Kafka):
+    """Three nodes, each a broker and a controller; a publish is answered once all that are in sync have it."""
+
+    name = "kafka-r3"
+    title = "Kafka R3, acks=all"
+    kinds = frozenset({"cluster"})
+    acks = -1
+    replicas = (1, 2, 3)
+    warm_requests, warm_batch = 20, BATCH_MAX  # each waits for the two others
+
+    def command(self, site: Site) -> list[str]:
+        ports = (site.port, site.spare_port, *site.further)
+        sites = [
+            Site(site.directory / f"n{node}", port, spare_port)
+            for node, port, spare_port in zip(self.replicas, ports[::2], ports[1::2], strict=False)
+        ]
+        voters = ",".join(f"{node}@127.0.0.1:{each.spare_port}" for node, each in enumerate(sites, 1))
+        for each in sites:
+            each.directory.mkdir(exist_ok=True)
+        return run_together(site, [_node_command(each, node, voters) for node, each in enumerate(sites, 1)])
+
+    def environment(self) -> Mapping[str, str]:
+        return OWN_MODULES
+
+    def ready(self) -> list[RequestStep]:
+        return [RequestStep(_request(_METADATA, _array()), _ALL_ALIVE)]
 
 
 class KafkaPuller(Puller):
@@ -160,6 +189,20 @@ class KafkaPuller(Puller):
             count = _BATCH_REST.unpack_from(self._response, position + _CRC_FROM)[-1]
             self.messages = offset + count
             position += 12 + length
+
+
+def _node_command(site: Site, node: int, voters: str) -> list[str]:
+    """How to start a new node; writes its configuration."""
+    configuration = site.directory / "server.properties"
+    configuration.write_text(
+        _CONFIGURATION.format(
+            node=node, voters=voters, port=site.port, spare_port=site.spare_port, directory=site.directory
+        )
+    )
+    java = f"{find_program('java')} {_JAVA_OPTIONS} -cp {shlex.quote(f'{JARS}/*')}"
+    file, cluster = shlex.quote(str(configuration)), "AAAAAAAAAAAAAAAAAAAAAQ"
+    formatted = f"{java} kafka.tools.StorageTool format -t {cluster} -c {file}"
+    return ["sh", "-c", f"{formatted} && exec {java} kafka.Kafka {file}"]
 
 
 def _request(kind: tuple[int, int], body: bytes) -> bytes:

@@ -114,10 +114,10 @@ def tailrace_command(
     if not bounds_addresses:  # a crowd of clients comes from one address here, and is no attack
         options += ["--max-address-connections", "0", "--max-address-accepts", "0"]
     options += ["--metrics-port", str(metrics_port), "--data", str(data), "--workers", str(workers)]
-    return [*_launcher(), "serve", *options]
+    return [*launcher(), "serve", *options]
 
 
-def _launcher() -> list[str]:
+def launcher() -> list[str]:
     """The installed command of this interpreter's environment, or the module if it has none."""
     script = Path(sys.executable).with_name("tailrace")
     return [str(script)] if script.exists() else [sys.executable, "-m", "tailrace.cli.main"]

@@ -68,11 +68,14 @@ class TailraceBinary(Tailrace):
             self.kinds, self.batch_max = _OF_SINGLES, 1
 
     def ready(self) -> list[RequestStep]:
-        return [RequestStep(self.hello + pack(Ping()), pack(Pong()))]
+        return [self.greeting()]
+
+    def greeting(self) -> RequestStep:
+        return RequestStep(self.hello + pack(Ping()), pack(Pong()))
 
     def publisher(self, client: int, names: Sequence[str] = ()) -> list[RequestStep]:
         """Handles for all names; the answers come in order."""
-        steps = self.ready()
+        steps = [self.greeting()]
         for start in range(0, len(names), _OPENED_AT_ONCE):
             some = names[start : start + _OPENED_AT_ONCE]
             opens = b"".join(pack(Open(handle_of(name), name.encode())) for name in some)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Self
 
 from bench.peers.base import RequestStep, Site
@@ -48,17 +49,26 @@ class TailraceNodes(TailraceBinary):
             raise ValueError(f"a chain of {self.nodes} nodes; it has 2 to {NODES_MAX}, as many as there are ports for")
         return [site.further[2 * number] for number in range(self.nodes - 1)]
 
+    def ports(self, site: Site) -> list[int]:
+        return [site.port, *self.slave_ports(site)]
+
+    def data(self, site: Site, number: int) -> Path:
+        return site.directory / f"data-{number}"
+
     def command(self, site: Site) -> list[str]:
-        ports = [site.port, *self.slave_ports(site)]
+        follow = ["", *(_FOLLOW.format(port=port) for port in self.ports(site)[:-1])]
+        return run_together(site, self.node_commands(site, *(_CONFIG + each * self.following for each in follow)))
+
+    def node_commands(self, site: Site, *configs: str) -> list[list[str]]:
+        """How to start each node. configs: of each, or one of all; written there."""
         metrics_ports = [site.spare_port, *(site.further[2 * number + 1] for number in range(self.nodes - 1))]
         commands = []
-        for number, (port, metrics_port) in enumerate(zip(ports, metrics_ports, strict=True)):
+        for number, ports in enumerate(zip(self.ports(site), metrics_ports, strict=True)):
             path = site.directory / f"node-{number}.toml"
-            follow = _FOLLOW.format(port=ports[number - 1]) if number and self.following else ""
-            path.write_text(_CONFIG + follow)
-            command = tailrace_command(site.directory / f"data-{number}", port, metrics_port, self.workers)
+            path.write_text(configs[number % len(configs)])
+            command = tailrace_command(self.data(site, number), *ports, self.workers)
             commands.append([*command, "--config", str(path)])
-        return run_together(site, commands)
+        return commands
 
     def environment(self) -> Mapping[str, str]:
         return {**super().environment(), **OWN_MODULES}

@@ -25,7 +25,7 @@ from bench.rows.publishing import (
     topics_turns_row,
     turns_row,
 )
-from bench.rows.replication import catch_up_row, hop_row, replicated_row
+from bench.rows.replication import catch_up_row, cluster_row, hop_row, replicated_row
 from bench.rows.spark import live_row, rollup_row, spark_scan_row
 from bench.scale import Scale
 
@@ -70,6 +70,7 @@ def make_rows(scale: Scale) -> list[BenchRow]:
         interval_row(),
         replicated_row(2),
         replicated_row(3),
+        cluster_row(),
         hop_row(),
         catch_up_row(),
         spark_scan_row(),

@@ -30,6 +30,12 @@ def replicated_row(nodes: int) -> BenchRow:
     return BenchRow(f"replicated-{nodes}", title, "replicated", "msg/s", _measure_replicated, suited=suited)
 
 
+def cluster_row() -> BenchRow:
+    """Ingest at the leader of three nodes, one of which may fail at any time: each publish is held by all in sync."""
+    title = "ingest, 1 connection, 1 stream, a cluster of three nodes"
+    return BenchRow("replicated-cluster", title, "cluster", "msg/s", _measure_replicated)
+
+
 def _chained(nodes: int, peer: Contestant) -> Contestant:
     return peer.changed(nodes=nodes) if isinstance(peer, TailraceNodes) else peer
 

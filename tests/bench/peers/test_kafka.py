@@ -8,7 +8,7 @@ import pytest
 
 from bench.peers import kafka
 from bench.peers.base import Site, Unavailable
-from bench.peers.kafka import Kafka, KafkaPuller
+from bench.peers.kafka import Kafka, KafkaCluster, KafkaPuller
 
 NAME = "b.000000"
 BATCH_AT = 40 + len(NAME)  # in a request to publish
@@ -76,3 +76,25 @@ def test_it_is_not_there_without_its_jars(monkeypatch: pytest.MonkeyPatch, tmp_p
     (tmp_path / "kafka-server-4.1.0.jar").touch()
     assert Kafka().version() == "Kafka 4.1.0, KRaft"
     assert "kafka.Kafka" in Kafka().command(Site(tmp_path, 1, 2))[-1]
+
+
+def test_three_nodes_know_each_other(tmp_path: Path) -> None:
+    try:
+        KafkaCluster().command(Site(tmp_path, 1000, 1001, (1002, 1003, 1004, 1005, 1006, 1007)))
+    except Unavailable as error:
+        pytest.skip(str(error))
+    texts = [(tmp_path / f"n{node}" / "server.properties").read_text() for node in (1, 2, 3)]
+    for node, text in enumerate(texts, 1):
+        assert f"node.id={node}\n" in text and f"log.dirs={tmp_path}/n{node}/data" in text
+        assert "voters=1@127.0.0.1:1001,2@127.0.0.1:1003,3@127.0.0.1:1005\n" in text
+        assert f"PLAINTEXT://127.0.0.1:{998 + 2 * node}," in text
+
+
+def test_a_topic_of_a_cluster_lies_on_all_nodes_and_a_publish_waits_for_all() -> None:
+    create, led, _ready = KafkaCluster().publisher(0, [NAME])
+    three = struct.pack(">iiii", 3, 1, 2, 3)
+    assert struct.pack(">ihii", -1, -1, 1, 0) + three in create.send
+    assert led.until.endswith(struct.pack(">hii", 0, 0, 1) + three + three), "the first leads, all are in sync"
+    head = struct.pack(">hh", -1, -1)  # no transaction, acks=all
+    assert KafkaCluster().publish(NAME, b"@")[14:18] == head
+    assert Kafka().publish(NAME, b"@")[14:18] == struct.pack(">hh", -1, 1)

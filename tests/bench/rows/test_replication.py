@@ -5,9 +5,10 @@ import pytest
 from bench.peers.base import Contestant, Unavailable
 from bench.peers.jetstream import JetStreamCluster
 from bench.peers.plain import BareSendfile
+from bench.peers.tailrace_cluster import TailraceCluster
 from bench.peers.tailrace_nodes import TailraceNodes
 from bench.rows.base import replay_messages
-from bench.rows.replication import catch_up_row, hop_row, replicated_row
+from bench.rows.replication import catch_up_row, cluster_row, hop_row, replicated_row
 from tailrace.shard.frame import HEADER_BYTES
 from tailrace.shard.leaves import interpreted_wanted
 from tests.bench.rows.conftest import TINY, MeasureRow
@@ -20,6 +21,15 @@ APPENDED, HELD = (TailraceNodes(replicas=replicas, interpreted=interpreted_wante
 def test_all_nodes_of_a_chain_have_what_was_published(measure_row: MeasureRow, nodes: int, peer: Contestant) -> None:
     measured = measure_row(replicated_row(nodes), peer)
     assert measured.extras["all_hold_ms"] > 0
+
+
+def test_all_nodes_of_a_cluster_have_what_was_published(measure_row: MeasureRow) -> None:
+    peer = TailraceCluster(interpreted=interpreted_wanted(), workers=1)
+    try:
+        peer.version()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    assert measure_row(cluster_row(), peer).extras["all_hold_ms"] > 0
 
 
 def test_three_replicas_of_jetstream(measure_row: MeasureRow) -> None:
