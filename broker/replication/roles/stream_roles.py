@@ -133,7 +133,8 @@ def promote(owner: Owner, args: CallArgs) -> int:
     if wanted:
         _require_above(known, wanted)
         _require_near(known, wanted)
-    epoch = wanted or min(max(known[0], known_elsewhere), known[0] + EPOCH_LEAP_MAX - 1) + 1
+    # The node that deleted the stream of this name may begin it anew in the term `not_before` at this very moment.
+    epoch = wanted or min(max(known[0], meta.not_before, known_elsewhere), known[0] + EPOCH_LEAP_MAX - 1) + 1
     # The upstream stays written down: it must learn of the new term, and so must every peer.
     if meta.role is Role.SLAVE:
         peers = (Contact(*node, was_above=False) for node in owner.roles.peers.nodes)

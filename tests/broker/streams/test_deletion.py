@@ -234,7 +234,7 @@ def test_the_former_master_that_is_made_to_follow_by_a_rule_follows_a_new_stream
     office = place.crash()
     assert office.owner.roles.role(S) is Role.SLAVE
     office.owner.create(S, by_command=True)
-    assert (office.owner.roles.role(S), promote(office.owner, [S])) == (Role.SLAVE, 2)
+    assert (office.owner.roles.role(S), promote(office.owner, [S])) == (Role.SLAVE, 3)
     office.owner.release()
 
 
@@ -299,9 +299,19 @@ def test_a_copy_that_has_not_heard_of_its_new_master_is_promoted_in_a_later_term
     office = place.crash()
     with pytest.raises(Refused):
         promote(office.owner, [S, 4])
-    assert promote(office.owner, [S]) == 5
+    assert promote(office.owner, [S]) == 6, "the node that has deleted it may begin term 5 in the same moment"
     assert office.owner.roles.meta(S).not_before == 0
     office.owner.release()
+
+
+def test_a_cluster_gives_the_term_of_a_promotion(place: Place) -> None:
+    """Its next term is the one that the leader before it would have begun."""
+    place.owner.roles.set_meta(StreamMeta(S.decode(), epoch=4))
+    place.delete(copy=True)
+    place.finish()
+    place.owner.roles.rules = Rules((Rule(b"*", Upstream(*NODE, "seq", 0)),), (), ())
+    place.owner.create(S, by_command=True)
+    assert promote(place.owner, [S, 5]) == 5
 
 
 def test_a_promoted_copy_of_a_forgotten_stream_is_followed(place: Place) -> None:
