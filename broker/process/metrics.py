@@ -58,7 +58,7 @@ OTHER = "other"
 LABELS_SEPARATOR = "\0"  # between the values of two labels of one family
 PROOFS = (Proof.BEARER.value, Proof.SCRAM.value, Proof.CERTIFICATE.value)  # those of users
 UNMEASURED = ("streams", "consumers")
-UDP_LOSSES = ("junk", "refused", "trimmed", "unanswered", "unsendable", "unsent")
+UDP_LOSSES = ("ignored", "junk", "refused", "trimmed", "unanswered", "unsendable", "unsent")
 PROTOCOLS = ("line", "binary", "mqtt", "udp")  # each a field of WorkerMetrics
 
 

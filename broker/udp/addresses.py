@@ -1,4 +1,4 @@
-"""Addresses of UDP as the leaves have them, 28 bytes, and their rights."""
+"""Addresses of UDP as the leaves have them, 28 bytes, their rights, and those that send too much that is refused."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ from tailrace.protocol.address import join_address
 NAME_BYTES: Final = 28
 HOSTS_KEPT: Final = 4_096
 """Addresses of which their section is remembered."""
+REFUSED_A_SECOND: Final = 64
+"""Of one address; what else it sends is then ignored, unless a leaf handles it."""
+REFUSED_ADDRESSES_MAX: Final = 1_024
+"""Whose refusals are counted at a time."""
 
 _IPV4, _IPV6 = Struct("=H2s4s20x"), Struct("=H2sI16sI")
 
@@ -45,6 +49,45 @@ def shown_name(name: bytes) -> str:
 def is_of_this_machine(name: bytes) -> bool:
     """Whether a datagram has not come over a network: the kernel drops those that pretend to be from loopback."""
     return is_loopback(host_of(name))
+
+
+class RefusedAddresses:
+    """Ignores addresses of which more than REFUSED_A_SECOND requests are refused in a second.
+
+    One that is ignored stays so until a second in which it sends no more than that. Otherwise the requests of others,
+    which wait in the same socket, would wait until each of its own is refused, or find the socket full. `refused`: all.
+    """
+
+    def __init__(self) -> None:
+        self.refused = 0
+        self._counts: dict[bytes, int] = {}  # of this second
+        self._ignored: set[bytes] = set()
+        self._second = 0
+
+    def add(self, name: bytes) -> None:
+        """A request from there was refused."""
+        self.refused += 1
+        if name in self._counts or len(self._counts) < REFUSED_ADDRESSES_MAX:
+            self._count(name)
+
+    def ignores(self, name: bytes) -> bool:
+        """Whether a datagram that has come from there is to be ignored."""
+        if name not in self._ignored:
+            return False
+        self._count(name)
+        return True
+
+    def _count(self, name: bytes) -> None:
+        count = self._counts[name] = self._counts.get(name, 0) + 1
+        if count > REFUSED_A_SECOND:
+            self._ignored.add(name)
+
+    def tick(self, now_s: float) -> None:
+        """Once a turn."""
+        if int(now_s) != self._second:
+            self._second = int(now_s)
+            self._ignored = {name for name, count in self._counts.items() if count > REFUSED_A_SECOND}
+            self._counts.clear()
 
 
 class PeerRights:

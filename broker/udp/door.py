@@ -179,7 +179,9 @@ class UdpDoor(FixedPublisher):
             traffic.bytes_in + BYTES_A_TURN,
             REQUESTS_A_TURN,
         )
-        refused = self._requests.refused
+        senders = self._requests.senders
+        senders.tick(self._services.now_s)
+        refused = senders.refused
         groups: dict[bytes, list[Any]] = {}
         while datagrams_left > 0 and traffic.bytes_in < bytes_most and self._requests_left > 0 and not self._is_paused:
             if self._at == self._received and not self._receive():
@@ -188,7 +190,7 @@ class UdpDoor(FixedPublisher):
             self._take(groups)
             datagrams_left -= self._at - begin
         self.publish_groups(groups)
-        if self._requests.refused - refused > REFUSED_A_TURN:
+        if senders.refused - refused > REFUSED_A_TURN:
             self._rests_until_s = self._services.now_s + REST_S
             self._set_mask()
 
@@ -224,11 +226,18 @@ class UdpDoor(FixedPublisher):
             if at < count and requests.takes_runs and self._slots[self._start_of(at)] == _OF_SUB:
                 at = self._subscribe_run(at, min(count, at + _BATCH))
             if at < count and at == before:
-                self._requests_left -= 1
-                name, data = self._datagram(at)
-                requests.take(name, data, groups)
+                self._take_request(at, groups)
                 at += 1
         self._at = at
+
+    def _take_request(self, number: int, groups: dict[bytes, list[Any]]) -> None:
+        """One that no leaf can do."""
+        name, data = self._datagram(number)
+        if self._requests.senders.ignores(name):
+            self._services.metrics.udp_dropped.add("ignored")
+        else:
+            self._requests_left -= 1
+            self._requests.take(name, data, groups)
 
     def _subscribe_run(self, at: int, count: int) -> int:
         """Does the plain `SUB`s from number `at` on; returns the number of the first datagram that is left.

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 from tailrace.broker.delivery.watches import Watches
 from tailrace.broker.replication.roles.peers import is_loopback
 from tailrace.broker.services import Services
-from tailrace.broker.udp.addresses import PeerRights, host_of, is_of_this_machine
+from tailrace.broker.udp.addresses import PeerRights, RefusedAddresses, host_of, is_of_this_machine
 from tailrace.broker.udp.cookies import Cookies
 from tailrace.broker.udp.subscriptions import UdpSubscriptions
 from tailrace.protocol import datagrams
@@ -60,7 +60,7 @@ class RequestHandler:
         self._rights = PeerRights(settings.udp_peers) if settings.udp_peers else None
         self._stream = settings.udp_stream.encode()
         self._asked = 0
-        self.refused = 0  # and what was no request
+        self.senders = RefusedAddresses()
         self.trusts_all = not settings.udp_cookies
         self.table = rules.sections_table
         is_free = self._rights is None and access.is_free(access.arrived(local=False))
@@ -70,7 +70,7 @@ class RequestHandler:
         """One datagram. `groups`: what those before it publish."""
         request = datagrams.parse_request(data)
         if request is None:
-            self.refused += 1
+            self.senders.add(name)
             self._services.metrics.udp_dropped.add("junk")
         elif request.verb is DatagramVerb.PING:
             self._answer(name, len(data), datagrams.PONG)
@@ -90,7 +90,7 @@ class RequestHandler:
         if refusal is None:
             self._answer(name, size, datagrams.published(topic, seq))
         else:
-            self._refuse(name, size, DatagramVerb.PUB_ASKED, *refusal)
+            self._answer_refused(name, size, DatagramVerb.PUB_ASKED, *refusal)  # that may be no fault of its sender
 
     # --- verbs ------------------------------------------------------------------------------------------------------
 
@@ -170,7 +170,10 @@ class RequestHandler:
             self._services.metrics.udp_dropped.add("unanswered")
 
     def _refuse(self, name: bytes, size: int, verb: DatagramVerb, code: Code, text: str) -> None:
-        self.refused += 1
+        self.senders.add(name)
+        self._answer_refused(name, size, verb, code, text)
+
+    def _answer_refused(self, name: bytes, size: int, verb: DatagramVerb, code: Code, text: str) -> None:
         self._services.metrics.refused.add(code)
         if verb is DatagramVerb.PUB:
             self._services.metrics.udp_dropped.add("refused")

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tailrace.broker.process.udp_settings import UdpPeer
-from tailrace.broker.udp.addresses import NAME_BYTES, PeerRights, host_of, is_of_this_machine, pack_name
+from tailrace.broker.udp import addresses
+from tailrace.broker.udp.addresses import (
+    NAME_BYTES,
+    PeerRights,
+    RefusedAddresses,
+    host_of,
+    is_of_this_machine,
+    pack_name,
+)
 
 
 @pytest.mark.parametrize(
@@ -38,3 +46,29 @@ def test_the_first_section_with_the_address_holds() -> None:
         assert not rights.may_subscribe(name, b"a/#") and not rights.may_subscribe(name, b"+/b")
     assert rights.may_subscribe(far, b"x/#") and not rights.may_publish(far, b"a/b")
     assert not rights.may_subscribe(other, b"a/b") and not rights.may_publish(other, b"a/b")
+
+
+def test_an_address_is_ignored_until_a_second_in_which_it_sends_little() -> None:
+    senders, most = RefusedAddresses(), addresses.REFUSED_A_SECOND
+    for _ in range(most):
+        senders.add(b"a")
+        assert not senders.ignores(b"a")
+    senders.tick(1.5)
+    senders.add(b"a")
+    assert not senders.ignores(b"a")
+    for _ in range(most):
+        senders.add(b"a")
+    assert senders.ignores(b"a") and not senders.ignores(b"b")
+    senders.tick(1.9)
+    senders.tick(2.0)
+    assert [senders.ignores(b"a") for _ in range(most)] == [True] * most
+    senders.tick(3.0)
+    assert not senders.ignores(b"a") and senders.refused == 2 * most + 1
+
+
+def test_refusals_of_so_many_addresses_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(addresses, "REFUSED_ADDRESSES_MAX", 2)
+    senders = RefusedAddresses()
+    for name in (b"a", b"b", b"c") * (addresses.REFUSED_A_SECOND + 1):
+        senders.add(name)
+    assert [senders.ignores(name) for name in (b"a", b"b", b"c")] == [True, True, False]

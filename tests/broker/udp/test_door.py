@@ -14,7 +14,8 @@ from tailrace.broker.delivery import watches
 from tailrace.broker.process.settings import Settings, StreamPolicy
 from tailrace.broker.process.udp_settings import UdpPeer
 from tailrace.broker.topics.rules import TopicRule
-from tailrace.broker.udp import door, requests
+from tailrace.broker.udp import addresses, door, requests
+from tailrace.protocol.errors import Code
 from tailrace.shard.leaves import load
 from tailrace.supervisor.listeners import open_udp_sockets
 from tests.broker.world import World, world
@@ -269,6 +270,39 @@ def test_after_many_refused_requests_the_others_wait_a_moment(node: Node) -> Non
         assert came <= door.REQUESTS_A_TURN and not (came and rests and worker.udp.has_input)
         answers += came
     assert answers == 92 and rests >= 5
+
+
+def test_a_flood_of_refused_requests_delays_only_its_sender(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(addresses.RefusedAddresses, "tick", lambda _self, _now_s: None)  # all in one second
+    flooder, worker = node.clients()[0], node.world.workers[0]
+    neighbour = node.clients()[0]
+    flooder.ask(*[b"UNSUB never\n"] * 5)
+    assert neighbour.ask(b"PING\n") == flooder.ask(b"PING\n") == [b"PONG\n"]
+    flooder.send(*[b"UNSUB never\n"] * 100)
+    answered, until_s = 0, time.monotonic() + 60
+    while (worker.udp.rest_s or answered < addresses.REFUSED_A_SECOND - 4) and time.monotonic() < until_s:
+        worker.turn()
+        answered += len(flooder.take())
+    assert answered == addresses.REFUSED_A_SECOND - 4
+    flooder.send(*[b"PUB $x\ny"] * 200, b"PUB topic1\nplain")
+    neighbour.send(b"PING\n")
+    worker.turn()
+    assert neighbour.take() == [b"PONG\n"] and not worker.udp.rest_s
+    node.world.settle()
+    assert node.dropped() == {"ignored": 105 - addresses.REFUSED_A_SECOND - 1 + 200}
+    assert neighbour.ask(b"PUB? topic1\nlast") == [b"OK topic1 1\n"]
+
+
+def test_a_publish_that_the_stream_refuses_is_no_fault_of_its_sender(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, worker = node.clients()[0], node.world.workers[0]
+    assert isinstance(worker.udp, door.UdpDoor)
+    answer = worker.udp._requests.answer_publish
+    full = Code.FULL, "no room"
+    monkeypatch.setattr(worker.udp._requests, "answer_publish", lambda asked, seq, _refusal: answer(asked, seq, full))
+    for _ in range(addresses.REFUSED_A_SECOND + 10):
+        assert client.ask(b"PUB? topic1\nx") == [b"ERR full no room\n"]
 
 
 def test_what_is_left_of_a_turn_is_handled_though_no_more_comes(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
