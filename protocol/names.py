@@ -129,6 +129,14 @@ def matcher(pattern: bytes) -> Callable[[bytes], bool]:
     return matches
 
 
+def may_share(pattern: bytes, other: bytes) -> bool:
+    """Whether a name can be of two patterns."""
+    heads = [each.partition(WILDCARD)[0] for each in (pattern, other)]
+    tails = [each.rpartition(WILDCARD)[2] for each in (pattern, other)]
+    begins_alike = heads[0].startswith(heads[1]) or heads[1].startswith(heads[0])
+    return begins_alike and (tails[0].endswith(tails[1]) or tails[1].endswith(tails[0]))
+
+
 class StreamGroup(NamedTuple):
     """The streams whose name has `number` as the upper 16 bits of its CRC-32 modulo `groups`, and their companions; of
     one group: all streams.

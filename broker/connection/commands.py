@@ -205,7 +205,7 @@ class Commands:
             take()
 
     def _not_subscribable(self, client: LineClient, name: bytes) -> Refused | None:
-        if name in client.cursors:
+        if name in client.cursors or client.line.patterns.reads(client, name):
             return Refused(Code.SUBSCRIBED, f"this connection is subscribed to {word_of_name(name).decode()} already")
         if not client.cursor_room:
             limit = self._services.settings.max_subscriptions
@@ -260,11 +260,12 @@ class Commands:
     def _unsubscribe(self, client: LineClient, name: bytes) -> bytes:
         if name in client.patterns:
             return client.line.patterns.unsubscribe(client, name)
-        cursor = client.cursors.pop(name, None)
-        if cursor is None:
+        cursor, is_read = client.cursors.pop(name, None), client.line.patterns.reads(client, name)
+        if cursor is None and not is_read:
             text = f"this connection is not subscribed to {word_of_name(name).decode()}"
             return self._refusal(Refused(Code.UNSUBSCRIBED, text))
-        self._services.fanout.end(cursor)
+        if cursor is not None:
+            self._services.fanout.end(cursor)
         client.pass_over(name)
         return answers.ok_unsub(name)
 

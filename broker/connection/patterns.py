@@ -8,7 +8,7 @@ number of streams, and if so, or after RELIST_S, searches the names of each patt
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +27,7 @@ from tailrace.protocol import answers
 from tailrace.protocol import commands as c
 from tailrace.protocol.errors import Code
 from tailrace.protocol.listing import NAMES_MAX
-from tailrace.protocol.names import shown
+from tailrace.protocol.names import is_pattern, may_share, shown
 from tailrace.protocol.places import FROM_NEW, FROM_THE_END, From
 from tailrace.protocol.topics import word_of_name
 
@@ -154,24 +154,47 @@ class PatternSubscriptions:
             text = f"this connection has subscriptions of {PATTERNS_MAX} patterns, which is its limit"
             self._refuse(pending, Refused(Code.SUBSCRIPTIONS, text))
             return
+        if refused := self._sharing(pattern, client.wide):
+            self._refuse(pending, refused)
+            return
         client.hold_up()
         pending.after = client.go_on
         found = partial(self._found, client, command, pending, room)
         NameSearch(self, pattern, room + 1, partial(self.is_new, client, pattern), client, found).turn_page()
 
     def unsubscribe(self, client: LineClient, pattern: bytes) -> bytes:
-        """Ends all subscriptions of streams of the pattern; the answer."""
+        """Ends all subscriptions of streams of the pattern that are of no other one; the answer."""
         del client.patterns[pattern]
         client.wide.pop(pattern, None)
         for cursor in self._cursors(client, pattern):
-            self._services.fanout.end(client.cursors.pop(cursor.key))
+            if not any(self._selects(each, cursor.key, cursor.feed.name) for each in client.patterns):
+                self._services.fanout.end(client.cursors.pop(cursor.key))
         return answers.ok_unsub(pattern)
+
+    def reads(self, client: LineClient, name: bytes) -> bool:
+        """Whether this names a stream of a wide pattern, in which there may be no cursor now."""
+        of_wide = (
+            each for each in client.wide if self._selects(each, name, name) and name not in client.patterns[each]
+        )
+        return any(of_wide) and not self._services.topic_rules.place(name).topic
+
+    def _selects(self, pattern: bytes, key: bytes, name: bytes) -> bool:
+        """Whether the cursor of a pattern in this stream has this key."""
+        selection = self.selection(pattern)
+        return selection.key(name) == key and selection.selects(name)
+
+    def _sharing(self, pattern: bytes, others: Iterable[bytes]) -> Refused | None:
+        """Two patterns that may share streams would have one cursor in them, of which a wide one must know all."""
+        for other in others if is_pattern(pattern) else ():
+            if other != pattern and is_pattern(other) and may_share(pattern, other):
+                text = f"{pattern.decode()} and {other.decode()} may have streams in common, and more of them"
+                text += " than this connection may have subscriptions: use a connection for each"
+                return Refused(Code.SUBSCRIBED, text)
+        return None
 
     def _cursors(self, client: LineClient, pattern: bytes) -> list[Cursor]:
         """Those of the streams of a pattern."""
-        selection = self.selection(pattern)
-        every = ((key, cursor, cursor.feed.name) for key, cursor in client.cursors.items())
-        return [cursor for key, cursor, name in every if key == selection.key(name) and selection.selects(name)]
+        return [cursor for key, cursor in client.cursors.items() if self._selects(pattern, key, cursor.feed.name)]
 
     def adopt(self, client: LineClient) -> None:
         """The connection comes from another worker."""
@@ -208,6 +231,9 @@ class PatternSubscriptions:
     def _begin_wide(self, client: LineClient, command: c.Subscribe, pending: Pending) -> None:
         """There are more streams than it may have cursors: they get some in turn, and then those with new messages."""
         pattern, history = command.stream, None
+        if refused := self._sharing(pattern, client.patterns):
+            self._refuse(pending, refused)
+            return
         if command.start != FROM_NEW:
             history = WideHistory(self.selection(pattern).prefix, WidePlace(command.start, command.skip))
         reader = client.wide[pattern] = _WideLines(self, client, pattern)
@@ -275,7 +301,11 @@ class PatternSubscriptions:
 
     def _widen(self, client: LineClient, pattern: bytes) -> None:
         """Its streams have become more than it may have cursors: it goes on with some in turn, and those that grow."""
-        reader = client.wide[pattern] = _WideLines(self, client, pattern)
+        reader = _WideLines(self, client, pattern)
+        if refused := self._sharing(pattern, client.patterns):
+            reader.fail(Code.SUBSCRIPTIONS, refused.text)
+            return
+        client.wide[pattern] = reader
         cursors = self._cursors(client, pattern)
         known = [cursor.feed.name for cursor in cursors]
         history = WideHistory(self.selection(pattern).prefix, WidePlace(START), known=known)
@@ -353,7 +383,8 @@ class PatternSubscriptions:
         def is_open() -> bool:
             return client.wide.get(pattern) is subscription
 
-        self._join(client, c.Subscribe(pattern, place.start, place.skip), [name], joined, is_open)
+        names = [name] if self.is_new(client, pattern, name) else []  # it may have been given up
+        self._join(client, c.Subscribe(pattern, place.start, place.skip), names, joined, is_open)
 
     def drop(self, client: LineClient, cursor: Cursor) -> None:
         client.cursors.pop(cursor.key, None)

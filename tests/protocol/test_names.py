@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from tailrace.protocol.errors import Code, PeerError
@@ -9,6 +11,7 @@ from tailrace.protocol.names import (
     consumer_name,
     is_pattern,
     matcher,
+    may_share,
     node_address,
     node_id,
     prefix_of,
@@ -168,3 +171,11 @@ def test_what_is_no_address_of_a_node(text: str) -> None:
         node_address(text)
     assert caught.value.code is Code.USAGE
     assert caught.value.text.isprintable()
+
+
+def test_patterns_with_names_in_common() -> None:
+    names = [bytes(each) for length in range(7) for each in product(b"ab", repeat=length)]
+    patterns = [bytes(each) for length in range(1, 4) for each in product(b"ab*", repeat=length) if 42 in each]
+    for pattern, other in product(patterns, repeat=2):
+        both = any(matcher(pattern)(name) and matcher(other)(name) for name in names)
+        assert may_share(pattern, other) == both

@@ -104,6 +104,39 @@ def test_more_streams_than_subscriptions(node: World) -> None:
     assert not node.client_of(other).cursors
 
 
+def test_a_pattern_that_shares_streams_ends_without_them(node: World) -> None:
+    names, peer = names_of(node, "a"), node.connect()
+    assert ask(node, peer, "sub a.* new", "sub a* new", "unsub a*")[0] == ["ok sub a.* 4", "ok sub a* 0", "ok unsub a*"]
+    seconds_later(node)
+    later = names_of(node, "a.later", 1)
+    seconds_later(node)
+    node.ask(node.connect(), *(f"pub {name} |second" for name in names))
+    expected = sorted([*((name, 1, "second") for name in names), (later[0], 0, "first")])
+    assert came(node, peer) == ([], expected)
+    assert ask(node, peer, "unsub a.*")[0] == ["ok unsub a.*"] and not node.client_of(peer).cursors
+
+
+def test_patterns_that_share_streams_cannot_become_wide(node: World) -> None:
+    names_of(node, "a")
+    peer = node.connect()
+    assert ask(node, peer, "sub a.* new", "sub a* new", "sub b* new")[0] == [
+        "ok sub a.* 4",
+        "ok sub a* 0",
+        "ok sub b* 0",
+    ]
+    later = names_of(node, "a.later", 3)
+    seconds_later(node)
+    seconds_later(node)
+    answers, messages = came(node, peer)
+    text = "may have streams in common, and more of them than this connection may have subscriptions: use a connection"
+    both = ("a.*", "a*"), ("a*", "a.*")
+    expected = [
+        f"err subscriptions {one}: {one} and {other} {text} for each; the subscription has ended" for one, other in both
+    ]
+    assert len(answers) == 1 and answers[0] in expected
+    assert sorted(message[0] for message in messages) == sorted(later)
+
+
 def test_bounds(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
     peer, count = node.connect(), patterns.PATTERNS_MAX
     assert ask(node, peer, *(f"sub {n}.* new" for n in range(count)))[0][-1] == f"ok sub {count - 1}.* 0"

@@ -387,6 +387,49 @@ def test_two_subscriptions_of_one_connection_share_its_room(node: World) -> None
     assert sorted((each.topic, each.payload.decode()) for each in mqtt.got) == sorted(expected * 2)
 
 
+def test_a_line_subscription_of_streams_that_a_wide_one_reads_is_refused(node: World) -> None:
+    """They would have one cursor, and messages would come twice or not at all."""
+    names, peer, other = names_of(node, "a", 8), node.connect(), node.connect()
+    text = "may have streams in common, and more of them than this connection may have subscriptions"
+    assert ask(node, peer, "sub a.* new", "sub a* 0", "sub *b new", "sub b* new", "sub + new", f"sub {names[0]} 0")[
+        0
+    ] == [
+        "ok sub a.* many",
+        f"err subscribed a* and a.* {text}: use a connection for each",
+        f"err subscribed *b and a.* {text}: use a connection for each",
+        "ok sub b* 0",
+        "ok sub + many",
+        f"err subscribed this connection is subscribed to {names[0]} already",
+    ]
+    assert ask(node, other, f"sub {names[0]} new", "sub a.nothing* new", "sub a.* 0")[0] == [
+        f"ok sub {names[0]} 1",
+        "ok sub a.nothing* 0",
+        f"err subscribed a.* and a.nothing* {text}: use a connection for each",
+    ]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_one_stream_of_a_wide_line_subscription_can_be_given_up(node: World, waits: bool) -> None:
+    """Though it has no cursor; also while it waits for one."""
+    names, peer, writer = names_of(node, "a", 8), node.connect(), node.connect()
+    assert ask(node, peer, "sub a.* new")[0] == ["ok sub a.* many"]
+    (subscription,) = node.worker_of(node.client_of(peer)).patterns.wide.subscriptions
+    if waits:
+        subscription.pending[names[0].encode()] = 0
+    assert ask(node, peer, f"unsub {names[0]}", f"unsub {names[0]}", "unsub b")[0] == [
+        f"ok unsub {names[0]}",
+        f"err unsubscribed this connection is not subscribed to {names[0]}",
+        "err unsubscribed this connection is not subscribed to b",
+    ]
+    node.ask(writer, *(f"pub {name} |x" for name in names))
+    seconds_later(node)
+    assert came(node, peer) == ([], sorted((name, 1, "x") for name in names[1:]))
+    assert ask(node, peer, f"sub {names[0]} 0") == (
+        [f"ok sub {names[0]} 0"],
+        [(names[0], 0, "first"), (names[0], 1, "x")],
+    )
+
+
 def test_a_subscription_gets_the_room_that_another_one_needs_no_more(
     node: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
