@@ -89,7 +89,7 @@ class MergedState:
         if wide is not None and wide.is_crowded_out:
             wide.wait_for_room(now_s)
             return
-        while wide is not None and wide.queue and len(self._states) < wide.at_once:
+        while wide is not None and wide.has_next and len(self._states) < wide.at_once and self._session.is_asking:
             self._subscribe(wide.next_options(), now_s)
 
     def poll(self, now_s: float) -> None:
@@ -113,7 +113,7 @@ class MergedState:
     @property
     def is_over(self) -> bool:
         """Whether nothing will come any more."""
-        waits = self._wide is not None and bool(self._wide.queue)
+        waits = self._wide is not None and self._wide.waits
         return self._cancelled or not (self._states or self._follows or waits)
 
     @property

@@ -1,9 +1,9 @@
 """More streams than a connection may have subscriptions, read in turn. Pure: answers in, names out.
 
 Each stream is read up to its present end by a subscription that ends there, some at a time. The node is asked which
-streams have grown, and answers when one has; those are read on from where that ended. The first such question comes
-before the first reading, so nothing falls between the two; a node that does not know, as after a failover, means that
-each stream may have grown.
+streams have grown, and answers when one has; those are read on from where that ended, before others that wait for their
+turn. The first such questions come before the first reading, so nothing falls between the two; a node that does not
+know later, as after a failover, means that each stream may have grown.
 
 With each growth the last message that was read comes again. A stream that has another one there, or has become
 shorter, was deleted and made again if its first message is of a later term: it is read from its beginning then.
@@ -37,6 +37,11 @@ RELIST_S: Final = 1.0
 """Between two looks which streams were deleted, if some were made or deleted."""
 AT_ONCE_MAX: Final = 256
 """Streams that are read at one time."""
+BACKLOG_AT_ONCE_MAX: Final = 64
+"""Of these, streams that are not known to have grown: growth is read behind them."""
+FIRST_ASKS_MAX: Final = 3
+"""Questions which streams have grown before the first is read. A worker notes growth from the first one on, and knows
+all since the mark of the second, for which the worker that was last to begin had begun."""
 
 
 class Place(NamedTuple):
@@ -51,8 +56,8 @@ class Place(NamedTuple):
 
 
 class WideStreams:
-    """`queue`: those to be read next; `reading`: those being read, and whether each has grown since. `ready` once all
-    that is published from then on will be read; `error`: why it never will be. `poll_s`: when to call `poll`.
+    """`backlog`, `grown`: those to be read next; `reading`: those being read, and whether each has grown since. `ready`
+    once all that is published from then on will be read; `error`: why it never will be. `poll_s`: when to call `poll`.
     `is_crowded_out`: the connection has no place left, so none is read before the next `poll`.
     """
 
@@ -67,7 +72,8 @@ class WideStreams:
         follows: bool,
         timeout_s: float,
     ) -> None:
-        self.queue: dict[str, None] = {}
+        self.backlog: dict[str, None] = {}
+        self.grown: dict[str, None] = {}
         self.reading: dict[str, bool] = {}
         self.ready = False
         self.error: TailraceError | None = None
@@ -81,6 +87,8 @@ class WideStreams:
         self._matches = matches
         self._on_queued = on_queued
         self._prefix = prefix  # of all names
+        self._of_backlog: set[str] = set()  # among those being read
+        self._first_asks = 0
         self._asked_s = -math.inf
         self._is_asking = False  # which streams have grown
         self._follows = follows
@@ -90,7 +98,7 @@ class WideStreams:
         self._changed: dict[str, tuple[StreamBehind | StreamDiverged, int]] = {}  # with the term that was read
         self._version = -1
         self._relist_s = math.inf
-        self._unplaced: list[str] = []  # of which the ends are not known, where new messages begin
+        self._unplaced: set[str] = set()  # of which the ends are not known, where new messages begin
         self._mark = self._next_mark = ""
         self._is_over = False
 
@@ -103,10 +111,23 @@ class WideStreams:
         else:
             self._queue_all(now_s)
 
+    @property
+    def waits(self) -> bool:
+        """Whether a stream waits to be read."""
+        return bool(self.backlog or self.grown)
+
+    @property
+    def has_next(self) -> bool:
+        """Whether one may be read now."""
+        return bool(self.grown) or (bool(self.backlog) and len(self._of_backlog) < BACKLOG_AT_ONCE_MAX)
+
     def next_options(self) -> SubscribeOptions:
-        """For the stream that comes next, of those in the queue."""
-        name = next(iter(self.queue))
-        del self.queue[name]
+        """For the stream that comes next, of those that wait."""
+        waiting = self.grown or self.backlog
+        name = next(iter(waiting))
+        if waiting is self.backlog:
+            self._of_backlog.add(name)
+        del waiting[name]
         self.reading[name] = False
         options, place = self._options(name, name not in self._first), self._places.get(name)
         if place is not None:
@@ -118,6 +139,7 @@ class WideStreams:
         """All of a stream was read up to the end that it had, or up to an error."""
         name, place = state.stream, self._places.pop(state.stream, Place(0, NO_LAST))
         has_grown = self.reading.pop(name, False)
+        self._of_backlog.discard(name)
         if state.error is None:
             self.at_once = min(self.at_once + 1, self._at_once_max)
             last = place.last if state.last == NO_LAST else state.last
@@ -125,7 +147,8 @@ class WideStreams:
         else:
             self._first.discard(name)  # if it comes again, it is another one
         if has_grown:
-            self.queue[name] = None
+            self.grown[name] = None
+        self._unplaced.discard(name)
         self._settle()
 
     def is_changed(self, state: SubscriptionState, error: StreamBehind | StreamDiverged) -> bool:
@@ -146,25 +169,31 @@ class WideStreams:
 
     def put_back(self, state: SubscriptionState) -> None:
         """Its subscription found too many others."""
-        self.reading.pop(state.stream, None)
-        self.queue[state.stream] = None
+        has_grown = self.reading.pop(state.stream, False) or state.stream not in self._of_backlog
+        self._of_backlog.discard(state.stream)
+        (self.grown if has_grown else self.backlog)[state.stream] = None
         self.at_once = max(1, self.at_once - 1)
         self.is_crowded_out = True
 
     def end(self) -> None:
         self._is_over = True
         self.poll_s = math.inf
-        self.queue.clear()
+        self.backlog.clear()
+        self.grown.clear()
 
-    def _grew(self, names: Iterable[str]) -> None:
+    def _grew(self, names: Iterable[str], *, is_known: bool = True) -> None:
+        """Unless it `is_known`, each may have grown."""
         for name in names:
             if name in self.reading:
                 self.reading[name] = True
-            elif self._matches(name):
-                self.queue[name] = None
+            elif self._matches(name) and is_known:
+                self.backlog.pop(name, None)
+                self.grown[name] = None
+            elif self._matches(name) and name not in self.grown:
+                self.backlog[name] = None
 
     def _queue_all(self, now_s: float) -> None:
-        self.queue = dict.fromkeys(sorted(self._first))
+        self.backlog = dict.fromkeys(sorted(self._first))
         self.ready = True
         self._rest(now_s)
 
@@ -179,11 +208,10 @@ class WideStreams:
 
     def _place(self, now_s: float) -> None:
         """Ask for the ends of all streams; those that are not known are found by subscribing."""
-        self._unplaced = sorted(self._first)
-        self._ask_ends(0, now_s)
+        self._ask_ends(sorted(self._first), 0, now_s)
 
-    def _ask_ends(self, done: int, now_s: float) -> None:
-        page = tuple(name.encode() for name in self._unplaced[done : done + ENDS_MAX])
+    def _ask_ends(self, streams: list[str], done: int, now_s: float) -> None:
+        page = tuple(name.encode() for name in streams[done : done + ENDS_MAX])
 
         def make(number: int) -> List:
             return List(number, "ends", names=page)
@@ -194,11 +222,11 @@ class WideStreams:
                 return
             ends = zip(answer.names, answer.ends, strict=False)
             self._places.update((name, _place_at(end)) for name, end in ends)
-            if done + ENDS_MAX < len(self._unplaced):
-                self._ask_ends(done + ENDS_MAX, now_s)
+            if done + ENDS_MAX < len(streams):
+                self._ask_ends(streams, done + ENDS_MAX, now_s)
                 return
-            self._unplaced = [name for name in self._unplaced if name not in self._places]
-            self.queue = dict.fromkeys(self._unplaced)
+            self.backlog = {name: None for name in streams if name not in self._places}
+            self._unplaced = set(self.backlog)
             self._settle()
             self._rest(now_s)
 
@@ -208,9 +236,7 @@ class WideStreams:
 
     def _settle(self) -> None:
         """Whether all streams are placed."""
-        if not self.ready:
-            self._unplaced = [name for name in self._unplaced if name in self.queue or name in self.reading]
-            self.ready = not self._unplaced
+        self.ready = self.ready or not self._unplaced
 
     # --- growth -----------------------------------------------------------------------------------------------------
 
@@ -232,7 +258,7 @@ class WideStreams:
         call = list_call("grown", self._prefix, after, self._timeout_s)
         call.make = lambda number: List(number, "grown", prefix, after.encode(), mark, wait_ms=wait_ms)
         self._asked_s, self._is_asking = now_s, True
-        call.on_result = self._on_first if not (mark or self.ready) else self._on_grown
+        call.on_result = self._on_first if self._first_asks < FIRST_ASKS_MAX else self._on_grown
         if not after:
             self._next_mark = ""
         self._ask(call, now_s)
@@ -242,6 +268,10 @@ class WideStreams:
             self._fail(call)
             return
         self._mark, self._version, self._relist_s = answer.mark, answer.version, now_s
+        self._first_asks = FIRST_ASKS_MAX if answer.known else self._first_asks + 1
+        if self._first_asks < FIRST_ASKS_MAX:
+            self._ask_grown("", now_s)
+            return
         sample = next(iter(self._first), None)
         if sample is not None and self._options(sample, False).start == FROM_NEW:
             self._place(now_s)
@@ -294,7 +324,7 @@ class WideStreams:
             for name in answer.names:
                 before.pop(name, None)
             if not knows_growth:
-                self._grew(answer.names)
+                self._grew(answer.names, is_known=False)
 
         ask("", now_s)
 

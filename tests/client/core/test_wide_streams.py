@@ -6,16 +6,20 @@ import asyncio
 import os
 import signal
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 import pytest
 
 import tailrace
-from tailrace import NEW, NOW, Last, Message
+from tailrace import NEW, NOW, START, Last, Message
 from tailrace.core import wide_streams
+from tailrace.core.session import Session
+from tailrace.core.subscribe_options import SubscribeOptions, merged_options, subscribe_options
 from tailrace.core.subscription_state import SubscriptionState
 from tailrace.errors import OperationTimeout
 from tests.system.node import Node, running, wait_for
@@ -25,6 +29,14 @@ pytestmark = pytest.mark.system
 STREAMS = 24
 CONFIG = "[limits]\nmax_subscriptions = 8\n"
 PATIENCE_S = 60.0
+OPTIONS: Final[dict[str, Any]] = {
+    "end": None,
+    "skip": 0,
+    "credit_bytes": 1,
+    "check_crc": True,
+    "on_trimmed": "raise",
+    "timeout_s": 1.0,
+}
 
 
 @pytest.fixture
@@ -114,7 +126,7 @@ def test_a_stream_that_lost_its_end_is_told_from_one_that_was_made_again(node: N
         wide = subscription._merged._wide  # type: ignore[attr-defined]
         wide._places["s3"] = wide._places["s3"]._replace(next_seq=9)
         wide._places["s4"] = wide._places["s4"]._replace(next_seq=9, last=(8, 0, -1))
-        wide.queue["s3"] = wide.queue["s4"] = None
+        wide.grown["s3"] = wide.grown["s4"] = None
         outcomes = set()
         for _ in range(2):
             try:
@@ -193,6 +205,82 @@ def test_growth_is_heard_of_without_asking_all_the_time(node: Node, monkeypatch:
         publish(other, "2", ["s3"])
         message = subscription.receive(PATIENCE_S)
         assert message is not None and message.payload == b"2"
+
+
+@pytest.fixture
+def streams_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The streams that a wide subscription has begun to read, as often as it has."""
+    names, next_options = list[str](), wide_streams.WideStreams.next_options
+
+    def spy(wide: wide_streams.WideStreams) -> SubscribeOptions:
+        options = next_options(wide)
+        names.append(options.stream)
+        return options
+
+    monkeypatch.setattr(wide_streams.WideStreams, "next_options", spy)
+    return names
+
+
+def test_new_messages_cost_no_look_at_the_streams_that_have_none(node: Node, streams_read: list[str]) -> None:
+    with tailrace.connect(address(node)) as client:
+        publish(client, "1", names_of())
+        subscription = client.subscribe("s*", start=NEW)
+        publish(client, "2", ["s3"])
+        message = subscription.receive(PATIENCE_S)
+        assert message is not None and message.payload == b"2"
+        assert set(streams_read) == {"s3"}
+
+
+def test_the_past_of_each_stream_is_read_once(node: Node, streams_read: list[str]) -> None:
+    with tailrace.connect(address(node)) as client:
+        publish(client, "1", names_of())
+        subscription, found = client.subscribe("s*"), Found()
+        read(subscription, found, STREAMS)
+        publish(client, "2", ["s3"])
+        read(subscription, found, STREAMS + 1)
+        assert [name for name, times in Counter(streams_read).items() if times > 1] == ["s3"]
+
+
+def test_a_client_is_closed_while_streams_wait_to_be_read(node: Node) -> None:
+    with tailrace.connect(address(node)) as client:
+        publish(client, "1", names_of())
+        subscription, found = client.subscribe("s*", credit_bytes=1), Found()
+        wide = subscription._merged._wide  # type: ignore[attr-defined]
+        read(subscription, found, 1)
+        wait_for(lambda: wide._is_asking or subscription.receive(0.01) is None, "a question which streams have grown")
+        assert wide.waits
+
+
+def wide_of(names: list[str]) -> wide_streams.WideStreams:
+    """Reads the past of these."""
+    session = cast(Session, SimpleNamespace(limits={}, subscriptions={}))
+    options = merged_options(partial(subscribe_options, **OPTIONS), START, False)
+    wide = wide_streams.WideStreams(
+        session, options, lambda name: True, lambda now_s: None, "", follows=False, timeout_s=1.0
+    )
+    wide.begin(names, 0.0)
+    return wide
+
+
+def test_what_has_grown_is_read_before_streams_that_may_not_have() -> None:
+    wide = wide_of(["a", "b", "c", "d"])
+    assert wide.next_options().stream == "a"
+    wide._grew(["c", "a"])
+    assert [wide.next_options().stream for _ in range(2)] == ["c", "b"]
+    assert wide.reading == {"a": True, "b": False, "c": False}
+    wide._grew(["e", "d"], is_known=False)
+    assert list(wide.backlog) == ["d", "e"] and not wide.grown
+
+
+def test_streams_that_may_not_have_grown_leave_places_for_those_that_have() -> None:
+    names = [f"s{number:04}" for number in range(2 * wide_streams.BACKLOG_AT_ONCE_MAX)]
+    wide = wide_of(names)
+    for _ in range(wide_streams.BACKLOG_AT_ONCE_MAX):
+        assert wide.has_next
+        wide.next_options()
+    assert wide.waits and not wide.has_next
+    wide._grew(names[-1:])
+    assert wide.has_next and wide.next_options().stream == names[-1] and not wide.has_next
 
 
 def test_new_begins_at_the_call_with_asyncio(node: Node) -> None:
