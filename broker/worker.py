@@ -341,7 +341,7 @@ class Worker:
             self.siblings.flush()
         if self.fanout.runnable or self.fanout.fresh or self.fanout.walks.due:
             self.fanout.run(PUMP_BYTES)
-        if self.patterns.wide.waiting:
+        if self.patterns.wide.waiting or self.patterns.wide.is_busy:
             self.patterns.wide.work(self.siblings.flush)
         if self.catalog.busy:
             self.catalog.work()

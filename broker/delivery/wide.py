@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from tailrace.broker.delivery.cursor import Cursor, Park
+from tailrace.broker.delivery.growth_waiters import GrowthWaiters
 from tailrace.broker.delivery.wide_history import WideHistory, WidePlace
 from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.streams.refused import OnResult, Refused
@@ -179,13 +180,13 @@ class WideReading:
         self._is_marking = False
         self._watches = False
         self._is_stirred = False
-        self._waiters: dict[Callable[[], None], bytes] = {}
+        self._waiters = GrowthWaiters()
         self._watched: set[int] = set()  # slots that notify this worker
 
     @property
     def is_busy(self) -> bool:
         """Whether the next turn has something to do at once."""
-        return self._is_stirred and bool(self.waiting)
+        return self._waiters.is_busy or (self._is_stirred and bool(self.waiting))
 
     def begin(
         self,
@@ -248,7 +249,7 @@ class WideReading:
         """Call `ready` once all growth is notified, or cannot be now; and `grew` once, when a stream whose name begins
         so has grown since, or may have.
         """
-        self._waiters[grew] = prefix
+        self._waiters.add(prefix, grew)
         missing = self._slots
 
         def answered(_slot: int, _value: Any) -> None:
@@ -264,14 +265,7 @@ class WideReading:
             self._watch(answered)
 
     def await_no_more(self, grew: Callable[[], None]) -> None:
-        self._waiters.pop(grew, None)
-
-    def _wake_waiters(self, rows: list[GrownRow] | None) -> None:
-        """`rows`: the growth; None if it is unknown."""
-        for grew, prefix in list(self._waiters.items()):
-            if rows is None or any(name.startswith(prefix) for name, _first_seq in rows):
-                self._waiters.pop(grew, None)
-                grew()
+        self._waiters.discard(grew)
 
     # --- growth -----------------------------------------------------------------------------------------------------
 
@@ -282,7 +276,7 @@ class WideReading:
                 subscription.note(rows)
                 self._wake(subscription)
         if self._waiters:
-            self._wake_waiters(rows)
+            self._waiters.note(rows)
 
     def cut(self, name: bytes, seq: int) -> None:
         """The messages of a stream from there on are gone, and others may come in their stead."""
@@ -371,9 +365,12 @@ class WideReading:
             self._watch(lambda _slot, _value: None, is_wanted=False)
 
     def work(self, flush: Callable[[], None]) -> None:
-        """In each turn while subscriptions wait: give them the cursors that their connections need no more. `flush`
-        sends at once what the owners are asked.
+        """In each turn while subscriptions wait, or growth was waited for: give subscriptions the cursors that their
+        connections need no more. `flush` sends at once what the owners are asked.
         """
+        if self._waiters.is_busy:
+            self._waiters.call()
+            flush()
         self._is_stirred = False
         for subscription in list(self.waiting):
             self._wake(subscription)
@@ -420,7 +417,7 @@ class WideReading:
     def owner_is(self, slot: int) -> None:
         """A slot has another owner, whose answer has all growth since it began."""
         self._watched.discard(slot)
-        self._wake_waiters(None)
+        self._waiters.note_any()
         watching = [each for each in self.subscriptions if slot in each.live]
         for subscription in watching:
             subscription.live.discard(slot)
