@@ -23,6 +23,7 @@ FDS_MAX = 16
 BUFFER_BYTES = 4 << 20
 LOST_FD = -1
 
+_TRUNCATED = int(socket.MSG_CTRUNC)  # `&` with an IntFlag takes microseconds
 _FD_BYTES = array.array("i").itemsize
 _receive_buffer = bytearray(RECEIVE_BYTES)  # one a process: filled and read within one call
 
@@ -129,7 +130,7 @@ class WorkerLink:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds = array.array("i", data[: len(data) - len(data) % _FD_BYTES])
                 self._fds.extend(fds)
-        if flags & socket.MSG_CTRUNC:  # each send has one descriptor at most, so one was lost: it keeps its place
+        if flags & _TRUNCATED:  # each send has one descriptor at most, so one was lost: it keeps its place
             self._fds.append(LOST_FD)
         if not count:
             raise LinkClosed(f"worker {self.slot} is gone")
