@@ -21,6 +21,8 @@ _FEW_SUBSCRIBERS = 10
 _CONSUMED_PART = 5  # of a gigabyte
 QOS_1 = "-qos1"
 """In the name of a row whose subscribers acknowledge each message, by MQTT."""
+_MESSAGES_LEAST = 1_000
+"""To one of many subscribers, however long they take: of fewer the time shows what follows the joining of so many."""
 _SMALL_BATCH, _SMALL_BATCHES = 50, 2  # messages; of each of many consumers
 
 
@@ -48,7 +50,7 @@ def topics_row(subscribers: int, share: float = 1.0) -> BenchRow:
 
 
 def _measure_topics(run: RowRun, subscribers: int) -> Measurement:
-    stop = Stop(seconds=run.scale.seconds)
+    stop = Stop(seconds=run.scale.seconds, messages=_MESSAGES_LEAST)
     few = run.generate(one_of_many, _FEW_SUBSCRIBERS, stop, "few")
     done = run.generate(one_of_many, subscribers, stop, "many")
     times = cpu_us(done.spent, done.messages) / max(cpu_us(few.spent, few.messages), 1e-3)
