@@ -60,25 +60,25 @@ class ValueRoom(NamedTuple):
 
 
 class ValueBudget:
-    """The bounds of the indexes of one worker, and what they take. `dropped`: new topics that found no room."""
+    """The bounds of the indexes of one worker, and what they take. `is_met`: whether there is no room; `dropped`: new
+    topics that found none.
+    """
 
     def __init__(self, topics_max: int, bytes_max: int) -> None:
         self._topics_max = topics_max
         self._bytes_max = bytes_max
         self.topics = self.nbytes = self.dropped = 0
+        self.is_met = self.room.is_none
         self._missed: dict[tuple[bytes, bytes], int] = {}  # the last one last
 
     @property
     def room(self) -> ValueRoom:
         return ValueRoom(self._topics_max - self.topics, self._bytes_max - self.nbytes)
 
-    @property
-    def is_met(self) -> bool:
-        return self.room.is_none
-
     def add(self, topics: int, nbytes: int) -> None:
         self.topics += topics
         self.nbytes += nbytes
+        self.is_met = self.topics >= self._topics_max or self.nbytes >= self._bytes_max
 
     def miss(self, stream: bytes, topic: bytes, seq: int) -> None:
         """This message was to be retained, and found no room: its publisher may ask soon."""
@@ -192,18 +192,21 @@ class StreamValues:
         if self._log_seq >= log.next_seq or not pieces.read(log, self._log_seq):
             return False
         records, end = _records(pieces.frames, pieces.at, self.name, STEP_TOPICS)
-        next_seq = stream.log.next_seq
+        next_seq, leads = stream.log.next_seq, self.leads
+        last = self._history[-1] if self._history else NO_TERM
         for number, (topic, seq, epoch, flag, is_empty, is_old) in enumerate(records):
-            if not self.leads and topic and seq >= next_seq:
+            if not leads and topic and seq >= next_seq:
                 if number:
                     pieces.seq = -1  # read again from there
                 return number > 0
             if not topic:
                 self._on_mark(seq, epoch, settled=flag)
-            elif self.leads and not self._is_of_stream(seq, epoch, next_seq):
+            elif last.first_seq <= seq < next_seq and epoch == last.epoch:  # nearly all, of up to a million at a start
+                self._on_record(topic, seq, self._log_seq, flag, is_empty, is_old)
+            elif leads and not self._is_of_stream(seq, epoch, next_seq):
                 self._is_doubtful = True
             else:
-                self._on_record(topic, seq, self._log_seq, retained=flag, is_empty=is_empty, is_old=is_old)
+                self._on_record(topic, seq, self._log_seq, flag, is_empty, is_old)
             self._log_seq += 1
         pieces.passed(end, len(records))
         return True
@@ -213,7 +216,7 @@ class StreamValues:
         if seq >= next_seq:
             return False
         last = self._history[-1] if self._history else NO_TERM
-        if seq >= last.first_seq:  # as nearly always
+        if seq >= last.first_seq:
             return epoch == last.epoch
         return epoch_at(self._history, seq) in (0, epoch)
 
@@ -225,27 +228,26 @@ class StreamValues:
             self._is_doubtful = False
         self._upto = max(self._upto, seq)
 
-    def _on_record(self, topic: bytes, seq: int, place: int, *, retained: bool, is_empty: bool, is_old: bool) -> None:
+    def _on_record(self, topic: bytes, seq: int, place: int, is_retained: bool, is_empty: bool, is_old: bool) -> None:
         """`is_old`: a retained message that is not its topic's last one any more, appended again."""
-        self._upto = max(self._upto, seq + 1)
-        if retained:
-            self._take(self.retained, topic, seq, place, is_empty=is_empty)
+        if seq >= self._upto:
+            self._upto = seq + 1
+        take = self._put if self.seq < 0 else self._take  # with nothing seen in the stream it is the last one so far
+        if is_retained:
+            take(self.retained, topic, seq, place, is_empty)
         if self._keeps_all and not is_old:
-            self._take(self.newest, topic, seq, place, is_empty=is_empty)
+            take(self.newest, topic, seq, place, is_empty)
 
-    def _take(self, index: TopicIndex, topic: bytes, seq: int, place: int, *, is_empty: bool) -> None:
+    def _take(self, index: TopicIndex, topic: bytes, seq: int, place: int, is_empty: bool) -> None:
         """A record of the log. Values seen in the stream itself are later than it, or the same."""
-        if self.seq < 0:  # nothing was: of the records so far it is the last one
-            self._put(index, topic, seq, place, is_empty=is_empty)
-            return
         found = index.get(topic)
         if self._scanned_from <= seq < self.seq:
             if found is not None and found.seq == seq:
                 index.set(topic, seq, place)
         elif found is None or found.seq <= seq:
-            self._put(index, topic, seq, place, is_empty=is_empty)
+            self._put(index, topic, seq, place, is_empty)
 
-    def _put(self, index: TopicIndex, topic: bytes, seq: int, place: int, *, is_empty: bool) -> None:
+    def _put(self, index: TopicIndex, topic: bytes, seq: int, place: int, is_empty: bool) -> None:
         budget = self._budget
         if is_empty:
             if index.remove(topic):
@@ -272,7 +274,7 @@ class StreamValues:
         news = self._news(pieces.frames, wanted)
         places = self._write(pieces.frames, news, now_s)
         for index, topic, at, _length, is_empty in news:
-            self._put(index, topic, _seq_of(pieces.frames, at), places[at], is_empty=is_empty)
+            self._put(index, topic, _seq_of(pieces.frames, at), places[at], is_empty)
         self._unmarked_bytes = 0 if news else self._unmarked_bytes + end - pieces.at
         self.seq += messages
         pieces.passed(end, messages)
