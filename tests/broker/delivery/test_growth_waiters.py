@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from functools import partial
+from typing import Any
 
 from tailrace.broker.delivery.growth_waiters import WAKES_A_TURN, GrowthWaiters
 
@@ -12,11 +13,11 @@ def test_those_are_called_whose_prefix_the_name_has() -> None:
     waiters, called = GrowthWaiters(), list[bytes]()
     for prefix in (b"", b"a", b"ab", b"abc", b"b"):
         waiters.add(prefix, partial(called.append, prefix))
-    assert len(waiters) == 5 and not waiters.is_busy
+    assert [len(waiters), waiters.is_busy] == [5, False]
     waiters.note([(b"ab", 7)])
-    assert waiters.is_busy and not called
+    assert [waiters.is_busy, called] == [True, []]
     waiters.call()
-    assert sorted(called) == [b"", b"a", b"ab"] and not waiters.is_busy and len(waiters) == 2
+    assert sorted(called) == [b"", b"a", b"ab"] and [len(waiters), waiters.is_busy] == [2, False]
     waiters.note([(b"ab", 8), (b"abc", 0), (b"abcd", 0)])
     waiters.call()
     assert called[3:] == [b"abc"], "each is called once"
@@ -71,16 +72,16 @@ class CountedName(bytes):
 
     taken = 0
 
-    def __getitem__(self, key: object) -> bytes:  # type: ignore[override]
+    def __getitem__(self, key: Any) -> Any:
         CountedName.taken += 1
-        return super().__getitem__(key)  # type: ignore[index, return-value]
+        return super().__getitem__(key)
 
 
 def test_what_growth_costs_does_not_depend_on_how_many_wait() -> None:
-    waiters = GrowthWaiters()
+    waiters, called = GrowthWaiters(), list[int]()
     for number in range(1_000):
-        waiters.add(b"other-%04d" % number, partial(int, number))
-    waiters.add(b"o" * 200, partial(int, 0))
+        waiters.add(b"other-%04d" % number, partial(called.append, number))
+    waiters.add(b"o" * 200, partial(called.append, 0))
     waiters.note([(CountedName(b"s%d" % number), 0) for number in range(10)])
     assert CountedName.taken == 2 * 10 and not waiters.is_busy, "once for each length of a prefix"
 

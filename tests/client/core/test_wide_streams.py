@@ -278,9 +278,9 @@ def test_streams_that_may_not_have_grown_leave_places_for_those_that_have() -> N
     for _ in range(wide_streams.BACKLOG_AT_ONCE_MAX):
         assert wide.has_next
         wide.next_options()
-    assert wide.waits and not wide.has_next
+    assert [wide.waits, wide.has_next] == [True, False]
     wide._grew(names[-1:])
-    assert wide.has_next and wide.next_options().stream == names[-1] and not wide.has_next
+    assert [wide.has_next, wide.next_options().stream, wide.has_next] == [True, names[-1], False]
 
 
 def test_new_begins_at_the_call_with_asyncio(node: Node) -> None:
