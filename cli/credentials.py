@@ -5,7 +5,6 @@ terminal, never from the command line, which `ps` shows.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from tailrace.cli.ending import USAGE, CommandError
+from tailrace.cli.ending import USAGE, CommandError, is_somebody_there
 from tailrace.cli.values import FILLED
 from tailrace.core.options import ClientOptions
 
@@ -116,7 +115,7 @@ def _ask(user: str) -> str:
     meta = click.get_current_context().meta
     asked: str | None = meta.get(f"{_META}.asked")
     if asked is None:
-        if not sys.stdin.isatty():
+        if not is_somebody_there():
             text = f"no password or token for {user}: give --password-file, --token-file, {PASSWORD_VARIABLE} or "
             raise CommandError(text + TOKEN_VARIABLE, USAGE)
         asked = meta[f"{_META}.asked"] = click.prompt(f"Password of {user}", hide_input=True, err=True)

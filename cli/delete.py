@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
-from tailrace.cli.ending import OK
+from tailrace.cli.ending import OK, is_somebody_there
 from tailrace.cli.options import json_option, server_options, stream_argument
 from tailrace.cli.server import broker_client
 from tailrace.cli.tables import show_json
@@ -32,7 +30,7 @@ Exit codes: 0 done, 1 refused by the broker, 2 wrong arguments, 4 no connection 
 def command(stream: str, yes: bool, as_json: bool) -> int:
     """Delete STREAM for good."""
     if not yes:
-        if not sys.stdin.isatty():
+        if not is_somebody_there():
             raise click.UsageError("nobody is there to be asked: add --yes")
         if click.prompt("Everything in this stream will be lost. Type its name to go on", err=True) != stream:
             raise click.UsageError("that is another name; nothing is deleted")

@@ -5,9 +5,11 @@ Light on purpose: imported by every subcommand.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib.util import find_spec
+from typing import TextIO
 
 OK = 0
 REFUSED = 1  # the broker refused, a check found faults, or anything without a code of its own
@@ -20,6 +22,12 @@ SERVER_PACKAGES = ("h11", "prometheus_client", "psutil", "setproctitle")
 """The extra `server`: what a node needs beyond the client and the command."""
 SIMILAR = 0.6
 """From 0 to 1: how similar a name must be to be proposed."""
+
+
+def is_somebody_there() -> bool:
+    """Whether standard input is a terminal. Python has none if it was closed when the process began."""
+    standard_input: TextIO | None = sys.stdin
+    return standard_input is not None and standard_input.isatty()
 
 
 class CommandError(Exception):

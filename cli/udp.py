@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 import click
 
@@ -51,7 +54,7 @@ def publish(topic: str, payload: str | None, is_asked: bool, as_json: bool) -> i
     """Publish PAYLOAD, or the whole of standard input, as one message."""
     if as_json and not is_asked:
         raise click.UsageError("--json prints the answer, which only --ask waits for")
-    body = sys.stdin.buffer.read() if payload is None else payload.encode("utf-8", "surrogateescape")
+    body = _standard_input() if payload is None else payload.encode("utf-8", "surrogateescape")
     with _client() as client:
         if is_asked:
             seq = client.publish_asked(topic, body)
@@ -62,6 +65,14 @@ def publish(topic: str, payload: str | None, is_asked: bool, as_json: bool) -> i
         else:
             client.publish(topic, body)
     return OK
+
+
+def _standard_input() -> bytes:
+    """All of it. Python has none if it was closed when the process began."""
+    standard_input: TextIO | None = sys.stdin
+    if standard_input is None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    return standard_input.buffer.read()
 
 
 @command.command("sub", epilog=EPILOG)

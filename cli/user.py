@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -15,7 +14,7 @@ import click
 
 from tailrace.broker.access.users import NAME_RULE, User, name_valid
 from tailrace.broker.process.settings import USERS_FILE
-from tailrace.cli.ending import OK, REFUSED, CommandError
+from tailrace.cli.ending import OK, REFUSED, CommandError, is_somebody_there
 from tailrace.cli.options import json_option
 from tailrace.cli.tables import show_json
 from tailrace.cli.values import FILLED, FilePath
@@ -243,7 +242,7 @@ def _password(path: Path | None) -> str:
 
 
 def _ask() -> str:
-    if not sys.stdin.isatty():
+    if not is_somebody_there():
         raise click.UsageError(f"no password: nobody is there to be asked; give --password-file or {PASSWORD_VARIABLE}")
     asked: str = click.prompt("Password", hide_input=True, confirmation_prompt=True)
     return asked

@@ -69,7 +69,7 @@ def test_what_is_no_login(files: dict[str, str]) -> None:
 
 def test_a_terminal_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("tailrace.cli.credentials.sys.stdin", type("Terminal", (), {"isatty": lambda _self: True})())
+    monkeypatch.setattr("tailrace.cli.ending.sys.stdin", type("Terminal", (), {"isatty": lambda _self: True})())
 
     def prompt(text: str, **_options: object) -> str:
         asked.append(text)

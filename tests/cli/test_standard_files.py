@@ -33,3 +33,11 @@ def test_closed_files_are_not_those_of_the_connection(server: ModelServer) -> No
     text = "tailrace: cannot use standard input: Bad file descriptor\n"
     assert shell(f"{COMMAND} pub s -s {server.address} <&-") == (REFUSED, text)
     assert shell(f"{COMMAND} nonsense 2>&-")[0] == USAGE
+
+
+def test_commands_that_read_or_ask_without_standard_input() -> None:
+    text = "tailrace: cannot use standard input: Bad file descriptor\n"
+    assert shell(f"{COMMAND} udp pub s -s 127.0.0.1:9 <&-") == (REFUSED, text)
+    for words in ("delete s", "user add ann --file nothing.toml", "stat s --user ann"):
+        code, error = shell(f"{COMMAND} {words} <&-")
+        assert code == USAGE and error.startswith("tailrace: no") and error.count("\n") == 1, words
