@@ -83,10 +83,12 @@ class RefusedAddresses:
             self._ignored.add(name)
 
     def tick(self, now_s: float) -> None:
-        """Once a turn."""
-        if int(now_s) != self._second:
-            self._second = int(now_s)
-            self._ignored = {name for name, count in self._counts.items() if count > REFUSED_A_SECOND}
+        """In each turn in which datagrams are read."""
+        second, before = int(now_s), self._second
+        if second != before:
+            self._second = second
+            sent_much = [name for name, count in self._counts.items() if count > REFUSED_A_SECOND]
+            self._ignored = set(sent_much if second == before + 1 else ())
             self._counts.clear()
 
 

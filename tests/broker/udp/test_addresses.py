@@ -66,6 +66,15 @@ def test_an_address_is_ignored_until_a_second_in_which_it_sends_little() -> None
     assert not senders.ignores(b"a") and senders.refused == 2 * most + 1
 
 
+def test_an_address_that_is_quiet_for_a_second_is_answered_again() -> None:
+    senders = RefusedAddresses()
+    senders.tick(1.0)
+    for _ in range(addresses.REFUSED_A_SECOND + 1):
+        senders.add(b"a")
+    senders.tick(3.0)  # nothing came in between, so nobody has called it
+    assert not senders.ignores(b"a")
+
+
 def test_refusals_of_so_many_addresses_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(addresses, "REFUSED_ADDRESSES_MAX", 2)
     senders = RefusedAddresses()
