@@ -39,9 +39,9 @@ AT_ONCE_MAX: Final = 256
 """Streams that are read at one time."""
 BACKLOG_AT_ONCE_MAX: Final = 64
 """Of these, streams that are not known to have grown: growth is read behind them."""
-FIRST_ASKS_MAX: Final = 3
-"""Questions which streams have grown before the first is read. A worker notes growth from the first one on, and knows
-all since the mark of the second, for which the worker that was last to begin had begun."""
+ASKS_MAX: Final = 3
+"""Questions which streams have grown before all are read because that is not known. A worker notes growth from the
+first one on, and knows all since the mark of the second, for which the worker that was last to begin had begun."""
 
 
 class Place(NamedTuple):
@@ -88,7 +88,9 @@ class WideStreams:
         self._on_queued = on_queued
         self._prefix = prefix  # of all names
         self._of_backlog: set[str] = set()  # among those being read
-        self._first_asks = 0
+        self._unknown_answers = 0  # one after the other
+        self._knows_growth = True  # since the last reading of all
+        self._has_begun = False
         self._asked_s = -math.inf
         self._is_asking = False  # which streams have grown
         self._follows = follows
@@ -254,11 +256,11 @@ class WideStreams:
 
     def _ask_grown(self, after: str, now_s: float) -> None:
         mark, prefix = self._mark, self._prefix.encode()
-        wait_ms = 0 if after or not self.ready else int(min(WAIT_MS, self._timeout_s * 500))
+        wait_ms = 0 if after or not (self.ready and self._knows_growth) else int(min(WAIT_MS, self._timeout_s * 500))
         call = list_call("grown", self._prefix, after, self._timeout_s)
         call.make = lambda number: List(number, "grown", prefix, after.encode(), mark, wait_ms=wait_ms)
         self._asked_s, self._is_asking = now_s, True
-        call.on_result = self._on_first if self._first_asks < FIRST_ASKS_MAX else self._on_grown
+        call.on_result = self._on_grown if self._has_begun else self._on_first
         if not after:
             self._next_mark = ""
         self._ask(call, now_s)
@@ -268,21 +270,32 @@ class WideStreams:
             self._fail(call)
             return
         self._mark, self._version, self._relist_s = answer.mark, answer.version, now_s
-        self._first_asks = FIRST_ASKS_MAX if answer.known else self._first_asks + 1
-        if self._first_asks < FIRST_ASKS_MAX:
-            self._ask_grown("", now_s)
+        if self._asks_again(answer, now_s):
             return
+        self._has_begun = True
         sample = next(iter(self._first), None)
         if sample is not None and self._options(sample, False).start == FROM_NEW:
             self._place(now_s)
         else:
             self._queue_all(now_s)
 
+    def _asks_again(self, answer: Listed, now_s: float) -> bool:
+        """Whether the node is asked once more, for it may know what grows from now on."""
+        self._unknown_answers = 0 if answer.known else (self._unknown_answers + 1) % ASKS_MAX
+        if not self._unknown_answers:
+            return False
+        self._mark = answer.mark
+        self._ask_grown("", now_s)
+        return True
+
     def _on_grown(self, _call: PendingCall, answer: Listed | None, now_s: float) -> None:
         if self._is_over:
             return
         if answer is None:
             self._rest(now_s, is_quiet=True)  # a broker that is being replaced lists nothing for a moment
+            return
+        self._knows_growth = self._knows_growth and answer.known
+        if self._asks_again(answer, now_s):
             return
         self._next_mark = self._next_mark or answer.mark
         if answer.known:
@@ -291,15 +304,15 @@ class WideStreams:
             self._ask_grown(answer.next, now_s)
             return
         self._mark = self._next_mark
-        if not answer.known or (answer.version != self._version and now_s >= self._relist_s):
+        if not self._knows_growth or (answer.version != self._version and now_s >= self._relist_s):
             self._version, self._relist_s = answer.version, now_s + RELIST_S
-            self._relist(answer.known, now_s)
+            self._relist(self._knows_growth, now_s)
         else:
             self._rest(now_s, is_quiet=not answer.names)
 
     def _relist(self, knows_growth: bool, now_s: float) -> None:
         """Look which streams were deleted; unless the node `knows_growth`, each of the others may have grown."""
-        before = dict(self._places)
+        before, self._knows_growth = dict(self._places), True
 
         def ask(after: str, now_s: float) -> None:
             call = list_call("names", self._prefix, after, self._timeout_s)

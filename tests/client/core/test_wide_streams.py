@@ -8,6 +8,7 @@ import signal
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -236,6 +237,22 @@ def test_the_past_of_each_stream_is_read_once(node: Node, streams_read: list[str
         publish(client, "1", names_of())
         subscription, found = client.subscribe("s*"), Found()
         read(subscription, found, STREAMS)
+        publish(client, "2", ["s3"])
+        read(subscription, found, STREAMS + 1)
+        assert [name for name, times in Counter(streams_read).items() if times > 1] == ["s3"]
+
+
+def test_each_stream_is_looked_at_once_after_a_restart_of_the_node(node: Node, streams_read: list[str]) -> None:
+    with tailrace.connect(address(node)) as client:
+        publish(client, "1", names_of())
+        subscription, found = client.subscribe("s*"), Found()
+        read(subscription, found, STREAMS)
+        node.stop()
+        streams_read.clear()
+        node.start()
+        while not set(names_of()) <= set(streams_read):
+            with suppress(OperationTimeout):
+                subscription.receive(0.05)
         publish(client, "2", ["s3"])
         read(subscription, found, STREAMS + 1)
         assert [name for name, times in Counter(streams_read).items() if times > 1] == ["s3"]
