@@ -55,11 +55,12 @@ class RefusedAddresses:
     """Ignores addresses of which more than REFUSED_A_SECOND requests are refused in a second.
 
     One that is ignored stays so until a second in which it sends no more than that. Otherwise the requests of others,
-    which wait in the same socket, would wait until each of its own is refused, or find the socket full. `refused`: all.
+    which wait in the same socket, would wait until each of its own is refused, or find the socket full. `refused`: all;
+    `ignored`: of this second.
     """
 
     def __init__(self) -> None:
-        self.refused = 0
+        self.refused = self.ignored = 0
         self._counts: dict[bytes, int] = {}  # of this second
         self._ignored: set[bytes] = set()
         self._second = 0
@@ -74,6 +75,7 @@ class RefusedAddresses:
         """Whether a datagram that has come from there is to be ignored."""
         if name not in self._ignored:
             return False
+        self.ignored += 1
         self._count(name)
         return True
 
@@ -86,7 +88,7 @@ class RefusedAddresses:
         """In each turn in which datagrams are read."""
         second, before = int(now_s), self._second
         if second != before:
-            self._second = second
+            self._second, self.ignored = second, 0
             sent_much = [name for name, count in self._counts.items() if count > REFUSED_A_SECOND]
             self._ignored = set(sent_much if second == before + 1 else ())
             self._counts.clear()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import select
 import socket
+import time
 from typing import Any, Final
 
 from tailrace.broker.delivery.cursor import Cursor, Delivery
@@ -40,6 +41,13 @@ REQUESTS_A_TURN: Final = 8
 REFUSED_A_TURN: Final = REQUESTS_A_TURN // 2
 """If more of them are refused, the door rests: a flood of what is refused leaves most of the processor to others."""
 REST_S: Final = 0.001
+IGNORED_A_TURN: Final = 128
+"""Each costs a tenth of a request."""
+FLOOD_A_SECOND: Final = 20_000
+"""If more are ignored in a second, the door takes FLOOD_A_TURN of them in a turn and rests for FLOOD_REST_S behind it,
+until a turn has less: to look at each would take the most of a core from all others."""
+FLOOD_A_TURN: Final = 16
+FLOOD_REST_S: Final = 0.003
 SENT_A_TURN: Final = 4_096
 """Datagrams to subscribers; the others go out in the next turn."""
 SHOWN_A_PAGE: Final = 1_000
@@ -79,7 +87,8 @@ class UdpDoor(FixedPublisher):
         self._run_answers = RunAnswers(_BATCH, settings.udp_lease_s)
         self._allowance = SENT_A_TURN
         self._requests_left = REQUESTS_A_TURN
-        self._rests_until_s = 0.0  # 0: it does not rest
+        self._rest_s = self._rests_until_s = 0.0  # 0: it does not rest
+        self._is_flooded = False
         self._at_once = _BATCH
         self.watches = Watches(services, work, self)
         self.subscriptions = UdpSubscriptions(
@@ -162,8 +171,8 @@ class UdpDoor(FixedPublisher):
 
     @property
     def rest_s(self) -> float:
-        """How long datagrams are to wait, since too many were refused; 0 if they are not."""
-        return REST_S if self._rests_until_s else 0.0
+        """How long datagrams are to wait, since too many were refused or ignored; 0 if they are not."""
+        return self._rest_s if self._rests_until_s else 0.0
 
     @property
     def has_input(self) -> bool:
@@ -174,25 +183,33 @@ class UdpDoor(FixedPublisher):
         """Once a turn."""
         self._is_readable = False
         traffic = self._services.metrics.udp
-        datagrams_left, bytes_most, self._requests_left = (
-            DATAGRAMS_A_TURN,
-            traffic.bytes_in + BYTES_A_TURN,
-            REQUESTS_A_TURN,
-        )
+        datagrams_left, bytes_most = DATAGRAMS_A_TURN, traffic.bytes_in + BYTES_A_TURN
+        self._requests_left = REQUESTS_A_TURN
+        self._ignored_left = FLOOD_A_TURN if self._is_flooded else IGNORED_A_TURN
         senders = self._requests.senders
         senders.tick(self._services.now_s)
         refused = senders.refused
         groups: dict[bytes, list[Any]] = {}
-        while datagrams_left > 0 and traffic.bytes_in < bytes_most and self._requests_left > 0 and not self._is_paused:
+        while datagrams_left > 0 and traffic.bytes_in < bytes_most and self._has_work_left and not self._is_paused:
             if self._at == self._received and not self._receive():
                 break
             begin = self._at
             self._take(groups)
             datagrams_left -= self._at - begin
         self.publish_groups(groups)
-        if senders.refused - refused > REFUSED_A_TURN:
-            self._rests_until_s = self._services.now_s + REST_S
-            self._set_mask()
+        self._is_flooded = not self._ignored_left if self._is_flooded else senders.ignored > FLOOD_A_SECOND
+        if self._is_flooded:
+            self._rest(FLOOD_REST_S)
+        elif senders.refused - refused > REFUSED_A_TURN:
+            self._rest(REST_S)
+
+    def _rest(self, rest_s: float) -> None:
+        self._rest_s, self._rests_until_s = rest_s, time.monotonic() + rest_s  # the turn may have taken long
+        self._set_mask()
+
+    @property
+    def _has_work_left(self) -> bool:
+        return self._requests_left > 0 and self._ignored_left > 0
 
     def _receive(self) -> bool:
         """Receives what one system call gives; returns whether that is anything."""
@@ -209,7 +226,7 @@ class UdpDoor(FixedPublisher):
     def _take(self, groups: dict[bytes, list[Any]]) -> None:
         """Handles the datagrams that were received, until there are too many requests among them."""
         services, requests, count, at = self._services, self._requests, self._received, self._at
-        while at < count and self._requests_left > 0:
+        while at < count and self._has_work_left:
             if requests.takes_runs:
                 at, junk = _packets.stage(
                     self._datagrams,
@@ -234,6 +251,7 @@ class UdpDoor(FixedPublisher):
         """One that no leaf can do."""
         name, data = self._datagram(number)
         if self._requests.senders.ignores(name):
+            self._ignored_left -= 1
             self._services.metrics.udp_dropped.add("ignored")
         else:
             self._requests_left -= 1

@@ -286,11 +286,22 @@ def test_a_flood_of_refused_requests_delays_only_its_sender(node: Node, monkeypa
     assert answered == addresses.REFUSED_A_SECOND - 4
     flooder.send(*[b"PUB $x\ny"] * 200, b"PUB topic1\nplain")
     neighbour.send(b"PING\n")
-    worker.turn()
+    for _ in range(2):
+        worker.turn()
     assert neighbour.take() == [b"PONG\n"] and not worker.udp.rest_s
     node.world.settle()
     assert node.dropped() == {"ignored": 105 - addresses.REFUSED_A_SECOND - 1 + 200}
     assert neighbour.ask(b"PUB? topic1\nlast") == [b"OK topic1 1\n"]
+    monkeypatch.setattr(door, "FLOOD_A_SECOND", 300)
+    flooder.send(*[b"PUB $x\ny"] * (door.IGNORED_A_TURN + door.FLOOD_A_TURN))
+    worker.turn()
+    assert worker.udp.rest_s == door.FLOOD_REST_S
+    rests, until_s = [True], time.monotonic() + 60
+    while rests[-1] or ((rests.count(True) < 2 or worker.udp.has_input) and time.monotonic() < until_s):
+        worker.turn()
+        rests += [bool(worker.udp.rest_s)] if bool(worker.udp.rest_s) != rests[-1] else []
+    assert rests == [True, False, True, False], "a turn that is full again is not the end of it"
+    assert neighbour.ask(b"PING\n") == [b"PONG\n"] and not worker.udp.rest_s, "the flood is over"
 
 
 def test_a_publish_that_the_stream_refuses_is_no_fault_of_its_sender(
