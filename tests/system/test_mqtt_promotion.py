@@ -37,8 +37,17 @@ def connect_packet(version: int, client_id: str) -> bytes:
 
 
 def lasting(node: Node, version: int, client_id: str = "lasting") -> MqttSocket:
-    peer = MqttSocket(node.port, version, opened=False)
-    peer.connack = peer.ask(connect_packet(version, client_id))
+    """Connects again while a role is being written down, as the answer asks for."""
+
+    def connected() -> MqttSocket | None:
+        peer = MqttSocket(node.port, version, opened=False)
+        peer.connack = peer.ask(connect_packet(version, client_id))
+        if peer.connack.body[1] in (Reason.SERVER_UNAVAILABLE, 3):  # 3 in version 3.1.1
+            peer.close()
+            return None
+        return peer
+
+    peer = wait_for(connected, "the node takes the session")
     assert peer.connack.kind == 2 and not peer.connack.body[1], peer.connack
     return peer
 
