@@ -49,9 +49,8 @@ _NAME_AT = 26  # the topic's, in a request to publish
 _RESPONSE = struct.Struct(">ii")
 _ALIVE = struct.pack(">hii", -1, 1, 0)  # the end of an answer about no topics: the broker's rack, the controller
 _NODES = 3
-_ALL_ALIVE = struct.pack(
-    ">ii", 0, _NODES
-)  # the beginning of an answer about no topics: the request's number, the brokers
+_LAST = 7  # the number of a request whose answer cannot be taken for another's
+_ALL_ALIVE = struct.pack(">ii", _LAST, _NODES)  # the beginning of its answer: that number, and how many brokers
 
 
 class Kafka(Contestant):
@@ -155,7 +154,7 @@ class KafkaCluster(Kafka):
         return OWN_MODULES
 
     def ready(self) -> list[RequestStep]:
-        return [RequestStep(_request(_METADATA, _array()), _ALL_ALIVE)]
+        return [RequestStep(_request(_METADATA, _array(), _LAST), _ALL_ALIVE)]
 
 
 class KafkaPuller(Puller):
@@ -205,9 +204,9 @@ def _node_command(site: Site, node: int, voters: str) -> list[str]:
     return ["sh", "-c", f"{formatted} && exec {java} kafka.Kafka {file}"]
 
 
-def _request(kind: tuple[int, int], body: bytes) -> bytes:
-    """Request 0 of a client without a name."""
-    head = struct.pack(">hhih", *kind, 0, -1)
+def _request(kind: tuple[int, int], body: bytes, number: int = 0) -> bytes:
+    """Of a client without a name."""
+    head = struct.pack(">hhih", *kind, number, -1)
     return struct.pack(">i", len(head) + len(body)) + head + body
 
 
