@@ -197,7 +197,7 @@ class UdpDoor(FixedPublisher):
             self._take(groups)
             datagrams_left -= self._at - begin
         self.publish_groups(groups)
-        self._is_flooded = not self._ignored_left if self._is_flooded else senders.ignored > FLOOD_A_SECOND
+        self._is_flooded = not self._has_work_left if self._is_flooded else senders.ignored > FLOOD_A_SECOND
         if self._is_flooded:
             self._rest(FLOOD_REST_S)
         elif senders.refused - refused > REFUSED_A_TURN:
@@ -249,13 +249,13 @@ class UdpDoor(FixedPublisher):
 
     def _take_request(self, number: int, groups: dict[bytes, list[Any]]) -> None:
         """One that no leaf can do."""
-        name, data = self._datagram(number)
+        name = bytes(self._names[number * NAME_BYTES : (number + 1) * NAME_BYTES])
         if self._requests.senders.ignores(name):
             self._ignored_left -= 1
             self._services.metrics.udp_dropped.add("ignored")
         else:
             self._requests_left -= 1
-            self._requests.take(name, data, groups)
+            self._requests.take(name, self._datagram(number), groups)
 
     def _subscribe_run(self, at: int, count: int) -> int:
         """Does the plain `SUB`s from number `at` on; returns the number of the first datagram that is left.
@@ -278,10 +278,10 @@ class UdpDoor(FixedPublisher):
     def _start_of(self, number: int) -> int:
         return int.from_bytes(self._starts[4 * number : 4 * number + 4], "little")
 
-    def _datagram(self, number: int) -> tuple[bytes, bytes]:
+    def _datagram(self, number: int) -> bytes:
         length = int.from_bytes(self._lengths[4 * number : 4 * number + 4], "little")
         start = self._start_of(number)
-        return bytes(self._names[number * NAME_BYTES : (number + 1) * NAME_BYTES]), self._slots[start : start + length]
+        return self._slots[start : start + length]
 
     # --- publishing -------------------------------------------------------------------------------------------------
 
