@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from tailrace.broker.process.settings import SlaveRule
 from tailrace.protocol.address import split_address
 from tailrace.protocol.grammar import place
-from tailrace.protocol.names import stream_group
+from tailrace.protocol.names import may_share, stream_group
 from tailrace.shard.meta import Upstream
 from tailrace.shard.names import group_key, is_never_copied
 
@@ -57,10 +57,9 @@ def covers(pattern: bytes, other: bytes) -> bool:
 def _may_share(pattern: bytes, other: bytes) -> bool:
     """Whether a stream can be of both."""
     group, another = stream_group(pattern), stream_group(other)
-    if group is not None and another is not None:
-        return group.groups != another.groups or group == another
-    one, two = prefix_of(pattern), prefix_of(other)
-    return one.startswith(two) or two.startswith(one)
+    if group is None and another is None:
+        return may_share(pattern, other)
+    return group is None or another is None or group.groups != another.groups or group == another
 
 
 def configured(sections: Iterable[SlaveRule]) -> tuple[Rule, ...]:
