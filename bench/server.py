@@ -22,7 +22,7 @@ from bench.load.sockets import steps_succeed, take_steps
 from bench.peers.base import Contestant, Site
 from bench.ports import free_port
 
-START_TIMEOUT_S = 90.0
+START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
 _PROBE_S = 0.02
 _FURTHER_PORTS = 6  # as many as a server of three nodes needs

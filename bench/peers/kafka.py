@@ -48,9 +48,7 @@ _CRC_FROM = _BATCH_HEAD.size
 _NAME_AT = 26  # the topic's, in a request to publish
 _RESPONSE = struct.Struct(">ii")
 _ALIVE = struct.pack(">hii", -1, 1, 0)  # the end of an answer about no topics: the broker's rack, the controller
-_NODES = 3
 _LAST = 7  # the number of a request whose answer cannot be taken for another's
-_ALL_ALIVE = struct.pack(">ii", _LAST, _NODES)  # the beginning of its answer: that number, and how many brokers
 
 
 class Kafka(Contestant):
@@ -154,7 +152,8 @@ class KafkaCluster(Kafka):
         return OWN_MODULES
 
     def ready(self) -> list[RequestStep]:
-        return [RequestStep(_request(_METADATA, _array(), _LAST), _ALL_ALIVE)]
+        """Once each node is in the list of the first: the answer begins with the request's number and their count."""
+        return [RequestStep(_request(_METADATA, _array(), _LAST), struct.pack(">ii", _LAST, len(self.replicas)))]
 
 
 class KafkaPuller(Puller):

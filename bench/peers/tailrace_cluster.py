@@ -9,16 +9,13 @@ from pathlib import Path
 from bench.peers.base import RequestStep, Site
 from bench.peers.programs import find_program, program_version, run_together
 from bench.peers.tailrace import launcher
-from bench.peers.tailrace_nodes import NODES_MAX, TailraceNodes
+from bench.peers.tailrace_nodes import CONFIG, NODES_MAX, TailraceNodes
 
-_CONFIG = """
+_CLUSTER = """upstream_timeout_s = 2
 [cluster]
 start_fenced = true
 [replication]
 peers = [{peers}]
-[timing]
-replication_timeout_s = 300
-upstream_timeout_s = 2
 """
 
 
@@ -37,7 +34,7 @@ class TailraceCluster(TailraceNodes):
         addresses = [f"127.0.0.1:{port}" for port in self.ports(site)]
         peers = ", ".join(f'"{address}"' for address in addresses)
         commands = [_etcd(site)]
-        for number, command in enumerate(self.node_commands(site, _CONFIG.format(peers=peers))):
+        for number, command in enumerate(self.node_commands(site, CONFIG + _CLUSTER.format(peers=peers))):
             found = ["--address", addresses[number], *([] if number else ["--found"])]
             commands += [command, _agent(site, self.data(site, number), found)]
         return run_together(site, commands)

@@ -17,7 +17,7 @@ from tailrace.shard.frame import pack_frame
 NODES_MAX = 3
 _SETTLE_NAME = "b.999998"  # of a stream that no row uses
 _ANSWER_BEGINS = pack_published(0, [(0, 0, 0)])[: HEAD_BYTES + PUBLISHED_HEAD.size]
-_CONFIG = """
+CONFIG = """
 [timing]
 replication_timeout_s = 300
 """
@@ -57,7 +57,7 @@ class TailraceNodes(TailraceBinary):
 
     def command(self, site: Site) -> list[str]:
         follow = ["", *(_FOLLOW.format(port=port) for port in self.ports(site)[:-1])]
-        return run_together(site, self.node_commands(site, *(_CONFIG + each * self.following for each in follow)))
+        return run_together(site, self.node_commands(site, *(CONFIG + each * self.following for each in follow)))
 
     def node_commands(self, site: Site, *configs: str) -> list[list[str]]:
         """How to start each node. configs: of each, or one of all; written there."""
