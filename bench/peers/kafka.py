@@ -152,7 +152,7 @@ class KafkaCluster(Kafka):
         return OWN_MODULES
 
     def ready(self) -> list[RequestStep]:
-        """Once each node is in the list of the first: the answer begins with the request's number and their count."""
+        """The first node lists all of them. Its answer begins with the request's number and their count."""
         return [RequestStep(_request(_METADATA, _array(), _LAST), struct.pack(">ii", _LAST, len(self.replicas)))]
 
 
@@ -204,7 +204,7 @@ def _node_command(site: Site, node: int, voters: str) -> list[str]:
 
 
 def _request(kind: tuple[int, int], body: bytes, number: int = 0) -> bytes:
-    """Of a client without a name."""
+    """A request of a client without a name."""
     head = struct.pack(">hhih", *kind, number, -1)
     return struct.pack(">i", len(head) + len(body)) + head + body
 
