@@ -35,8 +35,12 @@ class MqttSocket:
         self._answers: deque[Answer] = deque()
         self._messages: deque[Delivered] = deque()
         if opened:
-            self.connack = self.ask(wire.connect(version, client_id, **connect))
-            assert self.connack.kind == CONNACK and not self.connack.body[1], self.connack
+            try:
+                self.connack = self.ask(wire.connect(version, client_id, **connect))
+                assert self.connack.kind == CONNACK and not self.connack.body[1], self.connack
+            except BaseException:  # nobody else has it
+                self.close()
+                raise
 
     @property
     def present(self) -> bool:
