@@ -113,6 +113,7 @@ class UdpClient:
 
         Raises OperationTimeout without an answer: it may or may not have been published. Raises BrokerError.
         """
+        self._drain()  # answers that came twice, or unasked, do not count
         self._state.publish(topic, payload, asked=True)
         answer = self._wait(lambda: self._state.answer, "the publish")
         return int(answer.words[-1])
@@ -169,7 +170,10 @@ class UdpClient:
         self._renew_at_s = time.monotonic() + self._state.lease_s / RENEWALS_A_LEASE
 
     def _wait(self, found: Callable[[], Any], what: str, retry: Callable[[], None] | None = None) -> Any:
-        """Until there is an answer, or a refusal, which is raised."""
+        """Until there is an answer, or a refusal, which is raised.
+
+        Answers have no numbers: a late one goes to the former port, and not to the next request.
+        """
         now_s = time.monotonic()
         end_s, retry_s = now_s + self.timeout_s, now_s + RETRY_S
         while True:
@@ -181,11 +185,18 @@ class UdpClient:
             if value := found():
                 return value
             if time.monotonic() >= end_s:
+                self._reconnect()
                 raise _late(what, self.timeout_s)
             if time.monotonic() >= retry_s:
                 retry_s += RETRY_S
                 if retry is not None:
                     retry()
+
+    def _drain(self) -> None:
+        """Takes the datagrams that wait."""
+        for _ in range(DRAINED_MAX):
+            if not self._receive(0.0):
+                break
 
     # --- the nodes --------------------------------------------------------------------------------------------------
 
@@ -194,9 +205,7 @@ class UdpClient:
         now_s = time.monotonic()
         if now_s < self._nodes.due_s:
             return
-        for _ in range(DRAINED_MAX):
-            if not self._receive(0.0):
-                break
+        self._drain()
         step = self._nodes.step(now_s)
         if step is NodeStep.PING:
             self._state.ping()
@@ -205,12 +214,16 @@ class UdpClient:
 
     def _go_on(self) -> None:
         self._nodes.go_on()
+        self._reconnect()
+        self._nodes.begin(time.monotonic())
+
+    def _reconnect(self) -> None:
+        """From another port. The subscriptions are made again."""
         with suppress(ConnectFailed):
             sock = _any_socket(self._nodes)
             self._open().close()
             self._sock = sock
             self._state.go_on()
-        self._nodes.begin(time.monotonic())
 
     def _was_refused(self, error: OSError) -> bool:
         """Goes on if that helps. Returns whether it does. Raises other errors than that the node is not there."""
@@ -271,6 +284,7 @@ class AsyncUdpClient:
     async def __aenter__(self) -> AsyncUdpClient:
         """Raises ConnectFailed."""
         self._endpoint = await self._connect()
+        self._nodes.begin(time.monotonic())
         self._tending = asyncio.create_task(self._tend())
         return self
 
@@ -356,6 +370,7 @@ class AsyncUdpClient:
             if value := found():
                 return value
             if time.monotonic() >= end_s:
+                await self._reconnect()
                 raise _late(what, self.timeout_s)
             if time.monotonic() >= retry_s:
                 retry_s += RETRY_S
@@ -383,7 +398,6 @@ class AsyncUdpClient:
         sock = await loop.run_in_executor(None, _any_socket, self._nodes)
         transport, endpoint = await loop.create_datagram_endpoint(lambda: _Endpoint(self), sock=sock)
         endpoint.transport = transport
-        self._nodes.begin(time.monotonic())
         return endpoint
 
     async def _tend(self) -> None:
@@ -408,13 +422,23 @@ class AsyncUdpClient:
 
     async def _go_on(self) -> None:
         self._nodes.go_on()
-        with suppress(ConnectFailed, OSError):
+        if await self._reconnect():
+            self._nodes.begin(time.monotonic())
+
+    async def _reconnect(self) -> bool:
+        """As `UdpClient._reconnect`; whether it was possible."""
+        try:
             endpoint = await self._connect()
-            if self._endpoint is not None:
-                self._endpoint.close()
-            self._endpoint = endpoint
-            self._state.go_on()
-            self._came.set()
+        except (ConnectFailed, OSError):
+            return False
+        if self._endpoint is None:  # closed meanwhile
+            endpoint.close()
+            return False
+        self._endpoint.close()
+        self._endpoint = endpoint
+        self._state.go_on()
+        self._came.set()
+        return True
 
     def _renewed(self) -> None:
         self._renew_at_s = time.monotonic() + self._state.lease_s / RENEWALS_A_LEASE

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -98,6 +99,65 @@ def test_a_publish_is_sent_once_and_may_have_no_answer(broker: LossyBroker) -> N
     with UdpClient(broker.address, timeout_s=0.1) as client, pytest.raises(OperationTimeout, match="may be lost"):
         client.publish_asked("silent", b"x")
     assert broker.requests == [b"PUB? silent\nx"]
+
+
+class LateBroker:
+    """Answers when it is told to."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.address = f"127.0.0.1:{sock.getsockname()[1]}"
+
+    def publisher(self) -> tuple[str, int]:
+        """The address that has published."""
+        data, peer = b"", ("", 0)
+        while not data.startswith(b"PUB?"):
+            data, peer = self.sock.recvfrom(70_000)
+        return peer
+
+    def answer(self, peer: tuple[str, int], *seqs: int) -> None:
+        for seq in seqs:
+            self.sock.sendto(datagrams.published(b"q", seq), peer)
+
+
+@pytest.fixture
+def late() -> Iterator[LateBroker]:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.settimeout(PATIENCE_S)
+        sock.bind(("127.0.0.1", 0))
+        yield LateBroker(sock)
+
+
+def test_a_late_or_second_answer_is_not_that_of_the_next_publish(late: LateBroker) -> None:
+    with ThreadPoolExecutor(1) as pool, UdpClient(late.address, timeout_s=0.1) as client:
+        with pytest.raises(OperationTimeout):
+            client.publish_asked("q", b"0")
+        client.timeout_s = PATIENCE_S
+        second = pool.submit(client.publish_asked, "q", b"1")
+        late.answer(late.publisher(), 0)
+        late.answer(peer := late.publisher(), 1, 1)
+        assert second.result() == 1
+        third = pool.submit(client.publish_asked, "q", b"2")
+        late.answer(late.publisher(), 2)
+        assert third.result() == 2
+        late.sock.sendto(datagrams.refused(Code.TOPIC, "somebody asked in its name"), peer)
+        fourth = pool.submit(client.publish_asked, "q", b"3")
+        late.answer(late.publisher(), 3)
+        assert fourth.result() == 3
+
+
+def test_a_late_answer_with_asyncio(late: LateBroker) -> None:
+    async def run() -> None:
+        async with AsyncUdpClient(late.address, timeout_s=0.1) as client:
+            with pytest.raises(OperationTimeout):
+                await client.publish_asked("q", b"0")
+            client.timeout_s = PATIENCE_S
+            second = asyncio.create_task(client.publish_asked("q", b"1"))
+            late.answer(await asyncio.to_thread(late.publisher), 0)
+            late.answer(await asyncio.to_thread(late.publisher), 1)
+            assert await second == 1
+
+    asyncio.run(run())
 
 
 def test_subscriptions_are_renewed_while_messages_are_waited_for(broker: LossyBroker) -> None:
