@@ -27,12 +27,19 @@ both = pytest.mark.parametrize("version", VERSIONS)
 
 
 def durable(node: Node, version: int, client_id: str = "d", **more: Any) -> PahoClient:
-    """A client whose session lasts, or goes on."""
+    """A client whose session lasts, or goes on. Raises ConnectionRefusedError if it is to connect again: a CONNECT that
+    paho sent by itself for the client before may be read by another worker later than this one's, and wins.
+    """
     if version != V5:
-        return PahoClient(node.port, version, client_id, clean_session=False, **more)
-    properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-    properties.SessionExpiryInterval = 3_600
-    return PahoClient(node.port, version, client_id, clean_start=False, properties=properties, **more)
+        client = PahoClient(node.port, version, client_id, clean_session=False, **more)
+    else:
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.SessionExpiryInterval = 3_600
+        client = PahoClient(node.port, version, client_id, clean_start=False, properties=properties, **more)
+    if client.reason != "Success":
+        client.close()
+        raise ConnectionRefusedError(f"{client.reason}: {client.properties}")
+    return client
 
 
 def kill_a_worker(node: Node, rng: random.Random) -> None:
