@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup leaves run cluster test suite packages lint format bench clean
+.PHONY: help setup leaves run cluster test test-thorough suite packages lint format bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -79,9 +79,12 @@ packages:
 
 # The steps before the tests wait for the network, or keep one core busy: side by side. mypy needs a minute of one core,
 # and the tests do not need its result.
-test:  ## everything: lint, and the whole suite, compiled and interpreted side by side
+test:  ## what runs on every submission: lint, and the suite, compiled and interpreted side by side
 	@$(MAKE) --no-print-directory --jobs=3 packages setup build/npm
 	@$(MAKE) --no-print-directory --jobs=2 lint suite
+
+test-thorough:  ## every test, with all examples: before a release, and by night
+	TAILRACE_THOROUGH=1 $(MAKE) --no-print-directory test
 
 suite:
 	@if [ "$$($(BIN)/python -c 'from tailrace.shard.leaves import build; print(build())')" = compiled ]; then \

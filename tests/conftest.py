@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tailrace.shard.leaves import interpreted_wanted
-from tests.thorough import examples
+from tests.thorough import THOROUGH, examples
 
 # Each of the thousands of processes would compile all that it loads: that takes longer than all else a node does.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -208,6 +208,8 @@ COMPILED = (
     "tests/shard/test_torn.py",
 )
 LEAF_TESTS = "_cy.py"
+# Interpreted in a thorough run only: these call leaves as the tests of delivery, topics, storage and real nodes do.
+INTERPRETED_THOROUGH = ("tests/broker/connection/",)
 
 
 class Watchdog:
@@ -248,6 +250,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Watchdog(os.dup(2)))
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """An ordinary run leaves out what is marked `thorough`."""
+    if THOROUGH:
+        return
+    left_out = [each for each in items if each.get_closest_marker("thorough")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [each for each in items if not each.get_closest_marker("thorough")]
+
+
 def pytest_collection_finish() -> None:
     """Collected tests live until the end: the garbage collector need not look at them again."""
     gc.freeze()
@@ -259,7 +271,8 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     if not PART or not collection_path.name.startswith("test_"):
         return None
     path = collection_path.relative_to(_ROOT).as_posix()
-    if interpreted_wanted() and (path.startswith(COMPILED) or path.endswith(LEAF_TESTS)):
+    compiled_only = COMPILED if THOROUGH else (*COMPILED, *INTERPRETED_THOROUGH)
+    if interpreted_wanted() and (path.startswith(compiled_only) or path.endswith(LEAF_TESTS)):
         return True
     return part_of(path) != PART or None
 

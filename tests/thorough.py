@@ -1,5 +1,9 @@
 """How much of a large space the tests try: a share of it in an ordinary run, all of it with TAILRACE_THOROUGH=1.
 
+Tests with the mark `thorough` are left out of an ordinary run: further kinds, versions and engines of what another test
+tries, and long series of faults that shorter ones stand for. Each file that docs/promises.md names has tests in every
+run (tests/tidy/test_promises.py).
+
 Hypothesis gets a third of its examples, but 20 at least, and with interpreted leaves, whose run repeats what the
 compiled ones did, a tenth and 8. A test that would repeat a session for every byte of it takes
 the bytes at both ends and a random sample of the others, another one in each run.
@@ -9,7 +13,9 @@ from __future__ import annotations
 
 import os
 import random
+from typing import Any
 
+import pytest
 from tailrace.shard.leaves import interpreted_wanted
 
 VARIABLE = "TAILRACE_THOROUGH"
@@ -30,3 +36,12 @@ def places(found: range, count: int, chance: random.Random, *, thorough: bool = 
         return list(found)
     inner = found[EDGE:-EDGE]
     return [*found[:EDGE], *sorted(chance.sample(inner, count - 2 * EDGE)), *found[-EDGE:]]
+
+
+def only_thorough(*values: Any) -> list[Any]:
+    """Parameters, single or in tuples, whose tests an ordinary run leaves out."""
+    return [pytest.param(*_as_tuple(value), marks=pytest.mark.thorough) for value in values]
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return value if type(value) is tuple else (value,)

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.cluster.placement import BOUND, Move, PlacedNode, Placement, moves, place
+from tests.thorough import only_thorough
 
 COPIES = 3
 
@@ -55,7 +56,7 @@ def row(nodes: int, groups: int) -> Row:
     )
 
 
-@pytest.mark.parametrize(("nodes", "groups"), [(10, 1024), (100, 4096)])
+@pytest.mark.parametrize(("nodes", "groups"), [(10, 1024), *only_thorough((100, 4096))])
 def test_the_table(nodes: int, groups: int) -> None:
     found = row(nodes, groups)
     assert found.copies < 1.12 and found.leaders < 1.12

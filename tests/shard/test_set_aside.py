@@ -34,6 +34,7 @@ from tests.shard.helpers import (
     payloads,
     read_messages,
 )
+from tests.thorough import only_thorough
 
 stamp = load("tailrace.shard.frame_cy").stamp
 OLD = [b"message %d" % i for i in range(10)]
@@ -569,8 +570,7 @@ def test_a_process_killed_at_any_step(tmp_path: Path, seq: int, boot: str) -> No
     assert ends == sorted(ends, reverse=True), "whole until it is cut"
 
 
-@pytest.mark.parametrize("seq", [6, 0])
-@pytest.mark.parametrize("synced", [10, 8, 3])
+@pytest.mark.parametrize(("synced", "seq"), [(3, 6), (8, 0), *only_thorough((3, 0), (8, 6), (10, 0), (10, 6))])
 def test_a_machine_that_goes_down_at_any_step(tmp_path: Path, seq: int, synced: int) -> None:
     step, count, done = 0, 0, False
     while not done:

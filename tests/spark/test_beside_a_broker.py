@@ -22,6 +22,7 @@ from tailrace.spark.plan import make_plan
 from tailrace.spark.reading import read_task
 from tailrace.spark.source import Source, SourceOptions, open_source
 from tests.system.node import Node, running, wait_for
+from tests.thorough import only_thorough
 
 NAMES = ("orders.a", "orders.b", "orders.c")
 PAYLOAD_BYTES = 100
@@ -153,7 +154,7 @@ def look_beside_trims(node: Node, publisher: Publisher, rounds: int, look: Calla
             left -= found > 0 and has_holes(node)
 
 
-@pytest.mark.parametrize("way", ["directory", "brokers"])
+@pytest.mark.parametrize("way", ["directory", *only_thorough("brokers")])
 def test_queries_beside_appends_and_trims(tmp_path: Path, way: str) -> None:
     with running(tmp_path / "data", config=CONFIG) as node, Publisher(node) as publisher:
         wait_for(lambda: min(publisher.sent.values()) > 2 * KEPT or publisher.failure, "enough is published")
@@ -201,6 +202,7 @@ class Live:
             started.stop()
 
 
+@pytest.mark.thorough
 def test_live_across_restarts_of_the_query_and_of_the_broker(session: Any, tmp_path: Path) -> None:
     with running(tmp_path / "data") as node:
         live = Live(session, node, tmp_path / "checkpoint")

@@ -129,6 +129,7 @@ def test_a_bad_stream_fails_the_query_with_its_name(session: Any, data: DataDire
     assert [row.stream for row in rows if row._fault] == ["a"]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_questions_of_the_benchmark(session: Any, tmp_path: Path) -> None:
     make_data(tmp_path / "data", 2, 960, 10)

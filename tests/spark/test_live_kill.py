@@ -215,6 +215,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
         yield node
 
 
+@pytest.mark.thorough
 def test_killed_at_random_points_every_message_comes_once(session: Any, node: Node, tmp_path: Path) -> None:
     seed = int(os.environ.get("TAILRACE_SEED", random.randrange(1 << 32)))
     print(f"TAILRACE_SEED={seed}")

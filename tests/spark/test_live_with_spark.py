@@ -16,6 +16,7 @@ import tailrace
 from tailrace.shard.directory import DataDirectory
 from tests.spark.data import START_US, add_stream, append, make_directory, open_log, plain
 from tests.system.node import Node, running
+from tests.thorough import only_thorough
 
 Seen = list[tuple[str, int | None, str | None, str | None]]
 SCHEMA = "stream string, seq bigint, payload binary, _fault string"
@@ -154,7 +155,7 @@ def published(node: Node, text: str, **counts: int) -> None:
             client.publish_many(name, [f"{text} {number}".encode() for number in range(count)])
 
 
-@pytest.mark.parametrize("way", ["path", "brokers"])
+@pytest.mark.parametrize("way", [*only_thorough("path"), "brokers"])
 def test_a_stream_that_is_deleted_and_made_again_by_its_broker(session: Any, tmp_path: Path, way: str) -> None:
     """Between two runs, and when Spark has written a batch down and not read it: no message of the new stream is taken
     for one of the old, and all of them are read."""

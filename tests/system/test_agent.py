@@ -249,6 +249,7 @@ def operate(cluster: Cluster, *words: str) -> int:
     return main.run(["cluster", *words, "--cluster", "test", "--etcd", f"127.0.0.1:{cluster.port}"])
 
 
+@pytest.mark.thorough
 def test_an_operator_hands_the_lead_over_and_lets_a_node_leave(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,7 +27,7 @@ from tests.system.node import PATIENCE_S, Node, running, wait_for
 from tests.system.processes import worker_pid
 from tests.system.proxy import Cut, Proxy, Route, Way
 from tests.system.test_rolling import replace_all
-from tests.thorough import places
+from tests.thorough import only_thorough, places
 
 pytestmark = pytest.mark.system
 
@@ -78,7 +78,7 @@ async def read_short_async(route: Route) -> list[tuple[int, bytes]]:
 SHORT = [(number, b"message %d" % number) for number in range(FEW)]
 
 
-@pytest.mark.parametrize("kind", ["sync", "asyncio"])
+@pytest.mark.parametrize("kind", ["sync", *only_thorough("asyncio")])
 def test_a_subscriber_whose_connection_is_cut_at_any_byte(proxy: Proxy, kind: str) -> None:
     """The first connection ends after that many bytes from the broker, within CHUNK and everything before it."""
     whole = proxy.route()
@@ -127,7 +127,7 @@ def publish_few(stream: str, route: Route) -> list[tuple[int, bytes]]:
     return receipts
 
 
-@pytest.mark.parametrize("way", Way)
+@pytest.mark.parametrize("way", [Way.TO_BROKER, *only_thorough(Way.TO_CLIENT)])
 def test_a_publisher_whose_connection_is_cut_at_any_byte(node: Node, proxy: Proxy, way: Way) -> None:
     stream = f"published {way.name}".replace(" ", "-")
     whole = proxy.route()
@@ -342,6 +342,7 @@ def test_the_node_is_killed_and_started_again(tmp_path: Path) -> None:
         assert min(load.connections) >= 2, "3, but for who was still waiting to connect when it was killed again"
 
 
+@pytest.mark.thorough
 def test_the_node_is_stopped_and_started_again(tmp_path: Path) -> None:
     with running(tmp_path / "data", workers=WORKERS) as node:
         with Load(node, STREAMS) as load:

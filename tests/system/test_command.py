@@ -14,6 +14,7 @@ import pytest
 
 from tests.system.node import PATIENCE_S, LineClient, Node, rows, running, wait_for
 from tests.system.streams import TEXT_LINES, lives, name_of, real_text, run_tailrace, tailrace
+from tests.thorough import only_thorough
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -23,7 +24,7 @@ STREAMS = 3
 AFFINITIES = ("affinity = false", "affinity = true")
 
 
-@pytest.fixture(scope="module", params=AFFINITIES)
+@pytest.fixture(scope="module", params=[*only_thorough(AFFINITIES[0]), AFFINITIES[1]])
 def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     config = f"[node]\n{request.param}\n"
     with running(tmp_path_factory.mktemp("command") / "data", workers=WORKERS, config=config) as node:

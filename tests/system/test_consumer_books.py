@@ -29,6 +29,7 @@ from tests.system.tree_faults import play
 from tests.system.tree_ledger import faults, name_in
 from tests.system.tree_load import Load
 from tests.system.tree_node import MachineNode, Parents, Tree, growing
+from tests.thorough import only_thorough
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -72,7 +73,7 @@ def load(tree: Tree, folder: Path) -> Load:
     return Load(publishers, STREAMS, folder / "load", pause_s=PAUSE_S, options=options)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", ["one node", *only_thorough("a master and its slaves")])
 def test_the_books_agree(tmp_path: Path, shape: str) -> None:
     seed, length_s = chosen_seed(), chosen_length_s(LENGTH_S)
     parents = SHAPES[shape]
@@ -108,6 +109,7 @@ def is_through(spec: Spec, log: Mapping[int, str]) -> bool:
     return not log or (bool(effects) and effects[-1].seq == max(log))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("alone", [True, False], ids=["it was alone", "it was followed"])
 def test_the_books_agree_when_a_master_is_lost_with_what_only_it_had(tmp_path: Path, *, alone: bool) -> None:
     """Acknowledged as appended, read and done, but on no other node: other messages take their places, and are done.

@@ -28,9 +28,12 @@ from tests.system.node import wait_for
 from tests.system.proxy import Cut, Way
 from tests.system.tree_check import read_log
 from tests.system.tree_ledger import name_in
+from tests.thorough import only_thorough
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
+ALWAYS = {Victim.NODE, Victim.CUT}
+"""Who falls in an ordinary run, too."""
 ROUNDS_VARIABLE = "TAILRACE_CRASH_ROUNDS"
 CELLS_OF_ROUND = 12
 SHORT_S = 1.0  # the time-out of calls that nobody answers
@@ -71,7 +74,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield Stage(tmp_path_factory.mktemp("crashes"), closing)
 
 
-@pytest.mark.parametrize("cell", matrix(), ids=str)
+@pytest.mark.parametrize("cell", [*matrix(ALWAYS), *only_thorough(*matrix(set(Victim) - ALWAYS))], ids=str)
 def test_crash(stage: Stage, cell: Cell) -> None:
     faults = stage.scene(cell).faults
     assert not faults, "\n".join(faults)

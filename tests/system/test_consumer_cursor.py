@@ -62,6 +62,7 @@ def acknowledge_each(peer: BinaryPeer, count: int) -> None:
     peer.read_until(lambda: bool(peer.answers))
 
 
+@pytest.mark.thorough
 def test_many_acknowledgements_leave_little(tmp_path: Path) -> None:
     acks = int(os.environ.get(ACKS_VARIABLE) or ACKS)
     with running(tmp_path / "data") as node:

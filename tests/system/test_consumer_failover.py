@@ -20,6 +20,7 @@ from tailrace.sync.consumer import Consumer
 from tests.system.node import Node, rows, running, wait_for
 from tests.system.scripted import Gate
 from tests.system.tree_check import read_diverged, read_log
+from tests.thorough import only_thorough
 
 pytestmark = pytest.mark.system
 
@@ -180,7 +181,7 @@ def test_what_only_the_former_master_knew_of_a_consumer_is_set_aside(tmp_path: P
         assert is_same(middle, top, "orders")
 
 
-@pytest.mark.parametrize("fall", ["the master is killed", "the master reloads", "the slave reloads"])
+@pytest.mark.parametrize("fall", ["the master is killed", *only_thorough("the master reloads", "the slave reloads")])
 def test_a_get_that_waits_below_outlives_who_answers_it(pair: tuple[Node, Node], fall: str) -> None:
     """The call fails, or is answered empty, and the client makes it again: nobody waits for what will not come."""
     top, middle = pair

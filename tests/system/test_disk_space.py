@@ -135,6 +135,7 @@ def test_a_trim_gives_room(tmp_path: Path) -> None:
         wait_until_taken(client, STREAMS[2])
 
 
+@pytest.mark.thorough
 def test_retention_drops_first_what_it_may_drop(tmp_path: Path) -> None:
     """Its interval is five minutes: only the shortage lets it look earlier."""
     policies = f'[[stream]]\npattern = "d*"\nmax_bytes = {2 * MIB}\n'
@@ -157,6 +158,7 @@ def rows_of(client: LineClient, stream: str) -> dict[str, str]:
     return {row["field"]: row["value"] for row in rows(client.ask_table(f"stat {stream}"))}
 
 
+@pytest.mark.thorough
 def test_kill_restart_and_reload_over_the_bound(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with space_node(data, config(2 * MOST)) as node:

@@ -164,6 +164,7 @@ def after_failure(node: Node, disk: FaultyDisk, then: Callable[[Node], None]) ->
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_what_only_the_journal_has_survives_failed_syncs_of_the_streams_files(tmp_path: Path) -> None:
     try:

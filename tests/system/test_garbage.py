@@ -215,6 +215,7 @@ def test_empty_lines(node: Node) -> None:
 # --- connections ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_five_thousand_connections_come_and_go(node: Node) -> None:
     """Publishers, subscribers, silent ones, half lines; ended by close, by a half-close, by a reset, at any moment."""

@@ -21,6 +21,7 @@ from tests.system.node import PATIENCE_S, LineClient, Node, rows, running, wait_
 from tests.system.processes import alive, all_workers, metrics_pid, titles, worker_pid, worker_pids
 from tests.system.standstill import assert_within
 from tests.system.streams import name_of, names_of
+from tests.thorough import only_thorough
 
 pytestmark = pytest.mark.system
 
@@ -117,7 +118,9 @@ def frozen(node: Node) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("stop", [stop_by_term, stop_by_interrupt, stop_by_group_term, stop_by_shutdown])
+@pytest.mark.parametrize(
+    "stop", [stop_by_group_term, *only_thorough(stop_by_term, stop_by_interrupt, stop_by_shutdown)]
+)
 def test_a_stop_answers_what_was_sent_and_leaves_nothing_to_check(tmp_path: Path, stop: Callable[[Node], None]) -> None:
     data = tmp_path / "data"
     count = 3_000

@@ -31,6 +31,7 @@ from tests.protocol.mqtt.wire import V4, V5, VERSIONS
 from tests.system.node import PATIENCE_S, Node, running, wait_for
 from tests.system.streams import lives
 from tests.system.test_rolling import replace_all
+from tests.thorough import only_thorough
 
 pytestmark = pytest.mark.system
 
@@ -128,7 +129,7 @@ def test_paho_publishes_and_subscribes(node: Node, version: int) -> None:
         )
 
 
-@both
+@pytest.mark.parametrize("version", [*only_thorough(V4), V5])
 def test_thousands_of_messages_with_each_qos(node: Node, version: int) -> None:
     with PahoClient(node.port, version) as reader, PahoClient(node.port, version) as writer:
         for qos in range(3):
@@ -330,8 +331,9 @@ def mutated(rng: random.Random, data: bytes, begin: int) -> bytes:
     return bytes(made)
 
 
-@both
-@pytest.mark.parametrize("behind_connect", [False, True])
+@pytest.mark.parametrize(
+    ("version", "behind_connect"), [(V5, False), (V4, True), *only_thorough((V4, False), (V5, True))]
+)
 def test_mutated_packets_end_no_worker(node: Node, version: int, behind_connect: bool) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")

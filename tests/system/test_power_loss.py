@@ -8,6 +8,7 @@ import pytest
 
 from tests.system.mounts import CannotMount
 from tests.system.power_loss import EXIT_CANNOT_MOUNT, command
+from tests.thorough import only_thorough
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -15,7 +16,7 @@ ROUNDS = {"ext4": 2, "xfs": 1}
 PATIENCE_S = 180.0
 
 
-@pytest.mark.parametrize("kind", ROUNDS)
+@pytest.mark.parametrize("kind", ["ext4", *only_thorough("xfs")])
 def test_nothing_acknowledged_under_always_is_lost_and_no_stream_refused(kind: str) -> None:
     try:
         rounds = command(kind, ROUNDS[kind], seed=12)

@@ -21,6 +21,7 @@ from tests.system.mqtt_socket import MqttSocket
 from tests.system.node import Node, rows, running, wait_for
 from tests.system.processes import all_workers
 from tests.system.streams import name_of
+from tests.thorough import only_thorough
 
 WORKERS = 2
 TOPIC_NAME_INVALID = 0x90
@@ -48,7 +49,7 @@ def command(node: Node, *words: str) -> subprocess.CompletedProcess[bytes]:
     )
 
 
-@pytest.mark.parametrize("slot", range(WORKERS))
+@pytest.mark.parametrize("slot", [0, *only_thorough(1)])
 def test_an_unknown_stream_is_unknown_at_every_door_and_is_not_made(node: Node, slot: int) -> None:
     name = name_of(slot, WORKERS, "typo")
     with node.client() as client:
@@ -82,7 +83,7 @@ def test_an_unknown_stream_is_unknown_at_every_door_and_is_not_made(node: Node, 
     assert not [each for each in streams(node) if each.startswith(name)]
 
 
-@pytest.mark.parametrize("slot", range(WORKERS))
+@pytest.mark.parametrize("slot", [0, *only_thorough(1)])
 def test_who_waits_reads_from_the_first_message_on(node: Node, slot: int) -> None:
     """At every door; also if the workers are replaced meanwhile."""
     name = name_of(slot, WORKERS, "later")

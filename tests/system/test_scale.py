@@ -134,6 +134,7 @@ def assert_start_bounded(used_s: float, empty_s: float) -> None:
     assert each_us < START_US
 
 
+@pytest.mark.thorough
 def test_very_many_streams(roomy: Path, tmp_path: Path) -> None:
     log = tmp_path / "node.log"
     data = roomy / "data"

@@ -140,6 +140,7 @@ def test_a_publisher_begins_with_small_publishes_where_memory_is_to_be_flat() ->
     assert client.sizes[:10] == [1] * 10 and max(client.sizes[10:]) > 1 and len(client.sizes) == 20
 
 
+@pytest.mark.thorough
 def test_a_short_soak(tmp_path: Path) -> None:
     found = soak(Options(SECONDS, 1_500.0, 2.5, SECONDS / 2, 0.0, 2.0, 50, 2, 1 << 20, 1, tmp_path))
     assert found["faults"] == []

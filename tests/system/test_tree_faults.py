@@ -29,6 +29,7 @@ unavailable_timeout_s = "3 s"
 """
 
 
+@pytest.mark.thorough
 def test_faults_at_random_under_load(tmp_path: Path) -> None:
     """Nothing acknowledged is missing, nothing is there twice or out of order, and all nodes have the same frames."""
     seed, length_s = chosen_seed(), chosen_length_s()

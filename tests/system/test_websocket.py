@@ -15,11 +15,12 @@ import tailrace
 from bench.ports import free_port
 from tailrace.shard.leaves import interpreted_wanted
 from tests.certificates import Authority
-from tests.protocol.mqtt.wire import V5, VERSIONS
+from tests.protocol.mqtt.wire import V4, V5
 from tests.system.browser import browsing, serving
 from tests.system.node import PATIENCE_S, Node, running, wait_for
 from tests.system.test_mqtt import PahoClient
 from tests.system.test_rolling import replace_all
+from tests.thorough import only_thorough
 from tests.tidy import tree
 
 pytestmark = pytest.mark.system
@@ -40,7 +41,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", [*only_thorough(V4), V5])
 def test_paho_over_websocket(node: Node, version: int) -> None:
     with (
         PahoClient(node.port, version, transport="websockets") as reader,

@@ -168,6 +168,7 @@ def test_a_demanded_build_fails_without_cython(copy: Path, tmp_path: Path) -> No
     assert "TAILRACE_REQUIRE_COMPILED is set, but Cython is not installed: hidden by a test" in done.stdout
 
 
+@pytest.mark.thorough
 def test_without_cython_the_build_says_so_and_runs_interpreted(copy: Path, tmp_path: Path) -> None:
     done = build(copy, **hide_cython(tmp_path))
     assert done.returncode == 0, done.stdout
@@ -187,6 +188,7 @@ def test_demanded_and_disabled_is_an_error(copy: Path) -> None:
     assert "TAILRACE_REQUIRE_COMPILED and TAILRACE_DISABLE_COMPILED are both set" in done.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_wheel_without_native_code_claims_no_platform(copy: Path) -> None:
     path = building.make_wheel(copy, CC="/bin/false")

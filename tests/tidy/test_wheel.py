@@ -208,6 +208,7 @@ def test_the_command_without_what_a_server_needs(guest: Path) -> None:
     assert done.stderr == f"tailrace: {missing}\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="needs dpkg-deb")
 def test_a_debian_package_is_made_of_it(tmp_path: Path, wheel: Path) -> None:
@@ -275,6 +276,7 @@ print(".".join(map(str, sys.version_info[:2])))
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("version", PYTHONS[1:])
 def test_another_python(tmp_path: Path, wheel: Path, version: str) -> None:

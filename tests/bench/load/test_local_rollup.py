@@ -20,6 +20,7 @@ from tailrace.spark.rollup.store import Store
 MESSAGES, STREAMS = 6_000, 3
 
 
+@pytest.mark.thorough
 def test_both_make_the_same_rows(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["--messages", str(MESSAGES), "--streams", str(STREAMS), "--realistic", str(MESSAGES), "--rounds", "1"]
     main([str(tmp_path), *words])

@@ -53,6 +53,7 @@ def test_bytes_that_never_come_are_an_error(tmp_path: Path) -> None:
 NAME = "b.000000"
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.system
 def test_one_consumer_and_many_take_what_is_there(tmp_path: Path) -> None:

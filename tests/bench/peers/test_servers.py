@@ -28,6 +28,7 @@ from bench.scale import FULL
 from bench.server import PeerServer, fresh_site
 from tailrace.shard.leaves import interpreted_wanted
 from tests.bench.load.conftest import PAYLOAD, load_on
+from tests.thorough import only_thorough
 
 OURS = [
     kind(acked=acked, interpreted=interpreted_wanted())
@@ -94,11 +95,14 @@ CASES += [
     (peer, "fanout-qos1")
     for peer in (TailraceMqtt(qos=1, interpreted=interpreted_wanted()), Rumqttd(qos=1), NatsMqtt(qos=1))
 ]
+ALWAYS = ("tailrace-binary", "nats")
+"""The peers that are started in an ordinary run, too."""
+CASES_OF_RUN = [case if case[0].name in ALWAYS else only_thorough(case)[0] for case in CASES]
 
 
 @pytest.mark.slow
 @pytest.mark.system
-@pytest.mark.parametrize(("peer", "kind"), CASES, ids=[f"{peer.name}-{kind}" for peer, kind in CASES])
+@pytest.mark.parametrize(("peer", "kind"), CASES_OF_RUN, ids=[f"{peer.name}-{kind}" for peer, kind in CASES])
 def test_a_real_server_sends_what_was_counted(peer: Contestant, kind: str, tmp_path: Path) -> None:
     try:
         peer.version()

@@ -22,6 +22,7 @@ def test_each_row_has_its_own_configuration() -> None:
     assert [always_row(flush_ms).name for flush_ms in (0, 4)] == ["always-200", "always-200-flush-4ms"]
 
 
+@pytest.mark.thorough
 @pytest.mark.system
 def test_publishes_to_many_streams_are_timed_until_they_are_on_the_disk(
     measure_row: MeasureRow, monkeypatch: pytest.MonkeyPatch

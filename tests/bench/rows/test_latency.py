@@ -51,6 +51,7 @@ def test_no_other_broker_is_asked() -> None:
     assert flooded_row("making").kind not in Plain(100).kinds
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.system
 @pytest.mark.parametrize("flood", ["subscribing", "claims"])
@@ -75,6 +76,7 @@ def test_only_who_has_files_takes_part(measure_row: MeasureRow) -> None:
         measure_row(beside_rollup_row(), Plain(100))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.system
 def test_both_are_measured_by_turns(tmp_path: Path) -> None:

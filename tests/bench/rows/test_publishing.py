@@ -54,6 +54,7 @@ def test_the_broker_holds_all_of_it(measure_row: MeasureRow, peer: Contestant) -
     measure_row(round_robin_row(50), peer)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.system
 @pytest.mark.parametrize("kind", [Tailrace, TailraceBinary], ids=["lines", "binary"])
@@ -89,6 +90,7 @@ def test_the_broker_holds_all_that_is_numbered(measure_row: MeasureRow, messages
     assert measured.value == measured.extras["plain_per_s"] / measured.extras["numbered_per_s"]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.system
 def test_the_broker_comes_back_after_both_ways_to_stop(measure_row: MeasureRow) -> None:

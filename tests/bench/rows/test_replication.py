@@ -41,12 +41,14 @@ def test_three_replicas_of_jetstream(measure_row: MeasureRow) -> None:
     assert measure_row(replicated_row(2), peer).extras == {}
 
 
+@pytest.mark.thorough
 def test_a_hop_is_the_difference_of_two_subscribers(measure_row: MeasureRow) -> None:
     extras = measure_row(hop_row(200), APPENDED).extras
     assert 0 < extras["master_p50_us"] <= extras["master_p99_us"]
     assert 0 < extras["slave_p50_us"] <= extras["slave_p99_us"]
 
 
+@pytest.mark.thorough
 def test_an_empty_slave_gets_all_of_a_stream(measure_row: MeasureRow) -> None:
     assert measure_row(catch_up_row(), APPENDED).extras["messages_per_s"] > 0
 

@@ -20,6 +20,7 @@ from tailrace.spark.slices import Slice
 from tailrace.spark.source import Source, SourceOptions, open_source
 from tests.spark.test_beside_a_broker import CONFIG, KEPT, NAMES, PAYLOAD_BYTES, Publisher, look_beside_trims
 from tests.system.node import running, wait_for
+from tests.thorough import only_thorough
 
 ROUNDS = 2
 
@@ -78,7 +79,7 @@ def check(rolled: Rolled, name: str, sent: int) -> int:
     return counts.pop()
 
 
-@pytest.mark.parametrize("way", ["directory", "brokers"])
+@pytest.mark.parametrize("way", ["directory", *only_thorough("brokers")])
 def test_rollups_beside_appends_and_trims(tmp_path: Path, way: str) -> None:
     with running(tmp_path / "data", config=CONFIG) as node, Publisher(node) as publisher:
         wait_for(lambda: min(publisher.sent.values()) > 2 * KEPT or publisher.failure, "enough is published")

@@ -117,6 +117,7 @@ def is_free(out: Path) -> bool:
     return False
 
 
+@pytest.mark.thorough
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     """The whole command, cold: the tables are as they were or as they should be, and a last run ends it."""
     if interpreted_wanted():

@@ -93,6 +93,7 @@ def test_replace_removes_the_folders_of_other_nodes(tmp_path: Path, fleet: dict[
         assert list(store.snapshot().by_node(table, DAY)) == [ids["north"]]
 
 
+@pytest.mark.thorough
 def test_readers_have_the_node_and_the_day_as_columns(
     tmp_path: Path, fleet: dict[str, DataDirectory], session: Any
 ) -> None:

@@ -208,6 +208,7 @@ def noted(line: str) -> set[str]:
     return {stream for stream, _text in ast.literal_eval(line.removeprefix("done "))}
 
 
+@pytest.mark.thorough
 def test_workers_get_the_code_from_the_zip(cluster: Cluster, driver: Driver, folder: Path) -> None:
     import_it = [cluster.environment["PYSPARK_PYTHON"], "-c", "import tailrace.spark.rollup"]
     assert subprocess.run(import_it, cwd=folder, capture_output=True, check=False).returncode, "the node has tailrace"
@@ -225,6 +226,7 @@ def test_every_cell_of_a_hard_night_on_a_cluster(driver: Driver, tmp_path: Path)
     assert not differences(read_tables(tmp_path / "out", DAY), cells)
 
 
+@pytest.mark.thorough
 def test_what_a_worker_lacks_is_named_with_the_worker(driver: Driver, folder: Path) -> None:
     lacking = driver.roll_up("path", folder / "lacking", folder / "no")
     assert f"{folder}/lacking: is not a tailrace data directory" in lacking
@@ -235,6 +237,7 @@ def test_what_a_worker_lacks_is_named_with_the_worker(driver: Driver, folder: Pa
     assert all(socket.gethostname() in text for text in (lacking, another, unshared))
 
 
+@pytest.mark.thorough
 def test_a_cluster_rolls_up_over_connections(driver: Driver, folder: Path, tmp_path: Path) -> None:
     with running(folder / "data") as node:
         assert driver.roll_up("brokers", f"127.0.0.1:{node.port}", tmp_path / "out") == "done []"
@@ -244,6 +247,7 @@ def test_a_cluster_rolls_up_over_connections(driver: Driver, folder: Path, tmp_p
     assert read_tables(tmp_path / "out", DAY) == {key: {**row, **unknown} for key, row in expected.items()}
 
 
+@pytest.mark.thorough
 def test_a_cluster_rolls_up_from_an_object_store(driver: Driver, url: str, tmp_path: Path) -> None:
     """The driver's copy is in a folder that a worker lacks."""
     # Each request takes the server 10 ms of a processor, and it reads the whole file for each part of it.

@@ -46,6 +46,7 @@ def trimming_slowly(node: Node) -> Iterator[None]:
         done.result()
 
 
+@pytest.mark.thorough
 def test_a_broker_that_trims_all_the_time(tmp_path: Path) -> None:
     """The command as a program of its own: while it starts Spark, messages it has planned to read are trimmed."""
     if interpreted_wanted():
