@@ -42,10 +42,11 @@ settings.load_profile("tailrace-ci" if os.environ.get("CI") else "tailrace")
 
 _ROOT = Path(__file__).resolve().parent.parent
 # scripts/test-both-builds runs the suite in parts, side by side. With both builds: the leaves, storage and protocols
-# ("storage"), the broker's parts that call a leaf ("both"), and nodes in real processes ("real"). Once, in ten
-# parts of about the same length: what no leaf has a part in, such as the other messages and what consumers are given,
-# and system tests of what happens between processes. What tests/system/test_{binary_subscribe,doors,metrics,subscribe,
-# tls}.py and the part "doors" ask of a leaf, tests/broker/{connection,delivery,last,topics,udp} try interpreted, too.
+# ("storage"), the broker's parts that call a leaf ("both"), and nodes in real processes ("real"). Connections
+# ("connection") are tried with both in a thorough run, else with compiled leaves. Once, in ten parts of about the same
+# length: what no leaf has a part in, such as the other messages and what consumers are given, and system tests of what
+# happens between processes. What tests/system/test_{binary_subscribe,doors,metrics,subscribe,tls}.py and the part
+# "doors" ask of a leaf, tests/broker/{delivery,last,topics,udp} try interpreted, too.
 PART = os.environ.get("TAILRACE_TEST_PART", "")
 WAITING_PARTS: Final = frozenset({"client", "java", "spark"})
 """Their tests wait for up to 300 s for a compiler of Go, or for one Java after the other."""
@@ -173,7 +174,12 @@ ONCE = {
     "spark": ("tests/spark/",),
 }
 # Folders that are tried with both builds, and their parts; the others are in "both".
-TWICE = {"tests/protocol/": "storage", "tests/shard/": "storage", "tests/system/": "real"}
+TWICE = {
+    "tests/broker/connection/": "connection",
+    "tests/protocol/": "storage",
+    "tests/shard/": "storage",
+    "tests/system/": "real",
+}
 # Of folders that are otherwise tried once.
 BOTH = (
     "tests/broker/consumers/coordinator/test_cursor_log.py",
@@ -208,8 +214,6 @@ COMPILED = (
     "tests/shard/test_torn.py",
 )
 LEAF_TESTS = "_cy.py"
-# Interpreted in a thorough run only: these call leaves as the tests of delivery, topics, storage and real nodes do.
-INTERPRETED_THOROUGH = ("tests/broker/connection/",)
 
 
 class Watchdog:
@@ -271,8 +275,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     if not PART or not collection_path.name.startswith("test_"):
         return None
     path = collection_path.relative_to(_ROOT).as_posix()
-    compiled_only = COMPILED if THOROUGH else (*COMPILED, *INTERPRETED_THOROUGH)
-    if interpreted_wanted() and (path.startswith(compiled_only) or path.endswith(LEAF_TESTS)):
+    if interpreted_wanted() and (path.startswith(COMPILED) or path.endswith(LEAF_TESTS)):
         return True
     return part_of(path) != PART or None
 

@@ -4,7 +4,7 @@ Tests with the mark `thorough` are left out of an ordinary run: further kinds, v
 tries, and long series of faults that shorter ones stand for. Each file that docs/promises.md names has tests in every
 run (tests/tidy/test_promises.py).
 
-Hypothesis gets a third of its examples, but 20 at least, and with interpreted leaves, whose run repeats what the
+Hypothesis gets a sixth of its examples, but 12 at least, and with interpreted leaves, whose run repeats what the
 compiled ones did, a tenth and 8. A test that would repeat a session for every byte of it takes
 the bytes at both ends and a random sample of the others, another one in each run.
 """
@@ -16,11 +16,12 @@ import random
 from typing import Any
 
 import pytest
+
 from tailrace.shard.leaves import interpreted_wanted
 
 VARIABLE = "TAILRACE_THOROUGH"
 THOROUGH = os.environ.get(VARIABLE, "") not in ("", "0")
-EXAMPLES_PART, EXAMPLES_LEAST = (10, 8) if interpreted_wanted() else (3, 20)
+EXAMPLES_PART, EXAMPLES_LEAST = (10, 8) if interpreted_wanted() else (6, 12)
 EDGE = 12
 """Places at each end of a range that are always tried."""
 

@@ -16,10 +16,11 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from tests.cli.process import tailrace
-from tests.protocol.mqtt.wire import V5, VERSIONS
+from tests.protocol.mqtt.wire import V4, V5, VERSIONS
 from tests.system.node import PATIENCE_S, Node, running, wait_for
 from tests.system.test_mqtt import CONFIG, PahoClient
 from tests.system.test_rolling import replace_all
+from tests.thorough import only_thorough
 
 pytestmark = pytest.mark.system
 
@@ -101,7 +102,7 @@ def test_the_command_lists_and_removes_them(tmp_path: Path) -> None:
         assert b"a%20b" not in tailrace("sessions", "ls", *server).stdout
 
 
-@both
+@pytest.mark.parametrize("version", [*only_thorough(V4), V5])
 @pytest.mark.parametrize("seed", range(1))
 def test_nothing_is_lost_over_random_kills(tmp_path: Path, version: int, seed: int) -> None:
     """A client comes and goes while others publish; workers and the node are killed, also while it is connected."""

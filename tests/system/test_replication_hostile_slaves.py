@@ -35,6 +35,7 @@ from tests.system.node import Node, running
 from tests.system.scripted import EVIL, Slave, followed, id_of, messages_of, serves_others, streams_of
 from tests.system.streams import lives, rss_bytes
 from tests.system.tree_check import Logged, assert_sound, read_log
+from tests.thorough import only_thorough
 
 pytestmark = pytest.mark.system
 
@@ -354,6 +355,7 @@ FLOODS: dict[str, Callable[[int], bytes]] = {
 
 # How many answers a round has: a PING may overtake those that another worker gives, and rounds would pile up.
 ANSWERS = {"FOLLOW of the same": 500, "ASK": 100, "CLAIM": 500, "CALL": 500, "CALL that waits": 500}
+LONG = {"FOLLOW of the same", "CALL"}
 WAITING = {"CALL that waits": MEMBERS_MAX}  # of all of them: these have none while the test lasts
 # The refusals of calls of a flood, if they are refused: refused earlier, before being parsed, they would hold nothing.
 CALLS_REFUSED = {"CALL": {"consumer"}, "CALL that waits": {"overloaded"}}
@@ -367,7 +369,7 @@ def take_answers(slave: Slave, count: int) -> list[object]:
     return answers
 
 
-@pytest.mark.parametrize("what", FLOODS)
+@pytest.mark.parametrize("what", [only_thorough(each)[0] if each in LONG else each for each in FLOODS])
 def test_slaves_that_flood(original: Original, what: str) -> None:
     """For each request that can be repeated without end: memory stays, and others are served meanwhile."""
     pids, held_bytes = original.master.worker_pids(), []

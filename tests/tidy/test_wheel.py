@@ -185,6 +185,7 @@ def test_each_folder_with_modules_is_installed() -> None:
         assert {".".join((package, *path.parts)) for path in found} <= set(setuptools["packages"])
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_an_application_keeps_its_own_modules(guest: Path, tmp_path: Path) -> None:
     application = tmp_path / "application"
@@ -298,6 +299,7 @@ def test_a_first_week(tmp_path: Path, wheel: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("supervisor_first", [False, True])
 def test_it_stands_beside_the_supervisor_of_others(

@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.system]
 APPENDED, HELD = (TailraceNodes(replicas=replicas, interpreted=interpreted_wanted(), workers=1) for replicas in (0, 1))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("nodes", "peer"), [(2, APPENDED), (3, HELD)], ids=["2, appended", "3, replicated 1"])
 def test_all_nodes_of_a_chain_have_what_was_published(measure_row: MeasureRow, nodes: int, peer: Contestant) -> None:
     measured = measure_row(replicated_row(nodes), peer)

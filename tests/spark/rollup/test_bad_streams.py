@@ -32,6 +32,7 @@ from tests.spark.rollup import reference
 from tests.spark.rollup.directories import DAY, DAY_START_US, HOUR_US
 from tests.spark.rollup.tables import left_over, read_tables
 from tests.spark.rollup.test_frame_view import EDGES, set_time
+from tests.thorough import only_thorough
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 
@@ -144,6 +145,7 @@ def command(tmp_path: Path, local_engine: ChooseEngine, monkeypatch: pytest.Monk
     return partial(run_command, tmp_path, monkeypatch, local_engine)
 
 
+@pytest.mark.parametrize("engine", ["local", *only_thorough("spark")], indirect=True)
 def test_a_night_with_everything_wrong(
     tmp_path: Path,
     engine: ChooseEngine,
