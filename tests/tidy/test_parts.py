@@ -23,5 +23,5 @@ def test_every_part_is_run() -> None:
     assert "begin interpreted both 1 " in script and "PART=both " in script
     for part in TWICE.values():
         assert f"begin {part}-interpreted {part} 1 " in script and f'begin {part} {part} "" ' in script
-        assert f"{part} {part}-interpreted " in script.partition("twice=(")[2]
+        assert f"{part} {part}-interpreted" in script.partition("twice=(")[2]
     assert f"once=({' '.join(ONCE)})\n" in script
