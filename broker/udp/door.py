@@ -47,7 +47,7 @@ FLOOD_A_SECOND: Final = 20_000
 """If more are ignored in a second, the door takes FLOOD_A_TURN of them in a turn and rests for FLOOD_REST_S behind it,
 until a turn has less: to look at each would take the most of a core from all others."""
 FLOOD_A_TURN: Final = 16
-FLOOD_REST_S: Final = 0.003
+FLOOD_REST_S: Final = 0.010
 SENT_A_TURN: Final = 4_096
 """Datagrams to subscribers; the others go out in the next turn."""
 SHOWN_A_PAGE: Final = 1_000
