@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,6 +42,37 @@ def find_copies(fresh: Sequence[Path], before: Sequence[Path], others: Collectio
     same = new.to_table(filter=wanted).join(old.to_table(filter=wanted), _SAME, join_type="inner")
     found = same.group_by(_IDENTITY).aggregate([]).select(_IDENTITY).to_pylist()
     return {Identity(**row) for row in found} & set(others)
+
+
+class FirstRow(NamedTuple):
+    """The first minute with messages that a stream has of the day, and its first message."""
+
+    start_us: int
+    first_seq: int
+
+
+def first_rows(
+    fresh: Sequence[Path], before: Sequence[Path], doubtful: Collection[Identity]
+) -> tuple[dict[str, FirstRow], dict[Identity, FirstRow]]:
+    """Those of this run, by stream, and of former rows, of `doubtful` streams. Files as of `find_copies`. Raises
+    OSError.
+    """
+    if not doubtful:
+        return {}, {}
+    wanted = pc.field("stream").isin(sorted({each.stream for each in doubtful}))
+    columns = [*_IDENTITY, "start", "first_seq"]
+    new = _first_rows(ds.dataset(list(map(str, fresh)), format="parquet", schema=_schema(columns)), wanted, ["stream"])
+    old = _first_rows(open_tables(before, before[0].parent, _schema(columns)), wanted, _IDENTITY)
+    return {key[0]: row for key, row in new.items()}, {Identity(*key): row for key, row in old.items()}
+
+
+def _first_rows(rows: Any, wanted: Any, keys: list[str]) -> dict[tuple[Any, ...], FirstRow]:
+    """A stream's messages are in the order of their times."""
+    table = rows.to_table(columns=[*keys, "start", "first_seq"], filter=wanted)
+    found = table.group_by(keys).aggregate([("start", "min"), ("first_seq", "min")])
+    starts = pc.cast(found["start_min"], pa.int64()).to_pylist()
+    values = map(FirstRow, starts, found["first_seq_min"].to_pylist())
+    return dict(zip(zip(*(found[key].to_pylist() for key in keys), strict=True), values, strict=True))
 
 
 def _schema(names: list[str]) -> pa.Schema:

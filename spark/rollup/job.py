@@ -18,11 +18,11 @@ from tailrace.shard.directory import open_data_dir
 from tailrace.spark.options import parse_options
 from tailrace.spark.patterns import is_wanted
 from tailrace.spark.rollup import topics
-from tailrace.spark.rollup.copies import Copies, compare_copies, find_copies
+from tailrace.spark.rollup.copies import Copies, compare_copies, find_copies, first_rows
 from tailrace.spark.rollup.day_plan import DayPlan, plan_day
 from tailrace.spark.rollup.engine import ChooseEngine, Show
 from tailrace.spark.rollup.frame_view import frame_views
-from tailrace.spark.rollup.merge import KEPT_FROM_MAX, Identity, Kept, file_name, write_merged
+from tailrace.spark.rollup.merge import KEPT_FROM_MAX, Fresh, Identity, Kept, file_name, write_merged
 from tailrace.spark.rollup.nodes import NodeRow, State, read_nodes, stage_node
 from tailrace.spark.rollup.store import NODES, TABLES, TOPICS, Store, staged_node
 from tailrace.spark.rollup.table import open_tables
@@ -39,6 +39,9 @@ _BEFORE: Final = pa.schema(
         *((name, pa.int64()) for name in ("first_seq", "messages", "gaps")),
     ]
 )
+GUESSED: Final = "@"
+"""Before the time of its first message: the id of a stream that was read over a connection, beside rows without an id
+of an earlier stream of its name."""
 NOTES_MAX: Final = 10_000
 """Notes that are kept of a run; further streams that could not be read are only counted."""
 
@@ -220,9 +223,10 @@ class _Run:
         before = read_before(list(self._old["days"].values()))
         minutes = [self._raw / result.files["minute"] for result in results if "minute" in result.files]
         copies = self._find_copies(before, minutes)
+        former = self._find_former(before, minutes, unreadable, copies)
         found = [
             each._replace(end_seq=copies.end_seqs.get(each.was, each.end_seq))
-            for each in find_kept(self._plan, before, unreadable, self._job, copies.found)
+            for each in find_kept(self._plan, before, unreadable, self._job, copies.found, former)
         ]
         self._report_kept(found)
         changed = find_changed(self._plan.node, before, found)
@@ -296,6 +300,28 @@ class _Run:
         now = {stream: Identity(stream, plan.node, stream_id) for stream, stream_id in plan.stream_ids.items()}
         return compare_copies(now, plan.histories, same, read_terms(self._nodes), found)
 
+    def _find_former(
+        self, before: Mapping[Identity, Before], minutes: Sequence[Path], unreadable: set[str], copies: Copies
+    ) -> set[Identity]:
+        """Rows of earlier streams of the names, shown by their first message if no id shows it.
+        What was read over a connection becomes rows of the id that the tables have of it already."""
+        plan = self._plan
+        if self._job.replace:
+            return set()
+        doubtful = find_doubtful(plan, before, unreadable)
+        new, old = first_rows(minutes, list(self._old["minutes"].values()), doubtful)
+        former = {was for was in doubtful if old.get(was) != new.get(was.stream)}
+        merged = {each.now.stream for each in copies.fresh}
+        ids = {was.stream: was.stream_id for was in doubtful - former}
+        for was in former:
+            if was.stream_id is None and was.stream in new:
+                ids.setdefault(was.stream, f"{GUESSED}{new[was.stream].start_us}")
+        for stream, stream_id in ids.items():
+            if plan.stream_ids[stream] is None and stream_id is not None and stream not in merged:
+                now = Identity(stream, plan.node, None)
+                copies.fresh.append(Fresh(now, now._replace(stream_id=stream_id)))
+        return former
+
     def _roll_up(self) -> list[TaskResult]:
         """In the order of the tasks."""
         engine = self._choose(self._plan.messages)
@@ -333,8 +359,10 @@ def find_kept(
     unreadable: set[str],
     job: Job,
     copies: Collection[Identity] = (),
+    former: Collection[Identity] = (),
 ) -> list[Kept]:
-    """The streams of which the tables may have rows that cannot be made again.
+    """The streams of which the tables may have rows that cannot be made again. `former` are earlier streams that only
+    their messages tell from those of the plan.
 
     A stream that is gone, or cannot be read, keeps its former rows, and so does every other node and every earlier
     stream of a name: their rows are not this run's. Rows of a copy on another node are merged with the new ones.
@@ -343,7 +371,9 @@ def find_kept(
     for was, before in old.items():
         stream = was.stream
         now = find_same(was, plan)
-        if now is not None:
+        if was in former:
+            kept.append(Kept(was))
+        elif now is not None:
             kept_from = KEPT_FROM_MAX if stream in unreadable else plan.first_seqs[stream]
             if kept_from > before.first_seq or (kept_from == before.first_seq and before.has_first_gap):
                 kept.append(Kept(was, kept_from, now))
@@ -361,13 +391,30 @@ def find_changed(node: str, before: Collection[Identity], kept: Sequence[Kept]) 
     return {node, *(was.node for was in before if was not in unchanged)}
 
 
+def find_doubtful(plan: DayPlan, before: Mapping[Identity, Before], unreadable: set[str]) -> set[Identity]:
+    """Former rows that may be of an earlier stream of the name, as the ids of both are not known; the first message of
+    the day shows it, which is kept and can be read."""
+    return {
+        was
+        for was, row in before.items()
+        if find_same(was, plan) is not None
+        and (plan.stream_ids[was.stream] is None or not is_known(was.stream_id))
+        and was.stream not in unreadable
+        and plan.first_seqs[was.stream] <= row.first_seq
+    }
+
+
+def is_known(stream_id: str | None) -> bool:
+    return stream_id is not None and not stream_id.startswith(GUESSED)
+
+
 def find_same(was: Identity, plan: DayPlan) -> Identity | None:
-    """Returns the planned stream of these rows, None for another. A null `stream_id` matches any."""
+    """Returns the planned stream of these rows, None for another. An id that is not known matches any."""
     stream = was.stream
     if stream not in plan.first_seqs or was.node != plan.node:
         return None
     stream_id = plan.stream_ids[stream]
-    if None not in (was.stream_id, stream_id) and was.stream_id != stream_id:
+    if stream_id is not None and is_known(was.stream_id) and was.stream_id != stream_id:
         return None
     return Identity(stream, plan.node, stream_id or was.stream_id)
 
