@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tailrace.shard.frame import HEADER_BYTES
 from tailrace.spark.entries import Int64s, Table
 from tailrace.spark.headers import HEADERS_TYPE, headers_array, keys_array, topics_array
-from tailrace.spark.options import PayloadForm
+from tailrace.spark.options import TYPED_FORMS, PayloadForm
 from tailrace.spark.payloads import CORRUPT, Decoded, UnsupportedType, make_decoder, natural_type
 from tailrace.spark.source import Block, StreamRef
 
@@ -76,6 +76,8 @@ class BatchMaker:
         self.needs_frames = not FROM_FRAMES.isdisjoint(schema.names)
         self._decode = None
         if not {"payload", CORRUPT}.isdisjoint(schema.names):
+            if "payload" not in schema.names and form in TYPED_FORMS:
+                raise WrongSchema(f"the column {CORRUPT} needs the column payload, whose type decides what is corrupt")
             type_ = schema.field("payload").type if "payload" in schema.names else natural_type(form)
             try:
                 self._decode = make_decoder(form, type_, avro_schema)

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from tailrace.spark.avro import to_ddl
-from tailrace.spark.options import Options, parse_options
+from tailrace.spark.options import TYPED_FORMS, InvalidOption, Options, parse_options
 from tailrace.spark.payloads import CORRUPT
 from tailrace.spark.workers import settle
 
@@ -29,12 +29,17 @@ COLUMNS = (
 
 
 def ddl(options: Options) -> str:
-    """The columns that there are when none are asked for."""
+    """The columns that there are when none are asked for. Raises InvalidOption."""
     if options.payload == "binary":
         return f"{COLUMNS}, payload binary"
-    payload = f"struct<{options.payload_schema}>" if options.payload_schema else "string"
     if options.avro_schema:
         payload = to_ddl(options.avro_schema)
+    elif options.payload_schema:
+        payload = f"struct<{options.payload_schema}>"
+    elif options.payload in TYPED_FORMS:
+        raise InvalidOption(f"payload {options.payload!r} needs the option payloadSchema, or a schema with a payload")
+    else:
+        payload = "string"
     return f"{COLUMNS}, payload {payload}, {CORRUPT} binary"
 
 

@@ -19,6 +19,8 @@ T = TypeVar("T")
 PayloadForm: TypeAlias = Literal["binary", "utf8", "json", "msgpack", "avro"]
 
 FORMS: Final = ("binary", "utf8", "json", "msgpack", "avro")
+TYPED_FORMS: Final = ("json", "msgpack", "avro")
+"""What can be decoded depends on the type that is asked for."""
 ROWS_MAX: Final = 1 << 40
 
 

@@ -121,6 +121,7 @@ def test_a_row_for_what_is_wrong(source: Source) -> None:
         ([("payload", pa.string())], "binary", "payloads are binary, not string"),
         ([("payload", pa.map_(pa.string(), pa.string()))], "json", "JSON payloads cannot be read"),
         ([(CORRUPT, pa.string())], "json", "the column _corrupt is binary"),
+        ([(CORRUPT, pa.binary())], "json", "the column _corrupt needs the column payload"),
     ],
 )
 def test_a_wrong_schema_is_told(schema: list[tuple[str, pa.DataType]], form: PayloadForm, text: str) -> None:

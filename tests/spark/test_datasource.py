@@ -19,7 +19,7 @@ from tailrace.core.headers import pack_headers
 from tailrace.shard.directory import DataDirectory, open_data_dir
 from tailrace.spark.batch import TailraceReader
 from tailrace.spark.datasource import ddl
-from tailrace.spark.options import parse_options
+from tailrace.spark.options import InvalidOption, parse_options
 from tests.spark.data import START_US, Sent, add_stream, append, make_directory, open_log, plain, rows_of, trim
 
 HOUR_US = 3_600_000_000
@@ -43,6 +43,13 @@ def test_columns_follow_the_payload() -> None:
     assert ddl(parse_options({"path": "/d", "payload": "utf8"})).endswith("payload string, _corrupt binary")
     said = {"path": "/d", "payload": "json", "payloadSchema": "a int"}
     assert ddl(parse_options(said)).endswith("payload struct<a int>, _corrupt binary")
+
+
+@pytest.mark.parametrize("form", ["json", "msgpack"])
+def test_a_payload_without_a_schema_is_refused(form: str) -> None:
+    """Every object would be corrupt."""
+    with pytest.raises(InvalidOption, match="needs the option payloadSchema"):
+        ddl(parse_options({"path": "/d", "payload": form}))
 
 
 def test_nothing_is_pushed_down() -> None:
