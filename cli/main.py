@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -142,6 +143,14 @@ class LazyGroup(click.Group):
             raise click.UsageError(text, ctx)
         return super().resolve_command(ctx, args)
 
+    def make_context(self, *arguments: Any, **extra: Any) -> click.Context:
+        """Prints what --help and --version ask for."""
+        try:
+            return super().make_context(*arguments, **extra)
+        except BrokenPipeError:
+            _forget_stdout()
+            raise click.exceptions.Exit(OK) from None
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
@@ -156,6 +165,16 @@ class LazyGroup(click.Group):
 @click.version_option(package_name="tailrace", prog_name="tailrace", message="%(prog)s %(version)s")
 def cli() -> None:
     """tailrace: a persistent publish/subscribe broker for streams of messages."""
+
+
+class ClosedOutput(io.RawIOBase):
+    """Standard output that a shell has closed: Python has none then, and results would be lost without an error."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, _data: object) -> NoReturn:
+        raise CommandError(f"cannot write the output: {os.strerror(errno.EBADF)}")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -209,6 +228,8 @@ def _hold_standard_files() -> None:
             os.fstat(fd)
         except OSError:
             os.open(os.devnull, os.O_RDONLY if fd else os.O_WRONLY)  # gets the lowest free number
+            if fd == 1:
+                sys.stdout = io.TextIOWrapper(ClosedOutput(), write_through=True)
 
 
 def _forget_stdout() -> None:

@@ -35,9 +35,14 @@ def show(table: Table) -> None:
 
 
 def make_console() -> Console:
+    """Prints to standard output. If its reader has gone it raises BrokenPipeError; rich would end the process."""
     from rich.console import Console
 
-    console = Console(highlight=False)
+    class PipeConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise  # rich calls this where it has caught the error
+
+    console = PipeConsole(highlight=False)
     if not console.is_terminal:
         console.width = LINE_CHARACTERS_MAX
     return console

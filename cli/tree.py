@@ -13,7 +13,7 @@ from tailrace.cli.credentials import TOKEN_VARIABLE, client_options
 from tailrace.cli.ending import NO_CONNECTION, OK, CommandError
 from tailrace.cli.options import check_stream, json_option, server_options
 from tailrace.cli.server import choose_server, context_of, has_server_option
-from tailrace.cli.tables import show_json
+from tailrace.cli.tables import make_console, show_json
 from tailrace.cli.tree_walk import Node, walk
 from tailrace.cli.values import FILLED
 from tailrace.core.address import Address
@@ -21,7 +21,6 @@ from tailrace.core.options import ClientOptions
 from tailrace.protocol.replication import Told
 
 ASKED_AT_ONCE = 16
-LINE_CHARACTERS_MAX = 10_000
 
 EPILOG = """\b
 Examples:
@@ -67,13 +66,9 @@ def command(address: str | None, stream: str | None, as_json: bool, token: str |
     if as_json:
         show_json(map(node_fields, found.nodes.values()))
         return OK
-    from rich.console import Console
-
     from tailrace.cli.tree_view import candidates, draw
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = LINE_CHARACTERS_MAX  # one line for each node, of any length, for programs that parse it
+    console = make_console()
     for each in draw(found, stream):
         console.print(each)
     advice = "" if stream is None else candidates(found, stream)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
-from tailrace.cli.ending import REFUSED, USAGE
+import pytest
+
+from tailrace.cli.ending import OK, REFUSED, USAGE
 from tests.cli.process import DEADLINE_S
 from tests.client.model_server import ModelServer
 
@@ -29,10 +32,26 @@ def test_closed_files_are_not_those_of_the_connection(server: ModelServer) -> No
     """A descriptor that a program opens gets the lowest free number, such as that of standard output."""
     server.publish(b"s", b"one")
     text = "tailrace: cannot write the output: Bad file descriptor\n"
-    assert shell(f"{COMMAND} tail s --no-follow -s {server.address} >&-") == (REFUSED, text)
+    for words in ("tail s --no-follow", "streams", "streams --json", "stat s", "top --once", "top --json"):
+        assert shell(f"{COMMAND} {words} -s {server.address} >&-") == (REFUSED, text), words
+    for words in ("--help", "tail --help", "completion bash"):
+        assert shell(f"{COMMAND} {words} >&-") == (REFUSED, text), words
     text = "tailrace: cannot use standard input: Bad file descriptor\n"
     assert shell(f"{COMMAND} pub s -s {server.address} <&-") == (REFUSED, text)
     assert shell(f"{COMMAND} nonsense 2>&-")[0] == USAGE
+
+
+@pytest.mark.parametrize("words", ["tail s --no-follow", "streams", "streams --json", "stat s", "top --once", "--help"])
+def test_a_reader_that_has_gone_is_no_failure(server: ModelServer, words: str) -> None:
+    server.publish(b"s", b"one")
+    arguments = [*words.split(), *([] if words == "--help" else ["-s", server.address])]
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing) as gone:
+        done = subprocess.run(
+            [*COMMAND.split(), *arguments], stdout=gone, stderr=subprocess.PIPE, timeout=DEADLINE_S, check=False
+        )
+    assert (done.returncode, done.stderr) == (OK, b"")
 
 
 def test_commands_that_read_or_ask_without_standard_input() -> None:
