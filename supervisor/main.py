@@ -311,7 +311,11 @@ def _may_be_freed(error: CannotListen | ShardLocked) -> bool:
 
 def take_directory(settings: Settings) -> tuple[DataDirectory, DirectoryLock]:
     """Locks the data directory, making it first if it does not exist. Raises ShardLocked, DirectoryError, OSError."""
-    settings.data.mkdir(parents=True, exist_ok=True)
+    try:
+        settings.data.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        _refuse_what_is_there(settings.data)
+        raise
     path = settings.data.resolve()
     lock = DirectoryLock(path)
     patiently(lock.acquire)
@@ -324,6 +328,21 @@ def take_directory(settings: Settings) -> tuple[DataDirectory, DirectoryLock]:
     except (DirectoryError, ShardLocked, OSError):
         lock.release()
         raise
+
+
+def _refuse_what_is_there(path: Path) -> None:
+    """Raises DirectoryError if something in the place of the directory, or of one above it, is not a directory."""
+    for each in (*reversed(path.parents), path):
+        if each.is_symlink() and not each.exists():
+            try:
+                each.stat()
+            except FileNotFoundError:
+                raise DirectoryError(each, f"a symbolic link to {each.readlink()}, which does not exist") from None
+            except OSError as error:
+                loop = error.errno == errno.ELOOP
+                raise DirectoryError(each, "a loop of symbolic links" if loop else str(error.strerror)) from None
+        if each.exists() and not each.is_dir():
+            raise DirectoryError(each, "not a directory")
 
 
 def admin_path(settings: Settings, data: Path) -> Path:

@@ -118,6 +118,22 @@ def test_exit_codes_before_anything_is_started(tmp_path: Path, caplog: pytest.Lo
     assert "cannot use the data directory" in caplog.text
 
 
+@pytest.mark.parametrize("below", ["", "below"])
+def test_what_is_in_the_place_of_the_data_directory_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, below: str
+) -> None:
+    (tmp_path / "dangling").symlink_to(tmp_path / "gone")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "file").touch()
+    for name, text in (
+        ("dangling", f"dangling: a symbolic link to {tmp_path / 'gone'}, which does not exist"),
+        ("loop", "loop: a loop of symbolic links"),
+        ("file", "file: not a directory"),
+    ):
+        assert serve(settings_for(tmp_path / name / below)) == 5
+        assert caplog.records[-1].message == f"cannot use the data directory: {tmp_path}/{text}"
+
+
 def test_a_taken_port_ends_the_start_and_frees_the_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
