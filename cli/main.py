@@ -133,6 +133,8 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """`help COMMAND` is `COMMAND --help`. Raises UsageError, which names the commands that may have been meant."""
         name = args[0]
+        if ctx.resilient_parsing:  # what is typed is being completed
+            return super().resolve_command(ctx, args[1:] or [""] if name == "help" else args)
         if name == "help":
             if len(args) == 1:
                 click.echo(ctx.get_help())

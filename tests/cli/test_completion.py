@@ -48,6 +48,9 @@ def test_other_shells(capsys: pytest.CaptureFixture[str]) -> None:
         ("tailrace con", {"consume", "consumers", "conformance"}),
         ("tailrace pub --qu", {"--quiet"}),
         ("tailrace consumers re", {"reset"}),
+        ("tailrace help con", {"consume", "consumers", "conformance"}),
+        ("tailrace help consumers re", {"reset"}),
+        ("tailrace tial --qu", set()),
     ],
 )
 def test_what_may_follow(typed: str, expected: set[str]) -> None:
@@ -59,7 +62,8 @@ def test_what_may_follow(typed: str, expected: set[str]) -> None:
         "COMP_CWORD": str(len(words) - 1),
     }
     done = subprocess.run([sys.executable, "-m", "tailrace.cli.main"], env=environment, cwd=ROOT, capture_output=True)
-    assert {line.partition(b",")[2].decode() for line in done.stdout.splitlines()} == expected
+    assert {line.partition(b",")[2].decode() for line in done.stdout.splitlines() if line} == expected
+    assert done.stderr == b"", "it would stand in the line that is typed"
 
 
 def test_the_script_is_for_this_program() -> None:
