@@ -38,6 +38,7 @@ LOG_TAIL_BYTES = 4_096
 _LISTENING = re.compile(r"listening on \S+ port (\d+), .* metrics on (http://\S+)/metrics")
 # The broker ends with this process, however that ends: the pipe of its standard input is closed then, and the kernel
 # sends the signal.
+# -P below: a module of the application in its working folder, such as http.py, is not one of the standard library's.
 _CHILD = """
 import fcntl, os, signal
 fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
@@ -143,7 +144,7 @@ class Server:
         return Path(self._folder.name)
 
     def _spawn(self, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", _CHILD, "serve", "--data", str(self.data)]
+        command = [sys.executable, "-P", "-c", _CHILD, "serve", "--data", str(self.data)]
         if self._config is not None:
             command += ["--config", str(self._config)]
         for name, value in self._settings.items():

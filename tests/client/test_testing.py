@@ -49,6 +49,15 @@ def test_a_folder_with_a_long_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert server.data.is_relative_to(folder)
 
 
+def test_modules_of_the_application_are_not_those_of_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "http.py").write_text("raise ImportError('the one of the application')")
+    monkeypatch.chdir(tmp_path)
+    with Server() as server, server.connect() as client:
+        assert client.publish("orders", b"one").seq == 0
+
+
 def test_settings_and_policies(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="log_level"):
         Server(log_level="warning")
