@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -30,13 +31,12 @@ class Login:
 
     def hello(self, hello: m.Hello, options: ClientOptions) -> m.Hello:
         """The HELLO with what this login begins with."""
-        features, name = hello.features, hello.client
         if self._scram is not None:
             login = self._scram.first()
-            return m.Hello(m.VERSION, features, name, mechanism="SCRAM-SHA-256", user=options.user, login=login)
+            return replace(hello, token=None, mechanism="SCRAM-SHA-256", user=options.user, login=login)
         if options.user is not None and options.token is not None:
-            token = options.token.encode()
-            return m.Hello(m.VERSION, features, name, mechanism=m.BEARER, user=options.user, login=token)
+            login = options.token.encode()
+            return replace(hello, token=None, mechanism=m.BEARER, user=options.user, login=login)
         return hello
 
     def answer(self, challenge: bytes) -> m.Prove:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+HTTP: Final = "it answers in HTTP: the metrics have a port of their own, the broker has another"
 PROTOCOLS: Final[Mapping[bytes, str]] = {
-    b"HTTP/": "it answers in HTTP: the metrics have a port of their own, the broker has another",
+    b"HTTP/": HTTP,
+    b"<": HTTP,  # a page without a head, as of Python's http.server
     b"SSH-": "it speaks SSH",
     b"\x15\x03": "it wants TLS: write tails:// before the address",
     b"err ": "it answers in lines of text",

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
@@ -364,6 +365,23 @@ def test_another_protocol_is_told_at_the_first_attempt() -> None:
         pytest.raises(tailrace.ConnectFailed, match=f"127.0.0.1:{port}: this is not a tailrace broker: it answers in"),
     ):
         tailrace.connect(f"127.0.0.1:{port}", connect_timeout_s=PATIENCE_S)
+
+
+class WebPage(BaseHTTPRequestHandler):
+    def log_message(self, *_arguments: object) -> None:
+        """pytest shows what a test prints."""
+
+
+def test_a_web_server_that_waits_for_the_end_of_a_line_is_told_at_the_first_attempt() -> None:
+    with HTTPServer(("127.0.0.1", 0), WebPage) as web:
+        thread = threading.Thread(target=web.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            with pytest.raises(tailrace.ConnectFailed, match="this is not a tailrace broker: it answers in HTTP"):
+                tailrace.connect(f"127.0.0.1:{web.server_port}", connect_timeout_s=PATIENCE_S)
+        finally:
+            web.shutdown()
+            thread.join()
 
 
 def test_a_port_that_says_nothing_costs_one_connect_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
