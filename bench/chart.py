@@ -18,11 +18,11 @@ _LINEAR_RATIO_MAX = 30.0
 
 
 class NoChart(Exception):
-    """matplotlib is not installed."""
+    """matplotlib is not installed, or nothing was measured."""
 
 
 def draw(path: Path, results: Results, caption: str) -> None:
-    """Write a PNG. NoChart if matplotlib is not installed."""
+    """Write a PNG. Raises NoChart."""
     try:
         import matplotlib
     except ImportError as error:
@@ -31,6 +31,8 @@ def draw(path: Path, results: Results, caption: str) -> None:
     from matplotlib import pyplot
 
     panels = _panels(results)
+    if not panels:
+        raise NoChart("no chart: nothing was measured")
     heights = [max(len(cells) for cells in panels[i : i + _COLUMNS]) for i in range(0, len(panels), _COLUMNS)]
     size = (_PANEL_WIDTH * _COLUMNS, sum(_PANEL_MARGIN + _BAR_HEIGHT * height for height in heights) + 1)
     ratios = [height + 2 for height in heights]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.chart import axis_range, draw
+from bench.chart import NoChart, axis_range, draw
 from bench.rows.base import Measurement
 from tests.bench.conftest import MakeResults
 
@@ -30,3 +30,9 @@ def test_a_picture_is_drawn(tmp_path: Path, make_results: MakeResults) -> None:
     )
     draw(tmp_path / "new" / "chart.png", results, "a caption")
     assert (tmp_path / "new" / "chart.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_there_is_no_picture_of_nothing(tmp_path: Path, make_results: MakeResults) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is in the extra `bench`")
+    with pytest.raises(NoChart, match="nothing was measured"):
+        draw(tmp_path / "chart.png", make_results({("ingest-1", "redis"): []}), "a caption")
