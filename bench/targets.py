@@ -222,6 +222,19 @@ TARGETS = (
         for times, other, title in ((10.0, "jetstream-r3", "JetStream R3"), (2.0, "kafka-r3", "Kafka R3, acks=all"))
     ),
     *(
+        _most(100.0, row, "tailrace-cluster", "", f"a publish by way of another node, {how}: 100 µs more")
+        for row, how in (("forwarded", "appended"), ("forwarded-replicated", "replicated"))
+    ),
+    *(
+        _most(1.0, f"lease-{name}", peer, "", f"processor time under a lease, {text}: 1 % more")
+        for name, peer, text in (
+            ("batches", _BINARY_ACKS, "batches"),
+            ("singles", _BINARY_ACKS, "one message a request"),
+            ("turns", _BINARY_ACKS, "one message a stream"),
+            ("replicated", "tailrace-slaves-held", "held by a slave"),
+        )
+    ),
+    *(
         _least(0.5, "catch-up", _SLAVES, bare, f"catch-up of an empty slave: half of bare sendfile to one who {reader}")
         for bare, reader in (("sendfile-read", "reads"), ("sendfile", "throws away"))
     ),

@@ -13,8 +13,11 @@ from bench.load.limits import LoadError
 
 @dataclass(frozen=True, slots=True)
 class Spent:
+    """`busy_s`: as `cpu_s`, to the nanosecond, without processes and threads that have ended."""
+
     wall_s: float
     cpu_s: float
+    busy_s: float = 0.0
 
 
 class ProcessTree:
@@ -66,12 +69,12 @@ class Meter:
 
     def __init__(self, pid: int) -> None:
         self._tree = ProcessTree(pid)
-        self._cpu_s = self._tree.cpu_s()
+        self._cpu_s, self._busy_s = self._tree.cpu_s(), self._tree.busy_s()
         self._start = time.perf_counter()
 
     def stop(self) -> Spent:
         wall_s = time.perf_counter() - self._start
-        return Spent(wall_s, self._tree.cpu_s() - self._cpu_s)
+        return Spent(wall_s, self._tree.cpu_s() - self._cpu_s, self._tree.busy_s() - self._busy_s)
 
 
 def _on_processor_ns(pid: int) -> int:

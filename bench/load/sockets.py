@@ -11,10 +11,12 @@ import ssl
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 
 from bench.load.limits import Deadline, LoadError, PeerClosed
 from bench.load.tls import secured
 from bench.peers.base import RequestStep
+from tailrace.shard.unix_socket import connect_unix
 
 DRAIN_BYTES = 32 * 1024 * 1024  # more than any receive buffer holds
 READ_BYTES = 1024 * 1024
@@ -192,6 +194,21 @@ def take_steps(port: int, steps: Sequence[RequestStep], deadline: Deadline, tls:
     """Take `steps` on a new connection. Raises LoadError if that fails."""
     with dialled(port, [steps], deadline, tls):
         pass
+
+
+def administer(path: Path, step: RequestStep, deadline: Deadline) -> None:
+    """Give a node a command at its socket of administration. Raises LoadError without the answer."""
+    with socket.socket(socket.AF_UNIX) as sock, SocketPoller(deadline) as poller:
+        try:
+            connect_unix(sock, path)
+        except OSError as error:
+            raise LoadError(f"{path}: {error}") from error
+        sock.setblocking(False)
+        poller.add(sock)
+        call = OpeningSteps(sock, [step])
+        is_over = call.advance()
+        while not is_over:
+            is_over = bool(poller.wait(f"a command waits for {call.waiting_for()}")) and call.receive()
 
 
 def steps_succeed(port: int, steps: Sequence[RequestStep], timeout_s: float, tls: ssl.SSLContext | None = None) -> bool:

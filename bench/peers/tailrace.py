@@ -38,9 +38,13 @@ class Tailrace(Contestant):
         self.flush_ms = 0
         self.bounds_addresses = False
 
+    def data(self, site: Site, number: int = 0) -> Path:
+        """The data directory of a node; the first one is published to."""
+        return site.directory / "data"
+
     def command(self, site: Site) -> list[str]:
         command = tailrace_command(
-            site.directory / "data",
+            self.data(site),
             site.port,
             site.spare_port,
             self.workers,

@@ -43,7 +43,7 @@ _mark_run = load("tailrace.shard.run_cy").mark_run
 _PUBLISHED_BYTES = len(pack(Published(0, ((0, 0, 0),))))
 _BOTH = frozenset({"ingest", "turns", "fanout", "latency", "round-robin"})
 _ACKED = frozenset(
-    {"client-wait", "client-tasks", "idempotence", "consume", "consumers", "beside-rollup", "spark-live"}
+    {"client-wait", "client-tasks", "idempotence", "consume", "consumers", "beside-rollup", "spark-live", "lease"}
 )
 _OF_SINGLES = frozenset({"ingest", "round-robin", "ingest-topics"})  # elsewhere the others publish one by one too
 _SILENT = frozenset({"client-silent", "replay", "connections", "neighbour", "topics-turns"})

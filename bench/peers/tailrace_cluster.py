@@ -26,7 +26,7 @@ class TailraceCluster(TailraceNodes):
         super().__init__(replicas=1, interpreted=interpreted, workers=workers)
         self.name = "tailrace-cluster"
         self.title = "tailrace cluster, replicated"
-        self.kinds = frozenset({"cluster"})
+        self.kinds = frozenset({"cluster", "forwarded"})
         self.nodes = NODES_MAX
 
     def command(self, site: Site) -> list[str]:

@@ -34,7 +34,7 @@ class TailraceNodes(TailraceBinary):
         super().__init__(acked=True, interpreted=interpreted, workers=workers)
         self.name = "tailrace-slaves-held" if replicas else "tailrace-slaves"
         self.title = f"tailrace, replicated {replicas}" if replicas else "tailrace and slaves"
-        self.kinds = frozenset({"replicated"} if replicas else {"replicated", "hop", "catch-up"})
+        self.kinds = frozenset({"replicated", "lease-replicated"} if replicas else {"replicated", "hop", "catch-up"})
         self.replicas = replicas
         self.nodes = 2
         self.following = True
@@ -52,7 +52,7 @@ class TailraceNodes(TailraceBinary):
     def ports(self, site: Site) -> list[int]:
         return [site.port, *self.slave_ports(site)]
 
-    def data(self, site: Site, number: int) -> Path:
+    def data(self, site: Site, number: int = 0) -> Path:
         return site.directory / f"data-{number}"
 
     def command(self, site: Site) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bench.rows.base import BenchRow
+from bench.rows.cluster import LEASE_SHAPES, forwarded_row, lease_row
 from bench.rows.delivering import (
     QOS_1,
     connections_row,
@@ -71,6 +72,8 @@ def make_rows(scale: Scale) -> list[BenchRow]:
         replicated_row(2),
         replicated_row(3),
         cluster_row(),
+        *(forwarded_row(replicated=replicated) for replicated in (False, True)),
+        *(lease_row(shape) for shape in LEASE_SHAPES),
         hop_row(),
         catch_up_row(),
         spark_scan_row(),

@@ -26,7 +26,7 @@ _TOPICS_CONFIG = "[limits]\nmax_handles = 200_000\n"
 FILL_MESSAGES = 10_000  # of one feed, the same for all peers, so that all hold the same number of messages
 WINDOW_FEEDS = 4  # a feed is this part of the window, if there is one, so that the window stays full
 # The generator's own deadline is the first to pass, so that its error names the wait.
-_APART_MARGIN_S = 10.0
+APART_MARGIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class RowRun:
 
     def generate(self, function: Callable[Concatenate[Load, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a load generator in a process of its own."""
-        return apart(self.scale.timeout_s + _APART_MARGIN_S, function, self.load, *args, **kwargs)
+        return apart(self.scale.timeout_s + APART_MARGIN_S, function, self.load, *args, **kwargs)
 
     def feed(
         self, names: Sequence[str], bytes_min: int = 0, messages_min: int = 0, batch_max: int = 1 << 30
@@ -133,4 +133,6 @@ def cpu_us(spent: Spent, count: int) -> float:
 
 
 def total(parts: Sequence[Spent]) -> Spent:
-    return Spent(sum(part.wall_s for part in parts), sum(part.cpu_s for part in parts))
+    return Spent(
+        sum(part.wall_s for part in parts), sum(part.cpu_s for part in parts), sum(part.busy_s for part in parts)
+    )

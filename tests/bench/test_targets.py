@@ -90,6 +90,25 @@ def test_targets_of_replication(make_results: MakeResults) -> None:
     assert _outcome(outcomes, "catch-up", "throws away").measured == 0.4
 
 
+def test_targets_of_what_a_cluster_costs(make_results: MakeResults) -> None:
+    results = make_results(
+        {
+            ("forwarded", "tailrace-cluster"): [Measurement(90, 1, 1)],
+            ("forwarded-replicated", "tailrace-cluster"): [Measurement(110, 1, 1)],
+            ("lease-batches", "tailrace-binary-acks"): [Measurement(-0.1, 1, 1)],
+            ("lease-turns", "tailrace-binary-acks"): [Measurement(1.5, 1, 1)],
+            ("lease-replicated", "tailrace-slaves-held"): [Measurement(0.5, 1, 1)],
+        }
+    )
+    outcomes = evaluate(results, COMPILED)
+    assert _outcome(outcomes, "by way of another node", "appended").met is True
+    assert _outcome(outcomes, "by way of another node", "replicated").met is False
+    assert _outcome(outcomes, "lease", "batches").met is True
+    assert _outcome(outcomes, "lease", "a stream").met is False
+    assert _outcome(outcomes, "lease", "held by a slave").met is True
+    assert _outcome(outcomes, "lease", "a request").met is None
+
+
 def test_the_interpreted_build_has_targets_of_its_own(make_results: MakeResults) -> None:
     outcomes = evaluate(make_results({}), INTERPRETED)
     assert {outcome.target.bound for outcome in outcomes if outcome.target.row == "ingest-1"} == {1.0}

@@ -26,7 +26,14 @@ def test_the_meter_counts_the_tree(tmp_path: Path) -> None:
             pass
         spent = meter.stop()
         assert spent.wall_s >= 0.05
-        assert spent.cpu_s <= 0.05
+        assert spent.cpu_s <= 0.05 and spent.busy_s <= 0.05
+
+
+def test_a_meter_has_busy_time_too() -> None:
+    meter, begin = Meter(os.getpid()), time.thread_time()
+    while time.thread_time() - begin < 0.05:
+        pass
+    assert meter.stop().busy_s >= 0.04
 
 
 def test_busy_time_is_the_time_on_processors() -> None:

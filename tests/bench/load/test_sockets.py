@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import socket
+import threading
+from pathlib import Path
 
 import pytest
 
 from bench.load.limits import Deadline, LoadError, LoadTimeout, PeerClosed
-from bench.load.sockets import dialled, drain, read, send_some, steps_succeed
+from bench.load.sockets import administer, dialled, drain, read, send_some, steps_succeed
 from bench.peers.base import RequestStep
 from bench.peers.plain import Plain
 from bench.server import PeerServer
@@ -98,3 +100,26 @@ def test_a_full_socket_takes_nothing(pair: tuple[socket.socket, socket.socket]) 
         if not send_some(ours, view):
             return
     raise AssertionError("a socket that nobody reads took a gigabyte")
+
+
+def test_a_command_at_a_socket_of_administration_is_over_with_its_answer(tmp_path: Path) -> None:
+    path, step = tmp_path / "admin.sock", RequestStep(b"isr *\r\n", b"ok isr")
+    with pytest.raises(LoadError, match=r"admin\.sock"):
+        administer(path, step, Deadline(PATIENCE_S))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def answer() -> None:
+            for text in (b"ok isr *", b"err usage"):
+                sock, _ = listener.accept()
+                with sock:
+                    if sock.recv(100) == step.send:
+                        sock.sendall(text)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        administer(path, step, Deadline(PATIENCE_S))
+        with pytest.raises(LoadError, match=r"waited for b'ok isr' .*err usage"):
+            administer(path, step, Deadline(PATIENCE_S))
+        thread.join(60)

@@ -133,9 +133,9 @@ def test_deliveries_are_frames() -> None:
 
 
 def test_who_takes_part_in_what() -> None:
-    """Acknowledged messages are numbered and consumed, and beside a rollup none of them may be lost."""
+    """Acknowledged messages are numbered and consumed, and beside a rollup none may be lost; a lease is theirs."""
     acked, plain = TailraceBinary(acked=True).kinds, TailraceBinary().kinds
     answered = {"client-wait", "client-tasks"}
-    assert acked - plain == answered | {"idempotence", "consume", "consumers", "beside-rollup", "spark-live"}
+    assert acked - plain == answered | {"idempotence", "consume", "consumers", "beside-rollup", "spark-live", "lease"}
     assert plain - acked == {"client-silent", "replay", "connections", "neighbour", "topics-turns"}
     assert "streams" not in TailraceBinary().kinds

@@ -66,4 +66,4 @@ def test_what_is_asked_of_a_publish(peer: TailraceNodes, ack: Ack, replicas: int
 def test_the_variants_have_names_of_their_own() -> None:
     peers = [TailraceNodes(), TailraceNodes(replicas=1)]
     assert [peer.name for peer in peers] == ["tailrace-slaves", "tailrace-slaves-held"]
-    assert [peer.kinds for peer in peers] == [{"replicated", "hop", "catch-up"}, {"replicated"}]
+    assert [peer.kinds for peer in peers] == [{"replicated", "hop", "catch-up"}, {"replicated", "lease-replicated"}]
