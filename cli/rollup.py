@@ -342,13 +342,18 @@ def make_nights(
     with_report: bool,
     with_delta: bool = False,
 ) -> list[Night]:
-    """One night per day. Only the last has the forecast of retention. Raises what `plan_catch_up` does."""
-    from tailrace.spark.rollup.days import plan_catch_up
+    """One night per day. Only the last has the forecast of retention. Raises click.UsageError for two sources of one
+    node, what `read_node_ids` does, OSError."""
+    from tailrace.spark.rollup.days import SameNode, plan_catch_up, read_node_ids
     from tailrace.spark.rollup.nightly import Night
 
+    try:
+        ids = read_node_ids(jobs) if catch_up or len(jobs) > 1 else []
+    except SameNode as error:
+        raise click.UsageError(str(error)) from None
     if catch_up:
         store.prepare_catch_up()
-        planned = plan_catch_up(jobs, days[-1])
+        planned = plan_catch_up(jobs, ids, days[-1])
     else:
         planned = [tuple(job._replace(day=day) for job in jobs) for day in days]
     nights = [Night(each[0], None, with_report, each[1:], len(jobs) > 1, with_delta) for each in planned]

@@ -31,22 +31,38 @@ def list_days(first: date, last: date) -> list[date]:
     return [first + place * _ONE for place in range((last - first).days + 1)]
 
 
-def plan_catch_up(jobs: Sequence[Job], last: date) -> list[tuple[Job, ...]]:
-    """The jobs of each day, in order: all jobs for `last`, for earlier days those of nodes that missed them.
+class SameNode(ValueError):
+    """Two sources are of one node; the text names both."""
 
-    Raises DirectoryError or TailraceError if the only node cannot be opened, OSError.
+
+def read_node_ids(jobs: Sequence[Job]) -> list[str]:
+    """The id of the node of each job, empty for a node of a fleet that cannot be opened: the run itself reports that.
+
+    Raises SameNode; DirectoryError or TailraceError if the only node cannot be opened.
+    """
+    ids = [_read_node_id(job, len(jobs) == 1) for job in jobs]
+    names: dict[str, str] = {}
+    for job, node in zip(jobs, ids, strict=True):
+        if node and names.setdefault(node, job.name) != job.name:
+            raise SameNode(f"{names[node]} and {job.name} are one node, {node}; give it once")
+    return ids
+
+
+def plan_catch_up(jobs: Sequence[Job], ids: Sequence[str], last: date) -> list[tuple[Job, ...]]:
+    """The jobs of each day, in order: all jobs for `last`, for earlier days those of nodes that missed them. `ids` are
+    those of their nodes. Raises OSError.
     """
     rows = read_all_nodes(Store(jobs[0].out).snapshot())
-    missed = [find_missed(job, rows, last, len(jobs) == 1) for job in jobs]
+    missed = [find_missed(job, node, rows, last) for job, node in zip(jobs, ids, strict=True)]
     return [
         tuple(job._replace(day=day) for job, days in zip(jobs, missed, strict=True) if day in days)
         for day in sorted(set().union(*missed))
     ]
 
 
-def find_missed(job: Job, rows: Iterable[tuple[date, NodeRow]], last: date, is_alone: bool) -> set[date]:
-    """`last`, and the earlier days that the node has missed. `rows`: of the table of nodes, with their days."""
-    node = _node_id(job, is_alone)
+def find_missed(job: Job, node: str, rows: Iterable[tuple[date, NodeRow]], last: date) -> set[date]:
+    """`last`, and the earlier days that the node has missed. `node`: its id, or empty. `rows`: of the table of nodes,
+    with their days."""
     own = [(day, row) for day, row in rows if row.name == job.name or (node and node in (row.node, row.name))]
     first = min((day for day, _ in own), default=last)
     done = {day for day, row in own if is_done(day, row, job.streams)}
@@ -60,8 +76,7 @@ def is_done(day: date, row: NodeRow, streams: Sequence[str] = ()) -> bool:
     return is_read and row.rolled_up_at is not None and row.rolled_up_at >= over
 
 
-def _node_id(job: Job, is_alone: bool) -> str:
-    """The id, or an empty text for a node of a fleet that cannot be opened: the run itself reports that."""
+def _read_node_id(job: Job, is_alone: bool) -> str:
     try:
         with closing(open_source(parse_options(job.source).source)) as source:
             return source.node_id()

@@ -187,6 +187,18 @@ def test_a_file_of_nodes(tmp_path: Path, capsys: Captured) -> None:
     assert "DATA is missing" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("options", [[], ["--catch-up"]])
+def test_one_node_under_two_names(tmp_path: Path, capsys: Captured, options: list[str]) -> None:
+    """Its messages would be counted twice."""
+    node_id = make_data_dir(tmp_path / "north", 2).node_id
+    make_data_dir(tmp_path / "south", 2)
+    (tmp_path / "link").symlink_to(tmp_path / "north")
+    sources = [f"{name}={tmp_path}/{name}" for name in ("north", "south", "away", "link")]
+    assert main.run(["rollup", *sources, str(tmp_path / "out"), "--no-report", *options]) == USAGE
+    assert f"north and link are one node, {node_id}; give it once" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_nodes_by_name() -> None:
     assert parse_nodes(("north=/x=y", "s.2=b")) == [("north", "/x=y"), ("s.2", "b")]
     assert parse_nodes(("./x=y",)) == [("", "./x=y")]

@@ -12,7 +12,7 @@ import pytest
 import tailrace
 from tailrace import Ack
 from tailrace.cli import main
-from tailrace.cli.ending import OK, REFUSED
+from tailrace.cli.ending import OK, REFUSED, USAGE
 from tailrace.core.address import Address
 from tailrace.shard.directory import DataDirectory
 from tailrace.shard.epochs import DEFAULT_HISTORY, NEVER_SEQ, EpochStart, History
@@ -202,6 +202,14 @@ def test_over_connections(tmp_path: Path) -> None:
             assert main.run(["rollup", *words]) == OK
             found = read_tables(out, DAY)
             assert found == {key: {**row, "shard": -1, "stream_id": None} for key, row in wanted.items()}
+
+
+@pytest.mark.system
+def test_one_node_at_two_addresses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with running(tmp_path / "north", workers=1) as north:
+        nodes = [f"a=127.0.0.1:{north.port}", f"b=localhost:{north.port}"]
+        assert main.run(["rollup", "--brokers", *nodes, str(tmp_path / "out"), "--no-report"]) == USAGE
+    assert "a and b are one node" in capsys.readouterr().err
 
 
 def copy(node: str, *history: EpochStart) -> Copy:
