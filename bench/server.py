@@ -23,6 +23,8 @@ from bench.peers.base import Contestant, Site
 from bench.ports import free_port
 
 START_TIMEOUT_S = 30.0
+PREPARE_TIMEOUT_S = 180.0
+"""For Kafka's 40,000 requests before it is measured, on a machine that is busy."""
 STOP_TIMEOUT_S = 30.0
 _PROBE_S = 0.02
 _FURTHER_PORTS = 6  # as many as a server of three nodes needs
@@ -116,7 +118,7 @@ class PeerServer:
         if not prepare:
             return
         try:
-            take_steps(self.site.port, prepare, Deadline(START_TIMEOUT_S), self._peer.tls)
+            take_steps(self.site.port, prepare, Deadline(PREPARE_TIMEOUT_S), self._peer.tls)
         except LoadError as error:
             raise LoadError(f"{self._peer.name} could not be prepared: {error}\n{self.log_tail()}") from error
 
