@@ -91,6 +91,18 @@ def test_very_many_acks_leave_little_on_the_disk_and_little_to_read(
     assert same(office.crash().rows(), before)
 
 
+def test_whoever_takes_the_consumers_over_reads_few_records_in_a_turn(office: Office) -> None:
+    """Each takes about 20 us, and the worker does nothing else meanwhile: 20,000 of them silenced a new leader."""
+    most = 0
+    for _ in range(15):
+        ack_each(office, 1)
+        keep_house(office)
+        stream_log = office.owner.stream(LOG).log
+        most = max(most, stream_log.next_seq - stream_log.first_seq)
+    assert stream_log.next_seq > 15_000
+    assert most < 7_500
+
+
 def test_what_is_before_a_checkpoint_stays_until_that_is_on_the_disk(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
