@@ -27,8 +27,8 @@ from tailrace.shard.names import InvalidName, cursor_name
 from tailrace.shard.stream_files import stream_paths
 
 COMPACT_BYTES: Final = 256 << 10
-"""Appended behind the last checkpoint before there is another, at least. All of it is read in the turn in which a worker
-takes the consumers over: 5,000 records take it 0.1 s."""
+"""Appended behind the last checkpoint before there is another, at least. All of it is read in the turn in which a
+worker takes the consumers over: 5,000 records take it 0.1 s."""
 COMPACT_FACTOR: Final = 4
 """And so many times what the last checkpoint took."""
 PART_BYTES: Final = 256 << 10
