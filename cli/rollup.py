@@ -24,6 +24,7 @@ from tailrace.cli.progress import ProgressBar
 from tailrace.cli.rollup_report import print_day, print_period, show_error
 from tailrace.cli.values import FILLED, FilePath
 from tailrace.errors import TailraceError
+from tailrace.shard.directory import find_data_dir
 from tailrace.shard.errors import DirectoryError
 from tailrace.shard.retention import RetentionPolicy
 
@@ -463,6 +464,9 @@ def parse_out(text: str) -> str:
     path = Path(text)
     if not is_url(text) and path.exists() and not path.is_dir():
         raise click.UsageError(f"OUT is {text!r}, which is a file; give a folder")
+    found = None if is_url(text) else find_data_dir(path)
+    if found is not None:
+        raise click.UsageError(f"OUT is {text!r}: {found} is the data directory of a broker; give a folder outside it")
     return text
 
 

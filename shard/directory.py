@@ -75,6 +75,12 @@ def data_dir_exists(path: Path) -> bool:
     return (path / NODE_FILE).exists()
 
 
+def find_data_dir(path: Path) -> Path | None:
+    """The data directory that `path` is or lies in, whether `path` exists or not; None without one."""
+    real = Path(os.path.realpath(path))
+    return next((each for each in (real, *real.parents) if os.path.exists(each / NODE_FILE)), None)
+
+
 def make_node_id() -> str:
     """16 hexadecimal digits, of which the first is a letter: programs that guess types take no such text for a number,
     as they do with the folders node=ID of the rollup's tables."""

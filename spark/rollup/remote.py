@@ -26,7 +26,8 @@ from typing import Any, Final, NamedTuple
 
 from pyarrow import fs
 
-from tailrace.spark.file_systems import Place, open_place
+from tailrace.shard.directory import NODE_FILE, find_data_dir
+from tailrace.spark.file_systems import InvalidUrl, Place, open_place
 from tailrace.spark.rollup.store import (
     ALL_TABLES,
     NODES,
@@ -158,10 +159,20 @@ class RemoteStore(Store):
 
 @contextmanager
 def open_remote(url: str) -> Iterator[RemoteStore]:
-    """The store at a URL, for a run. Raises InvalidUrl, OSError."""
+    """The store at a URL, for a run. Raises InvalidUrl, also for a copy of a data directory, OSError."""
     place = open_place(url)
+    if found := _find_data_dir(place):
+        raise InvalidUrl(f"{url!r}: {found} is the data directory of a broker; give a folder outside it")
     with TemporaryDirectory(prefix="tailrace-rollup-") as folder:
         yield RemoteStore(Path(folder), place)
+
+
+def _find_data_dir(place: Place) -> Path | str | None:
+    """Of folders above it only on this machine: the credentials of an object store may be for the folder alone."""
+    if place.system.type_name == "local":
+        return find_data_dir(Path(place.path))
+    is_there = place.system.get_file_info(f"{place.path}/{NODE_FILE}").type != fs.FileType.NotFound
+    return place.shown if is_there else None
 
 
 def _folder_name(table: str, day: date, folder: str = "") -> str:

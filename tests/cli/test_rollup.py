@@ -117,6 +117,21 @@ def test_a_url_is_no_folder(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "file"]
 
 
+@pytest.mark.parametrize("out", ["data", "data/shard-00", "data/new/out", "link/out", "file://{}/data/out"])
+@pytest.mark.parametrize("options", [[], ["--merge", "week"]])
+def test_nothing_is_written_into_a_data_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured, out: str, options: list[str]
+) -> None:
+    make_data_dir(tmp_path / "data", 2)
+    (tmp_path / "link").symlink_to("data")
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.chdir(tmp_path)
+    assert main.run(["rollup", *([] if options else ["data"]), out.format(tmp_path), *options]) == USAGE
+    said = capsys.readouterr().err
+    assert "--merge needs OUT" in said or f": {tmp_path}/data is the data directory of a broker; give" in said
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_folder_that_begins_like_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_data_dir(tmp_path / "data", 2)
     monkeypatch.chdir(tmp_path)

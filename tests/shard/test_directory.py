@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.shard import directory
-from tailrace.shard.directory import data_dir_exists, make_data_dir, make_node_id, open_data_dir
+from tailrace.shard.directory import data_dir_exists, find_data_dir, make_data_dir, make_node_id, open_data_dir
 from tailrace.shard.errors import DirectoryError
 
 
@@ -33,6 +33,14 @@ def test_every_name_that_was_made_is_on_the_disk(
     make_data_dir(there / below, 2)
     places = {"there": there, ".": tmp_path}
     assert found == [places.get(each, there / each) for each in synced]
+
+
+def test_the_data_directory_that_a_path_lies_in(tmp_path: Path) -> None:
+    data = make_data_dir(tmp_path / "data", 2).path
+    (tmp_path / "link").symlink_to(data / "shard-00")
+    for path in (data, data / "new" / "out", tmp_path / "link"):
+        assert find_data_dir(path) == data.resolve()
+    assert find_data_dir(tmp_path) is find_data_dir(tmp_path / "out") is None
 
 
 def test_two_nodes_have_two_ids(tmp_path: Path) -> None:

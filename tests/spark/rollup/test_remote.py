@@ -13,7 +13,7 @@ import pytest
 from pyarrow import fs
 
 from tailrace.cli import main
-from tailrace.cli.ending import OK, REFUSED
+from tailrace.cli.ending import OK, REFUSED, USAGE
 from tailrace.spark.file_systems import Place, open_place
 from tailrace.spark.rollup import remote
 from tailrace.spark.rollup.nodes import NodeRow, stage_node
@@ -44,6 +44,14 @@ def read_tables(url: str) -> dict[reference.Key, reference.Row]:
                 row["node"] = node
                 rows[level, row.pop("stream"), row.pop("start")] = row
     return rows
+
+
+def test_nothing_is_written_into_a_copy_of_a_data_directory(tmp_path: Path, url: str, capsys: Captured) -> None:
+    make_directory(tmp_path / "data", {"a": spread(3)})
+    open_place(url).write("node.json", (tmp_path / "data" / "node.json").read_bytes())
+    assert main.run(["rollup", str(tmp_path / "data"), url, "--day", str(DAY)]) == USAGE
+    assert "tailrace is the data directory of a broker; give a folder" in capsys.readouterr().err
+    assert files(url) == ["node.json"]
 
 
 def test_the_command_writes_to_a_bucket_as_to_a_folder(tmp_path: Path, url: str, capsys: Captured) -> None:
