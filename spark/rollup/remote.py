@@ -168,7 +168,7 @@ def open_remote(url: str) -> Iterator[RemoteStore]:
 
 
 def _find_data_dir(place: Place) -> Path | str | None:
-    """Of folders above it only on this machine: the credentials of an object store may be for the folder alone."""
+    """The data directory that the place is, or lies in on this machine: credentials may be for the folder alone."""
     if place.system.type_name == "local":
         return find_data_dir(Path(place.path))
     is_there = place.system.get_file_info(f"{place.path}/{NODE_FILE}").type != fs.FileType.NotFound
