@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,27 +78,40 @@ class CheckSummary:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each stream, damaged or not.")
 def command(data: Path, rebuild_index: bool, repair: bool, as_json: bool) -> int:
     """Verify every stream in the data directory DATA."""
-    try:
+    with _data_errors(data):
         directory = open_data_dir(data)
         summary = CheckSummary(count_streams(directory))
-        _show(_reports(directory, rebuild_index, repair), summary, as_json)
-    except ShardLocked as error:
-        raise CommandError(f"{error}; stop the broker before mending", IN_USE) from None
-    except DirectoryError as error:
-        raise CommandError(str(error), NO_DIRECTORY) from None
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise CommandError(f"{error.filename or data}: {error.strerror}", NO_DIRECTORY) from None
+    _show(_reports(data, directory, rebuild_index, repair), summary, as_json)
     click.echo(str(summary), err=as_json)
     return REFUSED if summary.damaged else OK
 
 
-def _reports(directory: DataDirectory, rebuild_index: bool, repair: bool) -> Iterator[StreamReport | MendReport]:
-    if rebuild_index or repair:
+@contextmanager
+def _data_errors(data: Path) -> Iterator[None]:
+    """Around what reads and mends the data: what the output does not take is another error."""
+    try:
+        yield
+    except ShardLocked as error:
+        raise CommandError(f"{error}; stop the broker before mending", IN_USE) from None
+    except DirectoryError as error:
+        raise CommandError(str(error), NO_DIRECTORY) from None
+    except OSError as error:
+        raise CommandError(f"{error.filename or data}: {error.strerror}", NO_DIRECTORY) from None
+
+
+def _reports(
+    data: Path, directory: DataDirectory, rebuild_index: bool, repair: bool
+) -> Iterator[StreamReport | MendReport]:
+    with _data_errors(data):
         # What loses nothing is tried first, also when more is allowed.
-        return mend_data(directory, may_rebuild=True, may_repair=repair)
-    return iter(check_data(directory))
+        mends = rebuild_index or repair
+        reports = mend_data(directory, may_rebuild=True, may_repair=repair) if mends else iter(check_data(directory))
+    while True:
+        with _data_errors(data):
+            report = next(reports, None)
+        if report is None:
+            return
+        yield report
 
 
 def _show(reports: Iterator[StreamReport | MendReport], summary: CheckSummary, as_json: bool) -> None:

@@ -17,6 +17,7 @@ from tailrace.shard.lock import DirectoryLock
 from tailrace.shard.log import StreamLog
 from tailrace.shard.meta import Role, StreamMeta, Upstream, read_meta, write_meta
 from tests.cli.process import start
+from tests.cli.test_standard_files import COMMAND, shell
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 STREAMS = ("orders", "access-log", "é")
@@ -208,3 +209,9 @@ def test_a_bar_on_a_terminal(data: DataDirectory) -> None:
     assert out == b"3 streams, 150 messages: no damage\n"
     assert b"checking" in shown
     assert b"3/3" in shown
+
+
+@pytest.mark.parametrize("more", ["", "--json"])
+def test_an_output_that_is_full_is_not_the_fault_of_the_data(data: DataDirectory, more: str) -> None:
+    text = "tailrace: cannot write the output: No space left on device\n"
+    assert shell(f"{COMMAND} check {data.path} {more} >/dev/full") == (REFUSED, text)
