@@ -63,6 +63,12 @@ class InSync:
             if next_seq < end_seq:
                 lag.lacking[name] = (end_seq, now_s)
 
+    def gone(self, nodes: Iterable[str], name: bytes, end_seq: int, now_s: float) -> None:
+        """These nodes do not report of a stream any more: a repeat of what they had waits for them too."""
+        for node in nodes:
+            if (lag := self.nodes.get(node)) is not None:
+                lag.lacking.setdefault(name, (end_seq, now_s))
+
     def dropped(self, name: bytes) -> None:
         """A stream was deleted."""
         for lag in self.nodes.values():

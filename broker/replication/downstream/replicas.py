@@ -158,8 +158,12 @@ class Replicas:
     def _withdraw(self, name: bytes, node: str, via: tuple[int, ...]) -> None:
         """Drop the reports of one node, or of all ("")."""
         holders = self.streams.get(name)
-        if holders is not None and holders.withdraw(node, via):
-            self._on_held(name)
+        lost = holders.withdraw(node, via) if holders is not None else []
+        if holders is None or not lost:
+            return
+        if self._in_sync and self._is_copied(name) and (in_sync := self._in_sync.get(self._group(name))) is not None:
+            in_sync.gone(lost, name, holders.end_seq, self._clock())
+        self._on_held(name)
 
     def grew(self, name: bytes, next_seq: int) -> None:
         holders = self.streams.get(name)

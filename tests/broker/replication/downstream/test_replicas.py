@@ -200,6 +200,25 @@ def test_a_node_that_has_everything_lacks_nothing_when_it_is_added() -> None:
     assert account.replicas.in_sync_rows()[0][1][1:] == (0.0, 0, True)
 
 
+def test_a_node_that_is_gone_lacks_what_it_had_though_nothing_grows() -> None:
+    """A repeat of what was logged waits for it, and nothing else comes."""
+    account = clustered("b", "c")
+    account.line()
+    account.replicas.grew(S, 5)
+    for node, connection in (("b", 7), ("c", 8)):
+        account.held(node, 5, connection=connection)
+    account.replicas.gone(1, 2, 8, [])
+    repeat = account.wait(4, 1)
+    account.clock.now_s += 2
+    assert [row[:2] for _, row in account.replicas.in_sync_rows()] == [("b", 0.0), ("c", 2.0)]
+    account.page.set_isr(("me", "b"))
+    account.replicas.expire()
+    assert repeat.published_at == {0: 4}
+    account.page.set_isr(("me", "b", "c"))
+    account.held("c", 5, connection=9)
+    assert [row[1:3] for _, row in account.replicas.in_sync_rows()] == [(0.0, 0)] * 2
+
+
 def test_a_stream_that_nobody_copies_is_lacked_by_nobody() -> None:
     account = clustered("b")
     account.replicas.grew(S, 5)
