@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from tailrace.shard.epochs import NEVER_SEQ, History
+from tailrace.shard.epochs import NEVER_SEQ
 from tailrace.spark.rollup.merge import Fresh, Identity
 from tailrace.spark.rollup.table import open_tables
-from tailrace.spark.rollup.terms import UNLISTED, Copy, Histories, find_foreign_seq, is_ahead, is_same_stream
+from tailrace.spark.rollup.terms import UNLISTED, Copy, Histories, choose_copy, find_foreign_seq, is_same_stream
 
 _SAME: Final = ["stream", "start", "first_seq", "last_seq", "messages", "bytes", "gaps", "gap_sum_us"]
 _IDENTITY: Final = list(Identity._fields)
@@ -96,14 +96,16 @@ def compare_copies(
     before: Mapping[Identity, bool],
     known: Mapping[str, Histories],
     found: Collection[Identity],
+    last_seqs: Mapping[Identity, int],
 ) -> Copies:
     """`now` has the streams that were read now, and `histories` their terms. `before` has the identities of former rows
     of these streams, and whether they are this node's own. `known`: the terms of each node's copies, by its id.
-    `found`: copies that are known by their rows.
+    `found`: copies that are known by their rows. `last_seqs`: of the streams and rows with messages of the day.
     """
     copies = Copies(set(found), {}, [])
-    for stream, rivals in _by_stream(now, before, known).items():
-        _compare(now[stream], histories.get(stream, UNLISTED), rivals, copies)
+    for stream, rivals in _by_stream(now, before, known, last_seqs).items():
+        mine = Copy(now[stream].node, histories.get(stream, UNLISTED), last_seqs.get(now[stream], -1))
+        _compare(now[stream], mine, rivals, copies)
     return copies
 
 
@@ -118,14 +120,17 @@ class _Rival(NamedTuple):
 
 
 def _by_stream(
-    now: Mapping[str, Identity], before: Mapping[Identity, bool], known: Mapping[str, Histories]
+    now: Mapping[str, Identity],
+    before: Mapping[Identity, bool],
+    known: Mapping[str, Histories],
+    last_seqs: Mapping[Identity, int],
 ) -> dict[str, list[_Rival]]:
     """The other copies of the streams, of those that have any."""
     rivals: dict[str, list[_Rival]] = {}
     names = Counter((was.stream, was.node) for was in before)
     for was, is_own in before.items():
         if was.node in known:
-            copy = Copy(was.node, known[was.node].get(was.stream, UNLISTED))
+            copy = Copy(was.node, known[was.node].get(was.stream, UNLISTED), last_seqs.get(was, -1))
             # Of a stream that was made anew there may be rows of both, and the terms are those of the new one.
             is_sure = names[was.stream, was.node] == 1 and was.node != now[was.stream].node
             rivals.setdefault(was.stream, []).append(_Rival(copy, was, is_own, is_sure))
@@ -137,11 +142,10 @@ def _by_stream(
     return rivals
 
 
-def _compare(now: Identity, history: History, rivals: Sequence[_Rival], copies: Copies) -> None:
+def _compare(now: Identity, mine: Copy, rivals: Sequence[_Rival], copies: Copies) -> None:
     """Adds to `copies` what is known of one stream."""
-    mine = Copy(now.node, history)
     others = [each for each in rivals if _is_copy(each, mine, copies.found)]
-    into, best = now, mine
+    held = {mine: now}  # under which identity a copy has rows
     for each in others:
         ahead = [mine, *(other.copy for other in others if other is not each)]
         end_seq = find_foreign_seq(each.copy, ahead)
@@ -150,9 +154,9 @@ def _compare(now: Identity, history: History, rivals: Sequence[_Rival], copies: 
                 copies.end_seqs[each.was] = end_seq
             if not each.is_own:
                 copies.found.add(each.was)
-                if is_ahead(each.copy, best):
-                    into, best = each.was, each.copy
+                held[each.copy] = each.was
     end_seq = find_foreign_seq(mine, [each.copy for each in others if not each.is_own])
+    into = held[choose_copy(held, [each.copy for each in others])]
     if end_seq < NEVER_SEQ or into != now:
         copies.fresh.append(Fresh(now, into, end_seq))
 

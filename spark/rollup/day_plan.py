@@ -50,6 +50,14 @@ class DayPlan(NamedTuple):
             found[unit.slice.stream] += unit.slice.messages
         return dict(found)
 
+    @property
+    def last_seqs(self) -> dict[str, int]:
+        """The last message of the day of each stream that has any."""
+        found: dict[str, int] = {}
+        for unit in (unit for task in self.tasks for unit in task):
+            found[unit.slice.stream] = max(unit.slice.end_seq - 1, found.get(unit.slice.stream, -1))
+        return found
+
 
 def day_start_us(day: date) -> int:
     """When a day begins, UTC."""

@@ -36,7 +36,7 @@ LOG = logging.getLogger("tailrace.rollup")
 _BEFORE: Final = pa.schema(
     [
         *((name, pa.string()) for name in ("stream", "node", "stream_id")),
-        *((name, pa.int64()) for name in ("first_seq", "messages", "gaps")),
+        *((name, pa.int64()) for name in ("first_seq", "last_seq", "messages", "gaps")),
     ]
 )
 GUESSED: Final = "@"
@@ -69,6 +69,7 @@ class Before(NamedTuple):
 
     first_seq: int
     has_first_gap: bool = False
+    last_seq: int = -1
 
 
 class Note(NamedTuple):
@@ -87,7 +88,8 @@ class Outcome:
     `counts`: the messages of each stream. `rows` of each table; `kept` are the streams of which older rows were kept,
     `others` those whose older rows are of another node or of an earlier stream of the same name, and stay beside the
     new ones; `copies` those whose rows of another node count the same messages, and were merged with the new ones;
-    `failed` those that could not be read whole. `notes` has at most NOTES_MAX of them.
+    `failed` those that could not be read whole. `notes` has at most NOTES_MAX of them. `node` is the id of the node,
+    and `copied` has the streams of `copies`, each with the id of a node that had the rows.
     """
 
     messages: int = 0
@@ -100,6 +102,8 @@ class Outcome:
     others: list[str] = field(default_factory=list)
     copies: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
+    node: str = ""
+    copied: set[tuple[str, str]] = field(default_factory=set)
 
     @property
     def failures(self) -> int:
@@ -107,7 +111,9 @@ class Outcome:
 
     def join(self, other: Outcome) -> None:
         """Add what a run of another node did into the same tables."""
-        again = {stream for stream in other.copies if stream in self.counts and stream in other.counts}
+        of_other = {stream for stream, node in self.copied if node == other.node}
+        again = {*other.copies, *of_other} & self.counts.keys() & other.counts.keys()
+        self.copied |= other.copied
         twice = sum(min(self.counts[stream], other.counts[stream]) for stream in again)
         self.messages += other.messages - twice
         self.streams += other.streams - len(again)
@@ -141,7 +147,7 @@ def run_job(job: Job, choose: ChooseEngine, show: Show) -> Outcome:
 def run_locked(store: Store, job: Job, choose: ChooseEngine, show: Show) -> Outcome:
     """The same, for a caller that holds the lock of the tables for longer."""
     plan = make_plan(job, show)
-    outcome = Outcome(plan.messages, len(plan.first_seqs) + len(plan.bad), counts=plan.counts)
+    outcome = Outcome(plan.messages, len(plan.first_seqs) + len(plan.bad), counts=plan.counts, node=plan.node)
     for bad in plan.bad:
         outcome.add(Note(bad.stream, bad.cause, True))
     for each in plan.contradictory:
@@ -282,6 +288,8 @@ class _Run:
             if is_wanted(each.was.stream, self._job.streams) and (each.now or each.was.node not in fleet):
                 is_copy = each.now is not None and find_same(each.was, self._plan) is None
                 (copies if is_copy else others if is_another(each, self._plan) else kept).add(each.was.stream)
+                if is_copy:
+                    self._outcome.copied.add((each.was.stream, each.was.node))
         self._outcome.kept, self._outcome.others, self._outcome.copies = map(sorted, (kept, others, copies))
 
     def _find_fleet(self) -> set[str | None]:
@@ -298,7 +306,9 @@ class _Run:
         others = [was for was, is_own in same.items() if not is_own]
         found = find_copies(minutes, list(self._old["minutes"].values()), others)
         now = {stream: Identity(stream, plan.node, stream_id) for stream, stream_id in plan.stream_ids.items()}
-        return compare_copies(now, plan.histories, same, read_terms(self._nodes), found)
+        last_seqs = {was: row.last_seq for was, row in before.items()}
+        last_seqs |= {now[stream]: last_seq for stream, last_seq in plan.last_seqs.items()}
+        return compare_copies(now, plan.histories, same, read_terms(self._nodes), found, last_seqs)
 
     def _find_former(
         self, before: Mapping[Identity, Before], minutes: Sequence[Path], unreadable: set[str], copies: Copies
@@ -432,8 +442,8 @@ def read_before(days: Sequence[Path]) -> dict[Identity, Before]:
     table = dataset.to_table()
     rows = zip(*(table[name].to_pylist() for name in _BEFORE.names), strict=True)
     return {
-        Identity(stream, node, stream_id): Before(first_seq, first_seq > 0 and messages == gaps)
-        for stream, node, stream_id, first_seq, messages, gaps in rows
+        Identity(stream, node, stream_id): Before(first_seq, first_seq > 0 and messages == gaps, last_seq)
+        for stream, node, stream_id, first_seq, last_seq, messages, gaps in rows
     }
 
 

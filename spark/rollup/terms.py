@@ -31,10 +31,12 @@ Histories = dict[str, History]
 
 
 class Copy(NamedTuple):
-    """A node's copy of a stream. `node` is its id; `history` has the terms that its messages have reached."""
+    """A node's copy of a stream. `node` is its id; `history` has the terms that its messages have reached. `last_seq`:
+    its last message of the day, -1 without any."""
 
     node: str
     history: History
+    last_seq: int = -1
 
 
 def is_same_stream(one: Copy, other: Copy) -> bool:
@@ -56,6 +58,22 @@ def find_foreign_seq(copy: Copy, others: Iterable[Copy]) -> int:
     """The first seq at which `copy` has a message that is not of the stream, going by the copies that are ahead of it;
     NEVER_SEQ without one."""
     return min((_parting(copy, other) for other in others if is_ahead(other, copy)), default=NEVER_SEQ)
+
+
+def choose_copy(copies: Iterable[Copy], others: Iterable[Copy] = ()) -> Copy:
+    """The copy under whose node the rows are: the one that is ahead, or of level ones the master that one of them or of
+    `others` names; without any the one with the latest message, as the rows are made anew when its node is read again;
+    of several the one with the largest id. The order of the arguments does not matter.
+    """
+    copies = tuple(copies)
+    named = {(start.epoch, start.master) for copy in (*copies, *others) for start in copy.history}
+
+    def order(copy: Copy) -> tuple[int, str, bool, int, str]:
+        epoch, master = last_epoch(copy.history), (copy.history and copy.history[-1].master) or copy.node
+        leader = master if (epoch, master) in named else ""
+        return epoch, leader, copy.node == leader, copy.last_seq, copy.node
+
+    return max(copies, key=order)
 
 
 def _parting(copy: Copy, ahead: Copy) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from itertools import permutations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,12 +15,12 @@ from tailrace import Ack
 from tailrace.cli import main
 from tailrace.cli.ending import OK, REFUSED, USAGE
 from tailrace.core.address import Address
-from tailrace.shard.directory import DataDirectory
+from tailrace.shard.directory import DataDirectory, open_data_dir
 from tailrace.shard.epochs import DEFAULT_HISTORY, NEVER_SEQ, EpochStart, History
 from tailrace.shard.meta import Role, StreamMeta, write_meta
-from tailrace.spark.rollup.terms import Copy, find_foreign_seq, is_ahead, is_same_stream
+from tailrace.spark.rollup.terms import Copy, choose_copy, find_foreign_seq, is_ahead, is_same_stream
 from tailrace.spark.source import SourceOptions, open_source
-from tests.spark.data import DAY_US, make_directory, plain, trim
+from tests.spark.data import DAY_US, add_stream, make_directory, plain, trim
 from tests.spark.rollup import reference
 from tests.spark.rollup.directories import DAY, DAY_START_US, HOUR_US, MINUTE_US
 from tests.spark.rollup.tables import read_tables
@@ -134,6 +135,46 @@ def test_a_third_node_that_lags_changes_nothing(tmp_path: Path) -> None:
     assert {key: row["messages"] for key, row in read_tables(tmp_path / "out", DAY).items()} == messages
 
 
+def make_level(path: Path) -> list[DataDirectory]:
+    """Three nodes with the same messages, in the order of their ids; the last has fewer than the others."""
+    made = [make_directory(path / f"made-{number}", {}) for number in range(3)]
+    nodes = []
+    for number, each in enumerate(sorted(made, key=lambda each: each.node_id)):
+        nodes.append(open_data_dir(each.path.rename(path / str(number))))
+        add_stream(nodes[-1], "a", plain(SHARED - 10 * (number == 2), DAY_START_US, 2_345_678))
+    return nodes
+
+
+def expect_under(tmp_path: Path, node: DataDirectory) -> None:
+    expect(tmp_path, reference.roll_up(node.path, DAY_START_US))
+
+
+ALL_ORDERS = ["012", "021", "102", "120", "201", "210"]
+
+
+@pytest.mark.parametrize("order", ALL_ORDERS)
+def test_level_copies_are_under_one_node_in_any_order(tmp_path: Path, order: str) -> None:
+    """If none names the master: of those with the last message under the one with the largest id."""
+    nodes = make_level(tmp_path)
+    assert roll_up(tmp_path, *order) == OK
+    expect_under(tmp_path, nodes[1])
+    for name in order:  # a lagging node that is read again, alone, takes no message away
+        assert roll_up(tmp_path, name) == OK
+        expect_under(tmp_path, nodes[1])
+
+
+@pytest.mark.parametrize("order", ALL_ORDERS)
+def test_level_copies_are_under_the_master_that_a_slave_names(tmp_path: Path, order: str) -> None:
+    nodes = make_level(tmp_path)
+    for slave in nodes[1:]:
+        set_history(slave, (EpochStart(1, 0, nodes[0].node_id),))
+    assert roll_up(tmp_path, *order) == OK
+    expect_under(tmp_path, nodes[0])
+    for name in order:
+        assert roll_up(tmp_path, name) == OK
+        expect_under(tmp_path, nodes[0])
+
+
 def promoted(path: Path) -> None:
     """Two real nodes: `south` is promoted after `north`, its master, was killed with messages that nobody else has."""
     south = Node(path / "south", workers=1).start()
@@ -223,6 +264,22 @@ def test_which_copy_is_ahead() -> None:
     assert is_ahead(rival, south) and not is_ahead(south, rival), "of two masters of a term the larger id"
     unknown = copy("west", NORTH, EpochStart(2, 90))
     assert not is_ahead(unknown, south) and not is_ahead(south, unknown)
+
+
+def test_of_level_copies_the_master_then_the_fullest_then_the_larger_id() -> None:
+    north, south, west = copy("north", *DEFAULT_HISTORY), copy("south", NORTH), copy("west", NORTH)
+    unnamed = copy("zero", *DEFAULT_HISTORY)
+    ahead = copy("a", NORTH, EpochStart(2, 90, "a"))
+    assert choose_copy([unnamed, north]) == choose_copy([north, unnamed]) == unnamed
+    for order in permutations([unnamed, north, south, west]):
+        assert choose_copy(order) == north
+        assert choose_copy([*order, ahead]) == choose_copy([ahead, *order]) == ahead
+    assert choose_copy([unnamed, north], [south]) == north, "also by what a copy without rows says"
+    assert choose_copy([south, unnamed, west], [north]) == west, "followers of the master that is named"
+    former = copy("zero", NORTH, SOUTH._replace(master=""))
+    assert choose_copy([former, copy("south", NORTH, SOUTH)]).node == "south", "it names itself"
+    assert choose_copy([north._replace(last_seq=9), unnamed._replace(last_seq=8)]).node == "north", "it has more"
+    assert choose_copy([copy("zero"), south]) == south, "of the other nothing is known"
 
 
 def test_where_another_copy_stops_being_the_stream() -> None:
