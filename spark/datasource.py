@@ -7,6 +7,8 @@ and times are chosen by options, columns by the schema. tests/spark/test_pushdow
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -43,6 +45,15 @@ def ddl(options: Options) -> str:
     return f"{COLUMNS}, payload {payload}, {CORRUPT} binary"
 
 
+def _parse(said: Mapping[str, str]) -> Options:
+    """The options of a reader. Raises InvalidOption."""
+    options = parse_options(said)
+    path = options.source.path
+    if "://" in path:
+        raise InvalidOption(f"{path!r} is a URL; only `tailrace rollup` reads those: give a folder of this machine")
+    return options
+
+
 class TailraceDataSource(DataSource):
     """docs/spark.md lists the options and columns."""
 
@@ -51,17 +62,17 @@ class TailraceDataSource(DataSource):
         return NAME
 
     def schema(self) -> str:
-        return ddl(parse_options(self.options))
+        return ddl(_parse(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from tailrace.spark.batch import TailraceReader
 
-        return TailraceReader(parse_options(self.options), schema)
+        return TailraceReader(_parse(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from tailrace.spark.live import TailraceStreamReader
 
-        return TailraceStreamReader(parse_options(self.options), schema)
+        return TailraceStreamReader(_parse(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from tailrace.spark.sink_options import parse_sink_options

@@ -11,8 +11,7 @@ from datetime import UTC, date, datetime
 from typing import Final, NamedTuple
 
 from tailrace.shard.epochs import last_epoch
-from tailrace.shard.errors import StreamDamaged
-from tailrace.spark.plan import is_unborn
+from tailrace.shard.errors import StreamDamaged, StreamMissing
 from tailrace.spark.rollup.frame_view import FrameViews
 from tailrace.spark.rollup.kernel import DAY_US
 from tailrace.spark.rollup.terms import UNLISTED, Histories
@@ -102,9 +101,10 @@ def plan_day(
             _look_at(source, ref, frame_views, verify, look, plan.contradictory)
         except CONNECTION_ERRORS:
             raise
+        except StreamMissing:  # it is just being made, or there is none of a name in `patterns`
+            pass
         except STREAM_ERRORS as error:
-            if not is_unborn(error, ref, patterns):
-                plan.bad.append(BadStream(ref.stream, str(error)))
+            plan.bad.append(BadStream(ref.stream, str(error)))
         show(done + 1, len(refs))
     return plan._replace(tasks=pack(units, task_rows))
 

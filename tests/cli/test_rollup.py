@@ -220,10 +220,13 @@ def test_nodes_by_name() -> None:
     assert parse_source("a:1,b:2", True, {"token": "t", "user": None}) == {"brokers": "a:1,b:2", "token": "t"}
 
 
-def test_a_pattern_that_means_no_stream(tmp_path: Path, capsys: Captured) -> None:
+@pytest.mark.parametrize("pattern", ["log.*", "log"])
+def test_a_pattern_that_means_no_stream(tmp_path: Path, capsys: Captured, pattern: str) -> None:
     make_data_dir(tmp_path / "data", 2)
-    assert run(tmp_path, "--stream", "log.*", "--no-report") == REFUSED
-    assert "tailrace: log.*: no stream has this name, or matches this pattern\n" in capsys.readouterr().err
+    assert run(tmp_path, "--stream", pattern, "--no-report") == REFUSED
+    said = capsys.readouterr()
+    assert said.err == f"tailrace: {pattern}: no stream has this name, or matches this pattern\n"
+    assert "0 messages, 0 streams" in said.out
 
 
 def test_no_data_directory(tmp_path: Path, capsys: Captured) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.datasource import DataSourceReader
+from pyspark.sql.types import StructType
 
 import pyspark_tailrace
 from bench.load.live import Seen, follow
@@ -18,7 +19,7 @@ from bench.load.spark_server import FILES, PARQUET, Context
 from tailrace.core.headers import pack_headers
 from tailrace.shard.directory import DataDirectory, open_data_dir
 from tailrace.spark.batch import TailraceReader
-from tailrace.spark.datasource import ddl
+from tailrace.spark.datasource import TailraceDataSource, ddl
 from tailrace.spark.options import InvalidOption, parse_options
 from tests.spark.data import START_US, Sent, add_stream, append, make_directory, open_log, plain, rows_of, trim
 
@@ -50,6 +51,13 @@ def test_a_payload_without_a_schema_is_refused(form: str) -> None:
     """Every object would be corrupt."""
     with pytest.raises(InvalidOption, match="needs the option payloadSchema"):
         ddl(parse_options({"path": "/d", "payload": form}))
+
+
+@pytest.mark.parametrize("method", ["schema", "reader", "streamReader"])
+def test_a_url_is_refused(method: str) -> None:
+    source = TailraceDataSource({"path": "s3a://bucket/data"})
+    with pytest.raises(InvalidOption, match="'s3a://bucket/data' is a URL; only `tailrace rollup` reads those"):
+        getattr(source, method)(*([] if method == "schema" else [StructType()]))
 
 
 def test_nothing_is_pushed_down() -> None:
