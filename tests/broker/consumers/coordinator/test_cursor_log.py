@@ -91,7 +91,7 @@ def test_very_many_acks_leave_little_on_the_disk_and_little_to_read(
     assert same(office.crash().rows(), before)
 
 
-def test_whoever_takes_the_consumers_over_reads_few_records_in_a_turn(office: Office) -> None:
+def test_a_worker_that_takes_the_consumers_over_reads_few_records_in_a_turn(office: Office) -> None:
     """Each takes about 20 us, and the worker does nothing else meanwhile: 20,000 of them silenced a new leader."""
     most = 0
     for _ in range(15):
