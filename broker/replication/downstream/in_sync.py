@@ -64,7 +64,7 @@ class InSync:
                 lag.lacking[name] = (end_seq, now_s)
 
     def gone(self, nodes: Iterable[str], name: bytes, end_seq: int, now_s: float) -> None:
-        """These nodes do not report of a stream any more: a repeat of what they had waits for them too."""
+        """These nodes do not report of a stream any more: they count as behind, even if nothing new is published."""
         for node in nodes:
             if (lag := self.nodes.get(node)) is not None:
                 lag.lacking.setdefault(name, (end_seq, now_s))

@@ -97,6 +97,10 @@ class Replicas:
         for name, holders in list(self._waiting.items()):
             self._answer_due(name, holders)
 
+    def _in_sync_of(self, name: bytes) -> InSync | None:
+        """Of the group of a stream; None without in-sync replicas."""
+        return self._in_sync.get(self._group(name)) if self._in_sync else None
+
     def _names_of(self, groups: Set[int]) -> dict[int, list[bytes]]:
         """The streams of these groups that other nodes copy."""
         found: dict[int, list[bytes]] = {}
@@ -129,7 +133,7 @@ class Replicas:
             if holders is None or holders.line != line:
                 continue
             if holders.record(node, ReplicaPosition(next_seq, synced_seq, (slot, generation, connection))):
-                if self._in_sync and (in_sync := self._in_sync.get(self._group(name))) is not None:
+                if (in_sync := self._in_sync_of(name)) is not None:
                     in_sync.held(node, name, next_seq, holders.end_seq, self._clock())
                 self._answer_due(name, holders)
                 self._on_held(name)
@@ -161,7 +165,7 @@ class Replicas:
         lost = holders.withdraw(node, via) if holders is not None else []
         if holders is None or not lost:
             return
-        if self._in_sync and self._is_copied(name) and (in_sync := self._in_sync.get(self._group(name))) is not None:
+        if (in_sync := self._in_sync_of(name)) is not None:
             in_sync.gone(lost, name, holders.end_seq, self._clock())
         self._on_held(name)
 
@@ -169,7 +173,7 @@ class Replicas:
         holders = self.streams.get(name)
         if holders is not None:
             holders.end_seq = next_seq
-        if self._in_sync and self._is_copied(name) and (in_sync := self._in_sync.get(self._group(name))) is not None:
+        if (in_sync := self._in_sync_of(name)) is not None and self._is_copied(name):
             in_sync.grew(name, next_seq, self._clock())
 
     # --- who waits --------------------------------------------------------------------------------------------------
@@ -234,8 +238,11 @@ class Replicas:
                 wait.batch.unreplicated(wait.first_seq, text)
 
     def drop(self, name: bytes, text: str) -> None:
-        """A stream is deleted."""
+        """A stream is deleted. What nodes held of it says nothing of one that is made again."""
         self.refuse(name, text)
+        if (holders := self.streams.get(name)) is not None:
+            holders.cut(next(self._lines))
+            holders.end_seq = 0
         for in_sync in self._in_sync.values():
             in_sync.dropped(name)
 

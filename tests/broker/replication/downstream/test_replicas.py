@@ -230,8 +230,24 @@ def test_a_stream_that_nobody_copies_is_lacked_by_nobody() -> None:
 def test_a_deleted_stream_is_lacked_by_nobody() -> None:
     account = clustered("b")
     assert account.replicas.in_sync_rows()[0][1].streams == 1
+    account.held("b", 5)
     account.replicas.drop(S, "deleted")
+    account.replicas.gone(1, 2, 7, [(S, "b")])
     assert account.replicas.in_sync_rows()[0][1].streams == 0
+
+
+def test_what_nodes_had_of_a_deleted_stream_says_nothing_of_a_new_one() -> None:
+    account = clustered("b")
+    account.replicas.grew(S, 5)
+    before = account.line()
+    account.held("b", 5)
+    account.replicas.drop(S, "deleted")
+    account.replicas.grew(S, 1)
+    sink = account.wait(0, 1)
+    account.held("b", 5, line=before)
+    assert not sink.published_at
+    account.held("b", 1)
+    assert sink.published_at == {0: 0}
 
 
 def test_each_group_has_its_own_in_sync_replicas() -> None:
