@@ -86,7 +86,7 @@ class UdpDoor(FixedPublisher):
         self._answers: list[tuple[bytes, bytes]] = []
         self._run_answers = RunAnswers(_BATCH, settings.udp_lease_s)
         self._allowance = SENT_A_TURN
-        self._requests_left = REQUESTS_A_TURN
+        self._requests_left, self._ignored_left = REQUESTS_A_TURN, IGNORED_A_TURN
         self._rest_s = self._rests_until_s = 0.0  # 0: it does not rest
         self._is_flooded = False
         self._at_once = _BATCH
@@ -125,7 +125,7 @@ class UdpDoor(FixedPublisher):
         publishes that are with their owners still.
         """
         if self._open:
-            self._requests_left = self._received - self._at
+            self._requests_left = self._ignored_left = self._received - self._at
             groups: dict[bytes, list[Any]] = {}
             self._take(groups)
             self.publish_groups(groups)

@@ -339,6 +339,20 @@ def test_what_is_left_when_the_door_closes_is_handled(node: Node, monkeypatch: p
     assert [line.split()[-1] for line in node.world.ask(telnet, "sub udp 0") if line.startswith("msg")] == ["|1"]
 
 
+def test_what_is_left_behind_ignored_ones_when_the_door_closes_is_handled(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "IGNORED_A_TURN", 1)
+    monkeypatch.setattr(addresses.RefusedAddresses, "ignores", lambda senders, _name: senders.refused > 0)
+    client, worker = node.clients()[0], node.world.workers[0]
+    telnet = node.world.connect(0)
+    client.send(b"UNSUB never\n", b"PING\n", b"PING\n", b"PUB topic1\n1")
+    worker.turn()
+    worker.udp.stop()
+    node.world.settle()
+    assert [line.split()[-1] for line in node.world.ask(telnet, "sub udp 0") if line.startswith("msg")] == ["|1"]
+
+
 @pytest.mark.skipif(not door._packets.is_compiled(), reason="the interpreted leaf takes datagrams one by one")
 def test_datagrams_that_the_kernel_has_joined_are_each_a_message(node: Node) -> None:
     client, joined = node.client(), node.client()
