@@ -101,7 +101,7 @@ def plan_day(
             _look_at(source, ref, frame_views, verify, look, plan.contradictory)
         except CONNECTION_ERRORS:
             raise
-        except StreamMissing:  # it is just being made, or there is none of a name in `patterns`
+        except StreamMissing:  # a name of `patterns` that no stream has, or a stream whose files are being made
             pass
         except STREAM_ERRORS as error:
             plan.bad.append(BadStream(ref.stream, str(error)))

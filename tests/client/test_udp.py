@@ -102,7 +102,7 @@ def test_a_publish_is_sent_once_and_may_have_no_answer(broker: LossyBroker) -> N
 
 
 class LateBroker:
-    """Answers when it is told to."""
+    """A broker whose answers a test sends."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock

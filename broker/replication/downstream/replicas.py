@@ -98,7 +98,7 @@ class Replicas:
             self._answer_due(name, holders)
 
     def _in_sync_of(self, name: bytes) -> InSync | None:
-        """Of the group of a stream; None without in-sync replicas."""
+        """Those of the group that the stream is in; None if it has none."""
         return self._in_sync.get(self._group(name)) if self._in_sync else None
 
     def _names_of(self, groups: Set[int]) -> dict[int, list[bytes]]:
