@@ -32,9 +32,11 @@ from tailrace.errors import (
     ConnectionLost,
     DamagedMessage,
     InvalidArgument,
+    NoSuchConsumer,
     StaleAck,
     TailraceError,
     Trimmed,
+    UnknownStream,
 )
 from tailrace.protocol.consuming import (
     DELAY_MAX_MS,
@@ -125,6 +127,7 @@ class ConsumerState:
         self.is_over = False  # nothing more comes
         self.is_lost = False  # no more answers are handled
         self.error: TailraceError | None = None  # why, when nobody asked for that
+        self.epoch = 0  # the latest one of a message that came
         self.settle: SettleCallback = lambda message, reason, delay_s: None  # the shell's
         self.message_kind = ConsumedMessage
         self._post = post
@@ -199,15 +202,14 @@ class ConsumerState:
     def record(self, message: ConsumedMessage, reason: str | None, now_s: float, delay_s: float | None = None) -> None:
         """Records the program's verdict. `delay_s`: until the next delivery, None for the consumer's own wait.
 
-        Raises ClientClosed if it cannot be sent any more, InvalidArgument.
+        Raises ClientClosed, UnknownStream, NoSuchConsumer if it cannot be sent any more, InvalidArgument.
         """
         delay_ms = _delay_ms(delay_s)
         if message.settled:
             return
         if self.is_over:
             if reason is None:
-                closed = f"after {self.options.name} had been closed; it will be delivered again"
-                raise ClientClosed(f"{self.options.stream}: message {message.seq} was finished {closed}")
+                raise self._finished_late(message.seq)
             return
         message_id = message.epoch, message.seq
         # First: a verdict that Control-C leaves without it would wait for the next one, which may never come.
@@ -221,6 +223,16 @@ class ConsumerState:
         if self._held.get(message_id) == message.deliveries:
             del self._held[message_id]
         message.settled = True
+
+    def _finished_late(self, seq: int) -> TailraceError:
+        """The error of an acknowledgement that cannot be sent any more, and whether the message comes again."""
+        stream, name = self.options.stream, self.options.name
+        text = f"message {seq} was finished after"
+        if isinstance(self.error, UnknownStream):
+            return UnknownStream(f"{text} the stream had been deleted, and {name} with it: it has gone", stream)
+        if isinstance(self.error, NoSuchConsumer):
+            return NoSuchConsumer(f"{text} {name} had been deleted: there is nothing to acknowledge it to", stream)
+        return ClientClosed(f"{stream}: {text} {name} had been closed; it will be delivered again")
 
     def flush(self, now_s: float) -> None:
         """Sends the pending verdicts now. Raises ClientClosed, ConnectionLost.
@@ -422,6 +434,7 @@ class ConsumerState:
             rows = []
         if call is not self._poll or self.is_over:
             return
+        self.epoch = max(self.epoch, *[epoch for _first, _count, _before, epoch in got.runs], 0)
         unreported = [each for each in self._verdicts.values() if each.key is not None and each.call is not call]
         new = [message for row, before in rows if (message := self._message(row, before + 1, unreported)) is not None]
         self._queue.extend(new)

@@ -13,7 +13,9 @@ from tailrace.core.consumed_message import ConsumedMessage
 from tailrace.core.consumer_state import ConsumerOptions, ConsumerState
 from tailrace.core.session import Session
 from tailrace.core.stream_watch import StreamWatch
-from tailrace.errors import InvalidArgument, TailraceError, UnknownStream
+from tailrace.errors import InvalidArgument, NoSuchConsumer, TailraceError, UnknownStream
+from tailrace.protocol.fields import NUMBER_MAX
+from tailrace.protocol.listing import FEATURE, List, Listed
 
 STREAMS_MAX: Final = 256
 """Of one member: as many as a connection may have requests that wait for messages."""
@@ -44,8 +46,10 @@ class MergedConsumerState:
         self._create = create
         self._states: deque[ConsumerState] = deque()
         self._errors: deque[TailraceError] = deque()
-        self._creating = 0
+        self._creating = 0  # consumers that are asked for, or may have to be
+        self._epochs: dict[str, int] = {}  # that the streams have reached
         self._ended = False
+        self._timeout_s = timeout_s
         self._follows = any(map(listing.is_pattern, patterns))
         self.watch = StreamWatch(session, patterns, timeout_s, self._add_later)
 
@@ -94,6 +98,46 @@ class MergedConsumerState:
         state = self._session.consume(self._options_of(name), now_s)
         self._states.append(state)
         self.on_member(state)
+        if self._may_come_again(name):
+            self._ask_epoch(name, now_s, lambda epoch, _now_s: self._epochs.update({name: epoch or 0}))
+
+    # --- streams that are made again --------------------------------------------------------------------------------
+
+    def _may_come_again(self, name: str) -> bool:
+        """Whether a stream of this name is joined that is made when this one was deleted."""
+        return self._follows and self._create is not None and self.watch.is_of_pattern_only(name)
+
+    def _ask_epoch(self, name: str, now_s: float, then: Callable[[int | None, float], None]) -> None:
+        """`then` is given the epoch of its last message: 0 without any, or without an answer; None for an unknown
+        stream."""
+
+        def answered(_call: PendingCall, answer: Listed | None, now_s: float) -> None:
+            ends = ((0,) * 4,) if answer is None else answer.ends
+            then(ends[0][3] if ends else None, now_s)
+
+        def make(number: int) -> List:
+            return List(number, "ends", names=(name.encode(),))
+
+        call = PendingCall(name, "its end", make, timeout_s=self._timeout_s, feature=FEATURE, on_result=answered)
+        self._session.call(call, now_s)
+
+    def _look_again(self, state: ConsumerState, error: NoSuchConsumer, now_s: float) -> None:
+        """Its consumer went with the stream, if that is another one now, which is joined; or was deleted alone."""
+        name = state.options.stream
+
+        def found(epoch: int | None, now_s: float) -> None:
+            self._creating -= 1
+            reached = max(state.epoch, self._epochs.get(name, 0)) or NUMBER_MAX  # if it is not known
+            if epoch is not None and epoch <= reached:
+                self._errors.append(error)
+                return
+            self.watch.note_deleted(name)
+            self.names.discard(name)
+            if epoch is not None:
+                self._add_later((name,), now_s)
+
+        self._creating += 1
+        self._ask_epoch(name, now_s, found)
 
     # --- taking messages --------------------------------------------------------------------------------------------
 
@@ -127,7 +171,7 @@ class MergedConsumerState:
 
     def take(self, now_s: float) -> ConsumedMessage | None:
         """As `ConsumerState.take`, of each stream in turn. One that has failed raises its error and is left; silently,
-        if only a pattern has its name, and it was deleted."""
+        if only a pattern has its name, and it was deleted. If it was made again it is joined as one made later."""
         self.check()
         for _ in range(len(self._states)):
             state = self._states[0]
@@ -140,6 +184,10 @@ class MergedConsumerState:
                 self._states.remove(state)
                 if isinstance(error, UnknownStream):
                     self.on_left(state)
+                if isinstance(error, NoSuchConsumer) and self._may_come_again(state.options.stream):
+                    self.on_left(state)
+                    self._look_again(state, error, now_s)
+                    continue
                 if not self.watch.lacks(state.options.stream, error):
                     raise
                 self.names.discard(state.options.stream)

@@ -53,11 +53,19 @@ class StreamWatch:
 
     def lacks(self, name: str, error: TailraceError) -> bool:
         """Whether this error only means that a pattern has lost a stream. Then its name is looked for again."""
-        if name in self._names or not isinstance(error, StreamDeleted | UnknownStream):
+        if not self.is_of_pattern_only(name) or not isinstance(error, StreamDeleted | UnknownStream):
             return False
+        self.note_deleted(name)
+        return True
+
+    def is_of_pattern_only(self, name: str) -> bool:
+        """Whether nobody asked for this stream by its name."""
+        return name not in self._names
+
+    def note_deleted(self, name: str) -> None:
+        """The names are listed again soon."""
         log.info("%s was deleted; the other streams are read on", name)
         self._version = -1
-        return True
 
     def matches(self, name: str) -> bool:
         return any(matches(name) for _prefix, matches in self._matchers)

@@ -27,9 +27,9 @@ _leaf = load("tailrace.shard.frame_cy")
 class Stream:
     """Stamped frames from `first_seq` on; message n has the timestamp FIRST_TIME_US + n."""
 
-    def __init__(self) -> None:
+    def __init__(self, epoch: int = 1) -> None:
         self.first_seq = 0
-        self.epoch = 1
+        self.epoch = epoch
         self.frames: list[bytes] = []
         self.producers = Producers(1 << 60)
 
@@ -77,6 +77,10 @@ class Stream:
         numbers = (self.first_seq, self.next_seq, sizes, 2 * sizes, FIRST_TIME_US + self.first_seq, last_us, 30, 600)
         return listing.StreamRow(name.decode(), "master", self.epoch, *numbers, 0, 0, 0)
 
+    def end(self) -> listing.EndRow:
+        epoch = unpack_header(self.frames[-1]).epoch if self.frames else 0
+        return listing.EndRow(self.first_seq, self.next_seq, FIRST_TIME_US + self.next_seq - 1, epoch)
+
     def payloads(self) -> list[bytes]:
         return [frame[32 + unpack_header(frame).metadata_bytes :] for frame in self.frames]
 
@@ -99,6 +103,7 @@ class Model:
     def __init__(self) -> None:
         self.streams: dict[bytes, Stream] = {}
         self.names_version = 1
+        self.epochs: dict[bytes, int] = {}  # of streams that were deleted
         self.deleted: set[bytes] = set()  # names that are unknown until somebody publishes to them
         self.connections: list[ModelConnection] = []
         self.received: list[AnyMessage] = []  # all messages of all clients, frames copied
@@ -114,7 +119,7 @@ class Model:
 
     def stream(self, name: bytes) -> Stream:
         if name not in self.streams:
-            self.streams[name] = Stream()
+            self.streams[name] = Stream(self.epochs.get(name, 0) + 1)
             self.names_version += 1
         return self.streams[name]
 
@@ -134,6 +139,7 @@ class Model:
     def delete(self, name: bytes) -> None:
         """Its readers are at its end; reading it does not make it again."""
         gone = self.streams.pop(name)
+        self.epochs[name] = gone.epoch
         self.names_version += 1
         self.deleted.add(name)
         for connection in self.connections:
@@ -227,6 +233,9 @@ class ModelConnection:
             return listing.Listed(message.id, workers=(listing.WorkerRow(0, 1, "ready", 2, 3, 4, 5, 0),))
         if message.what == "total":
             return listing.Listed(message.id, total=len(self.model.streams), version=self.model.names_version)
+        if message.what == "ends":
+            ends = {name: self.model.streams[name].end() for name in message.names if name in self.model.streams}
+            return listing.Listed(message.id, tuple(map(bytes.decode, ends)), ends=tuple(ends.values()))
         found = sorted(each for each in self.model.streams if each.startswith(message.prefix) and each > message.after)
         page, rest = found[: self.model.page], found[self.model.page :]
         following = page[-1].decode() if rest else ""

@@ -102,6 +102,54 @@ def test_a_pattern_finds_a_stream_that_is_made_again(node: Node, client: tailrac
         assert any(answer.startswith("err deleted reborn.a") for answer in reader.answers)
 
 
+@pytest.mark.parametrize("has_read", [True, False])
+def test_a_member_of_a_pattern_joins_a_stream_that_is_made_again(
+    node: Node, client: tailrace.Client, has_read: bool
+) -> None:
+    """It asks for nothing while its program is busy, so it is not told of the deletion."""
+    one, other = f"member{has_read:d}.a", f"member{has_read:d}.b"
+    for name in (one, other):
+        client.publish(name, b"old")
+    start = tailrace.START if has_read else tailrace.NEW
+    with tailrace.connect(f"127.0.0.1:{node.port}") as mine, mine.consumer(one[:-1] + "*", "g", start=start) as member:
+        old = [member.receive(PATIENCE_S) for _ in range(2 * has_read)]
+        client.delete_stream(one)
+        client.publish_many(one, [b"new 0", b"new 1"])
+        for message in old:
+            assert message is not None
+            message.ack()
+        client.publish(other, b"later")
+        found = []
+        for _ in range(3):
+            message = member.receive(SOON_S)
+            assert message is not None
+            message.ack()
+            found.append((message.stream, message.seq, message.payload))
+        assert sorted(found) == [(one, 0, b"new 0"), (one, 1, b"new 1"), (other, 1, b"later")]
+        member.flush()
+    assert [info.lag_messages for name in (one, other) for info in client.consumers(name)] == [0, 0]
+
+
+@pytest.mark.parametrize("has_read", [True, False])
+def test_a_member_of_a_pattern_does_not_make_a_consumer_again_that_was_deleted(
+    node: Node, client: tailrace.Client, has_read: bool
+) -> None:
+    name, start = f"ended{has_read:d}.a", tailrace.START if has_read else tailrace.NEW
+    client.publish(name, b"old")
+    with tailrace.connect(f"127.0.0.1:{node.port}") as mine, mine.consumer(name[:-1] + "*", "g", start=start) as member:
+        for _ in range(has_read):
+            message = member.receive(PATIENCE_S)
+            assert message is not None
+            message.ack()
+        member.flush()
+        assert client.delete_consumer(name, "g")
+        with pytest.raises(tailrace.NoSuchConsumer):
+            member.receive(PATIENCE_S)
+        with pytest.raises(tailrace.OperationTimeout):
+            member.receive(2.5)
+    assert client.consumers(name) == []
+
+
 def test_the_name_is_that_of_another_stream_then(node: Node, client: tailrace.Client) -> None:
     client.publish_many("again", [b"old"] * 5)
     client.create_consumer("again", "billing")

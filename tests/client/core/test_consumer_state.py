@@ -20,6 +20,7 @@ from tailrace.errors import (
     StreamUnavailable,
     TailraceError,
     Trimmed,
+    UnknownStream,
     Unsupported,
 )
 from tailrace.protocol import consuming as c
@@ -343,9 +344,26 @@ def test_no_such_consumer(groups: Groups) -> None:
     for _ in range(2):
         with pytest.raises(NoSuchConsumer):
             member.take()
-    with pytest.raises(ClientClosed, match="message 0 was finished after billing had been closed"):
+    with pytest.raises(NoSuchConsumer, match="message 0 was finished after billing had been deleted: there is nothing"):
         kept.ack()
     assert member.pair.session.is_settled
+
+
+def test_what_becomes_of_a_message_that_is_finished_too_late(groups: Groups) -> None:
+    """It comes again only if its stream and its consumer are there."""
+    closed, deleted = Member(groups), Member(groups, "other")
+    kept, gone = closed.next(), deleted.next()
+    closed.state.end()
+    with pytest.raises(ClientClosed, match="after billing had been closed; it will be delivered again"):
+        kept.ack()
+    while deleted.take() is not None:
+        pass
+    groups.delete(STREAM)
+    with pytest.raises(UnknownStream):
+        deleted.take()
+    with pytest.raises(UnknownStream, match="finished after the stream had been deleted, and billing with it: it has"):
+        gone.ack()
+    gone.nack("in vain")
 
 
 def test_not_now(groups: Groups) -> None:

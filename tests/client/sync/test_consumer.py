@@ -334,6 +334,25 @@ def test_a_stream_that_is_deleted_leaves_a_pattern(client: Client, server: Model
         consumer.flush()
 
 
+def test_a_member_of_a_pattern_joins_a_stream_that_is_made_again(
+    client: Client, server: ModelServer, two: Groups
+) -> None:
+    with client.consumer("q.*", "billing") as consumer:
+        old = [consumer.receive(PATIENCE_S) for _ in range(2)]
+        server.call(lambda: two.delete(b"q.1"))
+        server.publish(b"q.1", b"new")
+        for message in old:
+            assert message is not None
+            message.ack()
+        assert finish(consumer, 1) == [("q.1", b"new")]
+        consumer.flush()
+        del two.groups[b"q.1", b"billing"]
+        with pytest.raises(tailrace.NoSuchConsumer):
+            consumer.receive(PATIENCE_S)
+        with pytest.raises(tailrace.OperationTimeout):
+            consumer.receive(0.1)
+
+
 def test_a_list_says_once_that_a_stream_is_gone(client: Client, server: ModelServer, two: Groups) -> None:
     with client.consumer(["q.1", "q.2"], "billing") as consumer:
         finish(consumer, 2)
