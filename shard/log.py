@@ -75,13 +75,13 @@ _pwrite, _new_tuple = os.pwrite, tuple.__new__  # the latter skips the Python fu
 class StreamLog:
     """An open stream. The attributes are for reading:
 
-    first_seq, next_seq: the range of messages; synced_seq: messages before it are known to be on the disk in its files,
-    durable: in them or in a journal; end_offset: bytes of the content file in use; last_timestamp_us, last_epoch: of
-    the last message, 0 before the first; torn_bytes, lost_messages: cut at opening after a crash of the machine or a
-    failed sync; new_boot: this is the first opening since the machine came up, or its volume was lost meanwhile, or
-    opening it has cut messages, so that messages which others have seen may be lost without a trace; taken_flags: all
-    flags of the frames of the last `take`; syncing: held during a sync, since the kernel reports an error once, to the
-    first caller; errors_seen: for `shard.group_sync`.
+    stream_id: of its files; first_seq, next_seq: the range of messages; synced_seq: messages before it are known to be
+    on the disk in its files, durable: in them or in a journal; end_offset: bytes of the content file in use;
+    last_timestamp_us, last_epoch: of the last message, 0 before the first; torn_bytes, lost_messages: cut at opening
+    after a crash of the machine or a failed sync; new_boot: this is the first opening since the machine came up, or its
+    volume was lost meanwhile, or opening it has cut messages, so that messages which others have seen may be lost
+    without a trace; taken_flags: all flags of the frames of the last `take`; syncing: held during a sync, since the
+    kernel reports an error once, to the first caller; errors_seen: for `shard.group_sync`.
     """
 
     __slots__ = (
@@ -113,6 +113,7 @@ class StreamLog:
         "name",
         "new_boot",
         "next_seq",
+        "stream_id",
         "synced_seq",
         "syncing",
         "taken_flags",
@@ -123,8 +124,7 @@ class StreamLog:
         """Used by `open`."""
         self._boot = boot
         self.name = pair.paths.name
-        self.torn_bytes = state.torn_bytes
-        self.lost_messages = state.lost_messages
+        self.torn_bytes, self.lost_messages = state.torn_bytes, state.lost_messages
         self.new_boot = state.new_boot
         self.closed = self._is_unmarked = False
         self.taken_flags = self._generation = 0
@@ -141,9 +141,9 @@ class StreamLog:
         self.synced_seq = state.synced_seq
         self.end_offset = state.end_offset
         self.durable = DurableEnd(state.synced_seq, state.end_offset if state.synced_seq == state.next_seq else 0)
-        self.last_timestamp_us = state.last_timestamp_us
-        self.last_epoch = state.last_epoch
+        self.last_timestamp_us, self.last_epoch = state.last_timestamp_us, state.last_epoch
         self._pair = pair
+        self.stream_id = pair.index_words[STREAM_ID_WORD]
         self._base_seq = state.base_seq
         self._content_fd, self._index_fd = pair.content_fd, pair.index_fd
         self._content_words, self._index_words = pair.content_words, pair.index_words
@@ -500,14 +500,14 @@ class StreamLog:
         """For `shard.group_journal`; None if the messages must go to the stream's own files first."""
         with self._lock:
             seq, end = self.next_seq, self.end_offset  # in this order: the owner may append meanwhile
-            durable, words, start = self.durable, self._index_words, self.durable.offset
+            durable, start = self.durable, self.durable.offset
             is_early = self.closed or not start or not self._directory_synced or self._is_sync_failed()
             if is_early or end - start > JOURNALED_BYTES_MAX:
                 return None
             frames, durable.keeps_recent = durable.recent, True
             if len(frames) != end - start:
                 frames = os.pread(self._content_fd, end - start, start)
-            record = self.name, words[STREAM_ID_WORD], self._cuts, durable.seq, start, frames
+            record = self.name, self.stream_id, self._cuts, durable.seq, start, frames
             return _new_tuple(BegunJournaling, (*record, seq, end, self._generation))
 
     def finish_journaling(self, begun: BegunJournaling) -> None:

@@ -22,6 +22,7 @@ from tailrace.protocol.errors import PeerError
 from tailrace.protocol.places import From
 from tailrace.protocol.tls import TLSFailed
 from tailrace.sockets import connect_blocking, end_output, why
+from tailrace.spark.slices import parse_stream_id
 from tailrace.tls import context_for
 from tailrace.version import VERSION
 
@@ -53,6 +54,13 @@ class GrowthReport(NamedTuple):
     mark: str
     number: int
     names: list[str] | None
+
+
+class ListedEnd(NamedTuple):
+    """`stream_id`: that of the stream's files on this node; 0 if it does not send it."""
+
+    row: listing.EndRow
+    stream_id: int
 
 
 class BrokerLogin(NamedTuple):
@@ -147,9 +155,9 @@ class BrokerConnection:
         self._await(m.Ended, stream, asked)
         return answer
 
-    def listed_ends(self, streams: Sequence[str]) -> dict[str, listing.EndRow]:
+    def listed_ends(self, streams: Sequence[str]) -> dict[str, ListedEnd]:
         """The ends of streams that the broker knows without opening them. Raises TailraceError."""
-        found: dict[str, listing.EndRow] = {}
+        found: dict[str, ListedEnd] = {}
         for first in range(0, len(streams), listing.ENDS_MAX * LISTS_AT_ONCE):
             part = [name.encode() for name in streams[first : first + listing.ENDS_MAX * LISTS_AT_ONCE]]
             pages = [tuple(part[place : place + listing.ENDS_MAX]) for place in range(0, len(part), listing.ENDS_MAX)]
@@ -161,15 +169,20 @@ class BrokerConnection:
                 self._take_listed(self.next_response(), waiting, found)
         return found
 
-    def _take_listed(self, response: m.Response, waiting: set[int], found: dict[str, listing.EndRow]) -> None:
+    def _take_listed(self, response: m.Response, waiting: set[int], found: dict[str, ListedEnd]) -> None:
         if isinstance(response, m.Failed) and (response.fatal or response.id in waiting):
             raise broker_error(response.code, response.text)
         if isinstance(response, listing.Listed) and response.id in waiting:
             waiting.remove(response.id)
-            if len(response.names) != len(response.ends):
-                counts = f"{len(response.ends)} ends of {len(response.names)} streams"
+            ids = response.ids or ("",) * len(response.names)
+            if not len(response.names) == len(response.ends) == len(ids):
+                counts = f"{len(response.ends)} ends and {len(ids)} ids of {len(response.names)} streams"
                 raise BrokerFault(f"{self.address} has listed {counts}")
-            found.update(zip(response.names, response.ends, strict=True))
+            try:
+                ends = map(ListedEnd, response.ends, map(parse_stream_id, ids))
+                found.update(zip(response.names, ends, strict=True))
+            except ValueError as error:
+                raise BrokerFault(f"{self.address} has listed streams: {error}") from None
 
     def ends(self, streams: Sequence[str]) -> dict[str, m.Subscribed]:
         """The places of the first message of many streams, as `place` returns them, asked for ENDS_AT_ONCE at a time.

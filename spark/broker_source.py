@@ -29,7 +29,6 @@ from tailrace.errors import (
     StreamBehind,
 )
 from tailrace.protocol import listing
-from tailrace.protocol.listing import EndRow
 from tailrace.protocol.messages import Subscribed
 from tailrace.protocol.places import From
 from tailrace.shard.epochs import DEFAULT_HISTORY, History, find_epochs
@@ -37,7 +36,14 @@ from tailrace.shard.frame import SEQ_OFFSET
 from tailrace.shard.leaves import load
 from tailrace.shard.walk import fault_text
 from tailrace.spark import short_ranges
-from tailrace.spark.broker_connection import BrokerConnection, Chunk, GrowthReport, list_grown, list_streams
+from tailrace.spark.broker_connection import (
+    BrokerConnection,
+    Chunk,
+    GrowthReport,
+    ListedEnd,
+    list_grown,
+    list_streams,
+)
 from tailrace.spark.entries import ENTRY, Entries, no_entries
 from tailrace.spark.frames import index_of
 from tailrace.spark.patterns import is_exact, is_wanted, needs_listing
@@ -65,6 +71,7 @@ class BrokerSource:
         self._options = options
         self._connection: BrokerConnection | None = None
         self._boot = 0
+        self._node_id = ""  # of the node that was reached first: ids of streams are its own
         self._is_elsewhere = False  # the node takes this for another machine than its own
         self._ends: dict[str, End] = {}  # each for the next view of its stream
         self._reading = IdleConnection(options)
@@ -136,10 +143,7 @@ class BrokerSource:
     def prepare(self, refs: Sequence[StreamRef]) -> None:
         with suppress(*LOST):  # then each view asks for itself
             self._ends = {}
-            connection, names = self._connected(), [ref.stream for ref in refs]
-            listed = {name: End.of_row(row) for name, row in connection.listed_ends(names).items()}
-            others = connection.ends([name for name in names if name not in listed])
-            self._ends = listed | {name: End.of_answer(answer) for name, answer in others.items()}
+            self._ends = self._find_ends(self._connected(), [ref.stream for ref in refs])
 
     @contextmanager
     def view(self, ref: StreamRef) -> Iterator[BrokerView]:
@@ -155,9 +159,23 @@ class BrokerSource:
             raise
 
     def _view(self, ref: StreamRef) -> BrokerView:
-        connection = self._connected()
-        end = self._ends.pop(ref.stream, None)
-        return BrokerView(connection, ref.stream, self._boot, end or find_end(connection, ref.stream))
+        connection, name = self._connected(), ref.stream
+        end = self._ends.pop(name, None) or self._find_ends(connection, [name]).get(name)
+        return BrokerView(connection, name, self._boot, end or find_end(connection, name))
+
+    def _find_ends(self, connection: BrokerConnection, names: Sequence[str]) -> dict[str, End]:
+        """Streams that the broker refuses are left out. Raises TailraceError."""
+        listed = connection.listed_ends(names)
+        others = connection.ends([name for name in names if name not in listed])
+        opened = connection.listed_ends(list(others))  # those that are there are open now, and have ids
+        ends = {name: End.of_listed(each) for name, each in listed.items()}
+        for name, answer in others.items():
+            end, own = End.of_answer(answer), opened.get(name)
+            exists = own is not None or end.next_seq > 0
+            ends[name] = end._replace(exists=exists, stream_id=own.stream_id if own else 0)
+        if connection.node_id != self._node_id:
+            return {name: end._replace(stream_id=0) for name, end in ends.items()}
+        return ends
 
     def _connected(self) -> BrokerConnection:
         if self._connection is None:
@@ -165,6 +183,7 @@ class BrokerSource:
             self._growth, self._is_elsewhere, self._ends = NO_GROWTH, False, {}
             # No machine goes down without the connection: each one may have come after a crash.
             self._boot = secrets.randbits(BOOT_BITS)
+            self._node_id = self._node_id or self._connection.node_id
         return self._connection
 
     def prune(self, slice_: Slice, topics: bytes) -> list[Slice]:
@@ -190,16 +209,20 @@ class BrokerSource:
 
 
 class End(NamedTuple):
-    """The messages that a stream keeps, and the stamp of the last one if it is known."""
+    """The messages that a stream keeps, and the stamp of the last one if it is known. `stream_id`, `exists`: see
+    `spark.source.TimedView`."""
 
     first_seq: int
     next_seq: int
     stamp: Stamp | None = None
+    stream_id: int = 0
+    exists: bool = True
 
     @classmethod
-    def of_row(cls, row: EndRow) -> End:
+    def of_listed(cls, listed: ListedEnd) -> End:
+        row = listed.row
         stamp = Stamp(row.timestamp_us, row.epoch) if row.first_seq < row.next_seq else None
-        return cls(row.first_seq, max(row.first_seq, row.next_seq), stamp)
+        return cls(row.first_seq, max(row.first_seq, row.next_seq), stamp, listed.stream_id)
 
     @classmethod
     def of_answer(cls, answer: Subscribed) -> End:
@@ -249,7 +272,7 @@ class BrokerView:
         self.boot = boot
         self._connection = connection
         self.stream = stream
-        self.first_seq, self.next_seq, self._stamp = end
+        self.first_seq, self.next_seq, self._stamp, self.stream_id, self.exists = end
         self.possible_seq = self.next_seq
 
     def seq_at(self, timestamp_us: int) -> int:

@@ -100,6 +100,8 @@ class DirectorySource:
 class DirectoryView:
     """See `spark.source.StreamView`. Only the index is opened: that is quick, also for very many streams."""
 
+    exists = True
+
     def __init__(self, paths: StreamPaths, shard: int, only_synced: bool) -> None:
         """Raises FileNotFoundError, HeaderFault, OSError."""
         self.stream = paths.name
@@ -123,6 +125,7 @@ class DirectoryView:
         # A volume that was lost and mounted again in the same boot has another place.
         self.boot = words.boot ^ words.place
         self.identity: Identity = (fixed.stream_id, words.cuts)
+        self.stream_id = fixed.stream_id
 
     def seq_at(self, timestamp_us: int) -> int:
         """Raises StreamDamaged if the entries beside the place that was found contradict each other or their frames."""

@@ -26,7 +26,7 @@ def fetch(connection: BrokerConnection, slices: Sequence[Slice]) -> dict[Slice, 
     asked = dict.fromkeys(slices)
     ends = connection.listed_ends(list(dict.fromkeys(slice_.stream for slice_ in asked)))
     ranges = ShortRanges(
-        connection, [each for each in asked if each.stream in ends and each.end_seq <= ends[each.stream].next_seq]
+        connection, [each for each in asked if each.stream in ends and each.end_seq <= ends[each.stream].row.next_seq]
     )
     while not ranges.is_done:
         ranges.take(connection.next_response())

@@ -7,13 +7,24 @@ from typing import Final, NamedTuple, TypeAlias
 from tailrace.shard.errors import StorageError, StreamCut
 
 Identity: TypeAlias = tuple[int, int]
-"""Of the files of a stream: their stream_id, and how often its tail was set aside. (0, 0) over a connection."""
+"""Of the files of a stream: their stream_id, and how often its tail was set aside. Over a connection (0, 0), and for a
+rollup the stream_id that the node has sent and 0."""
 NO_IDENTITY: Identity = (0, 0)
+ID_DIGITS: Final = 16
 
 
-def show_stream_id(identity: Identity) -> str | None:
-    """As 16 hexadecimal digits; None over a connection."""
-    return f"{identity[0]:016x}" if identity != NO_IDENTITY else None
+def show_stream_id(stream_id: int) -> str | None:
+    """As 16 hexadecimal digits; None if it is not known."""
+    return f"{stream_id:016x}" if stream_id else None
+
+
+def parse_stream_id(text: str) -> int:
+    """0 for an empty text. Raises ValueError."""
+    if not text:
+        return 0
+    if len(text) != ID_DIGITS or not set(text) <= set("0123456789abcdef"):
+        raise ValueError(f"{text[:40]!r} is not the id of a stream: {ID_DIGITS} hexadecimal digits")
+    return int(text, 16)
 
 
 class Stamp(NamedTuple):
@@ -55,7 +66,7 @@ class Slice(NamedTuple):
 
     @property
     def stream_id(self) -> str | None:
-        return show_stream_id(self.identity)
+        return show_stream_id(self.identity[0])
 
 
 Task: TypeAlias = tuple[Slice, ...]

@@ -74,9 +74,15 @@ class Block(NamedTuple):
 
 
 class TimedView(Protocol):
-    """A stream in which times can be found. The committed end is read once, when it is opened."""
+    """A stream in which times can be found. The committed end is read once, when it is opened.
+
+    stream_id: that of its files; 0 if a node does not send it. exists: False for a name over a connection that no
+    stream has, which is shown as an empty one.
+    """
 
     stream: str
+    stream_id: int
+    exists: bool
     shard: int
     first_seq: int
     next_seq: int

@@ -144,8 +144,8 @@ class Listings:
                 done(parts)
                 return
             rows = sorted(row for part in parts for row in part)
-            names = tuple([row[0].decode() for row in rows])
-            done(Listed(message.id, names, ends=tuple([EndRow._make(row[1:]) for row in rows])))
+            names, ids = tuple([row[0].decode() for row in rows]), tuple([f"{row[1]:016x}" for row in rows])
+            done(Listed(message.id, names, ends=tuple([EndRow._make(row[2:]) for row in rows]), ids=ids))
 
         gathered = GatheredCalls(len(steps), answered)
         for slot, names in steps:

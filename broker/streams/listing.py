@@ -68,11 +68,8 @@ def _end(owner: Owner, name: bytes) -> StreamEnd | None:
         last = stream.log.entry(next_seq - 1) if next_seq > first_seq else None
     except MessageMissing:
         return None
-    return (
-        StreamEnd(first_seq, next_seq)
-        if last is None
-        else StreamEnd(first_seq, next_seq, last.timestamp_us, last.epoch)
-    )
+    stamp = () if last is None else (last.timestamp_us, last.epoch)
+    return StreamEnd(stream.log.stream_id, first_seq, next_seq, *stamp)
 
 
 def list_stream(owner: Owner, args: CallArgs) -> list[Any]:

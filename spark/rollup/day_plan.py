@@ -24,7 +24,7 @@ EPOCH_DAY: Final = date(1970, 1, 1)
 
 class DayPlan(NamedTuple):
     """`first_seqs` has every stream that could be opened, whether it has messages of the day or not, and the oldest
-    message that it keeps; `stream_ids` likewise, None over a connection. `node` is the id of the node. `contradictory`
+    message that it keeps; `stream_ids` likewise, None if a node does not send them. `node` is its id. `contradictory`
     are streams whose index contradicts itself. `histories` has the terms of the streams, but for UNLISTED ones.
     """
 
@@ -88,10 +88,12 @@ def plan_day(
 
     def look(view: TimedView, cut_at: CutAt | None) -> None:
         """cut_at: of a stream that is read by its frames."""
+        if not view.exists:
+            return
         history = view.history()
         found = _units(view, cut_at, start_us, whole_rows_max, last_epoch(history))
         units.extend(each._replace(by_frames=cut_at is not None) for each in found)
-        plan.first_seqs[view.stream], plan.stream_ids[view.stream] = view.first_seq, show_stream_id(view.identity)
+        plan.first_seqs[view.stream], plan.stream_ids[view.stream] = view.first_seq, show_stream_id(view.stream_id)
         if history != UNLISTED:
             plan.histories[view.stream] = history
 
@@ -141,6 +143,7 @@ def _units(view: TimedView, cut_at: CutAt | None, start_us: int, whole_rows_max:
         return []
     slice_ = Slice(view.stream, view.shard, first, end, view.identity)
     if view.identity == NO_IDENTITY:
-        slice_ = slice_._replace(latest=Stamp(view.timestamp_at(end - 1), newest_epoch))
+        latest = Stamp(view.timestamp_at(end - 1), newest_epoch)
+        slice_ = slice_._replace(identity=(view.stream_id, 0), latest=latest)
     cut_at = cut_at or (lambda time_us, _end_seq: view.seq_at(time_us))
     return cut_units(slice_, start_us, end_us, cut_at, whole_rows_max)

@@ -27,6 +27,8 @@ _check: Final = load("tailrace.shard.frame_cy").check
 class FrameView:
     """A `spark.source.TimedView`. A search reads as many frames as it has steps, each whole and checked."""
 
+    exists = True
+
     def __init__(self, reader: StreamReader, shard: int, directory: Path) -> None:
         self.stream = reader.name
         self.shard = shard
@@ -35,6 +37,7 @@ class FrameView:
         self.first_seq = reader.first_seq()
         self.next_seq = reader.next_seq()
         self.identity: Identity = reader.identity
+        self.stream_id = reader.identity[0]
         self._damaged = range(0)  # the run of damaged messages that was found last
 
     def seq_at(self, timestamp_us: int) -> int:

@@ -103,7 +103,7 @@ FULL: dict[str, m.AnyMessage] = {
     "COLLECTED": collecting.Collected(1, 1),
     "ADDED": collecting.Added(1, collecting.ADDED_FROM, "a.1", 0, 0, 0),
     "INTEREST": sharing.Interest(sharing.SHARED_FROM, b"s", True, (b"a",), (b"b",), True),
-    "LISTED": listing.Listed(1, ("n",), (STREAM_ROW,), (WORKER_ROW,), "n", 1, 1, "m", True, (END_ROW,)),
+    "LISTED": listing.Listed(1, ("n",), (STREAM_ROW,), (WORKER_ROW,), "n", 1, 1, "m", True, (END_ROW,), ("0",)),
 }
 """Each message that is a map, with every field it can have."""
 INSTEAD: dict[str, m.AnyMessage] = {

@@ -238,7 +238,7 @@ RESPONSES: Sequence[Response] = (
     Got(2**32 - 1, ((4, 1, 0, 1), (5, 2, 2**32 - 1, 2**32 - 1)), ((0, 0), (7, 2**63 - 1)), 2**63 - 1, stamped()),
     listing.Listed(1),
     listing.Listed(4, ("a",), next="a", mark="4c0b7a3e.17", known=True),
-    listing.Listed(5, ("a", "é"), ends=(END_ROW, listing.EndRow(2**48 - 1, 2**48 - 1, 0, 0))),
+    listing.Listed(5, ("a", "é"), ends=(END_ROW, listing.EndRow(2**48 - 1, 2**48 - 1, 0, 0)), ids=("0" * 16, "f" * 16)),
     recalling.Recalled(1),
     recalling.Recalled(2, (("s", bytes(stamped())), ("é", b"")), "é", "a/é b"),
     collecting.Collected(1, 0),

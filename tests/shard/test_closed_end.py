@@ -26,18 +26,22 @@ def store(path: str, word: int, value: int) -> None:
 
 def test_it_is_the_end_that_opening_finds(tmp_path: Path) -> None:
     filled(tmp_path, 5)
-    assert found(tmp_path) == StreamEnd(0, 5, 1_040, 1)
+    log = open_log(tmp_path)
+    stream_id = log.stream_id
+    log.close()
+    assert stream_id and found(tmp_path) == StreamEnd(stream_id, 0, 5, 1_040, 1)
     log = open_log(tmp_path)
     append(log, b"more", at=9_000, epoch=3)
     log.trim(2)
     log.close()
-    assert found(tmp_path) == StreamEnd(2, 6, 9_000, 3)
+    assert found(tmp_path) == StreamEnd(stream_id, 2, 6, 9_000, 3)
     log = open_log(tmp_path)
     log.trim(6)
     log.close()
-    assert found(tmp_path) == StreamEnd(6, 6)
+    assert found(tmp_path) == StreamEnd(stream_id, 6, 6)
     filled(tmp_path, 0, name="empty")
-    assert found(tmp_path, "empty") == StreamEnd(0, 0)
+    empty = found(tmp_path, "empty")
+    assert empty is not None and empty[1:] == (0, 0, 0, 0)
 
 
 def test_it_changes_nothing_and_keeps_no_descriptor(tmp_path: Path) -> None:

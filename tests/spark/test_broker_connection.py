@@ -121,6 +121,9 @@ def test_the_ends_of_many_streams_are_asked_for_together(
     }
 
 
+END = listing.EndRow(0, 1, 5, 1)
+
+
 def test_ends_are_listed_some_pages_at_a_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "ENDS_MAX", 2)
     monkeypatch.setattr(broker_connection, "LISTS_AT_ONCE", 2)
@@ -137,14 +140,19 @@ def test_ends_are_listed_some_pages_at_a_time(request: pytest.FixtureRequest, mo
         while held:
             each = held.pop()
             names = tuple(name.decode() for name in each.names if name != b"open")
-            found.append(listing.Listed(each.id, names, ends=tuple(listing.EndRow(0, len(n), 5, 1) for n in names)))
+            ids = tuple(f"{len(name):016x}" for name in names) if "a" not in names else ()
+            ends = tuple(listing.EndRow(0, len(name), 5, 1) for name in names)
+            found.append(listing.Listed(each.id, names, ends=ends, ids=ids))
         return found
 
     broker = serve(answers, request)
     with BrokerConnection([broker.address], features=(listing.FEATURE,)) as connection:
         found = connection.listed_ends(["a", "bb", "open", "cccc", "d", "ee", "fff", "g"])
         wanted = ("a", "bb", "cccc", "d", "ee", "fff", "g")
-        assert {name: row.next_seq for name, row in found.items()} == {name: len(name) for name in wanted}
+        assert {name: each.row.next_seq for name, each in found.items()} == {name: len(name) for name in wanted}
+        assert {name: each.stream_id for name, each in found.items()} == {
+            name: 0 if name in ("a", "bb") else len(name) for name in wanted
+        }
         assert connection.listed_ends([]) == {}
     broker.close()
     assert len(broker.heard) == 1 + 4
@@ -153,7 +161,9 @@ def test_ends_are_listed_some_pages_at_a_time(request: pytest.FixtureRequest, mo
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (lambda asked: listing.Listed(asked, ("a", "b"), ends=(listing.EndRow(0, 1, 5, 1),)), BrokerFault),
+        (lambda asked: listing.Listed(asked, ("a", "b"), ends=(END,)), BrokerFault),
+        (lambda asked: listing.Listed(asked, ("a", "b"), ends=(END, END), ids=("0" * 16,)), BrokerFault),
+        (lambda asked: listing.Listed(asked, ("a", "b"), ends=(END, END), ids=("0" * 16, "0X" * 8)), BrokerFault),
         (lambda asked: m.Failed("unavailable", "a worker is down", False, 36, asked), BrokerError),
     ],
 )

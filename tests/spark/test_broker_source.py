@@ -236,6 +236,27 @@ def test_ends_are_known_without_a_request_for_each_stream(growing: Node, monkeyp
                 assert (view.next_seq, view.stamp_at(0)) == (next_seq, stamp)
 
 
+@pytest.mark.system
+def test_ids_of_streams_are_of_the_node_that_was_reached_first(growing: Node, node: Node, data: DataDirectory) -> None:
+    """Those that hold the same streams have others."""
+    with tailrace.connect(f"127.0.0.1:{growing.port}") as client:
+        client.publish("a", b"x")
+    addresses = tuple(Address("127.0.0.1", each.port) for each in (growing, node))
+    with closing(BrokerSource(SourceOptions(brokers=addresses))) as source:
+
+        def look(name: str) -> tuple[int, bool]:
+            with source.view(source.ref(name)) as view:
+                return view.stream_id, view.exists
+
+        found = look("a")
+        with closing(DirectorySource(SourceOptions(str(growing.data)))) as files, files.view(files.ref("a")) as view:
+            assert found == (view.stream_id, True)
+        assert look("unknown") == (0, False)
+        growing.stop()
+        assert look("a") == look("empty") == (0, True)
+        assert look("unknown") == (0, False)
+
+
 def counted(counts: Counter[str], name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any) -> Any:
         counts[name] += 1

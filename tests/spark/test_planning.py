@@ -28,6 +28,8 @@ class FakeView:
     shard = 0
     first_seq = 100
     identity: Identity = NO_IDENTITY
+    stream_id: int = 0
+    exists: bool = True
 
     def __init__(self, times_us: list[int]) -> None:
         self.times_us = times_us

@@ -171,6 +171,7 @@ def test_ends_of_streams_by_their_names(node: World, monkeypatch: pytest.MonkeyP
     assert found.names == tuple(names)
     assert [row[:2] for row in found.ends] == [(0, count) for count in range(1, len(names) + 1)]
     assert all(row.timestamp_us > 0 and row.epoch == 1 for row in found.ends)
+    assert len(set(found.ids)) == 6 and all(len(each) == 16 and int(each, 16) for each in found.ids)
     assert not any(worker.owner.catalog.open for worker in node.workers), "nothing is opened for it"
     assert ask(peer, "ends") == ask(peer, "ends", b"", b"", "", (b"unknown",))
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from tailrace.broker.streams import listing
+from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.owner_calls import call
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tailrace.protocol.listing import StreamRow
 from tailrace.shard.frame import IndexEntry
-from tailrace.shard.header import HEADER_PAGE_BYTES
+from tailrace.shard.header import HEADER_PAGE_BYTES, parse_index
 from tailrace.shard.log import StreamLog
 from tailrace.shard.stream_files import stream_paths
 from tests.broker.owning import Clock, around, make_owner, publish
@@ -47,6 +48,11 @@ def test_names_that_were_there_before(tmp_path: Path) -> None:
     owner.release()
 
 
+def id_of(owner: Owner, name: bytes) -> int:
+    paths = stream_paths(owner.catalog.shard_path(name), name.decode())
+    return parse_index(Path(paths.index_file).read_bytes()[:HEADER_PAGE_BYTES])[0].stream_id
+
+
 def test_ends_of_streams_that_are_open_or_closed(tmp_path: Path) -> None:
     clock = Clock()
     owner = make_owner(tmp_path, clock)
@@ -60,10 +66,12 @@ def test_ends_of_streams_that_are_open_or_closed(tmp_path: Path) -> None:
     opened = set(owner.catalog.open)
     names = [b"closed", b"empty", b"left", b"none", b"open"]
     now_us = owner.clock_us()
+    ids = {name: id_of(owner, name) for name in names if name != b"none"}
+    assert len(set(ids.values())) == 4
     assert call(owner, "list_ends", [b"closed", names]) == [
-        [b"closed", 0, 2, now_us, 1],
-        [b"empty", 0, 0, 0, 0],
-        [b"open", 0, 3, now_us, 1],
+        [b"closed", ids[b"closed"], 0, 2, now_us, 1],
+        [b"empty", ids[b"empty"], 0, 0, 0, 0],
+        [b"open", ids[b"open"], 0, 3, now_us, 1],
     ]
     assert set(owner.catalog.open) == opened, "nothing is opened for it"
     owner.release()

@@ -32,6 +32,7 @@ from tests.spark.rollup import reference
 from tests.spark.rollup.directories import DAY, DAY_START_US, HOUR_US
 from tests.spark.rollup.tables import left_over, read_tables
 from tests.spark.rollup.test_frame_view import EDGES, set_time
+from tests.system.node import running
 from tests.thorough import only_thorough
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
@@ -295,6 +296,22 @@ def test_a_failure_of_spark_says_what_python_said_and_where(
     assert said.endswith(f" (on {socket.gethostname()})\n")
     assert len(said.splitlines()) == 1, said
     assert not left_over(tmp_path / "out")
+
+
+@pytest.mark.parametrize("way", ["directory", "brokers"])
+def test_a_name_that_no_stream_has(tmp_path: Path, command: Callable[..., int], capsys: Captured, way: str) -> None:
+    """Over a connection it once counted as a stream, and nobody was told. Rows of one that is gone stay."""
+    data = make(tmp_path, "a", "gone")
+    assert command() == OK
+    spoil(data, gone=remove)
+    capsys.readouterr()
+    with running(tmp_path / "data", workers=1) as node:
+        place = ["--brokers", f"127.0.0.1:{node.port}"] if way == "brokers" else ()
+        assert command("--stream", "a", "--stream", "gone", data=place) == REFUSED
+    said = capsys.readouterr()
+    assert said.err == "tailrace: gone: no stream has this name, or matches this pattern\n"
+    assert f"{COUNT} messages, 1 streams" in said.out
+    assert rows_of(tmp_path / "out", "days") == [(data.node_id, "a", COUNT), (data.node_id, "gone", COUNT)]
 
 
 def test_a_stream_of_master_and_slave_counts_once(

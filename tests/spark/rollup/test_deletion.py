@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pyarrow.dataset as ds
 import pytest
 
 import tailrace
 from tailrace.cli.ending import OK, REFUSED
+from tailrace.spark.broker_connection import BrokerConnection, ListedEnd
 from tailrace.spark.rollup.engine import ChooseEngine
 from tests.spark.data import add_stream, make_directory, plain
 from tests.spark.rollup import test_bad_streams
@@ -61,10 +64,58 @@ def test_streams_that_are_deleted_and_made_again(
         assert counted(tmp_path / "out", today) == {"kept": COUNT, **left}
 
 
+def leave_out_ids(patch: pytest.MonkeyPatch) -> None:
+    """Nodes send no ids of streams, as those of earlier versions."""
+    listed_ends = BrokerConnection.listed_ends
+
+    def without_ids(connection: BrokerConnection, streams: Sequence[str]) -> dict[str, ListedEnd]:
+        return {name: each._replace(stream_id=0) for name, each in listed_ends(connection, streams).items()}
+
+    patch.setattr(BrokerConnection, "listed_ends", without_ids)
+
+
+@pytest.fixture
+def no_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_out_ids(monkeypatch)
+
+
+def ids_of(out: Path) -> dict[str, str | None]:
+    rows = ds.dataset(out / "days", format="parquet").to_table().to_pylist()
+    return {row["stream"]: row["stream_id"] for row in rows}
+
+
+def test_over_a_connection_streams_have_the_ids_of_their_files(
+    tmp_path: Path, local_engine: ChooseEngine, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    """So a stream that was made anew, in the same minute and from the same seq, has rows beside the former ones, which
+    it once replaced."""
+    run: Callable[..., int] = partial(test_bad_streams.run_command, tmp_path, monkeypatch, local_engine)
+    data = make_directory(tmp_path / "data", dict.fromkeys("abc", plain(COUNT, DAY_START_US)))
+    assert run() == OK
+    ids = ids_of(tmp_path / "out")
+    assert None not in ids.values()
+    (tmp_path / "out").rename(tmp_path / "by-path")
+    with running(tmp_path / "data", workers=1) as node:
+        with tailrace.connect(f"127.0.0.1:{node.port}") as client:
+            client.publish("a", b"today")  # one that is open
+        assert run(data=["--brokers", f"127.0.0.1:{node.port}"]) == OK
+    assert ids_of(tmp_path / "out") == ids
+    spoil(data, a=remove)
+    add_stream(data, "a", plain(7, DAY_START_US))
+    capsys.readouterr()
+    with running(tmp_path / "data", workers=1) as node:
+        for _ in range(2):
+            assert run(data=["--brokers", f"127.0.0.1:{node.port}"]) == OK
+            assert "(--replace removes them): a\n" in capsys.readouterr().out
+            found = sorted(rows_of(tmp_path / "out", "days"))
+            assert found == [(data.node_id, "a", 7), *((data.node_id, name, COUNT) for name in "abc")]
+
+
+@pytest.mark.usefixtures("no_ids")
 def test_over_a_connection_rows_of_a_former_stream_stay(
     tmp_path: Path, local_engine: ChooseEngine, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
-    """No id tells that the stream is another one: the time of the first message does. Once its rows were silently
+    """Without an id the time of the first message tells that the stream is another one. Once its rows were silently
     removed from old days."""
     run: Callable[..., int] = partial(test_bad_streams.run_command, tmp_path, monkeypatch, local_engine)
     data = make_directory(tmp_path / "data", dict.fromkeys("abc", plain(COUNT, DAY_START_US)))
@@ -89,6 +140,7 @@ def test_over_a_connection_rows_of_a_former_stream_stay(
     assert rows_of(tmp_path / "out", "days") == [(data.node_id, "a", 7), whole[2]]
 
 
+@pytest.mark.usefixtures("no_ids")
 @pytest.mark.parametrize("first", ["directory", "brokers"])
 def test_rows_with_and_without_ids_of_streams_of_one_name(
     tmp_path: Path, local_engine: ChooseEngine, monkeypatch: pytest.MonkeyPatch, first: str
@@ -107,6 +159,32 @@ def test_rows_with_and_without_ids_of_streams_of_one_name(
     for way in ("brokers", "directory") if first == "directory" else ("directory", "brokers", "directory"):
         roll_up(way)
         assert sorted(rows_of(tmp_path / "out", "days")) == [(data.node_id, "a", 7), (data.node_id, "a", COUNT)]
+
+
+def test_rows_without_ids_get_those_that_a_node_sends(tmp_path: Path, local_engine: ChooseEngine) -> None:
+    """The node is of a later version than when the first rows were made."""
+    data = make_directory(tmp_path / "data", {"a": plain(COUNT, DAY_START_US)})
+
+    def roll_up() -> list[Any]:
+        with running(tmp_path / "data", workers=1) as node, pytest.MonkeyPatch.context() as patch:
+            place = ["--brokers", f"127.0.0.1:{node.port}"]
+            assert test_bad_streams.run_command(tmp_path, patch, local_engine, data=place) == OK
+        return sorted(rows_of(tmp_path / "out", "days"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        leave_out_ids(patch)
+        assert roll_up() == [(data.node_id, "a", COUNT)]
+        assert ids_of(tmp_path / "out") == {"a": None}
+    assert roll_up() == [(data.node_id, "a", COUNT)]
+    assert ids_of(tmp_path / "out") != {"a": None}
+    with pytest.MonkeyPatch.context() as patch:
+        leave_out_ids(patch)
+        assert roll_up() == [(data.node_id, "a", COUNT)]
+        spoil(data, a=remove)
+        add_stream(data, "a", plain(7, DAY_START_US + HOUR_US))
+        both = [(data.node_id, "a", 7), (data.node_id, "a", COUNT)]
+        assert roll_up() == both
+    assert roll_up() == both
 
 
 def counted(out: Path, day: date) -> dict[str, int]:

@@ -242,7 +242,7 @@ def test_over_connections(tmp_path: Path) -> None:
             words = ["--brokers", *(nodes[name] for name in order), str(out), "--day", str(DAY), "--no-report"]
             assert main.run(["rollup", *words]) == OK
             found = read_tables(out, DAY)
-            assert found == {key: {**row, "shard": -1, "stream_id": None} for key, row in wanted.items()}
+            assert found == {key: {**row, "shard": -1} for key, row in wanted.items()}
 
 
 @pytest.mark.system
