@@ -18,6 +18,8 @@ STREAMS_MAX: Final = 4_096
 """Watched by a worker."""
 WAITING_MAX: Final = 1_024
 """Answers to SUB that wait until a stream is watched; clients send again what has no answer."""
+GOES_ON: Final = frozenset({Code.DELETED, Code.DIVERGED})
+"""Ends of a cursor after which it is known where to go on."""
 
 
 class WatchingSubscriber(Subscriber, Protocol):
@@ -89,10 +91,16 @@ class Watches:
         for watch in self.by_stream.values():
             self._end(watch)
 
-    def ended(self, cursor: Cursor) -> None:
-        """Fan-out has ended a cursor."""
+    def ended(self, cursor: Cursor, code: Code | None) -> None:
+        """Fan-out has ended a cursor. One of a stream that was deleted or cut goes on at once: what is published there
+        from now on is of the same subscriptions.
+        """
         watch: ReadStream = cursor.key
         watch.cursor = None
+        if code in GOES_ON and watch.wanted and self._open:
+            watch.asked = True
+            seq = 0 if code is Code.DELETED else cursor.seq
+            self._work.later(watch.stream, (NOBODY,), lambda: self._start(watch, seq))
 
     def _begin(self, watch: ReadStream) -> None:
         if watch.asked or watch.cursor is not None or not self._open:

@@ -169,7 +169,7 @@ class PeerSender:
         self._metrics.shared_dropped += first_seq - cursor.seq
 
     def subscription_ended(self, cursor: Cursor, code: Code | None, text: str) -> None:
-        self._watches.ended(cursor)
+        self._watches.ended(cursor, code)
 
 
 def _chunks(frames: list[bytearray]) -> Iterator[bytes]:

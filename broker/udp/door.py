@@ -430,7 +430,7 @@ class UdpDoor(FixedPublisher):
 
     def subscription_ended(self, cursor: Cursor, code: Code | None, text: str) -> None:
         self.subscriptions.forget_place()
-        self.watches.ended(cursor)
+        self.watches.ended(cursor, code)
 
 
 class ClosedDoor:
