@@ -19,7 +19,7 @@ import errno
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from math import inf
 from types import TracebackType
 from typing import Any, Final
@@ -102,13 +102,13 @@ class UdpClient:
             self._state.ping()
             self._wait(lambda: self._nodes.has_answered, "a ping", self._state.ping)
 
-    def publish(self, topic: str, payload: bytes | str) -> None:
+    def publish(self, topic: str | bytes, payload: bytes | str) -> None:
         """Sends a message, which may be lost. Raises InvalidTopic."""
         self._state.publish(topic, payload)
         self._tend()
         self._send()
 
-    def publish_asked(self, topic: str, payload: bytes | str) -> int:
+    def publish_asked(self, topic: str | bytes, payload: bytes | str) -> int:
         """Publishes a message once and returns its seq.
 
         Raises OperationTimeout without an answer: it may or may not have been published. Raises BrokerError.
@@ -118,23 +118,23 @@ class UdpClient:
         answer = self._wait(lambda: self._state.answer, "the publish")
         return int(answer.words[-1])
 
-    def subscribe(self, topic: str) -> None:
+    def subscribe(self, topic: str | bytes) -> None:
         """Subscribes to a topic or a filter; asks until there is an answer. Raises OperationTimeout, BrokerError."""
         name = self._state.subscribe(topic)
         try:
             self._wait(lambda: self._state.topics.get(name), "the subscription", lambda: self._state.ask_again(name))
-        except (OperationTimeout, OSError):
+        except BaseException:
             self._state.topics.pop(name, None)
             raise
         self._renewed()
 
-    def unsubscribe(self, topic: str) -> None:
+    def unsubscribe(self, topic: str | bytes) -> None:
         """Ends a subscription. Raises OperationTimeout, BrokerError."""
         self._state.unsubscribe(topic)
         self._wait(lambda: self._state.answer, "the request")
 
     def receive(self, timeout_s: float | None = None) -> DatagramMessage | None:
-        """The next message; None if none comes within `timeout_s`."""
+        """The next message; None if none comes within `timeout_s`. Raises ClientClosed."""
         end_s = inf if timeout_s is None else time.monotonic() + timeout_s
         while not self._state.messages:
             now_s = time.monotonic()
@@ -185,6 +185,7 @@ class UdpClient:
             if value := found():
                 return value
             if time.monotonic() >= end_s:
+                self._state.give_up()
                 self._reconnect()
                 raise _late(what, self.timeout_s)
             if time.monotonic() >= retry_s:
@@ -253,6 +254,7 @@ class UdpClient:
         except (TimeoutError, BlockingIOError):
             return False
         except OSError as error:
+            self._open()  # closed meanwhile, as by the handler of a signal
             if not self._was_refused(error):
                 time.sleep(max(min(timeout_s, RETRY_S), 0.0))  # nobody listens there now
             return False
@@ -280,6 +282,8 @@ class AsyncUdpClient:
         self._is_refused = False
         self._renew_at_s = inf
         self._tending: asyncio.Task[None] | None = None
+        self._requesting = asyncio.Lock()
+        self._was_cancelled = False  # a request, which may have its answer still
 
     async def __aenter__(self) -> AsyncUdpClient:
         """Raises ConnectFailed."""
@@ -300,44 +304,49 @@ class AsyncUdpClient:
 
     async def reach(self) -> None:
         """As `UdpClient.reach`."""
-        if not self._nodes.has_answered:
-            self._state.answer = None
-            self._state.ping()
-            await self._wait(lambda: self._nodes.has_answered, "a ping", self._state.ping)
+        async with self._request():
+            if not self._nodes.has_answered:
+                self._state.answer = None
+                self._state.ping()
+                await self._wait(lambda: self._nodes.has_answered, "a ping", self._state.ping)
 
-    def publish(self, topic: str, payload: bytes | str) -> None:
+    def publish(self, topic: str | bytes, payload: bytes | str) -> None:
         """Sends a message, which may be lost. Raises InvalidTopic."""
         self._state.publish(topic, payload)
         self._send()
 
-    async def publish_asked(self, topic: str, payload: bytes | str) -> int:
-        """As `UdpClient.publish_asked`. One request of a client at a time."""
-        self._state.publish(topic, payload, asked=True)
-        answer = await self._wait(lambda: self._state.answer, "the publish")
+    async def publish_asked(self, topic: str | bytes, payload: bytes | str) -> int:
+        """As `UdpClient.publish_asked`. One request of a client is under way at a time: others wait for it."""
+        async with self._request():
+            self._state.publish(topic, payload, asked=True)
+            answer = await self._wait(lambda: self._state.answer, "the publish")
         return int(answer.words[-1])
 
-    async def subscribe(self, topic: str) -> None:
+    async def subscribe(self, topic: str | bytes) -> None:
         """As `UdpClient.subscribe`."""
-        name = self._state.subscribe(topic)
-        try:
-            again = lambda: self._state.ask_again(name)  # noqa: E731
-            await self._wait(lambda: self._state.topics.get(name), "the subscription", again)
-        except (OperationTimeout, OSError):
-            self._state.topics.pop(name, None)
-            raise
+        async with self._request():
+            name = self._state.subscribe(topic)
+            try:
+                again = lambda: self._state.ask_again(name)  # noqa: E731
+                await self._wait(lambda: self._state.topics.get(name), "the subscription", again)
+            except BaseException:
+                self._state.topics.pop(name, None)
+                raise
         self._renewed()
         self._changed.set()
 
-    async def unsubscribe(self, topic: str) -> None:
+    async def unsubscribe(self, topic: str | bytes) -> None:
         """As `UdpClient.unsubscribe`."""
-        self._state.unsubscribe(topic)
-        await self._wait(lambda: self._state.answer, "the request")
+        async with self._request():
+            self._state.unsubscribe(topic)
+            await self._wait(lambda: self._state.answer, "the request")
 
     async def receive(self, timeout_s: float | None = None) -> DatagramMessage | None:
-        """The next message; None if none comes within `timeout_s`."""
+        """The next message; None if none comes within `timeout_s`. Raises ClientClosed."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not self._state.messages:
+                    self._open()
                     self._came.clear()
                     await self._came.wait()
         except TimeoutError:
@@ -355,6 +364,20 @@ class AsyncUdpClient:
         if self._endpoint is not None:
             self._endpoint.close()
             self._endpoint = None
+        self._came.set()
+
+    @asynccontextmanager
+    async def _request(self) -> AsyncIterator[None]:
+        """Waits for the request before: answers have no numbers, so each is taken for that of the latest request."""
+        async with self._requesting:
+            if self._was_cancelled:
+                self._was_cancelled = not await self._reconnect()
+            try:
+                yield
+            except asyncio.CancelledError:
+                self._state.give_up()
+                self._was_cancelled = True
+                raise
 
     async def _wait(self, found: Callable[[], Any], what: str, retry: Callable[[], None] | None = None) -> Any:
         now_s = time.monotonic()
@@ -370,6 +393,7 @@ class AsyncUdpClient:
             if value := found():
                 return value
             if time.monotonic() >= end_s:
+                self._state.give_up()
                 await self._reconnect()
                 raise _late(what, self.timeout_s)
             if time.monotonic() >= retry_s:
@@ -444,10 +468,14 @@ class AsyncUdpClient:
         self._renew_at_s = time.monotonic() + self._state.lease_s / RENEWALS_A_LEASE
 
     def _send(self) -> None:
+        endpoint = self._open()
+        while self._state.outgoing:
+            endpoint.send(self._state.outgoing.popleft())
+
+    def _open(self) -> _Endpoint:
         if self._endpoint is None:
             raise ClientClosed("the client was closed, or is not open yet")
-        while self._state.outgoing:
-            self._endpoint.send(self._state.outgoing.popleft())
+        return self._endpoint
 
 
 class _Endpoint(asyncio.DatagramProtocol):

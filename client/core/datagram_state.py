@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from tailrace.errors import BrokerError, InvalidTopic, broker_error
@@ -31,33 +32,33 @@ class DatagramState:
         self._cookie = ""
         self._expected: tuple[str, ...] = ()  # the answer to the latest request, but for a number at its end
 
-    def publish(self, topic: str, payload: bytes | str, *, asked: bool = False) -> None:
+    def publish(self, topic: str | bytes, payload: bytes | str, *, asked: bool = False) -> None:
         """Raises InvalidTopic."""
         body = payload.encode() if isinstance(payload, str) else payload
-        name = topic.encode()
-        self._check(topic_fault(name), name)
+        name = _checked(topic, topic_fault)
         datagram = datagrams.publish(name, body, asked=asked)
         if len(datagram) > datagrams.DATAGRAM_BYTES_MAX:
             raise InvalidTopic(f"a datagram has at most {datagrams.DATAGRAM_BYTES_MAX} bytes, not {len(datagram)}")
-        self._expect("OK", topic)
+        if asked:
+            self._expect("OK", name.decode())
         self.outgoing.append(datagram)
 
-    def subscribe(self, topic: str) -> bytes:
+    def subscribe(self, topic: str | bytes) -> bytes:
         """Asks for a subscription to a topic or a filter, and again in each renewal. Raises InvalidTopic."""
-        name = topic.encode()
-        self._check(filter_fault(name), name)
+        name = _checked(topic, filter_fault)
         self.topics[name] = False
-        self._expect("OK", "SUB", topic)
+        self._expect("OK", "SUB", name.decode())
         self.ask_again(name)
         return name
 
     def ask_again(self, name: bytes) -> None:
         self.outgoing.append(datagrams.subscribe(name, self._cookie))
 
-    def unsubscribe(self, topic: str) -> None:
-        name = topic.encode()
+    def unsubscribe(self, topic: str | bytes) -> None:
+        """Raises InvalidTopic."""
+        name = _checked(topic, filter_fault)
         self.topics.pop(name, None)
-        self._expect("OK", "UNSUB", topic)
+        self._expect("OK", "UNSUB", name.decode())
         self.outgoing.append(datagrams.unsubscribe(name))
 
     def renew(self) -> None:
@@ -75,6 +76,10 @@ class DatagramState:
             del self.topics[name]
             self.topics[name] = False
             self.ask_again(name)
+
+    def give_up(self) -> None:
+        """The latest request is waited for no more."""
+        self._expect()
 
     def go_on(self) -> None:
         """Another node, which knows nothing of this client, has its subscriptions from now on."""
@@ -124,8 +129,13 @@ class DatagramState:
         if found.kind == "ERR" or expected in (words, words[:-1]):
             self.answer = found
 
-    def _check(self, fault: str, name: bytes) -> None:
-        if not fault and datagrams.has_white_space(name):
-            fault = f"a topic of datagrams has no white space: {name.decode()!r}"
-        if fault:
-            raise InvalidTopic(fault)
+
+def _checked(topic: str | bytes, fault_of: Callable[[bytes], str]) -> bytes:
+    """The bytes of a topic. Raises InvalidTopic."""
+    name = topic if isinstance(topic, bytes) else topic.encode(errors="surrogatepass")
+    fault = fault_of(name)
+    if not fault and datagrams.has_white_space(name):
+        fault = f"a topic of datagrams has no white space: {name.decode()!r}"
+    if fault:
+        raise InvalidTopic(fault)
+    return name

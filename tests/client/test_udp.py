@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import threading
 import time
@@ -158,6 +159,78 @@ def test_a_late_answer_with_asyncio(late: LateBroker) -> None:
             assert await second == 1
 
     asyncio.run(run())
+
+
+def test_requests_of_asyncio_wait_for_each_other(broker: LossyBroker) -> None:
+    async def run() -> None:
+        async with AsyncUdpClient(broker.address, timeout_s=PATIENCE_S) as client:
+            asked = [asyncio.create_task(client.publish_asked(topic, b"")) for topic in ("a", "b")]
+            subscribed = asyncio.create_task(client.subscribe("c"))
+            await asyncio.sleep(0)
+            client.publish("d", b"")
+            assert await asyncio.gather(*asked, subscribed) == [7, 7, None]
+
+    asyncio.run(run())
+    assert b"PUB d\n" in broker.requests
+
+
+def test_the_answer_to_a_cancelled_request_is_not_that_of_the_next(late: LateBroker) -> None:
+    async def run() -> None:
+        async with AsyncUdpClient(late.address, timeout_s=PATIENCE_S) as client:
+            first = asyncio.create_task(client.publish_asked("q", b"0"))
+            peer = await asyncio.to_thread(late.publisher)
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            second = asyncio.create_task(client.publish_asked("q", b"1"))
+            other = await asyncio.to_thread(late.publisher)
+            late.answer(peer, 0)
+            late.answer(other, 1)
+            assert await second == 1
+
+    asyncio.run(run())
+
+
+def test_a_subscription_that_was_refused_is_not_asked_for_again(broker: LossyBroker) -> None:
+    async def run() -> None:
+        async with AsyncUdpClient(broker.address, timeout_s=PATIENCE_S) as client:
+            with pytest.raises(Denied):
+                await client.subscribe("denied")
+            assert not client._state.topics
+
+    asyncio.run(run())
+    with UdpClient(broker.address, timeout_s=PATIENCE_S) as client:
+        with pytest.raises(Denied):
+            client.subscribe("denied")
+        assert not client._state.topics
+
+
+def test_whoever_waits_for_a_message_is_notified_of_the_end(broker: LossyBroker) -> None:
+    async def messages(client: AsyncUdpClient) -> list[bytes]:
+        return [message.body async for message in client]
+
+    async def run() -> None:
+        async with AsyncUdpClient(broker.address) as client:
+            waiting = [asyncio.create_task(messages(client)), asyncio.create_task(client.receive())]
+            await asyncio.sleep(0)
+        for each in waiting:
+            with pytest.raises(ClientClosed):
+                await asyncio.wait_for(each, PATIENCE_S)
+        with pytest.raises(ClientClosed):
+            await client.receive(PATIENCE_S)
+
+    asyncio.run(run())
+
+
+def test_a_client_that_the_handler_of_a_signal_closes(broker: LossyBroker) -> None:
+    client = UdpClient(broker.address)
+    before = signal.signal(signal.SIGALRM, lambda _number, _frame: client.close())
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(ClientClosed):
+            client.receive(PATIENCE_S)
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_subscriptions_are_renewed_while_messages_are_waited_for(broker: LossyBroker) -> None:

@@ -57,6 +57,7 @@ def test_requests(data: bytes, request_: DatagramRequest | None) -> None:
     [
         (b"MSG topic1\n41.8874314503 12.4886930452", DatagramMessage(b"topic1", b"41.8874314503 12.4886930452")),
         (b"OK SUB a 120\n", DatagramAnswer("OK", ("OK", "SUB", "a", "120"))),
+        ("OK UNSUB a\u00a0b\u2028\x1f\n".encode(), DatagramAnswer("OK", ("OK", "UNSUB", "a\u00a0b\u2028\x1f"))),
         (b"ERR denied not for you\n", DatagramAnswer("ERR", ("ERR", "denied", "not for you"))),
         (b"COOKIE 0123456789abcdef", DatagramAnswer("COOKIE", ("COOKIE", "0123456789abcdef"))),
         (b"PONG\n", DatagramAnswer("PONG", ("PONG",))),

@@ -6,6 +6,7 @@ import pytest
 
 from tailrace.core.datagram_state import MESSAGES_MAX, DatagramState
 from tailrace.errors import Denied, InvalidTopic
+from tailrace.protocol import datagrams
 from tailrace.protocol.datagrams import DatagramMessage, DatagramVerb, parse_request
 
 
@@ -75,7 +76,11 @@ def test_each_request_takes_its_own_answer() -> None:
     state.unsubscribe("a")
     assert answered(b"OK a 7\n", b"OK UNSUB a\n") == [False, True]
     state.publish("UNSUB", "", asked=True)
+    state.publish("b", "")  # which has no answer
     assert answered(b"OK UNSUB 9\n") == [True]
+    state.publish(b"a", "", asked=True)
+    state.give_up()
+    assert answered(b"OK a 7\n") == [False]
 
 
 def test_a_ping_asks_for_a_subscription_in_turn_unless_an_answer_is_waited_for() -> None:
@@ -114,12 +119,27 @@ def test_messages_that_nobody_takes_are_bounded() -> None:
     assert len(state.messages) == MESSAGES_MAX and state.messages[0].body == b"5"
 
 
-@pytest.mark.parametrize("topic", ["", "a b", "a\n", "a+", "\0"])
-def test_wrong_topics(topic: str) -> None:
+@pytest.mark.parametrize("topic", ["", "a b", "a\n", "a+", "\0", "\ud800", b"\xff", b"a "])
+def test_wrong_topics(topic: str | bytes) -> None:
+    state = DatagramState()
     with pytest.raises(InvalidTopic):
-        DatagramState().publish(topic, b"")
+        state.publish(topic, b"")
     with pytest.raises(InvalidTopic):
-        DatagramState().subscribe(topic)
+        state.subscribe(topic)
+    with pytest.raises(InvalidTopic):
+        state.unsubscribe(topic)
+    assert not state.outgoing and not state.topics
+
+
+@pytest.mark.parametrize("topic", ["a\u00a0b", "a\u2028", "\u3000", "\x1f"])
+def test_blanks_that_are_no_white_space_here(topic: str) -> None:
+    state, name = DatagramState(), topic.encode()
+    state.subscribe(topic)
+    state.take(datagrams.subscribed(name, 60))
+    assert state.topics == {name: True}
+    state.publish(name, b"", asked=True)
+    state.take(datagrams.published(name, 7))
+    assert state.answer is not None and state.answer.words[-1] == "7"
 
 
 def test_too_long() -> None:
