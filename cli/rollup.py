@@ -113,7 +113,12 @@ arguments, 3 another rollup writes to OUT, 4 no connection to the brokers, 5 DAT
     type=FilePath(dir_okay=False),
     help="The broker's configuration file; the report then shows what retention removes next.",
 )
-@click.option("--metrics", type=FilePath(dir_okay=False), help="Write metrics of the run here, for Prometheus.")
+@click.option(
+    "--metrics",
+    type=FilePath(dir_okay=False),
+    callback=lambda _context, _option, file: refuse_data_dir("--metrics", file),
+    help="Write metrics of the run here, for Prometheus.",
+)
 @click.option(
     "--format",
     "tables",
@@ -464,10 +469,19 @@ def parse_out(text: str) -> str:
     path = Path(text)
     if not is_url(text) and path.exists() and not path.is_dir():
         raise click.UsageError(f"OUT is {text!r}, which is a file; give a folder")
-    found = None if is_url(text) else find_data_dir(path)
-    if found is not None:
-        raise click.UsageError(f"OUT is {text!r}: {found} is the data directory of a broker; give a folder outside it")
+    if not is_url(text):
+        refuse_data_dir("OUT", path)
     return text
+
+
+def refuse_data_dir(name: str, path: Path | None) -> Path | None:
+    """Returns the path. Raises click.UsageError if it lies in a broker's data."""
+    found = None if path is None else find_data_dir(path)
+    if found is not None:
+        raise click.UsageError(
+            f"{name} is '{path}': {found} is the data directory of a broker; give a place outside it"
+        )
+    return path
 
 
 def parse_days(day: str | None, first: str | None, last: str | None, catch_up: bool) -> list[date]:

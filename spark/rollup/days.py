@@ -6,7 +6,7 @@ the tables, and no run has rolled it up after it was over.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Final
@@ -17,7 +17,7 @@ from tailrace.spark.options import parse_options
 from tailrace.spark.rollup.job import Job
 from tailrace.spark.rollup.nodes import NodeRow, State, read_all_nodes
 from tailrace.spark.rollup.store import Store
-from tailrace.spark.source import open_source
+from tailrace.spark.source import SourceOptions, open_source
 
 DAYS_MAX: Final = 1_100
 """Days of one run, about three years. Each is planned by itself."""
@@ -32,7 +32,7 @@ def list_days(first: date, last: date) -> list[date]:
 
 
 class SameNode(ValueError):
-    """Two sources are of one node; the text names both."""
+    """Two sources are of one node, or may be read from one; the text names both."""
 
 
 def read_node_ids(jobs: Sequence[Job]) -> list[str]:
@@ -40,12 +40,21 @@ def read_node_ids(jobs: Sequence[Job]) -> list[str]:
 
     Raises SameNode; DirectoryError or TailraceError if the only node cannot be opened.
     """
-    ids = [_read_node_id(job, len(jobs) == 1) for job in jobs]
+    sources = [parse_options(job.source).source for job in jobs]
+    ids = [_read_node_id(source, len(jobs) == 1) for source in sources]
     names: dict[str, str] = {}
-    for job, node in zip(jobs, ids, strict=True):
-        if node and names.setdefault(node, job.name) != job.name:
-            raise SameNode(f"{names[node]} and {job.name} are one node, {node}; give it once")
+    for job, source, node in zip(jobs, sources, ids, strict=True) if len(jobs) > 1 else ():
+        for each in filter(None, (node, *_find_others(source))):
+            if names.setdefault(each, job.name) != job.name:
+                raise SameNode(f"{names[each]} and {job.name} are or share one node, {each}; give it once")
     return ids
+
+
+def _find_others(source: SourceOptions) -> Iterator[str]:
+    """The addresses of a source, and if there are several the ids of the nodes there: any may be read in the end."""
+    yield from map(str, source.brokers)
+    for address in source.brokers if len(source.brokers) > 1 else ():
+        yield _read_node_id(source._replace(brokers=(address,)), False)
 
 
 def plan_catch_up(jobs: Sequence[Job], ids: Sequence[str], last: date) -> list[tuple[Job, ...]]:
@@ -76,9 +85,9 @@ def is_done(day: date, row: NodeRow, streams: Sequence[str] = ()) -> bool:
     return is_read and row.rolled_up_at is not None and row.rolled_up_at >= over
 
 
-def _read_node_id(job: Job, is_alone: bool) -> str:
+def _read_node_id(options: SourceOptions, is_alone: bool) -> str:
     try:
-        with closing(open_source(parse_options(job.source).source)) as source:
+        with closing(open_source(options)) as source:
             return source.node_id()
     except (DirectoryError, TailraceError):
         if is_alone:

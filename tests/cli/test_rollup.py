@@ -132,6 +132,19 @@ def test_nothing_is_written_into_a_data_directory(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize("file", ["data/node.json", "data/new", "data/shard-00/new/metrics", "link/metrics"])
+def test_no_metrics_are_written_into_a_data_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured, file: str
+) -> None:
+    make_data_dir(tmp_path / "data", 2)
+    (tmp_path / "link").symlink_to("data")
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.chdir(tmp_path)
+    assert main.run(["rollup", "data", "out", "--no-report", "--metrics", file]) == USAGE
+    assert f"--metrics is '{file}': {tmp_path}/data is the data directory of a broker; give" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_folder_that_begins_like_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_data_dir(tmp_path / "data", 2)
     monkeypatch.chdir(tmp_path)
@@ -210,7 +223,7 @@ def test_one_node_under_two_names(tmp_path: Path, capsys: Captured, options: lis
     (tmp_path / "link").symlink_to(tmp_path / "north")
     sources = [f"{name}={tmp_path}/{name}" for name in ("north", "south", "away", "link")]
     assert main.run(["rollup", *sources, str(tmp_path / "out"), "--no-report", *options]) == USAGE
-    assert f"north and link are one node, {node_id}; give it once" in capsys.readouterr().err
+    assert f"north and link are or share one node, {node_id}; give it once" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

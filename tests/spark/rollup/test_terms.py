@@ -250,7 +250,25 @@ def test_one_node_at_two_addresses(tmp_path: Path, capsys: pytest.CaptureFixture
     with running(tmp_path / "north", workers=1) as north:
         nodes = [f"a=127.0.0.1:{north.port}", f"b=localhost:{north.port}"]
         assert main.run(["rollup", "--brokers", *nodes, str(tmp_path / "out"), "--no-report"]) == USAGE
-    assert "a and b are one node" in capsys.readouterr().err
+    assert "a and b are or share one node" in capsys.readouterr().err
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("is_there", [True, False])
+def test_lists_of_addresses_that_share_a_node(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], is_there: bool
+) -> None:
+    """Either may be read from it once a connection is lost. The nodes of one list are read once."""
+    with running(tmp_path / "north", workers=1) as north, running(tmp_path / "south", workers=1) as south:
+        first, shared = f"127.0.0.1:{north.port}", f"127.0.0.1:{south.port}"
+        again = f"localhost:{south.port}" if is_there else shared
+        if not is_there:
+            south.stop()
+        words = ["rollup", "--brokers", f"a={first},{shared}", f"b={again}", str(tmp_path / "out"), "--no-report"]
+        assert main.run(words) == USAGE
+        assert "a and b are or share one node, " in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+        assert main.run(["rollup", "--brokers", f"{first},{shared}", *words[-2:]]) == OK
 
 
 def copy(node: str, *history: EpochStart) -> Copy:
