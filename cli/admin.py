@@ -26,7 +26,7 @@ from tailrace.cli.server import (
 )
 from tailrace.cli.values import FilePath
 from tailrace.core.address import Address
-from tailrace.core.strangers import stranger
+from tailrace.protocol.strangers import stranger
 from tailrace.sockets import end_output
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -11,12 +11,12 @@ from tailrace.core.address import Address
 from tailrace.core.link import CLIENT_NAME
 from tailrace.core.login import Login
 from tailrace.core.options import ClientOptions
-from tailrace.core.strangers import STRANGER_BYTES, stranger
 from tailrace.errors import BrokerFault
 from tailrace.protocol import messages as m
 from tailrace.protocol.binary import ClientCodec
 from tailrace.protocol.errors import PeerError
 from tailrace.protocol.replication import FEATURE, Ask, Told
+from tailrace.protocol.strangers import STRANGER_BYTES, stranger
 from tailrace.sockets import connect_blocking
 
 ASK_TIMEOUT_S: Final = 5.0

@@ -25,11 +25,11 @@ from tailrace.cli.tables import show_json
 from tailrace.cli.values import FilePath
 from tailrace.core.link import CLIENT_NAME
 from tailrace.core.login import Login
-from tailrace.core.strangers import STRANGER_BYTES, stranger
 from tailrace.errors import BrokerFault
 from tailrace.protocol import messages as m
 from tailrace.protocol.binary import ClientCodec
 from tailrace.protocol.errors import Code, PeerError
+from tailrace.protocol.strangers import STRANGER_BYTES, stranger
 from tailrace.shard.diverged import DIVERGED_SUFFIX
 from tailrace.shard.errors import StorageError
 from tailrace.shard.export import Bounds, Section, diverged_sections, read_section

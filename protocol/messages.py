@@ -81,7 +81,7 @@ class Hello:
 
     A peer that is itself a node sends its id (`node`), its listening `address`, and the secret among nodes
     (`peer_token`), if it has one. A login has a `mechanism`, the name of the `user` and, in `login`, the mechanism's
-    first data: a secret, or the first message of SCRAM. Brokers pass over `line_end`, which is LINE_END if anything.
+    first data: a secret, or the first message of SCRAM. Brokers pass over `line_end`.
     """
 
     version: int
@@ -94,7 +94,7 @@ class Hello:
     mechanism: str | None = None
     user: str | None = None
     login: bytes | None = field(default=None, repr=False)
-    line_end: str | None = field(default=None, repr=False)
+    line_end: str | None = field(default=LINE_END, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

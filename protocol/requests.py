@@ -151,7 +151,7 @@ def _hello(fields: Fields) -> Hello:
     user = fields.text("user") if "user" in fields else None
     login = fields.binary("login") if "login" in fields else None
     client = fields.text("client")
-    return Hello(version, features, client, token, node, address, peer_token, mechanism, user, login)
+    return Hello(version, features, client, token, node, address, peer_token, mechanism, user, login, line_end=None)
 
 
 def _open(fields: Fields) -> Open:

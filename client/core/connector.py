@@ -17,11 +17,11 @@ from tailrace.core.address_selector import AddressSelector, ConnectAttempt
 from tailrace.core.heartbeat import NOT_KNOWN, Heartbeat, Transit
 from tailrace.core.link import BrokerLink
 from tailrace.core.options import ClientOptions
-from tailrace.core.strangers import STRANGER_BYTES, stranger
 from tailrace.errors import BrokerFault, ClientClosed, ConnectionLost, TailraceError
 from tailrace.protocol import messages as m
 from tailrace.protocol.binary import PublishedRow
 from tailrace.protocol.errors import PeerError
+from tailrace.protocol.strangers import STRANGER_BYTES, stranger
 
 log = logging.getLogger("tailrace")
 

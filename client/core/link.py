@@ -64,7 +64,7 @@ class BrokerLink:
         self._refused: dict[str, m.Failed] = {}  # streams whose OPEN was refused, and are not asked for again
         features = {m.TOPICS_FEATURE, *([m.PRODUCERS_FEATURE] if options.idempotent else []), *FEATURES}
         self.login = Login(options)
-        hello = m.Hello(m.VERSION, tuple(sorted(features)), CLIENT_NAME, options.token, line_end=m.LINE_END)
+        hello = m.Hello(m.VERSION, tuple(sorted(features)), CLIENT_NAME, options.token)
         self.send(self.login.hello(hello, options))
 
     def greeted(self, welcome: m.Welcome) -> None:

@@ -117,7 +117,7 @@ INSTEAD: dict[str, m.AnyMessage] = {
 
 FRAMES = pack_frame(b"hello") + pack_frame(b"hi", metadata=msgpack.packb({"h": {"lang": "en"}}))
 SESSION: list[tuple[str, m.AnyMessage | bytes]] = [
-    ("→", m.Hello(1, (c.FEATURE, collecting.FEATURE), "example/1")),
+    ("→", m.Hello(1, (c.FEATURE, collecting.FEATURE), "example/1", line_end=None)),
     ("→", m.Open(1, b"news")),
     ("→", m.Publish(1, m.Ack.APPENDED, 0, (1,), memoryview(FRAMES), 2)),
     ("←", m.Welcome(1, (c.FEATURE, collecting.FEATURE), "example-broker/1", "n1", 0, {"max_message_bytes": 8_388_608})),

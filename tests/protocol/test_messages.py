@@ -66,8 +66,8 @@ def test_messages_without_a_body(message: m.AnyMessage, opcode: int) -> None:
 
 
 def test_control_messages_are_maps_without_what_is_not_said() -> None:
-    assert control(m.Hello(1, (), "c")) == {"version": 1, "features": [], "client": "c"}
-    assert control(m.Hello(1, ("f",), "c", "t", "n1", ":5050")) == {
+    assert control(m.Hello(1, (), "c")) == {"version": 1, "features": [], "client": "c", "line_end": "\r\n\r\n"}
+    assert control(m.Hello(1, ("f",), "c", "t", "n1", ":5050", line_end=None)) == {
         "version": 1, "features": ["f"], "client": "c", "token": "t", "node": "n1", "address": ":5050",
     }  # fmt: skip
     assert control(m.Open(1, "é".encode())) == {"id": 1, "stream": "é"}

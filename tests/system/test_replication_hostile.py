@@ -339,8 +339,9 @@ def test_who_gives_what_was_not_asked_is_cut_off(scenes: Scenes) -> None:
 
 # The input instead of an answer to HELLO, and its line in the log.
 WRONG_BEGINNINGS: dict[str, tuple[Callable[[str], bytes], str]] = {
-    "text": (lambda _: b"err unknown command\r\n", "what it sent is no binary protocol"),
-    "HTTP": (lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n", "what it sent is no binary protocol"),
+    "text": (lambda _: b"err unknown command\r\n", "this is not a tailrace broker: it answers in lines of text"),
+    "HTTP": (lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n", "this is not a tailrace broker: it answers in HTTP"),
+    "neither": (lambda _: b"\xff" * 8, "what it sent is no binary protocol"),
     "no feature": (lambda _: welcome(EVIL), "it does not replicate: it is another version"),
     "the slave's own id": (lambda own: welcome(own, FEATURE), "it is this very node"),
     "an id that is none": (lambda _: welcome("", FEATURE), "the id of a node"),

@@ -21,6 +21,7 @@ from tailrace.protocol.errors import PeerError
 from tailrace.protocol.features import REPLICATION
 from tailrace.protocol.messages import CHUNK_HEAD, HANDLE_BYTES, Chunk, Op, Response
 from tailrace.protocol.outgoing import Outgoing, OutgoingBuffer
+from tailrace.protocol.strangers import STRANGER_BYTES, stranger
 from tailrace.protocol.tls import READ_SLACK_BYTES, TLSEngine
 from tailrace.protocol.tls_stream import TLS_READ_MAX_BYTES, TLSWorkspace
 
@@ -133,6 +134,7 @@ class UpstreamSocket:
         "_codec",
         "_fed_end",
         "_head",
+        "_is_known",
         "_long",
         "_open",
         "_out",
@@ -158,6 +160,7 @@ class UpstreamSocket:
         self._read_bytes = RECEIVE_BYTES
         # A mapping, whose pages become memory only when written to: most upstreams never send that much at once.
         self._buffer = memoryview(mmap.mmap(-1, BUFFER_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        self._is_known = False  # a message of a broker has come
         self._fed_end = 0  # the end of the codec's last input; the bytes that the codec left are at the end of it
         self._long: LongChunk | None = None
         self._head = bytearray(CHUNK_HEAD.size)
@@ -242,7 +245,9 @@ class UpstreamSocket:
                 messages += len(message.pieces) if isinstance(message, ChunkRun) else 1
                 yield message
         except PeerError as error:
-            raise UpstreamClosed(f"what it sent is no binary protocol: {error.text}") from error
+            text, first = f"what it sent is no binary protocol: {error.text}", self._buffer[:STRANGER_BYTES]
+            raise UpstreamClosed(text if self._is_known else stranger(bytes(first), text)) from error
+        self._is_known = self._is_known or messages > 0
         if self._long is None:
             self._keep_left(place_of)
             self._pace(messages)

@@ -75,7 +75,7 @@ def test_questions_are_answered_one_after_the_other(asked: Asked) -> None:
     [
         ([WELCOME, m.Failed("denied", "no")], "denied: no"),
         ([m.Welcome(m.VERSION, (), "t", "other", 0, {})], "it does not replicate"),
-        ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "what it sent is no binary protocol"),
+        ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "this is not a tailrace broker: it answers in HTTP"),
     ],
 )
 def test_an_answer_that_is_none_ends_it(asked: Asked, answers: list[m.AnyMessage | bytes], why: str) -> None:

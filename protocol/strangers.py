@@ -21,7 +21,11 @@ STRANGER_BYTES: Final = 16
 """So many of the first bytes are enough for `stranger`."""
 
 
-def stranger(data: bytes) -> str:
-    """One sentence for a person; `data` are the first bytes that came, at least one."""
+def stranger(data: bytes, otherwise: str = "") -> str:
+    """One sentence for a person; `data` are the first bytes that came, at least one. `otherwise`: what to say if they
+    are of no known protocol.
+    """
     known = next((text for start, text in PROTOCOLS.items() if data.startswith(start)), None)
+    if known is None and otherwise:
+        return otherwise
     return f"this is not a tailrace broker: {known or f'its first bytes are {repr(bytes(data[:8]))[1:]}'}"

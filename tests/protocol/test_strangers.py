@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.core.strangers import PROTOCOLS, stranger
+from tailrace.protocol.strangers import PROTOCOLS, stranger
 
 
 @pytest.mark.parametrize("start", PROTOCOLS)
