@@ -27,6 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from tailrace import testing_cleanup
 from tailrace.errors import ConnectFailed
 
 if TYPE_CHECKING:
@@ -56,8 +57,9 @@ class StartFailed(ConnectFailed):
 class Server:
     """A broker of its own on 127.0.0.1, at a free port, with an empty data directory that is removed at the end.
 
-    Use it as a context, or call `start` and `close`. It ends with the process that started it. `settings` are those of
-    `tailrace serve`, such as `max_message_bytes=1000`; `config` is a configuration file, for policies of streams.
+    Use it as a context, or call `start` and `close`. It ends with the process that started it, and its files go,
+    however that ends. `settings` are those of `tailrace serve`, such as `max_message_bytes=1000`; `config` is a
+    configuration file, for policies of streams.
     """
 
     def __init__(self, *, workers: int = 1, config: Path | str | None = None, **settings: object) -> None:
@@ -65,8 +67,11 @@ class Server:
             raise ValueError("log_level: a server reads its own log, at its default level")
         self._settings = {"workers": workers, "host": "127.0.0.1", "port": 0, "metrics_port": 0, **settings}
         self._config = config
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder = ""
+        self._lifeline = -1  # the end of a pipe that this process and the broker hold; the remover waits at the other
+        self._remover: subprocess.Popen[bytes] | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._notified: socket.socket | None = None
         self.port = 0
         self.metrics_url = ""
         """Where Prometheus' text is; `/healthz` and `/readyz` are beside it."""
@@ -98,13 +103,14 @@ class Server:
         """
         if self._process is not None:
             return
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="tailrace-")
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
-            name = f"tailrace-testing-{secrets.token_hex(8)}"
-            notified.bind(f"\0{name}")  # a path in the folder could be too long for a socket
-            self._process = self._spawn({**os.environ, "NOTIFY_SOCKET": f"@{name}"})
-            self._wait_ready(notified, self._process)
+        if not self._folder:
+            self._folder = tempfile.mkdtemp(prefix="tailrace-")
+            self._start_remover()
+        name = f"tailrace-testing-{secrets.token_hex(8)}"
+        self._notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)  # open as long as the broker, which uses it
+        self._notified.bind(f"\0{name}")  # a path in the folder could be too long for a socket
+        self._process = self._spawn({**os.environ, "NOTIFY_SOCKET": f"@{name}", "WATCHDOG_USEC": "0"})
+        self._wait_ready(self._notified, self._process)
         found = _LISTENING.findall(self.log)
         port, self.metrics_url = found[-1][0], f"{found[-1][1]}/metrics"
         self.port = self._settings["port"] = int(port)
@@ -120,9 +126,14 @@ class Server:
     def close(self) -> None:
         """Stop the broker, and remove its data."""
         self.stop()
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        folder, self._folder = self._folder, ""
+        if folder:
+            testing_cleanup.remove(folder)
+        if self._remover is not None:
+            self._remover.kill()
+            self._remover.wait()
+            self._remover = None
+            os.close(self._lifeline)
 
     def __enter__(self) -> Server:
         try:
@@ -139,9 +150,16 @@ class Server:
 
     @property
     def _base(self) -> Path:
-        if self._folder is None:
+        if not self._folder:
             raise ValueError("the server was not started, or is closed; use it as a context, or call start()")
-        return Path(self._folder.name)
+        return Path(self._folder)
+
+    def _start_remover(self) -> None:
+        """It outlives a process of tests that is killed, and removes the folder behind the broker."""
+        end, self._lifeline = os.pipe()
+        command = [sys.executable, "-I", "-S", testing_cleanup.__file__, self._folder]
+        with os.fdopen(end) as source:
+            self._remover = subprocess.Popen(command, stdin=source, start_new_session=True)
 
     def _spawn(self, environment: dict[str, str]) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-P", "-c", _CHILD, "serve", "--data", str(self.data)]
@@ -151,7 +169,13 @@ class Server:
             command += _flag(name, value)
         with (self._base / "log").open("ab") as log:
             return subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+                pass_fds=(self._lifeline,),
             )
 
     def _wait_ready(self, notified: socket.socket, process: subprocess.Popen[bytes]) -> None:
@@ -183,6 +207,8 @@ class Server:
             process.wait(STOP_TIMEOUT_S)
         if process.stdin is not None:
             process.stdin.close()
+        if self._notified is not None:
+            self._notified.close()
 
 
 def _flag(name: str, value: object) -> list[str]:

@@ -43,7 +43,8 @@ class Notifier:
         return self.watchdog_s / 4 if self.watchdog_s else float("inf")
 
     def watchdog(self) -> None:
-        self._send("WATCHDOG=1")
+        if self.watchdog_s:
+            self._send("WATCHDOG=1")
 
     def _send(self, *lines: str) -> None:
         if not self._address:

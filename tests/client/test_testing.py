@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import urllib.request
@@ -11,6 +12,7 @@ import psutil
 import pytest
 
 import tailrace
+from tailrace.shard.memory_directory import memory_path
 from tailrace.testing import Server, StartFailed
 from tests.system.node import wait_for
 
@@ -77,6 +79,46 @@ def test_a_broker_that_cannot_start(tmp_path: Path) -> None:
     server.close()
 
 
+def test_its_log_has_no_warnings() -> None:
+    """The broker tells how it is until it ends."""
+    with Server() as server:
+        server.stop()
+        assert "has left" in server.log and "WARNING" not in server.log
+
+
+IN_MEMORY = """
+import pathlib, tailrace
+from tailrace.testing import Server
+config = pathlib.Path(CONFIG)
+config.write_text('[[stream]]\\npattern = "live"\\ndurability = "memory"')
+server = Server(config=config)
+server.start()
+with server.connect() as client:
+    client.publish("live", b"1")
+"""
+
+
+@pytest.mark.parametrize("last", ["", "server.stop()", "server.kill()"])
+def test_nothing_is_left_of_a_process_that_is_killed(tmp_path: Path, last: str) -> None:
+    """With its broker running, stopped or killed."""
+    program = IN_MEMORY.replace("CONFIG", repr(str(tmp_path / "config.toml"))) + last
+    program += "\nprint(server.data, flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as starter:
+        assert starter.stdout is not None
+        data = Path(starter.stdout.readline().decode().strip())
+        memory = memory_path(json.loads((data / "node.json").read_text())["node_id"])
+        assert memory.exists() is (last != "server.stop()")
+        starter.kill()
+    wait_for(lambda: not data.parent.exists() and not memory.exists(), "its folders are removed")
+
+
+def test_nothing_is_left_of_a_broker_that_was_killed(tmp_path: Path) -> None:
+    program = IN_MEMORY.replace("CONFIG", repr(str(tmp_path / "config.toml")))
+    found = program + "print((server.data / 'node.json').read_text()); server.kill(); server.close()"
+    node = json.loads(subprocess.run([sys.executable, "-c", found], capture_output=True, check=True).stdout)
+    assert not memory_path(node["node_id"]).exists()
+
+
 def test_it_ends_with_the_process_that_started_it() -> None:
     """One that is killed, so that nothing of it can see to that."""
     program = "from tailrace.testing import Server; s = Server(); s.start(); print(s.address, flush=True); input()"
@@ -84,6 +126,6 @@ def test_it_ends_with_the_process_that_started_it() -> None:
         assert starter.stdout is not None
         address = starter.stdout.readline().decode().strip()
         started = psutil.Process(starter.pid).children(recursive=True)
-        assert address.startswith("127.0.0.1:") and len(started) >= 3, "a supervisor, a worker, the metrics"
+        assert address.startswith("127.0.0.1:") and len(started) >= 4, "supervisor, worker, metrics, remover"
         starter.kill()
     wait_for(lambda: not any(each.is_running() for each in started), "the broker has ended")

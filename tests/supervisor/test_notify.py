@@ -3,6 +3,8 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
+import pytest
+
 from tailrace.supervisor.notify import Notifier
 
 
@@ -27,6 +29,11 @@ def test_the_abstract_namespace() -> None:
         listener.bind("\0tailrace-test-notify")
         Notifier({"NOTIFY_SOCKET": "@tailrace-test-notify"}).status("hello")
         assert listener.recv(4096) == b"STATUS=hello"
+
+
+def test_a_manager_without_a_watchdog_is_sent_none(caplog: pytest.LogCaptureFixture) -> None:
+    Notifier({"NOTIFY_SOCKET": "@nobody"}).watchdog()
+    assert not caplog.records
 
 
 def test_nobody_listens() -> None:
