@@ -14,7 +14,7 @@ import click
 
 from tailrace.cli.admin_answer import AS_TEXT, WITH_MESSAGES, Answer, JsonAnswer, parse_error
 from tailrace.cli.credentials import Credentials, credentials, is_user_named
-from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED, CommandError
+from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED, CommandError, complain
 from tailrace.cli.options import server_options
 from tailrace.cli.server import (
     CONNECT_TIMEOUT_S,
@@ -86,7 +86,7 @@ def command(words: tuple[str, ...], path: Path | None, as_json: bool) -> int:
         raise click.UsageError(f"{verb} is answered with text, which is not shown as JSON")
     code = ask(line, path, JsonAnswer(verb) if as_json else Answer(), may_be_silent=verb == "pub")
     if code == REFUSED and any(word.startswith(("--", "-s", "-p")) for word in words[1:]):
-        click.echo("tailrace: options stand before COMMAND, as in: tailrace admin --port 5060 workers", err=True)
+        complain("tailrace: options stand before COMMAND, as in: tailrace admin --port 5060 workers")
     return code
 
 

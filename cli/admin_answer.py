@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import click
-
+from tailrace.cli.ending import complain
 from tailrace.cli.output import write_all
 from tailrace.cli.tables import show_json
 
@@ -70,7 +69,7 @@ class Answer:
                 continue
             if error is not None:
                 self.refused = True
-                click.echo(f"tailrace: {error[0]}: {error[1]}", err=True)
+                complain(f"tailrace: {error[0]}: {error[1]}")
             elif line != b".":
                 shown.append(line)
         self._print(shown)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from tailrace.cli.ending import IN_USE, NO_DIRECTORY, OK, REFUSED, CommandError
+from tailrace.cli.ending import IN_USE, NO_DIRECTORY, OK, REFUSED, CommandError, complain
 from tailrace.cli.progress import ProgressBar
 from tailrace.cli.start import to_iso
 from tailrace.cli.values import FilePath
@@ -82,7 +82,7 @@ def command(data: Path, rebuild_index: bool, repair: bool, as_json: bool) -> int
         directory = open_data_dir(data)
         summary = CheckSummary(count_streams(directory))
     _show(_reports(data, directory, rebuild_index, repair), summary, as_json)
-    click.echo(str(summary), err=as_json)
+    (complain if as_json else click.echo)(str(summary))
     return REFUSED if summary.damaged else OK
 
 

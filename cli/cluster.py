@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
-from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED, CommandError
+from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED, CommandError, complain
 from tailrace.cli.etcd import etcd_options, make_etcd
 from tailrace.cli.options import json_option
 from tailrace.cli.tables import make_table, plain, show, show_json
@@ -107,7 +107,7 @@ def status(name: str, as_json: bool) -> int:
         table.add_row(plain(row.node), *map(plain, cells))
     show(table)
     if view.paused:
-        click.echo("paused: nobody is elected, and the in-sync replicas stay as they are", err=True)
+        complain("paused: nobody is elected, and the in-sync replicas stay as they are")
     return OK
 
 

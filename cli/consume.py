@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 
 from tailrace import ConsumedMessage, Consumer, OperationTimeout, Trimmed
-from tailrace.cli.ending import OK, REFUSED, USAGE, CommandError
+from tailrace.cli.ending import OK, REFUSED, USAGE, CommandError, complain
 from tailrace.cli.notes import notes_shown
 from tailrace.cli.options import (
     check_consumer,
@@ -151,7 +151,7 @@ def _next(consumer: Consumer, wait_s: float | None) -> ConsumedMessage | None:
         except OperationTimeout:
             return None
         except Trimmed as trimmed:
-            click.echo(f"tailrace: {trimmed}", err=True)
+            complain(f"tailrace: {trimmed}")
 
 
 def _handle(message: ConsumedMessage, words: Sequence[str], retry_s: float | None) -> bool:
@@ -165,7 +165,7 @@ def _handle(message: ConsumedMessage, words: Sequence[str], retry_s: float | Non
         return True
     how = f"exit code {code}" if code > 0 else f"signal {-code}"
     message.nack(f"{words[0]}: {how}", retry_s)
-    click.echo(f"tailrace: seq {message.seq}: {words[0]}: {how}", err=True)
+    complain(f"tailrace: seq {message.seq}: {words[0]}: {how}")
     return False
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tailrace import ConsumerInfo
-from tailrace.cli.ending import OK, REFUSED, did_you_mean
+from tailrace.cli.ending import OK, REFUSED, complain, did_you_mean
 from tailrace.cli.options import (
     check_filter,
     consumer_argument,
@@ -84,7 +84,7 @@ def list_consumers(stream: str, as_json: bool) -> int:
     elif infos:
         show(table_of(infos))
     else:
-        click.echo(f"tailrace: {stream} has no durable consumers", err=True)
+        complain(f"tailrace: {stream} has no durable consumers")
     return OK
 
 
@@ -167,7 +167,7 @@ def reset_consumer(
     with broker_client() as client:
         next_seq = client.reset_consumer(stream, group, start)
     if isinstance(start, Seq) and next_seq < start.seq:
-        click.echo(f"tailrace: seq {start.seq:,} is beyond the end of the stream", err=True)
+        complain(f"tailrace: seq {start.seq:,} is beyond the end of the stream")
     _show_place(stream, group, next_seq, as_json)
     return OK
 
@@ -186,7 +186,7 @@ def delete_consumer(stream: str, group: str, as_json: bool) -> int:
     elif existed:
         click.echo(f"consumer {group} of {stream} is deleted")
     else:
-        click.echo(f"tailrace: {stream} has no durable consumer {group}", err=True)
+        complain(f"tailrace: {stream} has no durable consumer {group}")
     return OK if existed else REFUSED
 
 

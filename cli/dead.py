@@ -11,7 +11,7 @@ from typing import Final
 import click
 
 from tailrace import Client, Message
-from tailrace.cli.ending import OK, REFUSED, CommandError
+from tailrace.cli.ending import OK, REFUSED, CommandError, complain
 from tailrace.cli.options import json_option, server_options, stream_argument
 from tailrace.cli.output import render_json, write_all
 from tailrace.cli.server import broker_client
@@ -111,7 +111,7 @@ def _show(client: Client, stream: str, count: int | None, seqs: range | None, as
     if not shown and seqs is not None:
         raise CommandError(f"{stream} has no dead letter {seqs.start}{'' if one else f' to {seqs.stop - 1}'}", REFUSED)
     if not shown:
-        click.echo(f"tailrace: {stream} has no dead letters", err=True)
+        complain(f"tailrace: {stream} has no dead letters")
 
 
 def _batches(letters: Iterator[Message], left: float) -> Iterator[list[Message]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from tailrace.cli.ending import NO_DIRECTORY, OK, REFUSED, CommandError
+from tailrace.cli.ending import NO_DIRECTORY, OK, REFUSED, CommandError, complain
 from tailrace.cli.output import write_all
 from tailrace.cli.progress import ProgressBar
 from tailrace.cli.start import BadStart, parse_start, to_iso
@@ -262,4 +262,4 @@ def _text(value: object) -> object:
 
 
 def _warn(text: str) -> None:
-    click.echo(f"tailrace: {text}", err=True)
+    complain(f"tailrace: {text}")

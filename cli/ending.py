@@ -11,6 +11,8 @@ from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import TextIO
 
+from tailrace.protocol.names import printable
+
 OK = 0
 REFUSED = 1  # the broker refused, a check found faults, or anything without a code of its own
 USAGE = 2  # wrong arguments, wrong configuration
@@ -37,6 +39,13 @@ class CommandError(Exception):
         super().__init__(text)
         self.text = text
         self.exit_code = exit_code
+
+
+def complain(text: str) -> None:
+    """Prints a text for people on standard error. All of the command's come this way."""
+    import click  # here, as each command has it already
+
+    click.echo(printable(text), err=True)
 
 
 def require(names: Iterable[str], extra: str) -> None:

@@ -8,7 +8,7 @@ import click
 
 from tailrace import Consumer
 from tailrace.cli.consume import check_command, consume
-from tailrace.cli.ending import OK, REFUSED
+from tailrace.cli.ending import OK, REFUSED, complain
 from tailrace.cli.options import consumer_argument, json_option, server_options, start_option, stream_argument
 from tailrace.cli.server import broker_client
 from tailrace.cli.values import Seconds
@@ -61,5 +61,5 @@ def get(consumer: Consumer, words: Sequence[str], wait_s: float, *, as_json: boo
     """One message; returns the exit code."""
     taken, failed = consume(consumer, words, 1, wait_s, None, as_json=as_json)
     if not taken:
-        click.echo(f"tailrace: no message of {consumer.stream} for {consumer.name} within {wait_s:g} s", err=True)
+        complain(f"tailrace: no message of {consumer.stream} for {consumer.name} within {wait_s:g} s")
     return OK if taken and not failed else REFUSED

@@ -7,7 +7,7 @@ from operator import attrgetter
 
 import click
 
-from tailrace.cli.ending import OK
+from tailrace.cli.ending import OK, complain
 from tailrace.cli.options import check_stream, json_option, server_options
 from tailrace.cli.output import render_json, render_plain, write_all
 from tailrace.cli.server import broker_client
@@ -36,7 +36,7 @@ def command(name: str, as_json: bool) -> int:
     with broker_client() as client:
         messages = client.last(name)
     if not messages:
-        click.echo(f"tailrace: no last values of {name}", err=True)
+        complain(f"tailrace: no last values of {name}")
     for _stream, group in groupby(messages, attrgetter("stream")):
         of_stream = list(group)
         write_all(STDOUT, render_json(of_stream) if as_json else render_plain(of_stream, with_topic=True))

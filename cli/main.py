@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import click
 
-from tailrace.cli.ending import INTERRUPTED, OK, REFUSED, USAGE, CommandError, did_you_mean
+from tailrace.cli.ending import INTERRUPTED, OK, REFUSED, USAGE, CommandError, complain, did_you_mean
 
 COMMANDS = (
     *(
@@ -190,7 +190,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         code = cli.main(arguments, prog_name="tailrace", standalone_mode=False)
     except NO_ARGUMENTS as error:
-        click.echo(error.format_message(), err=True)
+        complain(error.format_message())
         return USAGE
     except click.UsageError as error:
         return _fail(_with_help(error), USAGE)
@@ -212,7 +212,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(text: str, exit_code: int) -> int:
-    click.echo(f"tailrace: {text}", err=True)
+    complain(f"tailrace: {text}")
     return exit_code
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import click
+from tailrace.cli.ending import complain
 
 LOGGER = "tailrace.streams"
 
@@ -15,7 +15,7 @@ class NoteHandler(logging.Handler):
     """Each record is a line on standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        click.echo(f"tailrace: {record.getMessage()}", err=True)
+        complain(f"tailrace: {record.getMessage()}")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from dataclasses import asdict
 import click
 
 from tailrace import Ack, InvalidArgument, Receipt
-from tailrace.cli.ending import OK, REFUSED, CommandError
+from tailrace.cli.ending import OK, REFUSED, CommandError, complain
 from tailrace.cli.options import check_stream, reconnect_option, server_options
 from tailrace.cli.progress import ProgressBar, input_size
 from tailrace.cli.publishing import Publisher, PublishOutcome
@@ -135,7 +135,7 @@ def command(
         if as_json:
             show_json([{"stream": stream, "seq": receipt.seq, "subscribers": receipt.subscribers}])
         elif not quiet:
-            click.echo(shown_receipt(receipt), err=True)
+            complain(shown_receipt(receipt))
         return OK
     title, total = stream or template or "", _size()
     wanted = not quiet and not os.isatty(0)  # a bar would overwrite the line that is being typed
@@ -155,16 +155,14 @@ def command(
         outcome = publisher.run()
     for refusal in outcome.refusals:
         where = f"line {refusal.line:,}: " if refusal.line else ""
-        click.echo(f"tailrace: {where}{refusal.code}: {refusal.text}", err=True)
+        complain(f"tailrace: {where}{refusal.code}: {refusal.text}")
     if outcome.full_at >= 0:
         where = f"at line {outcome.full_at:,}" if outcome.full_at else "early"
-        click.echo(
-            f"tailrace: stopped {where}: the node has no space for more; the rest of the input was not read", err=True
-        )
+        complain(f"tailrace: stopped {where}: the node has no space for more; the rest of the input was not read")
     if as_json:
         show_json([{"stream": stream, **asdict(outcome)}])
     elif not quiet:
-        click.echo(report(outcome, ack=level is not Ack.NONE, one_stream=stream is not None), err=True)
+        complain(report(outcome, ack=level is not Ack.NONE, one_stream=stream is not None))
     return REFUSED if outcome.refused else OK
 
 

@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from tailrace.cli.credentials import credentials, login_options
-from tailrace.cli.ending import IN_USE, NO_CONNECTION, NO_DIRECTORY, OK, REFUSED, USAGE, CommandError, require
+from tailrace.cli.ending import IN_USE, NO_CONNECTION, NO_DIRECTORY, OK, REFUSED, USAGE, CommandError, complain, require
 from tailrace.cli.java_noise import start_quietly
 from tailrace.cli.logs import LEVELS, set_up_logging
 from tailrace.cli.options import json_option
@@ -302,7 +302,7 @@ def fetch(name: str, source: dict[str, str], target: Path, streams: tuple[str, .
     except OSError as error:
         if is_alone:
             raise
-        click.echo(f"tailrace: node {name}: {show_error(error, url)}", err=True)
+        complain(f"tailrace: node {name}: {show_error(error, url)}")
         return source
     return {**source, "path": str(target)}
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from tailrace.cli.ending import complain
 from tailrace.cli.tables import show_json
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def print_day(done: NightResult, out: str, as_json: bool) -> None:
     """The result of a day, or why it failed."""
     if done.error is not None:
         text = show_error(done.error, out)
-        click.echo(f"tailrace: {done.day}: {text}", err=True)
+        complain(f"tailrace: {done.day}: {text}")
         if as_json:
             show_json([{"day": str(done.day), "error": text}])
     elif done.outcome is not None:
@@ -63,9 +64,9 @@ def outcome_fields(outcome: Outcome, day: date, report: str | None) -> dict[str,
 def print_outcome(outcome: Outcome, day: date, report: str | None) -> None:
     """Prints the results on standard output, and what needs attention on standard error."""
     for note in outcome.notes[:NOTES_SHOWN]:
-        click.echo(f"tailrace: {note.stream}: {note.text}", err=True)
+        complain(f"tailrace: {note.stream}: {note.text}")
     if len(outcome.notes) > NOTES_SHOWN:
-        click.echo(f"tailrace: and {len(outcome.notes) - NOTES_SHOWN:,} more of that kind", err=True)
+        complain(f"tailrace: and {len(outcome.notes) - NOTES_SHOWN:,} more of that kind")
     if outcome.kept:
         click.echo(f"trimmed since an earlier run, whose rows are kept: {some(outcome.kept)}")
     if outcome.others:

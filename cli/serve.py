@@ -12,7 +12,7 @@ import click
 
 from tailrace.broker.process.setting_specs import Kind, spec_of
 from tailrace.broker.process.settings import described_fields
-from tailrace.cli.ending import OK, SERVER_PACKAGES, USAGE, require
+from tailrace.cli.ending import OK, SERVER_PACKAGES, USAGE, complain, require
 from tailrace.cli.logs import LEVELS, set_up_logging
 from tailrace.cli.values import FilePath
 from tailrace.supervisor.config import ConfigError, flag_name, load
@@ -75,7 +75,7 @@ def command(config: Path | None, check_config: bool, log_level: str, **flags: ob
         settings = load(config, flags)
     except ConfigError as error:
         for fault in error.faults:
-            click.echo(str(fault), err=True)
+            complain(str(fault))
         return USAGE
     if check_config:
         click.echo(f"{config or 'the configuration'}: valid")

@@ -8,7 +8,7 @@ import click
 
 from tailrace.cli.admin import ask, socket_option
 from tailrace.cli.admin_answer import Answer, JsonAnswer, TableAnswer
-from tailrace.cli.ending import OK
+from tailrace.cli.ending import OK, complain
 from tailrace.cli.options import json_option, server_options
 from tailrace.cli.tables import ago, make_table, plain, show, show_json, size
 from tailrace.cli.values import FILLED
@@ -59,7 +59,7 @@ def list_sessions(path: Path | None, as_json: bool) -> int:
     if table.row_count and not as_json:
         show(table)
     elif not as_json:
-        click.echo("tailrace: the node has no durable MQTT sessions", err=True)
+        complain("tailrace: the node has no durable MQTT sessions")
     return OK
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tailrace import StreamInfo
-from tailrace.cli.ending import OK, topic_hint
+from tailrace.cli.ending import OK, complain, topic_hint
 from tailrace.cli.options import json_option, server_options
 from tailrace.cli.server import broker_client
 from tailrace.cli.tables import ago, make_table, plain, rate, show, show_json, size, warn
@@ -46,7 +46,7 @@ def command(names: str, as_json: bool) -> int:
     elif infos:
         show(table_of(infos, time.time_ns() // 1_000))
     else:
-        click.echo("tailrace: no streams" + (f" of {names}{topic_hint(names)}" if names else ""), err=True)
+        complain("tailrace: no streams" + (f" of {names}{topic_hint(names)}" if names else ""))
     return OK
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tailrace.protocol.names import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -56,10 +58,10 @@ def show_json(rows: Iterable[Any]) -> None:
 
 
 def plain(text: str) -> str:
-    """Escapes markup in a name."""
+    """Escapes markup, and characters that cannot be seen, in a name."""
     from rich.markup import escape
 
-    return escape(text)
+    return escape(printable(text))
 
 
 def count(number: int) -> str:

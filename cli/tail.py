@@ -20,7 +20,7 @@ from tailrace import (
     Trimmed,
     Unsupported,
 )
-from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED, CommandError
+from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED, CommandError, complain
 from tailrace.cli.notes import notes_shown
 from tailrace.cli.options import check_filter, check_stream, reconnect_option, server_options, start_option
 from tailrace.cli.output import render_json, render_plain, write_all
@@ -209,7 +209,7 @@ class Tail:
         [*patterns] = [self._streams] if isinstance(self._streams, str) else self._streams
         meant = [topics_of(each) for each in patterns if is_pattern(each) and "/" in each and "/$" not in each]
         hint = f"; a filter of topics is written {' '.join(meant)}" if meant else ""
-        click.echo(f"tailrace: no streams of {', '.join(patterns)}{then}{hint}", err=True)
+        complain(f"tailrace: no streams of {', '.join(patterns)}{then}{hint}")
 
     def _next_batch(self, subscription: Subscription) -> list[Message]:
         """At least one message; [] at the end."""
@@ -222,10 +222,10 @@ class Tail:
             except StreamDeleted as error:
                 if self._is_one:
                     raise
-                click.echo(f"tailrace: {error.stream} was deleted; the other streams are read on", err=True)
+                complain(f"tailrace: {error.stream} was deleted; the other streams are read on")
             except Trimmed as trimmed:
                 text = f"seqs {trimmed.first_seq} to {trimmed.last_seq} are missing: they were trimmed"
-                click.echo(f"tailrace: {text}", err=True)
+                complain(f"tailrace: {text}")
 
     def _lost_text(self, error: ConnectionLost) -> str:
         text = f"connection to {self._server} lost ({error})"

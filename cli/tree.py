@@ -10,7 +10,7 @@ import click
 
 from tailrace.cli.asking import AskFailed, ask_node
 from tailrace.cli.credentials import TOKEN_VARIABLE, client_options
-from tailrace.cli.ending import NO_CONNECTION, OK, CommandError
+from tailrace.cli.ending import NO_CONNECTION, OK, CommandError, complain
 from tailrace.cli.options import check_stream, json_option, server_options
 from tailrace.cli.server import choose_server, context_of, has_server_option
 from tailrace.cli.tables import make_console, show_json
@@ -75,7 +75,7 @@ def command(address: str | None, stream: str | None, as_json: bool, token: str |
     if advice:
         click.echo(advice)
     if found.is_cut:
-        click.echo("tailrace: there are more nodes than are shown", err=True)
+        complain("tailrace: there are more nodes than are shown")
     return OK
 
 

@@ -12,7 +12,7 @@ from typing import TextIO
 
 import click
 
-from tailrace.cli.ending import OK
+from tailrace.cli.ending import OK, complain
 from tailrace.cli.options import json_option, server_options
 from tailrace.cli.output import write_all
 from tailrace.cli.server import broker_errors, choose_servers
@@ -84,7 +84,7 @@ def subscribe(topic: str, count: int | None, as_json: bool) -> int:
     """Print the messages of a topic, or of those that a filter matches, from now on."""
     with _client() as client:
         client.subscribe(topic)
-        click.echo(f"tailrace: subscribed to {topic}", err=True)
+        complain(f"tailrace: subscribed to {topic}")
         for number, message in enumerate(client, start=1):
             if as_json:
                 show_json([_object_of(message)])

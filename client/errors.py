@@ -31,19 +31,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tailrace.protocol.names import printable
+
 if TYPE_CHECKING:
     from tailrace.core.message import Receipt
 
 
 class TailraceError(Exception):
-    """The root of the tree. `text` is what `str()` gives."""
+    """The root of the tree. `text` is what `str()` gives, in which characters that cannot be seen are escaped."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.text = text
 
     def __str__(self) -> str:
-        return self.text
+        return printable(self.text)
 
 
 # --- errors of the broker -----------------------------------------------------------------------------------------
@@ -61,7 +63,7 @@ class BrokerError(TailraceError):
 
     def __str__(self) -> str:
         place = "" if not self.stream or self.text.startswith(f"{self.stream}: ") else f"{self.stream}: "
-        return f"{self.code}: {place}{self.text}"
+        return printable(f"{self.code}: {place}{self.text}")
 
 
 class UnknownCommand(BrokerError):

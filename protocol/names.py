@@ -33,6 +33,13 @@ def shown_text(text: str) -> str:
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text[:SHOWN_CHARACTERS_MAX])
 
 
+def printable(text: str) -> str:
+    """A text for people, in which what a terminal would obey, or not show, is escaped; it may have several lines."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text)
+
+
 def stream_name(data: bytes) -> bytes:
     """The name itself. Raises PeerError with `name` or `reserved`."""
     if not name_bytes_valid(data):

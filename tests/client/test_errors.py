@@ -11,6 +11,7 @@ from tailrace.core.message import Receipt
 from tailrace.errors import (
     BY_CODE,
     BrokerError,
+    ClientClosed,
     ConnectFailed,
     ConnectionLost,
     InvalidArgument,
@@ -76,6 +77,13 @@ def test_they_say_what_is_known() -> None:
     assert "s: reading should continue at seq 10, but the next seq is 7" in str(behind)
     partly = PartlyPublished([Receipt("a", 1, 1, 0), broker_error("full", "no space", "b")])
     assert str(partly) == "1 of 2 streams failed: b: full: no space"
+
+
+def test_what_a_terminal_would_obey_is_escaped() -> None:
+    name = "a\N{RIGHT-TO-LEFT OVERRIDE}b\x1b[2J"
+    error = broker_error("unknown", f"{name}: no such stream", name)
+    assert str(error) == r"unknown: a\u202eb\x1b[2J: no such stream" and error.stream == name
+    assert str(ClientClosed(name)) == r"a\u202eb\x1b[2J"
 
 
 def test_they_can_be_sent_to_another_process() -> None:

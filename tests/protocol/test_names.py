@@ -15,6 +15,7 @@ from tailrace.protocol.names import (
     node_address,
     node_id,
     prefix_of,
+    printable,
     readable_name,
     shown,
     shown_text,
@@ -112,6 +113,11 @@ def test_a_text_for_the_log_is_one_line() -> None:
     assert shown_text("not now: é") == "not now: é"
     assert shown_text("a\r\nb\x1b\u2028") == "a\ufffd\ufffdb\ufffd\ufffd"
     assert shown_text("x" * 4_096) == "x" * 400
+
+
+def test_a_text_for_people_is_escaped() -> None:
+    assert printable("line é 数\n\tline") == "line é 数\n\tline"
+    assert printable("a\r\x1b\u202e\u200b\udcff\U000e0041") == r"a\r\x1b\u202e\u200b\udcff\U000e0041"
 
 
 @pytest.mark.parametrize("pattern", [b"*", b"log.*", b"s", b"a*b", b"**", b"x" * 200 + b"*"])

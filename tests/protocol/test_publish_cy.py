@@ -16,7 +16,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.protocol.binary import ServerCodec
-from tailrace.protocol.messages import Ack, Credit, Malformed, Open, Ping, Publish, PublishRun, Request, pack
+from tailrace.protocol.messages import (
+    Ack,
+    AnyMessage,
+    Credit,
+    Malformed,
+    Open,
+    Ping,
+    Publish,
+    PublishRun,
+    Request,
+    pack,
+)
 from tailrace.protocol.topics import topic_metadata
 from tailrace.shard.frame import FLAG_CONTINUES, FLAG_PRODUCER, HEADER_BYTES, MAX_FRAME_BYTES, pack_frame
 from tailrace.shard.leaves import load, load_source
@@ -324,7 +335,7 @@ def test_a_codec_with_runs_gives_the_same_in_any_pieces(places: Sequence[int]) -
 
 def test_a_run_goes_on_behind_a_request_that_was_cut() -> None:
     """Each read of a busy connection ends within a request: the rest is staged all the same."""
-    requests = [HELLO, *(publish(number) for number in range(100))]
+    requests: list[AnyMessage] = [HELLO, *(publish(number) for number in range(100))]
     data, half = session(requests), len(session(requests[:50])) + HEADER_BYTES
     _found, in_runs = fed([data[:half], data[half:]], stage_runs=True)
     assert in_runs == 99  # all but the one that was cut

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import tailrace
+from tailrace.core.places import StartPlace
 from tailrace.shard.names import shard_of
 from tests.system.node import PATIENCE_S, LineClient, Node, running, wait_for
 from tests.system.processes import worker_pid
@@ -110,7 +111,7 @@ def test_a_member_of_a_pattern_joins_a_stream_that_is_made_again(
     one, other = f"member{has_read:d}.a", f"member{has_read:d}.b"
     for name in (one, other):
         client.publish(name, b"old")
-    start = tailrace.START if has_read else tailrace.NEW
+    start: StartPlace = tailrace.START if has_read else tailrace.NEW
     with tailrace.connect(f"127.0.0.1:{node.port}") as mine, mine.consumer(one[:-1] + "*", "g", start=start) as member:
         old = [member.receive(PATIENCE_S) for _ in range(2 * has_read)]
         client.delete_stream(one)
@@ -134,7 +135,8 @@ def test_a_member_of_a_pattern_joins_a_stream_that_is_made_again(
 def test_a_member_of_a_pattern_does_not_make_a_consumer_again_that_was_deleted(
     node: Node, client: tailrace.Client, has_read: bool
 ) -> None:
-    name, start = f"ended{has_read:d}.a", tailrace.START if has_read else tailrace.NEW
+    name = f"ended{has_read:d}.a"
+    start: StartPlace = tailrace.START if has_read else tailrace.NEW
     client.publish(name, b"old")
     with tailrace.connect(f"127.0.0.1:{node.port}") as mine, mine.consumer(name[:-1] + "*", "g", start=start) as member:
         for _ in range(has_read):
