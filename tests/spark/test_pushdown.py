@@ -1,13 +1,17 @@
 """Why the data source has no `pushFilters`: filters pushed by one query stay for the next one on the same DataFrame.
+And why its columns are chosen by the schema: Spark passes those of a query to no Python source.
 
-Once this passes, a release of Spark has mended it, and filters may be pushed.
+Once one of these tests fails, a release of Spark has changed that, and filters or columns may be taken.
 """
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, InputPartition
 from pyspark.sql.types import StructType
@@ -42,6 +46,20 @@ class LettersReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
         yield from ((k,) for k in "ab" * 10 if partition.value in ("", k))
+
+
+def test_spark_passes_filters_and_no_columns() -> None:
+    """To the scan of a Python source, in Java; that of Parquet is told the columns."""
+    (jar,) = (Path(pyspark.__file__).parent / "jars").glob("spark-sql_*.jar")
+    folder = "org/apache/spark/sql/execution/datasources/v2"
+    with zipfile.ZipFile(jar) as file:
+        python, parquet = (
+            file.read(f"{folder}/{name}.class") for name in ("python/PythonScanBuilder", "FileScanBuilder")
+        )
+    assert b"SupportsPushDownFilters" in python
+    assert b"SupportsPushDownRequiredColumns" in parquet
+    assert b"SupportsPushDownRequiredColumns" not in python
+    assert not [name for name in vars(DataSourceReader) if "column" in name.lower() or "prune" in name.lower()]
 
 
 @pytest.mark.slow
