@@ -26,6 +26,7 @@ from tailrace.broker.process.settings import Settings
 from tailrace.broker.streams.memory_rings import MemoryRings
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
+from tailrace.shard.directory import DataDirectory
 from tailrace.shard.frame import INDEX_ENTRY_BYTES
 from tailrace.shard.growth import STEP_BYTES_MAX, limit_steps
 from tailrace.shard.names import CURSOR_PREFIX, LAST_PREFIX, SESSIONS_PREFIX, base_of
@@ -37,6 +38,8 @@ LOOK_BYTES: Final = 1 << 20
 SLACK_SHARE, SLACK_BYTES_MAX = 16, 64 << 20  # a sixteenth of a bound, and no more than that
 STEP_SHARE: Final = 64
 """The part of the room that one open file may reserve ahead."""
+WRITTEN_PREFIXES: Final = (CURSOR_PREFIX, LAST_PREFIX, SESSIONS_PREFIX)
+"""Of streams that are written at all times."""
 LOG_INTERVAL_S: Final = 60.0
 NOTHING_TEXT: Final = "nothing of this was logged"
 
@@ -58,10 +61,10 @@ class DiskSpace:
     __slots__ = (
         "_beyond_bytes",
         "_clock",
+        "_directory",
         "_is_whole",
         "_metrics",
         "_next_log_s",
-        "_path",
         "_settings",
         "_share",
         "_silent",
@@ -77,14 +80,14 @@ class DiskSpace:
     def __init__(
         self,
         settings: Settings,
-        path: Path,
+        directory: DataDirectory,
         metrics: WorkerMetrics,
         share_bytes: Callable[[int, bool], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`share_bytes`: see `OwnerContext.share_bytes`; `path` is the data directory."""
+        """`share_bytes`: see `OwnerContext.share_bytes`."""
         self._settings = settings
-        self._path = path
+        self._directory = directory
         self._metrics = metrics
         self._share = share_bytes
         self.rings = MemoryRings()  # of the streams in memory, which have bounds of their own
@@ -102,6 +105,8 @@ class DiskSpace:
 
     def grew(self, name: bytes, frame_bytes: int, messages: int) -> None:
         """Frames were appended to a stream, and their index entries."""
+        if self._directory.is_in_memory(name):
+            return
         nbytes = frame_bytes + messages * INDEX_ENTRY_BYTES
         self._sizes[name] = self._sizes.get(name, 0) + nbytes
         self._total_bytes += nbytes
@@ -169,7 +174,7 @@ class DiskSpace:
     def _free_bytes(self) -> int | None:
         """What the node may still use; None if the disk cannot be asked: appending has an error of its own then."""
         try:
-            return free_bytes(self._path)
+            return free_bytes(self._directory.path)
         except OSError:
             return None
 
@@ -193,9 +198,10 @@ class DiskSpace:
     def require(self, name: bytes, messages: int) -> None:
         """Raises Refused if these messages must not be published now.
 
-        What consumers have finished, last values and sessions are written at all times. Dead letters wait for room.
+        What consumers have finished, last values and sessions are written at all times, and so are streams in memory,
+        which take nothing of the disk. Dead letters wait for room.
         """
-        if self.is_met and not name.startswith((CURSOR_PREFIX, LAST_PREFIX, SESSIONS_PREFIX)):
+        if self.is_met and not name.startswith(WRITTEN_PREFIXES) and not self._directory.is_in_memory(name):
             self._metrics.data_refused_messages += messages
             self._log()
             raise Refused(Code.FULL, f"{self._text}; {NOTHING_TEXT}")

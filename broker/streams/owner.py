@@ -112,7 +112,7 @@ class Owner:
         self.catalog = StreamCatalog(directory, slot, slots, boot_id, metrics)
         self.roles = StreamRoles(self.catalog, settings, events, role_writer)
         self.syncs = SyncSchedule(settings.async_sync_s)
-        self.space = DiskSpace(settings, directory.path, metrics, context.share_bytes)
+        self.space = DiskSpace(settings, directory, metrics, context.share_bytes)
         self.replicas = Replicas(
             settings.replication_timeout_s,
             lambda name: context.subscribers(name),

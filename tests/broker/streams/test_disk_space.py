@@ -17,6 +17,7 @@ from tailrace.broker.streams.disk_space import LOG_INTERVAL_S, LOOK_BYTES, NOTHI
 from tailrace.broker.streams.owner import FILES_BYTES, Owner
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
+from tailrace.shard.directory import DataDirectory
 from tailrace.shard.frame import INDEX_ENTRY_BYTES, pack_frame
 from tailrace.shard.growth import STEP_BYTES_MAX, STEP_BYTES_MIN, _Limits, limit_steps
 from tailrace.shard.header import HEADER_PAGE_BYTES
@@ -27,6 +28,7 @@ from tests.broker.owning import Clock, Sink, batch, make_owner, publish
 mark_run = load("tailrace.shard.run_cy").mark_run
 MIB = 1 << 20
 GIB = 1 << 30
+DIRECTORY = DataDirectory(Path("/data"), 1, "node")
 MOST = 64 * MIB
 SLACK = MOST // 16
 
@@ -65,7 +67,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Node:
 
 def space_of(node: Node, clock: Clock | None = None, **settings: int) -> DiskSpace:
     made = Settings(**settings)  # type: ignore[arg-type]
-    return DiskSpace(made, Path("/data"), WorkerMetrics(), node.share, (clock or Clock()).seconds)
+    return DiskSpace(made, DIRECTORY, WorkerMetrics(), node.share, (clock or Clock()).seconds)
 
 
 def state(space: DiskSpace) -> object:
@@ -223,7 +225,7 @@ def test_one_warning_a_minute(node: Node, caplog: pytest.LogCaptureFixture) -> N
 
 def test_metrics(node: Node) -> None:
     metrics = WorkerMetrics()
-    space = DiskSpace(Settings(node_max_bytes=MOST, reserve_bytes=GIB), Path("/data"), metrics, node.share)
+    space = DiskSpace(Settings(node_max_bytes=MOST, reserve_bytes=GIB), DIRECTORY, metrics, node.share)
     space.grew(b"a", MOST, 0)
     refusal(space)
     assert (metrics.data_max_bytes, metrics.data_reserve_bytes, metrics.data_used_bytes) == (MOST, GIB, MOST)

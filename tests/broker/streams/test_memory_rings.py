@@ -71,6 +71,25 @@ def test_a_stream_takes_no_more_than_a_few_times_its_bound_at_any_rate(node: Wor
     assert BOUND // 2 < kept <= BOUND * 5 // 4 + 51_000
 
 
+def test_the_bound_of_the_disk_is_not_theirs(tmp_path: Path) -> None:
+    """They take nothing of it, and are published to when it is met."""
+    most, payload = 16 << 20, "x" * 100_000
+    named = StreamPolicy("new", Durability.MEMORY)
+    with world(tmp_path, topics=RULES, streams=(LIVE, named), node_max_bytes=most) as node:
+        publisher = node.connect()
+        node.ask(publisher, "ack on")
+        space = node.workers[0].owner.space
+        before = space._total_bytes
+        for _ in range(most // len(payload) + 1):
+            assert node.ask(publisher, f"pub live/a |{payload}")[0].startswith("ok pub")
+        assert space._total_bytes == before and not space.is_met
+        space._share = lambda _nbytes, _is_whole: most
+        space.look()
+        assert node.ask(publisher, "pub disk |a")[0].startswith("err full")
+        for name in ("live/a", "new"):
+            assert node.ask(publisher, f"pub {name} |a")[0].startswith("ok pub")
+
+
 @pytest.mark.parametrize("slot", [0, 1])
 def test_a_reader_that_is_overrun_gets_a_notice_and_goes_on(node: World, slot: int) -> None:
     reader, publisher = node.connect(slot, small=True), node.connect(node.owner_of("live"))
