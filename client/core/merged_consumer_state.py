@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -19,6 +20,10 @@ from tailrace.protocol.listing import FEATURE, List, Listed
 
 STREAMS_MAX: Final = 256
 """Of one member: as many as a connection may have requests that wait for messages."""
+LOOKS: Final = 3
+"""For another stream of a name whose consumer is gone: a slave may learn of the deletion after its master said that."""
+LOOK_S: Final = 0.5
+"""Between two of them."""
 
 
 class MergedConsumerState:
@@ -107,7 +112,9 @@ class MergedConsumerState:
         """Whether a stream of this name is joined that is made when this one was deleted."""
         return self._follows and self._create is not None and self.watch.is_of_pattern_only(name)
 
-    def _ask_epoch(self, name: str, now_s: float, then: Callable[[int | None, float], None]) -> None:
+    def _ask_epoch(
+        self, name: str, now_s: float, then: Callable[[int | None, float], None], not_before_s: float = -math.inf
+    ) -> None:
         """`then` is given the epoch of its last message: 0 without any, or without an answer; None for an unknown
         stream."""
 
@@ -119,16 +126,23 @@ class MergedConsumerState:
             return List(number, "ends", names=(name.encode(),))
 
         call = PendingCall(name, "its end", make, timeout_s=self._timeout_s, feature=FEATURE, on_result=answered)
+        call.not_before_s = not_before_s
         self._session.call(call, now_s)
 
     def _look_again(self, state: ConsumerState, error: NoSuchConsumer, now_s: float) -> None:
         """Its consumer went with the stream, if that is another one now, which is joined; or was deleted alone."""
-        name = state.options.stream
+        name, looks = state.options.stream, 0
 
         def found(epoch: int | None, now_s: float) -> None:
-            self._creating -= 1
+            nonlocal looks
+            looks += 1
             reached = max(state.epoch, self._epochs.get(name, 0)) or NUMBER_MAX  # if it is not known
-            if epoch is not None and epoch <= reached:
+            is_same = epoch is not None and epoch <= reached
+            if is_same and looks < LOOKS and not self._ended and self._session.is_asking:
+                self._ask_epoch(name, now_s, found, now_s + LOOK_S)
+                return
+            self._creating -= 1
+            if is_same:
                 self._errors.append(error)
                 return
             self.watch.note_deleted(name)

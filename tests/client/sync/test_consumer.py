@@ -10,8 +10,9 @@ import pytest
 
 import tailrace
 from tailrace import Client, Consumer
-from tailrace.core import stream_watch
+from tailrace.core import merged_consumer_state, stream_watch
 from tailrace.protocol import consuming as c
+from tailrace.protocol import listing
 from tailrace.protocol import messages as m
 from tailrace.sync.merged_consumer import MergedConsumer
 from tests.client.model import ModelConnection
@@ -351,6 +352,29 @@ def test_a_member_of_a_pattern_joins_a_stream_that_is_made_again(
             consumer.receive(PATIENCE_S)
         with pytest.raises(tailrace.OperationTimeout):
             consumer.receive(0.1)
+
+
+def test_a_slave_may_have_the_former_stream_for_a_moment(
+    client: Client, server: ModelServer, two: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merged_consumer_state, "LOOK_S", 0.01)
+    looks: list[object] = []
+
+    def late(connection: ModelConnection, message: object) -> bool:
+        if isinstance(message, listing.List) and message.what == "ends":
+            looks.append(message)
+            if len(looks) == merged_consumer_state.LOOKS:
+                two.delete(b"q.1")
+                server.model.publish(b"q.1", b"new")
+        return two.take(connection, message)
+
+    with client.consumer("q.*", "billing") as consumer:
+        assert finish(consumer, 2) == [("q.1", b"old"), ("q.2", b"old")]
+        consumer.flush()
+        del two.groups[b"q.1", b"billing"]
+        server.model.on_message = late
+        assert finish(consumer, 1) == [("q.1", b"new")]
+        assert len(looks) > merged_consumer_state.LOOKS, "the end of the new one is asked for, too"
 
 
 def test_a_list_says_once_that_a_stream_is_gone(client: Client, server: ModelServer, two: Groups) -> None:
