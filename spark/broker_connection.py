@@ -20,6 +20,7 @@ from tailrace.protocol import messages as m
 from tailrace.protocol.binary import ClientCodec
 from tailrace.protocol.errors import PeerError
 from tailrace.protocol.places import From
+from tailrace.protocol.strangers import STRANGER_BYTES, stranger
 from tailrace.protocol.tls import TLSFailed
 from tailrace.sockets import connect_blocking, end_output, why
 from tailrace.spark.slices import parse_stream_id
@@ -96,6 +97,7 @@ class BrokerConnection:
         self._sock, self.address = _dial(addresses)
         self._codec = ClientCodec(features=frozenset(features))
         self._held: deque[m.Response] = deque()
+        self._is_new = True  # nothing has come from it
         self._last_id = 0
         try:
             self.welcome = self._greet(login, features)
@@ -309,7 +311,9 @@ class BrokerConnection:
                     response = m.Chunk(response.id, memoryview(bytes(response.frames)))
                 self._held.append(response)
         except PeerError as error:
-            raise BrokerFault(f"{self.address}: {error}") from None
+            text = stranger(data[:STRANGER_BYTES], str(error)) if self._is_new else str(error)
+            raise BrokerFault(f"{self.address}: {text}") from None
+        self._is_new = False
 
 
 def _dial(addresses: Sequence[Address]) -> tuple[socket.socket, Address]:

@@ -280,6 +280,22 @@ def test_bytes_that_no_broker_sends() -> None:
         thread.join()
 
 
+def test_a_server_of_another_protocol_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            peer, _ = listener.accept()
+            with peer:
+                assert b"\r\n\r\n" in peer.recv(4_096), "it can see the end of a request"
+                peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(BrokerFault, match="this is not a tailrace broker: it answers in HTTP"):
+            BrokerConnection([Address("127.0.0.1", listener.getsockname()[1])])
+        thread.join()
+
+
 def test_listings() -> None:
     said = b"stream role epoch\r\na master 1\r\n\xc3\xbc/x slave 2\r\n.\r\n"
     assert parse_listing(said) == ["a", "ü/x"]
