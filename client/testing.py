@@ -41,10 +41,14 @@ _LISTENING = re.compile(r"listening on \S+ port (\d+), .* metrics on (http://\S+
 # sends the signal.
 # -P below: a module of the application in its working folder, such as http.py, is not one of the standard library's.
 _CHILD = """
-import fcntl, os, signal
+import fcntl, os, select, signal
 fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
 fcntl.fcntl(0, fcntl.F_SETSIG, signal.SIGTERM)
 fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
+input = select.poll()
+input.register(0, 0)
+if input.poll(0):
+    raise SystemExit  # it was closed before
 from tailrace.cli.main import main
 main()
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import urllib.request
@@ -13,8 +14,8 @@ import pytest
 
 import tailrace
 from tailrace.shard.memory_directory import memory_path
-from tailrace.testing import Server, StartFailed
-from tests.system.node import wait_for
+from tailrace.testing import _CHILD, Server, StartFailed
+from tests.system.node import PATIENCE_S, wait_for
 
 
 def payloads(client: tailrace.Client) -> list[bytes]:
@@ -84,6 +85,16 @@ def test_its_log_has_no_warnings() -> None:
     with Server() as server:
         server.stop()
         assert "has left" in server.log and "WARNING" not in server.log
+
+
+def test_it_does_not_start_for_a_process_that_is_gone(tmp_path: Path) -> None:
+    """That was killed while its broker was being started: no signal comes of a pipe that is closed already."""
+    end, other = os.pipe()
+    os.close(other)
+    with os.fdopen(end) as closed:
+        command = [sys.executable, "-P", "-c", _CHILD, "serve", "--data", str(tmp_path / "data"), "--port", "0"]
+        done = subprocess.run(command, stdin=closed, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0 and not (tmp_path / "data").exists()
 
 
 IN_MEMORY = """
