@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tailrace.shard.leaves import interpreted_wanted
-from tests.thorough import THOROUGH, examples
+from tests.thorough import THOROUGH, examples, ordinary
 
 # Each of the thousands of processes would compile all that it loads: that takes longer than all else a node does.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -42,11 +42,12 @@ settings.load_profile("tailrace-ci" if os.environ.get("CI") else "tailrace")
 
 _ROOT = Path(__file__).resolve().parent.parent
 # scripts/test-both-builds runs the suite in parts, side by side. With both builds: the leaves, storage and protocols
-# ("storage"), the broker's parts that call a leaf ("both"), and nodes in real processes ("real"). Connections
-# ("connection") are tried with both in a thorough run, else with compiled leaves. Once, in ten parts of about the same
-# length: what no leaf has a part in, such as the other messages and what consumers are given, and system tests of what
-# happens between processes. What tests/system/test_{binary_subscribe,doors,metrics,subscribe,tls}.py and the part
-# "doors" ask of a leaf, tests/broker/{delivery,last,topics,udp} try interpreted, too.
+# ("storage"), the broker's parts that call a leaf ("both"), and nodes in real processes ("real"), of the last two in an
+# ordinary run a share (INTERPRETED). Connections ("connection") are tried with both in a thorough run, else with
+# compiled leaves. Once, in ten parts of about the same length: what no leaf has a part in, such as the other messages
+# and what consumers are given, and system tests of what happens between processes. What
+# tests/system/test_{binary_subscribe,doors,metrics,subscribe,tls}.py and the part "doors" ask of a leaf,
+# tests/broker/{delivery,last,topics,udp} try, too.
 PART = os.environ.get("TAILRACE_TEST_PART", "")
 WAITING_PARTS: Final = frozenset({"client", "java", "spark"})
 """Their tests wait for up to 300 s for a compiler of Go, or for one Java after the other."""
@@ -214,6 +215,14 @@ COMPILED = (
     "tests/shard/test_torn.py",
 )
 LEAF_TESTS = "_cy.py"
+INTERPRETED = {
+    "both": ("broker/last/", "broker/streams/", "broker/topics/", "broker/udp/"),
+    "real": tuple(
+        f"system/test_{name}.py"
+        for name in ("binary", "lines", "mqtt_filters", "mqtt_messages", "topics", "udp", "wide")
+    ),
+}
+"""What an ordinary run tries with interpreted leaves of these parts: what calls most of them, and some of each door."""
 
 
 class Watchdog:
@@ -255,13 +264,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """An ordinary run leaves out what is marked `thorough`."""
+    """An ordinary run leaves out what is marked `thorough`, and most cases of what is marked `few`."""
     if THOROUGH:
         return
-    left_out = [each for each in items if each.get_closest_marker("thorough")]
+    wanted = ordinary(items)
+    left_out = {*items} - {*wanted}
     if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [each for each in items if not each.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=[*left_out])
+        items[:] = wanted
 
 
 def pytest_collection_finish() -> None:
@@ -277,6 +287,8 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     path = collection_path.relative_to(_ROOT).as_posix()
     if interpreted_wanted() and (path.startswith(COMPILED) or path.endswith(LEAF_TESTS)):
         return True
+    if interpreted_wanted() and not THOROUGH and PART in INTERPRETED:
+        return part_of(path) != PART or not path.removeprefix("tests/").startswith(INTERPRETED[PART]) or None
     return part_of(path) != PART or None
 
 

@@ -18,6 +18,7 @@ def test_an_axis_is_linear_from_zero_unless_bars_would_vanish() -> None:
     assert end > 30_000_000
 
 
+@pytest.mark.thorough
 def test_a_picture_is_drawn(tmp_path: Path, make_results: MakeResults) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is in the extra `bench`")
     results = make_results(

@@ -42,6 +42,7 @@ def test_other_shells(capsys: pytest.CaptureFixture[str]) -> None:
     assert "'bash', 'zsh', 'fish'" in capsys.readouterr().err
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [
@@ -110,6 +111,7 @@ class Terminal:
         os.close(self._end)
 
 
+@pytest.mark.thorough
 @pytest.mark.system
 @pytest.mark.parametrize("shell", INTERACTIVE)
 def test_a_word_is_completed_at_a_prompt(shell: str, tmp_path: Path) -> None:

@@ -113,6 +113,7 @@ def test_the_client_for_go_is_formatted() -> None:
     assert done.stdout == b""
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("program", "fault"),
     [
@@ -151,6 +152,7 @@ def test_a_program_that_answers_before_it_has_read_all_fails(server: Server) -> 
     assert outcome(["cat"], CHECK["payloads"], server) is not None
 
 
+@pytest.mark.thorough
 def test_results_as_json() -> None:
     program = "input(); print('[]'); input()"
     done = conformance("--json", "--only", "publishing", "--", sys.executable, "-c", program)
@@ -170,6 +172,7 @@ def test_a_client_that_renews_no_credit_fails(without_credit: subprocess.Popen[b
     assert outcomes(end(without_credit)) == {"reading": "FAILED"}
 
 
+@pytest.mark.thorough
 def test_a_program_that_does_not_exist() -> None:
     done = conformance("--", "/nonexistent/client")
     assert (done.returncode, done.stderr) == (

@@ -144,6 +144,7 @@ def test_interrupted_quietly(server: ModelServer) -> None:
     assert (process.returncode, out, err) == (INTERRUPTED, b"", b"")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["file", "pipe"])
 def test_a_bar_on_a_terminal(server: ModelServer, tmp_path: Path, kind: str) -> None:
     file = tmp_path / "input"

@@ -21,6 +21,7 @@ def shell(line: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
+@pytest.mark.thorough
 def test_a_full_disk_is_one_line(server: ModelServer) -> None:
     server.publish(b"s", b"one")
     text = "tailrace: cannot write the output: No space left on device\n"
@@ -28,6 +29,7 @@ def test_a_full_disk_is_one_line(server: ModelServer) -> None:
         assert shell(f"{COMMAND} {words} >/dev/full") == (REFUSED, text), words
 
 
+@pytest.mark.thorough
 def test_closed_files_are_not_those_of_the_connection(server: ModelServer) -> None:
     """A descriptor that a program opens gets the lowest free number, such as that of standard output."""
     server.publish(b"s", b"one")
@@ -41,6 +43,7 @@ def test_closed_files_are_not_those_of_the_connection(server: ModelServer) -> No
     assert shell(f"{COMMAND} nonsense 2>&-")[0] == USAGE
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("words", ["tail s --no-follow", "streams", "streams --json", "stat s", "top --once", "--help"])
 def test_a_reader_that_has_gone_is_no_failure(server: ModelServer, words: str) -> None:
     server.publish(b"s", b"one")
@@ -54,6 +57,7 @@ def test_a_reader_that_has_gone_is_no_failure(server: ModelServer, words: str) -
     assert (done.returncode, done.stderr) == (OK, b"")
 
 
+@pytest.mark.thorough
 def test_commands_that_read_or_ask_without_standard_input() -> None:
     text = "tailrace: cannot use standard input: Bad file descriptor\n"
     assert shell(f"{COMMAND} udp pub s -s 127.0.0.1:9 <&-") == (REFUSED, text)

@@ -105,6 +105,7 @@ def test_a_hole_is_told_beside(server: ModelServer) -> None:
     assert done.stderr == b"tailrace: seqs 2 to 3 are missing: they were trimmed\n"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("messages", [3, 100_000])
 def test_a_reader_that_has_enough_ends_it_quietly(server: ModelServer, messages: int) -> None:
     """As `| head` does: with much left to write, and with nothing."""

@@ -43,6 +43,7 @@ def test_an_outage_and_a_crash() -> None:
         _ = server.log
 
 
+@pytest.mark.thorough
 def test_a_folder_with_a_long_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / ("long" * 40)
     folder.mkdir()
@@ -61,6 +62,7 @@ def test_modules_of_the_application_are_not_those_of_the_broker(
         assert client.publish("orders", b"one").seq == 0
 
 
+@pytest.mark.thorough
 def test_settings_and_policies(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="log_level"):
         Server(log_level="warning")

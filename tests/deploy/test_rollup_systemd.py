@@ -71,6 +71,7 @@ def journal(box: Box, unit: str) -> str:
     return box.try_run("journalctl", "--no-pager", f"--unit={unit}").stdout.decode()
 
 
+@pytest.mark.thorough
 def test_a_night_under_systemd(box: Box) -> None:
     box.wait(lambda: box.try_run("systemctl", "is-active", "tailrace").stdout == b"active\n")
     box.run(str(COMMAND), "pub", "lines", stdin=TEXT.read_bytes())

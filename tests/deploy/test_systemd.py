@@ -165,6 +165,7 @@ def box(tmp_path: Path) -> Iterator[Box]:
         yield found
 
 
+@pytest.mark.thorough
 def test_the_unit_under_systemd(box: Box) -> None:
     text = TEXT.read_bytes()
     box.wait(lambda: box.try_run("systemctl", "is-active", "tailrace").stdout == b"active\n")

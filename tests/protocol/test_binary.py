@@ -92,6 +92,7 @@ def test_a_response_whole_byte_by_byte_and_with_trailing_bytes(message: m.Respon
         assert feed_client(codec, [following[size:]]) == [m.Opened(5)]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("step", [1, 2, 3, 5, 7, 64, 4_096, 65_536])
 def test_a_session_in_pieces_of_one_size(step: int) -> None:
     codec = server(welcomed=False)
@@ -111,6 +112,7 @@ def test_a_session_in_any_pieces(places: list[int]) -> None:
     assert feed_client(client(), cut(SAID_BYTES, [37 * place for place in places])) == SAID
 
 
+@pytest.mark.few(96)
 @pytest.mark.parametrize("place", range(0, len(SMALL_BYTES), 7))
 def test_a_connection_that_moves_in_the_middle(place: int) -> None:
     first, second = server(welcomed=False), server(welcomed=False)

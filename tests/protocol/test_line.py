@@ -133,6 +133,7 @@ def test_the_largest_message(cut_size: int) -> None:
     assert flat(found) == [(b"s", b"x" * MAX_MESSAGE_BYTES), Code.SIZE, c.Ping()]
 
 
+@pytest.mark.thorough
 def test_no_message_is_larger_than_a_frame() -> None:
     """With any settings: the owner could not stamp it."""
     fed = LineCodec(1 << 30, 1 << 30)

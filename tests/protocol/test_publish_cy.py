@@ -204,6 +204,7 @@ def test_a_message_with_metadata_is_not_staged_for_a_topic(leaf: ModuleType) -> 
     assert leaf.stage(data, stop, len(data), MAX, BODY_MAX, PLACED)[::2] == (stop, [])
 
 
+@pytest.mark.few(1)
 def test_a_message_without_room_for_its_topic_is_not_staged(leaf: ModuleType) -> None:
     frame = pack_frame(bytes(MAX_FRAME_BYTES - HEADER_BYTES - len(PLACED[1][2])))
     for one, taken in ((frame, True), (struct.pack("<I", len(frame) + 1) + frame[4:] + b"x", False)):

@@ -37,6 +37,7 @@ def links(checkout: Path) -> set[str]:
     return {path.name for path in (checkout / "build" / "package" / "tailrace").iterdir()}
 
 
+@pytest.mark.thorough
 def test_several_at_once_from_nothing(checkout: Path) -> None:
     """`make --jobs lint setup` does that."""
     for _round in range(ROUNDS):

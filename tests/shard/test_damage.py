@@ -69,6 +69,7 @@ def test_a_flipped_byte_of_a_header_page_is_found(stream: Callable[[str], Path],
         flip(stream(kind), place, 0x01)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("kind", FILES)
 @pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
 def test_a_flipped_byte_of_a_frame_or_an_entry_is_found(

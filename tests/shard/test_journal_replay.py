@@ -231,6 +231,7 @@ def test_a_repair_puts_back_first(world: World) -> None:
     assert world.payloads("s3") == [b"first of s3", b"second"]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("seed", range(8))
 def test_after_any_loss_all_that_was_journaled_is_there(tmp_path: Path, seed: int) -> None:
     """Appends, group commits, syncs of the files, trims and cuts in any order; then pages of the files are lost."""

@@ -61,6 +61,7 @@ def test_a_name_that_is_no_leaf_is_refused() -> None:
             load("tailrace.shard.log")
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", leaves.LEAF_MODULES)
 @pytest.mark.parametrize("interpreted", [False, True])
 def test_the_environment_decides(name: str, interpreted: bool) -> None:
@@ -72,6 +73,7 @@ def test_the_environment_decides(name: str, interpreted: bool) -> None:
     assert run_python(code, interpreted=interpreted) == f"True {expected}"
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", leaves.LEAF_MODULES)
 def test_a_leaf_imports_without_cython(name: str) -> None:
     code = (

@@ -570,6 +570,7 @@ def test_a_process_killed_at_any_step(tmp_path: Path, seq: int, boot: str) -> No
     assert ends == sorted(ends, reverse=True), "whole until it is cut"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("synced", "seq"), [(3, 6), (8, 0), *only_thorough((3, 0), (8, 6), (10, 0), (10, 6))])
 def test_a_machine_that_goes_down_at_any_step(tmp_path: Path, seq: int, synced: int) -> None:
     step, count, done = 0, 0, False

@@ -154,6 +154,7 @@ def look_beside_trims(node: Node, publisher: Publisher, rounds: int, look: Calla
             left -= found > 0 and has_holes(node)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["directory", *only_thorough("brokers")])
 def test_queries_beside_appends_and_trims(tmp_path: Path, way: str) -> None:
     with running(tmp_path / "data", config=CONFIG) as node, Publisher(node) as publisher:

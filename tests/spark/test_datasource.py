@@ -157,6 +157,7 @@ def test_the_questions_of_the_benchmark(session: Any, tmp_path: Path) -> None:
         assert sorted(found) == [(stream_name(number), 20) for number in range(2)]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_live_query_of_the_benchmark(session: Any, data: DataDirectory, tmp_path: Path) -> None:
     seen = Seen()

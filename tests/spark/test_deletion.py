@@ -157,6 +157,7 @@ def test_a_batch_whose_stream_is_deleted_before_it_is_read(
     assert query.with_options(failOnDataLoss="false").run() == (seqs("b", 0, OLD) if first else seqs("b", OLD, OLD + 2))
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("count", COUNTS)
 def test_a_batch_whose_stream_is_made_again_before_it_is_read(

@@ -128,6 +128,7 @@ def test_across_a_crash_a_new_stream_and_a_stream_that_vanishes(session: Any, tm
     assert query(path=path) == rows("b", 3, 5, "late", 3)
 
 
+@pytest.mark.thorough
 def test_only_what_is_synced_and_from_a_path_to_a_broker_and_back(session: Any, tmp_path: Path) -> None:
     data = make_directory(tmp_path / "data", {"a": plain(10)})
     log = open_log(data, "a")
@@ -155,6 +156,7 @@ def published(node: Node, text: str, **counts: int) -> None:
             client.publish_many(name, [f"{text} {number}".encode() for number in range(count)])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", [*only_thorough("path"), "brokers"])
 def test_a_stream_that_is_deleted_and_made_again_by_its_broker(session: Any, tmp_path: Path, way: str) -> None:
     """Between two runs, and when Spark has written a batch down and not read it: no message of the new stream is taken

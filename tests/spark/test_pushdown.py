@@ -62,6 +62,7 @@ def test_spark_passes_filters_and_no_columns() -> None:
     assert not [name for name in vars(DataSourceReader) if "column" in name.lower() or "prune" in name.lower()]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.xfail(reason="Spark 4.3.0 keeps pushed filters with the relation", strict=True, raises=AssertionError)
 def test_a_data_frame_can_be_filtered_and_used_again(session: Any) -> None:

@@ -159,6 +159,7 @@ def source(node: Node) -> Iterator[BrokerSource]:
         yield found
 
 
+@pytest.mark.thorough
 @pytest.mark.system
 def test_the_same_messages_with_few_requests(source: BrokerSource, monkeypatch: pytest.MonkeyPatch) -> None:
     slices = [slice_ for task in make_plan(source, (), rows_per_task=10_000).tasks for slice_ in task]

@@ -16,6 +16,7 @@ print(gc.get_freeze_count())
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kept", [True, False])
 def test_what_is_imported_is_set_apart_only_where_spark_keeps_the_process(
     kept: bool, monkeypatch: pytest.MonkeyPatch

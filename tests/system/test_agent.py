@@ -211,6 +211,7 @@ def test_a_killed_leader_is_replaced_and_comes_back(cluster: Cluster) -> None:
     wait_for(lambda: read_all(cluster.tree.nodes["a"]) == acknowledged, "the former leader has everything")
 
 
+@pytest.mark.thorough
 def test_a_leader_that_stands_still_is_replaced_and_follows(cluster: Cluster) -> None:
     publisher = Publisher(cluster.tree)
     publisher.wait_more()
@@ -228,6 +229,7 @@ def test_a_leader_that_stands_still_is_replaced_and_follows(cluster: Cluster) ->
     wait_for(lambda: read_all(cluster.tree.nodes["a"]) == acknowledged, "the former leader has everything")
 
 
+@pytest.mark.thorough
 def test_a_leader_goes_on_without_etcd_while_the_others_promise_it(cluster: Cluster) -> None:
     """For longer than its lease."""
     publisher = Publisher(cluster.tree)

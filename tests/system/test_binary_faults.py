@@ -503,6 +503,7 @@ with running(pathlib.Path({data!r}), "--host", "0.0.0.0", config={config!r}) as 
 """
 
 
+@pytest.mark.thorough
 def test_a_token_is_asked_of_other_machines(tmp_path: Path) -> None:
     config = '[listen]\ntoken = "open sesame"\n'
     root = str(Path(__file__).parents[2])

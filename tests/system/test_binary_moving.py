@@ -179,6 +179,7 @@ def wait_for_progress(parties: list[PipeliningPublisher], requests: int = 300) -
 # --- workers are replaced ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_nobody_notices_that_all_workers_are_replaced(tmp_path: Path) -> None:
     streams = [f"s{number}" for number in range(6)]
     with running(tmp_path / "data", workers=WORKERS) as node, traffic(node, streams) as parties:
@@ -218,6 +219,7 @@ def test_quiet_subscribers_and_half_requests_move_along(tmp_path: Path) -> None:
             client.close()
 
 
+@pytest.mark.thorough
 def test_slow_readers_in_the_middle_of_a_chunk_move_along(tmp_path: Path) -> None:
     """Chunks that go straight from the file, cut by a full socket; the rest comes from the next worker."""
     payloads = [b"%04d" % number + bytes([number % 251]) * 20_000 for number in range(800)]
@@ -254,6 +256,7 @@ def cut_up(data: bytes, chance: random.Random) -> Iterator[bytes]:
         start += size
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("protocol", ["line", "binary"])
 def test_publishers_that_never_wait_move_to_their_streams(tmp_path: Path, protocol: str, chance: random.Random) -> None:
     """In the middle of their requests, in pieces that end anywhere; every publish is answered, in its order."""

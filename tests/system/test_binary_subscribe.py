@@ -375,6 +375,7 @@ def test_a_place_that_was_trimmed_is_the_first_that_is_kept(node: Node, client: 
     assert not client.errors(), "where it begins is told in SUBSCRIBED, and no error"
 
 
+@pytest.mark.thorough
 def test_readers_in_the_middle_of_a_chunk_that_is_trimmed(node: Node) -> None:
     """The partly sent chunk comes whole; then the reader is notified, and continues with the oldest kept message."""
     cases = [(slot, nbytes) for slot in range(WORKERS) for nbytes in (1_000, 300_000)]
@@ -437,6 +438,7 @@ def test_an_end_that_was_trimmed(node: Node, client: BinaryPeer) -> None:
     assert seqs == list(range(len(seqs))) and len(seqs) <= 100
 
 
+@pytest.mark.thorough
 def test_what_a_slow_reader_was_sent_stays_as_it_was(tmp_path: Path) -> None:
     """The data waiting in its socket are pieces of the kernel's cache, large ones if the file was read from the disk. A
     hole that ended within one of them would turn a part of it to zeros, there too.

@@ -78,6 +78,7 @@ async def read_short_async(route: Route) -> list[tuple[int, bytes]]:
 SHORT = [(number, b"message %d" % number) for number in range(FEW)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["sync", *only_thorough("asyncio")])
 def test_a_subscriber_whose_connection_is_cut_at_any_byte(proxy: Proxy, kind: str) -> None:
     """The first connection ends after that many bytes from the broker, within CHUNK and everything before it."""
@@ -127,6 +128,7 @@ def publish_few(stream: str, route: Route) -> list[tuple[int, bytes]]:
     return receipts
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", [Way.TO_BROKER, *only_thorough(Way.TO_CLIENT)])
 def test_a_publisher_whose_connection_is_cut_at_any_byte(node: Node, proxy: Proxy, way: Way) -> None:
     stream = f"published {way.name}".replace(" ", "-")
@@ -331,6 +333,7 @@ def test_workers_are_killed(tmp_path: Path) -> None:
         assert max(load.connections) > 1, "some have lost their worker"
 
 
+@pytest.mark.thorough
 def test_the_node_is_killed_and_started_again(tmp_path: Path) -> None:
     with running(tmp_path / "data", workers=WORKERS) as node:
         with Load(node, STREAMS) as load:
@@ -353,6 +356,7 @@ def test_the_node_is_stopped_and_started_again(tmp_path: Path) -> None:
         assert min(load.connections) >= 2
 
 
+@pytest.mark.thorough
 def test_all_workers_are_replaced(tmp_path: Path) -> None:
     """Nobody need connect again, and nothing is sent twice."""
     with running(tmp_path / "data", workers=WORKERS) as node:

@@ -97,6 +97,7 @@ def next_seq(client: LineClient, stream: str) -> int:
     return int(stat["next_seq"])
 
 
+@pytest.mark.thorough
 def test_a_large_text_through_three_publishers_and_many_tails(node: Node, request: pytest.FixtureRequest) -> None:
     """Three publish at once; tails come in before, in the middle, and after: each gets the very bytes."""
     text = real_text()

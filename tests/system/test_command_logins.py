@@ -35,6 +35,7 @@ def run(node: Node, command: tuple[str, ...], *flags: str) -> subprocess.Complet
     )
 
 
+@pytest.mark.thorough
 def test_each_command_logs_in_with_a_password_or_a_token(tmp_path: Path) -> None:
     files = {name: tmp_path / name for name in ("password", "token", "wrong")}
     for file, secret in zip(files.values(), ("no blanks", token_of("ann"), "wrong"), strict=True):

@@ -29,14 +29,14 @@ from tests.system.tree_faults import play
 from tests.system.tree_ledger import faults, name_in
 from tests.system.tree_load import Load
 from tests.system.tree_node import MachineNode, Parents, Tree, growing
-from tests.thorough import only_thorough
+from tests.thorough import THOROUGH, only_thorough
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 STREAMS = ["s0", "s1"]
 CONSUMERS = ["billing", "audit", "search"]
 PUBLISHERS = 4
-LENGTH_S = 5.0
+LENGTH_S = 5.0 if THOROUGH else 3.0
 PAUSE_S = 0.1  # of each publisher, so that the books keep up on a small machine
 CALL_S = 60.0
 CATCH_UP_S = 180.0

@@ -74,6 +74,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield Stage(tmp_path_factory.mktemp("crashes"), closing)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("cell", [*matrix(ALWAYS), *only_thorough(*matrix(set(Victim) - ALWAYS))], ids=str)
 def test_crash(stage: Stage, cell: Cell) -> None:
     faults = stage.scene(cell).faults

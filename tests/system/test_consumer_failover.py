@@ -82,6 +82,7 @@ def is_same(one: Node, other: Node, stream: str) -> bool:
         return False
 
 
+@pytest.mark.thorough
 def test_a_consumer_on_a_slave_of_a_slave(tree: tuple[Node, Node, Node]) -> None:
     """Its calls go up to the master, its messages come from the copy, and every node gets a copy of its state."""
     top, middle, bottom = tree
@@ -154,6 +155,7 @@ def test_a_consumer_goes_on_at_a_slave_that_is_promoted(tree: tuple[Node, Node, 
     assert listed(top, "$cursor/") == {LOG: "slave"} and listed(middle, "$cursor/") == {LOG: "master"}
 
 
+@pytest.mark.thorough
 def test_what_only_the_former_master_knew_of_a_consumer_is_set_aside(tmp_path: Path) -> None:
     """It comes again at the new master, and the former one takes the new master's word for it."""
     with running(tmp_path / "top", config=CONFIG) as top, running(tmp_path / "middle", config=CONFIG) as middle:
@@ -181,6 +183,7 @@ def test_what_only_the_former_master_knew_of_a_consumer_is_set_aside(tmp_path: P
         assert is_same(middle, top, "orders")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fall", ["the master is killed", *only_thorough("the master reloads", "the slave reloads")])
 def test_a_get_that_waits_below_outlives_who_answers_it(pair: tuple[Node, Node], fall: str) -> None:
     """The call fails, or is answered empty, and the client makes it again: nobody waits for what will not come."""

@@ -87,6 +87,7 @@ def wait_done(members: Mapping[str, Spec], seqs: set[int]) -> None:
     wait_for(lambda: seqs <= {effect.seq for effect in effects_of(members)}, "all is done", CATCH_UP_S, step_s=0.1)
 
 
+@pytest.mark.thorough
 def test_work_spreads_evenly(node: Node, client: Client, tmp_path: Path) -> None:
     """Over members that are equal: nobody has 20 % more or less than its share."""
     members = specs(node, tmp_path, "even", ["a", "b", "c", "d"], 0.002, start=tailrace.START, batch=20)
@@ -101,6 +102,7 @@ def test_work_spreads_evenly(node: Node, client: Client, tmp_path: Path) -> None
     assert group_faults(log_of(node, "even"), effects_of(members), key_of) == []
 
 
+@pytest.mark.thorough
 def test_members_come_and_go_under_load(node: Node, client: Client, tmp_path: Path) -> None:
     """Killed, paused for longer than their messages may take, leaving and coming back, added, removed for good.
 

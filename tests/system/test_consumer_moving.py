@@ -58,6 +58,7 @@ def standing(client: LineClient, stream: str) -> dict[str, str]:
     return row
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("slot", range(WORKERS))
 def test_members_keep_what_they_have_when_workers_are_replaced(node: Node, slot: int) -> None:
     """On the same connections: one that has a message, and one that waits for the next."""

@@ -225,6 +225,7 @@ def test_what_takes_too_long_goes_to_another(client: tailrace.Client) -> None:
     assert lag(client, "late") == 0
 
 
+@pytest.mark.thorough
 def test_the_owner_is_killed_again_and_again(client: tailrace.Client, node: Node, tmp_path: Path) -> None:
     """Before, between and after the answers of a consumer that records its work in a database."""
     chance, kills = random.Random(seed()), 0

@@ -61,6 +61,7 @@ def letters(client: tailrace.Client, stream: str) -> list[tailrace.Message]:
     return list(client.subscribe(f"{stream}/$dead", end=tailrace.NOW, wait=True))
 
 
+@pytest.mark.thorough
 def test_the_command_lists_them_and_shows_one(node: Node, client: tailrace.Client) -> None:
     bury(client, "orders", PAYLOADS)
     code, out, err = command(node, "dead", "orders")
@@ -74,6 +75,7 @@ def test_the_command_lists_them_and_shows_one(node: Node, client: tailrace.Clien
     assert (code, shown["seq"], shown["headers"]["shop"], shown["headers"]["dead-seq"]) == (0, 0, "7", "0")
 
 
+@pytest.mark.thorough
 def test_a_stream_without_any_and_one_that_is_unknown(node: Node, client: tailrace.Client) -> None:
     client.publish("alive", b"x")
     assert command(node, "dead", "alive") == (0, b"", b"tailrace: alive has no dead letters\n")

@@ -288,6 +288,7 @@ def test_slaves_follow(tmp_path: Path) -> None:
         assert payloads(reader, "tree") == [b"new"]
 
 
+@pytest.mark.thorough
 def test_a_node_two_levels_below_that_was_away_deletes_its_copies(tmp_path: Path) -> None:
     """One of the streams is made again meanwhile, without consumers."""
     with (

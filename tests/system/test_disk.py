@@ -191,6 +191,7 @@ def test_damaged_streams_refuse_alone_and_are_mended(tmp_path: Path) -> None:
                 assert len(kept) == MESSAGES, f"{stream}: the index is derived, nothing may be lost"
 
 
+@pytest.mark.thorough
 def test_a_stream_whose_making_was_interrupted_can_be_used(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with running(data) as node:

@@ -110,6 +110,7 @@ def test_the_bound_of_a_node_refuses_publishes_on_all_workers_and_nothing_else(t
         assert 1 <= node.log().count("publishes are refused") <= WORKERS
 
 
+@pytest.mark.thorough
 def test_the_command_stops_at_the_bound_and_says_it_once(tmp_path: Path) -> None:
     """Many requests are under way when one is refused: the numbers of those after it do not come next."""
     lines = (b"x" * 199 + b"\n") * (2 * MOST // 200)
@@ -193,6 +194,7 @@ def test_kill_restart_and_reload_over_the_bound(tmp_path: Path) -> None:
         assert "state" in done.stdout and "ample" in done.stdout
 
 
+@pytest.mark.thorough
 def test_members_that_fail_everything_stay_within_the_bound_and_lose_nothing(tmp_path: Path) -> None:
     """By nack in Python and by lines, by deadlines, and after resets; the letters come when there is room again."""
     stream, count, resets = STREAMS[0], MOST // (2 * len(BIG)), 3
@@ -274,6 +276,7 @@ def test_a_reserve_of_a_small_disk_stays_free(tmp_path: Path) -> None:
         assert node.stop() == 0 and "Traceback" not in node.log(), node.log()
 
 
+@pytest.mark.thorough
 def test_a_slave_says_why_it_stops_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
     first, second = STREAMS[0], STREAMS[2]
     with (

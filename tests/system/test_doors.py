@@ -103,6 +103,7 @@ def test_probes_of_other_programs_do_not_stop_a_node(tmp_path: Path) -> None:
             assert client.ask("ping") == "ok pong"
 
 
+@pytest.mark.thorough
 def test_publishes_go_on_while_connections_take_all_descriptors(tmp_path: Path) -> None:
     """Each publish to a new stream needs descriptors; connections may not have the last ones."""
     node = NarrowNode(tmp_path / "data", workers=1).start()
@@ -119,6 +120,7 @@ def test_publishes_go_on_while_connections_take_all_descriptors(tmp_path: Path) 
         assert "streams" in admin(node.data / "admin.sock", "help").stdout
 
 
+@pytest.mark.thorough
 def test_somebody_who_uses_many_streams_leaves_descriptors_to_others(tmp_path: Path) -> None:
     """More streams than there are descriptors for: those used least are closed, and newcomers are served."""
     node = NarrowNode(tmp_path / "data", workers=1).start()

@@ -108,6 +108,7 @@ def progress(publishers: list[Publisher]) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_the_owner_is_killed_at_random_points(tmp_path: Path) -> None:
     """Between a request and its append, between that and the answer, and anywhere else."""
     chance = random.Random(seed())
@@ -121,6 +122,7 @@ def test_the_owner_is_killed_at_random_points(tmp_path: Path) -> None:
             progress(publishers)
 
 
+@pytest.mark.thorough
 def test_the_owner_is_replaced_and_the_node_started_again(tmp_path: Path) -> None:
     with running(tmp_path / "data", workers=WORKERS) as node, publishing(node, "s") as publishers:
         progress(publishers)

@@ -16,11 +16,12 @@ from tests.system.node import Node, running, wait_for
 from tests.system.processes import alive, all_workers, worker_pid
 from tests.system.standstill import Standstill, assert_within
 from tests.system.streams import names_of
+from tests.thorough import THOROUGH
 
 pytestmark = pytest.mark.system
 
 WORKERS = 4
-KILLS = 20
+KILLS = 20 if THOROUGH else 8
 STREAMS = [f"s{i}" for i in range(8)]
 SERVES_AGAIN_S = 2.0  # what the node promises
 SEED_VARIABLE = "TAILRACE_TEST_SEED"

@@ -203,6 +203,7 @@ def run_to_the_end(coroutine: object) -> object:
     return "it waits"
 
 
+@pytest.mark.thorough
 def test_a_pre_forking_server(node: Node, tmp_path: Path) -> None:
     """gunicorn --preload: the application, and its client, are made before the fork; each worker publishes."""
     pytest.importorskip("gunicorn")

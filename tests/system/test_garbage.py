@@ -289,6 +289,7 @@ def test_readers_that_stop_reading(node: Node) -> None:
     stays_flat(node, play)
 
 
+@pytest.mark.thorough
 def test_who_reads_no_answers_is_not_read_either(node: Node) -> None:
     """Its own sending stops, others go on; and when it reads, every answer is there."""
 

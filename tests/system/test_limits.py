@@ -296,6 +296,7 @@ def send_until_full(client: LineClient, data: bytes) -> int:
     return sent
 
 
+@pytest.mark.thorough
 def test_what_is_asked_of_an_owner_beyond_what_a_link_may_hold_is_refused(node: Node) -> None:
     """Calls are bounded too: many for an owner that stands still get `overloaded`, each in its place."""
     name = name_of(1, WORKERS, "overloading")
@@ -343,6 +344,7 @@ with running(pathlib.Path({data!r}), "--host", {host!r}, "--allow-anonymous", wo
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("host", "peers"), [("0.0.0.0", ["192.0.2.1"]), ("::", ["192.0.2.1", "::1"])])
 def test_administration_is_denied_to_other_machines(tmp_path: Path, host: str, peers: list[str]) -> None:
     root = str(Path(__file__).parents[2])

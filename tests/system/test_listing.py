@@ -91,6 +91,7 @@ with running(pathlib.Path({data!r}), "--host", "0.0.0.0", config="[access]\\nall
 """
 
 
+@pytest.mark.thorough
 def test_the_commands_look_at_another_machines_node(tmp_path: Path) -> None:
     root = str(Path(__file__).parents[2])
     done = in_namespace(FROM_ANOTHER_MACHINE.format(root=root, data=str(tmp_path / "data")))

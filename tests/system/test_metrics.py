@@ -6,6 +6,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 import tailrace
 from tests.system.node import PATIENCE_S, Node, running, wait_for
 from tests.system.processes import all_workers, metrics_pid, worker_pid
@@ -23,6 +25,7 @@ def publish(node: Node, total: int) -> None:
     wait_for(lambda: node.metric(APPENDED) == node.metric(RECEIVED) == total, f"{total} messages are counted")
 
 
+@pytest.mark.thorough
 def test_counters_outlive_workers_and_start_anew_with_the_node(tmp_path: Path) -> None:
     runtime = tmp_path / "runtime"
     runtime.mkdir()

@@ -46,6 +46,7 @@ def test_the_master_that_deleted_it_follows_the_slave_that_was_promoted(tmp_path
         assert role_of(slave, "g") == ("master", "2")
 
 
+@pytest.mark.thorough
 def test_if_it_was_made_again_before_they_met_one_of_the_two_yields(tmp_path: Path) -> None:
     with missed(tmp_path) as (master, slave):
         assert ask(slave, "promote g force").startswith("ok promote")

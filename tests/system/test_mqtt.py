@@ -31,7 +31,7 @@ from tests.protocol.mqtt.wire import V4, V5, VERSIONS
 from tests.system.node import PATIENCE_S, Node, running, wait_for
 from tests.system.streams import lives
 from tests.system.test_rolling import replace_all
-from tests.thorough import only_thorough
+from tests.thorough import THOROUGH, only_thorough
 
 pytestmark = pytest.mark.system
 
@@ -39,6 +39,7 @@ WORKERS = 2
 CONFIG = '[[topics]]\nfilter = "+/+/#"\nstream = "{1}"\n[node]\naffinity = false\n'
 LEVELS = {V4: MQTTProtocolVersion.MQTTv311, V5: MQTTProtocolVersion.MQTTv5}
 FUZZED = 1_200  # tests/system/test_mqtt_fuzz.py has more, by every transport
+COUNT = 2_000 if THOROUGH else 600
 both = pytest.mark.parametrize("version", VERSIONS)
 
 
@@ -130,14 +131,14 @@ def test_paho_publishes_and_subscribes(node: Node, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [*only_thorough(V4), V5])
-def test_thousands_of_messages_with_each_qos(node: Node, version: int) -> None:
+def test_very_many_messages_with_each_qos(node: Node, version: int) -> None:
     with PahoClient(node.port, version) as reader, PahoClient(node.port, version) as writer:
         for qos in range(3):
             topic = f"load{version}/{qos}/x"
             assert reader.subscribe((topic, qos)) == [qos]
-            infos = [writer.client.publish(topic, b"%d" % n, qos) for n in range(2_000)]
+            infos = [writer.client.publish(topic, b"%d" % n, qos) for n in range(COUNT)]
             infos[-1].wait_for_publish(PATIENCE_S)
-            assert [int(each.payload) for each in reader.messages(2_000)] == list(range(2_000))
+            assert [int(each.payload) for each in reader.messages(COUNT)] == list(range(COUNT))
 
 
 def test_properties_by_paho(node: Node) -> None:
@@ -281,6 +282,7 @@ def test_tls(tmp_path: Path, version: int) -> None:
             assert [len(each.payload) for each in client.messages(1)] == [300_000]
 
 
+@pytest.mark.few(1)
 @both
 def test_nobody_notices_that_the_workers_are_replaced(node: Node, version: int) -> None:
     with PahoClient(node.port, version, keepalive=5) as reader, PahoClient(node.port, version) as writer:
@@ -331,6 +333,7 @@ def mutated(rng: random.Random, data: bytes, begin: int) -> bytes:
     return bytes(made)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("version", "behind_connect"), [(V5, False), (V4, True), *only_thorough((V4, False), (V5, True))]
 )

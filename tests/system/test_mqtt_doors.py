@@ -67,6 +67,7 @@ def test_the_same_message_by_every_door(tmp_path: Path, topic: str) -> None:
         assert [(each.stream, each.seq, each.payload, each.topic) for each in found] == wanted
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_thousands_of_retained_messages_come_to_a_new_subscription(tmp_path: Path, version: int) -> None:
     with running(tmp_path / "data", config=CONFIG) as node:
@@ -85,6 +86,7 @@ def test_thousands_of_retained_messages_come_to_a_new_subscription(tmp_path: Pat
         assert all(each.retain for each in found)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_small_client_reads_a_backlog_while_live_messages_go_on(tmp_path: Path, version: int) -> None:
     """It takes 64 KiB at a time; a neighbour that reads live messages does not wait for it."""

@@ -22,6 +22,7 @@ def test_the_codec_gives_packets_or_an_error() -> None:
     assert codec_inputs(2 * INPUTS, random.Random(seed)) >= 2 * INPUTS
 
 
+@pytest.mark.thorough
 @pytest.mark.system
 def test_no_worker_ends_by_any_transport(tmp_path: Path) -> None:
     """And a neighbour is served meanwhile."""

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.system
 KILLS = {"client": 20}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("faults", KILLS)
 def test_nothing_is_lost_over_kills(tmp_path: Path, version: int, faults: str) -> None:

@@ -94,6 +94,7 @@ def refused(node: Node, version: int, client_id: str, elsewhere: Node) -> None:
         assert answer.body == bytes((0, UNAVAILABLE))
 
 
+@pytest.mark.few(1)
 @both
 def test_a_session_goes_on_at_the_promoted_node(pair: tuple[Node, Node], version: int) -> None:
     top, bottom = pair
@@ -127,6 +128,7 @@ def test_a_session_goes_on_at_the_promoted_node(pair: tuple[Node, Node], version
     refused(top, version, "another", bottom)
 
 
+@pytest.mark.few(1)
 @both
 def test_retained_and_released_messages(pair: tuple[Node, Node], version: int) -> None:
     """A retained message is retained there, and a message that the reader has acknowledged with PUBREC is only

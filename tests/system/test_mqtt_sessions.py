@@ -74,6 +74,7 @@ def retry(step: Callable[[], Any]) -> Any:
             time.sleep(0.05)
 
 
+@pytest.mark.few(1)
 @both
 def test_a_session_goes_on_after_sigkill_of_workers_and_of_the_node(tmp_path: Path, version: int) -> None:
     rng = random.Random(version)

@@ -36,6 +36,7 @@ def in_flight(node: Node) -> int:
     return int(row["in_flight"])
 
 
+@pytest.mark.few(1)
 @both
 def test_a_group_over_workers_that_are_killed_loses_nothing(tmp_path: Path, version: int) -> None:
     got: list[bytes] = []

@@ -120,6 +120,7 @@ def test_a_client_waits_for_a_stream(node: Node) -> None:
         client.wait_for_stream("awaited", 60)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["orders*", "a+b", "#", "a\u202eb", "a\u200bb"])
 def test_names_that_no_new_stream_may_have(node: Node, name: str) -> None:
     before = streams(node)

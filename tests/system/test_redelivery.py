@@ -116,6 +116,7 @@ def taken(peer: LineClient, line: str) -> list[int]:
     return [message.seq for message in peer.messages]
 
 
+@pytest.mark.thorough
 def test_the_command_waits_as_it_is_asked_to(node: Node, client: tailrace.Client) -> None:
     client.publish("command", b"x")
     create = ("consumers", "create", "command", "g", "--retry", "3600", "--retry-max", "3600", "--deliveries", "7")

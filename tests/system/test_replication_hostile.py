@@ -494,6 +494,7 @@ FLOODS: dict[str, bytes] = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("what", FLOODS)
 def test_floods(scenes: Scenes, what: str) -> None:
     """Nothing of it is kept, and others are served meanwhile, by the worker that takes it all in, too."""
@@ -513,6 +514,7 @@ def test_floods(scenes: Scenes, what: str) -> None:
     assert scene.copy() == before
 
 
+@pytest.mark.thorough
 def test_a_great_frame_that_never_ends_is_given_back(patient_scenes: Scenes) -> None:
     """The length it may promise is bounded, and the part received goes with the connection."""
     (scene,) = patient_scenes.make("great")

@@ -369,6 +369,7 @@ def take_answers(slave: Slave, count: int) -> list[object]:
     return answers
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("what", [only_thorough(each)[0] if each in LONG else each for each in FLOODS])
 def test_slaves_that_flood(original: Original, what: str) -> None:
     """For each request that can be repeated without end: memory stays, and others are served meanwhile."""

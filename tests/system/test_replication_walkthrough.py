@@ -64,6 +64,7 @@ def payloads(node: Node, stream: str, count: int, start: str = "0") -> list[tupl
         return [(message.seq, message.payload) for message in client.read_messages(count)]
 
 
+@pytest.mark.few(1)
 @whichever_id_is_higher
 def test_the_table_of_two_servers(pair: tuple[Node, Node], telnets: tuple[Telnet, Telnet]) -> None:
     first, second = telnets
@@ -88,6 +89,7 @@ def test_the_table_of_two_servers(pair: tuple[Node, Node], telnets: tuple[Telnet
     assert (stat(pair[0], "0")["role"], stat(pair[1], "0")["role"]) == ("master", "slave")
 
 
+@pytest.mark.few(1)
 @whichever_id_is_higher
 def test_a_stream_that_was_used_before_it_is_slaved(pair: tuple[Node, Node], telnets: tuple[Telnet, Telnet]) -> None:
     """A sub alone makes a stream; after `slave` it follows."""
@@ -180,6 +182,7 @@ def test_swapping_master_and_slave(pair: tuple[Node, Node]) -> None:
         assert (stat(first, "s")["role"], stat(second, "s")["role"]) == ("slave", "master")
 
 
+@pytest.mark.thorough
 def test_the_tree_is_drawn(pair: tuple[Node, Node]) -> None:
     master, slave = pair
     with master.client() as there, slave.client() as here:

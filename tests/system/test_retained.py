@@ -38,6 +38,7 @@ def retained(node: Node, version: int, topic_filter: str, count: int) -> dict[st
         return {each.topic: each.payload for each in found}
 
 
+@pytest.mark.few(1)
 @both
 def test_paho_finds_them_after_sigkill_of_workers_and_of_the_node(tmp_path: Path, version: int) -> None:
     wanted = {f"home/{room}/temp": b"%d" % room for room in range(300)} | {"plain": b"p"}

@@ -89,6 +89,7 @@ def test_nobody_notices(tmp_path: Path) -> None:
         assert not [publisher.fates.errors for publisher in load.publishers if publisher.fates.errors]
 
 
+@pytest.mark.thorough
 def test_a_thousand_quiet_connections_move_along(tmp_path: Path) -> None:
     """More than the link to the successor takes at once."""
     with running(tmp_path / "data", workers=1) as node:
@@ -111,6 +112,7 @@ def test_a_thousand_quiet_connections_move_along(tmp_path: Path) -> None:
                 client.close()
 
 
+@pytest.mark.thorough
 def test_publishers_that_never_pause_move_along(tmp_path: Path) -> None:
     """There is never a moment when a worker owes them no answer; and none of the answers may be missing or an error."""
     lines = b"".join(b"pub busy%d |message\r\n" % (number % 8) for number in range(20_000))
@@ -158,6 +160,7 @@ class Flood(threading.Thread):
         self._sock.close()
 
 
+@pytest.mark.thorough
 def test_a_subscriber_in_the_middle_of_a_chunk_moves_along(tmp_path: Path) -> None:
     """It has half a message when its worker goes; the other half comes from the next one."""
     with running(tmp_path / "data") as node, node.client() as publisher:
@@ -181,6 +184,7 @@ def test_a_subscriber_in_the_middle_of_a_chunk_moves_along(tmp_path: Path) -> No
             client.close()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("after_s", [0.0, 0.02, 0.05, 0.1])
 def test_a_stop_in_the_middle_of_a_replacement(tmp_path: Path, after_s: float) -> None:
     with running(tmp_path / "data", workers=WORKERS) as node, node.client() as client:

@@ -9,6 +9,7 @@ from tests.system.volume_try import require_outcome
 pytestmark = pytest.mark.system
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
 def test_a_file_system_that_shuts_down_is_an_error(kind: str) -> None:
     require_outcome("tests.system.shut_volume", kind, "appended")

@@ -221,6 +221,7 @@ def test_unsub_within_a_backlog_ends_the_messages(node: Node, client: LineClient
 # --- from the past to the present -------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("slot", range(WORKERS))
 def test_catching_up_and_going_on_have_no_seam(node: Node, slot: int) -> None:
     """Readers come in at any moment while publishing goes on: each seq once, none missing, the same bytes."""
@@ -324,6 +325,7 @@ def test_trim_drops_what_is_before_and_gives_the_space_back(node: Node, client: 
     assert client.ask("trim trimmed #99999") == "ok trim trimmed 10000 1000"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("slot", range(WORKERS))
 def test_a_reader_that_lags_behind_a_trim_is_told_and_goes_on(node: Node, slot: int) -> None:
     name = name_of(0, WORKERS, f"lagging{slot}-")

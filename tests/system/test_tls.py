@@ -292,6 +292,7 @@ def test_empty_records_and_key_updates_are_bounded(unharmed: Site) -> None:
                 assert sock.recv(100)
 
 
+@pytest.mark.thorough
 def test_inputs_mutated_inside_tls_end_no_worker(unharmed: Site) -> None:
     """A few thousand; `python -m tests.system.tls_fuzz PORT CA` does as many as its options demand."""
     from tests.system.tls_fuzz import fuzz

@@ -30,6 +30,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
     assert_sound(tree.data())
 
 
+@pytest.mark.thorough
 def test_publishes_enter_at_every_node_at_once(tmp_path: Path, tree: Tree) -> None:
     """Each is acknowledged with its seq, and every node's streams become the master's, frame for frame."""
     with Load(tree.addresses(), STREAMS, tmp_path / "load") as load:
@@ -68,6 +69,7 @@ def test_every_node_but_the_top_is_a_slave_of_every_stream(tree: Tree) -> None:
         assert set(roles.values()) == {"master" if name == tree.top else "slave"}, f"{name}: {roles}"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["left-a", "right"])
 def test_a_node_is_rebuilt_from_nothing(tree: Tree, name: str) -> None:
     """A leaf, and one that others follow, which then have more than it for a while."""

@@ -139,6 +139,7 @@ def set_aside(tree: Tree) -> list[Logged]:
     return [message for tail in tails for message in tail if message.payload == b"alone/0/0"]
 
 
+@pytest.mark.thorough
 def test_the_last_of_a_chain_is_promoted_and_all_turn_round(tmp_path: Path) -> None:
     """While the others live and take publishes: each gives in and passes it on, up to the old master."""
     with following(tmp_path) as tree:

@@ -110,6 +110,7 @@ class Strangers(Tree):
         pass
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_faults_over_nodes_that_do_not_know_each_other(tmp_path: Path) -> None:
     seed, length_s = chosen_seed(), chosen_length_s(8.0)

@@ -75,6 +75,7 @@ def test_under_tls_and_over_a_reload(tmp_path: Path) -> None:
             client.publish("s", b"after", 2)
 
 
+@pytest.mark.thorough
 def test_a_page_of_another_origin_is_refused_and_one_that_is_allowed_speaks(tmp_path: Path) -> None:
     browser = shutil.which("chromium")
     if browser is None or not LIBRARY.exists():

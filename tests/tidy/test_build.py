@@ -154,6 +154,7 @@ def test_without_a_compiler_the_build_says_so_and_runs_interpreted(copy: Path) -
     assert loaded(copy) == "interpreted"
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_demanded_build_fails_without_a_compiler(copy: Path) -> None:
     done = build(copy, CC="/bin/false", TAILRACE_REQUIRE_COMPILED="1")
@@ -176,12 +177,14 @@ def test_without_cython_the_build_says_so_and_runs_interpreted(copy: Path, tmp_p
     assert loaded(copy) == "interpreted"
 
 
+@pytest.mark.thorough
 def test_a_disabled_build_builds_nothing(copy: Path) -> None:
     done = build(copy, TAILRACE_DISABLE_COMPILED="1")
     assert done.returncode == 0, done.stdout
     assert built(copy) == []
 
 
+@pytest.mark.thorough
 def test_demanded_and_disabled_is_an_error(copy: Path) -> None:
     done = build(copy, TAILRACE_DISABLE_COMPILED="1", TAILRACE_REQUIRE_COMPILED="1")
     assert done.returncode != 0
@@ -196,6 +199,7 @@ def test_a_wheel_without_native_code_claims_no_platform(copy: Path) -> None:
     assert not [name for name in zipfile.ZipFile(path).namelist() if name.endswith(".so")]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_wheel_with_native_code_holds_all_of_it(copy: Path, tmp_path: Path) -> None:
     if toolchain():

@@ -197,6 +197,7 @@ def test_an_application_keeps_its_own_modules(guest: Path, tmp_path: Path) -> No
     assert done.stdout.split()[0] == str(site_of(guest) / "tailrace" / "__init__.py")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_command_without_what_a_server_needs(guest: Path) -> None:
     command = str(guest.with_name("tailrace"))

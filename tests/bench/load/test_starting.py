@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from click.testing import CliRunner
 
 from bench.load.starting import FIELDS, describe, main
@@ -12,6 +13,7 @@ def test_medians_in_a_line() -> None:
     )
 
 
+@pytest.mark.thorough
 def test_a_broker_is_started_and_stopped() -> None:
     done = CliRunner().invoke(main, ["--rounds", "1"])
     assert done.exit_code == 0, done.output

@@ -100,6 +100,7 @@ ALWAYS = ("tailrace-binary", "nats")
 CASES_OF_RUN = [case if case[0].name in ALWAYS else only_thorough(case)[0] for case in CASES]
 
 
+@pytest.mark.few(6)
 @pytest.mark.slow
 @pytest.mark.system
 @pytest.mark.parametrize(("peer", "kind"), CASES_OF_RUN, ids=[f"{peer.name}-{kind}" for peer, kind in CASES])

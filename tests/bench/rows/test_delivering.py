@@ -57,6 +57,7 @@ def test_only_who_has_consumers_takes_part(measure_row: MeasureRow) -> None:
         measure_row(many_consumers_row(10), Plain(100))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.system
 def test_all_of_it_is_finished(measure_row: MeasureRow) -> None:
@@ -78,6 +79,7 @@ def test_a_measurement(measure_row: MeasureRow) -> None:
     assert extras["quiet_after_s"] >= 0
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.system
 @pytest.mark.parametrize("peer", OURS, ids=lambda peer: str(peer.name))

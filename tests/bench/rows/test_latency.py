@@ -35,6 +35,7 @@ def test_both_subscribers_are_on_the_only_worker() -> None:
     assert neighbour_row().suited(plain) is plain
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.system
 @pytest.mark.parametrize("peer", OURS, ids=lambda peer: str(peer.name))

@@ -47,6 +47,7 @@ def test_it_is_as_much_slower_as_its_rates_say(measure_row: MeasureRow) -> None:
     assert measured.value == measured.extras["one_per_s"] / measured.extras["many_per_s"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.system
 @pytest.mark.parametrize("peer", OURS, ids=lambda peer: str(peer.name))
@@ -73,6 +74,7 @@ def test_only_who_numbers_takes_part(measure_row: MeasureRow) -> None:
         measure_row(idempotence_row(1), Plain(100))
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.system
 @pytest.mark.parametrize("how", ["wait", "tasks", "silent"])
@@ -82,6 +84,7 @@ def test_the_broker_holds_all_that_its_client_publishes(measure_row: MeasureRow,
     assert measure_row(client_row(how), peer).extras["client_cpu_us"] > 0
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.system
 @pytest.mark.parametrize("messages", [1, 100])

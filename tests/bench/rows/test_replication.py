@@ -24,6 +24,7 @@ def test_all_nodes_of_a_chain_have_what_was_published(measure_row: MeasureRow, n
     assert measured.extras["all_hold_ms"] > 0
 
 
+@pytest.mark.thorough
 def test_all_nodes_of_a_cluster_have_what_was_published(measure_row: MeasureRow) -> None:
     peer = TailraceCluster(interpreted=interpreted_wanted(), workers=1)
     try:

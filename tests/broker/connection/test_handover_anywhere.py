@@ -296,6 +296,7 @@ def check_logs(node: World, names: list[str], fates: list[tuple[str, int]]) -> N
 # --- in the middle of its messages ------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("nbytes", [200, 30_000])
 def test_handovers_in_the_middle_of_chunks(tmp_path: Path, nbytes: int, chance: random.Random) -> None:
     """Small chunks from memory, large ones from the file; one subscription with credit, one with an end, one plain."""

@@ -71,6 +71,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates)
             yield made
 
 
+@pytest.mark.few(42)
 @pytest.mark.parametrize(("door", "login"), CELLS)
 def test_the_matrix(worlds: dict[Right, World], certificates: Certificates, door: str, login: str) -> None:
     """Each door x each login x each right: only the right user does what the rules allow, and nothing else."""

@@ -295,6 +295,7 @@ def test_single_lines_and_batches_of_a_turn_are_one_append(node: World) -> None:
     assert appends == [3] and payloads(node, name)[2:] == [b"a", b"b", b"c"]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_random_life_of_lines(tmp_path: Path, workers: int, seed: int) -> None:
@@ -432,6 +433,7 @@ def test_a_gap_is_refused(node: World) -> None:
     assert not node.binary_client_of(peer.peer).awaited
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_random_life(tmp_path: Path, workers: int, seed: int) -> None:

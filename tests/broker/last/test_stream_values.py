@@ -97,6 +97,7 @@ class Model:
                 values.pop(topic, None)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("keeps_all", [False, True], ids=["retained", "all"])
 @pytest.mark.parametrize("seed", range(6))
 def test_as_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, keeps_all: bool) -> None:

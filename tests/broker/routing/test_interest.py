@@ -307,6 +307,7 @@ class Interleaving:
         assert not any(worker.siblings.interest.filters for worker in self.node.workers)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("seed", range(examples(100)))
 def test_random_interleavings(tmp_path: Path, seed: int) -> None:
     """Nobody looks at a stream because time has passed: each message is announced to those who wait for it."""

@@ -139,6 +139,7 @@ def test_before_many_appends_a_sibling_gets_its_share(
     assert [next_seq(node, name) for name in (here[0], there)] == [2, 2]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("in_rows", [False, True])
 def test_a_turn_of_very_many_streams_is_no_silence(node: World, router: Router, in_rows: bool) -> None:
     """Making them takes long, and who does not beat is taken for hung."""

@@ -19,6 +19,7 @@ def made(state: bytes) -> SessionRecord:
     return SessionRecord(1, "", 60, HolderProcess(1, 1), 5, Exactness.HERE, None, state)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_it_has_the_newest_of_each_over_kills_and_is_no_longer_than_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int

@@ -432,6 +432,7 @@ class Model:
         assert client.seqs(NAME) == self.world.expected(topics, seq), (topics, seq)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("number", range(examples(60)))
 def test_a_replay_gets_what_matches_after_random_steps(
     world: IndexWorld, monkeypatch: pytest.MonkeyPatch, number: int

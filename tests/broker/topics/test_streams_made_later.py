@@ -75,6 +75,7 @@ class Interleaving:
         self.node.settle()
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("rules", [FIRST_LEVEL, (TopicRule("+/a/#", "all-{hash:3}"), *FIRST_LEVEL)], ids=["1", "2"])
 @pytest.mark.parametrize("seed", range(examples(100) // 2))
 def test_random_interleavings(tmp_path: Path, seed: int, rules: tuple[TopicRule, ...]) -> None:

@@ -82,6 +82,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("filters", SHAPES.values(), ids=SHAPES)
 def test_it_takes_no_more_memory_than_it_counts(filters: list[bytes]) -> None:
     tracemalloc.start()

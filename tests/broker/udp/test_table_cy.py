@@ -116,6 +116,7 @@ class Table:
         return found
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("seed", range(6))
 def test_any_changes_leave_what_they_ought_to(leaf: ModuleType, seed: int) -> None:
     chance, table = random.Random(seed), Table(leaf)

@@ -651,6 +651,7 @@ class Life:
             member.pair.run()
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("seed", range(examples(60)))
 def test_in_the_end_each_is_finished_by_somebody(seed: int) -> None:
     life = Life(seed)

@@ -238,6 +238,7 @@ class Life:
             self.wait(0.5)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("seed", range(examples(90)))
 def test_each_is_finished_and_those_of_a_key_in_their_order(seed: int) -> None:
     life = Life(seed, faults=True)

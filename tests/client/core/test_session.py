@@ -366,6 +366,7 @@ def test_closing_without_a_connection() -> None:
 # --- subscribing over connections -------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("piece_bytes", [1, 7, 1 << 20])
 def test_reading_goes_on_wherever_the_connection_is_cut(piece_bytes: int) -> None:
     model = Model()

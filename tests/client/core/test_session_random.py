@@ -116,6 +116,7 @@ def test_in_the_end_everything_is_right(seed: int) -> None:
     life.check()
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("seed", range(10))
 def test_whatever_a_broker_sends_the_session_goes_on_or_ends(seed: int) -> None:
     """Nothing but errors of the tree, for any bytes; the connection is made again."""

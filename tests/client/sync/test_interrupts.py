@@ -107,6 +107,7 @@ def test_batches(server: ModelServer, seed: int) -> None:
     assert first == sorted(first)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", range(2))
 def test_consuming(server: ModelServer, seed: int) -> None:
     """Acknowledged messages are finished; those between the iterator and the program come again."""

@@ -14,7 +14,8 @@ from tailrace.protocol.mqtt.properties import PropertyId
 from tailrace.protocol.topics import topic_metadata
 from tailrace.shard.topics import topic_in
 
-TEXT = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1, max_size=9).map(str.encode)
+CHARACTERS = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
+TEXT = st.text(CHARACTERS, min_size=1, max_size=9).map(str.encode)
 PROPERTIES: Any = st.fixed_dictionaries(
     {},
     optional={

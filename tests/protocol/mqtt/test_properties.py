@@ -19,7 +19,7 @@ from tailrace.protocol.mqtt.properties import (
 )
 from tailrace.protocol.mqtt.reasons import PacketError, Reason
 
-TEXT = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=20).map(str.encode)
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20).map(str.encode)
 VALUES = {ValueType.TEXT: TEXT, ValueType.BINARY: st.binary(max_size=20), ValueType.PAIR: st.tuples(TEXT, TEXT)}
 BITS = {ValueType.BYTE: 8, ValueType.TWO: 16, ValueType.FOUR: 32, ValueType.VARINT: 28}
 

@@ -79,6 +79,7 @@ def check(rolled: Rolled, name: str, sent: int) -> int:
     return counts.pop()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["directory", *only_thorough("brokers")])
 def test_rollups_beside_appends_and_trims(tmp_path: Path, way: str) -> None:
     with running(tmp_path / "data", config=CONFIG) as node, Publisher(node) as publisher:

@@ -108,6 +108,7 @@ def test_a_day_that_was_not_over_or_only_for_some_streams_was_missed(tmp_path: P
     assert set(nodes(tmp_path).values()) == {"whole"}, "a run for some streams takes nothing back"
 
 
+@pytest.mark.thorough
 def test_a_node_that_lacks_a_day_gets_it_later(tmp_path: Path, capsys: Captured) -> None:
     make_directory(tmp_path / "north", {"n": over_days()})
     make_directory(tmp_path / "south", {"s": over_days()})

@@ -40,6 +40,7 @@ def renew(node: Node, name: str, count: int) -> None:
         publish(node, **{name: count})
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("way", ["directory", "brokers"])
 def test_streams_that_are_deleted_and_made_again(
     tmp_path: Path, local_engine: ChooseEngine, monkeypatch: pytest.MonkeyPatch, way: str
@@ -112,6 +113,7 @@ def test_over_a_connection_streams_have_the_ids_of_their_files(
 
 
 @pytest.mark.usefixtures("no_ids")
+@pytest.mark.thorough
 def test_over_a_connection_rows_of_a_former_stream_stay(
     tmp_path: Path, local_engine: ChooseEngine, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
@@ -141,6 +143,7 @@ def test_over_a_connection_rows_of_a_former_stream_stay(
 
 
 @pytest.mark.usefixtures("no_ids")
+@pytest.mark.few(1)
 @pytest.mark.parametrize("first", ["directory", "brokers"])
 def test_rows_with_and_without_ids_of_streams_of_one_name(
     tmp_path: Path, local_engine: ChooseEngine, monkeypatch: pytest.MonkeyPatch, first: str

@@ -54,6 +54,7 @@ def show(_phase: str, _done: int, _total: int) -> None:
     pass
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("verify", [False, True], ids=["index", "frames"])
 def test_of_a_hard_night(night: DataDirectory, tmp_path: Path, engine: ChooseEngine, verify: bool) -> None:
     begun = datetime.now(UTC)
@@ -83,6 +84,7 @@ def terms_of(streams: list[Stream]) -> dict[str, list[list[Any]]]:
     return found
 
 
+@pytest.mark.few(1)
 def test_of_two_nodes_that_hold_the_same_streams(
     tmp_path: Path, engine: ChooseEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +120,7 @@ def test_of_two_nodes_that_hold_the_same_streams(
     ]
 
 
+@pytest.mark.few(1)
 def test_of_messages_that_were_trimmed_since(tmp_path: Path, engine: ChooseEngine) -> None:
     """In a minute, at its end, all, and none."""
     trims = {"minute": 100, "edge": 180, "all": 400, "none": 0}

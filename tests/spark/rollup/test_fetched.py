@@ -196,6 +196,7 @@ def test_a_node_of_several_that_cannot_be_fetched_is_missing(
     assert {"a", "south"} <= set(minutes["stream"].to_pylist())
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("verify", [False, True])
 def test_tasks_of_a_cluster_copy_what_they_read(
     data: Path, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verify: bool

@@ -32,6 +32,7 @@ def bucket() -> Iterator[str]:
     server.stop()
 
 
+@pytest.mark.thorough
 def test_out_and_data_of_a_rollup(tmp_path: Path, bucket: str) -> None:
     data = tmp_path / "data"
     make_directory(data, {f"s{i}": spread(100) for i in range(3)})

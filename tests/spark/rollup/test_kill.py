@@ -121,6 +121,7 @@ def grow(data: Path, round_: int) -> None:
     log.close()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ["local", "spark"])
 def test_killed_at_random_points(tmp_path: Path, local_engine: ChooseEngine, engine: str) -> None:
     """Each run has other messages to add, so the tables are those before it or those after it, and never a mixture."""

@@ -47,6 +47,7 @@ def inodes(out: Path, node: str) -> dict[str, int]:
     return {str(path.relative_to(state)): path.stat().st_ino for path in state.glob(f"*/*/{node_folder(node)}/*")}
 
 
+@pytest.mark.few(1)
 def test_a_node_that_is_completed_later_touches_only_its_own_folders(
     tmp_path: Path, fleet: dict[str, DataDirectory], engine: ChooseEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +117,7 @@ def test_readers_have_the_node_and_the_day_as_columns(
     assert set(months.select("node", "stream", "messages").rows()) == wanted
 
 
+@pytest.mark.thorough
 def test_an_id_that_looks_like_a_number_is_a_text(tmp_path: Path, session: Any) -> None:
     """As directories that others have made may have."""
     data = make_directory(tmp_path / "data", {"a": spread(5)})
@@ -135,6 +137,7 @@ def test_an_id_that_looks_like_a_number_is_a_text(tmp_path: Path, session: Any) 
     assert main.run(["rollup", str(tmp_path / "out"), "--merge", "week", "--day", str(DAY)]) == OK
 
 
+@pytest.mark.thorough
 def test_in_a_bucket_files_of_other_nodes_are_not_sent_again(
     url: str, fleet: dict[str, DataDirectory], tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def expected(out: Path, stream: str, first: date, end: date) -> reference.Row:
     return reference.row_of(reference.taken(messages, which), reference.gaps_of(messages)[which], "day")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("period", "part_rows"), [("week", 4_000), ("month", 1)])
 def test_as_if_it_were_one_day(
     out: Path, period: periods.Period, part_rows: int, monkeypatch: pytest.MonkeyPatch

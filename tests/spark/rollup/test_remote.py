@@ -136,6 +136,7 @@ def test_of_two_runs_at_a_time_the_later_is_refused(url: str) -> None:
     assert names_in(url) == ["one"]
 
 
+@pytest.mark.thorough
 def test_former_states_and_their_files_go_after_a_while(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_remote(url) as store:
         for number in range(3):

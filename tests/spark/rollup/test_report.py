@@ -75,6 +75,7 @@ def test_sizes(nbytes: float, text: str) -> None:
     assert show_size(nbytes) == text
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_browser_shows_it(tmp_path: Path) -> None:
     browser = shutil.which("chromium")

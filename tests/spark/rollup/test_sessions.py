@@ -219,6 +219,7 @@ def test_workers_get_the_code_from_the_zip(cluster: Cluster, driver: Driver, fol
         assert list((folder / name).glob("app-*/*/tailrace.zip")), "the executor got the code from the driver"
 
 
+@pytest.mark.thorough
 def test_every_cell_of_a_hard_night_on_a_cluster(driver: Driver, tmp_path: Path) -> None:
     make_hard_night(tmp_path / "hard")
     assert noted(driver.roll_up("path", tmp_path / "hard", tmp_path / "out")) == CONTRADICTORY

@@ -118,6 +118,7 @@ def die_after(patch: pytest.MonkeyPatch, steps: int) -> None:
         patch.setattr(module, name, dying(getattr(module, name)))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("staged", [ALL, ("minutes", "days"), ()])
 def test_killed_between_any_two_steps_the_tables_are_the_old_or_the_new_ones_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, staged: tuple[str, ...]
@@ -377,6 +378,7 @@ def look(store: Store) -> int:
     return runs[0][0]
 
 
+@pytest.mark.thorough
 @pytest.mark.system
 def test_thousands_of_looks_beside_runs_that_are_killed_see_whole_states(tmp_path: Path) -> None:
     """A writer that does nothing but commit is killed at random points, and begun again."""

@@ -69,6 +69,7 @@ def expect(tmp_path: Path, wanted: dict[reference.Key, reference.Row]) -> None:
 ORDERS = [("north", "south"), ("south", "north")]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("in_one_run", [True, False])
 def test_the_copy_of_the_later_term_counts_though_it_has_fewer_messages(
@@ -152,6 +153,7 @@ def expect_under(tmp_path: Path, node: DataDirectory) -> None:
 ALL_ORDERS = ["012", "021", "102", "120", "201", "210"]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("order", ALL_ORDERS)
 def test_level_copies_are_under_one_node_in_any_order(tmp_path: Path, order: str) -> None:
     """If none names the master: of those with the last message under the one with the largest id."""
@@ -163,6 +165,7 @@ def test_level_copies_are_under_one_node_in_any_order(tmp_path: Path, order: str
         expect_under(tmp_path, nodes[1])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("order", ALL_ORDERS)
 def test_level_copies_are_under_the_master_that_a_slave_names(tmp_path: Path, order: str) -> None:
     nodes = make_level(tmp_path)

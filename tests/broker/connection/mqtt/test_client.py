@@ -104,6 +104,7 @@ def _door(tmp_path: Path, version: int, seed: int, rules: tuple[TopicRule, ...])
         return answers, writer.ended, [log_of(node, name) for name in names]
 
 
+@pytest.mark.few(4)
 @both
 @pytest.mark.parametrize("seed", range(6))
 def test_runs_are_answered_as_packets_one_by_one(

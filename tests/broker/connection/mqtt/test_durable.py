@@ -242,6 +242,7 @@ def test_a_repeated_qos_2_message_is_logged_once_over_connections(tmp_path: Path
         assert node.workers[0].owner.stream(name.encode()).log.next_seq == 1
 
 
+@pytest.mark.few(5)
 @both
 @pytest.mark.parametrize("slot", [0, 1])
 @pytest.mark.parametrize("is_cut", [False, True])

@@ -126,6 +126,7 @@ class ModelClient:
             self.node.settle()
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("version", [V4, V5])
 @pytest.mark.parametrize("seed", range(8))
 def test_a_random_conversation(tmp_path: Path, version: int, seed: int) -> None:

@@ -31,6 +31,7 @@ def pair(name: str, value: str) -> bytes:
     return b"\x26" + wire.text(name) + wire.text(value)
 
 
+@pytest.mark.few(4)
 @both
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("rules", [(), FIRST_LEVEL], ids=["streams", "topics"])

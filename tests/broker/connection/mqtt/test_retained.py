@@ -45,6 +45,7 @@ def got(peer: MqttPeer) -> list[tuple[str, bytes, bool]]:
     return sorted(found)
 
 
+@pytest.mark.few(4)
 @both
 @layouts
 @pytest.mark.parametrize("qos", [0, 1, 2])

@@ -53,6 +53,7 @@ def payloads(peers: Sequence[MqttPeer]) -> list[bytes]:
     return sorted(each.payload for peer in peers for each in peer.got)
 
 
+@pytest.mark.few(3)
 @both
 @pytest.mark.parametrize("rules", [(), FIRST_LEVEL], ids=["streams", "topics"])
 @pytest.mark.parametrize("qos", [0, 1])

@@ -160,6 +160,7 @@ def test_others_are_read_by_themselves(node: World, version: int) -> None:
         assert [wire.reason(each) for each in peer.take()] == [0x93] and peer.ended
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_random_life(tmp_path: Path, workers: int, seed: int) -> None:

@@ -32,6 +32,7 @@ def publish(node: World, topics: list[str]) -> None:
     writer.ask(wire.DISCONNECT)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("rules", [(), FIRST_LEVEL], ids=["streams", "topics"])
 @pytest.mark.parametrize("topic_filter", FILTERS)
 def test_a_filter_matches_in_all_streams(tmp_path: Path, topic_filter: str, rules: tuple[TopicRule, ...]) -> None:

@@ -473,6 +473,7 @@ def test_nothing_is_kept_of_streams_that_nobody_consumes(tmp_path: Path) -> None
     assert not Path(stream_paths(office.owner.catalog.shard_path(LOG), LOG.decode()).content_file).exists()
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_going_on_after_crashes_is_as_if_there_had_been_none(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch

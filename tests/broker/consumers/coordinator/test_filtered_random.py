@@ -165,6 +165,7 @@ def now(office: Office, member: bytes, finished: list[int], failed: list[int]) -
     return answers
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_consumer_gets_what_matches(tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")

@@ -52,6 +52,7 @@ def stream_in_term(path: Path, role: Role, epoch: int, *, messages: bool = True)
     return owner
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("door", DOORS)
 @settings(max_examples=15, deadline=None)
 @given(known=st.integers(1, EPOCH_FIRST_MAX), ahead=st.integers(-3, 3) | st.integers(1, EPOCH_MAX))

@@ -217,6 +217,7 @@ def model(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Model]:
     made.close()
 
 
+@pytest.mark.few(3)
 def test_one_master_is_left_once_all_links_are_well(model: Model) -> None:
     happenings = [model.promote, model.slave, model.restart, model.toggle, model.toggle, model.follow, model.claim]
     for _ in range(STEPS):

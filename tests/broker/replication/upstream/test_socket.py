@@ -223,6 +223,7 @@ def carry(pair: Pair, data: bytes, pieces: Iterator[int], place_of: Callable[[in
 SIZES = (LONG_MIN_BYTES, LONG_MIN_BYTES - 1, LONG_MIN_BYTES + 77, 300_000, 1 << 20, LEFT_MAX_BYTES, 40, 3_000_000)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_chunks_of_all_lengths_come_whole_and_in_order(pair: Pair, seed: int) -> None:
     chance = random.Random(seed)
