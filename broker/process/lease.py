@@ -166,8 +166,12 @@ class Lease:
 
     def is_over(self, key: int) -> bool:
         """This is one comparison on the append path; in a cluster, and a look at the clock."""
+        return self.cells[CLUSTER_CELL] != 0 and self.ends_before(boottime_ns(), key)
+
+    def ends_before(self, now_ns: int, key: int) -> bool:
+        """`is_over` at a time that was looked up for many streams, if the node is in a cluster."""
         cells = self.cells
-        return cells[CLUSTER_CELL] != 0 and boottime_ns() >= cells[_at(key % cells[GROUPS_CELL]) + _END]
+        return now_ns >= cells[_at(key % cells[GROUPS_CELL]) + _END]
 
     def is_over_for(self, name: bytes) -> bool:
         return self.cells[CLUSTER_CELL] != 0 and self.is_over(group_key(name))

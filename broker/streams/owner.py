@@ -17,6 +17,7 @@ from tailrace.broker.process.lease import (
     LOGGED_WITHOUT_LEASE_TEXT,
     TOO_FEW_TEXT,
     Lease,
+    boottime_ns,
 )
 from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.process.settings import Durability, Settings
@@ -220,15 +221,17 @@ class Owner:
         lease = self.replicas.lease if self.replicas.lease.cells[CLUSTER_CELL] else None
         space, open_streams, uproutes, grown = self.space, self.catalog.open, self.uproutes, self.grown
         now_us, subscribers = self.clock_us(), self.context.subscribers
+        lease_now_ns = boottime_ns()
         left: list[bytes] = []
         for place, (name, (sink, messages, frames)) in enumerate(parts.items(), start=1):
             if not place % BATCHES_A_BEAT:
                 self.events.on_pause()
+                lease_now_ns = boottime_ns()
             stream = open_streams.get(name)
             if stream is None or not stream.epoch or stream.is_synced_always or name in uproutes or space.is_met:
                 left.append(name)
                 continue
-            if lease is not None and not stream.in_memory and lease.is_over(stream.group_key):
+            if lease is not None and not stream.in_memory and lease.ends_before(lease_now_ns, stream.group_key):
                 left.append(name)
                 continue
             open_streams.move_to_end(name)
