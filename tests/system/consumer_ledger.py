@@ -24,6 +24,7 @@ CREATE TABLE IF NOT EXISTS effects (
 """
 ADDED = "INSERT INTO effects (stream, consumer, seq, name, member, deliveries) VALUES (?, ?, ?, ?, ?, ?)"
 READ = "SELECT seq, name, member, deliveries FROM effects WHERE stream = ? AND consumer = ? ORDER BY place"
+READ_LAST = f"{READ} DESC LIMIT 1"
 
 
 class Effect(NamedTuple):
@@ -56,11 +57,20 @@ def effect_of(seq: int, payload: bytes, member: str, deliveries: int) -> Effect:
 
 def read(path: Path, stream: str, consumer: str) -> list[Effect]:
     """In the order they were committed; none without books yet."""
+    return _read(path, READ, stream, consumer)
+
+
+def read_last(path: Path, stream: str, consumer: str) -> Effect | None:
+    """What was committed last, of books that are looked at again and again while they grow."""
+    return next(iter(_read(path, READ_LAST, stream, consumer)), None)
+
+
+def _read(path: Path, query: str, stream: str, consumer: str) -> list[Effect]:
     if not path.exists():
         return []
     with closing(sqlite3.connect(path, timeout=BUSY_S)) as database:
         try:
-            return [Effect(*row) for row in database.execute(READ, (stream, consumer))]
+            return [Effect(*row) for row in database.execute(query, (stream, consumer))]
         except sqlite3.OperationalError:  # that old: the table is not made yet
             return []
 
