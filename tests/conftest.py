@@ -222,7 +222,7 @@ INTERPRETED = {
         for name in ("binary", "lines", "mqtt_filters", "mqtt_messages", "topics", "udp", "wide")
     ),
 }
-"""What an ordinary run tries with interpreted leaves of these parts: what calls most of them, and some of each door."""
+"""Tests of these parts that an ordinary run has with interpreted leaves: they call most of them, and use each door."""
 
 
 class Watchdog:
@@ -264,7 +264,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """An ordinary run leaves out what is marked `thorough`, and most cases of what is marked `few`."""
+    """An ordinary run leaves out tests marked `thorough`, and most cases of those marked `few`."""
     if THOROUGH:
         return
     wanted = ordinary(items)

@@ -61,7 +61,7 @@ def read(path: Path, stream: str, consumer: str) -> list[Effect]:
 
 
 def read_last(path: Path, stream: str, consumer: str) -> Effect | None:
-    """What was committed last, of books that are looked at again and again while they grow."""
+    """The latest that was committed, for books that are looked at again and again while they grow."""
     return next(iter(_read(path, READ_LAST, stream, consumer)), None)
 
 
