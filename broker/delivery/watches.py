@@ -49,9 +49,9 @@ class Watches:
         self._door = door
         self._open = True
 
-    @property
-    def is_full(self) -> bool:
-        return len(self.by_stream) >= STREAMS_MAX
+    def has_room_for(self, streams: tuple[bytes, ...]) -> bool:
+        """Whether all of these may be watched; those that are already take no room."""
+        return len(self.by_stream) + sum(each not in self.by_stream for each in streams) <= STREAMS_MAX
 
     def is_watched(self, stream: bytes) -> bool:
         """Whether its messages are read now."""

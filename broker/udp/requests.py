@@ -133,7 +133,7 @@ class RequestHandler:
         streams = self._streams_of(topic)
         if streams is None:
             self._refuse(name, size, DatagramVerb.SUB, Code.TOPIC, WIDE_TEXT)
-        elif self._watches.is_full or not self._subscriptions.add(name, topic, streams, int(now_s)):
+        elif not (self._watches.has_room_for(streams) and self._subscriptions.add(name, topic, streams, int(now_s))):
             text = "this worker has as many subscriptions by UDP as it may"
             self._refuse(name, size, DatagramVerb.SUB, Code.SUBSCRIPTIONS, text)
         else:

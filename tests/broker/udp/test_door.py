@@ -496,6 +496,21 @@ def test_a_full_table_refuses(tmp_path: Path) -> None:
         assert client.ask(b"SUB a/+\n")[0].startswith(b"OK")
 
 
+def test_only_a_further_stream_is_refused_when_a_worker_reads_as_many_as_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watches, "STREAMS_MAX", 2)
+    for node in serve(tmp_path, topics=(TopicRule("d/+/x", "d-{2}"), *RULES)):
+        client = node.client()
+        found = [
+            client.ask(b"SUB %s\n" % topic)[0].split()[0] for topic in (b"d/1/x", b"topic1", b"d/2/x", b"sensors/+")
+        ]
+        assert found == [b"OK", b"OK", b"ERR", b"ERR"]
+        assert client.ask(b"SUB d/1/x\n") == [b"OK SUB d/1/x 120\n"]
+        assert client.ask(b"SUB topic3/+\n") == [b"OK SUB topic3/+ 120\n"]
+        assert client.ask(b"UNSUB d/1/x\n", b"SUB d/2/x\n") == [b"OK UNSUB d/1/x\n", b"OK SUB d/2/x 120\n"]
+
+
 def test_a_stream_that_is_deleted_is_watched_again_at_once(node: Node) -> None:
     client, telnet = node.client(), node.world.connect(0)
     client.ask(b"SUB sensors/1\n")
