@@ -46,8 +46,11 @@ def _words(key: str, value: object) -> tuple[str, ...]:
 
 def _check_network(text: str) -> None:
     try:
-        ipaddress.ip_network(text)
+        network = ipaddress.ip_network(text)
     except ValueError:
         raise WrongValue(
             f"addresses: {show(text)} is neither an IP address nor a network such as 10.0.1.0/24"
         ) from None
+    first = network.network_address
+    if isinstance(first, ipaddress.IPv6Address) and first.ipv4_mapped is not None:
+        raise WrongValue(f"addresses: {show(text)} holds for nobody; write it as IPv4, from {first.ipv4_mapped} on")

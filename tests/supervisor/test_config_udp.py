@@ -21,6 +21,7 @@ from tailrace.supervisor.config_values import WrongValue
         ({"addresses": "10.0.0.0/8", "publsh": "#"}, "did you mean publish"),
         ({"addresses": "10.0.0.1/8"}, "neither an IP address nor a network"),
         ({"addresses": ["host.example"]}, "neither an IP address nor a network"),
+        ({"addresses": "::ffff:10.0.1.0/120"}, "write it as IPv4, from 10.0.1.0 on"),
         ({"addresses": 7}, "addresses: write a text or a list"),
         ({"addresses": "::/0", "publish": "a#"}, "publish: # must be a whole level"),
         ({"addresses": "::/0", "subscribe": ["#/a"]}, "subscribe: # must be the last level"),
