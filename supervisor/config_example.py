@@ -140,6 +140,8 @@ def _literal(spec: Spec, default: object) -> str:
     if isinstance(default, int | float):
         text = format_number(spec.kind, default)
         return str(default) if text == "0" or "," in text else json.dumps(text)
+    if spec.kind is Kind.ADDRESSES and not default:
+        return '""'
     if isinstance(default, tuple):
         return json.dumps(list(default))
     return json.dumps(str(default) if isinstance(default, Path) else default)

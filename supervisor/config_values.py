@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tailrace.broker.process.setting_specs import DAY_S, HOUR_S, MINUTE_S, Kind, Spec
-from tailrace.broker.replication.roles.peers import PEERS_MAX, parse_peer
+from tailrace.broker.replication.roles.peers import PEERS_MAX, UPSTREAMS_MAX, parse_peer
 from tailrace.protocol.address import split_address
 from tailrace.protocol.errors import PeerError
 from tailrace.protocol.grammar import place
@@ -76,6 +76,8 @@ def parse_value(spec: Spec, raw: object, *, whole: bool, from_flag: bool = False
         return _parse_choice(spec, raw)
     if spec.kind in _ARRAYS:
         return _parse_array(_ARRAYS[spec.kind], raw, from_flag)
+    if spec.kind is Kind.ADDRESSES:
+        return _parse_addresses(raw)
     if spec.kind in (Kind.SECRET, Kind.ADDRESS, Kind.NAME, Kind.FILE) and raw == "":
         return ""
     if spec.kind is Kind.PLACE and type(raw) is int:
@@ -240,6 +242,11 @@ _ARRAYS: Mapping[Kind, Array] = {
 }
 
 
+_UPSTREAMS = Array(
+    '["10.0.0.1:5050", "10.0.0.2:5050"]', UPSTREAMS_MAX, "; list the ones that shall be tried first", _parse_address
+)
+
+
 def _parse_array(array: Array, raw: object, from_flag: bool) -> tuple[str, ...]:
     """An array of texts; on the command line one text, with commas."""
     entries = [each.strip() for each in raw.split(",") if each.strip()] if from_flag and isinstance(raw, str) else raw
@@ -248,6 +255,20 @@ def _parse_array(array: Array, raw: object, from_flag: bool) -> tuple[str, ...]:
     if len(entries) > array.most:
         raise WrongValue(f"has {len(entries):,} entries; at most {array.most} are allowed{array.remedy}")
     return tuple(array.parse(_parse_text(each)) for each in entries)
+
+
+def _parse_addresses(raw: object) -> tuple[str, ...]:
+    """Addresses in an array; one of them may stand alone, and "" for none."""
+    if isinstance(raw, str):
+        return (_parse_address(_parse_text(raw)),) if raw else ()
+    found = _parse_array(_UPSTREAMS, raw, from_flag=False)
+    if not found:
+        raise WrongValue('has no entries; write "" for streams that are this node\'s own')
+    nodes = [split_address(each) for each in found]
+    twice = [each for number, each in enumerate(found) if nodes[number] in nodes[:number]]
+    if twice:
+        raise WrongValue(f"has {show(twice[0])} twice; the nodes are tried in the order of the array, each once")
+    return found
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------

@@ -275,6 +275,7 @@ class WorkerMetrics:
     throttled: int = _counter("tailrace_throttled_reads", "Times a connection was read later for its address's rate.")
     tls_handshakes: int = _counter("tailrace_tls_handshakes", "TLS handshakes that were completed.")
     tls_failures: int = _counter("tailrace_tls_failed_handshakes", "TLS handshakes that failed or took too long.")
+    upstream_moves: int = _counter("tailrace_upstream_moves", "Moves to another node of a list in [[slave]] upstream.")
     upstream_denied: int = _counter(
         "tailrace_upstream_denied", "Connections to other nodes that they ended with denied, as after a failed login."
     )

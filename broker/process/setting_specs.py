@@ -45,6 +45,7 @@ class Kind(StrEnum):
     PATTERNS = "patterns"
     STREAMS = "streams"
     ADDRESS = "address"
+    ADDRESSES = "addresses"
     PLACE = "place"
     SECRET = "secret"
     PEERS = "peers"

@@ -517,6 +517,15 @@ class Settings(UdpSettings):
         low=0.1,
         high=HOUR_S,
     )
+    upstream_switch_s: float = setting(
+        "timing",
+        "upstream_switch_s",
+        Kind.SECONDS,
+        5.0,
+        "follow the next node in [[slave]] upstream when the present one has been away for this long",
+        low=0.1,
+        high=HOUR_S,
+    )
     replication_timeout_s: float = setting(
         "timing",
         "replication_timeout_s",

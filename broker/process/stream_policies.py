@@ -118,12 +118,13 @@ class SlaveRule:
         "*",
         "the streams of this section: *, a prefix and *, or one stream's name; the first match wins",
     )
-    upstream: str = setting(
+    upstream: tuple[str, ...] = setting(
         "slave",
         "upstream",
-        Kind.ADDRESS,
-        "",
-        "HOST:PORT of the node they follow; empty: they are this node's own, also if a later section matches",
+        Kind.ADDRESSES,
+        (),
+        "HOST:PORT of the node they follow, or an array of them, of which one is followed and the others are tried in"
+        " this order when it is lost; empty: they are this node's own, also if a later section matches",
     )
     start: str = setting(
         "slave",

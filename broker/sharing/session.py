@@ -109,8 +109,9 @@ class ShareSessions:
         self.by_node: dict[str, ShareSession] = {}
         self.changed = False
 
-    def begin(self, address: NodeAddress, send_envelope: Callable[[bytes], None]) -> ShareSession:
-        return ShareSession(self, send_envelope, enabled=address in self.addresses)
+    def begin(self, addresses: Sequence[NodeAddress], send_envelope: Callable[[bytes], None]) -> ShareSession:
+        """One of several nodes is asked for nothing: each has a connection of its own for this."""
+        return ShareSession(self, send_envelope, enabled=len(addresses) == 1 and addresses[0] in self.addresses)
 
     def send_changes(self) -> None:
         """To all nodes."""

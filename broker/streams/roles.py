@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from tailrace.broker.process.settings import Settings
 from tailrace.broker.replication.roles.internal_streams import copied_from, is_companion, own_part, with_role_of
 from tailrace.broker.replication.roles.node_file import NodeFile, note_configured, read_node_file, write_node_file
-from tailrace.broker.replication.roles.peers import Peers
+from tailrace.broker.replication.roles.peers import NodeAddress, Peers
 from tailrace.broker.replication.roles.rules import Rules, configured
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
@@ -123,6 +123,11 @@ class StreamRoles:
         if rule is None or rule.upstream is None:
             return StreamMeta(name.decode())
         return StreamMeta(name.decode(), Role.SLAVE, upstream=copied_from(name, rule.upstream))
+
+    def upstreams(self, name: bytes) -> tuple[NodeAddress, ...]:
+        """The nodes of which a stream follows one, the first in its role; () if it follows none."""
+        meta = self.meta(name)
+        return self.rules.addresses(base_of(name), meta.upstream) if meta.role is Role.SLAVE else ()
 
     def role(self, name: bytes) -> Role:
         return self.meta(name).role

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -45,7 +46,7 @@ def test_file_and_flags_and_who_wins(file: Path) -> None:
         '[[stream]]\npattern = "o.*"\ndurability = "interval"\ninterval_ms = "20 ms"\n'
         '[[stream]]\npattern = "*"\nmax_age_s = "7 d"\n'
         '[[slave]]\nstreams = "o.*"\nupstream = "[::1]:5050"\nfrom = "#7"\n'
-        '[[slave]]\nstreams = "*"\nupstream = "h:1"\nfrom = 0\n'
+        '[[slave]]\nstreams = "*"\nupstream = ["h:1", "[::1]:2"]\nfrom = 0\n'
     )
     assert load(file, {"port": "8", "workers": "3", "metrics_host": "::1"}) == Settings(
         data=Path("/d"),
@@ -59,7 +60,7 @@ def test_file_and_flags_and_who_wins(file: Path) -> None:
             StreamPolicy("o.*", Durability.INTERVAL, interval_ms=20),
             StreamPolicy("*", max_age_s=7 * 86_400),
         ),
-        slaves=(SlaveRule("o.*", "[::1]:5050", "#7"), SlaveRule("*", "h:1")),
+        slaves=(SlaveRule("o.*", ("[::1]:5050",), "#7"), SlaveRule("*", ("h:1", "[::1]:2"))),
     )
 
 
@@ -140,6 +141,18 @@ max_age = 3
         (
             '[[slave]]\nstreams = "*"\nupstream = "h"',
             r':3: \[\[slave\]\] upstream: "h" is no address: write HOST:PORT.*',
+        ),
+        ('[[slave]]\nstreams = "*"\nupstream = ["h:1", "h"]', r':3: .* upstream: "h" is no address: write HOST:PORT.*'),
+        ('[[slave]]\nstreams = "*"\nupstream = []', r':3: .* upstream: has no entries; write "" for streams .* own'),
+        (
+            '[[slave]]\nstreams = "*"\nupstream = ["h:1", "g:1", "h:1"]',
+            r':3: .* upstream: has "h:1" twice; .* each once',
+        ),
+        ('[[slave]]\nstreams = "*"\nupstream = 7', r':3: .* upstream: must be an array such as \["10.* not 7'),
+        ('[[slave]]\nstreams = "*"\nupstream = ["h:1", 7]', r":3: .* upstream: must be text in quotes, not 7"),
+        (
+            f'[[slave]]\nstreams = "*"\nupstream = {json.dumps([f"h:{port}" for port in range(1, 18)])}',
+            r":3: .* upstream: has 17 entries; at most 16 are allowed; list the ones that shall be tried first",
         ),
         ('[[slave]]\nstreams = "a*b"\nupstream = ""', r':2: \[\[slave\]\] streams: "a\*b" has a \* before its end; .*'),
         ('[[slave]]\nstreams = "a b"\nupstream = ""', r':2: .* "a b" matches no stream: .*white space.*'),

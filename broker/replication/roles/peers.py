@@ -15,6 +15,8 @@ from tailrace.protocol.address import split_address
 
 PEERS_MAX: Final = 256
 """Entries of the list."""
+UPSTREAMS_MAX: Final = 16
+"""Nodes in one [[slave]] upstream."""
 
 HOSTS_KEPT: Final = 4_096
 """Addresses of which is remembered whether they are loopback's: each new connection asks."""
@@ -22,6 +24,8 @@ HOSTS_KEPT: Final = 4_096
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 NodeAddress: TypeAlias = tuple[str, int]
 """Host and port of a node that can be asked."""
+NodeAddresses: TypeAlias = tuple[NodeAddress, ...]
+"""Those of which one is followed, in the order in which they are tried."""
 
 
 class Peers:

@@ -130,7 +130,8 @@ class PromotionCheck:
             self._end(self._findings)  # there is nothing here that could be promoted
             return
         self._nodes[told.node] = None
-        self._find((*self._scouts.owner.roles.peers.nodes, *named_by(told.links, "")))
+        roles = self._scouts.owner.roles
+        self._find((*roles.peers.nodes, *roles.rules.listed, *named_by(told.links, "")))
         self._go_on()
 
     def _find(self, named: Iterable[NodeAddress]) -> None:

@@ -8,11 +8,13 @@ stream's own .meta before both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final, NamedTuple
 
 from tailrace.broker.process.settings import SlaveRule
+from tailrace.broker.replication.roles.peers import NodeAddress
 from tailrace.protocol.address import split_address
 from tailrace.protocol.grammar import place
 from tailrace.protocol.names import may_share, stream_group
@@ -24,10 +26,18 @@ RULES_MAX: Final = 1_000
 
 
 class Rule(NamedTuple):
-    """Streams that match follow `upstream`, or none if it is None: those are this node's own."""
+    """Streams that match follow `upstream`, or none if it is None: those are this node's own.
+
+    `others`: the nodes to follow if that one is lost, in the order in which they are tried.
+    """
 
     pattern: bytes
     upstream: Upstream | None
+    others: tuple[NodeAddress, ...] = ()
+
+    @property
+    def addresses(self) -> tuple[NodeAddress, ...]:
+        return () if self.upstream is None else (self.upstream[:2], *self.others)
 
 
 class TooManyRules(Exception):
@@ -64,10 +74,7 @@ def _may_share(pattern: bytes, other: bytes) -> bool:
 
 def configured(sections: Iterable[SlaveRule]) -> tuple[Rule, ...]:
     """The [[slave]] sections as rules. ValueError or PeerError for what `supervisor.config` would not have taken."""
-    return tuple(
-        Rule(each.streams.encode(), _upstream(each.upstream, each.start) if each.upstream else None)
-        for each in sections
-    )
+    return tuple(_rule(each) for each in sections)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +100,19 @@ class Rules:
             if covers(rule.pattern, name):
                 return rule
         return None
+
+    def addresses(self, name: bytes, upstream: Upstream | None) -> tuple[NodeAddress, ...]:
+        """The nodes of which a stream with this upstream follows one: that first, then those listed with it."""
+        if upstream is None:
+            return ()
+        rule = self.match(name)
+        first, listed = upstream[:2], () if rule is None else rule.addresses
+        return (first, *(each for each in listed if each != first)) if first in listed else (first,)
+
+    @property
+    def listed(self) -> Iterator[NodeAddress]:
+        """Nodes that streams follow by the configuration, or may follow."""
+        return chain.from_iterable(rule.addresses for rule in self.configured)
 
     def is_orphan(self, name: bytes) -> bool:
         """Whether the stream `name` followed another node by a section of the configuration that is gone."""
@@ -121,6 +141,10 @@ class Rules:
         return False
 
 
-def _upstream(address: str, start: str) -> Upstream:
-    kind, value = place(start.encode())
-    return Upstream(*split_address(address), kind, value)
+def _rule(section: SlaveRule) -> Rule:
+    pattern, nodes = section.streams.encode(), [split_address(each) for each in section.upstream]
+    return (
+        Rule(pattern, Upstream(*nodes[0], *place(section.start.encode())), tuple(nodes[1:]))
+        if nodes
+        else Rule(pattern, None)
+    )

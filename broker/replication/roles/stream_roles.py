@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from tailrace.broker.replication.roles.internal_streams import copied_from, is_companion
+from tailrace.broker.replication.roles.peers import NodeAddress
 from tailrace.broker.replication.upstream.contacts import (
     are_related,
     confirmed,
@@ -137,8 +138,7 @@ def promote(owner: Owner, args: CallArgs) -> int:
     epoch = wanted or min(max(known[0], meta.not_before, known_elsewhere), known[0] + EPOCH_LEAP_MAX - 1) + 1
     # The upstream stays written down: it must learn of the new term, and so must every peer.
     if meta.role is Role.SLAVE:
-        peers = (Contact(*node, was_above=False) for node in owner.roles.peers.nodes)
-        meta = with_contacts(meta, [each for each in peers if meta.upstream is None or each[:2] != meta.upstream[:2]])
+        meta = with_contacts(meta, _others(meta.upstream, (*owner.roles.peers.nodes, *owner.roles.upstreams(name))))
     _begin_term(owner, stream, meta, epoch)
     _begin_terms_of_companions(owner, name, epoch)
     return epoch
@@ -234,16 +234,23 @@ def follow(
     """Be a slave; without an upstream a slave of nobody, until somebody claims the stream.
 
     `master`: of term `epoch`, if that is known. `fence`: a term that the upstream may not be in. The former upstream
-    stays a contact.
+    stays a contact, and so do those that could have been it.
     """
+    former = owner.roles.upstreams(stream.name)[1:]
     meta, history = owner.roles.meta(stream.name), history_of(owner, stream)
     if stream.name not in owner.roles.metas and not stream.log.next_seq:
         history = DEFAULT_HISTORY  # it was made for this, and nothing here is of a term of this node's own
     before = term(meta, history)
     if epoch == before[0] and master not in ("", before[1]):
         meta = unconfirmed(meta)
-    meta = _in_term(with_former(meta, upstream), history, epoch, master)
+    meta = with_contacts(with_former(meta, upstream), _others(upstream, former))
+    meta = _in_term(meta, history, epoch, master)
     owner.roles.set_meta(replace(meta, role=Role.SLAVE, upstream=upstream, history=history, fence=fence))
+
+
+def _others(upstream: Upstream | None, nodes: Iterable[NodeAddress]) -> list[Contact]:
+    """The nodes but the upstream as contacts: perhaps they are of another stream."""
+    return [Contact(*node, was_above=False) for node in nodes if upstream is None or node != upstream[:2]]
 
 
 def _in_term(meta: StreamMeta, history: History, epoch: int, master: str) -> StreamMeta:

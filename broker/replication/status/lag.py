@@ -73,7 +73,7 @@ def stat_of_upstream(
     uplink, copy = found
     behind = max(copy.end_seq - stream.log.next_seq, 0)
     return {
-        "upstream": str(upstream),
+        "upstream": uplink.address,
         "upstream_node": uplink.node,
         "link": UP if uplink.phase is UpstreamPhase.UP else f"{uplink.phase} {uplink.why}",
         "copy": f"{copy.state} {copy.why}",

@@ -1,4 +1,4 @@
-"""One upstream node: the connection to it, kept for ever, and everything that goes over it.
+"""One upstream node, or one of several: the connection to it, kept for ever, and everything that goes over it.
 
     DOWN --time to dial--> RESOLVING --> CONNECTING --> GREETING --WELCOME--> UP
     any  --an error, the end, silence--> DOWN, and after a jittered pause again
@@ -10,7 +10,6 @@ bounded time, in bounded space. An invalid message of the other end ends the con
 from __future__ import annotations
 
 import logging
-import random
 import select
 import ssl
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,8 @@ from typing import Any, Protocol
 from tailrace.broker.process.poller import Poller
 from tailrace.broker.process.settings import Settings
 from tailrace.broker.process.version import program_version
+from tailrace.broker.replication.roles.peers import NodeAddress
+from tailrace.broker.replication.upstream.choice import DIAL_MAX_S, UpstreamChoice
 from tailrace.broker.replication.upstream.fetchers import ReplicaFetchers, ScheduleStep, SetAside
 from tailrace.broker.replication.upstream.leadership_claims import LeadershipClaims
 from tailrace.broker.replication.upstream.login import NodeLogin, NodeLoginFailed, NodeLogins
@@ -49,7 +50,6 @@ from tailrace.shard.names import base_of
 
 log = logging.getLogger(__name__)
 
-DIAL_S, DIAL_MAX_S = 0.1, 5.0  # between two attempts, from the first to later ones; half of it is chance
 SHARED_DIAL_MAX_S = 0.5  # to a node with streams in memory: messages are lost until it is back
 STEADY_S = 5.0  # once it was up for this long, the next pause is a short one again
 PINGS_A_TIMEOUT = 3  # sent to a silent upstream before it is given up
@@ -93,24 +93,29 @@ class UpstreamContext:
 
 
 class UpstreamConnection:
-    def __init__(self, around: UpstreamContext, host: str, port: int) -> None:
-        self.host, self.port = host, port
-        self.address = join_address(host, port)
+    """`addresses`: the nodes of which one is connected to, in the order in which they are tried; `host`, `port` and
+    `address` are the present one's.
+    """
+
+    def __init__(self, around: UpstreamContext, *addresses: NodeAddress) -> None:
+        self.addresses = addresses
+        self.host, self.port = addresses[0]
+        self.choice = UpstreamChoice(len(addresses), around.settings.upstream_switch_s)
         self.phase, self.why = UpstreamPhase.DOWN, "not tried yet"
         self.node = ""  # the other end's id
         self.tried = False  # whether it was reached, or could not be
         self.is_self = False  # the address leads to this very node
         self._around = around
         self._owner = around.owner
-        who = f"the node that this one follows, {self.address},"
+        who = f"the node that this one follows, {' or '.join(join_address(*each) for each in addresses)},"
         self.route = Route(
             UP_SLOT, around.settings.link_window_bytes, around.clock, self._wake, who, on_switch=lambda _link: None
         )
-        self.copies = ReplicaFetchers(around.owner, (host, port), self.queue, around.set_aside, around.later)
+        self.copies = ReplicaFetchers(around.owner, addresses, self.queue, around.set_aside, around.later)
         self.prefixes: set[bytes] = set()  # of streams to be followed as they are made
-        self.claims = LeadershipClaims(around.owner, self.queue, (host, port))
+        self.claims = LeadershipClaims(around.owner, self.queue, addresses[0])
         self.calls = UpstreamCalls(self.queue)
-        self.shares = around.shares.begin((host, port), self.queue)
+        self.shares = around.shares.begin(addresses, self.queue)
         self._watches = 0  # numbers given out on this connection
         self._shares_there = False  # whether the node shares streams in memory
         self._looking_up = False
@@ -120,9 +125,12 @@ class UpstreamConnection:
         self._wire: UpstreamSocket | None = None
         self._login: NodeLogin = around.logins.begin()
         self._mask = 0
-        self._pauses = 0
         self.changed_s = self._heard_s = self._pinged_s = self._ticked_s = around.clock()
-        self._dial_s = self._complained_s = 0.0
+        self._complained_s = 0.0
+
+    @property
+    def address(self) -> str:
+        return join_address(self.host, self.port)
 
     @property
     def needed(self) -> bool:
@@ -138,13 +146,18 @@ class UpstreamConnection:
         self._ticked_s = now_s
         self.route.expire(now_s - self._around.settings.unavailable_timeout_s)
         if self.phase is UpstreamPhase.DOWN:
-            if now_s >= self._dial_s:
+            if now_s >= self.choice.dial_s:
                 self._dial(now_s)
         elif self.phase is not UpstreamPhase.UP:
-            if now_s - self.changed_s > timeout_s:
+            if now_s - self.changed_s > min(timeout_s, self.choice.attempt_s):
                 self.fail("it does not answer")
         elif now_s - self._heard_s > timeout_s:
             self.fail(f"it has said nothing for {timeout_s:g} s")
+        elif len(self.addresses) == 1 or self.copies.lead_to_master:
+            self._owner.metrics.upstream_moves += self.choice.leads(self._heard_s)
+            self._tick_up(now_s, timeout_s / PINGS_A_TIMEOUT)
+        elif self.choice.is_useless(self.changed_s, now_s):
+            self.fail("it leads to no master of the streams; another one is tried")
         else:
             self._tick_up(now_s, timeout_s / PINGS_A_TIMEOUT)
 
@@ -161,6 +174,7 @@ class UpstreamConnection:
             self.shares.went_up(self.node)
 
     def _dial(self, now_s: float) -> None:
+        self._choose(now_s)
         self._enter(UpstreamPhase.RESOLVING, now_s)
         address = numeric_address(self.host, self.port)
         if address is not None:
@@ -169,10 +183,11 @@ class UpstreamConnection:
         if self._looking_up:  # since an earlier attempt, for which it took too long
             return
         self._looking_up = True
+        host = self.host
 
         def looked_up(found: ResolvedAddress | None, wrong: str) -> None:
             self._looking_up = False
-            if self.phase is not UpstreamPhase.RESOLVING:
+            if self.phase is not UpstreamPhase.RESOLVING or self.host != host:
                 return
             if found is None:
                 self.fail(f"its host is not known: {wrong}")
@@ -180,6 +195,13 @@ class UpstreamConnection:
                 self._connect(found)
 
         self._around.resolve(self.host, self.port, looked_up)
+
+    def _choose(self, now_s: float) -> None:
+        former = self.address
+        self.host, self.port = self.addresses[self.choice.dial(now_s)]
+        if self.address != former:
+            self.node, self.is_self = "", False
+            log.warning("upstream %s is tried instead of %s: %s", self.address, former, self.why)
 
     def _connect(self, address: ResolvedAddress) -> None:
         try:
@@ -235,7 +257,7 @@ class UpstreamConnection:
 
     def flush(self) -> None:
         """Send the queue of this turn, and reports of the messages held here. Dial at once for the first time."""
-        if self.phase is UpstreamPhase.DOWN and not self._dial_s and self.needed:
+        if self.phase is UpstreamPhase.DOWN and not self.choice.dial_s and self.needed:
             self.tick(self._around.clock())
         wire = self._wire
         if wire is None:
@@ -255,17 +277,14 @@ class UpstreamConnection:
     def fail(self, why: str) -> None:
         """The connection has ended: requests under way have an unknown outcome, waiting ones go on waiting."""
         now_s, self.tried = self._around.clock(), True
-        if self.phase is UpstreamPhase.UP and now_s - self.changed_s > STEADY_S:
-            self._pauses = 0
+        was_steady = self.phase is UpstreamPhase.UP and now_s - self.changed_s > STEADY_S
         if why != self.why:
             log.warning("upstream %s is not followed now: %s", self.address, why)
         self.why = why
         self._close()
         self._enter(UpstreamPhase.DOWN, now_s)
         most_s = SHARED_DIAL_MAX_S if self.shares.needed and not self.is_self else DIAL_MAX_S
-        pause_s = min(DIAL_S * 2.0**self._pauses, most_s)
-        self._pauses = min(self._pauses + 1, 16)
-        self._dial_s = now_s + pause_s * random.uniform(0.5, 1.0)
+        self.choice.failed(now_s, was_steady=was_steady, most_s=most_s, for_good=self.is_self)
         self.copies.went_down(why)
         self.claims.went_down()
         self.calls.went_down()

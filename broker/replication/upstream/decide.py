@@ -11,6 +11,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from tailrace.broker.replication.upstream.contacts import are_related
 from tailrace.shard.epochs import History, first_foreign, last_epoch
 from tailrace.shard.header import VALUE_MAX
 
@@ -46,7 +47,8 @@ class UpstreamCopy(NamedTuple):
 class LocalCopy(NamedTuple):
     """The copy: its terms, its kept messages (first_seq to next_seq), and the highest epoch of its messages.
 
-    fenced: the latest term that this node has learned of; nothing of an earlier one is copied.
+    fenced: the latest term that this node has learned of; nothing of an earlier one is copied. by_itself: the node has
+    chosen this upstream among several, and nobody has said that it may cut another stream for it.
     """
 
     history: History
@@ -54,6 +56,7 @@ class LocalCopy(NamedTuple):
     next_seq: int
     epoch: int
     fenced: int = 0
+    by_itself: bool = False
 
 
 def after_followed(mine: LocalCopy, theirs: UpstreamCopy) -> FollowStep:
@@ -63,6 +66,10 @@ def after_followed(mine: LocalCopy, theirs: UpstreamCopy) -> FollowStep:
         return _after_start(mine, theirs)
     if mine.first_seq == mine.next_seq:  # nothing would be cut, and the same asked again, for ever
         return FollowStep(FollowDecision.REFUSE, why=f"it says {theirs.state} of a copy without messages")
+    if mine.by_itself and not are_related(mine.history, theirs.history):
+        return FollowStep(
+            FollowDecision.WAIT, why="it has another stream of this name, which only a command may replace"
+        )
     seq = first_foreign(mine.history, theirs.history, mine.next_seq)
     if seq >= mine.next_seq and theirs.state == BEHIND:
         return FollowStep(FollowDecision.WAIT, why="the upstream has not got all that is here yet")

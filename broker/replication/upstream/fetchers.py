@@ -22,7 +22,7 @@ from functools import partial
 from tailrace.broker.replication.downstream import replica_state
 from tailrace.broker.replication.roles import stream_roles
 from tailrace.broker.replication.roles.internal_streams import is_companion
-from tailrace.broker.replication.roles.peers import may_lead
+from tailrace.broker.replication.roles.peers import NodeAddress, may_lead
 from tailrace.broker.replication.upstream.decide import (
     BEHIND,
     PARTED,
@@ -68,13 +68,16 @@ class ReplicaFetcher:
     """A slaved stream. `path`: the ids of the nodes above this one, up to the master; `why`: the reason why it
     waits; `end_seq`: the end of the stream upstream, by its latest news; `taken_bytes`: since the last report;
     `upstream_epoch`: the term that the upstream is in, 0 before its first answer; `fenced`: that is an earlier one than
-    this node has learned of.
+    this node has learned of; `leads`: the upstream is a master, or follows another node; `in_circle`: it
+    was said to be below this node when it was asked last.
     """
 
     __slots__ = (
         "end_seq",
         "fenced",
         "id",
+        "in_circle",
+        "leads",
         "name",
         "next_seq",
         "path",
@@ -96,12 +99,16 @@ class ReplicaFetcher:
         self.path: tuple[str, ...] = ()
         self.end_seq = 0
         self.upstream_epoch = 0
-        self.fenced = False
+        self.fenced = self.leads = self.in_circle = False
         self.next_seq = self.synced = 0  # as it was when this was looked at last
         self.reported: frozenset[str] = frozenset()  # the nodes that the upstream thinks hold this
         self.taken_bytes = 0
         self.retries = 0
         self.retry_s = 0.0
+
+
+def _leads(copy: ReplicaFetcher) -> bool:
+    return copy.leads and copy.state is FetchState.FOLLOWING
 
 
 SetAside = Callable[[OpenStream, int, Callable[[str], None]], None]
@@ -117,14 +124,14 @@ class ReplicaFetchers:
     def __init__(
         self,
         owner: Owner,
-        upstream: tuple[str, int],
+        upstreams: Sequence[NodeAddress],
         send_envelope: Callable[[bytes], None],
         set_aside: SetAside,
         later: ScheduleStep,
     ) -> None:
-        """upstream: its host and port, as the streams' roles have them."""
+        """upstreams: hosts and ports, the first as the streams' roles have it; they come from one of them."""
         self._owner = owner
-        self._upstream = upstream
+        self._upstreams = upstreams
         self._later_step = later
         self._to_open = 0  # copies whose streams are to be opened before they are asked for
         self._node_id = owner.catalog.directory.node_id
@@ -135,6 +142,7 @@ class ReplicaFetchers:
         self._last_id = 0
         self._queued: deque[ReplicaFetcher] = deque()
         self._asked = 0
+        self._leader: ReplicaFetcher | None = None  # one of the streams that are on the way to their master
         self._waiting: dict[ReplicaFetcher, None] = {}
         self._changed: dict[ReplicaFetcher, None] = {}  # hold more than was reported
         self._later: dict[ReplicaFetcher, None] = {}  # so do these, of which more is about to come
@@ -158,6 +166,13 @@ class ReplicaFetchers:
             self._waiting.pop(copy, None)
             self._changed.pop(copy, None)
             self._later.pop(copy, None)
+
+    @property
+    def lead_to_master(self) -> bool:
+        """Whether a stream is followed on the way to its master, or there is none to follow."""
+        if self._leader is None or not _leads(self._leader):
+            self._leader = next(filter(_leads, self.by_name.values()), None)
+        return self._leader is not None or not self.by_name
 
     # --- the uplink -------------------------------------------------------------------------------------------------
 
@@ -240,12 +255,12 @@ class ReplicaFetchers:
         copy.state = FetchState.QUEUED
         self._queued.append(copy)
 
-    def _wait(self, copy: ReplicaFetcher, why: str, now_s: float) -> None:
-        """Ask again a while later, and later from time to time."""
+    def _wait(self, copy: ReplicaFetcher, why: str, now_s: float, code: str | None = None) -> None:
+        """Ask again a while later, and later from time to time. `code`: of the upstream's refusal."""
         self._leave(copy)
         if why != copy.why and not (copy.retries and self._owner.space.is_met):
             log.warning("stream %r does not follow its upstream now: %s", copy.name, why)
-        copy.state, copy.why = FetchState.WAITING, why
+        copy.state, copy.why, copy.in_circle = FetchState.WAITING, why, code == Code.CYCLE
         copy.retry_s = now_s + min(RETRY_S * 2.0**copy.retries, RETRY_MAX_S)
         copy.retries = min(copy.retries + 1, 16)
         self._waiting[copy] = None
@@ -277,7 +292,7 @@ class ReplicaFetchers:
             self._settle(copy)
         circle = replica_state.circle(self._node_id, message.path)
         if circle:
-            self._wait(copy, f"the nodes follow each other in a circle: {circle}", now_s)
+            self._wait(copy, f"the nodes follow each other in a circle: {circle}", now_s, Code.CYCLE)
             return
         try:
             self._require_role(copy)
@@ -298,6 +313,7 @@ class ReplicaFetchers:
             self._wait(copy, str(error), now_s)
             return
         if copy.state is FetchState.FOLLOWING:
+            copy.leads = message.role != Role.SLAVE or len(message.path) > 1
             self._set_path(copy, message.path)
 
     def _require_role(self, copy: ReplicaFetcher) -> None:
@@ -305,14 +321,19 @@ class ReplicaFetchers:
         then messages of this upstream about its own term must not change this node's.
         """
         meta = self._owner.roles.meta(copy.name)
-        if meta.role is not Role.SLAVE or meta.upstream is None or meta.upstream[:2] != self._upstream:
+        if meta.role is not Role.SLAVE or meta.upstream is None or meta.upstream[:2] != self._upstreams[0]:
             raise Refused(Code.UNAVAILABLE, ROLE_CHANGES_TEXT)
 
     def _after_followed(self, copy: ReplicaFetcher, stream: OpenStream, message: Followed, now_s: float) -> None:
         found = stream.log
         fenced = self._fence(copy)
         mine = LocalCopy(
-            stream_roles.history_of(self._owner, stream), found.first_seq, found.next_seq, found.last_epoch, fenced
+            stream_roles.history_of(self._owner, stream),
+            found.first_seq,
+            found.next_seq,
+            found.last_epoch,
+            fenced,
+            by_itself=len(self._upstreams) > 1,
         )
         copy.fenced = copy.upstream_epoch < fenced
         theirs = UpstreamCopy(message.state, message.start_seq, message.first_seq, message.next_seq, message.history)
@@ -337,7 +358,7 @@ class ReplicaFetchers:
             if copy.why:
                 log.info("stream %r follows its upstream from message %d on", copy.name, stream.log.next_seq)
             copy.retries = 0
-        copy.why = ""
+        copy.why, copy.in_circle = "", False
         self.note_held(copy.name)
 
     def _learn(self, stream: OpenStream, message: Followed) -> None:
@@ -440,7 +461,7 @@ class ReplicaFetchers:
         copy = self._by_id.get(message.id)
         if copy is not None:
             self._settle(copy)
-            self._wait(copy, shown_text(message.text) or "the upstream ended it", now_s)
+            self._wait(copy, shown_text(message.text) or "the upstream ended it", now_s, message.code)
             self._check_deletion(copy, message.code)
 
     def failed(self, message: Failed, now_s: float) -> None:
@@ -449,7 +470,7 @@ class ReplicaFetchers:
         if copy is not None:
             if message.op == Op.FOLLOW:
                 self._settle(copy)
-            self._wait(copy, shown_text(f"{message.code}: {message.text}"), now_s)
+            self._wait(copy, shown_text(f"{message.code}: {message.text}"), now_s, message.code)
             self._check_deletion(copy, message.code)
 
     def _check_deletion(self, copy: ReplicaFetcher, code: str | None) -> None:

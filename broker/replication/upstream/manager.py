@@ -14,6 +14,7 @@ from typing import Any
 
 from tailrace.broker.process.work import NOBODY, WorkQueue
 from tailrace.broker.replication.roles import stream_roles
+from tailrace.broker.replication.roles.peers import NodeAddress, NodeAddresses
 from tailrace.broker.replication.roles.rules import Rules
 from tailrace.broker.replication.roles.start_check import StartCheck
 from tailrace.broker.replication.upstream.connection import COMPLAINT_S, HostLookup, UpstreamConnection, UpstreamContext
@@ -26,9 +27,9 @@ from tailrace.broker.services import Services
 from tailrace.broker.sharing.session import ShareSessions
 from tailrace.broker.streams.owner import OpenStream, Owner, Refused
 from tailrace.broker.streams.syncer import Syncer, SyncJob
+from tailrace.protocol.address import join_address
 from tailrace.protocol.errors import Code
 from tailrace.shard.errors import StorageError
-from tailrace.shard.meta import Role
 from tailrace.shard.names import base_of
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,9 @@ FENCED_TEXT = (
     "this node has learned of a later term of the stream than the node that it follows is in, so nothing goes there;"
     " nothing of this was logged"
 )
+
+
+CIRCLE_TEXT = "the node that this one follows is below it, so nothing goes there; nothing of this was logged"
 
 
 class SetAsideJob:
@@ -93,13 +97,13 @@ class UpstreamManager:
         self._work = work
         self._syncer = syncer
         self._services = services
-        self._uplinks: dict[tuple[str, int], UpstreamConnection] = {}
+        self._uplinks: dict[NodeAddresses, UpstreamConnection] = {}
         self._of: dict[bytes, UpstreamConnection] = {}  # the streams that follow
         self._touched: dict[UpstreamConnection, None] = {}
         self._asking: StartCheck | None = None
         self._complained_s = 0.0
         self._lookups: Syncer | None = None
-        self._selves: set[tuple[str, int]] = set()  # addresses at which this very node has answered
+        self._selves: set[NodeAddress] = set()  # addresses at which this very node has answered
         self._remade: dict[bytes, UpstreamConnection] = {}  # made again upstream, while they are still deleted here
         self._to_make: dict[bytes, UpstreamConnection] = {}  # streams that there are upstream, bounded by `max_streams`
         self._crowded_out: dict[bytes, None] = {}  # streams of this worker
@@ -134,7 +138,7 @@ class UpstreamManager:
         roles = owner.roles
         nodes = dict.fromkeys((*roles.followers, *roles.peers.nodes)) if asks and roles.was_followed else {}
         if nodes:
-            asked = [self._to(*node) for node in nodes if self._has_room(b"", *node)]
+            asked = [self._to((node,)) for node in nodes if self._has_room(b"", (node,))]
             self._asking = StartCheck(owner, asked, self._services.now_s)
 
     def watch(self) -> None:
@@ -142,10 +146,10 @@ class UpstreamManager:
         watched = self._watched
         watched.obey((*self._owner.roles.rules.commands, *self._owner.roles.rules.configured))
         for name, uplink in self._of.items():
-            watched.join(name, (uplink.host, uplink.port))
+            watched.join(name, uplink.addresses)
         for where in watched.ruled():
-            if self._has_room(b"", *where):
-                self._to(*where).watch_from_the_beginning()
+            if self._has_room(b"", where):
+                self._to(where).watch_from_the_beginning()
         self._watch_anew()
 
     def _watch_anew(self) -> None:
@@ -178,7 +182,7 @@ class UpstreamManager:
                 uplink.shares.enabled = False
             if not uplink.needed:
                 uplink.close("no stream follows it any more")
-                del self._uplinks[uplink.host, uplink.port]
+                del self._uplinks[uplink.addresses]
         self.share()
         self._reconcile_crowded_out()
         if self._asking is not None:
@@ -203,8 +207,8 @@ class UpstreamManager:
         shares.changed = False
         if shares.wants.streams and self._owner.catalog.owning:
             for node in shares.addresses - self._selves:
-                if self._has_room(b"", *node):
-                    self._to(*node)
+                if self._has_room(b"", (node,)):
+                    self._to((node,))
 
     # --- streams ----------------------------------------------------------------------------------------------------
 
@@ -212,11 +216,8 @@ class UpstreamManager:
         """A stream may have another role or upstream now."""
         if not self._owner.catalog.owning:
             return
-        meta = self._owner.roles.meta(name)
-        upstream = meta.upstream
-        wanted = None
-        if upstream is not None and meta.role is Role.SLAVE and self._has_room(name, upstream.host, upstream.port):
-            wanted = self._to(upstream.host, upstream.port)
+        upstreams = self._owner.roles.upstreams(name)
+        wanted = self._to(upstreams) if upstreams and self._has_room(name, upstreams) else None
         present = self._of.get(name)
         if present is not wanted:
             if present is not None:
@@ -225,7 +226,7 @@ class UpstreamManager:
                 self._of[name] = wanted
                 self._owner.uproutes[name] = wanted.route
                 wanted.copies.add(name)
-                self._watched.join(name, (wanted.host, wanted.port))
+                self._watched.join(name, wanted.addresses)
         elif wanted is not None:
             wanted.copies.reconcile_fence(name, self._services.now_s)
         self._claim(name)
@@ -234,17 +235,17 @@ class UpstreamManager:
         """Claim the stream at the nodes that must know of its term, and at no others."""
         told = {contact[:2] for contact in stream_roles.to_be_told(self._owner, name)} - self._selves
         for node in told:
-            if self._has_room(name, *node):
-                self._to(*node).claims.add(name)
-        for node, uplink in self._uplinks.items():
-            if node not in told and not (self._asking and self._asking.wants(name)):
+            if self._has_room(name, (node,)):
+                self._to((node,)).claims.add(name)
+        for addresses, uplink in self._uplinks.items():
+            if not told.issuperset(addresses) and not (self._asking and self._asking.wants(name)):
                 uplink.claims.drop(name)
 
     def _leave(self, name: bytes, uplink: UpstreamConnection) -> None:
         uplink.copies.remove(name)
         uplink.keep_back(name)
         del self._of[name]
-        self._watched.leave(name, (uplink.host, uplink.port))
+        self._watched.leave(name, uplink.addresses)
         self._owner.uproutes.pop(name, None)
         self._owner.events.on_path(name)
 
@@ -282,6 +283,8 @@ class UpstreamManager:
             batch.refused(Code.DISABLED, DEPOSED_TEXT)
         elif uplink.copies.by_name[batch.name].fenced:
             batch.refused(Code.DISABLED, FENCED_TEXT)
+        elif uplink.copies.by_name[batch.name].in_circle:
+            batch.refused(Code.UNAVAILABLE, CIRCLE_TEXT)
         else:
             uplink.send_up(batch)
 
@@ -293,31 +296,32 @@ class UpstreamManager:
             done(Refused(Code.DISABLED, DEPOSED_TEXT))
         elif copy is not None and copy.fenced:
             done(Refused(Code.DISABLED, FENCED_TEXT))
+        elif copy is not None and copy.in_circle:
+            done(Refused(Code.UNAVAILABLE, CIRCLE_TEXT))
         else:
             uplink.calls.call(verb, args[1], done, self._services.now_s)
 
     def _would_follow(self, name: bytes) -> UpstreamConnection | None:
         """The upstream of a stream that the rules are for, and of which nothing is here."""
-        upstream = None if name in self._owner.catalog.names else self._owner.roles.meta(name).upstream
-        return None if upstream is None else self._uplinks.get((upstream.host, upstream.port))
+        return None if name in self._owner.catalog.names else self._uplinks.get(self._owner.roles.upstreams(name))
 
-    def _to(self, host: str, port: int) -> UpstreamConnection:
-        uplink = self._uplinks.get((host, port))
+    def _to(self, addresses: NodeAddresses) -> UpstreamConnection:
+        uplink = self._uplinks.get(addresses)
         if uplink is None:
-            uplink = self._uplinks[host, port] = UpstreamConnection(self._around, host, port)
+            uplink = self._uplinks[addresses] = UpstreamConnection(self._around, *addresses)
             self._touch(uplink)
         return uplink
 
-    def _has_room(self, name: bytes, host: str, port: int) -> bool:
-        """Whether there may be a connection to this node. If not, the stream is looked at again when there is room."""
+    def _has_room(self, name: bytes, addresses: NodeAddresses) -> bool:
+        """Whether there may be a connection for these. If not, the stream is looked at again when there is room."""
         limit = self._owner.settings.max_upstreams
-        if (host, port) in self._uplinks or len(self._uplinks) < limit:
+        if addresses in self._uplinks or len(self._uplinks) < limit:
             return True
         if name:
             self._crowded_out[name] = None
         if self._services.now_s - self._complained_s >= COMPLAINT_S:
             self._complained_s = self._services.now_s
-            log.warning("no connection to %s port %d: this worker has max_upstreams, %d", host, port, limit)
+            log.warning("no connection to %s: this worker has max_upstreams, %d", join_address(*addresses[0]), limit)
         return False
 
     def _reconcile_crowded_out(self) -> None:
@@ -344,8 +348,7 @@ class UpstreamManager:
 
     def _follows_at(self, name: bytes, uplink: UpstreamConnection) -> bool:
         """Whether a stream that is not here is to follow there: another upstream may have it, too."""
-        upstream = self._owner.roles.meta(name).upstream
-        return upstream is not None and upstream[:2] == (uplink.host, uplink.port)
+        return self._owner.roles.upstreams(name) == uplink.addresses
 
     def _make_next(self) -> None:
         """Have a stream made when its turn comes, and then the next one: there may be many."""

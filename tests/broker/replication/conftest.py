@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.broker.replication.nodes import Tree
 from tests.broker.replication.slaving import Slave
 
 
@@ -14,3 +16,9 @@ def slave(tmp_path: Path) -> Iterator[Slave]:
     yield slave
     slave.original.log.close()
     slave.owner.release()
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    with contextlib.ExitStack() as stack:
+        yield Tree(tmp_path, stack)

@@ -12,8 +12,8 @@ from typing import Any
 
 from tailrace.broker.process.poller import Poller
 from tailrace.broker.process.settings import Settings
+from tailrace.broker.replication.upstream.choice import DIAL_MAX_S
 from tailrace.broker.replication.upstream.connection import (
-    DIAL_MAX_S,
     UpstreamConnection,
     UpstreamContext,
     UpstreamPhase,
@@ -133,7 +133,7 @@ class Near:
             touch=lambda _uplink: self._touch(),
             shares=ShareSessions(self.wants, [(host, self.far.port)], self._take_shared),
         )
-        self.uplink = UpstreamConnection(context, host, self.far.port)
+        self.uplink = UpstreamConnection(context, (host, self.far.port))
         self.upstream = Upstream(host, self.far.port)
         around(self.owner).send_up = self.uplink.send_up
 

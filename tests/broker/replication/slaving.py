@@ -37,7 +37,9 @@ class Slave:
         self.now_s = NOW_S
         around(self.owner).on_path = self.paths.append
         around(self.owner).on_cut = lambda name, seq: self.cuts.append((name, seq))
-        self.copies = ReplicaFetchers(self.owner, UPSTREAM[:2], self._say, self._set_aside, lambda _name, step: step())
+        self.copies = ReplicaFetchers(
+            self.owner, [UPSTREAM[:2]], self._say, self._set_aside, lambda _name, step: step()
+        )
 
     @property
     def id(self) -> str:

@@ -119,7 +119,7 @@ class Link:
         self.node, self.peer = node, peer
         self.requests: deque[Any] = deque()  # INTERESTs, and behind them the subscribers that they are for
         self.chunks: deque[tuple[int, bytes]] = deque()
-        self.session: ShareSession = node.sessions.begin(("node", peer.number), self.requests.append)
+        self.session: ShareSession = node.sessions.begin([("node", peer.number)], self.requests.append)
         self.wanted = PeerWants(peer.filters)
         self.places: dict[PeerStream, int | None] = {}  # seq of the next message; None: the end is being asked for
         self.session.went_up(peer.name)

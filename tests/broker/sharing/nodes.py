@@ -15,7 +15,7 @@ import pytest
 
 from tailrace.broker import worker as worker_module
 from tailrace.broker.process.settings import Settings
-from tailrace.broker.replication.upstream import connection
+from tailrace.broker.replication.upstream import choice, connection
 from tests.broker.udp.test_door import UdpPeer_
 from tests.broker.world import World
 
@@ -126,7 +126,7 @@ def nodes(path: Path, size: int = 3, workers: int = 1, **settings: Any) -> Itera
         patch.setattr(worker_module, "IDLE_S", 0)
         patch.setattr(worker_module, "REST_S", 0)
         patch.setattr(worker_module, "gc", Mock())
-        patch.setattr(connection, "DIAL_S", 0.01)
+        patch.setattr(choice, "DIAL_S", 0.01)
         patch.setattr(connection, "SHARED_DIAL_MAX_S", 0.02)
         made = Nodes(path, size, workers, **settings)
         try:

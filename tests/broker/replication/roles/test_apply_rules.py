@@ -84,7 +84,7 @@ def test_a_command_outlives_the_owner(tmp_path: Path) -> None:
 
 
 def test_a_command_counts_before_the_configuration(tmp_path: Path) -> None:
-    owner = make_owner(tmp_path, slaves=(SlaveRule("*", "10.0.0.9:1"),))
+    owner = make_owner(tmp_path, slaves=(SlaveRule("*", ("10.0.0.9:1",)),))
     owner.create(b"s")
     assert owner.roles.meta(b"s").upstream == Upstream("10.0.0.9", 1)
     assert say(owner, "promote", b"*") == RuleOutcome(1)
@@ -155,7 +155,7 @@ def test_outcomes_together() -> None:
 def test_a_section_that_is_gone_makes_no_master_of_what_followed_by_it(tmp_path: Path) -> None:
     """Nobody promoted it: it follows nobody and takes no messages until a command decides its role."""
     names = (b"a", b"b", b"c", b"d")
-    owner = make_owner(tmp_path, slaves=(SlaveRule("d", ""), SlaveRule("*", "10.0.0.1:5050")))
+    owner = make_owner(tmp_path, slaves=(SlaveRule("d", ()), SlaveRule("*", ("10.0.0.1:5050",))))
     for name in names:
         owner.create(name, by_command=True)
     assert [owner.roles.role(name) for name in names] == [Role.SLAVE, Role.SLAVE, Role.SLAVE, Role.MASTER]

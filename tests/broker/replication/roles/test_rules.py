@@ -50,9 +50,9 @@ def test_the_configurations_sections_in_their_order() -> None:
     rules = Rules(
         configured=configured(
             (
-                SlaveRule("orders.*", "10.0.0.2:5050", "#7"),
-                SlaveRule("local.*", ""),
-                SlaveRule("*", "[::1]:1", "new"),
+                SlaveRule("orders.*", ("10.0.0.2:5050",), "#7"),
+                SlaveRule("local.*", ()),
+                SlaveRule("*", ("[::1]:1",), "new"),
             )
         )
     )
@@ -116,3 +116,17 @@ def test_the_last_word_on_a_stream_holds(said: list[Rule], config: list[Rule]) -
     model = Rules((*reversed(said), *config))
     assert [upstream(rules, name) for name in NAMES] == [upstream(model, name) for name in NAMES]
     assert not {rule.pattern for rule in rules.commands} - {rule.pattern for rule in said}
+
+
+def test_one_of_several_nodes_is_followed() -> None:
+    section = SlaveRule("*", ("10.0.0.2:5050", "10.0.0.3:5050", "[::1]:1"))
+    rules = Rules(configured=configured((SlaveRule("own", ()), section)))
+    first, second, third = ("10.0.0.2", 5050), ("10.0.0.3", 5050), ("::1", 1)
+    assert upstream(rules, b"s") == Upstream(*first, "time", 0)
+    assert rules.addresses(b"s", upstream(rules, b"s")) == (first, second, third)
+    assert rules.addresses(b"s", Upstream(*second)) == (second, first, third), "the one in its role comes first"
+    assert rules.addresses(b"s", Upstream("elsewhere", 1)) == (("elsewhere", 1),), "nobody has listed that with others"
+    assert rules.addresses(b"s", None) == rules.addresses(b"own", None) == ()
+    assert [*rules.listed] == [first, second, third]
+    commanded = rules.with_rule(Rule(b"s", UP))
+    assert commanded.addresses(b"s", UP) == (UP[:2],), "a command names one node"

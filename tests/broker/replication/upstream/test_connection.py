@@ -13,9 +13,8 @@ import msgpack
 import pytest
 
 from tailrace.broker.replication.roles import stream_roles
+from tailrace.broker.replication.upstream.choice import DIAL_MAX_S, DIAL_S
 from tailrace.broker.replication.upstream.connection import (
-    DIAL_MAX_S,
-    DIAL_S,
     PONGS_UNSENT_MAX_BYTES,
     STEADY_S,
     HostLookup,
@@ -163,7 +162,7 @@ def test_pauses_grow_and_are_short_again_after_a_steady_while(near: Near) -> Non
     for _ in range(9):
         near.tick(DIAL_MAX_S)
         near.until(lambda: near.at(UpstreamPhase.DOWN))
-        pauses.append(near.uplink._dial_s - near.clock.now_s)
+        pauses.append(near.uplink.choice.dial_s - near.clock.now_s)
         near.tick(pauses[-1] - 0.01)
         assert near.at(UpstreamPhase.DOWN), "not yet"
     assert DIAL_S / 2 <= pauses[0] <= DIAL_S and DIAL_MAX_S / 2 <= pauses[-1] <= DIAL_MAX_S
@@ -172,11 +171,11 @@ def test_pauses_grow_and_are_short_again_after_a_steady_while(near: Near) -> Non
 
 @pytest.mark.parametrize(("seconds", "most"), [(STEADY_S + 0.1, DIAL_S), (STEADY_S - 0.1, 4 * DIAL_S)])
 def test_only_a_connection_that_lasted_makes_pauses_short_again(near: Near, seconds: float, most: float) -> None:
-    near.uplink._pauses = 2
+    near.uplink.choice.pauses = 2
     near.up()
     near.clock.now_s += seconds
     near.uplink.fail("lost")
-    assert most / 2 <= near.uplink._dial_s - near.clock.now_s <= most
+    assert most / 2 <= near.uplink.choice.dial_s - near.clock.now_s <= most
 
 
 def test_one_that_does_not_answer_is_given_up(near: Near) -> None:

@@ -41,6 +41,15 @@ def answer(state: str, theirs: History) -> UpstreamCopy:
     return UpstreamCopy(state, 0, 0, 0, theirs)
 
 
+def test_a_copy_that_chose_its_upstream_is_not_cut_for_an_unrelated_stream() -> None:
+    foreign = history((1, 0, C), (2, 10, B))
+    copy = mine(history((1, 0, A)), 20)
+    assert after_followed(copy, answer(PARTED, foreign)).do is FollowDecision.SET_ASIDE
+    step = after_followed(copy._replace(by_itself=True), answer(PARTED, foreign))
+    assert step.do is FollowDecision.WAIT and "another stream" in step.why
+    assert after_followed(copy._replace(by_itself=True), answer(PARTED, TWO)).do is FollowDecision.SET_ASIDE
+
+
 # --- following --------------------------------------------------------------------------------------------------------
 
 

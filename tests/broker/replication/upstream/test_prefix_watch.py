@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from tailrace.broker.replication.roles.peers import NodeAddresses
 from tailrace.broker.replication.roles.rules import Rule
 from tailrace.broker.replication.upstream.prefix_watch import ALONE_MAX, PrefixWatches
 from tailrace.shard.meta import Upstream
 
-A, B = ("a", 1), ("b", 2)
+A, B = (("a", 1),), (("b", 2), ("a", 1))
 
 
-def rule(pattern: bytes, where: tuple[str, int] | None) -> Rule:
-    return Rule(pattern, None if where is None else Upstream(*where))
+def rule(pattern: bytes, where: NodeAddresses | None) -> Rule:
+    return Rule(pattern, None) if where is None else Rule(pattern, Upstream(*where[0]), where[1:])
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def test_a_stream_that_follows_alone_is_watched_by_name(watched: PrefixWatches) 
 
 
 @pytest.mark.parametrize(("name", "where"), [(b"log.a", A), (b"one", A), (b"s", B), (b"$cursor/s", A), (b"s/$dead", A)])
-def test_what_is_heard_of_anyhow_changes_nothing(watched: PrefixWatches, name: bytes, where: tuple[str, int]) -> None:
+def test_what_is_heard_of_anyhow_changes_nothing(watched: PrefixWatches, name: bytes, where: NodeAddresses) -> None:
     watched.join(name, where)
     watched.leave(name, where)
     assert not watched.stale
