@@ -241,7 +241,7 @@ class Model:
         return [node.name for node in living if not node.leads or len(node.held) < wanted or not self._is_true(node)]
 
     def _is_true(self, node: ModelNode) -> bool:
-        """Whether the path of a node is what it follows indeed."""
+        """Whether a node is connected over its path indeed."""
         names = (node.name, *node.path)
         return names[-1] == self.master.name and all(
             (parent := self.nodes[below].parent) is not None and parent.name == above

@@ -193,7 +193,7 @@ def test_all_nodes_come_back_to_the_master_after_faults_at_random(part: int) -> 
         party = Party(seed)
         party.play(faults=20)
         party.model.cuts.clear()
-        party.model.run(2 * SILENCE_S)  # what was cut off before is noticed
+        party.model.run(2 * SILENCE_S)  # cuts are noticed by silence
         assert party.model.run(SETTLE_S, party.model.all_reached), (seed, party.model.unreached())
         parents = {name: node.parent for name, node in party.model.nodes.items() if node.alive}
         for node in party.model.nodes.values():
@@ -202,6 +202,6 @@ def test_all_nodes_come_back_to_the_master_after_faults_at_random(part: int) -> 
         party.model.run(SETTLE_S, party.watch)
         assert not party.model.circle(), seed
         moved = [name for name, parent in parents.items() if parent and party.model.nodes[name].parent is not parent]
-        assert not moved, (seed, moved, "they moved although what they followed was there")
+        assert not moved, (seed, moved, "they moved although their upstream was there")
         early = [text for node in party.model.nodes.values() for text in node.left_too_soon]
         assert not early, (seed, early)
