@@ -408,7 +408,7 @@ def test_publishes_fail_when_a_worker_stays_down(tmp_path: Path) -> None:
             assert {answer.split(": ", 1)[0] for answer in client.answers} == {f"err unavailable {name}"}
             assert all("nothing of this was logged" in answer for answer in client.answers)
             assert client.ask(f"sub {name} new wait").startswith("err unavailable ")
-        assert client.ask(f"pub {name} |after") == f"ok pub {name} 1"
+        wait_for(lambda: client.ask(f"pub {name} |after") == f"ok pub {name} 1", "the worker is back")
         assert payloads(node, name, 2) == [b"before", b"after"]
 
 

@@ -16,9 +16,13 @@ from tailrace.protocol.binary import ClientCodec
 from tests.broker.binary import BinaryPeer
 from tests.broker.world import World, world
 
+WAIT_S = 1_000
+"""Longer than a test takes on any machine: the time of the workers goes on meanwhile."""
+
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[World]:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr(listing, "WAIT_MAX_MS", WAIT_S * 1_000)
     with world(tmp_path, workers=2, affinity=False) as node:
         yield node
 
@@ -89,7 +93,7 @@ def test_a_list_of_what_has_grown_waits_for_growth(node: World) -> None:
 
     def wait(mark: str) -> None:
         node.settle()
-        peer.say(listing.List(7, "grown", b"s", b"", mark, wait_ms=1_000))
+        peer.say(listing.List(7, "grown", b"s", b"", mark, wait_ms=WAIT_S * 1_000))
         node.settle()
         assert peer.take() == []
 
@@ -103,7 +107,7 @@ def test_a_list_of_what_has_grown_waits_for_growth(node: World) -> None:
         mark = answer.mark
     wait(mark)
     services = node.workers[0].services
-    services.now_s += 1.0
+    services.now_s += WAIT_S
     services.delays.tick(services.now_s)
     node.settle()
     [answer] = peer.take()
@@ -134,7 +138,7 @@ def test_a_list_that_waits_looks_now_and_then_if_what_grows_is_hidden(
     monkeypatch.setattr(type(client), "may", lambda *_right: False)
     mark = ask(peer, "grown", b"s", b"", ask(peer, "grown").mark).mark
     node.settle()
-    peer.say(listing.List(7, "grown", b"s", b"", mark, wait_ms=1_000))
+    peer.say(listing.List(7, "grown", b"s", b"", mark, wait_ms=WAIT_S * 1_000))
     looks, gather = list[int](), connection_listing.Listings.gather
 
     def count(*args: Any) -> None:
@@ -150,7 +154,7 @@ def test_a_list_that_waits_looks_now_and_then_if_what_grows_is_hidden(
     services.delays.tick(services.now_s + connection_listing.AGAIN_S)
     node.settle()
     assert peer.take() == []
-    services.now_s += 1.0
+    services.now_s += WAIT_S
     services.delays.tick(services.now_s)
     node.settle()
     [answer] = peer.take()

@@ -92,6 +92,7 @@ def test_the_bound_of_the_disk_is_not_theirs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("slot", [0, 1])
 def test_a_reader_that_is_overrun_gets_a_notice_and_goes_on(node: World, slot: int) -> None:
+    node.stop_timers()  # who takes nothing for seconds is dropped
     reader, publisher = node.connect(slot, small=True), node.connect(node.owner_of("live"))
     node.ask(reader, "sub live 0 wait")
     reader.deaf = True
