@@ -33,6 +33,7 @@ def test_a_picture_is_drawn(tmp_path: Path, make_results: MakeResults) -> None:
     assert (tmp_path / "new" / "chart.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.thorough
 def test_there_is_no_picture_of_nothing(tmp_path: Path, make_results: MakeResults) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is in the extra `bench`")
     with pytest.raises(NoChart, match="nothing was measured"):

@@ -121,7 +121,7 @@ def speak_to_the_port(node: World, slot: int) -> None:
         node.settle()
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("slot", [0, 1])
 @pytest.mark.parametrize(
     "work",

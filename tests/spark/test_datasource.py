@@ -98,6 +98,7 @@ def test_messages_of_some_topics(session: Any, tmp_path: Path) -> None:
     assert sorted(map(tuple, counts.collect())) == [("s/1/temp", 10), ("s/2/temp", 10)]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_payloads_in_plain_sql(session: Any, data: DataDirectory) -> None:
     session.sql(

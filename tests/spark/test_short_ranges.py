@@ -179,6 +179,7 @@ def test_the_same_messages_with_few_requests(source: BrokerSource, monkeypatch: 
     assert sorted(asked) == [("long", 2), ("many", 0), ("trimmed", 0)], "a rest, a long one, and one that comes again"
 
 
+@pytest.mark.thorough
 @pytest.mark.system
 def test_other_messages_than_those_that_were_planned_for(source: BrokerSource) -> None:
     task = (Slice("s001", -1, 0, 2, latest=Stamp(1, 1)), Slice("s002", -1, 0, 3))

@@ -51,6 +51,7 @@ def small_batches(session: Any) -> Iterator[None]:
     session.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("small_batches")
 def test_a_task_that_fails_once(session: Any, node: Node, tmp_path: Path) -> None:
     """Its first attempt has published some of its rows by then."""

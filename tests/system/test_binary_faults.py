@@ -422,6 +422,7 @@ def test_random_bytes_after_a_first_byte_of_this_protocol(node: Node) -> None:
     stays_flat(node, play)
 
 
+@pytest.mark.thorough
 def test_requests_with_flipped_bytes(node: Node) -> None:
     chance = random.Random(seed())
 

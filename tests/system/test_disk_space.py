@@ -127,6 +127,7 @@ def test_the_command_stops_at_the_bound_and_says_it_once(tmp_path: Path) -> None
         assert one.returncode == 1 and ": full: s: " in one.stderr.decode()
 
 
+@pytest.mark.thorough
 def test_a_trim_gives_room(tmp_path: Path) -> None:
     with space_node(tmp_path / "data", config(MOST)) as node, publisher(node) as client:
         stream = STREAMS[0]

@@ -106,6 +106,7 @@ def test_workers_killed_at_random(tmp_path: Path) -> None:
         assert_within(max(outages_s), SERVES_AGAIN_S)
 
 
+@pytest.mark.thorough
 def test_the_whole_process_group_killed(tmp_path: Path) -> None:
     with (
         Standstill(tmp_path) as machine,

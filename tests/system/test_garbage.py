@@ -255,6 +255,7 @@ MANNERS = (
 # --- readers ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_readers_that_stop_reading(node: Node) -> None:
     """Each a place in a file: neither memory nor the one who reads on notices fifty that do not."""

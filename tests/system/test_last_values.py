@@ -92,6 +92,7 @@ def test_they_are_those_of_what_was_answered_over_kills_and_trims(tmp_path: Path
             assert last(node) == model
 
 
+@pytest.mark.thorough
 def test_a_slave_has_them_and_keeps_them_when_it_is_promoted(tmp_path: Path) -> None:
     with running(tmp_path / "top", config=CONFIG) as top, running(tmp_path / "bottom", config=CONFIG) as bottom:
         publish(top, [(f"s/{number % 10}", str(number)) for number in range(100)])

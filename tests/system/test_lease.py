@@ -145,6 +145,7 @@ def test_a_master_whose_lease_has_ended_acknowledges_nothing(tree: Tree) -> None
     assert read_all(a) == [b"0", b"1"]
 
 
+@pytest.mark.thorough
 def test_two_nodes_lead_a_group_each(tmp_path: Path) -> None:
     """`clicks` is of group 0 of 2, `orders` of group 1. Any node takes both."""
     streams = {"*%0/2": "clicks", "*%1/2": STREAM}

@@ -157,6 +157,7 @@ def test_retained_and_released_messages(pair: tuple[Node, Node], version: int) -
         assert writer.message().payload == b"retained"
 
 
+@pytest.mark.thorough
 def test_what_was_acknowledged_is_at_the_promoted_node(tmp_path: Path) -> None:
     """With `[mqtt] replicas`, though nobody waits for the copy: no message is lost, and none with QoS 2 comes or is
     logged twice.

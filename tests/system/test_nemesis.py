@@ -243,7 +243,7 @@ DELETIONS = Plan(
 SEEDS_PLAYED = (200,)
 
 
-@pytest.mark.few(1)
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario(tmp_path: Path, name: str) -> None:

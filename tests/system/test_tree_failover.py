@@ -112,6 +112,7 @@ def test_the_master_is_killed_and_comes_back(tmp_path: Path) -> None:
     fail_over(tmp_path, lose, find)
 
 
+@pytest.mark.thorough
 def test_two_masters_at_once(tmp_path: Path) -> None:
     """A partition: the publishers still reach both. The one of the lower epoch gives in as soon as it learns of the
     other.

@@ -40,6 +40,7 @@ def renew(node: Node, name: str, count: int) -> None:
         publish(node, **{name: count})
 
 
+@pytest.mark.thorough
 @pytest.mark.few(1)
 @pytest.mark.parametrize("way", ["directory", "brokers"])
 def test_streams_that_are_deleted_and_made_again(

@@ -63,6 +63,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+@pytest.mark.thorough
 def test_a_directory_in_a_bucket_is_rolled_up_as_a_folder(data: Path, bucket: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert main.run(["rollup", upload(data, bucket), str(out), "--day", str(DAY), "--verify"]) == OK
