@@ -47,7 +47,7 @@ class MqttPeer:
         return self.collect()
 
     def collect(self) -> list[Answer]:
-        """As `take`, of what has come already."""
+        """As `take`, of the packets that have come already."""
         answers = wire.split(bytes(self.peer.received))
         self.peer.received.clear()
         self.got += wire.delivered(self.version, answers)

@@ -1,4 +1,4 @@
-"""What is left of a broker of tests, and is removed: `test_testing.py` kills whole processes."""
+"""The remains of a broker of tests, which are removed: `test_testing.py` kills whole processes."""
 
 from __future__ import annotations
 

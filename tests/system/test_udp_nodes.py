@@ -34,7 +34,7 @@ PING_S = 0.2
 
 
 class Listener:
-    """A client in a thread of its own, with what it got: by message, when."""
+    """A client in a thread of its own, with its messages, and when each came."""
 
     def __init__(self, addresses: list[str]) -> None:
         self.got: dict[bytes, float] = {}

@@ -103,7 +103,7 @@ def test_the_only_subscriber_gets_what_was_just_appended_uncached(stream: Stream
 
 @pytest.mark.parametrize(("nbytes", "first"), [(LONE_BYTES_MAX, 1), (100, 0)])
 def test_a_longer_chunk_of_the_only_subscriber_is_kept(stream: Stream, nbytes: int, first: int) -> None:
-    """Or it begins before what was just appended."""
+    """Or it begins before the latest messages."""
     stream.append(1, nbytes)
     stream.fresh[NAME] = stream.append(1, nbytes)
     chunk = stream.chunks.chunk(stream.cursor(first, subscribers=1))
