@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple, TypeAlias
 
 from tailrace.shard.errors import StorageError, StreamCut
@@ -10,7 +11,7 @@ Identity: TypeAlias = tuple[int, int]
 """Of the files of a stream: their stream_id, and how often its tail was set aside. Over a connection (0, 0), and for a
 rollup the stream_id that the node has sent and 0."""
 NO_IDENTITY: Identity = (0, 0)
-ID_DIGITS: Final = 16
+_ID: Final = re.compile("[0-9a-f]{16}")
 
 
 def show_stream_id(stream_id: int) -> str | None:
@@ -22,8 +23,8 @@ def parse_stream_id(text: str) -> int:
     """0 for an empty text. Raises ValueError."""
     if not text:
         return 0
-    if len(text) != ID_DIGITS or not set(text) <= set("0123456789abcdef"):
-        raise ValueError(f"{text[:40]!r} is not the id of a stream: {ID_DIGITS} hexadecimal digits")
+    if _ID.fullmatch(text) is None:
+        raise ValueError(f"{text[:40]!r} is not the id of a stream: 16 hexadecimal digits")
     return int(text, 16)
 
 
