@@ -60,6 +60,13 @@ class EndRow(NamedTuple):
     epoch: int
 
 
+class FilesRow(NamedTuple):
+    """`stream_id` in 16 hexadecimal digits, and another number of `cuts` whenever messages were cut off the end."""
+
+    stream_id: str
+    cuts: int
+
+
 @dataclass(frozen=True, slots=True)
 class StreamRow:
     """One stream. Bytes: of its messages, and of its files; the last minute's messages and their bytes; its durable
@@ -100,8 +107,8 @@ class WorkerRow:
 class Listed:
     """`next`: the name to go on after; empty at the end. `total`: streams of the node, of any name. `version`: another
     number after each stream that was made or deleted. `known`: whether the node knows which streams have grown since
-    the mark of the question; `mark` is for the next one. `ends`: one for each of the names; `ids` likewise, those of
-    the streams' files in 16 hexadecimal digits, or none from a node that does not send them."""
+    the mark of the question; `mark` is for the next one. `ends`: one for each of the names; `files` likewise, or
+    none from a node that does not send them."""
 
     id: int
     names: tuple[str, ...] = ()
@@ -113,7 +120,7 @@ class Listed:
     mark: str = ""
     known: bool = False
     ends: tuple[EndRow, ...] = ()
-    ids: tuple[str, ...] = ()
+    files: tuple[FilesRow, ...] = ()
 
 
 # --- their bytes ----------------------------------------------------------------------------------------------------
@@ -172,7 +179,7 @@ def _listed(read: Fields) -> Listed:
         mark=read.text("mark") if "mark" in read else "",
         known=read.flag("known") if "known" in read else False,
         ends=tuple(map(EndRow._make, read.rows("ends", _END_KINDS))) if "ends" in read else (),
-        ids=read.texts("ids") if "ids" in read else (),
+        files=tuple(map(FilesRow._make, read.rows("files", (str, int)))) if "files" in read else (),
     )
 
 

@@ -16,10 +16,11 @@ from tailrace.shard.stream_files import StreamPaths
 
 
 class StreamEnd(NamedTuple):
-    """`stream_id` is that of the stream's files; `timestamp_us` and `epoch` are those of the last message, 0 without
-    any."""
+    """`stream_id` and `cuts` are those of the stream's files; `timestamp_us` and `epoch` are those of the last message,
+    0 without any."""
 
     stream_id: int
+    cuts: int
     first_seq: int
     next_seq: int
     timestamp_us: int = 0
@@ -51,8 +52,8 @@ def _read(fd: int, name: str, boot: int) -> StreamEnd | None:
     if words.place and words.place != place_word(fd):
         return None
     if words.first_seq == words.next_seq:
-        return StreamEnd(fixed.stream_id, words.first_seq, words.next_seq)
+        return StreamEnd(fixed.stream_id, words.cuts, words.first_seq, words.next_seq)
     last = read_entry(fd, words.next_seq - 1, fixed.base_seq)
     if last is None:
         return None
-    return StreamEnd(fixed.stream_id, words.first_seq, words.next_seq, last.timestamp_us, last.epoch)
+    return StreamEnd(fixed.stream_id, words.cuts, words.first_seq, words.next_seq, last.timestamp_us, last.epoch)

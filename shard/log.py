@@ -75,8 +75,8 @@ _pwrite, _new_tuple = os.pwrite, tuple.__new__  # the latter skips the Python fu
 class StreamLog:
     """An open stream. The attributes are for reading:
 
-    stream_id: of its files; first_seq, next_seq: the range of messages; synced_seq: messages before it are known to be
-    on the disk in its files, durable: in them or in a journal; end_offset: bytes of the content file in use;
+    stream_id, cuts: of its files; first_seq, next_seq: the range of messages; synced_seq: messages before it are known
+    to be on the disk in its files, durable: in them or in a journal; end_offset: bytes of the content file in use;
     last_timestamp_us, last_epoch: of the last message, 0 before the first; torn_bytes, lost_messages: cut at opening
     after a crash of the machine or a failed sync; new_boot: this is the first opening since the machine came up, or its
     volume was lost meanwhile, or opening it has cut messages, so that messages which others have seen may be lost
@@ -89,7 +89,6 @@ class StreamLog:
         "_boot",
         "_content_fd",
         "_content_words",
-        "_cuts",
         "_directory_synced",
         "_ends",
         "_generation",
@@ -103,6 +102,7 @@ class StreamLog:
         "_punched_content",
         "_punched_index",
         "closed",
+        "cuts",
         "durable",
         "end_offset",
         "errors_seen",
@@ -128,7 +128,7 @@ class StreamLog:
         self.new_boot = state.new_boot
         self.closed = self._is_unmarked = False
         self.taken_flags = self._generation = 0
-        self._cuts = state.cuts
+        self.cuts = state.cuts
         self._lock = threading.Lock()
         self.syncing = threading.RLock()
         self.errors_seen = 0
@@ -507,7 +507,7 @@ class StreamLog:
             frames, durable.keeps_recent = durable.recent, True
             if len(frames) != end - start:
                 frames = os.pread(self._content_fd, end - start, start)
-            record = self.name, self.stream_id, self._cuts, durable.seq, start, frames
+            record = self.name, self.stream_id, self.cuts, durable.seq, start, frames
             return _new_tuple(BegunJournaling, (*record, seq, end, self._generation))
 
     def finish_journaling(self, begun: BegunJournaling) -> None:
@@ -604,13 +604,13 @@ class StreamLog:
         end = last.offset + last.length
         self._ends.window.close()
         self._pair.dirty_heads()
-        index[INDEX_CUTS] = tagged(self._cuts + 1)
+        index[INDEX_CUTS] = tagged(self.cuts + 1)
         index[INDEX_CUT_SEQ] = tagged(seq)
         index[INDEX_SYNCED_SEQ] = tagged(min(seq, self.synced_seq))
         index[INDEX_NEXT_SEQ] = tagged(seq)
         self._content_words[CONTENT_END_OFFSET] = tagged(end)
-        index[INDEX_CUTS] = tagged(self._cuts + 2)
-        self._cuts += 2
+        index[INDEX_CUTS] = tagged(self.cuts + 2)
+        self.cuts += 2
         self._generation += 1
         self.next_seq, self.end_offset = seq, end
         self.synced_seq = min(seq, self.synced_seq)
@@ -637,7 +637,7 @@ class StreamLog:
         old, index = self._pair, self._index_words
         self._ends.window.close()
         new = NewPair(old.paths, old.headers().index_words.boot, seq)
-        index[INDEX_CUTS] = tagged(self._cuts + 1)
+        index[INDEX_CUTS] = tagged(self.cuts + 1)
         index[INDEX_CUT_SEQ] = tagged(min(seq, self.next_seq))
         try:
             pair = new.put()
@@ -645,8 +645,8 @@ class StreamLog:
             self.closed = True
             self._release()
             raise
-        index[INDEX_CUTS] = tagged(self._cuts + 2)
-        self._cuts = 0
+        index[INDEX_CUTS] = tagged(self.cuts + 2)
+        self.cuts = 0
         self._generation += 1
         self._adopt(pair, no_messages(seq))
         self._directory_synced = True

@@ -23,7 +23,7 @@ from tailrace.protocol.places import From
 from tailrace.protocol.strangers import STRANGER_BYTES, stranger
 from tailrace.protocol.tls import TLSFailed
 from tailrace.sockets import connect_blocking, end_output, why
-from tailrace.spark.slices import parse_stream_id
+from tailrace.spark.slices import Identity, parse_stream_id
 from tailrace.tls import context_for
 from tailrace.version import VERSION
 
@@ -39,6 +39,9 @@ LISTS_AT_ONCE: Final = 4
 """Lists that are asked for at one time: a quarter of those that may wait on a connection."""
 ENDS_AT_ONCE: Final = 256
 """Streams whose ends are asked for at one time: a quarter of the subscriptions that a connection may have."""
+
+
+NO_FILES: Final = listing.FilesRow("", 0)
 
 
 class Chunk(NamedTuple):
@@ -58,10 +61,10 @@ class GrowthReport(NamedTuple):
 
 
 class ListedEnd(NamedTuple):
-    """`stream_id`: that of the stream's files on this node; 0 if it does not send it."""
+    """`files`: those of the stream on this node; NO_IDENTITY if it does not send it."""
 
     row: listing.EndRow
-    stream_id: int
+    files: Identity
 
 
 class BrokerLogin(NamedTuple):
@@ -176,13 +179,13 @@ class BrokerConnection:
             raise broker_error(response.code, response.text)
         if isinstance(response, listing.Listed) and response.id in waiting:
             waiting.remove(response.id)
-            ids = response.ids or ("",) * len(response.names)
-            if not len(response.names) == len(response.ends) == len(ids):
-                counts = f"{len(response.ends)} ends and {len(ids)} ids of {len(response.names)} streams"
+            files = response.files or (NO_FILES,) * len(response.names)
+            if not len(response.names) == len(response.ends) == len(files):
+                counts = f"{len(response.ends)} ends and {len(files)} files of {len(response.names)} streams"
                 raise BrokerFault(f"{self.address} has listed {counts}")
             try:
-                ends = map(ListedEnd, response.ends, map(parse_stream_id, ids))
-                found.update(zip(response.names, ends, strict=True))
+                identities = [(parse_stream_id(stream_id), cuts) for stream_id, cuts in files]
+                found.update(zip(response.names, map(ListedEnd, response.ends, identities), strict=True))
             except ValueError as error:
                 raise BrokerFault(f"{self.address} has listed streams: {error}") from None
 

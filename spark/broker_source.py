@@ -47,7 +47,7 @@ from tailrace.spark.broker_connection import (
 from tailrace.spark.entries import ENTRY, Entries, no_entries
 from tailrace.spark.frames import index_of
 from tailrace.spark.patterns import is_exact, is_wanted, needs_listing
-from tailrace.spark.slices import NO_IDENTITY, Slice, Stamp, StreamReplaced
+from tailrace.spark.slices import NO_IDENTITY, Identity, Slice, Stamp, StreamReplaced
 from tailrace.spark.source import Block, Scan, SourceOptions, StreamRef, scan_all
 
 LOG = logging.getLogger("tailrace.spark")
@@ -172,9 +172,9 @@ class BrokerSource:
         for name, answer in others.items():
             end, own = End.of_answer(answer), opened.get(name)
             exists = own is not None or end.next_seq > 0
-            ends[name] = end._replace(exists=exists, stream_id=own.stream_id if own else 0)
+            ends[name] = end._replace(exists=exists, files=own.files if own else NO_IDENTITY)
         if connection.node_id != self._node_id:
-            return {name: end._replace(stream_id=0) for name, end in ends.items()}
+            return {name: end._replace(files=NO_IDENTITY) for name, end in ends.items()}
         return ends
 
     def _connected(self) -> BrokerConnection:
@@ -209,20 +209,20 @@ class BrokerSource:
 
 
 class End(NamedTuple):
-    """The messages that a stream keeps, and the stamp of the last one if it is known. `stream_id`, `exists`: see
-    `spark.source.TimedView`."""
+    """The messages that a stream keeps, and the stamp of the last one if it is known. `files`: see
+    `ListedEnd`; `exists`: see `spark.source.TimedView`."""
 
     first_seq: int
     next_seq: int
     stamp: Stamp | None = None
-    stream_id: int = 0
+    files: Identity = NO_IDENTITY
     exists: bool = True
 
     @classmethod
     def of_listed(cls, listed: ListedEnd) -> End:
         row = listed.row
         stamp = Stamp(row.timestamp_us, row.epoch) if row.first_seq < row.next_seq else None
-        return cls(row.first_seq, max(row.first_seq, row.next_seq), stamp, listed.stream_id)
+        return cls(row.first_seq, max(row.first_seq, row.next_seq), stamp, listed.files)
 
     @classmethod
     def of_answer(cls, answer: Subscribed) -> End:
@@ -269,10 +269,11 @@ class BrokerView:
     identity = NO_IDENTITY
 
     def __init__(self, connection: BrokerConnection, stream: str, boot: int, end: End) -> None:
-        self.boot = boot
         self._connection = connection
         self.stream = stream
-        self.first_seq, self.next_seq, self._stamp, self.stream_id, self.exists = end
+        self.first_seq, self.next_seq, self.last, files, self.exists = end
+        self.stream_id, self.boot_is_of_files = files[0], files != NO_IDENTITY
+        self.boot = hash((boot, *files)) if self.boot_is_of_files else boot
         self.possible_seq = self.next_seq
 
     def seq_at(self, timestamp_us: int) -> int:
@@ -314,8 +315,8 @@ class BrokerView:
         return stamp.epoch if stamp else 0
 
     def stamp_at(self, seq: int) -> Stamp | None:
-        if self._stamp is not None and seq == self.next_seq - 1:
-            return self._stamp
+        if self.last is not None and seq == self.next_seq - 1:
+            return self.last
         for chunk in self._connection.chunks(self.stream, seq, seq + 1):
             entry = index_of(chunk.frames, seq).table[0]
             return Stamp(int(entry["timestamp_us"]), int(entry["epoch"]))

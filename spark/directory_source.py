@@ -101,6 +101,8 @@ class DirectoryView:
     """See `spark.source.StreamView`. Only the index is opened: that is quick, also for very many streams."""
 
     exists = True
+    boot_is_of_files = False
+    last: Stamp | None = None
 
     def __init__(self, paths: StreamPaths, shard: int, only_synced: bool) -> None:
         """Raises FileNotFoundError, HeaderFault, OSError."""

@@ -241,10 +241,12 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._first[ref.stream] = Mark(slice_.first_seq, view.identity)
             elif view.next_seq < known.seq <= view.possible_seq:
                 end = end._replace(seq=known.seq)  # what follows is not shown yet, and not known to be lost
-            elif known.seq < view.next_seq or self._boots.get(ref.stream) != view.boot:
+            elif self._boots.get(ref.stream) != view.boot or (known.seq < view.next_seq and not view.boot_is_of_files):
                 self._boots[ref.stream] = view.boot
                 if is_replaced(view, known):
                     self._replaced.add(ref.stream)
+            if view.last is not None and end.seq == view.next_seq:
+                end = end._replace(time_us=view.last.timestamp_us, epoch=view.last.epoch)
             latest[ref.stream] = end
             return view.possible_seq == view.next_seq and ref.stream not in self._replaced
 
@@ -268,8 +270,10 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Mark(resumed, latest.identity, None, resumed)
 
     def _mark(self, begun: Offset, end: Offset, names: Iterable[str]) -> None:
+        """Adds to the ends of a batch what the look at the streams has not shown."""
         source = self._opened()
-        for ref in prepared(source, list(map(source.ref, sorted(names)))):
+        left = sorted(name for name in names if not is_marked(begun[name], end[name]))
+        for ref in prepared(source, list(map(source.ref, left))):
             end[ref.stream] = self._marked(source, ref, begun[ref.stream], end[ref.stream])
 
     def _marked(self, source: Source, ref: StreamRef, begun: Mark, mark: Mark) -> Mark:
@@ -324,6 +328,11 @@ def _name_files(options: Options) -> NameFiles | None:
         return None
     source = options.source
     return NameFiles(options.checkpoint, repr((source.path, source.brokers, options.streams)))
+
+
+def is_marked(begun: Mark, end: Mark) -> bool:
+    """Whether the last message before the end of a batch is known, and of the term of the one before its beginning."""
+    return end.time_us is not None and (begun.time_us is None or begun.epoch == end.epoch)
 
 
 def is_replaced(view: StreamView, mark: Mark) -> bool:
@@ -382,4 +391,8 @@ def read_all(
 
 def _no_further(latest: Offset, frozen: Offset) -> Offset:
     """The latest offset, but no stream and no message that came after `frozen` was noted."""
-    return {name: mark._replace(seq=min(mark.seq, frozen[name].seq)) for name, mark in latest.items() if name in frozen}
+    return {name: _no_later(mark, frozen[name].seq) for name, mark in latest.items() if name in frozen}
+
+
+def _no_later(mark: Mark, seq: int) -> Mark:
+    return mark if mark.seq <= seq else mark._replace(seq=seq, time_us=None, epoch=None)

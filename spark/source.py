@@ -104,11 +104,14 @@ class StreamView(TimedView, Protocol):
 
     `possible_seq`: messages from next_seq up to there may exist, but are not shown, as they are not synced or nobody
     has looked at them since the machine went down. `boot`: another number when messages that were not synced may have
-    been lost, and their seqs given to others.
+    been lost, and their seqs given to others. `boot_is_of_files`: it is another one, too, whenever the stream may have
+    other messages before its former end. `last`: of the last message, if it is known without a look.
     """
 
     possible_seq: int
     boot: int
+    boot_is_of_files: bool
+    last: Stamp | None
 
     def stamp_at(self, seq: int) -> Stamp | None:
         """The identity of a message from first_seq to next_seq; None if it has been trimmed since."""

@@ -15,7 +15,7 @@ from tailrace.broker.routing.calls import WorkerCalls
 from tailrace.broker.services import Services
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
-from tailrace.protocol.listing import NAMES_MAX, STREAMS_MAX, EndRow, List, Listed, StreamRow, WorkerRow
+from tailrace.protocol.listing import NAMES_MAX, STREAMS_MAX, EndRow, FilesRow, List, Listed, StreamRow, WorkerRow
 from tailrace.protocol.messages import pack
 from tailrace.protocol.opcodes import Op
 
@@ -144,8 +144,9 @@ class Listings:
                 done(parts)
                 return
             rows = sorted(row for part in parts for row in part)
-            names, ids = tuple([row[0].decode() for row in rows]), tuple([f"{row[1]:016x}" for row in rows])
-            done(Listed(message.id, names, ends=tuple([EndRow._make(row[2:]) for row in rows]), ids=ids))
+            names = tuple([row[0].decode() for row in rows])
+            files = tuple([FilesRow(f"{row[1]:016x}", row[2]) for row in rows])
+            done(Listed(message.id, names, ends=tuple([EndRow._make(row[3:]) for row in rows]), files=files))
 
         gathered = GatheredCalls(len(steps), answered)
         for slot, names in steps:

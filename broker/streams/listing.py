@@ -69,7 +69,7 @@ def _end(owner: Owner, name: bytes) -> StreamEnd | None:
     except MessageMissing:
         return None
     stamp = () if last is None else (last.timestamp_us, last.epoch)
-    return StreamEnd(stream.log.stream_id, first_seq, next_seq, *stamp)
+    return StreamEnd(stream.log.stream_id, stream.log.cuts, first_seq, next_seq, *stamp)
 
 
 def list_stream(owner: Owner, args: CallArgs) -> list[Any]:

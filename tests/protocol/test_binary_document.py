@@ -43,6 +43,7 @@ from tailrace.shard.frame import HEADER, MAX_FRAME_BYTES, FrameHeader, pack_fram
 from tests.protocol.wires import (
     ALL_FEATURES,
     END_ROW,
+    FILES_ROWS,
     REQUEST_KINDS,
     RESPONSE_KINDS,
     STANDING,
@@ -103,7 +104,7 @@ FULL: dict[str, m.AnyMessage] = {
     "COLLECTED": collecting.Collected(1, 1),
     "ADDED": collecting.Added(1, collecting.ADDED_FROM, "a.1", 0, 0, 0),
     "INTEREST": sharing.Interest(sharing.SHARED_FROM, b"s", True, (b"a",), (b"b",), True),
-    "LISTED": listing.Listed(1, ("n",), (STREAM_ROW,), (WORKER_ROW,), "n", 1, 1, "m", True, (END_ROW,), ("0",)),
+    "LISTED": listing.Listed(1, ("n",), (STREAM_ROW,), (WORKER_ROW,), "n", 1, 1, "m", True, (END_ROW,), FILES_ROWS[:1]),
 }
 """Each message that is a map, with every field it can have."""
 INSTEAD: dict[str, m.AnyMessage] = {

@@ -109,6 +109,7 @@ def stamped(frames: bytes = FRAMES, seq: int = 4, timestamp_us: int = 1_000) -> 
 STANDING = Standing(b"billing", 7, 3, None, 2, 1, 0, 0, 5_000_000, 30.0, 5)
 STREAM_ROW = listing.StreamRow("é", "slave", 2, 1, 9, 4_096, 8_192, 1_000, 2_000, 3, 300, 1, 5, 2**63 - 1)
 END_ROW = listing.EndRow(1, 9, 2_000, 2)
+FILES_ROWS = (listing.FilesRow("0" * 16, 0), listing.FilesRow("f" * 16, 2))
 WORKER_ROW = listing.WorkerRow(1, 4_711, "ready", 250_000, 3, 4, 5, 0)
 REQUESTS: Sequence[Request] = (
     HELLO,
@@ -238,7 +239,7 @@ RESPONSES: Sequence[Response] = (
     Got(2**32 - 1, ((4, 1, 0, 1), (5, 2, 2**32 - 1, 2**32 - 1)), ((0, 0), (7, 2**63 - 1)), 2**63 - 1, stamped()),
     listing.Listed(1),
     listing.Listed(4, ("a",), next="a", mark="4c0b7a3e.17", known=True),
-    listing.Listed(5, ("a", "é"), ends=(END_ROW, listing.EndRow(2**48 - 1, 2**48 - 1, 0, 0)), ids=("0" * 16, "f" * 16)),
+    listing.Listed(5, ("a", "é"), ends=(END_ROW, listing.EndRow(2**48 - 1, 2**48 - 1, 0, 0)), files=FILES_ROWS),
     recalling.Recalled(1),
     recalling.Recalled(2, (("s", bytes(stamped())), ("é", b"")), "é", "a/é b"),
     collecting.Collected(1, 0),

@@ -29,19 +29,19 @@ def test_it_is_the_end_that_opening_finds(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     stream_id = log.stream_id
     log.close()
-    assert stream_id and found(tmp_path) == StreamEnd(stream_id, 0, 5, 1_040, 1)
+    assert stream_id and found(tmp_path) == StreamEnd(stream_id, 0, 0, 5, 1_040, 1)
     log = open_log(tmp_path)
     append(log, b"more", at=9_000, epoch=3)
     log.trim(2)
     log.close()
-    assert found(tmp_path) == StreamEnd(stream_id, 2, 6, 9_000, 3)
+    assert found(tmp_path) == StreamEnd(stream_id, 0, 2, 6, 9_000, 3)
     log = open_log(tmp_path)
     log.trim(6)
     log.close()
-    assert found(tmp_path) == StreamEnd(stream_id, 6, 6)
+    assert found(tmp_path) == StreamEnd(stream_id, 0, 6, 6)
     filled(tmp_path, 0, name="empty")
     empty = found(tmp_path, "empty")
-    assert empty is not None and empty[1:] == (0, 0, 0, 0)
+    assert empty is not None and empty[1:] == (0, 0, 0, 0, 0)
 
 
 def test_it_changes_nothing_and_keeps_no_descriptor(tmp_path: Path) -> None:

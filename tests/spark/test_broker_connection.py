@@ -122,6 +122,7 @@ def test_the_ends_of_many_streams_are_asked_for_together(
 
 
 END = listing.EndRow(0, 1, 5, 1)
+FILES, ODD_FILES = listing.FilesRow("0" * 16, 0), listing.FilesRow("0X" * 8, 0)
 
 
 def test_ends_are_listed_some_pages_at_a_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,9 +141,9 @@ def test_ends_are_listed_some_pages_at_a_time(request: pytest.FixtureRequest, mo
         while held:
             each = held.pop()
             names = tuple(name.decode() for name in each.names if name != b"open")
-            ids = tuple(f"{len(name):016x}" for name in names) if "a" not in names else ()
+            files = tuple(listing.FilesRow(f"{len(name):016x}", 2) for name in names) if "a" not in names else ()
             ends = tuple(listing.EndRow(0, len(name), 5, 1) for name in names)
-            found.append(listing.Listed(each.id, names, ends=ends, ids=ids))
+            found.append(listing.Listed(each.id, names, ends=ends, files=files))
         return found
 
     broker = serve(answers, request)
@@ -150,8 +151,8 @@ def test_ends_are_listed_some_pages_at_a_time(request: pytest.FixtureRequest, mo
         found = connection.listed_ends(["a", "bb", "open", "cccc", "d", "ee", "fff", "g"])
         wanted = ("a", "bb", "cccc", "d", "ee", "fff", "g")
         assert {name: each.row.next_seq for name, each in found.items()} == {name: len(name) for name in wanted}
-        assert {name: each.stream_id for name, each in found.items()} == {
-            name: 0 if name in ("a", "bb") else len(name) for name in wanted
+        assert {name: each.files for name, each in found.items()} == {
+            name: (0, 0) if name in ("a", "bb") else (len(name), 2) for name in wanted
         }
         assert connection.listed_ends([]) == {}
     broker.close()
@@ -162,8 +163,8 @@ def test_ends_are_listed_some_pages_at_a_time(request: pytest.FixtureRequest, mo
     ("answer", "error"),
     [
         (lambda asked: listing.Listed(asked, ("a", "b"), ends=(END,)), BrokerFault),
-        (lambda asked: listing.Listed(asked, ("a", "b"), ends=(END, END), ids=("0" * 16,)), BrokerFault),
-        (lambda asked: listing.Listed(asked, ("a", "b"), ends=(END, END), ids=("0" * 16, "0X" * 8)), BrokerFault),
+        (lambda asked: listing.Listed(asked, ("a", "b"), ends=(END, END), files=(FILES,)), BrokerFault),
+        (lambda asked: listing.Listed(asked, ("a", "b"), ends=(END, END), files=(FILES, ODD_FILES)), BrokerFault),
         (lambda asked: m.Failed("unavailable", "a worker is down", False, 36, asked), BrokerError),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 import pytest
@@ -11,13 +11,14 @@ import tailrace
 from tailrace.errors import StreamBehind, StreamDeleted, UnknownStream
 from tailrace.shard.errors import StreamCut, StreamMissing
 from tailrace.spark import live, offsets
+from tailrace.spark.broker_connection import BrokerConnection, ListedEnd
 from tailrace.spark.live import TailraceStreamReader
 from tailrace.spark.offsets import DataLoss, Offset
 from tailrace.spark.options import parse_options
 from tailrace.spark.plan import make_plan
-from tailrace.spark.slices import BadStreams, StreamReplaced
+from tailrace.spark.slices import NO_IDENTITY, BadStreams, StreamReplaced
 from tailrace.spark.source import Source, open_source
-from tests.spark.test_live import SCHEMA, Query, Seen, seqs
+from tests.spark.test_live import SCHEMA, Query, seqs
 from tests.system.node import Node, running
 
 pytestmark = pytest.mark.system
@@ -117,22 +118,80 @@ def test_a_named_stream_that_is_deleted_stops_the_query_or_is_left_out(node: Nod
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_a_stream_that_is_made_again_between_two_batches(node: Node, way: dict[str, str], count: int) -> None:
-    """As many messages as before are noticed at the next one, over a connection."""
+    """Also with as many messages as before, which over a connection were once noticed when there were more."""
     query = NodeQuery(**way)
     query.batch()
     renew(node, "a", count)
-    seen: Seen = []
-    if count == OLD and "brokers" in way:
-        assert query.batch() == []
-        publish(node, "a", 1, "new")
-        count += 1
     with pytest.raises(DataLoss, match=r"stream 'a'.*it was made anew"):
         query.batch()
     query = query.with_options(failOnDataLoss="false")
-    seen = query.batch()
-    assert seen == seqs("a", 0, count)
+    assert query.batch() == seqs("a", 0, count)
     publish(node, "a", 1, "new")
     assert query.batch() == seqs("a", count, count + 1)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_stream_that_is_made_again_before_a_query_of_what_is_there(
+    node: Node, way: dict[str, str], count: int
+) -> None:
+    """It looks at the streams first, and gets its offset then."""
+    query = NodeQuery(**way)
+    query.batch()
+    renew(node, "a", count)
+    query.restart()
+    query.reader.prepareForTriggerAvailableNow()
+    with pytest.raises(DataLoss, match=r"stream 'a'.*it was made anew"):
+        query.batch()
+
+
+@pytest.mark.parametrize("way", ["brokers"], indirect=True)
+def test_a_stream_that_is_made_again_on_a_node_that_sends_no_files(
+    node: Node, way: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As nodes of earlier versions: as many messages as before are noticed when there are more."""
+    listed_ends = BrokerConnection.listed_ends
+
+    def without_files(connection: BrokerConnection, streams: Sequence[str]) -> dict[str, ListedEnd]:
+        return {name: each._replace(files=NO_IDENTITY) for name, each in listed_ends(connection, streams).items()}
+
+    monkeypatch.setattr(BrokerConnection, "listed_ends", without_files)
+    query = NodeQuery(**way)
+    query.batch()
+    publish(node, "a", 1)
+    assert query.batch() == seqs("a", OLD, OLD + 1)
+    renew(node, "a", OLD + 1)
+    assert query.batch() == []
+    publish(node, "a", 1, "new")
+    with pytest.raises(DataLoss, match=r"stream 'a'.*it was made anew"):
+        query.batch()
+
+
+@pytest.mark.parametrize("way", ["brokers"], indirect=True)
+def test_streams_that_have_grown_are_not_asked_for_one_by_one(
+    node: Node, way: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And each is asked for once: 100,000 of them had as many questions, one after the other."""
+    query = NodeQuery(**way)
+    query.batch()
+    asked: list[str] = []
+    listed_ends = BrokerConnection.listed_ends
+
+    def listing(connection: BrokerConnection, streams: Sequence[str]) -> dict[str, ListedEnd]:
+        asked.extend(streams)
+        return listed_ends(connection, streams)
+
+    def refuse(*_asked: object) -> None:
+        raise AssertionError("a question about one stream")
+
+    publish(node, "a", 2)
+    publish(node, "b", 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(BrokerConnection, "listed_ends", listing)
+        for name in ("place", "chunks"):
+            patch.setattr(BrokerConnection, name, refuse)
+        query.plan()
+    assert asked == ["a", "b"]
+    assert query.run() == seqs("a", OLD, OLD + 2) + seqs("b", OLD, OLD + 2)
 
 
 # --- between the plan of a batch and its reading ----------------------------------------------------------------------

@@ -175,7 +175,8 @@ def test_ends_of_streams_by_their_names(node: World, monkeypatch: pytest.MonkeyP
     assert found.names == tuple(names)
     assert [row[:2] for row in found.ends] == [(0, count) for count in range(1, len(names) + 1)]
     assert all(row.timestamp_us > 0 and row.epoch == 1 for row in found.ends)
-    assert len(set(found.ids)) == 6 and all(len(each) == 16 and int(each, 16) for each in found.ids)
+    assert len({row.stream_id for row in found.files}) == 6
+    assert all(len(row.stream_id) == 16 and int(row.stream_id, 16) and row.cuts == 0 for row in found.files)
     assert not any(worker.owner.catalog.open for worker in node.workers), "nothing is opened for it"
     assert ask(peer, "ends") == ask(peer, "ends", b"", b"", "", (b"unknown",))
 

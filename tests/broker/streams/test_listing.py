@@ -69,9 +69,9 @@ def test_ends_of_streams_that_are_open_or_closed(tmp_path: Path) -> None:
     ids = {name: id_of(owner, name) for name in names if name != b"none"}
     assert len(set(ids.values())) == 4
     assert call(owner, "list_ends", [b"closed", names]) == [
-        [b"closed", ids[b"closed"], 0, 2, now_us, 1],
-        [b"empty", ids[b"empty"], 0, 0, 0, 0],
-        [b"open", ids[b"open"], 0, 3, now_us, 1],
+        [b"closed", ids[b"closed"], 0, 0, 2, now_us, 1],
+        [b"empty", ids[b"empty"], 0, 0, 0, 0, 0],
+        [b"open", ids[b"open"], 0, 0, 3, now_us, 1],
     ]
     assert set(owner.catalog.open) == opened, "nothing is opened for it"
     owner.release()

@@ -15,6 +15,7 @@ import tailrace
 from tailrace.cli.ending import OK, REFUSED
 from tailrace.spark.broker_connection import BrokerConnection, ListedEnd
 from tailrace.spark.rollup.engine import ChooseEngine
+from tailrace.spark.slices import NO_IDENTITY
 from tests.spark.data import add_stream, make_directory, plain
 from tests.spark.rollup import test_bad_streams
 from tests.spark.rollup.directories import DAY_START_US, HOUR_US
@@ -71,7 +72,7 @@ def leave_out_ids(patch: pytest.MonkeyPatch) -> None:
     listed_ends = BrokerConnection.listed_ends
 
     def without_ids(connection: BrokerConnection, streams: Sequence[str]) -> dict[str, ListedEnd]:
-        return {name: each._replace(stream_id=0) for name, each in listed_ends(connection, streams).items()}
+        return {name: each._replace(files=NO_IDENTITY) for name, each in listed_ends(connection, streams).items()}
 
     patch.setattr(BrokerConnection, "listed_ends", without_ids)
 
