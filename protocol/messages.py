@@ -94,7 +94,7 @@ class Hello:
     mechanism: str | None = None
     user: str | None = None
     login: bytes | None = field(default=None, repr=False)
-    line_end: str | None = field(default=LINE_END, repr=False)
+    line_end: str | None = field(default=LINE_END, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
