@@ -6,9 +6,9 @@ import errno
 import os
 import sys
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 
@@ -17,8 +17,10 @@ from tailrace.cli.options import json_option, server_options
 from tailrace.cli.output import write_all
 from tailrace.cli.server import broker_errors, choose_servers
 from tailrace.cli.tables import show_json
-from tailrace.cli.values import FILLED
+from tailrace.cli.values import Filled
 from tailrace.core.datagram_nodes import PING_S, SILENT_PINGS
+from tailrace.core.datagram_state import checked_filter, checked_topic
+from tailrace.errors import InvalidTopic, ReservedName
 from tailrace.udp import TIMEOUT_S, DatagramMessage, UdpClient
 
 EPILOG = """\b
@@ -39,13 +41,27 @@ Exit codes: 0 done, 1 refused or not answered by the broker, or no such host, 2 
 STDOUT = 1
 
 
+class _Topic(Filled):
+    """A topic, or a filter, that datagrams may have."""
+
+    def __init__(self, check: Callable[[bytes], bytes]) -> None:
+        self._check = check
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            self._check(os.fsencode(super().convert(value, param, ctx)))
+        except (InvalidTopic, ReservedName) as error:
+            self.fail(str(error), param, ctx)
+        return value
+
+
 @click.group("udp", epilog=EPILOG)
 def command() -> None:
     """Publish and subscribe by UDP."""
 
 
 @command.command("pub", epilog=EPILOG)
-@click.argument("topic", type=FILLED)
+@click.argument("topic", type=_Topic(checked_topic))
 @click.argument("payload", required=False)
 @click.option("--ask", "is_asked", is_flag=True, help="Wait for the answer, and print the seq.")
 @json_option
@@ -76,7 +92,7 @@ def _standard_input() -> bytes:
 
 
 @command.command("sub", epilog=EPILOG)
-@click.argument("topic", type=FILLED)
+@click.argument("topic", type=_Topic(checked_filter))
 @click.option("--count", type=click.IntRange(1), help="End after this many messages.")
 @json_option
 @server_options

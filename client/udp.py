@@ -103,7 +103,7 @@ class UdpClient:
             self._wait(lambda: self._nodes.has_answered, "a ping", self._state.ping)
 
     def publish(self, topic: str | bytes, payload: bytes | str) -> None:
-        """Sends a message, which may be lost. Raises InvalidTopic."""
+        """Sends a message, which may be lost. Raises InvalidTopic, ReservedName."""
         self._state.publish(topic, payload)
         self._tend()
         self._send()
@@ -311,7 +311,7 @@ class AsyncUdpClient:
                 await self._wait(lambda: self._nodes.has_answered, "a ping", self._state.ping)
 
     def publish(self, topic: str | bytes, payload: bytes | str) -> None:
-        """Sends a message, which may be lost. Raises InvalidTopic."""
+        """Sends a message, which may be lost. Raises InvalidTopic, ReservedName."""
         self._state.publish(topic, payload)
         self._send()
 

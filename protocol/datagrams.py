@@ -14,6 +14,8 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from tailrace.protocol.errors import Code
+from tailrace.protocol.names import shown
+from tailrace.shard.names import DEAD_SUFFIX, REPLIES_PREFIX, is_reserved
 
 DATAGRAM_BYTES_MAX: Final = 65_507
 """Of one datagram by IPv4, which is what this protocol sends at most."""
@@ -86,6 +88,15 @@ def parse_answer(data: bytes) -> DatagramMessage | DatagramAnswer | None:
 def has_white_space(topic: bytes) -> bool:
     """Whether a topic cannot stand in a datagram."""
     return _WHITE.search(topic) is not None
+
+
+def reserved_fault(topic: bytes) -> str:
+    """Why a topic, or a filter, is not for clients, "" if it is."""
+    if is_reserved(topic):
+        return f"{shown(topic)} begins with $, which is reserved for the broker"
+    if topic.startswith(REPLIES_PREFIX) or topic.endswith(DEAD_SUFFIX):
+        return f"{shown(topic)} names a stream of replies or dead letters, which is no topic"
+    return ""
 
 
 # --- what clients send ------------------------------------------------------------------------------------------------

@@ -13,10 +13,8 @@ from tailrace.broker.udp.subscriptions import UdpSubscriptions
 from tailrace.protocol import datagrams
 from tailrace.protocol.datagrams import DatagramRequest, DatagramVerb
 from tailrace.protocol.errors import Code
-from tailrace.protocol.names import shown
 from tailrace.protocol.topics import filter_fault, has_wildcards, topic_fault, topic_metadata
 from tailrace.shard.frame import HEADER, HEADER_BYTES
-from tailrace.shard.names import DEAD_SUFFIX, REPLIES_PREFIX, is_reserved
 
 ASKED_MAX: Final = 8_192
 """Publishes whose clients wait for an answer."""
@@ -99,10 +97,8 @@ class RequestHandler:
         topic, is_publish = request.topic, request.verb in (DatagramVerb.PUB, DatagramVerb.PUB_ASKED)
         if fault := topic_fault(topic) if is_publish else filter_fault(topic):
             return Code.TOPIC, fault
-        if is_reserved(topic):
-            return Code.RESERVED, f"{shown(topic)} begins with $, which is reserved for the broker"
-        if topic.startswith(REPLIES_PREFIX) or topic.endswith(DEAD_SUFFIX):
-            return Code.RESERVED, f"{shown(topic)} names a stream of replies or dead letters, which is no topic"
+        if fault := datagrams.reserved_fault(topic):
+            return Code.RESERVED, fault
         if is_publish and len(request.body) > self._services.settings.max_message_bytes:
             return Code.SIZE, f"a message has at most {self._services.settings.max_message_bytes} bytes here"
         if request.verb is not DatagramVerb.UNSUB and not self._may(name, topic, is_publish=is_publish):

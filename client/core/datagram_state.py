@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from tailrace.errors import BrokerError, InvalidTopic, broker_error
+from tailrace.errors import BrokerError, InvalidTopic, ReservedName, broker_error
 from tailrace.protocol import datagrams
 from tailrace.protocol.datagrams import DatagramAnswer, DatagramMessage
 from tailrace.protocol.topics import filter_fault, topic_fault
@@ -33,9 +33,9 @@ class DatagramState:
         self._expected: tuple[str, ...] = ()  # the answer to the latest request, but for a number at its end
 
     def publish(self, topic: str | bytes, payload: bytes | str, *, asked: bool = False) -> None:
-        """Raises InvalidTopic."""
+        """Raises InvalidTopic, ReservedName."""
         body = payload.encode() if isinstance(payload, str) else payload
-        name = _checked(topic, topic_fault)
+        name = checked_topic(topic)
         datagram = datagrams.publish(name, body, asked=asked)
         if len(datagram) > datagrams.DATAGRAM_BYTES_MAX:
             raise InvalidTopic(f"a datagram has at most {datagrams.DATAGRAM_BYTES_MAX} bytes, not {len(datagram)}")
@@ -44,8 +44,8 @@ class DatagramState:
         self.outgoing.append(datagram)
 
     def subscribe(self, topic: str | bytes) -> bytes:
-        """Asks for a subscription to a topic or a filter, and again in each renewal. Raises InvalidTopic."""
-        name = _checked(topic, filter_fault)
+        """Asks for a topic or a filter, and again in each renewal. Raises InvalidTopic, ReservedName."""
+        name = checked_filter(topic)
         self.topics[name] = False
         self._expect("OK", "SUB", name.decode())
         self.ask_again(name)
@@ -55,8 +55,8 @@ class DatagramState:
         self.outgoing.append(datagrams.subscribe(name, self._cookie))
 
     def unsubscribe(self, topic: str | bytes) -> None:
-        """Raises InvalidTopic."""
-        name = _checked(topic, filter_fault)
+        """Raises InvalidTopic, ReservedName."""
+        name = checked_filter(topic)
         self.topics.pop(name, None)
         self._expect("OK", "UNSUB", name.decode())
         self.outgoing.append(datagrams.unsubscribe(name))
@@ -130,12 +130,24 @@ class DatagramState:
             self.answer = found
 
 
+def checked_topic(topic: str | bytes) -> bytes:
+    """The bytes of a topic to publish to. Raises InvalidTopic, ReservedName."""
+    return _checked(topic, topic_fault)
+
+
+def checked_filter(topic: str | bytes) -> bytes:
+    """The bytes of a topic or a filter to subscribe to. Raises InvalidTopic, ReservedName."""
+    return _checked(topic, filter_fault)
+
+
 def _checked(topic: str | bytes, fault_of: Callable[[bytes], str]) -> bytes:
-    """The bytes of a topic. Raises InvalidTopic."""
+    """The bytes of a topic. Raises InvalidTopic, ReservedName."""
     name = topic if isinstance(topic, bytes) else topic.encode(errors="surrogatepass")
     fault = fault_of(name)
     if not fault and datagrams.has_white_space(name):
         fault = f"a topic of datagrams has no white space: {name.decode()!r}"
     if fault:
         raise InvalidTopic(fault)
+    if fault := datagrams.reserved_fault(name):
+        raise ReservedName(fault)
     return name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from types import SimpleNamespace
 
@@ -25,9 +26,27 @@ def test_publishing(broker: LossyBroker, capfd: Captured, monkeypatch: pytest.Mo
     assert main.run(["udp", "pub", "c", "x", "--ask", "--json", "--server", broker.address]) == OK
     assert capfd.readouterr().out == '7\n{"topic": "c", "seq": 7}\n'
     assert main.run(["udp", "pub", "c", "x", "--json", "--server", broker.address]) == USAGE
-    assert main.run(["udp", "pub", "a b", "text", "--server", broker.address]) == REFUSED
-    assert "no white space" in capfd.readouterr().err
-    assert main.run(["udp", "pub", "", "text"]) == USAGE
+
+
+@pytest.mark.parametrize(
+    ("topic", "fault"),
+    [
+        ("a b", "no white space"),
+        ("$x", "begins with \\$, which is reserved"),
+        ("reply-to/x", "stream of replies or dead letters"),
+        ("a/$dead", "stream of replies or dead letters"),
+        ("\udcff", "is UTF-8"),
+        ("", "must not be empty"),
+    ],
+)
+def test_a_topic_that_no_datagram_may_have_is_a_wrong_argument(
+    topic: str, fault: str, broker: LossyBroker, capfd: Captured
+) -> None:
+    for command in (["pub", topic, "text"], ["pub", topic, "text", "--ask"], ["sub", topic]):
+        assert main.run(["udp", *command, "--server", broker.address]) == USAGE
+        assert re.search(fault, " ".join(capfd.readouterr().err.split()))
+    assert main.run(["udp", "pub", "a/+", "text"]) == USAGE
+    assert not broker.requests
 
 
 def test_several_servers(broker: LossyBroker, capfd: Captured, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailrace.core.datagram_state import MESSAGES_MAX, DatagramState
-from tailrace.errors import Denied, InvalidTopic
+from tailrace.errors import BrokerError, Denied, InvalidTopic, ReservedName
 from tailrace.protocol import datagrams
 from tailrace.protocol.datagrams import DatagramMessage, DatagramVerb, parse_request
 
@@ -119,14 +119,20 @@ def test_messages_that_nobody_takes_are_bounded() -> None:
     assert len(state.messages) == MESSAGES_MAX and state.messages[0].body == b"5"
 
 
-@pytest.mark.parametrize("topic", ["", "a b", "a\n", "a+", "\0", "\ud800", b"\xff", b"a "])
-def test_wrong_topics(topic: str | bytes) -> None:
+@pytest.mark.parametrize(
+    ("topic", "error"),
+    [
+        *((each, InvalidTopic) for each in ("", "a b", "a\n", "a+", "\0", "\ud800", b"\xff", b"a ")),
+        *((each, ReservedName) for each in ("$a", b"reply-to/a", "a/$dead")),
+    ],
+)
+def test_wrong_topics(topic: str | bytes, error: type[BrokerError]) -> None:
     state = DatagramState()
-    with pytest.raises(InvalidTopic):
+    with pytest.raises(error):
         state.publish(topic, b"")
-    with pytest.raises(InvalidTopic):
+    with pytest.raises(error):
         state.subscribe(topic)
-    with pytest.raises(InvalidTopic):
+    with pytest.raises(error):
         state.unsubscribe(topic)
     assert not state.outgoing and not state.topics
 
