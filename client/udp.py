@@ -27,6 +27,7 @@ from typing import Any, Final
 from tailrace.core.address import Address, parse_addresses
 from tailrace.core.datagram_nodes import PING_S, DatagramNodes, NodeStep
 from tailrace.core.datagram_state import RENEWALS_A_LEASE, RETRY_S, DatagramState
+from tailrace.core.options import check_positive
 from tailrace.errors import ClientClosed, ConnectFailed, OperationTimeout
 from tailrace.protocol.datagrams import DatagramMessage as DatagramMessage
 
@@ -83,6 +84,7 @@ class UdpClient:
 
     def __init__(self, *addresses: str | Iterable[str], timeout_s: float = TIMEOUT_S, ping_s: float = PING_S) -> None:
         """Sends nothing yet. Raises ConnectFailed, InvalidArgument."""
+        check_positive("timeout_s", timeout_s)
         self.timeout_s = timeout_s
         self._nodes = DatagramNodes(parse_addresses(addresses), ping_s)
         self._state = DatagramState()
@@ -273,6 +275,7 @@ class AsyncUdpClient:
 
     def __init__(self, *addresses: str | Iterable[str], timeout_s: float = TIMEOUT_S, ping_s: float = PING_S) -> None:
         """Raises InvalidArgument."""
+        check_positive("timeout_s", timeout_s)
         self.timeout_s = timeout_s
         self._nodes = DatagramNodes(parse_addresses(addresses), ping_s)
         self._state = DatagramState()

@@ -12,7 +12,7 @@ from tailrace.broker.process.settings import (
     Settings,
 )
 from tailrace.broker.replication.roles.peers import is_loopback
-from tailrace.shard.names import is_reserved, name_bytes_valid, new_name_fault
+from tailrace.shard.names import REPLIES_PREFIX, name_bytes_valid, new_name_fault
 
 Conflict = tuple[tuple[str, ...], str]  # the fields concerned, the fault and its remedy
 
@@ -79,9 +79,12 @@ def _network(settings: Settings) -> Iterator[Conflict]:
 
 
 def _udp(settings: Settings) -> Iterator[Conflict]:
+    """No stream with a `$` is kept in memory, nor one of replies kept for long."""
     name = settings.udp_stream
-    if settings.udp and (not name_bytes_valid(name.encode()) or new_name_fault(name) or is_reserved(name)):
-        yield ("udp", "udp_stream"), f"[udp] stream: {name} is not the name of a new stream"
+    is_new = name_bytes_valid(name.encode()) and not new_name_fault(name)
+    if settings.udp and (not is_new or "$" in name or name.startswith(REPLIES_PREFIX.decode())):
+        text = f"it has no $, * + or #, does not begin with {REPLIES_PREFIX.decode()} and does not end in /"
+        yield ("udp", "udp_stream"), f"[udp] stream: {name} is not the name of a new stream for topics; {text}"
 
 
 def _sizes(settings: Settings) -> Iterator[Conflict]:

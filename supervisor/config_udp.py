@@ -6,6 +6,7 @@ import ipaddress
 from typing import Any, Final
 
 from tailrace.broker.process.udp_settings import UdpPeer
+from tailrace.broker.replication.roles.peers import mapped_start
 from tailrace.protocol.topics import filter_fault
 from tailrace.supervisor.config_values import WrongValue, show, suggest
 
@@ -27,6 +28,8 @@ def parse_udp_peer(table: dict[str, Any]) -> UdpPeer:
     if "addresses" not in table:
         raise WrongValue(f"addresses is missing; {EXAMPLE} are an example")
     addresses = _words("addresses", table["addresses"])
+    if not addresses:
+        raise WrongValue(f"addresses: the list is empty, so the section holds for nobody; {EXAMPLE} are an example")
     for each in addresses:
         _check_network(each)
     publish, subscribe = (_words(key, table.get(key, [])) for key in ("publish", "subscribe"))
@@ -51,6 +54,5 @@ def _check_network(text: str) -> None:
         raise WrongValue(
             f"addresses: {show(text)} is neither an IP address nor a network such as 10.0.1.0/24"
         ) from None
-    first = network.network_address
-    if isinstance(first, ipaddress.IPv6Address) and first.ipv4_mapped is not None:
-        raise WrongValue(f"addresses: {show(text)} holds for nobody; write it as IPv4, from {first.ipv4_mapped} on")
+    if first := mapped_start(network):
+        raise WrongValue(f"addresses: {show(text)} holds for nobody; write it as IPv4, from {first} on")

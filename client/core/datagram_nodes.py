@@ -8,6 +8,7 @@ from math import inf
 from typing import Final
 
 from tailrace.core.address import Address
+from tailrace.core.options import check_positive
 
 PING_S: Final = 1.0
 SILENT_PINGS: Final = 3
@@ -27,6 +28,8 @@ class DatagramNodes:
     """
 
     def __init__(self, addresses: Sequence[Address], ping_s: float) -> None:
+        """Raises InvalidArgument."""
+        check_positive("ping_s", ping_s)
         self.due_s = inf
         self.has_answered = False
         self._addresses = addresses

@@ -49,7 +49,11 @@ class ClientOptions:
             raise InvalidArgument(f"tls is {self.tls!r}; it is True, or an ssl.SSLContext such as tls_context() makes")
         for each in fields(self):
             value = getattr(self, each.name)
-            if each.name not in ("token", "random_order", "idempotent", "tls", "user", "password") and not (
-                isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-            ):
-                raise InvalidArgument(f"{each.name} is {value!r}; it is a number more than 0")
+            if each.name not in ("token", "random_order", "idempotent", "tls", "user", "password"):
+                check_positive(each.name, value)
+
+
+def check_positive(name: str, value: object) -> None:
+    """Raises InvalidArgument unless an argument is a number more than 0."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+        raise InvalidArgument(f"{name} is {value!r}; it is a number more than 0")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tailrace.errors import ClientClosed, ConnectFailed, Denied, OperationTimeout
+from tailrace.errors import ClientClosed, ConnectFailed, Denied, InvalidArgument, OperationTimeout
 from tailrace.protocol import datagrams
 from tailrace.protocol.datagrams import DatagramVerb, parse_request
 from tailrace.protocol.errors import Code
@@ -94,6 +95,14 @@ def test_blocking_calls(broker: LossyBroker) -> None:
             client.subscribe("denied")
     with pytest.raises(ClientClosed):
         client.publish("a", b"")
+
+
+@pytest.mark.parametrize("make", [UdpClient, AsyncUdpClient])
+@pytest.mark.parametrize("name", ["timeout_s", "ping_s"])
+@pytest.mark.parametrize("value", [0, -1.0, math.nan, True, "1", None])
+def test_times_are_numbers_more_than_0(make: Callable[..., object], name: str, value: object) -> None:
+    with pytest.raises(InvalidArgument, match=f"{name} is {value!r}; it is a number more than 0"):
+        make("127.0.0.1:5050", **{name: value})
 
 
 def test_a_publish_is_sent_once_and_may_have_no_answer(broker: LossyBroker) -> None:

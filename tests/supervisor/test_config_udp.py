@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tailrace.supervisor.config_values import WrongValue
         ({"addresses": "10.0.0.1/8"}, "neither an IP address nor a network"),
         ({"addresses": ["host.example"]}, "neither an IP address nor a network"),
         ({"addresses": "::ffff:10.0.1.0/120"}, "write it as IPv4, from 10.0.1.0 on"),
+        ({"addresses": []}, "addresses: the list is empty, so the section holds for nobody"),
         ({"addresses": 7}, "addresses: write a text or a list"),
         ({"addresses": "::/0", "publish": "a#"}, "publish: # must be a whole level"),
         ({"addresses": "::/0", "subscribe": ["#/a"]}, "subscribe: # must be the last level"),
@@ -48,6 +50,7 @@ def test_too_many_sections_and_a_wrong_name(tmp_path: Path) -> None:
     path.write_text('[[udp_peer]]\naddresses = "::1"\n' * (UDP_PEERS_MAX + 1))
     with pytest.raises(ConfigError, match="at most 256 are allowed"):
         load(path)
-    path.write_text('[listen]\nudp = true\n[udp]\nstream = "$udp"\n')
-    with pytest.raises(ConfigError, match=r"\[udp\] stream: \$udp is not the name of a new stream"):
-        load(path)
+    for name in ("$udp", "a$dead", "a/$dead", "reply-to/udp", "a/"):
+        path.write_text(f'[listen]\nudp = true\n[udp]\nstream = "{name}"\n')
+        with pytest.raises(ConfigError, match=rf"\[udp\] stream: {re.escape(name)} is not the name of a new stream"):
+            load(path)

@@ -52,6 +52,19 @@ def may_lead(peers: Peers, teller: str, host: str) -> bool:
 
 def parse_peer(entry: str) -> tuple[Network, NodeAddress | None]:
     """The machines that an entry stands for, and the node that it names, if it has a port. Raises ValueError."""
+    network, node = _parse_peer(entry)
+    if first := mapped_start(network):
+        raise ValueError(f"this admits nobody; write it as IPv4, from {first} on")
+    return network, node
+
+
+def mapped_start(network: Network) -> ipaddress.IPv4Address | None:
+    """The first address of a network of IPv4 that is written as IPv6. No host is in it: all are compared as IPv4."""
+    first = network.network_address
+    return first.ipv4_mapped if isinstance(first, ipaddress.IPv6Address) else None
+
+
+def _parse_peer(entry: str) -> tuple[Network, NodeAddress | None]:
     try:
         return ipaddress.ip_network(entry), None
     except ValueError as error:

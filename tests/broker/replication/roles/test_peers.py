@@ -41,3 +41,9 @@ def test_entries_with_a_port_are_nodes_to_ask() -> None:
 def test_what_is_no_peer(entry: str) -> None:
     with pytest.raises(ValueError):
         parse_peer(entry)
+
+
+@pytest.mark.parametrize("entry", ["::ffff:10.0.0.0/120", "::ffff:10.0.0.1", "[::ffff:10.0.0.1]:5050"])
+def test_mapped_networks_would_admit_nobody(entry: str) -> None:
+    with pytest.raises(ValueError, match=r"admits nobody; write it as IPv4, from 10\.0\.0\.[01] on"):
+        parse_peer(entry)
