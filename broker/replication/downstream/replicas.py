@@ -62,10 +62,10 @@ class Replicas:
             holders = self.streams[name] = ReplicaAcks(next(self._lines))
         return holders
 
-    def held_below(self, name: bytes) -> list[tuple[str, int, int]]:
-        """Rows of (node, next seq, synced seq): how far the nodes below this one hold a stream."""
+    def held_below(self, name: bytes) -> dict[str, tuple[int, int]]:
+        """By node below this one the next and the synced seq: how far it holds a stream."""
         holders = self.streams.get(name)
-        return [(node, *held[:2]) for node, held in holders.nodes.items()] if holders else []
+        return {node: held[:2] for node, held in holders.nodes.items()} if holders else {}
 
     # --- in-sync replicas -------------------------------------------------------------------------------------------
 

@@ -101,7 +101,7 @@ class ReplicaFetcher:
         self.upstream_epoch = 0
         self.fenced = self.leads = self.in_circle = False
         self.next_seq = self.synced = 0  # as it was when this was looked at last
-        self.reported: frozenset[str] = frozenset()  # the nodes that the upstream thinks hold this
+        self.reported: dict[str, tuple[int, int]] = {}  # by node, its position as the upstream knows it
         self.taken_bytes = 0
         self.retries = 0
         self.retry_s = 0.0
@@ -195,7 +195,7 @@ class ReplicaFetchers:
             if copy.state is not FetchState.CUTTING:
                 copy.state, copy.why = FetchState.DOWN, why
             copy.id = 0
-            copy.reported = frozenset()
+            copy.reported = {}
             self._set_path(copy, ())
 
     def tick(self, now_s: float) -> None:
@@ -277,7 +277,7 @@ class ReplicaFetchers:
         if copy.state is FetchState.ASKED:
             self._asked -= 1
         copy.id = 0  # the next connection counts from the beginning again: this may be another's then
-        copy.reported = frozenset()
+        copy.reported = {}
 
     # --- messages of the upstream -------------------------------------------------------------------------------------
 
@@ -509,7 +509,9 @@ class ReplicaFetchers:
         return bool(self._changed)
 
     def reports(self) -> Iterator[bytes]:
-        """The reports for the upstream on the messages held, since the last time."""
+        """The reports for the upstream on the messages held, since the last time: only of nodes that hold more or less
+        than then, or else each message would go up as often as the square of the nodes below.
+        """
         if not self._changed:
             return
         changed, self._changed = self._changed, {}
@@ -520,9 +522,9 @@ class ReplicaFetchers:
                 continue
             self._later.pop(copy, None)
             copy.taken_bytes = 0
-            held = [(self._node_id, copy.next_seq, copy.synced), *self._owner.replicas.held_below(copy.name)]
-            nodes = frozenset(row[0] for row in held)
-            rows += [(copy.id, *row) for row in held]
-            gone += [(copy.id, node) for node in copy.reported - nodes]
-            copy.reported = nodes
+            below = self._owner.replicas.held_below(copy.name)
+            held = {self._node_id: (copy.next_seq, copy.synced), **below}
+            rows += [(copy.id, node, *held[node]) for node in held if copy.reported.get(node) != held[node]]
+            gone += [(copy.id, node) for node in copy.reported.keys() - held.keys()]
+            copy.reported = held
         yield from pack_held(rows, gone)

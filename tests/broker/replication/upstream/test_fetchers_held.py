@@ -70,11 +70,27 @@ def test_what_nodes_below_hold_goes_up_and_what_they_hold_no_more(slave: Slave) 
     below = slave.owner.replicas.holders(S).nodes
     below.update({"node-x": ReplicaPosition(8, 5, (0, 1, 7)), "node-y": ReplicaPosition(9, 0, (0, 1, 7))})
     slave.copies.note_held(S)
-    mine = (1, slave.id, 10, slave.log.synced_seq)
-    assert slave.reports() == [r.Held((mine, (1, "node-x", 8, 5), (1, "node-y", 9, 0)))]
+    assert slave.reports() == [r.Held(((1, "node-x", 8, 5), (1, "node-y", 9, 0)))]
     del below["node-x"]
     slave.copies.note_held(S)
-    assert slave.reports() == [r.Held((), ((1, "node-x"),)), r.Held((mine, (1, "node-y", 9, 0)))]
+    assert slave.reports() == [r.Held((), ((1, "node-x"),))], "nothing else has changed"
+    below["node-y"] = ReplicaPosition(9, 9, (0, 1, 8))
+    slave.copies.note_held(S)
+    assert slave.reports() == [r.Held(((1, "node-y", 9, 9),))]
+    below["node-y"] = ReplicaPosition(9, 9, (0, 1, 9))
+    slave.copies.note_held(S)
+    assert slave.reports() == [], "only the way is another one"
+
+
+def test_the_next_following_is_sent_everything_again(slave: Slave) -> None:
+    slave.be(FetchState.FOLLOWING)
+    slave.owner.replicas.holders(S).nodes["node-x"] = ReplicaPosition(8, 5, (0, 1, 7))
+    mine = (slave.id, 10, slave.log.synced_seq)
+    assert slave.reports() == [r.Held(((1, *mine), (1, "node-x", 8, 5)))]
+    slave.copies.ended(m.Ended(1, 10), slave.now_s)
+    slave.tick(RETRY_MAX_S)
+    slave.followed("following", 10)
+    assert slave.reports() == [r.Held(((2, *mine), (2, "node-x", 8, 5)))]
 
 
 @pytest.mark.parametrize("state", [state for state in FetchState if state is not FetchState.FOLLOWING])
