@@ -100,7 +100,7 @@ class UdpClient:
     def reach(self) -> None:
         """Waits until a node answers. Raises OperationTimeout."""
         if not self._nodes.has_answered:
-            self._state.answer = None
+            self._state.give_up()
             self._state.ping()
             self._wait(lambda: self._nodes.has_answered, "a ping", self._state.ping)
 
@@ -309,7 +309,7 @@ class AsyncUdpClient:
         """As `UdpClient.reach`."""
         async with self._request():
             if not self._nodes.has_answered:
-                self._state.answer = None
+                self._state.give_up()
                 self._state.ping()
                 await self._wait(lambda: self._nodes.has_answered, "a ping", self._state.ping)
 

@@ -31,6 +31,8 @@ class DatagramState:
         self.lease_s = LEASE_S
         self._cookie = ""
         self._expected: tuple[str, ...] = ()  # the answer to the latest request, but for a number at its end
+        self._renewing: set[bytes] = set()  # topics that were asked for again and have no answer yet
+        self._refusals: list[DatagramAnswer] = []  # which may be of those
 
     def publish(self, topic: str | bytes, payload: bytes | str, *, asked: bool = False) -> None:
         """Raises InvalidTopic, ReservedName."""
@@ -47,6 +49,7 @@ class DatagramState:
         """Asks for a topic or a filter, and again in each renewal. Raises InvalidTopic, ReservedName."""
         name = checked_filter(topic)
         self.topics[name] = False
+        self._renewing.discard(name)
         self._expect("OK", "SUB", name.decode())
         self.ask_again(name)
         return name
@@ -63,6 +66,10 @@ class DatagramState:
 
     def renew(self) -> None:
         """Asks for all subscriptions again: the lease begins anew, also at a broker that has forgotten them."""
+        self._refusals.clear()
+        self._renewing = set(self.topics)
+        if self._is_waiting and self._expected[1:-1] == ("SUB",):
+            self._renewing.discard(self._expected[-1].encode())
         for name in self.topics:
             self.topics[name] = False
             self.ask_again(name)
@@ -75,6 +82,7 @@ class DatagramState:
         else:
             del self.topics[name]
             self.topics[name] = False
+            self._renewing.add(name)
             self.ask_again(name)
 
     def give_up(self) -> None:
@@ -107,11 +115,13 @@ class DatagramState:
 
     @property
     def _is_waiting(self) -> bool:
-        """Whether a refusal would be taken for one of the latest request."""
+        """Whether the latest request has no answer yet."""
         return bool(self._expected) and self.answer is None
 
     def _expect(self, *words: str) -> None:
-        self.answer, self._expected = None, words
+        self.answer, self._expected = None, ()
+        self._settle()
+        self._expected = words
 
     def _take_cookie(self, cookie: str) -> None:
         if cookie != self._cookie:  # each request without one has it as its answer
@@ -126,8 +136,24 @@ class DatagramState:
                 self.topics[name] = True
             if words[3].isdigit():
                 self.lease_s = int(words[3]) or LEASE_S
-        if found.kind == "ERR" or expected in (words, words[:-1]):
+        if words[1:2] in (("SUB",), ("UNSUB",)) and len(words) > 2:
+            self._renewing.discard(words[2].encode())
+        if found.kind == "ERR":
+            self._refusals.append(found)
+        elif expected in (words, words[:-1]):
             self.answer = found
+        self._settle()
+
+    def _settle(self) -> None:
+        """Finds out whether the latest request was refused. Refusals have no topic: there must be more of them than
+        renewals without an answer.
+        """
+        if len(self._refusals) < len(self._renewing) + self._is_waiting:
+            return
+        if self._is_waiting:
+            self.answer = self._refusals[-1]
+        self._refusals.clear()
+        self._renewing.clear()
 
 
 def checked_topic(topic: str | bytes) -> bytes:

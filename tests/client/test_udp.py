@@ -120,10 +120,21 @@ class LateBroker:
 
     def publisher(self) -> tuple[str, int]:
         """The address that has published."""
+        return self.sender(b"PUB?")
+
+    def sender(self, verb: bytes) -> tuple[str, int]:
+        """The address of the next datagram with this verb."""
         data, peer = b"", ("", 0)
-        while not data.startswith(b"PUB?"):
+        while not data.startswith(verb):
             data, peer = self.sock.recvfrom(70_000)
         return peer
+
+    def accept(self) -> None:
+        """Answers the next `SUB`, of topic a."""
+        self.sock.sendto(datagrams.subscribed(b"a", 120), self.sender(b"SUB"))
+
+    def refuse(self, peer: tuple[str, int]) -> None:
+        self.sock.sendto(datagrams.refused(Code.SUBSCRIPTIONS, "too many"), peer)
 
     def answer(self, peer: tuple[str, int], *seqs: int) -> None:
         for seq in seqs:
@@ -154,6 +165,49 @@ def test_a_late_or_second_answer_is_not_that_of_the_next_publish(late: LateBroke
         fourth = pool.submit(client.publish_asked, "q", b"3")
         late.answer(late.publisher(), 3)
         assert fourth.result() == 3
+
+
+def test_a_refused_renewal_does_not_refuse_the_next_publish(late: LateBroker) -> None:
+    with ThreadPoolExecutor(1) as pool, UdpClient(late.address, timeout_s=PATIENCE_S) as client:
+        asked = pool.submit(client.subscribe, "a")
+        late.accept()
+        asked.result()
+        client._renew_at_s = 0.0
+        assert client.receive(0.01) is None
+        peer = late.sender(b"SUB")
+        publish = pool.submit(client.publish_asked, "q", b"1")
+        late.publisher()
+        late.refuse(peer)
+        late.answer(peer, 1)
+        assert publish.result() == 1
+
+
+def test_a_refused_renewal_does_not_refuse_a_publish_that_waits(late: LateBroker) -> None:
+    async def run() -> None:
+        async with AsyncUdpClient(late.address, timeout_s=PATIENCE_S) as client:
+            asked = asyncio.create_task(client.subscribe("a"))
+            await asyncio.to_thread(late.accept)
+            await asked
+            publish = asyncio.create_task(client.publish_asked("q", b"1"))
+            await asyncio.to_thread(late.publisher)
+            client._renew_at_s = 0.0
+            client._changed.set()
+            peer = await asyncio.to_thread(late.sender, b"SUB")
+            late.refuse(peer)
+            late.answer(peer, 1)
+            assert await publish == 1
+
+    asyncio.run(run())
+
+
+def test_a_node_that_refuses_a_ping_has_answered(late: LateBroker) -> None:
+    async def run() -> None:
+        async with AsyncUdpClient(late.address, timeout_s=PATIENCE_S) as client:
+            reached = asyncio.create_task(client.reach())
+            late.refuse(await asyncio.to_thread(late.sender, b"PING"))
+            await reached
+
+    asyncio.run(run())
 
 
 def test_a_late_answer_with_asyncio(late: LateBroker) -> None:

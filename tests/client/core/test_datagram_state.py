@@ -99,6 +99,74 @@ def test_a_ping_asks_for_a_subscription_in_turn_unless_an_answer_is_waited_for()
     assert [verb for verb, _topic, _body in asked(state)] == ["PUB?", "PING"]
 
 
+def subscribed(*topics: str) -> DatagramState:
+    state = DatagramState()
+    for topic in topics:
+        state.subscribe(topic)
+        state.take(b"OK SUB %s 60\n" % topic.encode())
+    return state
+
+
+REFUSED = b"ERR subscriptions too many\n"
+
+
+def test_a_refused_renewal_is_not_taken_for_the_refusal_of_a_request() -> None:
+    for renew in (DatagramState.renew, DatagramState.ping):
+        state = subscribed("a")
+        renew(state)
+        state.publish("q", "", asked=True)
+        state.take(REFUSED)
+        assert state.refusal() is None
+        state.take(b"OK q 7\n")
+        assert state.answer is not None and state.refusal() is None
+        state.publish("q", "", asked=True)
+        state.take(REFUSED)
+        assert state.refusal() is not None
+
+
+def test_a_refusal_is_the_requests_once_all_renewals_have_their_answers() -> None:
+    state = subscribed("a", "b")
+    state.publish("q", "", asked=True)
+    state.renew()
+    for datagram in (b"ERR denied not you\n", b"OK SUB b 60\n"):
+        state.take(datagram)
+        assert state.refusal() is None
+    state.take(b"OK SUB a 60\n")
+    assert isinstance(state.refusal(), Denied)
+
+
+def test_a_refusal_that_nobody_waited_for_answers_a_renewal() -> None:
+    state = subscribed("a", "b", "c")
+    state.renew()
+    for datagram in (REFUSED, b"OK SUB a 60\n", b"OK SUB c 60\n"):
+        state.take(datagram)
+    state.publish("q", "", asked=True)
+    assert state.refusal() is None
+    state.take(REFUSED)
+    assert state.refusal() is not None
+
+
+def test_a_lost_answer_to_a_renewal_delays_a_refusal_until_the_request_is_repeated() -> None:
+    state = subscribed("a")
+    state.renew()
+    state.subscribe("b")
+    state.take(REFUSED)
+    assert state.refusal() is None
+    state.ask_again(b"b")
+    state.take(REFUSED)
+    assert state.refusal() is not None
+    del state.topics[b"b"]
+    state.subscribe("a")
+    state.take(REFUSED)
+    assert state.refusal() is not None
+    state.renew()
+    state.unsubscribe("a")
+    state.take(b"OK UNSUB a\n")
+    state.publish("q", "", asked=True)
+    state.take(REFUSED)
+    assert state.refusal() is not None
+
+
 def test_another_node_is_asked_for_all_and_has_other_cookies() -> None:
     state = DatagramState()
     for topic in ("a", "b", "c"):
