@@ -234,6 +234,7 @@ class Worker:
             HELD: lambda *args: self.mqtt.shared.is_held(*args),
             "conns": lambda: drain.connections(services, boot.slot),
             "pull": lambda place: show_page(self.udp, self.shared.serving, place),
+            "udp_adopt": lambda rows, more: self.udp.adopt(rows, more),
             "links": lambda name: links.of_worker(owner, self.uplinks, self.followers.nodes, self.readers, name),
         }
         self.calls = WorkerCalls(self.router, boot.slot, own_calls)
@@ -528,9 +529,8 @@ class Worker:
     def _own(self, *, asks: bool = False) -> None:
         self.owner.take()
         self.siblings.watch.owns(time.monotonic())
-        self.journal.take()
-        self.last_values.start()
-        self.sessions.start()
+        for begin in (self.journal.take, self.last_values.start, self.sessions.start):
+            begin()
         self.uplinks.start(asks=asks)
         self._set_cells(self._slot)
         self.count_streams()
@@ -551,9 +551,8 @@ class Worker:
             return
         self._stop_accepting()
         self.router.flush()
-        self.desk.retire()
-        self.last_values.retire()
-        self.sessions.retire()
+        for retire in (self.desk.retire, self.last_values.retire, self.sessions.retire):
+            retire()
         self._finish_roles()
         self.announce()
         self.phase = WorkerPhase.RETIRED
@@ -569,6 +568,7 @@ class Worker:
             feed.remote = feed.remote or self.router.slot_of(feed.name) == self.slot
         ask_successor()
         self.router.give_back()
+        self.udp.hand_over(partial(self.router.call_slot, self.slot, "udp_adopt"))
         self.control.send("released")
 
     def _stop_accepting(self) -> None:
@@ -607,7 +607,7 @@ class Worker:
         late = time.monotonic() > self.drain_deadline_s
         if self.phase is WorkerPhase.RETIRED:
             drain.hand_all_over(services, self.links, self.slot, self.drain_began_s)
-            if late or (not services.clients and self.siblings.all_switched):
+            if late or (not services.clients and self.siblings.all_switched and not self.udp.is_handing_over):
                 drain.finish_all(services)
                 self.phase = WorkerPhase.LEAVING
         elif late or drain.drained(services, self.routes, self.drain_began_s):

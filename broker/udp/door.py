@@ -10,6 +10,7 @@ import mmap
 import select
 import socket
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from tailrace.broker.delivery.cursor import Cursor, Delivery
@@ -21,7 +22,7 @@ from tailrace.broker.routing.fixed_publisher import FixedPublisher
 from tailrace.broker.routing.route import Route
 from tailrace.broker.services import Services
 from tailrace.broker.sharing.sender import SharingServices
-from tailrace.broker.streams.refused import Refused
+from tailrace.broker.streams.refused import OnResult, Refused
 from tailrace.broker.udp.addresses import NAME_BYTES, shown_name
 from tailrace.broker.udp.delivery import DatagramOutbox, send_answers
 from tailrace.broker.udp.requests import Asked, RequestHandler
@@ -52,8 +53,12 @@ SENT_A_TURN: Final = 4_096
 """Datagrams to subscribers; the others go out in the next turn."""
 SHOWN_A_PAGE: Final = 1_000
 """Subscriptions of a worker, and filters that other nodes want, in one answer to `pull`."""
+HANDED_AT_ONCE: Final = 128
+"""Subscriptions handed to a successor in one call, which takes it some milliseconds; one call is under way."""
 ANSWERS_MAX: Final = 8_192
 """That wait for the end of a turn."""
+
+CallSuccessor = Callable[[list[Any], OnResult], None]
 
 _packets = load("tailrace.broker.udp.packets_cy")
 _BATCH: Final = int(_packets.BATCH)
@@ -70,6 +75,7 @@ class UdpDoor(FixedPublisher):
         self._sock = sock
         self._fd = sock.fileno()
         self._open = False
+        self.is_handing_over = False
         self._paused: set[object] = set()
         self._held_up = 0
         most = _BATCH * int(_packets.JOINED)
@@ -134,6 +140,27 @@ class UdpDoor(FixedPublisher):
             self.watches.close()
         self.closed = True
 
+    def hand_over(self, call: CallSuccessor, start: int = 0) -> None:
+        """Gives the subscriptions, with their leases, to the worker that reads the socket now. It has not all of them
+        if it is replaced meanwhile.
+        """
+        more, rows = self.subscriptions.shown(start, HANDED_AT_ONCE)
+
+        def done(value: Any) -> None:
+            self.is_handing_over = more and not isinstance(value, Refused)
+            if self.is_handing_over:
+                self.hand_over(call, start + HANDED_AT_ONCE)
+
+        self.is_handing_over = True
+        call([rows, more], done)
+
+    def adopt(self, rows: list[tuple[bytes, bytes, int]], more: bool) -> None:
+        """The other end of `hand_over`."""
+        for row in rows if self._open else ():
+            self._requests.restore(*row)
+        if not more:
+            self._requests.all_restored()
+
     def close(self) -> None:
         """The end of the worker."""
         self.stop()
@@ -160,7 +187,7 @@ class UdpDoor(FixedPublisher):
     def shown(self, start: int, count: int) -> tuple[bool, list[tuple[bytes, str]]]:
         """Topics and addresses of the subscriptions with records from number `start` on, in order."""
         more, rows = self.subscriptions.shown(start, count)
-        return more, sorted((topic, shown_name(name)) for topic, name in rows)
+        return more, sorted((topic, shown_name(name)) for topic, name, _seen_s in rows)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -436,7 +463,7 @@ class UdpDoor(FixedPublisher):
 class ClosedDoor:
     """In the place of the door of a worker without a socket for datagrams."""
 
-    is_busy = has_input = False
+    is_busy = has_input = is_handing_over = False
     rest_s = 0.0
 
     def start(self) -> None: ...
@@ -444,6 +471,10 @@ class ClosedDoor:
     def stop(self) -> None: ...
 
     def close(self) -> None: ...
+
+    def hand_over(self, _call: CallSuccessor) -> None: ...
+
+    def adopt(self, _rows: list[Any], _more: bool) -> None: ...
 
     def tick(self) -> None: ...
 

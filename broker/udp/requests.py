@@ -19,6 +19,9 @@ from tailrace.shard.frame import HEADER, HEADER_BYTES
 ASKED_MAX: Final = 8_192
 """Publishes whose clients wait for an answer."""
 
+UNSUBSCRIBED_MAX: Final = 1_024
+"""Subscriptions that were not here when they were to be ended; their records may still come from the predecessor."""
+
 DENIED_TEXT: Final = "this address does not have the right to that; [[udp_peer]] sections give it"
 WIDE_TEXT: Final = (
     "what this filter matches may lie in streams of any name, by the [[topics]] sections; use a narrower one"
@@ -58,6 +61,7 @@ class RequestHandler:
         self._rights = PeerRights(settings.udp_peers) if settings.udp_peers else None
         self._stream = settings.udp_stream.encode()
         self._asked = 0
+        self._unsubscribed: set[tuple[bytes, bytes]] = set()
         self.senders = RefusedAddresses()
         self.trusts_all = not settings.udp_cookies
         self.table = rules.sections_table
@@ -89,6 +93,19 @@ class RequestHandler:
             self._answer(name, size, datagrams.published(topic, seq))
         else:
             self._answer_refused(name, size, DatagramVerb.PUB_ASKED, *refusal)  # that may be no fault of its sender
+
+    def restore(self, topic: bytes, name: bytes, seen_s: int) -> None:
+        """A subscription of the worker before this one. It ends if the settings have changed so that it would be
+        refused.
+        """
+        if (name, topic) in self._unsubscribed or not self._may(name, topic, is_publish=False):
+            return
+        streams = self._streams_of(topic)
+        if streams is not None and self._watches.has_room_for(streams):
+            self._subscriptions.add(name, topic, streams, seen_s)
+
+    def all_restored(self) -> None:
+        self._unsubscribed.clear()
 
     # --- verbs ------------------------------------------------------------------------------------------------------
 
@@ -140,6 +157,8 @@ class RequestHandler:
         if self._subscriptions.remove(name, topic):
             self._door.answer(name, datagrams.unsubscribed(topic))
         else:
+            if len(self._unsubscribed) < UNSUBSCRIBED_MAX:
+                self._unsubscribed.add((name, topic))
             self._refuse(name, size, DatagramVerb.UNSUB, Code.UNSUBSCRIBED, "this address has no such subscription")
 
     def _streams_of(self, topic: bytes) -> tuple[bytes, ...] | None:

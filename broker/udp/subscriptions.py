@@ -174,8 +174,10 @@ class UdpSubscriptions:
         """Whether an address has a subscription."""
         return bool(_leaf.is_known(self.table, name))
 
-    def shown(self, start: int, count: int) -> tuple[bool, list[tuple[bytes, bytes]]]:
-        """The topic and the address of each subscription in a part of the table; whether there are parts behind it."""
+    def shown(self, start: int, count: int) -> tuple[bool, list[tuple[bytes, bytes, int]]]:
+        """Topic, address and the second of its last datagram, of each subscription in a part of the table; whether
+        there are parts behind it.
+        """
         more, rows = _leaf.show(self.table, start, count)
         return bool(more), rows
 

@@ -166,19 +166,18 @@ def is_known(table: Any, name: bytes) -> bool:
     return _find_peer(_words_of(table), _words_of(name), 0) > 0
 
 
-def show(table: Any, start: int, count: int) -> tuple[bool, list[tuple[bytes, bytes]]]:
-    """Topic and address of each subscription with a record from number `start` on, below `start + count`. Also whether
-    there are records behind these.
-    """
+def show(table: Any, start: int, count: int) -> tuple[bool, list[tuple[bytes, bytes, int]]]:
+    """Topics, addresses and when those sent last, of records `start` to `start + count`; whether there are more."""
     words: cython.p_uint = _words_of(table)
-    found: list[tuple[bytes, bytes]] = []
+    found: list[tuple[bytes, bytes, int]] = []
     number: cython.Py_ssize_t
     base: cython.Py_ssize_t
     for number in range(max(start, 1), min(start + count, words[_NEXT + _SUB])):
         base = _record(words, _SUB, number)
         if _find_sub(words, words[base], words[base + _SUB_TOPIC]) == number:  # not of a free one
             topic: bytes = _gone_topic(words, _octets_of(table), _record(words, _TOPIC, words[base + _SUB_TOPIC]))[1]
-            found.append((topic, _bytes_at(_octets_of(table), 4 * _record(words, _PEER, words[base]), 28)))
+            base = _record(words, _PEER, words[base])
+            found.append((topic, _bytes_at(_octets_of(table), 4 * base, 28), words[base + _PEER_SEEN]))
     return start + count < words[_NEXT + _SUB], found
 
 
@@ -442,10 +441,9 @@ def _take_cells(words: cython.p_uint, length: cython.Py_ssize_t) -> cython.Py_ss
 @cython.exceptval(check=False)
 def _add_peer(words: cython.p_uint, names: cython.p_uint, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
     number: cython.Py_ssize_t = _take_record(words, _PEER)
-    base: cython.Py_ssize_t
     place: cython.Py_ssize_t
     if number:
-        base = _record(words, _PEER, number)
+        base: cython.Py_ssize_t = _record(words, _PEER, number)
         for place in range(7):
             words[base + place] = names[at + place]
         words[base + _PEER_HASH] = _hash_name(words, names, at)
@@ -511,7 +509,8 @@ def _subscribe(
     is_new_peer: cython.bint = peer == 0
     is_new: cython.bint = found == 0
     if peer:
-        words[_record(words, _PEER, peer) + _PEER_SEEN] = now_s
+        seen: cython.Py_ssize_t = _record(words, _PEER, peer) + _PEER_SEEN
+        words[seen] = max(words[seen], now_s)  # what was handed over late does not end a newer lease
         if found and _find_sub(words, peer, found):
             return RENEWED, found, False
     else:
@@ -527,7 +526,8 @@ def _subscribe(
         if is_new_peer and peer:
             _drop_peer(words, peer)
         return FULL, 0, False
-    words[_record(words, _PEER, peer) + _PEER_SEEN] = now_s
+    if is_new_peer:
+        words[_record(words, _PEER, peer) + _PEER_SEEN] = now_s
     _link(words, sub, peer, found)
     return ADDED, found, is_new
 

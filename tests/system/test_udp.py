@@ -132,6 +132,17 @@ def said(pipe: IO[bytes], text: bytes) -> None:
     pipe.flush()
 
 
+def test_a_reload_ends_no_subscription(node: Node, seed: SeedClient) -> None:
+    for topic in ("sensors/1", "topic1", "elsewhere/2"):
+        seed.subscribe(topic)
+    for _ in range(2):
+        replace_all(node)
+        with UdpClient(f"127.0.0.1:{node.port}", timeout_s=PATIENCE_S) as client:
+            for topic in ("sensors/1", "topic1", "elsewhere/2"):
+                client.publish_asked(topic, topic)
+                assert seed.receive() == (topic, topic)
+
+
 def test_a_client_subscribes_again_after_reloads_and_killed_workers(node: Node, seed: SeedClient) -> None:
     seed.subscribe("sensors/1")
     replace_all(node)

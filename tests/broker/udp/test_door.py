@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,56 @@ def test_the_verbs_beyond_the_seed(node: Node) -> None:
     assert client.ask(b"PUB? $SYS/x\ny")[0].startswith(b"ERR reserved")
     assert client.ask(b"PUB a+\nx", b"junk", b"", b"\0" * 100, b"MSG a\nb") == []
     assert node.dropped() == {"refused": 1, "junk": 4}
+
+
+def rows_of(node: Node, slot: int) -> list[tuple[bytes, bytes, int]]:
+    """The subscriptions of a worker, with their leases."""
+    return sorted(node.world.workers[slot].udp.subscriptions.shown(0, 10_000)[1])  # type: ignore[union-attr]
+
+
+def test_a_worker_that_is_replaced_hands_its_subscriptions_to_its_successor(node: Node) -> None:
+    first, second = node.clients()
+    topics = [*(b"t/%d" % number for number in range(2 * door.HANDED_AT_ONCE)), b"sensors/+", b"t/7/#", b"topic1"]
+    for topic in topics:
+        first.send(b"SUB %s\n" % topic)
+    assert len(first.ask(b"SUB a\n")) == len(topics) + 1
+    assert second.ask(b"SUB t/7\n") == [b"OK SUB t/7 120\n"]
+    rows = rows_of(node, 0)
+    for generation in (5, 6):
+        node.world.replace(0, generation)
+        assert rows_of(node, 0) == rows
+    second.ask(b"PUB t/7\n1", b"PUB sensors/8\n2", b"PUB topic1\n3", b"PUB b\n4")
+    assert sorted(first.take()) == [b"MSG sensors/8\n2", *[b"MSG t/7\n1"] * 2, b"MSG topic1\n3"]
+    assert first.ask(b"UNSUB t/7/#\n") == [b"OK UNSUB t/7/#\n"]
+
+
+def test_a_successor_with_other_settings_takes_what_they_allow(node: Node) -> None:
+    client, publisher = node.clients()
+    client.ask(b"SUB a/1\n", b"SUB a/#\n", b"SUB b/1\n")
+    node.world.settings = replace(
+        node.world.settings, udp_peers=(UdpPeer(("127.0.0.0/8",), publish=("#",), subscribe=("a/+", "b/#")),)
+    )
+    node.world.replace(0, 5)
+    assert [topic for topic, _name, _seen_s in rows_of(node, 0)] == [b"a/1", b"b/1"]
+    publisher.ask(b"PUB a/1\nx")
+    assert client.take() == [b"MSG a/1\nx"]
+
+
+def test_a_late_handover_neither_brings_back_a_subscription_nor_an_older_lease(node: Node) -> None:
+    client, _other = node.clients()
+    client.ask(b"SUB a\n")
+    [(_topic, name, seen_s)] = rows_of(node, 0)
+    assert client.ask(b"UNSUB b\n")[0].startswith(b"ERR unsubscribed")
+    rows = [(topic, name, seen_s - 50) for topic in (b"a", b"b", b"c")]
+    udp = node.world.workers[0].udp
+    udp.adopt(rows, True)
+    assert rows_of(node, 0) == [(b"a", name, seen_s), (b"c", name, seen_s)]
+    udp.adopt([], False)
+    udp.adopt(rows, False)
+    assert [topic for topic, _name, _seen_s in rows_of(node, 0)] == [b"a", b"b", b"c"]
+    udp.stop()
+    udp.adopt([(b"d", name, seen_s)], False)
+    assert len(rows_of(node, 0)) == 3
 
 
 def test_subscriptions_in_one_turn_are_all_made_and_answered(node: Node, anywhere: None) -> None:

@@ -53,7 +53,7 @@ class Table:
             assert is_new == (topic not in topics)
             self.wanted[name, topic] = None
         if outcome != self.leaf.FULL or name in self.seen_s:
-            self.seen_s[name] = now_s
+            self.seen_s[name] = max(now_s, self.seen_s.get(name, 0))
         return int(outcome)
 
     def remove(self, name: bytes, topic: bytes) -> None:
@@ -90,11 +90,11 @@ class Table:
         assert counts == [len(names), len(topics), len(self.wanted)]
         for name in names:
             assert self.leaf.is_known(self.buffer, name)
-        assert sorted(self.shown(7)) == sorted((topic, name) for name, topic in self.wanted)
+        assert sorted(self.shown(7)) == sorted((topic, name, self.seen_s[name]) for name, topic in self.wanted)
 
-    def shown(self, count: int) -> list[tuple[bytes, bytes]]:
+    def shown(self, count: int) -> list[tuple[bytes, bytes, int]]:
         """All subscriptions, in parts."""
-        found: list[tuple[bytes, bytes]] = []
+        found: list[tuple[bytes, bytes, int]] = []
         start, more = 0, True
         while more:
             more, rows = self.leaf.show(self.buffer, start, count)
