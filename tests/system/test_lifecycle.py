@@ -539,7 +539,8 @@ def test_what_the_service_manager_hears(tmp_path: Path) -> None:
 
 def test_a_service_manager_that_reads_nothing_or_goes_holds_nothing_up(tmp_path: Path) -> None:
     listener = Listener(tmp_path / "notify")
-    with running(tmp_path / "data", environment={"NOTIFY_SOCKET": str(tmp_path / "notify")}) as node:
+    environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "100000"}
+    with running(tmp_path / "data", environment=environment) as node:
         wait_for(lambda: "cannot tell the service manager" in node.log(), "its queue is full")
         os.kill(worker_pid(node, 0), signal.SIGKILL)
         wait_for(lambda: "SIGKILL" in node.log(), "the supervisor still looks after its children")
