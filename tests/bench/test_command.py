@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from bench.command import main
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_quick_run_against_the_plain_process(tmp_path: Path) -> None:
     rows = "ingest-1,ingest-1000,turns-1,fanout-100,latency-1000"

@@ -111,6 +111,7 @@ with server.connect() as client:
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("last", ["", "server.stop()", "server.kill()"])
 def test_nothing_is_left_of_a_process_that_is_killed(tmp_path: Path, last: str) -> None:
     """With its broker running, stopped or killed."""

@@ -184,6 +184,7 @@ def run_live(session: Any, data: DataDirectory, checkpoint: Path, seen: list[tup
     assert query.awaitTermination(120)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_live_across_restarts(session: Any, data: DataDirectory, tmp_path: Path) -> None:
     seen: list[tuple[str, int]] = []

@@ -36,6 +36,7 @@ def test_a_machine_without_java_has_the_wheels() -> None:
     assert os.access(home / "bin" / "java", os.X_OK)
 
 
+@pytest.mark.thorough
 def test_spark_starts_on_the_wheels_java(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which has not got a module that Spark wants loaded."""
     program = Path(pyspark.__file__).parent / "bin" / "spark-submit"

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 
+import pytest
+
 from tailrace.supervisor.signals import SignalQueue, hold_reloads
 
 
@@ -76,6 +78,7 @@ sender.wait()
 """
 
 
+@pytest.mark.thorough
 def test_a_signal_that_comes_while_it_closes_is_no_error() -> None:
     """As that of the last child to end does. Python reports a signal whose handler has just gone as ignored.
 

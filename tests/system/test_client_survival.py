@@ -317,6 +317,7 @@ def busiest(node: Node) -> int:
     return int(max(node.workers(), key=lambda row: int(row["connections"]))["worker"])
 
 
+@pytest.mark.thorough
 def test_workers_are_killed(tmp_path: Path) -> None:
     """In any order, but each of them once at least, and once the one that has the most of the connections: they move
     away from a worker that dies, and to the worker of their streams, so that any other may have none of them.

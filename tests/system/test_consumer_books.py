@@ -73,6 +73,7 @@ def load(tree: Tree, folder: Path) -> Load:
     return Load(publishers, STREAMS, folder / "load", pause_s=PAUSE_S, options=options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", ["one node", *only_thorough("a master and its slaves")])
 def test_the_books_agree(tmp_path: Path, shape: str) -> None:
     seed, length_s = chosen_seed(), chosen_length_s(LENGTH_S)

@@ -74,13 +74,14 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield Stage(tmp_path_factory.mktemp("crashes"), closing)
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("cell", [*matrix(ALWAYS), *only_thorough(*matrix(set(Victim) - ALWAYS))], ids=str)
 def test_crash(stage: Stage, cell: Cell) -> None:
     faults = stage.scene(cell).faults
     assert not faults, "\n".join(faults)
 
 
+@pytest.mark.thorough
 def test_crashes_at_random_points(stage: Stage) -> None:
     dice = random.Random(chosen_seed())
     victims: list[Victim] = []

@@ -41,6 +41,7 @@ def commands_of(text: str) -> tuple[str, str]:
     return first, second
 
 
+@pytest.mark.thorough
 def test_a_first_operator_gets_to_a_node_with_tls_users_and_rules(tmp_path: Path) -> None:
     blocks = commands_of((ROOT / "README.md").read_text())
     assert blocks[0].endswith(" &\n"), "nothing is asked of a node that may not be listening yet"

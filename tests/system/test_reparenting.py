@@ -99,6 +99,7 @@ def read_in_order(reader: LineClient, count: int) -> None:
     assert [message.seq for message in reader.messages] == list(range(len(reader.messages)))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_leaf_moves_when_its_upstream_dies_and_its_reader_misses_nothing(tmp_path: Path, workers: int) -> None:
     with diamond(tmp_path, workers) as tree, contextlib.ExitStack() as stack:

@@ -154,7 +154,7 @@ def test_leases_that_end_take_their_wants_along(three: Nodes) -> None:
 def test_two_addresses_of_one_node_bring_nothing_twice(tmp_path: Path) -> None:
     with nodes(tmp_path, size=2) as two:
         addresses = tuple(
-            f"{host}:{port}" for port in two.ports for host in ("127.0.0.1", "127.0.0.2", "[::ffff:127.0.0.1]")
+            f"{host}:{port}" for port in two.ports for host in ("127.0.0.1", "127.0.0.2", "127.0.0.3")
         )
         two.settings["replication_peers"] = addresses
         with pytest.MonkeyPatch.context() as patch:

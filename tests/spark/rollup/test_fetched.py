@@ -73,6 +73,7 @@ def test_a_directory_in_a_bucket_is_rolled_up_as_a_folder(data: Path, bucket: st
     assert read_tables(out, DAY) == reference.roll_up(data, DAY_START_US)
 
 
+@pytest.mark.thorough
 def test_the_copy_is_gone_after_the_run(
     data: Path, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -153,7 +153,7 @@ def expect_under(tmp_path: Path, node: DataDirectory) -> None:
 ALL_ORDERS = ["012", "021", "102", "120", "201", "210"]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("order", ALL_ORDERS)
 def test_level_copies_are_under_one_node_in_any_order(tmp_path: Path, order: str) -> None:
     """If none names the master: of those with the last message under the one with the largest id."""
@@ -165,7 +165,7 @@ def test_level_copies_are_under_one_node_in_any_order(tmp_path: Path, order: str
         expect_under(tmp_path, nodes[1])
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("order", ALL_ORDERS)
 def test_level_copies_are_under_the_master_that_a_slave_names(tmp_path: Path, order: str) -> None:
     nodes = make_level(tmp_path)
