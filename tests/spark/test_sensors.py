@@ -30,6 +30,7 @@ def own_settings(session: Any) -> Iterator[None]:
         session.conf.set(name, value)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("own_settings")
 def test_sensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Three devices, 24 hours, six readings an hour; invalid readings are shown apart."""

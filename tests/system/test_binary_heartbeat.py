@@ -33,6 +33,7 @@ def closed(node: Node, reason: str) -> float:
     return sum(float(line.split()[-1]) for line in lines if line.startswith(sample))
 
 
+@pytest.mark.thorough
 def test_who_is_silent_is_pinged_and_dropped_with_its_subscriptions(node: Node) -> None:
     """Three pings, an interval apart, and an interval more, unless it is the test that has paused; one that answers and
     one that speaks lines live on.

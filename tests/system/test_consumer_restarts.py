@@ -69,6 +69,7 @@ def workers(node: Node) -> Iterator[list[Worker]]:
         each.process.communicate()
 
 
+@pytest.mark.thorough
 def test_a_message_that_kills_its_member_becomes_a_dead_letter_with_its_last_delivery(
     node: Node, workers: list[Worker]
 ) -> None:

@@ -82,6 +82,7 @@ def nodes(tmp_path: Path) -> Iterator[tuple[Node, Node, Node]]:
             assert "Traceback" not in node.log(), node.log()
 
 
+@pytest.mark.thorough
 def test_a_master_that_returns_gives_in(nodes: tuple[Node, Node, Node]) -> None:
     one, two, three = nodes
     publish(one, "told", "turned", "both", "later")
