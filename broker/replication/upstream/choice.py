@@ -49,9 +49,8 @@ class UpstreamChoice:
         self.index = self._followed = 0
         self.dial_s = 0.0
         self.pauses = 0
-        self._good_s = float(
-            "inf"
-        )  # when the node in the list that was followed last led to a master for the last time
+        # When the node in the list that was followed last led to a master for the last time.
+        self._good_s = float("inf")
         self._patience_s = switch_s * chance(1.0, SPREAD)
         self._left: list[int] = []  # of this round of the list
         self._rounds = 0  # since a node led to a master
