@@ -2,7 +2,8 @@
 
 Pure: no clock, no socket. A row is one node's report, which came one way (`Via`: the worker that serves the follower,
 and the number of the follower's connection there) and is withdrawn with it. A node that comes back another way counts
-once, with its last report.
+once, with its last report; when that is withdrawn, with the last one that came another way. The former upstream of a
+node that has moved may report it late and then miss it, and the present one sends only what has changed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from tailrace.broker.routing.batch import StreamBatch
 
 NODES_MAX = 256
 """Nodes below this one that are known of one stream; what more of them say is not counted."""
+WAYS_MAX = 8
+"""Other ways by which a node was reported and is not yet missed; the oldest one is forgotten for one more."""
 WAITS_MAX = 16_384
 """Batches of one stream that wait for replicas; more are refused before they are logged."""
 
@@ -46,12 +49,13 @@ class ReplicaAcks:
     end_seq: the end of the stream here, as far as known without opening it.
     """
 
-    __slots__ = ("_waits", "end_seq", "line", "nodes")
+    __slots__ = ("_others", "_waits", "end_seq", "line", "nodes")
 
     def __init__(self, line: int) -> None:
         self.line = line
         self.end_seq = 0
         self.nodes: dict[str, ReplicaPosition] = {}
+        self._others: dict[str, dict[Via, ReplicaPosition]] = {}  # earlier reports by other ways, the last one last
         self._waits: dict[int, deque[ReplicaWait]] = {}  # by the number of nodes, each in the order of the log
 
     # --- reports of nodes ---------------------------------------------------------------------------------------------
@@ -61,20 +65,51 @@ class ReplicaAcks:
         known = self.nodes.get(node)
         if known == held or (known is None and len(self.nodes) >= NODES_MAX):
             return False
+        if known is not None and known.via != held.via:
+            self._keep(node, known, held)
         self.nodes[node] = held
         return True
 
+    def _keep(self, node: str, former: ReplicaPosition, latest: ReplicaPosition) -> None:
+        """The node's position came another way than its latest. What comes a new way is later than all before it, so
+        that a node which has lost messages is not known to hold them; what comes by an old one may be late.
+        """
+        others = self._others.setdefault(node, {})
+        is_new = others.pop(latest.via, None) is None
+        others[former.via] = former
+        if len(others) > WAYS_MAX:
+            del others[next(iter(others))]
+        for way, held in others.items() if is_new else ():
+            next_seq, synced_seq = min(held.next_seq, latest.next_seq), min(held.synced_seq, latest.synced_seq)
+            others[way] = ReplicaPosition(next_seq, synced_seq, way)
+
     def withdraw(self, node: str, via: tuple[int, ...]) -> list[str]:
-        """Drop reports that came by `via`, or a way that begins so, of one node or of all (""); returns the nodes."""
+        """Drop reports that came by `via`, or a way that begins so, of one node or of all (""). Returns the nodes that
+        are lost, or hold what they were last reported to hold by another way.
+        """
+        for each in [each for each in self._others if node in ("", each)]:
+            left = {way: held for way, held in self._others.pop(each).items() if way[: len(via)] != via}
+            if left:
+                self._others[each] = left
         lost = [each for each, held in self.nodes.items() if node in ("", each) and held.via[: len(via)] == via]
         for each in lost:
-            del self.nodes[each]
+            self._fall_back(each)
         return lost
+
+    def _fall_back(self, node: str) -> None:
+        others = self._others.get(node)
+        if not others:
+            del self.nodes[node]
+            return
+        self.nodes[node] = others.popitem()[1]
+        if not others:
+            del self._others[node]
 
     def cut(self, line: int) -> None:
         """The stream's end was set aside: no node is known to hold anything of its new line."""
         self.line = line
         self.nodes.clear()
+        self._others.clear()
 
     def count_holding(self, end_seq: int) -> int:
         """How many nodes have every message before `end_seq`."""

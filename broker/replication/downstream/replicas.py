@@ -167,6 +167,9 @@ class Replicas:
             return
         if (in_sync := self._in_sync_of(name)) is not None:
             in_sync.gone(lost, name, holders.end_seq, self._clock())
+            for each in holders.nodes.keys() & lost:
+                in_sync.held(each, name, holders.nodes[each].next_seq, holders.end_seq, self._clock())
+        self._answer_due(name, holders)  # a node may have been reported to hold more by another way
         self._on_held(name)
 
     def grew(self, name: bytes, next_seq: int) -> None:

@@ -49,6 +49,37 @@ def test_a_node_counts_once_and_its_old_way_takes_nothing_back() -> None:
     assert holders.withdraw("", B[:2]) == ["b"] and not holders.nodes
 
 
+def test_a_node_that_its_former_upstream_reports_late_and_then_misses_holds_what_its_present_one_reported() -> None:
+    holders = told(b=5)
+    holders.record("b", ReplicaPosition(7, 6, B))
+    holders.record("b", ReplicaPosition(6, 0, A))
+    assert holders.held_seq(1) == 6
+    assert holders.withdraw("b", A) == ["b"] and holders.nodes["b"] == ReplicaPosition(7, 6, B)
+    assert holders.withdraw("", B[:1]) == ["b"] and not holders.nodes
+
+
+def test_what_a_node_has_lost_before_it_came_another_way_is_held_by_none() -> None:
+    holders = told(b=9)
+    holders.record("b", ReplicaPosition(5, 4, B))
+    assert holders.withdraw("b", B) == ["b"] and holders.nodes["b"] == ReplicaPosition(5, 0, A)
+
+
+def test_other_ways_are_bounded_and_go_with_the_line() -> None:
+    holders = ReplicaAcks(1)
+    ways = [(0, 1, number) for number in range(holders_module.WAYS_MAX + 2)]
+    for way in ways:
+        holders.record("b", ReplicaPosition(5, 0, way))
+    for way in ways[:0:-1]:
+        assert holders.nodes["b"].via == way
+        assert holders.withdraw("", way) == ["b"]
+    assert not holders.nodes, "the oldest one was forgotten"
+    for way in ways[:2]:
+        holders.record("b", ReplicaPosition(5, 0, way))
+    holders.cut(2)
+    holders.record("b", ReplicaPosition(1, 0, ways[2]))
+    assert holders.withdraw("", ways[2]) == ["b"] and not holders.nodes
+
+
 def test_one_node_is_withdrawn_or_all_of_a_way() -> None:
     holders = told(b=5, c=6)
     assert holders.withdraw("c", A) == ["c"] and list(holders.nodes) == ["b"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tailrace.broker.process.lease import OVER_NS, Lease, boottime_ns
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.replication.downstream.replicas import Replicas
@@ -125,6 +127,22 @@ def test_what_a_connection_or_a_worker_told_goes_with_it() -> None:
     account.replicas.worker_gone(1, 2)
     assert not account.replicas.holders(S).nodes and not account.replicas.holders(T).nodes
     assert account.changed == [S, T, S, T]
+
+
+@pytest.mark.parametrize("is_clustered", [False, True])
+def test_a_publish_is_answered_when_the_late_report_of_a_former_upstream_is_withdrawn(is_clustered: bool) -> None:
+    account = clustered("b", "c") if is_clustered else Account()
+    account.line()
+    account.replicas.grew(S, 1)
+    account.held("b", 0)
+    sink = account.wait(0, 2)
+    account.held("b", 1, connection=8)
+    account.held("b", 0)
+    account.held("c", 1, connection=8)
+    assert not sink.published_at
+    account.replicas.gone(1, 2, 7, [(S, "b")])
+    assert sink.published_at == {0: 0}, "nobody reports b again, as nothing has changed there"
+    assert [row.streams for _, row in account.replicas.in_sync_rows()] == [0, 0] * is_clustered
 
 
 def test_who_waits_when_the_owner_leaves_is_told() -> None:
