@@ -32,6 +32,7 @@ from tailrace.supervisor.secret_file import SecretFileError, read_secret
 from tailrace.supervisor.user_file import UserFileError, read_users
 
 NOT_IN_MEMORY = ("last_values", "spare_consumers", "consumer_max_age_s", "interval_ms")
+_NEEDS_DOLLAR = re.compile(r"[^\[]*\$")  # behind a [ it may be one of several characters
 FILE_MAX_BYTES = 1 << 20
 OTHERS_MODE = 0o007  # what everybody may do with a file
 STREAM_SECTION, SLAVE_SECTION = "stream", "slave"
@@ -223,6 +224,8 @@ class _ValueCollector:
             self._fault(line, '[[stream]] linger_s has no effect unless durability = "memory"')
         elif table.get("durability") == "memory" and (useless := [key for key in NOT_IN_MEMORY if table.get(key)]):
             self._fault(line, f'[[stream]] {useless[0]} is not possible with durability = "memory"')
+        elif table.get("durability") == "memory" and _NEEDS_DOLLAR.match(str(table.get("pattern"))):
+            self._fault(line, '[[stream]] durability = "memory" has no effect on names with a $: they are on the disk')
         elif None not in values.values():
             self._add(REPEATED[section](**values), line)
 

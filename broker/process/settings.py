@@ -41,6 +41,9 @@ SECTIONS = ("node", *_DOORS, "replication", "cluster", "metrics", "log", "limits
 
 USERS_FILE = Path("/etc/tailrace/users.toml")
 
+_LIKE_THEIR_STREAM = (CURSOR_PREFIX.decode(), LAST_PREFIX.decode())
+_UNCUT = (*_LIKE_THEIR_STREAM, SESSIONS_PREFIX.decode())
+
 
 @dataclass(frozen=True, slots=True)
 class Settings(UdpSettings):
@@ -610,20 +613,25 @@ class Settings(UdpSettings):
 
     def policy(self, name: str) -> StreamPolicy:
         """The policy of the stream `name`: the first [[stream]] section that matches, else the defaults. The stream of
-        UDP is in memory unless a section has its very name.
+        UDP is in memory unless a section has its very name. A name with a `$` never is: companions and the broker's own
+        streams have one.
 
         Logs of the broker's own are not cut. Those of consumers and last values are kept as safely as their stream.
         """
-        for prefix in (CURSOR_PREFIX.decode(), LAST_PREFIX.decode()):
+        found = self._matching_policy(name)
+        if "$" not in name:
+            return found
+        if found.durability is Durability.MEMORY:
+            found = replace(found, durability=Durability.ASYNC)
+        return replace(found, max_age_s=0, max_bytes=0) if name.startswith(_UNCUT) else found
+
+    def _matching_policy(self, name: str) -> StreamPolicy:
+        for prefix in _LIKE_THEIR_STREAM:
             if name.startswith(prefix):
-                return replace(self.policy(name.removeprefix(prefix)), max_age_s=0, max_bytes=0)
+                return self._matching_policy(name.removeprefix(prefix))
         if self.udp and name == self.udp_stream:
             return next((each for each in self.streams if each.pattern == name), UDP_POLICY)
-        found = next((each for each in self.streams if each.matches(name)), DEFAULT_POLICY)
-        if not name.startswith(SESSIONS_PREFIX.decode()):
-            return found
-        durability = Durability.ASYNC if found.durability is Durability.MEMORY else found.durability
-        return replace(found, max_age_s=0, max_bytes=0, durability=durability)
+        return next((each for each in self.streams if each.matches(name)), DEFAULT_POLICY)
 
 
 def described_fields() -> tuple[Field[Any], ...]:

@@ -39,16 +39,11 @@ def uses_memory(settings: Settings) -> bool:
     return settings.udp or any(each.durability is Durability.MEMORY for each in settings.streams)
 
 
-def _is_in_memory(settings: Settings, name: bytes) -> bool:
-    """A companion, and a stream of the broker's own, never is."""
-    return b"$" not in name and settings.policy(name.decode()).durability is Durability.MEMORY
-
-
 def with_memory(directory: DataDirectory, settings: Settings) -> DataDirectory:
     """The directory with the folder of the streams in memory, if there may be some. Raises DirectoryError."""
     if not uses_memory(settings):
         return directory
-    holds = lru_cache(NAMES_KEPT)(lambda name: _is_in_memory(settings, name))
+    holds = lru_cache(NAMES_KEPT)(lambda name: settings.policy(name.decode()).durability is Durability.MEMORY)
     return replace(directory, memory=open_memory_directory(memory_path(directory.node_id), holds))
 
 

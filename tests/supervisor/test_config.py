@@ -135,6 +135,7 @@ max_age = 3
             '[[stream]]\npattern = "x"\ndurability = "memory"\nlast_values = true',
             r":1: .*last_values is not possible .*",
         ),
+        ('[[stream]]\npattern = "a$*"\ndurability = "memory"', r":1: .*memory.* has no effect on names with a \$: .*"),
         ("slave = 3", r":1: \[slave\] must be written \[\[slave\]\], once for each upstream and its streams"),
         ('[[slave]]\nupstream = "h:1"', r':1: .* streams is missing; streams = "\*" is for every stream'),
         ('[[slave]]\nstreams = "*"', r":1: .* upstream is missing; write the HOST:PORT of the node .*"),

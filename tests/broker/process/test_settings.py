@@ -70,6 +70,13 @@ def test_the_log_of_a_streams_consumers_is_kept_as_safely_and_trims_itself() -> 
     assert settings.policy("$cursor/other") == DEFAULT_POLICY
 
 
+def test_names_with_a_dollar_are_on_the_disk_as_those_of_other_streams_are() -> None:
+    settings = Settings(streams=(StreamPolicy("*", Durability.MEMORY, max_bytes=1 << 20),))
+    for name in ("a$b", "a/$dead", "$cursor/a", "$last/a"):
+        assert settings.policy(name).durability is Durability.ASYNC, name
+    assert settings.policy("a").durability is Durability.MEMORY
+
+
 def test_the_logs_of_sessions_are_on_the_disk_and_not_cut() -> None:
     """Also if all streams are in memory: sessions outlive the node."""
     for durability, wanted in ((Durability.MEMORY, Durability.ASYNC), (Durability.ALWAYS, Durability.ALWAYS)):

@@ -215,6 +215,17 @@ def test_other_nodes_are_not_told_of_it(node: World) -> None:
     assert len(found[0][2]) == 2 and b"live" not in found[0][2]
 
 
+def test_a_name_with_a_dollar_is_kept_as_a_stream_on_the_disk(tmp_path: Path) -> None:
+    """Its messages were never synced, and dropped above the bound of a stream in memory."""
+    with world(tmp_path, workers=1, streams=(StreamPolicy("*", Durability.MEMORY),)) as node:
+        client = node.connect(0)
+        node.ask(client, "pub a$b |1", "pub ab |2")
+        owner = node.workers[0].owner
+        for name, in_memory in ((b"a$b", False), (b"ab", True)):
+            assert owner.catalog.open[name].in_memory is owner.catalog.directory.is_in_memory(name) is in_memory
+            assert (name in owner.space.rings.streams) is in_memory
+
+
 def test_files_of_before_are_not_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with world(tmp_path, topics=RULES) as node:
         node.fill("live", [b"on the disk"])
