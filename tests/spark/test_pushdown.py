@@ -49,7 +49,7 @@ class LettersReader(DataSourceReader):
 
 
 def test_spark_passes_filters_and_no_columns() -> None:
-    """To the scan of a Python source, in Java; that of Parquet is told the columns."""
+    """The class that scans a Python source takes filters but no columns; the one for Parquet takes columns."""
     (jar,) = (Path(pyspark.__file__).parent / "jars").glob("spark-sql_*.jar")
     folder = "org/apache/spark/sql/execution/datasources/v2"
     with zipfile.ZipFile(jar) as file:

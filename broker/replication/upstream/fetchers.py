@@ -169,7 +169,7 @@ class ReplicaFetchers:
 
     @property
     def lead_to_master(self) -> bool:
-        """Whether a stream is followed on the way to its master, or there is none to follow."""
+        """Whether the upstream leads to a master, as one of the streams shows; True without streams."""
         if self._leader is None or not _leads(self._leader):
             self._leader = next(filter(_leads, self.by_name.values()), None)
         return self._leader is not None or not self.by_name
