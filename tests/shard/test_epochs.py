@@ -1,5 +1,4 @@
-"""Histories, and the point at which two of them diverge: against lists of every message's term, and a little cluster.
-"""
+"""Histories, and the point where two of them diverge: against lists of every message's term, and a small cluster."""
 
 from __future__ import annotations
 

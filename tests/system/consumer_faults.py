@@ -1,5 +1,4 @@
-"""Which faults come over the members of a consumer, and when: a seed decides it all. consumer_members carries them out.
-"""
+"""Which faults come over the members of a consumer, and when, by a seed. consumer_members carries them out."""
 
 from __future__ import annotations
 

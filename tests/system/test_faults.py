@@ -42,8 +42,7 @@ def wait_until_served(node: Node, workers: int = WORKERS) -> None:
 
 
 class Outage:
-    """An outage of a node, in seconds, from when it is made; time that the machine itself stands still is not counted.
-    """
+    """An outage of a node in seconds, from when it is made; time in which the machine stands still does not count."""
 
     def __init__(self, machine: Standstill) -> None:
         self._machine = machine

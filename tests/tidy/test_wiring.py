@@ -1,5 +1,4 @@
-"""Parts get their collaborators by constructor: nothing is filled in later that would silently do nothing without it.
-"""
+"""Parts get their collaborators by constructor: nothing is filled in later that would do nothing without it."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ WIRED = ("broker", "supervisor")
 
 
 def silent_defaults(module: ast.Module) -> Iterator[int]:
-    """Lines in which an object's own attribute begins as a function written on the spot, for somebody else to replace.
-    """
+    """Lines in which an object's own attribute begins as a function written there, for somebody else to replace."""
     for node in ast.walk(module):
         if isinstance(node, ast.AnnAssign | ast.Assign) and isinstance(node.value, ast.Lambda):
             targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets

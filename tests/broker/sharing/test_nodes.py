@@ -153,9 +153,7 @@ def test_leases_that_end_take_their_wants_along(three: Nodes) -> None:
 
 def test_two_addresses_of_one_node_bring_nothing_twice(tmp_path: Path) -> None:
     with nodes(tmp_path, size=2) as two:
-        addresses = tuple(
-            f"{host}:{port}" for port in two.ports for host in ("127.0.0.1", "127.0.0.2", "127.0.0.3")
-        )
+        addresses = tuple(f"{host}:{port}" for port in two.ports for host in ("127.0.0.1", "127.0.0.2", "127.0.0.3"))
         two.settings["replication_peers"] = addresses
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(socket, "create_server", anywhere(socket.create_server))

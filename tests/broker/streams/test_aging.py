@@ -31,8 +31,7 @@ class World:
         self.clock = AgingClock(self.path, slot, boot_id, WAIT_S, wall_us, lambda: int(self.boot_s * 1e6))
 
     def later(self, seconds: float, *, jump_s: float = 0.0, step_s: float = 10.0) -> float:
-        """Time passes, with a look every `step_s`, and the clock jumps at first. Returns the time believed in the end.
-        """
+        """Time passes, with a look every `step_s`; the clock jumps at first. Returns the time believed in the end."""
         self.wall_s += jump_s
         believed_us = self.clock.now_us()
         while seconds > 0:

@@ -125,8 +125,7 @@ def test_away_and_wake_of_nobody(office: Office) -> None:
 
 
 def test_a_program_that_took_the_place_of_one_that_is_away_stays(office: Office) -> None:
-    """The end of its predecessor's connection is reported late, and recognised by the session, however short the time.
-    """
+    """The end of its predecessor's connection is reported late, and known by the session, however short the time."""
     office.create()
     assert office.runs(session=1, most=2) == [(0, 2, 0)]
     assert office.runs(session=2, most=2) == [(0, 2, 1)]

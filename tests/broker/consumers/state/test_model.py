@@ -149,8 +149,7 @@ class Machine(RuleBasedStateMachine):
         fails: int,
         other: tuple[int, int, int] | None,
     ) -> None:
-        """The member finishes the first messages that it holds, fails the next, and perhaps reports others as finished.
-        """
+        """The member finishes the first messages that it holds, fails the next, and may report others as finished."""
         hand = self.hands.setdefault((name, member), {})
         held = sorted(hand)
         count = round(len(held) * share)
