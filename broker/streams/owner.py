@@ -221,12 +221,12 @@ class Owner:
         lease = self.replicas.lease if self.replicas.lease.cells[CLUSTER_CELL] else None
         space, open_streams, uproutes, grown = self.space, self.catalog.open, self.uproutes, self.grown
         now_us, subscribers = self.clock_us(), self.context.subscribers
-        lease_now_ns = boottime_ns()
+        lease_now_ns = boottime_ns() if lease is not None else 0
         left: list[bytes] = []
         for place, (name, (sink, messages, frames)) in enumerate(parts.items(), start=1):
             if not place % BATCHES_A_BEAT:
                 self.events.on_pause()
-                lease_now_ns = boottime_ns()
+                lease_now_ns = boottime_ns() if lease is not None else 0
             stream = open_streams.get(name)
             if stream is None or not stream.epoch or stream.is_synced_always or name in uproutes or space.is_met:
                 left.append(name)
