@@ -16,7 +16,7 @@ from tailrace.core.session import Session
 from tailrace.core.stream_watch import StreamWatch
 from tailrace.errors import InvalidArgument, NoSuchConsumer, TailraceError, UnknownStream
 from tailrace.protocol.fields import NUMBER_MAX
-from tailrace.protocol.listing import FEATURE, List, Listed
+from tailrace.protocol.listing import FEATURE, EndRow, List, Listed
 
 STREAMS_MAX: Final = 256
 """Of one member: as many as a connection may have requests that wait for messages."""
@@ -119,8 +119,8 @@ class MergedConsumerState:
         stream."""
 
         def answered(_call: PendingCall, answer: Listed | None, now_s: float) -> None:
-            ends = ((0,) * 4,) if answer is None else answer.ends
-            then(ends[0][3] if ends else None, now_s)
+            ends = (EndRow(0, 0, 0, 0),) if answer is None else answer.ends
+            then(ends[0].epoch if ends else None, now_s)
 
         def make(number: int) -> List:
             return List(number, "ends", names=(name.encode(),))
@@ -129,7 +129,7 @@ class MergedConsumerState:
         call.not_before_s = not_before_s
         self._session.call(call, now_s)
 
-    def _look_again(self, state: ConsumerState, error: NoSuchConsumer, now_s: float) -> None:
+    def _look_again(self, state: ConsumerState, error: TailraceError, now_s: float) -> None:
         """Its consumer went with the stream, if that is another one now, which is joined; or was deleted alone."""
         name, looks = state.options.stream, 0
 
@@ -193,22 +193,27 @@ class MergedConsumerState:
             try:
                 message = state.take(now_s)
             except TailraceError as error:
-                if error is not state.error:
+                if error is not state.error or not self._leave(state, error, now_s):
                     raise
-                self._states.remove(state)
-                if isinstance(error, UnknownStream):
-                    self.on_left(state)
-                if isinstance(error, NoSuchConsumer) and self._may_come_again(state.options.stream):
-                    self.on_left(state)
-                    self._look_again(state, error, now_s)
-                    continue
-                if not self.watch.lacks(state.options.stream, error):
-                    raise
-                self.names.discard(state.options.stream)
                 continue
             if message is not None:
                 return message
         return None
+
+    def _leave(self, state: ConsumerState, error: TailraceError, now_s: float) -> bool:
+        """A stream whose consumer has failed. Returns False if the program must know of it."""
+        name = state.options.stream
+        may_come_again = isinstance(error, NoSuchConsumer) and self._may_come_again(name)
+        self._states.remove(state)
+        if may_come_again or isinstance(error, UnknownStream):
+            self.on_left(state)
+        if may_come_again:
+            self._look_again(state, error, now_s)
+        elif self.watch.lacks(name, error):
+            self.names.discard(name)
+        else:
+            return False
+        return True
 
     def take_rest(self, now_s: float) -> list[ConsumedMessage]:
         """All that is here."""
