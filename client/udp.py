@@ -91,6 +91,7 @@ class UdpClient:
         self._sock: socket.socket | None = _any_socket(self._nodes)
         self._nodes.begin(time.monotonic())
         self._renew_at_s = inf
+        self._was_left = False  # the request before, which may have its answer still
 
     @property
     def address(self) -> str:
@@ -174,8 +175,16 @@ class UdpClient:
     def _wait(self, found: Callable[[], Any], what: str, retry: Callable[[], None] | None = None) -> Any:
         """Until there is an answer, or a refusal, which is raised.
 
-        Answers have no numbers: a late one goes to the former port, and not to the next request.
+        Answers have no numbers: a late one goes to the former port, and not to the next request. So does that of a
+        request which the handler of a signal has ended by an exception.
         """
+        has_moved = not self._was_left or self._reconnect()
+        try:
+            return self._answer(found, what, retry)
+        finally:
+            self._was_left = self._state.leave() or not has_moved
+
+    def _answer(self, found: Callable[[], Any], what: str, retry: Callable[[], None] | None) -> Any:
         now_s = time.monotonic()
         end_s, retry_s = now_s + self.timeout_s, now_s + RETRY_S
         while True:
@@ -220,13 +229,16 @@ class UdpClient:
         self._reconnect()
         self._nodes.begin(time.monotonic())
 
-    def _reconnect(self) -> None:
-        """From another port. The subscriptions are made again."""
-        with suppress(ConnectFailed):
+    def _reconnect(self) -> bool:
+        """From another port. The subscriptions are made again. Returns whether it was possible."""
+        try:
             sock = _any_socket(self._nodes)
-            self._open().close()
-            self._sock = sock
-            self._state.go_on()
+        except ConnectFailed:
+            return False
+        self._open().close()
+        self._sock = sock
+        self._state.go_on()
+        return True
 
     def _was_refused(self, error: OSError) -> bool:
         """Goes on if that helps. Returns whether it does. Raises other errors than that the node is not there."""
@@ -286,7 +298,7 @@ class AsyncUdpClient:
         self._renew_at_s = inf
         self._tending: asyncio.Task[None] | None = None
         self._requesting = asyncio.Lock()
-        self._was_cancelled = False  # a request, which may have its answer still
+        self._was_left = False  # the request before, which may have its answer still
 
     async def __aenter__(self) -> AsyncUdpClient:
         """Raises ConnectFailed."""
@@ -373,14 +385,11 @@ class AsyncUdpClient:
     async def _request(self) -> AsyncIterator[None]:
         """Waits for the request before: answers have no numbers, so each is taken for that of the latest request."""
         async with self._requesting:
-            if self._was_cancelled:
-                self._was_cancelled = not await self._reconnect()
+            has_moved = not self._was_left or await self._reconnect()
             try:
                 yield
-            except asyncio.CancelledError:
-                self._state.give_up()
-                self._was_cancelled = True
-                raise
+            finally:
+                self._was_left = self._state.leave() or not has_moved
 
     async def _wait(self, found: Callable[[], Any], what: str, retry: Callable[[], None] | None = None) -> Any:
         now_s = time.monotonic()
@@ -453,7 +462,7 @@ class AsyncUdpClient:
             self._nodes.begin(time.monotonic())
 
     async def _reconnect(self) -> bool:
-        """As `UdpClient._reconnect`; whether it was possible."""
+        """As `UdpClient._reconnect`."""
         try:
             endpoint = await self._connect()
         except (ConnectFailed, OSError):

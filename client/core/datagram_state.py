@@ -89,6 +89,13 @@ class DatagramState:
         """The latest request is waited for no more."""
         self._expect()
 
+    def leave(self) -> bool:
+        """As `give_up`, unless the answer has come. Returns whether it may still come."""
+        is_left = self._is_waiting
+        if is_left:
+            self.give_up()
+        return is_left
+
     def go_on(self) -> None:
         """Another node, which knows nothing of this client, has its subscriptions from now on."""
         self._cookie = ""

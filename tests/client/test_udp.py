@@ -254,6 +254,32 @@ def test_the_answer_to_a_cancelled_request_is_not_that_of_the_next(late: LateBro
     asyncio.run(run())
 
 
+def test_the_answer_to_a_request_that_a_signal_ended_is_not_that_of_the_next(late: LateBroker) -> None:
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise Interrupted
+
+    def serve() -> None:
+        peer = late.publisher()
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)  # type: ignore[arg-type]
+        other = late.publisher()
+        late.answer(peer, 0)
+        late.answer(other, 1)
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with ThreadPoolExecutor(1) as pool, UdpClient(late.address, timeout_s=PATIENCE_S) as client:
+            served = pool.submit(serve)
+            with pytest.raises(Interrupted):
+                client.publish_asked("q", b"0")
+            assert client.publish_asked("q", b"1") == 1
+            served.result()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_a_subscription_that_was_refused_is_not_asked_for_again(broker: LossyBroker) -> None:
     async def run() -> None:
         async with AsyncUdpClient(broker.address, timeout_s=PATIENCE_S) as client:
