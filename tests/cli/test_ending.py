@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import ast
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,14 @@ def test_what_a_terminal_would_obey_is_escaped(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err == "tailrace: a\\u202eb\\x1b[2J is unknown\n\tnaïve 数\n"
 
 
-def test_all_that_a_command_says_on_standard_error_comes_that_way() -> None:
-    sources = Path(ending.__file__).parent.glob("*.py")
-    assert [file.name for file in sources if re.search(r"click\.echo\(.*\berr=", file.read_text())] == ["ending.py"]
+def says_errors(file: Path) -> bool:
+    """Whether a module calls `click.echo`, or its like, for standard error; over several lines, too."""
+    calls = [each for each in ast.walk(ast.parse(file.read_text())) if isinstance(each, ast.Call)]
+    said = [each for each in calls if ast.unparse(each.func).endswith(("echo", "print"))]
+    return any(keyword.arg in ("err", "file") for each in said for keyword in each.keywords)
+
+
+def test_all_that_a_command_says_on_standard_error_comes_that_way(tmp_path: Path) -> None:
+    (tmp_path / "long.py").write_text('click.echo(\n    "text",\n    err=True,\n)\n')
+    assert says_errors(tmp_path / "long.py")
+    assert [file.name for file in Path(ending.__file__).parent.glob("*.py") if says_errors(file)] == ["ending.py"]
