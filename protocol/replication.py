@@ -143,8 +143,8 @@ class Followed:
 
     "following": chunks follow from `start_seq` on. "parted": the copy's last message is another one here; compare the
     histories, cut, follow again. "behind": the copy goes on beyond the end here; follow again later. "news": nobody
-    asked, but role, term or path have changed. `path`: node ids from the sender up to the master. `contacts`:
-    addresses of nodes that do not know of the latest term yet.
+    asked, but role, term, path or `awaited` have changed. `path`: node ids from the sender up to the master.
+    `contacts`: addresses of nodes that do not know of the latest term yet. `awaited`: publishes wait for HELDs, or may.
     """
 
     id: int
@@ -156,6 +156,7 @@ class Followed:
     history: History
     path: tuple[str, ...]
     contacts: tuple[str, ...] = ()
+    awaited: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +327,7 @@ def _followed(message: Followed) -> bytes:
         "history": message.history,
         "path": message.path,
         "contacts": message.contacts or None,
+        "awaited": None if message.awaited else False,
     }
     return pack_map(Op.FOLLOWED, body)
 

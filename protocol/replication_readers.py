@@ -146,6 +146,7 @@ def _followed(fields: Fields) -> Followed:
         history=_history("FOLLOWED", fields),
         path=tuple(node_id(node) for node in fields.texts("path")),
         contacts=tuple(map(_whole_address, fields.texts("contacts"))) if "contacts" in fields else (),
+        awaited=fields.flag("awaited") if "awaited" in fields else True,
     )
 
 

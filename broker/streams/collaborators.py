@@ -34,7 +34,7 @@ class OwnerEvents(Protocol):
         """The rules of the node were read again."""
 
     def on_path(self, name: bytes, /) -> None:
-        """Other nodes are between this one and the master of the stream."""
+        """Other nodes are between this one and the master of the stream, or publishes begin or cease to wait below."""
 
     def on_cut(self, name: bytes, seq: int, /) -> None:
         """The messages of a stream from `seq` on are gone: they were set aside, or lost."""

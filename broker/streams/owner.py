@@ -118,6 +118,7 @@ class Owner:
             settings.replication_timeout_s,
             lambda name: context.subscribers(name),
             lambda name: events.on_held(name),
+            lambda name: events.on_path(name),
             lease,
             lambda: filter(self._is_copied, self.catalog.names),
             self._is_copied,

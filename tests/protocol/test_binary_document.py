@@ -82,7 +82,7 @@ FULL: dict[str, m.AnyMessage] = {
     "ENDED": m.Ended(1, 0, "c", "t"),
     "ERROR": m.Failed("c", "t", True, 1, 1, ((0, 0, 0, "", ""),)),
     "FOLLOW": r.Follow(1, b"s", 1, 1, "n", last=(1, 1)),
-    "FOLLOWED": r.Followed(1, "news", 0, 0, 0, "master", (EpochStart(1, 0, "n"),), ("n",), ("a:1",)),
+    "FOLLOWED": r.Followed(1, "news", 0, 0, 0, "master", (EpochStart(1, 0, "n"),), ("n",), ("a:1",), False),
     "HELD": r.Held(((1, "n", 0, 0),), ((1, "n"),)),
     "WATCH": r.Watch(1, b"s"),
     "NAMES": r.Names(1, (b"s",)),

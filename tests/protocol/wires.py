@@ -202,6 +202,7 @@ RESPONSES: Sequence[Response] = (
     Followed(1, "parted", 0, 2, 9, "master", HISTORY[:1], ("n1",)),
     Followed(1, "behind", 0, 2, 9, "slave", (), ()),
     Followed(1, "news", 0, 2, 9, "disabled", HISTORY[1:], ("n1",)),
+    Followed(1, "news", 0, 2, 9, "master", HISTORY[1:], ("n1",), awaited=False),
     Names(1, ()),
     Names(1, (b"news", "é".encode())),
     Claimed(1, "slave", 4, "n1", True),

@@ -16,6 +16,7 @@ from tailrace.protocol.address import join_address
 from tailrace.protocol.errors import Code
 from tailrace.shard.epochs import EpochStart, History
 from tailrace.shard.errors import StorageError
+from tailrace.shard.meta import Role
 from tailrace.shard.names import base_of
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ class ReplicaState(NamedTuple):
     """A node's copy of a stream: its role, its terms, the node ids from this one up to the master, its kept seqs.
 
     line: goes with the reports of nodes that hold the stream, see `broker.replication.downstream.replica_acks`.
+    awaited: publishes wait for these reports, or may; False only on the master.
     """
 
     role: str
@@ -38,17 +40,18 @@ class ReplicaState(NamedTuple):
     next_seq: int
     line: int
     contacts: tuple[str, ...] = ()  # addresses of former upstreams that do not know of the latest term yet
+    awaited: bool = True
 
-    def reported(self) -> tuple[str, History, tuple[str, ...], tuple[str, ...]]:
+    def reported(self) -> tuple[str, History, tuple[str, ...], tuple[str, ...], bool]:
         """The parts whose changes are sent to followers."""
-        return self.role, self.history, self.path, self.contacts
+        return self.role, self.history, self.path, self.contacts, self.awaited
 
 
 def unpack(row: Sequence[Any]) -> ReplicaState:
     """From what `follow` gave, which msgpack has made lists of."""
-    role, history, path, first_seq, next_seq, line, contacts = row
+    role, history, path, first_seq, next_seq, line, contacts, awaited = row
     starts = tuple(EpochStart(*start) for start in history)
-    return ReplicaState(role, starts, tuple(path), first_seq, next_seq, line, tuple(contacts))
+    return ReplicaState(role, starts, tuple(path), first_seq, next_seq, line, tuple(contacts), awaited)
 
 
 def of(owner: Owner, name: bytes) -> ReplicaState:
@@ -61,7 +64,9 @@ def of(owner: Owner, name: bytes) -> ReplicaState:
     contacts = tuple(
         join_address(each.host, each.port) for each in stream_roles.to_be_told(owner, name) if each.was_above
     )
-    return ReplicaState(owner.roles.role(name).value, history, path, first_seq, next_seq, holders.line, contacts)
+    role = owner.roles.role(name)
+    awaited = role is not Role.MASTER or owner.replicas.is_awaited(name)
+    return ReplicaState(role.value, history, path, first_seq, next_seq, holders.line, contacts, awaited)
 
 
 def follow(owner: Owner, args: CallArgs) -> list[Any]:

@@ -20,6 +20,9 @@ from tailrace.protocol.errors import Code
 from tailrace.protocol.sibling import HeldRow
 from tailrace.shard.names import group_key
 
+AWAITED_S: Final = 60.0
+"""After the last publish to a stream that waited, its copies are still reported at once for this long."""
+
 CUT_TEXT: Final = "logged here, and then set aside: another node is the stream's master"
 LEFT_TEXT: Final = "logged, but the worker that waited for other nodes to hold it is being replaced"
 
@@ -29,7 +32,8 @@ class Replicas:
 
     Nothing is acknowledged without `lease`. `names`: the streams that other nodes copy.
 
-    `on_held` is called with a stream's name when other nodes hold more, or less, of it.
+    `on_held` is called with a stream's name when other nodes hold more, or less, of it; `on_awaited` when publishes
+    begin to wait for that, and when they have not for AWAITED_S.
     """
 
     def __init__(
@@ -37,6 +41,7 @@ class Replicas:
         timeout_s: float,
         subscribers: Callable[[bytes], int],
         on_held: Callable[[bytes], None],
+        on_awaited: Callable[[bytes], None],
         lease: Lease,
         names: Callable[[], Iterable[bytes]],
         is_copied: Callable[[bytes], bool],
@@ -46,6 +51,7 @@ class Replicas:
         self._timeout_s = timeout_s
         self._subscribers = subscribers
         self._on_held = on_held
+        self._on_awaited = on_awaited
         self.lease = lease
         self._names = names
         self._is_copied = is_copied
@@ -53,6 +59,7 @@ class Replicas:
         self._in_sync_version = 0
         self._clock = clock
         self._waiting: dict[bytes, ReplicaAcks] = {}
+        self._awaited: dict[bytes, float] = {}  # until when reports come at once, in the order of the times
         self._lines = count(time.monotonic_ns())  # never the same twice, even if another process owns the stream next
 
     def holders(self, name: bytes) -> ReplicaAcks:
@@ -181,6 +188,24 @@ class Replicas:
 
     # --- who waits --------------------------------------------------------------------------------------------------
 
+    def is_awaited(self, name: bytes) -> bool:
+        """Whether publishes to the stream wait for other nodes to hold it, or have lately."""
+        return name in self._awaited
+
+    def _note_awaited(self, name: bytes) -> None:
+        is_new = self._awaited.pop(name, None) is None
+        self._awaited[name] = self._clock() + AWAITED_S
+        if is_new:
+            self._on_awaited(name)
+
+    def _forget_awaited(self, now_s: float) -> None:
+        while self._awaited:
+            name, until_s = next(iter(self._awaited.items()))
+            if until_s > now_s:
+                return
+            del self._awaited[name]
+            self._on_awaited(name)
+
     @property
     def waiting(self) -> int:
         """Batches that wait, of all streams."""
@@ -196,6 +221,7 @@ class Replicas:
 
         `begin_seq`: where the present term begins. A repeat from an earlier one is held by nodes that have reached it.
         """
+        self._note_awaited(batch.name)
         holders = self._waiting[batch.name] = self.holders(batch.name)
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         batch.waiting = True
@@ -228,6 +254,7 @@ class Replicas:
                 text = f"logged, but {held} of {needed} nodes hold it after {wait.timeout_s:g} s"
                 wait.batch.unreplicated(wait.first_seq, text)
             self._note_waiting(name, holders)
+        self._forget_awaited(now_s)
 
     def refuse(self, name: bytes, text: str) -> None:
         """Answer all that wait for nodes to hold this stream: they need not wait any more. In a cluster another node

@@ -254,9 +254,9 @@ class FollowerSession:
                 )
 
     def _send_followed(self, number: int, state: r.FollowState, start_seq: int, found: ReplicaState) -> None:
-        role, history, path, first_seq, next_seq, _line, contacts = found
+        role, history, path, first_seq, next_seq, _line, contacts, awaited = found
         self.client.send_envelope(
-            pack(r.Followed(number, state, start_seq, first_seq, next_seq, role, history, path, contacts))
+            pack(r.Followed(number, state, start_seq, first_seq, next_seq, role, history, path, contacts, awaited))
         )
 
     # --- reports from below -----------------------------------------------------------------------------------------

@@ -50,7 +50,8 @@ log = logging.getLogger(__name__)
 
 FOLLOWS_AT_ONCE = 256  # asked and not answered yet: each makes both ends open the stream
 RETRY_S, RETRY_MAX_S = 0.25, 5.0  # until a copy asks again that could not go on
-REPORT_BYTES = 4 << 20  # of a copy that is behind: taken between two reports, but for those at each tick
+# Taken between two reports, but for those at each tick: of a copy that is behind, and of one that nobody waits for.
+REPORT_BYTES, UNAWAITED_REPORT_BYTES = 4 << 20, 64 << 10
 NEWS = "news"
 ROLE_CHANGES_TEXT = "another role of the stream is being written to the disk"
 
@@ -67,12 +68,14 @@ class FetchState(StrEnum):
 class ReplicaFetcher:
     """A slaved stream. `path`: the ids of the nodes above this one, up to the master; `why`: the reason why it
     waits; `end_seq`: the end of the stream upstream, by its latest news; `taken_bytes`: since the last report;
+    `awaited`: publishes may wait upstream for the reports;
     `upstream_epoch`: the term that the upstream is in, 0 before its first answer; `fenced`: that is an earlier one than
     this node has learned of; `leads`: the upstream is a master, or follows another node; `in_circle`: it
     was said to be below this node when it was asked last.
     """
 
     __slots__ = (
+        "awaited",
         "end_seq",
         "fenced",
         "id",
@@ -103,6 +106,7 @@ class ReplicaFetcher:
         self.next_seq = self.synced = 0  # as it was when this was looked at last
         self.reported: dict[str, tuple[int, int]] = {}  # by node, its position as the upstream knows it
         self.taken_bytes = 0
+        self.awaited = True
         self.retries = 0
         self.retry_s = 0.0
 
@@ -288,6 +292,7 @@ class ReplicaFetchers:
             return
         copy.end_seq = message.next_seq
         copy.upstream_epoch = last_epoch(message.history)
+        self._note_awaited(copy, awaited=message.awaited)
         if copy.state is FetchState.ASKED and message.state in (PARTED, BEHIND):
             self._settle(copy)
         circle = replica_state.circle(self._node_id, message.path)
@@ -359,7 +364,8 @@ class ReplicaFetchers:
                 log.info("stream %r follows its upstream from message %d on", copy.name, stream.log.next_seq)
             copy.retries = 0
         copy.why, copy.in_circle = "", False
-        self.note_held(copy.name)
+        self._look(copy, stream.log)
+        self._changed[copy] = None
 
     def _learn(self, stream: OpenStream, message: Followed) -> None:
         """Raises Refused."""
@@ -445,11 +451,17 @@ class ReplicaFetchers:
 
     def _note_taken(self, copy: ReplicaFetcher, taken_bytes: int) -> None:
         """A report wakes the upstream, which has better things to do while it sends gigabytes: so a copy that is not
-        where the upstream's end was last is reported now and then.
+        where the upstream's end was last is reported now and then, and one that no publish waits for.
         """
         copy.taken_bytes += taken_bytes
-        behind = copy.next_seq < copy.end_seq and copy.taken_bytes < REPORT_BYTES
-        (self._later if behind else self._changed)[copy] = None
+        report_bytes = REPORT_BYTES if copy.next_seq < copy.end_seq else 0 if copy.awaited else UNAWAITED_REPORT_BYTES
+        (self._later if copy.taken_bytes < report_bytes else self._changed)[copy] = None
+
+    def _note_awaited(self, copy: ReplicaFetcher, *, awaited: bool) -> None:
+        begins, copy.awaited = awaited and not copy.awaited, awaited
+        if begins and copy in self._later:
+            del self._later[copy]
+            self._changed[copy] = None
 
     def place_of(self, number: int) -> int:
         """The offset in its file at which the next frames of a FOLLOW will be written; 0 if that is not known."""
@@ -498,7 +510,7 @@ class ReplicaFetchers:
             stream = self._owner.catalog.open.get(name)
             if stream is not None:
                 self._look(copy, stream.log)
-            self._changed[copy] = None
+            (self._changed if copy.awaited else self._later)[copy] = None
 
     def _look(self, copy: ReplicaFetcher, found: StreamLog) -> None:
         copy.next_seq, copy.synced = found.next_seq, found.synced_seq

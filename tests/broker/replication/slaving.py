@@ -108,12 +108,11 @@ class Slave:
         history: History = ONE,
         path: tuple[str, ...] = (A,),
         first_seq: int = 0,
+        awaited: bool = True,
     ) -> None:
         next_seq = max(self.original.log.next_seq, start_seq)
-        self.copies.followed(
-            r.Followed(number or self.copy.id, state, start_seq, first_seq, next_seq, "master", history, path),  # type: ignore[arg-type]
-            self.now_s,
-        )
+        standing = start_seq, first_seq, next_seq, "master", history, path
+        self.copies.followed(r.Followed(number or self.copy.id, state, *standing, awaited=awaited), self.now_s)  # type: ignore[arg-type]
 
     def chunk(self, first_seq: int, next_seq: int, *, number: int = 0) -> None:
         frames = self.original.frames(first_seq, next_seq)

@@ -27,7 +27,8 @@ def test_a_stream_is_made_for_its_first_follower(tmp_path: Path) -> None:
     owner = make_owner(tmp_path)
     here = owner.catalog.directory.node_id
     found = replica_state.unpack(through_msgpack(call(owner, "follow", [S, 1, ""])))
-    assert found == ReplicaState("master", (EpochStart(1, 0, here),), (here,), 0, 0, owner.replicas.holders(S).line)
+    line = owner.replicas.holders(S).line
+    assert found == ReplicaState("master", (EpochStart(1, 0, here),), (here,), 0, 0, line, awaited=False)
     publish(owner, S)
     around(owner).path_above = lambda _name: ("node-a",)
     found = replica_state.unpack(call(owner, "follow", [S, 1, ""]))

@@ -6,7 +6,7 @@ import pytest
 
 from tailrace.broker.process.lease import OVER_NS, Lease, boottime_ns
 from tailrace.broker.process.scoreboard import Board
-from tailrace.broker.replication.downstream.replicas import Replicas
+from tailrace.broker.replication.downstream.replicas import AWAITED_S, Replicas
 from tailrace.broker.routing.batch import StreamBatch
 from tailrace.protocol.errors import Code
 from tailrace.protocol.names import StreamGroup
@@ -22,11 +22,12 @@ class Account:
     def __init__(self) -> None:
         self.clock = Clock()
         self.changed: list[bytes] = []
+        self.awaited: list[bytes] = []
         self.names = [S]
         self.page = Board(1).lease
         self.lease = Lease(self.page, "me")
         self.replicas = Replicas(
-            *(10.0, lambda _name: 3, self.changed.append, self.lease),
+            *(10.0, lambda _name: 3, self.changed.append, self.awaited.append, self.lease),
             *(lambda: self.names, lambda name: name != MEMORY, self.clock.seconds),
         )
 
@@ -55,6 +56,23 @@ def test_a_publish_is_answered_when_enough_nodes_hold_it() -> None:
     account.held("c", 3)
     assert second.published_at == {0: 2}
     assert account.changed == [S, S, S]
+
+
+def test_reports_are_awaited_while_publishes_wait_for_them_and_for_some_time_after() -> None:
+    account = Account()
+    account.held("b", 1)
+    assert not account.replicas.is_awaited(S)
+    account.wait(0, 1)
+    account.wait(1, 1, name=T)
+    assert account.awaited == [S, T] and account.replicas.is_awaited(S)
+    account.clock.now_s += AWAITED_S - 1.0
+    account.wait(1, 1)
+    account.clock.now_s += 1.0
+    account.replicas.expire()
+    assert account.awaited == [S, T, T] and account.replicas.is_awaited(S) and not account.replicas.is_awaited(T)
+    account.clock.now_s += AWAITED_S
+    account.replicas.expire()
+    assert account.awaited == [S, T, T, S] and not account.replicas.is_awaited(S)
 
 
 def test_what_is_held_already_is_answered_at_once() -> None:

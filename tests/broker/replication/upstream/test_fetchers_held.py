@@ -46,6 +46,36 @@ def test_a_copy_that_is_behind_reports_now_and_then(slave: Slave, monkeypatch: p
     assert slave.reports() == []
 
 
+def test_a_copy_that_no_publish_waits_for_reports_now_and_then(slave: Slave, monkeypatch: pytest.MonkeyPatch) -> None:
+    slave.be(FetchState.FOLLOWING)
+    slave.followed("news", awaited=False)
+    assert [held.rows[0][2] for held in slave.reports()] == [10], "of what it begins with it is told at once"
+    slave.original.append(b"20")
+    slave.chunk(10, 20)
+    slave.log.sync()
+    slave.copies.note_held(S)
+    assert slave.reports() == []
+    slave.tick()
+    assert slave.reports() == [r.Held(((1, slave.id, 20, 20),))]
+    monkeypatch.setattr("tailrace.broker.replication.upstream.fetchers.UNAWAITED_REPORT_BYTES", 1)
+    slave.chunk(20, 21)
+    assert [held.rows[0][2] for held in slave.reports()] == [21], "that much has come"
+
+
+def test_a_copy_reports_at_once_when_publishes_begin_to_wait(slave: Slave) -> None:
+    slave.be(FetchState.FOLLOWING)
+    slave.followed("news", awaited=False)
+    slave.reports()
+    slave.chunk(10, 19)
+    slave.followed("news")
+    assert [held.rows[0][2] for held in slave.reports()] == [19]
+    slave.chunk(19, 20)
+    assert [held.rows[0][2] for held in slave.reports()] == [20]
+    slave.copies.went_down("gone")
+    slave.followed("news", awaited=False, number=1)
+    assert slave.reports() == []
+
+
 @pytest.mark.parametrize("end", ["down", "removed"])
 def test_what_was_to_be_reported_later_is_not_when_nobody_follows(slave: Slave, end: str) -> None:
     slave.be(FetchState.FOLLOWING)
