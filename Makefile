@@ -33,9 +33,11 @@ $(VENV)/.made: | scripts/find-python
 	@python="$(PYTHON)"; python="$${python:-$$(scripts/find-python)}" && [ -n "$$python" ] || exit 1; \
 	echo "making $(VENV) with $$python ($$("$$python" --version))"; \
 	"$$python" -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }
-	$(BIN)/python -c "$(BUILD_REQUIRES)" | $(BIN)/python -m pip install --quiet --disable-pip-version-check -r /dev/stdin
+	$(BIN)/python -c "$(BUILD_REQUIRES)" | \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip -r /dev/stdin
 	@touch $@
 
+# The pip that comes with Python 3.11 takes twice as long as today's to choose among all versions of the packages.
 # The leaves are built by their own rule, where the message about a missing compiler can be seen, and with `make test`
 # while this one installs the rest.
 # A folder called tailrace, which older checkouts had, would hide the package.

@@ -281,15 +281,21 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave out what another part has: its files are not even imported."""
-    if not PART or not collection_path.name.startswith("test_"):
+    """Leave out what another part has: its files, and the conftest.py of its folders, are not even imported."""
+    if not PART:
         return None
-    path = collection_path.relative_to(_ROOT).as_posix()
+    if collection_path.is_dir():
+        return all(map(_is_of_another_part, collection_path.rglob("test_*.py"))) or None
+    return (collection_path.name.startswith("test_") and _is_of_another_part(collection_path)) or None
+
+
+def _is_of_another_part(file: Path) -> bool:
+    path = file.relative_to(_ROOT).as_posix()
     if interpreted_wanted() and (path.startswith(COMPILED) or path.endswith(LEAF_TESTS)):
         return True
-    if interpreted_wanted() and not THOROUGH and PART in INTERPRETED:
-        return part_of(path) != PART or not path.removeprefix("tests/").startswith(INTERPRETED[PART]) or None
-    return part_of(path) != PART or None
+    if interpreted_wanted() and not THOROUGH and not path.removeprefix("tests/").startswith(INTERPRETED.get(PART, "")):
+        return True
+    return part_of(path) != PART
 
 
 def part_of(path: str) -> str:
