@@ -253,6 +253,7 @@ def test_nothing_is_lost_in_a_crash(tailrace_server):
 FOR_PYTEST = ("pytest", "_pytest", "py.py", "pluggy", "iniconfig", "packaging")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_an_applications_tests_have_a_broker(tmp_path: Path, guest: Path) -> None:
     further = link(tmp_path / "further", *SERVER_PACKAGES, *FOR_PYTEST)
@@ -289,11 +290,25 @@ def test_another_python(tmp_path: Path, wheel: Path, version: str) -> None:
     assert done.stdout == f"{version}\n", done.stderr
 
 
-@pytest.mark.slow
-def test_a_first_week(tmp_path: Path, wheel: Path) -> None:
-    """By the text of the documents, with the newest Python that is here; without another one, from this checkout."""
+@pytest.fixture
+def newest(tmp_path: Path, wheel: Path) -> Path:
+    """The programs of the wheel, installed for the newest Python that is here."""
     guest = make_server_guest(tmp_path, wheel, PYTHONS[0])
-    programs = guest.parent if guest is not None else Path(sys.executable).parent
+    if guest is None:
+        pytest.skip(f"no Python {PYTHONS[0]} on this machine, or no modules for it")
+    return guest.parent
+
+
+@pytest.fixture
+def checkout() -> Path:
+    return Path(sys.executable).parent
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("installed", ["checkout", pytest.param("newest", marks=pytest.mark.thorough)])
+def test_a_first_week(request: pytest.FixtureRequest, installed: str) -> None:
+    """By the text of the documents."""
+    programs = request.getfixturevalue(installed)
     script = [str(tree.ROOT / "scripts" / "first-week"), "--bin", str(programs)]
     command = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", *script]  # as in the background of a script
     done = subprocess.run(command, capture_output=True, text=True, timeout=FIRST_WEEK_TIMEOUT_S, check=False)
