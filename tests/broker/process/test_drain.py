@@ -283,7 +283,8 @@ def replicating(node: World) -> tuple[BinaryPeer, BinaryPeer]:
     for peer in (client, follower):
         peer.publish(1, b"x", ack=Ack.REPLICATED, replicas=1)
         node.settle()  # else they are one batch
-    assert client.take() == follower.take() == []
+    (news,) = follower.take()
+    assert client.take() == [] and isinstance(news, r.Followed) and news.awaited
     return client, follower
 
 
