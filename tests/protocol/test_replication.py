@@ -57,7 +57,10 @@ def test_responses_are_maps() -> None:
         "history": [[1, 0, "n1"], [4, 6, ""]], "path": ["n1"],
     }  # fmt: skip
     unawaited = r.Followed(1, "news", 0, 2, 9, "master", (), ("n1",), awaited=False)
-    assert control(unawaited)["awaited"] is False
+    assert control(unawaited) == {
+        "id": 1, "state": "news", "start_seq": 0, "first_seq": 2, "next_seq": 9, "role": "master", "history": [],
+        "path": ["n1"], "awaited": False,
+    }  # fmt: skip
     assert control(r.Names(1, ("é".encode(),))) == {"id": 1, "names": ["é"]}
     assert control(r.Claimed(1, "slave", 4, "n2", True)) == {
         "id": 1, "role": "slave", "epoch": 4, "master": "n2", "accepted": True,
