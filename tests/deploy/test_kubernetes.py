@@ -1,13 +1,15 @@
-"""The example for Kubernetes: its parts name each other, and the node and its agent take its options."""
+"""The example for Kubernetes: it is valid, its parts name each other, the node and its agent take their options."""
 
 from __future__ import annotations
 
+import copy
 import re
 import shlex
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 
 from tailrace.broker.process.settings import Settings
@@ -17,21 +19,64 @@ from tests.cli.process import tailrace
 
 yaml = pytest.importorskip("yaml")
 
-FOLDER = Path(__file__).resolve().parents[2] / "deploy"
+FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
+DOCUMENTS: list[dict[str, Any]] = [
+    part for file in sorted(FOLDER.iterdir()) for part in yaml.safe_load_all(file.read_text())
+]
 PARTS: dict[tuple[str, str], dict[str, Any]] = {
     (part["kind"], part["metadata"]["name"]): part
-    for part in yaml.safe_load_all((FOLDER / "kubernetes" / "tailrace-cluster.yml").read_text())
+    for part in yaml.safe_load_all((FOLDER / "tailrace-cluster.yml").read_text())
 }
 SETS = [part for (kind, _), part in PARTS.items() if kind == "StatefulSet"]
-VERSIONS = {"ConfigMap": "v1", "Service": "v1", "PodDisruptionBudget": "policy/v1", "StatefulSet": "apps/v1"}
+EARLIEST, LATEST = "1.25", "1.37"
+"""Of the releases of Kubernetes whose schemas the validator has."""
 
 
 def containers(part: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {each["name"]: each for each in part["spec"]["template"]["spec"]["containers"]}
 
 
-def test_each_part_is_of_a_kind_and_a_version_that_there_is() -> None:
-    assert {kind: part["apiVersion"] for (kind, _), part in PARTS.items()} == VERSIONS
+@pytest.mark.parametrize("release", [EARLIEST, LATEST])
+@pytest.mark.parametrize("part", DOCUMENTS, ids=lambda part: f"{part['kind']}-{part['metadata']['name']}")
+def test_kubernetes_takes_each_document(part: dict[str, Any], release: str) -> None:
+    assert kubernetes_validate.validate(part, release, strict=True) == release
+
+
+def _mistaken(place: tuple[str | int, ...], value: Any) -> dict[str, Any]:
+    """The set of pods of nodes, with one other value; None removes it."""
+    part = copy.deepcopy(PARTS["StatefulSet", "tailrace"])
+    *folders, last = place
+    found: Any = part
+    for each in folders:
+        found = found[each]
+    found[last] = value
+    if value is None:
+        del found[last]
+    return part
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "path"),
+    [
+        (("spec", "replicas"), "three", "spec.replicas"),
+        (("spec", "servicename"), "tailrace", "spec"),
+        (("spec", "selector"), None, "spec"),
+        (
+            ("spec", "template", "spec", "containers", 0, "resource"),
+            {"requests": {"memory": "1Gi"}},
+            "spec.template.spec.containers.0",
+        ),
+    ],
+)
+def test_a_mistake_in_a_document_is_found(place: tuple[str | int, ...], value: Any, path: str) -> None:
+    with pytest.raises(kubernetes_validate.ValidationError) as wrong:
+        kubernetes_validate.validate(_mistaken(place, value), LATEST, strict=True)
+    assert ".".join(map(str, wrong.value.path)) == path
+
+
+def test_a_version_that_there_is_not_is_found() -> None:
+    with pytest.raises(kubernetes_validate.SchemaNotFoundError):
+        kubernetes_validate.validate(PARTS["StatefulSet", "tailrace"] | {"apiVersion": "apps/v1beta1"}, LATEST)
 
 
 @pytest.mark.parametrize("part", SETS, ids=lambda part: str(part["metadata"]["name"]))
