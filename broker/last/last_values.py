@@ -19,6 +19,7 @@ from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.refused import CallArgs, OnResult, Refused
 from tailrace.protocol.errors import Code
+from tailrace.protocol.topics import has_wildcards
 from tailrace.shard.errors import StorageError, peer_text
 from tailrace.shard.meta import Role
 from tailrace.shard.names import LAST_PREFIX, NAME_BYTES_MAX, is_reserved
@@ -47,11 +48,18 @@ BEHIND_TEXT: Final = "the last values of this stream are being read; try again i
 
 
 class _Waiter(NamedTuple):
-    """A request for last values that are to include all messages before `seq`; `answer` raises Refused."""
+    """A request for last values that are to include all messages before `seq`; `answer` raises Refused.
+
+    lists: whether it goes through topics in their order.
+    """
 
     seq: int
     answer: Callable[[StreamValues], object]
     done: OnResult
+    lists: bool
+
+    def is_due(self, values: StreamValues) -> bool:
+        return values.seq >= self.seq and (values.is_ordered or not self.lists)
 
 
 class LastValues:
@@ -265,7 +273,7 @@ class LastValues:
         if name not in self.tracked:
             done([b"", 0, after, False])
         else:
-            self._when_read(name, answer, done)
+            self._when_read(name, answer, done, lists=has_wildcards(topic_filter))
 
     def missed(self, args: CallArgs, done: OnResult) -> None:
         """[stream, of messages that were to be retained the topic and the seq] -> which of them found no room, by their
@@ -279,7 +287,7 @@ class LastValues:
         if name not in self.tracked or self._is_far():
             done([])
         else:
-            self._when_read(name, answer, done)
+            self._when_read(name, answer, done, lists=False)
 
     def _is_far(self) -> bool:
         """Whether no message of this turn, or one that is not taken into account yet, can meet the bounds."""
@@ -291,7 +299,7 @@ class LastValues:
             unread += stream.log.next_seq - values.seq
         return room.topics > unread and room.nbytes > unread * FAR_TOPIC_BYTES
 
-    def _when_read(self, name: bytes, answer: Callable[[StreamValues], object], done: OnResult) -> None:
+    def _when_read(self, name: bytes, answer: Callable[[StreamValues], object], done: OnResult, *, lists: bool) -> None:
         """Answer once all messages that the stream has by now are taken into account."""
         if self._waiting >= WAITERS_MAX:
             done(Refused(Code.OVERLOADED, BEHIND_TEXT))
@@ -301,10 +309,11 @@ class LastValues:
         except Refused as refused:
             done(refused)
             return
-        self._waiters.setdefault(name, []).append(_Waiter(seq, answer, done))
+        waiter = _Waiter(seq, answer, done, lists)
+        self._waiters.setdefault(name, []).append(waiter)
         self._waiting += 1
         values = self.tracked[name]
-        if values is not None and values.seq >= seq and name not in self.due:
+        if values is not None and waiter.is_due(values) and name not in self.due:
             self._answer(name, values, is_behind=False)
         else:
             self._retry_s.pop(name, None)
@@ -315,8 +324,8 @@ class LastValues:
         waiters = self._waiters.get(name)
         if waiters is None or values.seq < 0:
             return
-        ready = [each for each in waiters if not is_behind or values.seq >= each.seq]
-        left = [each for each in waiters if is_behind and values.seq < each.seq]
+        ready = [each for each in waiters if not is_behind or each.is_due(values)]
+        left = [each for each in waiters if is_behind and not each.is_due(values)]
         self._waiting -= len(ready)
         if left:
             self._waiters[name] = left

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple, TypeAlias
 
-from tailrace.broker.last.index import LastEntry, TopicIndex, entry_bytes
+from tailrace.broker.last.index import ENTRY_BYTES, LastEntry, TopicIndex, entry_bytes
 from tailrace.broker.last.value_log import VALUE_BYTES_MAX, ValueLog, frame_in
 from tailrace.broker.replication.roles.stream_roles import history_of
 from tailrace.broker.streams.open_stream import OpenStream
@@ -23,6 +23,7 @@ from tailrace.shard.epochs import NEVER_SEQ, EpochStart, History, epoch_at
 from tailrace.shard.leaves import load
 from tailrace.shard.log import StreamLog
 from tailrace.shard.meta import Role
+from tailrace.shard.topics import TOPIC_BYTES_MAX
 
 STEP_TOPICS: Final = 512
 """Topics, or records, of one step."""
@@ -41,6 +42,8 @@ _newest, _records = _leaf.newest, _leaf.records
 _ALL: Final = 1 << 40
 Topics: TypeAlias = dict[bytes, tuple[int, int, bool]]
 """As the leaf finds them: of each topic the place of its newest frame, its length, whether it has no payload."""
+Record: TypeAlias = tuple[bytes, int, int, bool, bool, bool]
+"""As the leaf reads it: topic, seq and term in the stream, whether it is to be retained, is empty, is an old one."""
 NO_TERM: Final = EpochStart(0, NEVER_SEQ)
 
 
@@ -53,6 +56,10 @@ class ValueRoom(NamedTuple):
     def after(self, topic: bytes, topics: int) -> ValueRoom:
         """The same when this topic has come (1) or gone (-1)."""
         return ValueRoom(self.topics - topics, self.nbytes - topics * entry_bytes(topic))
+
+    def is_for(self, topics: int) -> bool:
+        """Whether this number of topics has room, however long they are."""
+        return self.topics >= topics and self.nbytes >= topics * (TOPIC_BYTES_MAX + ENTRY_BYTES)
 
     @property
     def is_none(self) -> bool:
@@ -162,6 +169,11 @@ class StreamValues:
     def live(self) -> int:
         return len(self.retained) + len(self.newest)
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether all topics can be listed."""
+        return self.retained.is_ordered and self.newest.is_ordered
+
     def index(self, *, retained: bool) -> TopicIndex:
         """The one for a reader: a stream that keeps no other last values has those that are retained."""
         return self.retained if retained or not self._keeps_all else self.newest
@@ -182,7 +194,9 @@ class StreamValues:
             start = stream.log.first_seq if self._is_doubtful else max(self._upto, stream.log.first_seq)
             self.seq = self._scanned_from = min(start, stream.log.next_seq)
         self.seq = max(self.seq, stream.log.first_seq)
-        return self._follow(stream, now_s) or self._clean(log, now_s)
+        follows = self._follow(stream, now_s)
+        orders = [index.order() for index in (self.retained, self.newest)]
+        return follows or any(orders) or self._clean(log, now_s)
 
     # --- the log ----------------------------------------------------------------------------------------------------
 
@@ -193,16 +207,14 @@ class StreamValues:
             return False
         records, end = _records(pieces.frames, pieces.at, self.name, STEP_TOPICS)
         next_seq, leads = stream.log.next_seq, self.leads
-        last = self._history[-1] if self._history else NO_TERM
-        for number, (topic, seq, epoch, flag, is_empty, is_old) in enumerate(records):
+        taken = self._take_plain(records, next_seq) if self.seq < 0 else 0
+        for number, (topic, seq, epoch, flag, is_empty, is_old) in enumerate(records[taken:], taken):
             if not leads and topic and seq >= next_seq:
                 if number:
                     pieces.seq = -1  # read again from there
                 return number > 0
             if not topic:
                 self._on_mark(seq, epoch, settled=flag)
-            elif last.first_seq <= seq < next_seq and epoch == last.epoch:  # nearly all, of up to a million at a start
-                self._on_record(topic, seq, self._log_seq, flag, is_empty, is_old)
             elif leads and not self._is_of_stream(seq, epoch, next_seq):
                 self._is_doubtful = True
             else:
@@ -210,6 +222,30 @@ class StreamValues:
             self._log_seq += 1
         pieces.passed(end, len(records))
         return True
+
+    def _take_plain(self, records: list[Record], next_seq: int) -> int:
+        """At a start take the first of these records that are like nearly all of up to a million; how many.
+
+        They are values of the stream's present term, for one of the indexes.
+        """
+        index, budget, is_retained = self.index(retained=False), self._budget, not self._keeps_all
+        if not budget.room.is_for(STEP_TOPICS):
+            return 0
+        topics, nbytes, place, upto, taken = len(index), index.nbytes, self._log_seq, self._upto, 0
+        last_epoch, first_seq, _master = self._history[-1] if self._history else NO_TERM
+        for topic, seq, epoch, flag, is_empty, is_old in records:
+            if flag is not is_retained or is_empty or is_old or not topic:
+                break
+            if epoch != last_epoch or not first_seq <= seq < next_seq:
+                break
+            index.set(topic, seq, place + taken)
+            if seq >= upto:
+                upto = seq + 1
+            taken += 1
+        budget.add(len(index) - topics, index.nbytes - nbytes)
+        self._log_seq += taken
+        self._upto = upto
+        return taken
 
     def _is_of_stream(self, seq: int, epoch: int, next_seq: int) -> bool:
         """Whether the stream has, or had before it was trimmed, this message of this term."""

@@ -422,7 +422,7 @@ class Settings(UdpSettings):
         "limits",
         "max_last_value_bytes",
         Kind.BYTES,
-        256 * MIB,
+        384 * MIB,
         "memory of a worker for the topics that have a last value; the values are on the disk",
         low=64 * KIB,
         high=64 * GIB,

@@ -90,6 +90,26 @@ def test_a_trim_does_not_overtake_them(node: World, monkeypatch: pytest.MonkeyPa
     assert last(node, peer, "sensors/#")[-1] == "ok last sensors/# 9"
 
 
+def test_after_a_start_one_topic_does_not_wait_until_all_are_in_order(
+    node: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer, topics = node.connect(0), 9
+    peer.send(*(f"pub sensors/{n} |{n}" for n in range(topics)))
+    node.settle()
+    monkeypatch.setattr("tailrace.broker.last.index.ORDER_TOPICS", 1)
+    monkeypatch.setattr("tailrace.broker.last.last_values.TURN_S", -1.0)
+    keeper = next(worker.last_values for worker in node.workers if worker.last_values.tracked.get(b"sensors"))
+    values, came = keeper.tracked[b"sensors"], list[bytes]()
+    assert values is not None
+    values.forget()
+    for name in (b"sensors/#", b"sensors/7"):
+        keeper.last([b"sensors", name, b"", False, 100, 1 << 20], lambda _page, name=name: came.append(name))
+    for _ in range(topics + 1):
+        keeper.work()
+        assert b"sensors/#" not in came or values.is_ordered
+    assert came == [b"sensors/7", b"sensors/#"]
+
+
 def test_a_stream_without_the_setting_has_none(node: World) -> None:
     peer = node.connect(0)
     peer.send("pub plain |a")

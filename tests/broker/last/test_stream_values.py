@@ -10,6 +10,7 @@ import pytest
 
 from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.last import stream_values
+from tailrace.broker.last.index import ENTRY_BYTES
 from tailrace.broker.last.page import read_page
 from tailrace.broker.last.stream_values import StreamValues, ValueBudget
 from tailrace.broker.replication.roles.stream_roles import promote
@@ -197,6 +198,7 @@ def test_what_has_found_no_room_is_remembered_for_a_while(monkeypatch: pytest.Mo
 
 def test_room_of_both_measures() -> None:
     budget = ValueBudget(2, 1_000)
-    assert budget.room.after(b"x" * 920, 1).is_none and not budget.room.after(b"x" * 919, 1).is_none
+    longest = 1_000 - ENTRY_BYTES
+    assert budget.room.after(b"x" * longest, 1).is_none and not budget.room.after(b"x" * (longest - 1), 1).is_none
     assert not budget.room.after(b"a", 1).is_none and budget.room.after(b"a", 1).after(b"b", 1).is_none
     assert budget.room.after(b"a", 1).after(b"a", -1) == budget.room
