@@ -21,6 +21,7 @@ from tailrace.broker.topics.trie import TooManyFilters
 from tailrace.protocol.errors import Code
 from tailrace.protocol.messages import WirePlace
 from tailrace.protocol.places import From
+from tailrace.protocol.topics import has_wildcards
 from tailrace.shard.errors import StorageError, StreamDamaged, StreamMissing, peer_text
 from tailrace.shard.reader import StreamReader
 
@@ -80,8 +81,9 @@ class Subscriptions:
             self._services.router.call(name, "end", [name], answered, client)
 
         def answered(value: Any) -> None:
-            # No publish makes a stream of a topic's name, so that to wait for one would be in vain.
-            may_come = wanted.wait and self._services.topic_rules.place(name).stream == name
+            # No publish makes a stream of a topic's name, or of one with wildcards: to wait for it would be in vain.
+            is_stream = self._services.topic_rules.place(name).stream == name and not has_wildcards(name)
+            may_come = wanted.wait and is_stream
             if isinstance(value, Refused) and value.code is Code.UNKNOWN and may_come:
                 value = ABSENT
             self.after_opening(client, name, lambda: done(value))

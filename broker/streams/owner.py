@@ -36,6 +36,7 @@ from tailrace.broker.streams.roles import StreamRoles
 from tailrace.broker.streams.sync_schedule import SyncSchedule
 from tailrace.protocol.errors import Code
 from tailrace.protocol.names import shown
+from tailrace.protocol.topics import filter_fault, has_wildcards
 from tailrace.shard.admission import StampBounds
 from tailrace.shard.deletion import DeletedStream
 from tailrace.shard.directory import DataDirectory
@@ -55,6 +56,7 @@ REPLICAS_FULL_TEXT = "too many publishes to this stream wait for other nodes to 
 UNWRITTEN_TEXT = "what this node is to the stream is being written down; nothing of this was logged, try again"
 DELETING_TEXT = "the stream is being deleted; nothing of this was logged, try again to make it anew"
 UNKNOWN_TEXT = "no such stream here; the first publish makes it"
+FILTER_TEXT = "no such stream here; {fault}"
 TOPIC_TEXT = "no such stream here; {name} is a topic of the stream {stream}: give that name"
 AHEAD_MAX_US = 3_600_000_000  # of this machine's clock, in the timestamps of a master
 BATCHES_A_BEAT = 256  # a turn may make tens of thousands of streams, which takes longer than a silent worker may live
@@ -536,9 +538,13 @@ class Owner:
         return self._open(name)
 
     def unknown(self, name: bytes) -> Refused:
-        """The refusal for a stream that does not exist; of a topic's name it says which stream was meant."""
+        """The refusal for a stream that does not exist; of a topic's name it says which stream was meant, and of a name
+        that no new stream can have why it is not a topic filter either.
+        """
         stream = self.context.home(name)
         text = UNKNOWN_TEXT if stream == name else TOPIC_TEXT.format(name=shown(name), stream=shown(stream))
+        if has_wildcards(name) and (fault := filter_fault(name)):
+            text = FILTER_TEXT.format(fault=fault)
         return Refused(Code.UNKNOWN, text)
 
     def _open(self, name: bytes) -> OpenStream:

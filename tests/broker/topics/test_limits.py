@@ -76,6 +76,14 @@ def test_levels_and_length_by_each_door(node: World, topic: str) -> None:
     assert isinstance(failed, m.Failed) and failed.code == Code.TOPIC
 
 
+@pytest.mark.parametrize("wrong", ["t/#/x", "t/a+/x", "t/x#", "a+b", "#/a"])
+@pytest.mark.parametrize("line", ["sub {} 0", "sub {} 0 wait", "consume {} c 0", "get {} c"])
+def test_a_wrong_filter_is_named(node: World, line: str, wrong: str) -> None:
+    """Nor is it waited for: no publish makes a stream of such a name."""
+    (answer,) = node.ask(node.connect(), line.format(wrong))
+    assert answer.startswith("err unknown ") and "of a topic filter" in answer
+
+
 def test_levels_in_mqtt(node: World) -> None:
     mqtt = MqttPeer(node)
     assert mqtt.subscribe((TOO_DEEP, 0)) == [0x8F]
