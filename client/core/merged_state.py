@@ -66,7 +66,7 @@ class MergedState:
                 follows=self._follows,
                 timeout_s=self._timeout_s,
             )
-            self._wide.begin(found, now_s)
+            self._wide.begin(found, version, now_s)
             return
         self.add(found, now_s, later=False)
         if self._follows:

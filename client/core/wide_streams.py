@@ -2,7 +2,8 @@
 
 Each stream is read up to its present end by a subscription that ends there, some at a time. The node is asked which
 streams have grown, and answers when one has; those are read on from where that ended, before others that wait for their
-turn. The first such questions come before the first reading, so nothing falls between the two; a node that does not
+turn. The first such questions come before the first reading, so nothing falls between the two; if streams were made
+between the list of names and these questions, the names are listed once more. A node that does not
 know later, as after a failover, means that each stream may have grown.
 
 With each growth the last message that was read comes again. A stream that has another one there, or has become
@@ -90,6 +91,7 @@ class WideStreams:
         self._of_backlog: set[str] = set()  # among those being read
         self._unknown_answers = 0  # one after the other
         self._knows_growth = True  # since the last reading of all
+        self._knows_names = False  # of all streams whose making was not noted as growth
         self._has_begun = False
         self._asked_s = -math.inf
         self._is_asking = False  # which streams have grown
@@ -106,8 +108,9 @@ class WideStreams:
 
     # --- the streams ------------------------------------------------------------------------------------------------
 
-    def begin(self, names: Iterable[str], now_s: float) -> None:
-        self._first = set(names)
+    def begin(self, names: Iterable[str], version: int, now_s: float) -> None:
+        """`version`: that of the node's names when these were listed."""
+        self._first, self._version = set(names), version
         if self._follows:
             self._ask_grown("", now_s)
         else:
@@ -256,7 +259,8 @@ class WideStreams:
 
     def _ask_grown(self, after: str, now_s: float) -> None:
         mark, prefix = self._mark, self._prefix.encode()
-        wait_ms = 0 if after or not (self.ready and self._knows_growth) else int(min(WAIT_MS, self._timeout_s * 500))
+        rests = self.ready and self._knows_growth and self._knows_names and not after
+        wait_ms = int(min(WAIT_MS, self._timeout_s * 500)) if rests else 0
         call = list_call("grown", self._prefix, after, self._timeout_s)
         call.make = lambda number: List(number, "grown", prefix, after.encode(), mark, wait_ms=wait_ms)
         self._asked_s, self._is_asking = now_s, True
@@ -269,7 +273,7 @@ class WideStreams:
         if answer is None:
             self._fail(call)
             return
-        self._mark, self._version, self._relist_s = answer.mark, answer.version, now_s
+        self._mark, self._relist_s = answer.mark, now_s
         if self._asks_again(answer, now_s):
             return
         self._has_begun = True
@@ -304,6 +308,7 @@ class WideStreams:
             self._ask_grown(answer.next, now_s)
             return
         self._mark = self._next_mark
+        self._knows_names = self._knows_names or answer.version == self._version
         if not self._knows_growth or (answer.version != self._version and now_s >= self._relist_s):
             self._version, self._relist_s = answer.version, now_s + RELIST_S
             self._relist(self._knows_growth, now_s)
@@ -331,6 +336,7 @@ class WideStreams:
             else:
                 take(answer)
                 self._forget(before)
+                self._knows_names = True
             self._rest(now_s)
 
         def take(answer: Listed) -> None:
@@ -338,6 +344,8 @@ class WideStreams:
                 before.pop(name, None)
             if not knows_growth:
                 self._grew(answer.names, is_known=False)
+            elif not self._knows_names:
+                self._grew([name for name in answer.names if name not in self._first and name not in self._places])
 
         ask("", now_s)
 

@@ -19,10 +19,12 @@ import pytest
 import tailrace
 from tailrace import NEW, NOW, START, Last, Message
 from tailrace.core import wide_streams
+from tailrace.core.calls import PendingCall
 from tailrace.core.session import Session
 from tailrace.core.subscribe_options import SubscribeOptions, merged_options, subscribe_options
 from tailrace.core.subscription_state import SubscriptionState
 from tailrace.errors import OperationTimeout
+from tailrace.protocol.listing import List, Listed
 from tests.system.node import Node, running, wait_for
 
 pytestmark = pytest.mark.system
@@ -268,15 +270,49 @@ def test_a_client_is_closed_while_streams_wait_to_be_read(node: Node) -> None:
         assert wide.waits
 
 
-def wide_of(names: list[str]) -> wide_streams.WideStreams:
-    """Reads the past of these."""
-    session = cast(Session, SimpleNamespace(limits={}, subscriptions={}))
+def wide_of(names: list[str], calls: list[PendingCall] | None = None) -> wide_streams.WideStreams:
+    """Reads the past of these; what is made later too if there is a list of the calls."""
+    asked: list[PendingCall] = [] if calls is None else calls
+    call = lambda call, now_s: asked.append(call)  # noqa: E731
+    session = cast(Session, SimpleNamespace(limits={}, subscriptions={}, is_asking=True, call=call))
     options = merged_options(partial(subscribe_options, **OPTIONS), START, False)
     wide = wide_streams.WideStreams(
-        session, options, lambda name: True, lambda now_s: None, "", follows=False, timeout_s=1.0
+        session, options, lambda name: True, lambda now_s: None, "", follows=calls is not None, timeout_s=1.0
     )
-    wide.begin(names, 0.0)
+    wide.begin(names, 1, 0.0)
     return wide
+
+
+def answer_call(call: PendingCall, **fields: Any) -> str:
+    """What it asked for."""
+    assert call.on_result is not None
+    call.on_result(call, Listed(1, **fields), 0.0)
+    return cast(List, call.make(1)).what
+
+
+def test_a_stream_that_is_made_before_growth_is_noted_is_read() -> None:
+    """It is not among the names that were listed before, and does not grow any more."""
+    calls: list[PendingCall] = []
+    wide = wide_of(["a"], calls)
+    assert answer_call(calls.pop(), mark="1", known=True, version=2) == "grown"
+    assert list(wide.backlog) == ["a"]
+    wide.poll(1.0)
+    assert answer_call(calls.pop(), mark="2", known=True, version=2) == "grown"
+    assert answer_call(calls.pop(), names=("a", "made"), version=2) == "names"
+    assert [wide.next_options().stream for _ in range(2)] == ["made", "a"]
+
+
+def test_names_are_listed_once_more_only_if_streams_were_made_or_deleted() -> None:
+    calls: list[PendingCall] = []
+    wide = wide_of(["a"], calls)
+    answer_call(calls.pop(), mark="1", known=True, version=1)
+    wide.poll(1.0)
+    answer_call(calls.pop(), mark="2", known=True, version=1)
+    assert not calls
+    wide.poll(2.0)
+    answer_call(calls.pop(), mark="3", known=True, version=2)
+    assert answer_call(calls.pop(), names=("a", "later"), version=2) == "names"
+    assert list(wide.backlog) == ["a"] and not wide.grown, "growth is known by now"
 
 
 def test_what_has_grown_is_read_before_streams_that_may_not_have() -> None:
