@@ -57,15 +57,7 @@ class MergedState:
         """Subscribe to the streams that are there. Raises ClientClosed, ConnectionLost."""
         found = dict.fromkeys(filter(self._watch.matches, names))
         if self._has_pattern and len(found) > room_of(self._session):
-            self._wide = WideStreams(
-                self._session,
-                self._options,
-                self._watch.matches,
-                self._read_more,
-                self._watch.common_prefix(),
-                follows=self._follows,
-                timeout_s=self._timeout_s,
-            )
+            self._wide = self._make_wide()
             self._wide.begin(found, version, now_s)
             return
         self.add(found, now_s, later=False)
@@ -75,7 +67,33 @@ class MergedState:
     def add(self, names: Iterable[str], now_s: float, *, later: bool) -> None:
         for name in names:
             if name not in self.names and not self._cancelled and self._watch.matches(name):
+                if later and room_of(self._session) <= 0:
+                    self._widen(now_s)
+                    return
                 self._subscribe(self._options(name, later), now_s)
+
+    def _make_wide(self) -> WideStreams:
+        return WideStreams(
+            self._session,
+            self._options,
+            self._watch.matches,
+            self._read_more,
+            self._watch.common_prefix(),
+            follows=self._follows,
+            timeout_s=self._timeout_s,
+        )
+
+    def _widen(self, now_s: float) -> None:
+        """There are more streams than places now: go on as for so many from the beginning."""
+        self._watch.end()
+        for state in list(self._states):
+            if state.ready:
+                self._session.leave(state)
+            else:  # found again as a stream that was made later
+                self._session.cancel(state)
+                self._states.remove(state)
+        self._wide = self._make_wide()
+        self._wide.go_on([state.stream for state in self._states], now_s)
 
     def _subscribe(self, options: SubscribeOptions, now_s: float) -> None:
         self.names.add(options.stream)

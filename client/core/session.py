@@ -220,8 +220,16 @@ class Session(Connector):
         if subscription.phase is SubscriptionPhase.OVER:
             subscription.cancel()
             return
+        self._end(subscription, subscription.cancel)
+
+    def leave(self, subscription: SubscriptionState) -> None:
+        """End a subscription; what has come in is still read."""
+        if subscription.phase is not SubscriptionPhase.OVER:
+            self._end(subscription, subscription.leave)
+
+    def _end(self, subscription: SubscriptionState, end: Callable[[], None]) -> None:
         was_asked = subscription.phase in (SubscriptionPhase.ASKED, SubscriptionPhase.LIVE)
-        subscription.cancel()
+        end()
         self._follow_up(subscription)
         if was_asked and self.phase is ConnectionPhase.READY and self.link is not None:
             self.link.send(m.Unsubscribe(subscription.id))

@@ -252,6 +252,10 @@ class SubscriptionState:
             self.phase = SubscriptionPhase.OVER
             self.error = error
 
+    def leave(self) -> None:
+        """Ends it here: what has come in is still read."""
+        self.phase = SubscriptionPhase.OVER
+
     def cancel(self) -> None:
         """Drops held messages and ends iteration."""
         self.phase = SubscriptionPhase.OVER

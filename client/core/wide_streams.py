@@ -93,6 +93,7 @@ class WideStreams:
         self._knows_growth = True  # since the last reading of all
         self._knows_names = False  # of all streams whose making was not noted as growth
         self._has_begun = False
+        self._has_subscribed = False  # to the first streams, without taking turns
         self._asked_s = -math.inf
         self._is_asking = False  # which streams have grown
         self._follows = follows
@@ -115,6 +116,15 @@ class WideStreams:
             self._ask_grown("", now_s)
         else:
             self._queue_all(now_s)
+
+    def go_on(self, names: Iterable[str], now_s: float) -> None:
+        """Each of these streams has a subscription of its own so far, which has ended, and may have messages to read.
+
+        They are read on once it is known what grows; those that are not among them are listed behind that.
+        """
+        self._first, self._has_subscribed = set(names), True
+        self.reading = dict.fromkeys(self._first, False)
+        self._ask_grown("", now_s)
 
     @property
     def waits(self) -> bool:
@@ -270,13 +280,23 @@ class WideStreams:
         self._ask(call, now_s)
 
     def _on_first(self, call: PendingCall, answer: Listed | None, now_s: float) -> None:
+        if self._is_over:
+            return
         if answer is None:
-            self._fail(call)
+            if self._has_subscribed:
+                self._rest(now_s, is_quiet=True)
+            else:
+                self._fail(call)
             return
         self._mark, self._relist_s = answer.mark, now_s
         if self._asks_again(answer, now_s):
             return
         self._has_begun = True
+        if self._has_subscribed:
+            self.ready = True
+            self._grew(self._first)
+            self._rest(now_s)
+            return
         sample = next(iter(self._first), None)
         if sample is not None and self._options(sample, False).start == FROM_NEW:
             self._place(now_s)

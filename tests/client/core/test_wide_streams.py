@@ -336,6 +336,31 @@ def test_streams_that_may_not_have_grown_leave_places_for_those_that_have() -> N
     assert [wide.has_next, wide.next_options().stream, wide.has_next] == [True, names[-1], False]
 
 
+@pytest.mark.parametrize("start", [START, NEW, Last(1)], ids=["start", "new", "last"])
+@pytest.mark.parametrize("reads", [True, False], ids=["read", "unread"])
+def test_streams_that_are_made_later_may_become_too_many(node: Node, start: Any, reads: bool) -> None:
+    """`reads`: whether the messages that have come when that happens are read before."""
+    first, all_names = names_of(5), names_of()
+    with tailrace.connect(address(node)) as writer, tailrace.connect(address(node)) as client:
+        publish(writer, "old", first)
+        skipped = 0 if start is not NEW else 1
+        subscription, found = client.subscribe("s*", start), Found(**dict.fromkeys(first, skipped))
+        count = (1 - skipped) * len(first)
+        for text in ("a", "b"):
+            publish(writer, text, first)
+            count += len(first)
+        if reads:
+            read(subscription, found, count)
+        publish(writer, "c", all_names)
+        read(subscription, found, count + len(all_names))
+        publish(writer, "d", all_names)
+        read(subscription, found, count + 2 * len(all_names))
+        before = ["a", "b"] if skipped else ["old", "a", "b"]
+        assert all(found.texts[name] == [*(before if name in first else []), "c", "d"] for name in all_names)
+        with suppress(OperationTimeout):
+            assert subscription.receive(0.2) is None
+
+
 def test_new_begins_at_the_call_with_asyncio(node: Node) -> None:
     names = names_of()
 
