@@ -84,7 +84,7 @@ class MergedState:
         )
 
     def _widen(self, now_s: float) -> None:
-        """There are more streams than places now: go on as for so many from the beginning."""
+        """There are more streams than places now: read them in turn from here on."""
         self._watch.end()
         for state in list(self._states):
             if state.ready:

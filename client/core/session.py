@@ -223,7 +223,7 @@ class Session(Connector):
         self._end(subscription, subscription.cancel)
 
     def leave(self, subscription: SubscriptionState) -> None:
-        """End a subscription; what has come in is still read."""
+        """End a subscription; its held messages are still read."""
         if subscription.phase is not SubscriptionPhase.OVER:
             self._end(subscription, subscription.leave)
 

@@ -253,7 +253,7 @@ class SubscriptionState:
             self.error = error
 
     def leave(self) -> None:
-        """Ends it here: what has come in is still read."""
+        """Ends it here; held messages are still read."""
         self.phase = SubscriptionPhase.OVER
 
     def cancel(self) -> None:

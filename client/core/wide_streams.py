@@ -13,6 +13,7 @@ shorter, was deleted and made again if its first message is of a later term: it 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -40,6 +41,8 @@ AT_ONCE_MAX: Final = 256
 """Streams that are read at one time."""
 BACKLOG_AT_ONCE_MAX: Final = 64
 """Of these, streams that are not known to have grown: growth is read behind them."""
+ENDS_PAGES_MAX: Final = 4
+"""Requests for the ends of streams at one time, so that all workers look for them."""
 ASKS_MAX: Final = 3
 """Questions which streams have grown before all are read because that is not known. A worker notes growth from the
 first one on, and knows all since the mark of the second, for which the worker that was last to begin had begun."""
@@ -103,6 +106,7 @@ class WideStreams:
         self._changed: dict[str, tuple[StreamBehind | StreamDiverged, int]] = {}  # with the term that was read
         self._version = -1
         self._relist_s = math.inf
+        self._pages_asked = 0  # of the ends, without an answer yet
         self._unplaced: set[str] = set()  # of which the ends are not known, where new messages begin
         self._mark = self._next_mark = ""
         self._is_over = False
@@ -120,7 +124,7 @@ class WideStreams:
     def go_on(self, names: Iterable[str], now_s: float) -> None:
         """Each of these streams has a subscription of its own so far, which has ended, and may have messages to read.
 
-        They are read on once it is known what grows; those that are not among them are listed behind that.
+        They are read on once growth is noted; all others are listed behind that.
         """
         self._first, self._has_subscribed = set(names), True
         self.reading = dict.fromkeys(self._first, False)
@@ -222,32 +226,42 @@ class WideStreams:
     # --- where new messages begin -----------------------------------------------------------------------------------
 
     def _place(self, now_s: float) -> None:
-        """Ask for the ends of all streams; those that are not known are found by subscribing."""
-        self._ask_ends(sorted(self._first), 0, now_s)
+        """Ask for the ends of all streams, some pages at a time; those that are not known are found by subscribing."""
+        names = [name.encode() for name in sorted(self._first)]
+        pages = deque([tuple(names[at : at + ENDS_MAX]) for at in range(0, len(names), ENDS_MAX)])
+        for _ in range(min(ENDS_PAGES_MAX, len(pages))):
+            self._ask_ends(pages, now_s)
 
-    def _ask_ends(self, streams: list[str], done: int, now_s: float) -> None:
-        page = tuple(name.encode() for name in streams[done : done + ENDS_MAX])
+    def _ask_ends(self, pages: deque[tuple[bytes, ...]], now_s: float) -> None:
+        page = pages.popleft()
+        self._pages_asked += 1
 
         def make(number: int) -> List:
             return List(number, "ends", names=page)
 
         def answered(call: PendingCall, answer: Listed | None, now_s: float) -> None:
+            self._pages_asked -= 1
+            if self._is_over:
+                return
             if answer is None:
                 self._fail(call)
                 return
             ends = zip(answer.names, answer.ends, strict=False)
             self._places.update((name, _place_at(end)) for name, end in ends)
-            if done + ENDS_MAX < len(streams):
-                self._ask_ends(streams, done + ENDS_MAX, now_s)
-                return
-            self.backlog = {name: None for name in streams if name not in self._places}
-            self._unplaced = set(self.backlog)
-            self._settle()
-            self._rest(now_s)
+            if pages:
+                self._ask_ends(pages, now_s)
+            elif not self._pages_asked:
+                self._placed(now_s)
 
         call = PendingCall("the node", "the list of ends", make, timeout_s=self._timeout_s, feature=FEATURE)
         call.on_result = answered
         self._ask(call, now_s)
+
+    def _placed(self, now_s: float) -> None:
+        self.backlog = {name: None for name in sorted(self._first) if name not in self._places}
+        self._unplaced = set(self.backlog)
+        self._settle()
+        self._rest(now_s)
 
     def _settle(self) -> None:
         """Whether all streams are placed."""
