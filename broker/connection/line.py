@@ -285,10 +285,6 @@ class LineClient(ClientConnection):
     # while something else waits behind them.
 
     @property
-    def wants_answers(self) -> bool:
-        return self.codec.ack
-
-    @property
     def is_in_order(self) -> bool:
         """Whether one more single publish needs no place in the row: nothing is to be answered before it."""
         return not (self.answers or (self.under_way and self.codec.ack))

@@ -23,7 +23,6 @@ from tailrace.protocol.binary import PlacedHandle
 from tailrace.protocol.errors import Code
 from tailrace.protocol.line import staged_max_bytes
 from tailrace.protocol.mqtt.codec import AckRun
-from tailrace.protocol.mqtt.packets import MQTT_5
 from tailrace.shard.leaves import load
 
 if TYPE_CHECKING:
@@ -96,9 +95,6 @@ class BinarySinglePublisher(SinglePublisher, Protocol):
 
 class LineSinglePublisher(SinglePublisher, Protocol):
     @property
-    def wants_answers(self) -> bool: ...
-
-    @property
     def is_in_order(self) -> bool: ...
 
     def single_refused(self, name: bytes, code: Code, text: str) -> None: ...
@@ -107,9 +103,6 @@ class LineSinglePublisher(SinglePublisher, Protocol):
 class MqttSinglePublisher(SinglePublisher, Protocol):
     packet_s: float
     unacknowledged: int
-
-    @property
-    def version(self) -> int: ...
 
     @property
     def is_in_order(self) -> bool: ...
@@ -126,8 +119,9 @@ _AnyPublisher = TypeVar("_AnyPublisher", bound=SinglePublisher)
 class SharedRun:
     """Single publishes of several connections to one stream: one part of its batch, and who waits for its outcome."""
 
-    __slots__ = ("_creator", "_singles", "_wants_answers", "clients", "name")
+    __slots__ = ("_creator", "_singles", "clients", "name")
 
+    wants_subscribers = False
     name: bytes
     clients: Sequence[SinglePublisher]
     _creator: SinglePublisher | None
@@ -157,21 +151,21 @@ class SharedRun:
 
 
 class BinaryRun(SharedRun):
-    __slots__ = ("_publishers", "_requests")
+    __slots__ = ("_publishers", "_requests", "wants_subscribers")
 
     def __init__(
         self, singles: Singles, name: bytes, clients: list[BinarySinglePublisher], requests: bytes, wants_answers: bool
     ) -> None:
         """requests: as `protocol.publish_cy.pack_answers` takes them, one for each client."""
         self._singles = singles
-        self._wants_answers = wants_answers
+        self.wants_subscribers = wants_answers  # the answers have them
         self._creator = None
         self.name = name
         self.clients = self._publishers = clients
         self._requests = requests
 
     def published(self, _key: int, first_seq: int, subscribers: int) -> None:
-        if not self._wants_answers:
+        if not self.wants_subscribers:
             self._singles.outcomes_known(self.clients)
             return
         packed = _pack_answers(self._requests, first_seq, subscribers)
@@ -193,7 +187,7 @@ class BinaryRun(SharedRun):
 
 
 class LineRun(SharedRun):
-    __slots__ = ("_publishers",)
+    __slots__ = ("_publishers", "_wants_answers")
 
     def __init__(self, singles: Singles, name: bytes, clients: list[LineSinglePublisher], wants_answers: bool) -> None:
         self._singles = singles
@@ -223,14 +217,13 @@ class MqttRun(SharedRun):
     def __init__(self, singles: Singles, name: bytes, clients: list[MqttSinglePublisher], ids: bytes) -> None:
         """ids: the packet identifiers, one for each client; empty with QoS 0."""
         self._singles = singles
-        self._wants_answers = bool(ids)
         self._creator = None
         self.name = name
         self.clients = self._publishers = clients
         self._ids = ids
 
     def published(self, _key: int, _first_seq: int, _subscribers: int) -> None:
-        if not self._wants_answers:
+        if not self._ids:
             self._singles.outcomes_known(self.clients)
             return
         for client in self._publishers:
@@ -360,58 +353,49 @@ class Singles:
         services = self._services
         while clients:
             groups: tuple[dict[bytes, Group], dict[bytes, Group]] = ({}, {})
-            known = [client.fd for client in clients], [client.read_bytes for client in clients]
-            handles = [client.handles for client in clients]
             # With users, the id of the producer has to be looked at.
             numbered: list[Numbered] | None = None if services.access.has_users else []
-            placed = [client.placed for client in clients] if services.topic_rules.count else None
-            options = handles, self._buffer, services.settings.max_message_bytes, groups, numbered, placed
-            place, count, nbytes = _receive(*known, *options)
+            options = services.settings.max_message_bytes, groups, numbered, bool(services.topic_rules.count)
+            place, count, nbytes = _receive(clients, self._buffer, *options)
             services.metrics.binary.bytes_in += nbytes
             for ack, found in enumerate(groups):
-                for name, (frames, requests, places) in found.items():
-                    publishers = [clients[each] for each in places]
+                for name, (frames, requests, publishers) in found.items():
                     self._stage(BinaryRun(self, name, publishers, bytes(requests), ack > 0), frames)
-            for name, frame, request, of, ack in numbered or ():
-                self._stage_numbered(BinaryRun(self, name, [clients[of]], request, ack > 0), frame)
+            for name, frame, request, client, ack in numbered or ():
+                self._stage_numbered(BinaryRun(self, name, [client], request, ack > 0), frame)
             clients = self._rest(clients, place, count)
 
     def _read_lines(self, clients: list[LineSinglePublisher]) -> None:
         services = self._services
         while clients:
             groups: tuple[dict[bytes, Group], dict[bytes, Group]] = ({}, {})
-            known = [client.fd for client in clients], [client.read_bytes for client in clients]
-            acks = [client.wants_answers for client in clients]
-            options = acks, self._buffer, self._line_max_bytes, groups, services.topic_rules.table
-            place, count, nbytes = _receive_lines(*known, *options)
+            options = self._line_max_bytes, groups, services.topic_rules.table
+            place, count, nbytes = _receive_lines(clients, self._buffer, *options)
             services.metrics.line.bytes_in += nbytes
             for ack, found in enumerate(groups):
-                for name, (frames, _requests, places) in found.items():
-                    self._stage(LineRun(self, name, [clients[each] for each in places], ack > 0), frames)
+                for name, (frames, _requests, publishers) in found.items():
+                    self._stage(LineRun(self, name, publishers, ack > 0), frames)
             clients = self._rest(clients, place, count)
 
     def _read_packets(self, clients: list[MqttSinglePublisher]) -> None:
-        services = self._services
-        max_message_bytes, table = services.settings.max_message_bytes, services.topic_rules.table
+        services, publish = self._services, self._services.router.publish_shared
+        now_s, table = services.now_s, services.topic_rules.table
         while clients:
             groups: tuple[dict[bytes, Group], dict[bytes, Group]] = ({}, {})
             acks: list[SingleAcks] = []
-            known = [client.fd for client in clients], [client.read_bytes for client in clients]
-            have_properties = [client.version == MQTT_5 for client in clients]
-            options = have_properties, self._buffer, READ_BYTES_MIN, max_message_bytes, groups, acks, table
-            place, count, nbytes = _receive_packets(*known, *options)
+            options = READ_BYTES_MIN, services.settings.max_message_bytes, groups, acks, table
+            place, count, nbytes = _receive_packets(clients, self._buffer, *options)
             services.metrics.mqtt.bytes_in += nbytes
-            for of, first_id, number in acks:
-                client = clients[of]
-                client.life_s = client.packet_s = services.now_s
+            for client, first_id, number in acks:
+                client.life_s = client.packet_s = now_s
                 client.acknowledge_run(AckRun(first_id, number))
             for qos, found in enumerate(groups):
-                for name, (frames, ids, places) in found.items():
-                    publishers = [clients[each] for each in places]
+                for name, (frames, ids, publishers) in found.items():
                     for client in publishers:
-                        client.packet_s = services.now_s
+                        client.life_s = client.packet_s = now_s
                         client.unacknowledged += qos
-                    self._stage(MqttRun(self, name, publishers, bytes(ids)), frames)
+                        client.under_way += 1
+                    publish(MqttRun(self, name, publishers, bytes(ids)), name, publishers, frames)
             clients = self._rest(clients, place, count)
 
     def _rest(self, clients: list[_AnyPublisher], place: int, count: int) -> list[_AnyPublisher]:
@@ -430,7 +414,7 @@ class Singles:
         else:
             client.received(count)
 
-    def _stage(self, run: BinaryRun | LineRun | MqttRun, frames: bytearray) -> None:
+    def _stage(self, run: BinaryRun | LineRun, frames: bytearray) -> None:
         """Take what several connections have sent for one stream."""
         now_s = self._services.now_s
         for client in run.clients:
@@ -455,7 +439,7 @@ class Singles:
         """Their publishes are logged, and they want no answers."""
         for client in clients:
             client.under_way -= 1
-            if not client.closed:
+            if (client.in_row or client.paused or client.lingering_since_s) and not client.closed:
                 client.outcome_known()
 
     def answer(self) -> None:

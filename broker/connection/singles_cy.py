@@ -7,7 +7,6 @@ Compiled, it makes the system calls without a Python statement between them; int
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -15,6 +14,7 @@ try:
 except ModuleNotFoundError:
     from tailrace.shard import _cython_shim as cython
 
+from tailrace.protocol.mqtt.packets import MQTT_5
 from tailrace.protocol.opcodes import Op
 from tailrace.shard.frame import FLAG_PRODUCER, HEADER_BYTES, MAX_FRAME_BYTES
 from tailrace.shard.leaves import load
@@ -60,13 +60,13 @@ _stage_lines = load("tailrace.protocol.line_cy").stage
 _mqtt_cy = load("tailrace.protocol.mqtt.stage_cy")
 _stage_packets, _count_acks = _mqtt_cy.stage, _mqtt_cy.count_acks
 
-Group = tuple[bytearray, bytearray, list[int]]
-"""Of one stream: the unstamped frames, `protocol.publish_cy.REQUEST_BYTES` for each request, the places in `fds`.
+Group = tuple[bytearray, bytearray, list[Any]]
+"""Of one stream: the unstamped frames, `protocol.publish_cy.REQUEST_BYTES` for each request, the clients.
 Lines have no requests, and messages of MQTT with QoS 1 have two bytes each: their packet identifiers."""
-SingleAcks = tuple[int, int, int]
-"""PUBACKs with identifiers one after the other: the place of their connection, the first identifier, their number."""
-Numbered = tuple[bytes, bytearray, bytes, int, int]
-"""A publish that its producer has numbered: the stream, the frame, the request as in a group, its place, its ack."""
+SingleAcks = tuple[Any, int, int]
+"""PUBACKs with identifiers one after the other: their client, the first identifier, their number."""
+Numbered = tuple[bytes, bytearray, bytes, Any, int]
+"""A publish that its producer has numbered: the stream, the frame, the request as in a group, its client, its ack."""
 
 
 def is_compiled() -> bool:
@@ -75,35 +75,32 @@ def is_compiled() -> bool:
 
 
 def receive(
-    fds: list[int],
-    limits: list[int],
-    handles: Sequence[Mapping[int, bytes]],
+    clients: list[Any],
     buffer: bytearray | memoryview,
     max_message_bytes: int,
     groups: tuple[dict[bytes, Group], dict[bytes, Group]],
     numbered: list[Numbered] | None = None,
-    placed: Sequence[Mapping[int, tuple[bytes, bytes, bytes]]] | None = None,
+    is_placing: bool = False,
 ) -> tuple[int, int, int]:
-    """Read each of these sockets once, its limit of bytes at most, until one gives anything but a PUBLISH of a message.
+    """Read the socket of each of these clients once, `read_bytes` at most, until one gives anything but a PUBLISH of a
+    message.
 
-    That is a whole envelope and no byte more, for one stream by a handle that `handles` (of the same place) has, with
-    an ack up to ACK_MAX and a valid frame of at most `max_message_bytes` of metadata and payload. It is added to the
-    groups of its ack by the name of its stream, or to `numbered`; without that, a numbered one is anything else. A
-    `placed` has the handles of topics, whose frames get their metadata; one that has some already is anything else. A
-    socket with nothing to read is passed over. Returns (the place of the socket at which this stopped, the result
+    That is a whole envelope and no byte more, for one stream by a handle that its `handles` have, with an ack up to
+    ACK_MAX and a valid frame of at most `max_message_bytes` of metadata and payload. It is added to the groups of its
+    ack by the name of its stream, or to `numbered`; without that, a numbered one is anything else. is_placing: `placed`
+    of a client has the handles of topics, whose frames get their metadata; one that has some already is anything else.
+    A socket with nothing to read is passed over. Returns (the place of the client at which this stopped, the result
     of its read, the bytes of the reads before). The bytes read there are at the beginning of the buffer; 0 is the
-    end of its input, FAILED an error. The place is len(fds) when all of them were read.
+    end of its input, FAILED an error. The place is len(clients) when all of them were read.
     """
     if cython.compiled:
-        return _receive_pointers(fds, limits, handles, buffer, max_message_bytes, groups, numbered, placed or [])
+        return _receive_pointers(clients, buffer, max_message_bytes, groups, numbered, is_placing)
     else:
-        return _receive_slices(fds, limits, handles, buffer, max_message_bytes, groups, numbered, placed)
+        return _receive_slices(clients, buffer, max_message_bytes, groups, numbered, is_placing)
 
 
 def receive_lines(
-    fds: list[int],
-    limits: list[int],
-    acks: list[bool],
+    clients: list[Any],
     buffer: bytearray | memoryview,
     max_message_bytes: int,
     groups: tuple[dict[bytes, Group], dict[bytes, Group]],
@@ -111,18 +108,17 @@ def receive_lines(
 ) -> tuple[int, int, int]:
     """As `receive`, for connections that speak lines, until one gives anything but one `pub` line.
 
-    That is what `line_cy.stage` takes with this table, whole and nothing behind it. It is added to groups[acks[place]].
+    That is what `line_cy.stage` takes with this table, whole and nothing behind it. It is added to the second of the
+    groups if the codec of its client says `ack`, else to the first.
     """
     if cython.compiled:
-        return _receive_line_pointers(fds, limits, acks, buffer, max_message_bytes, groups, table)
+        return _receive_line_pointers(clients, buffer, max_message_bytes, groups, table)
     else:
-        return _receive_line_slices(fds, limits, acks, buffer, max_message_bytes, groups, table)
+        return _receive_line_slices(clients, buffer, max_message_bytes, groups, table)
 
 
 def receive_packets(
-    fds: list[int],
-    limits: list[int],
-    have_properties: list[bool],
+    clients: list[Any],
     buffer: bytearray | memoryview,
     packet_bytes_max: int,
     max_message_bytes: int,
@@ -133,16 +129,12 @@ def receive_packets(
     """As `receive`, for connections that speak MQTT, until one gives anything but one PUBLISH or PUBACKs in order.
 
     That is what `protocol.mqtt.stage_cy.stage` takes with this table, whole and nothing behind it, which is added to
-    the groups of its QoS, or what `count_acks` counts, which is added to `acks`. have_properties: of MQTT 5.
+    the groups of its QoS, or what `count_acks` counts, which is added to `acks`.
     """
     if cython.compiled:
-        return _receive_packet_pointers(
-            fds, limits, have_properties, buffer, packet_bytes_max, max_message_bytes, groups, acks, table
-        )
+        return _receive_packet_pointers(clients, buffer, packet_bytes_max, max_message_bytes, groups, acks, table)
     else:
-        return _receive_packet_slices(
-            fds, limits, have_properties, buffer, packet_bytes_max, max_message_bytes, groups, acks, table
-        )
+        return _receive_packet_slices(clients, buffer, packet_bytes_max, max_message_bytes, groups, acks, table)
 
 
 def send_each(fds: list[int], answers: list[bytes]) -> tuple[int, list[tuple[int, int]]]:
@@ -169,19 +161,17 @@ if not cython.compiled:
     _UNPLACED = (b"", b"", b"")
 
     def _receive_slices(
-        fds: list[int],
-        limits: list[int],
-        handles: Sequence[Mapping[int, bytes]],
+        clients: list[Any],
         buffer: bytearray | memoryview,
         max_message_bytes: int,
         groups: tuple[dict[bytes, Group], dict[bytes, Group]],
         numbered: list[Numbered] | None,
-        placed: Sequence[Mapping[int, tuple[bytes, bytes, bytes]]] | None,
+        is_placing: bool,
     ) -> tuple[int, int, int]:
         nbytes = 0
-        for place in range(len(fds)):
+        for place, client in enumerate(clients):
             try:
-                count = os.readv(fds[place], [memoryview(buffer)[: limits[place]]])
+                count = os.readv(client.fd, [memoryview(buffer)[: client.read_bytes]])
             except BlockingIOError:
                 continue
             except OSError:
@@ -191,20 +181,20 @@ if not cython.compiled:
                 return place, count, nbytes
             ack, request, handle, flags = found
             frame = memoryview(buffer)[HEAD_BYTES:count]
-            name, added = handles[place].get(handle), b""
-            if name is None and placed is not None:
-                name, _topic, added = placed[place].get(handle, _UNPLACED)
+            name, added = client.handles.get(handle), b""
+            if name is None and is_placing:
+                name, _topic, added = client.placed.get(handle, _UNPLACED)
             if not name or (added and not _has_room(frame, added)):
                 return place, count, nbytes
             nbytes += count
             if flags and numbered is not None:
-                numbered.append((name, bytearray(frame), _PAIR(request, 1), place, ack))
+                numbered.append((name, bytearray(frame), _PAIR(request, 1), client, ack))
                 continue
-            frames, requests, places = groups[ack].setdefault(name, (bytearray(), bytearray(), []))
+            frames, requests, publishers = groups[ack].setdefault(name, (bytearray(), bytearray(), []))
             frames += _with_metadata(frame, added) if added else frame
             requests += _PAIR(request, 1)
-            places.append(place)
-        return len(fds), 0, nbytes
+            publishers.append(client)
+        return len(clients), 0, nbytes
 
     def _has_room(frame: memoryview, metadata: bytes) -> bool:
         """Whether this frame has none, and room for these bytes."""
@@ -233,18 +223,16 @@ if not cython.compiled:
         return ack, request, handle, flags
 
     def _receive_line_slices(
-        fds: list[int],
-        limits: list[int],
-        acks: list[bool],
+        clients: list[Any],
         buffer: bytearray | memoryview,
         max_message_bytes: int,
         groups: tuple[dict[bytes, Group], dict[bytes, Group]],
         table: bytes,
     ) -> tuple[int, int, int]:
         nbytes = 0
-        for place in range(len(fds)):
+        for place, client in enumerate(clients):
             try:
-                count = os.readv(fds[place], [memoryview(buffer)[: limits[place]]])
+                count = os.readv(client.fd, [memoryview(buffer)[: client.read_bytes]])
             except BlockingIOError:
                 continue
             except OSError:
@@ -253,19 +241,17 @@ if not cython.compiled:
             if stop != count or len(staged) != 1 or staged[0][1] != 1:
                 return place, count, nbytes
             name, _messages, line_frames = staged[0]
-            group = groups[acks[place]].get(name)
-            if group is None:
-                groups[acks[place]][name] = (line_frames, bytearray(), [place])
+            found = groups[1 if client.codec.ack else 0]
+            if name in found:
+                found[name][0].extend(line_frames)
+                found[name][2].append(client)
             else:
-                group[0].extend(line_frames)
-                group[2].append(place)
+                found[name] = (line_frames, bytearray(), [client])
             nbytes += count
-        return len(fds), 0, nbytes
+        return len(clients), 0, nbytes
 
     def _receive_packet_slices(
-        fds: list[int],
-        limits: list[int],
-        have_properties: list[bool],
+        clients: list[Any],
         buffer: bytearray | memoryview,
         packet_bytes_max: int,
         max_message_bytes: int,
@@ -274,19 +260,19 @@ if not cython.compiled:
         table: bytes,
     ) -> tuple[int, int, int]:
         nbytes = 0
-        for place in range(len(fds)):
+        for place, client in enumerate(clients):
             try:
-                count = os.readv(fds[place], [memoryview(buffer)[: limits[place]]])
+                count = os.readv(client.fd, [memoryview(buffer)[: client.read_bytes]])
             except BlockingIOError:
                 continue
             except OSError:
                 return place, FAILED, nbytes
             acked = _count_acks(buffer, 0, count)
             if acked and 4 * acked == count:
-                acks.append((place, buffer[2] << 8 | buffer[3], acked))
+                acks.append((client, buffer[2] << 8 | buffer[3], acked))
                 nbytes += count
                 continue
-            options = have_properties[place], packet_bytes_max, max_message_bytes, 1, table
+            options = client.codec.version == MQTT_5, packet_bytes_max, max_message_bytes, 1, table
             stop, staged, ids, _owners = _stage_packets(buffer, 0, count, *options)
             if not count or stop != count or len(staged) != 1 or staged[0][1] != 1:
                 return place, count, nbytes
@@ -295,11 +281,11 @@ if not cython.compiled:
             if name in found:
                 found[name][0].extend(packet_frames)
                 found[name][1].extend(ids)
-                found[name][2].append(place)
+                found[name][2].append(client)
             else:
-                found[name] = (packet_frames, bytearray(ids), [place])
+                found[name] = (packet_frames, bytearray(ids), [client])
             nbytes += count
-        return len(fds), 0, nbytes
+        return len(clients), 0, nbytes
 
     def _send_slices(fds: list[int], answers: list[bytes]) -> tuple[int, list[tuple[int, int]]]:
         total, rest = 0, []
@@ -321,14 +307,12 @@ if not cython.compiled:
 
 @cython.cfunc
 def _receive_pointers(
-    fds: list,
-    limits: list,
-    handles: list,
+    clients: list,
     buffer: object,
     max_message_bytes: cython.Py_ssize_t,
     groups: tuple,
     numbered: object,
-    placed: list,
+    is_placing: cython.bint,
 ) -> tuple:
     view: Py_buffer
     place: cython.Py_ssize_t
@@ -339,9 +323,10 @@ def _receive_pointers(
     PyObject_GetBuffer(buffer, cython.address(view), PyBUF_WRITABLE)
     data: cython.p_uchar = cython.cast(cython.p_uchar, view.buf)
     try:
-        for place in range(len(fds)):
-            fd = fds[place]
-            limit = limits[place]
+        for place in range(len(clients)):
+            client: Any = clients[place]
+            fd = client.fd
+            limit = client.read_bytes
             count = recv(fd, data, limit if 0 < limit < view.len else view.len, MSG_DONTWAIT)
             if count < 0:
                 if errno in (EAGAIN, EINTR):
@@ -351,20 +336,20 @@ def _receive_pointers(
                 return place, count, nbytes
             if numbered is None and tr_load16(data + _HEAD + 28) != 0:
                 return place, count, nbytes
-            name: object = cython.cast(dict, handles[place]).get(tr_load32(data + 13))
+            name: object = cython.cast(dict, client.handles).get(tr_load32(data + 13))
             if name is None:
                 topic: object = None
-                if placed:
-                    topic = cython.cast(dict, placed[place]).get(tr_load32(data + 13))
+                if is_placing:
+                    topic = cython.cast(dict, client.placed).get(tr_load32(data + 13))
                 if topic is None or not _takes_metadata(data, count, cython.cast(tuple, topic)[2]):
                     return place, count, nbytes
-                _add_placed(cython.cast(dict, groups[data[9]]), cython.cast(tuple, topic), data, count, place)
+                _add_placed(cython.cast(dict, groups[data[9]]), cython.cast(tuple, topic), data, count, client)
             elif tr_load16(data + _HEAD + 28) != 0:
-                cython.cast(list, numbered).append(_numbered(name, data, count, place))
+                cython.cast(list, numbered).append(_numbered(name, data, count, client))
             else:
-                _add(cython.cast(dict, groups[data[9]]), name, data, count, place)
+                _add(cython.cast(dict, groups[data[9]]), name, data, count, client)
             nbytes += count
-        return len(fds), 0, nbytes
+        return len(clients), 0, nbytes
     finally:
         PyBuffer_Release(cython.address(view))
 
@@ -391,12 +376,10 @@ def _is_single(
 
 
 @cython.cfunc
-def _add(
-    groups: dict, name: object, data: cython.p_const_uchar, count: cython.Py_ssize_t, place: cython.Py_ssize_t
-) -> object:
+def _add(groups: dict, name: object, data: cython.p_const_uchar, count: cython.Py_ssize_t, client: object) -> object:
     group: tuple = _group_of(groups, name)
     _extend(group[0], data + _HEAD, count - _HEAD)
-    return _add_request(group, data, place)
+    return _add_request(group, data, client)
 
 
 @cython.cfunc
@@ -408,7 +391,7 @@ def _takes_metadata(data: cython.p_const_uchar, count: cython.Py_ssize_t, metada
 
 @cython.cfunc
 def _add_placed(
-    groups: dict, topic: tuple, data: cython.p_const_uchar, count: cython.Py_ssize_t, place: cython.Py_ssize_t
+    groups: dict, topic: tuple, data: cython.p_const_uchar, count: cython.Py_ssize_t, client: object
 ) -> object:
     """Adds a frame with the metadata of its topic."""
     group: tuple = _group_of(groups, topic[0])
@@ -423,7 +406,7 @@ def _add_placed(
     tr_store32(frame, cython.cast(cython.uint, count - _HEAD + added))
     frame[30] = added & 255
     frame[31] = added >> 8
-    return _add_request(group, data, place)
+    return _add_request(group, data, client)
 
 
 @cython.cfunc
@@ -435,25 +418,25 @@ def _group_of(groups: dict, name: object) -> tuple:
 
 
 @cython.cfunc
-def _add_request(group: tuple, data: cython.p_const_uchar, place: cython.Py_ssize_t) -> object:
+def _add_request(group: tuple, data: cython.p_const_uchar, client: object) -> object:
     requests: bytearray = group[1]
     _extend(requests, data + 5, 8)
     tr_store32(
         cython.cast(cython.p_uchar, PyByteArray_AS_STRING(requests)) + PyByteArray_GET_SIZE(requests) - 4,
         1,  # message
     )
-    cython.cast(list, group[2]).append(place)
+    cython.cast(list, group[2]).append(client)
     return None
 
 
 @cython.cfunc
-def _numbered(name: object, data: cython.p_const_uchar, count: cython.Py_ssize_t, place: cython.Py_ssize_t) -> tuple:
+def _numbered(name: object, data: cython.p_const_uchar, count: cython.Py_ssize_t, client: object) -> tuple:
     frame: bytearray = bytearray()
     request: bytearray = bytearray()
     _extend(frame, data + _HEAD, count - _HEAD)
     _extend(request, data + 5, 8)
     tr_store32(cython.cast(cython.p_uchar, PyByteArray_AS_STRING(request)) + 4, 1)  # message
-    return name, frame, bytes(request), place, cython.cast(cython.int, data[9])
+    return name, frame, bytes(request), client, cython.cast(cython.int, data[9])
 
 
 @cython.cfunc
@@ -467,9 +450,7 @@ def _extend(target: bytearray, data: cython.p_const_uchar, nbytes: cython.Py_ssi
 
 @cython.cfunc
 def _receive_line_pointers(
-    fds: list,
-    limits: list,
-    acks: list,
+    clients: list,
     buffer: object,
     max_message_bytes: object,
     groups: tuple,
@@ -484,9 +465,10 @@ def _receive_line_pointers(
     PyObject_GetBuffer(buffer, cython.address(view), PyBUF_WRITABLE)
     data: cython.p_uchar = cython.cast(cython.p_uchar, view.buf)
     try:
-        for place in range(len(fds)):
-            fd = fds[place]
-            limit = limits[place]
+        for place in range(len(clients)):
+            client: Any = clients[place]
+            fd = client.fd
+            limit = client.read_bytes
             count = recv(fd, data, limit if 0 < limit < view.len else view.len, MSG_DONTWAIT)
             if count < 0:
                 if errno in (EAGAIN, EINTR):
@@ -496,31 +478,29 @@ def _receive_line_pointers(
             found: list = staged[1]
             if staged[0] != count or len(found) != 1 or cython.cast(tuple, found[0])[1] != 1:
                 return place, count, nbytes
-            _add_line(cython.cast(dict, groups[1 if acks[place] else 0]), cython.cast(tuple, found[0]), place)
+            _add_line(cython.cast(dict, groups[1 if client.codec.ack else 0]), cython.cast(tuple, found[0]), client)
             nbytes += count
-        return len(fds), 0, nbytes
+        return len(clients), 0, nbytes
     finally:
         PyBuffer_Release(cython.address(view))
 
 
 @cython.cfunc
-def _add_line(groups: dict, line: tuple, place: cython.Py_ssize_t) -> object:
+def _add_line(groups: dict, line: tuple, client: object) -> object:
     found: object = groups.get(line[0])
     if found is None:
-        groups[line[0]] = (line[2], bytearray(), [place])
+        groups[line[0]] = (line[2], bytearray(), [client])
         return None
     group: tuple = cython.cast(tuple, found)
     frames: bytearray = line[2]
     _extend(group[0], cython.cast(cython.p_const_uchar, PyByteArray_AS_STRING(frames)), PyByteArray_GET_SIZE(frames))
-    cython.cast(list, group[2]).append(place)
+    cython.cast(list, group[2]).append(client)
     return None
 
 
 @cython.cfunc
 def _receive_packet_pointers(
-    fds: list,
-    limits: list,
-    have_properties: list,
+    clients: list,
     buffer: object,
     packet_bytes_max: object,
     max_message_bytes: object,
@@ -538,9 +518,10 @@ def _receive_packet_pointers(
     PyObject_GetBuffer(buffer, cython.address(view), PyBUF_WRITABLE)
     data: cython.p_uchar = cython.cast(cython.p_uchar, view.buf)
     try:
-        for place in range(len(fds)):
-            fd = fds[place]
-            limit = limits[place]
+        for place in range(len(clients)):
+            client: Any = clients[place]
+            fd = client.fd
+            limit = client.read_bytes
             count = recv(fd, data, limit if 0 < limit < view.len else view.len, MSG_DONTWAIT)
             if count < 0:
                 if errno in (EAGAIN, EINTR):
@@ -550,34 +531,34 @@ def _receive_packet_pointers(
                 acked = _count_acks(buffer, 0, count)
                 if 4 * acked != count:
                     return place, count, nbytes
-                acks.append((place, data[2] << 8 | data[3], acked))
+                acks.append((client, data[2] << 8 | data[3], acked))
                 nbytes += count
                 continue
             staged: tuple = _stage_packets(
-                buffer, 0, count, have_properties[place], packet_bytes_max, max_message_bytes, 1, table
+                buffer, 0, count, client.codec.version == MQTT_5, packet_bytes_max, max_message_bytes, 1, table
             )
             found: list = staged[1]
             if count == 0 or staged[0] != count or len(found) != 1 or cython.cast(tuple, found[0])[1] != 1:
                 return place, count, nbytes
             ids: bytes = staged[2]
-            _add_packet(cython.cast(dict, groups[1 if ids else 0]), cython.cast(tuple, found[0]), ids, place)
+            _add_packet(cython.cast(dict, groups[1 if ids else 0]), cython.cast(tuple, found[0]), ids, client)
             nbytes += count
-        return len(fds), 0, nbytes
+        return len(clients), 0, nbytes
     finally:
         PyBuffer_Release(cython.address(view))
 
 
 @cython.cfunc
-def _add_packet(groups: dict, packet: tuple, ids: bytes, place: cython.Py_ssize_t) -> object:
+def _add_packet(groups: dict, packet: tuple, ids: bytes, client: object) -> object:
     found: object = groups.get(packet[0])
     if found is None:
-        groups[packet[0]] = (packet[2], bytearray(ids), [place])
+        groups[packet[0]] = (packet[2], bytearray(ids), [client])
         return None
     group: tuple = cython.cast(tuple, found)
     frames: bytearray = packet[2]
     _extend(group[0], cython.cast(cython.p_const_uchar, PyByteArray_AS_STRING(frames)), PyByteArray_GET_SIZE(frames))
     _extend(group[1], cython.cast(cython.p_const_uchar, PyBytes_AS_STRING(ids)), PyBytes_GET_SIZE(ids))
-    cython.cast(list, group[2]).append(place)
+    cython.cast(list, group[2]).append(client)
     return None
 
 

@@ -42,7 +42,15 @@ class OutcomeSink(Protocol):
     def count_created(self) -> None: ...
 
 
-LonePart: TypeAlias = tuple[OutcomeSink, int, StampableFrames]
+class LoneSink(OutcomeSink, Protocol):
+    """Somebody who waits for the outcome of all that is published to a stream in a turn."""
+
+    @property
+    def wants_subscribers(self) -> bool:
+        """Whether the number of subscribers is of use to it."""
+
+
+LonePart: TypeAlias = tuple[LoneSink, int, StampableFrames]
 """All that is published to a stream in a turn: who waits for the outcome, messages, frames."""
 
 

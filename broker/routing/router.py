@@ -19,6 +19,7 @@ from tailrace.broker.routing.batch import (
     FramePublication,
     LinePublication,
     LonePart,
+    LoneSink,
     OutcomeSink,
     Pending,
     QuietPublisher,
@@ -397,7 +398,7 @@ class Router:
         self._count(client, messages)
 
     def publish_shared(
-        self, sink: OutcomeSink, name: bytes, clients: Sequence[PublishingClient], frames: bytearray
+        self, sink: LoneSink, name: bytes, clients: Sequence[PublishingClient], frames: bytearray
     ) -> None:
         """Take a message of each of these clients for one stream: unnumbered, and nobody waits for replicas.
 
@@ -409,7 +410,7 @@ class Router:
             clients[0].traffic.messages_in += len(clients)  # all speak one protocol
             for client in clients:
                 client.window_messages += 1
-                if client.window_messages >= WINDOW_MESSAGES_MIN:
+                if client.window_messages >= WINDOW_MESSAGES:  # none ends before with a message to this worker
                     self._end_window(client)
             return
         batch = self.batch(name)
@@ -524,8 +525,9 @@ class Router:
         late = {name: parts.pop(name) for name in [name for name in parts if name in waiting]} if waiting else {}
         for name in self.owner.append_parts(parts, begun_s):
             late[name] = parts.pop(name)
-        messages = sum([part[1] for part in parts.values()])
-        self._count_appended(messages, sum([len(part[2]) for part in parts.values()]), begun_s)
+        if parts:
+            _sinks, messages, frames = zip(*parts.values(), strict=True)
+            self._count_appended(sum(messages), sum(map(len, frames)), begun_s)
         return [self._batch_from(part, name) for name, part in late.items()]
 
     def _count_appended(self, messages: int, nbytes: int, begun_s: float) -> None:

@@ -252,7 +252,7 @@ class Owner:
                 self.syncs.add(stream, now_s)
             if stream.producers is not None:
                 self.numbered.grew(stream)
-            sink.published(0, first_seq, subscribers(name))
+            sink.published(0, first_seq, subscribers(name) if sink.wants_subscribers else 0)
         return left
 
     def _append_failed(self, stream: OpenStream, error: StorageFull | OSError) -> Refused:

@@ -29,6 +29,7 @@ class Sink:
     """Remembers the outcome of each part of a publish."""
 
     asker: Asker = NOBODY
+    wants_subscribers = True
 
     def __init__(self, may_create: bool = True) -> None:
         self.published_at: dict[int, int] = {}

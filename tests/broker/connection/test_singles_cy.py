@@ -9,7 +9,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from tailrace.protocol.topics import topic_metadata
 from tailrace.shard.frame import FLAG_PRODUCER, pack_frame
 from tailrace.shard.leaves import load, load_source
 from tests.protocol.mqtt import wire
+from tests.protocol.mqtt.wire import V4
 from tests.protocol.wires import publish
 
 LEAF = "tailrace.broker.connection.singles_cy"
@@ -31,6 +32,22 @@ ONE = pack_frame(b"hello")
 HANDLES = {7: b"seven", 8: b"eight"}
 SINGLE = pack(publish(9, (7,), ONE))
 Pairs = list[tuple[socket.socket, socket.socket]]
+
+
+def clients_of(pairs: Pairs, **parts: Any) -> list[Any]:
+    """A client for each of these sockets, with the parts that the leaf reads."""
+    return [
+        SimpleNamespace(place=place, fd=ours.fileno(), **{"read_bytes": BUFFER_BYTES, **parts})
+        for place, (_peer, ours) in enumerate(pairs)
+    ]
+
+
+def placed_groups(groups: tuple[dict[bytes, Any], dict[bytes, Any]]) -> list[dict[bytes, Any]]:
+    """The groups with the places of their clients instead of these."""
+    return [
+        {name: (frames, requests, [each.place for each in clients]) for name, (frames, requests, clients) in of.items()}
+        for of in groups
+    ]
 
 
 @pytest.fixture(params=[LOADED, SOURCE], ids=["as loaded", "source"])
@@ -56,20 +73,20 @@ def receive(
     leaf: ModuleType,
     pairs: Pairs,
     sent: list[bytes],
-    limits: list[int] | None = None,
+    limit: int = BUFFER_BYTES,
     numbered: list[Any] | None = None,
-    placed: list[Any] | None = None,
+    placed: dict[int, Any] | None = None,
 ) -> tuple[Any, list[Any], bytes]:
     """What the leaf returns, the groups, and the buffer after it."""
     for (peer, _ours), data in zip(pairs, sent, strict=False):
         peer.send(data)
     groups: tuple[dict[bytes, Any], dict[bytes, Any]] = ({}, {})
     buffer = bytearray(BUFFER_BYTES)
-    fds = [ours.fileno() for _peer, ours in pairs[: len(sent)]]
-    known = [HANDLES] * len(sent)
-    wanted = limits or [BUFFER_BYTES] * len(sent)
-    returned = leaf.receive(fds, wanted, known, memoryview(buffer), MAX, groups, numbered, placed)
-    return returned, [groups[0], groups[1]], bytes(buffer)
+    clients = clients_of(pairs[: len(sent)], read_bytes=limit, handles=HANDLES, placed=placed)
+    returned = leaf.receive(clients, memoryview(buffer), MAX, groups, numbered, placed is not None)
+    for at, (name, frame, request, client, ack) in enumerate(numbered or []):
+        numbered[at] = name, frame, request, client.place, ack  # type: ignore[index]
+    return returned, placed_groups(groups), bytes(buffer)
 
 
 def test_single_publishes_are_grouped_by_their_streams(leaf: ModuleType, pairs: Pairs) -> None:
@@ -104,11 +121,11 @@ def test_messages_to_topics_get_them(leaf: ModuleType, pairs: Pairs) -> None:
     topics = {1: (b"seven", b"a/1", metadata)}
     with_metadata = pack(publish(3, (1,), pack_frame(b"x", metadata=b"\x80")))
     sent = [SINGLE, pack(publish(8, (1,), ONE)), with_metadata]
-    returned, (_silent, awaited), _buffer = receive(leaf, pairs, sent, placed=[topics] * 3)
+    returned, (_silent, awaited), _buffer = receive(leaf, pairs, sent, placed=topics)
     assert returned == (2, len(with_metadata), len(SINGLE) * 2)
     stamped = struct.pack("<I", len(ONE) + len(metadata)) + ONE[4:30] + struct.pack("<H", len(metadata)) + metadata
     assert awaited[b"seven"] == (ONE + stamped + ONE[32:], struct.pack("<4I", 9, 1, 8, 1), [0, 1])
-    assert receive(leaf, pairs[3:], [sent[1]], placed=[{}])[0] == (0, len(SINGLE), 0)
+    assert receive(leaf, pairs[3:], [sent[1]], placed={})[0] == (0, len(SINGLE), 0)
     assert receive(leaf, pairs[4:], [sent[1]])[0] == (0, len(SINGLE), 0)
 
 
@@ -162,19 +179,18 @@ def test_at_anything_else_it_stops(leaf: ModuleType, pairs: Pairs, other: bytes)
 def test_the_end_and_an_error_stop_it(leaf: ModuleType, pairs: Pairs) -> None:
     pairs[0][0].close()
     assert receive(leaf, pairs, [])[0] == (0, 0, 0)
-    fds, groups = [pairs[0][1].fileno()], ({}, {})  # type: ignore[var-annotated]
-    assert leaf.receive(fds, [100], [HANDLES], memoryview(bytearray(100)), MAX, groups) == (0, 0, 0)
+    rest: Any = memoryview(bytearray(100)), MAX, ({}, {})
+    assert leaf.receive(clients_of(pairs[:1], handles=HANDLES), *rest) == (0, 0, 0)
     with closing(socket.socket()) as unconnected:
         unconnected.setblocking(False)
-        fds = [unconnected.fileno()]
-        returned = leaf.receive(fds, [100], [HANDLES], memoryview(bytearray(100)), MAX, groups)
+        returned = leaf.receive(clients_of([(unconnected, unconnected)], handles=HANDLES), *rest)
     assert returned == (0, leaf.FAILED, 0)
 
 
 def test_no_socket_gives_more_than_its_limit_or_the_buffer(leaf: ModuleType, pairs: Pairs) -> None:
-    returned, _groups, _buffer = receive(leaf, pairs, [SINGLE], [len(SINGLE) - 1])
+    returned, _groups, _buffer = receive(leaf, pairs, [SINGLE], len(SINGLE) - 1)
     assert returned == (0, len(SINGLE) - 1, 0)
-    returned, _groups, _buffer = receive(leaf, pairs[1:], [bytes(3 * BUFFER_BYTES)], [1 << 20])
+    returned, _groups, _buffer = receive(leaf, pairs[1:], [bytes(3 * BUFFER_BYTES)], 1 << 20)
     assert returned == (0, BUFFER_BYTES, 0)
 
 
@@ -219,10 +235,11 @@ def receive_lines(
         peer.send(data)
     groups: tuple[dict[bytes, Any], dict[bytes, Any]] = ({}, {})
     buffer = bytearray(BUFFER_BYTES)
-    fds = [ours.fileno() for _peer, ours in pairs[: len(sent)]]
-    limits, wanted = [BUFFER_BYTES] * len(sent), acks or [True] * len(sent)
-    returned = leaf.receive_lines(fds, limits, wanted, memoryview(buffer), MAX, groups, table)
-    return returned, [groups[0], groups[1]], bytes(buffer)
+    clients = clients_of(pairs[: len(sent)])
+    for client, ack in zip(clients, acks or [True] * len(sent), strict=True):
+        client.codec = SimpleNamespace(ack=ack)
+    returned = leaf.receive_lines(clients, memoryview(buffer), MAX, groups, table)
+    return returned, placed_groups(groups), bytes(buffer)
 
 
 def test_single_lines_are_grouped_by_their_streams(leaf: ModuleType, pairs: Pairs) -> None:
@@ -259,12 +276,11 @@ def test_at_any_other_line_it_stops(leaf: ModuleType, pairs: Pairs, other: bytes
 
 def test_the_end_and_an_error_stop_the_lines(leaf: ModuleType, pairs: Pairs) -> None:
     pairs[0][0].close()
-    fds, groups = [pairs[0][1].fileno()], ({}, {})  # type: ignore[var-annotated]
-    assert leaf.receive_lines(fds, [100], [True], memoryview(bytearray(100)), MAX, groups) == (0, 0, 0)
+    rest: Any = memoryview(bytearray(100)), MAX, ({}, {})
+    assert leaf.receive_lines(clients_of(pairs[:1]), *rest) == (0, 0, 0)
     with closing(socket.socket()) as unconnected:
         unconnected.setblocking(False)
-        fds = [unconnected.fileno()]
-        returned = leaf.receive_lines(fds, [100], [True], memoryview(bytearray(100)), MAX, groups)
+        returned = leaf.receive_lines(clients_of([(unconnected, unconnected)]), *rest)
     assert returned == (0, leaf.FAILED, 0)
 
 
@@ -320,10 +336,9 @@ def receive_packets(leaf: ModuleType, pairs: Pairs, sent: list[bytes], table: by
     groups: tuple[dict[bytes, Any], dict[bytes, Any]] = ({}, {})
     acks: list[Any] = []
     buffer = bytearray(BUFFER_BYTES)
-    fds = [ours.fileno() for _peer, ours in pairs[: len(sent)]]
-    limits, old = [BUFFER_BYTES] * len(sent), [False] * len(sent)
-    returned = leaf.receive_packets(fds, limits, old, memoryview(buffer), 1 << 20, MAX, groups, acks, table)
-    return returned, [groups[0], groups[1]], acks, bytes(buffer)
+    clients = clients_of(pairs[: len(sent)], codec=SimpleNamespace(version=V4))
+    returned = leaf.receive_packets(clients, memoryview(buffer), 1 << 20, MAX, groups, acks, table)
+    return returned, placed_groups(groups), [(client.place, *run) for client, *run in acks], bytes(buffer)
 
 
 def test_single_packets_are_grouped_by_qos_and_stream(leaf: ModuleType, pairs: Pairs) -> None:
@@ -362,11 +377,12 @@ def test_at_any_other_packet_it_stops(leaf: ModuleType, pairs: Pairs, other: byt
 
 def test_the_end_and_an_error_stop_the_packets(leaf: ModuleType, pairs: Pairs) -> None:
     pairs[0][0].close()
-    rest: Any = [100], [True], memoryview(bytearray(100)), 100, MAX, ({}, {}), []
-    assert leaf.receive_packets([pairs[0][1].fileno()], *rest) == (0, 0, 0)
+    rest: Any = memoryview(bytearray(100)), 100, MAX, ({}, {}), []
+    codec = SimpleNamespace(version=V4)
+    assert leaf.receive_packets(clients_of(pairs[:1], codec=codec), *rest) == (0, 0, 0)
     with closing(socket.socket()) as unconnected:
         unconnected.setblocking(False)
-        assert leaf.receive_packets([unconnected.fileno()], *rest) == (0, leaf.FAILED, 0)
+        assert leaf.receive_packets(clients_of([(unconnected, unconnected)], codec=codec), *rest) == (0, leaf.FAILED, 0)
 
 
 def test_both_bodies_take_the_same_packets(pairs: Pairs) -> None:
