@@ -22,6 +22,10 @@ TURN_WORK_S: Final = 0.001
 TURN_WORK_MAX_S: Final = 0.02
 """Of one turn in which nobody else wants anything; this is looked at after each step past TURN_WORK_S."""
 
+NESTED_MAX: Final = 8
+"""Steps within steps that are done at once. Most calls to this worker are answered before they return, and what takes
+the answer may ask for the next page, or for the next of very many patterns."""
+
 
 class Asker(Protocol):
     """Somebody whose steps may have to wait."""
@@ -60,7 +64,7 @@ class Step(NamedTuple):
 class WorkQueue:
     """The budget of the present turn and the queue of steps. `waiting`: the streams whose steps wait, for reading."""
 
-    __slots__ = ("_blocked", "_clock", "_is_wanted", "_spent_s", "_steps", "_turns", "stirred", "waiting")
+    __slots__ = ("_blocked", "_clock", "_is_wanted", "_nested", "_spent_s", "_steps", "_turns", "stirred", "waiting")
 
     def __init__(self, clock: Callable[[], float], is_wanted: Callable[[], bool] = lambda: True) -> None:
         """`is_wanted`: whether this worker has anything else to do now."""
@@ -70,6 +74,7 @@ class WorkQueue:
         self._turns: OrderedDict[Asker, deque[bytes]] = OrderedDict()  # an entry for each step that is not blocked
         self._blocked: dict[bytes, int] = {}
         self._spent_s = 0.0
+        self._nested = 0
         self._steps = 0
         self.stirred = False  # steps were done after this turn's answers went out: the next turn must not sleep
 
@@ -93,7 +98,8 @@ class WorkQueue:
 
     def may_begin(self, name: bytes) -> bool:
         """Whether a step of this stream may be done now: nothing waits before it, and the turn has time for it."""
-        return not self._turns and self._spent_s < TURN_WORK_S and name not in self.waiting
+        has_time = self._spent_s < TURN_WORK_S and self._nested < NESTED_MAX
+        return has_time and not self._turns and name not in self.waiting
 
     def do(
         self,
@@ -129,7 +135,11 @@ class WorkQueue:
     def timed(self, step: Callable[[], _Value]) -> _Value:
         """Do something that counts as work of this turn. Gives its value."""
         spent_s, began_s = self._spent_s, self._clock()
-        value = step()
+        self._nested += 1
+        try:
+            value = step()
+        finally:
+            self._nested -= 1
         self._spent_s = spent_s + self._clock() - began_s  # with what steps within this one took
         return value
 

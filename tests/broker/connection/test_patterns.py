@@ -178,3 +178,20 @@ def test_a_stream_that_cannot_be_read_does_not_hold_up_the_others(node: World) -
     assert answers[1].startswith(f"err damaged {names[0]}: ") and answers[1].endswith("; it is not subscribed")
     seconds_later(node)
     assert came(node, peer) == ([], [])
+
+
+def test_very_many_patterns_are_searched_for_by_one_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its calls to itself are answered before they return, page by page and pattern by pattern."""
+    with world(tmp_path, workers=1) as node:
+        node.stop_timers()
+        peers, writer = [node.connect() for _ in range(8)], node.connect()
+        for number, peer in enumerate(peers):
+            ask(node, peer, *(f"sub p{number}.{place}.* new" for place in range(patterns.PATTERNS_MAX)))
+        node.ask(writer, *(f"pub p{number}.{number}.made.later |x" for number in range(8)))
+        seconds_later(node)
+        assert [came(node, peer)[1] for peer in peers] == [
+            [(f"p{number}.{number}.made.later", 0, "x")] for number in range(8)
+        ]
+        node.ask(writer, *(f"pub many{number:03} |x" for number in range(190)))
+        monkeypatch.setattr(patterns, "NAMES_MAX", 2)
+        assert ask(node, writer, "sub many*8 0", "ping")[0] == ["ok sub many*8 19", "ok pong"]

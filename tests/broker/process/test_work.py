@@ -59,6 +59,27 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench()
 
 
+def test_steps_that_ask_for_the_next_one_do_not_fill_the_stack(bench: Bench) -> None:
+    """Such as pages of names: a call to this worker is answered before it returns, and the answer asks for the next."""
+    left = 5_000
+
+    def step() -> None:
+        nonlocal left
+        left -= 1
+        if left:
+            bench.work.do(b"", (NOBODY,), step)
+
+    bench.work.do(b"", (NOBODY,), step)
+    assert left, "some wait"
+    for _ in range(5_000):
+        if left:
+            bench.turn()
+    assert (left, len(bench.work)) == (0, 0)
+    with pytest.raises(ZeroDivisionError):
+        bench.work.do(b"", (NOBODY,), lambda: 1 // 0)
+    assert bench.work.may_begin(b""), "a step that fails is over"
+
+
 def test_a_turn_does_as_much_as_it_has_time_for(bench: Bench) -> None:
     asker = Asker()
     for number in range(5):
