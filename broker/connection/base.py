@@ -108,6 +108,10 @@ class Connection(ABC):
         """Whether this connection has the right to a stream; b"" stands for what concerns no stream."""
         return self.services.access.may(self.identity, right, stream)
 
+    def may_all(self, right: Right, prefix: bytes) -> bool:
+        """Whether it has the right to every stream whose name begins so."""
+        return self.services.access.may_all(self.identity, right, prefix)
+
     @property
     def used_s(self) -> float:
         """When it was last of use to its peer."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from hashlib import blake2b
 from typing import Any, Final, Protocol
 
 from tailrace.broker.access.rules import Right
@@ -21,6 +22,8 @@ from tailrace.protocol.opcodes import Op
 
 ENDS_A_STEP: Final = 50
 """Streams whose ends a worker looks up in one step: about 2 ms, if all of them are closed."""
+VERSION_BYTES: Final = 6
+"""Of the version that who may not see all streams gets: equal ones are the same, others say nothing."""
 LISTS_MAX: Final = 16
 """Of one connection that are not answered yet."""
 LOOKS_AT_ONCE: Final = 3
@@ -28,6 +31,7 @@ AGAIN_S: Final = 0.05
 """Between further looks for the same LIST of what has grown: what grows may be nothing that its connection may see. And
 between two looks whether it is to wait any longer."""
 NOT_ADMIN_TEXT = "listing the workers needs the right to administer"
+GONE_TEXT = "the connection has ended"
 TOO_MANY_TEXT = f"this connection waits for {LISTS_MAX} lists, which is its limit"
 
 
@@ -43,6 +47,8 @@ class ListingClient(Asker, Protocol):
 
     def may(self, right: Right, stream: bytes = b"") -> bool: ...
 
+    def may_all(self, right: Right, prefix: bytes) -> bool: ...
+
     def send_envelope(self, envelope: bytes) -> None: ...
 
     def refuse_request(self, op: int, number: int, code: Code, text: str) -> None: ...
@@ -56,8 +62,8 @@ class Listings:
     def __init__(self, services: Services, calls: WorkerCalls, board: Board, wide: WideReading) -> None:
         self.services = services
         self.wide = wide
-        self._calls = calls
-        self._board = board
+        self.calls = calls
+        self.board = board
 
     def list(self, client: ListingClient, message: List) -> None:
         """Answers a LIST of a connection."""
@@ -76,42 +82,29 @@ class Listings:
 
     def gather(self, client: ListingClient, message: List, done: Callable[[Listed | Refused], None]) -> None:
         """Calls `done` once. If a worker is down the outcome is an error, not a list that lacks something."""
-        total, version = self._board.total_streams(), self._board.names_version()
         if message.what in ("workers", "total"):
             workers = self._workers() if message.what == "workers" else ()
-            done(Listed(message.id, workers=workers, total=total, version=version))
-            return
-        if message.what == "ends":
+            done(replace(self.head(client, message), workers=workers))
+        elif message.what == "ends":
             self._ends(client, message, done)
-            return
-        most = STREAMS_MAX if message.what == "streams" else NAMES_MAX
+        else:
+            NamePage(self, client, message, partial(self._named, client, message, done)).ask()
 
-        def named(page: Listed, parts: Sequence[Sequence[bytes]]) -> None:
-            names = sorted(name for part in parts for name in part)[:most]
-            shown = [name for name in names if client.is_free or client.may(Right.SUBSCRIBE, name)]
-            page = replace(page, next=names[-1].decode() if len(names) == most else "")
-            if message.what == "streams":
-                self._describe(client, shown, page, done)
-            else:
-                done(replace(page, names=tuple([name.decode() for name in shown])))
+    def head(self, client: ListingClient, message: List) -> Listed:
+        """An answer without streams. Who may not see all of them does not learn how many there are, or are made."""
+        total, version = self.board.total_streams(), self.board.names_version()
+        if client.may_all(Right.SUBSCRIBE, b""):
+            return Listed(message.id, total=total, version=version)
+        shown = blake2b(b"%d" % version, key=self.services.access.secret, digest_size=VERSION_BYTES).digest()
+        return Listed(message.id, version=int.from_bytes(shown, "little"))
 
-        def gathered(parts: Sequence[Any] | Refused) -> None:
-            page = Listed(message.id, total=total, version=version)
-            if isinstance(parts, Refused):
-                done(parts)
-            elif message.what == "grown":
-                marks, names = zip(*parts, strict=True)
-                is_known = None not in names
-                named(replace(page, mark=min(marks), known=is_known), names if is_known else [])
-            else:
-                named(page, parts)
-
-        verb, args = "list_names", [message.prefix, message.after, most]
-        if message.what == "grown":
-            verb, args = "list_grown", [*args, message.mark]
-        calls = GatheredCalls(self._board.slots, gathered)
-        for slot in range(self._board.slots):
-            self._calls.call_slot(slot, verb, args, calls.take, client)
+    def _named(
+        self, client: ListingClient, message: List, done: Callable[[Listed | Refused], None], page: Listed | Refused
+    ) -> None:
+        if isinstance(page, Refused) or message.what != "streams":
+            done(page)
+        else:
+            self._describe(client, [name.encode() for name in page.names], replace(page, names=()), done)
 
     def _describe(
         self, client: ListingClient, names: Sequence[bytes], page: Listed, done: Callable[[Listed | Refused], None]
@@ -126,13 +119,13 @@ class Listings:
 
         gathered = GatheredCalls(len(names), described)
         for name in names:
-            self._calls.router.call(name, "list_stream", [name], gathered.take, client)
+            self.calls.router.call(name, "list_stream", [name], gathered.take, client)
 
     def _ends(self, client: ListingClient, message: List, done: Callable[[Listed | Refused], None]) -> None:
         by_slot: dict[int, list[bytes]] = {}
         for name in message.names:
             if client.is_free or client.may(Right.SUBSCRIBE, name):
-                by_slot.setdefault(self._calls.router.slot_of(name), []).append(name)
+                by_slot.setdefault(self.calls.router.slot_of(name), []).append(name)
         steps = [
             (slot, names[first : first + ENDS_A_STEP])
             for slot, names in by_slot.items()
@@ -150,7 +143,7 @@ class Listings:
 
         gathered = GatheredCalls(len(steps), answered)
         for slot, names in steps:
-            self._calls.call_slot(slot, "list_ends", [names[0], names], gathered.take, client)
+            self.calls.call_slot(slot, "list_ends", [names[0], names], gathered.take, client)
 
     def _workers(self) -> tuple[WorkerRow, ...]:
         return tuple(
@@ -165,9 +158,67 @@ class Listings:
                     slot.streams,
                     slot.restarts,
                 )
-                for slot in self._board
+                for slot in self.board
             ]
         )
+
+
+class NamePage:
+    """Gathers the names of one answer: those that the client may see, from as many pages of all names as that takes.
+
+    So no name that is hidden from it, nor the number of those, is in the answer. The pages end with the node's streams.
+    """
+
+    def __init__(
+        self, listings: Listings, client: ListingClient, message: List, done: Callable[[Listed | Refused], None]
+    ) -> None:
+        self._listings = listings
+        self._client = client
+        self._message = message
+        self._done = done
+        self._sees_all = client.may_all(Right.SUBSCRIBE, b"")
+        self._most = STREAMS_MAX if message.what == "streams" else NAMES_MAX
+        self._asked_most = self._most if self._sees_all else NAMES_MAX
+        self._after = message.after
+        self._names: list[bytes] = []
+        self._page: Listed | None = None  # the head of the answer, from the first page
+
+    def ask(self) -> None:
+        listings, message = self._listings, self._message
+        verb, args = "list_names", [message.prefix, self._after, self._asked_most]
+        if message.what == "grown":
+            verb, args = "list_grown", [*args, message.mark]
+        gathered = GatheredCalls(listings.board.slots, self._take)
+        for slot in range(listings.board.slots):
+            listings.calls.call_slot(slot, verb, args, gathered.take, self._client)
+
+    def _take(self, parts: Sequence[Any] | Refused) -> None:
+        if isinstance(parts, Refused):
+            self._done(parts)
+        elif self._client.closed:
+            self._done(Refused(Code.CLOSING, GONE_TEXT))
+        elif self._message.what == "grown":
+            marks, names = zip(*parts, strict=True)
+            is_known = None not in names
+            self._add(min(marks), names if is_known else [], is_known=is_known)
+        else:
+            self._add("", parts)
+
+    def _add(self, mark: str, parts: Iterable[Sequence[bytes]], *, is_known: bool = False) -> None:
+        names = sorted(name for part in parts for name in part)[: self._asked_most]
+        may = self._client.may
+        self._names += names if self._sees_all else [name for name in names if may(Right.SUBSCRIBE, name)]
+        if self._page is None:
+            self._page = replace(self._listings.head(self._client, self._message), mark=mark)
+        page = self._page = replace(self._page, known=is_known)
+        is_last = len(names) < self._asked_most
+        if not is_last and len(self._names) < self._most:
+            self._after = names[-1]
+            self.ask()
+            return
+        shown = tuple([name.decode() for name in self._names[: self._most]])
+        has_more = len(self._names) > self._most or not is_last
+        self._done(replace(page, names=shown, next=shown[-1] if has_more else ""))
 
 
 class GatheredCalls:

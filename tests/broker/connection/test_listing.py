@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from tailrace.broker.access.rules import AccessRule, Right
+from tailrace.broker.access.users import User
 from tailrace.broker.connection import listing as connection_listing
 from tailrace.broker.connection.base import Pause
 from tailrace.protocol import listing
 from tailrace.protocol import messages as m
 from tailrace.protocol.binary import ClientCodec
+from tailrace.supervisor.user_file import hash_token
 from tests.broker.binary import BinaryPeer
 from tests.broker.world import World, world
 
@@ -27,15 +30,22 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         yield node
 
 
-def peer_of(node: World, *, local: bool = True) -> BinaryPeer:
+def peer_of(node: World, *, local: bool = True, user: str = "") -> BinaryPeer:
+    """`user`: logs in with its name as the token."""
     peer = BinaryPeer(node, local=local, hello=False)
     peer.codec = ClientCodec(features=frozenset({listing.FEATURE}))
-    peer.ask(m.Hello(1, (listing.FEATURE,), "t"))
+    login = {"mechanism": m.BEARER, "user": user, "login": user.encode()} if user else {}
+    peer.ask(m.Hello(1, (listing.FEATURE,), "t", **login))  # type: ignore[arg-type]
     return peer
 
 
 def ask(peer: BinaryPeer, *args: object) -> listing.Listed:
-    [answer] = peer.ask(listing.List(7, *args))  # type: ignore[arg-type]
+    answers = peer.ask(listing.List(7, *args))  # type: ignore[arg-type]
+    for _ in range(20):  # several calls to the other worker, one after the other
+        if not answers:
+            peer.node.settle()
+            answers = peer.take()
+    [answer] = answers
     assert isinstance(answer, listing.Listed) and answer.id == 7, answer
     return answer
 
@@ -135,7 +145,8 @@ def test_a_list_that_waits_looks_now_and_then_if_what_grows_is_hidden(
     node.ask(writer, f"pub {name} |x")
     client = node.binary_client_of(peer.peer)
     client.is_free = False
-    monkeypatch.setattr(type(client), "may", lambda *_right: False)
+    for name in ("may", "may_all"):
+        monkeypatch.setattr(type(client), name, lambda *_right: False)
     mark = ask(peer, "grown", b"s", b"", ask(peer, "grown").mark).mark
     node.settle()
     peer.say(listing.List(7, "grown", b"s", b"", mark, wait_ms=WAIT_S * 1_000))
@@ -159,6 +170,48 @@ def test_a_list_that_waits_looks_now_and_then_if_what_grows_is_hidden(
     node.settle()
     [answer] = peer.take()
     assert isinstance(answer, listing.Listed) and answer.known and not answer.names
+
+
+def test_an_answer_has_nothing_of_streams_that_the_user_may_not_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither their names, as the place where to go on, nor their number; the pages are full all the same."""
+    users = tuple(User(name, token_hashes=(hash_token(name),)) for name in ("ann", "root"))
+    some = AccessRule(True, ("ann",), frozenset({Right.SUBSCRIBE}), ("a*", "z*"))
+    every = AccessRule(True, ("root", "anonymous"), frozenset({Right.PUBLISH, Right.CREATE, Right.SUBSCRIBE}), ("*",))
+    monkeypatch.setattr(connection_listing, "STREAMS_MAX", 2)
+    monkeypatch.setattr(connection_listing, "NAMES_MAX", 3)
+    settings = {"users": users, "rules": (some, every), "allow_anonymous": True, "affinity": False}
+    with world(tmp_path, workers=2, **settings) as node:
+        ann, root = (peer_of(node, user=name) for name in ("ann", "root"))
+        names = ["a", *[f"hidden{number}" for number in range(10)], "z1", "z2", "z3"]
+        for name in names:
+            node.fill(name, [b"x"])
+        node.settle()
+        assert (ask(root, "names").next, ask(root, "total").total) == ("hidden1", len(names))
+        for what, most in (("names", 3), ("streams", 2)):
+            seen, after, has_more = list[str](), "", True
+            while has_more:
+                page = ask(ann, what, b"", after.encode())
+                found = page.names or tuple(row.name for row in page.streams)
+                assert (page.total, page.next in ("", found[-1])) == (0, True), page
+                assert len(found) == most or not page.next, "no page is shorter on account of hidden names"
+                seen += found
+                after = page.next
+                has_more = bool(after)
+            assert seen == ["a", "z1", "z2", "z3"]
+            page = ask(ann, what, b"hidden")
+            assert (page.names, page.streams, page.next) == ((), (), "")
+        mark = ask(ann, "grown", b"", b"", ask(ann, "grown").mark).mark
+        for name in names:
+            node.workers[node.owner_of(name)].owner.growth_log.note([name.encode()])
+        page = ask(ann, "grown", b"", b"", mark)
+        assert page.known and page.names[0] == "a" and page.next in ("", page.names[-1])
+        version = ask(ann, "total").version
+        assert ask(ann, "total").version == version != ask(root, "total").version, "nor how many are made"
+        node.fill("hidden", [b"x"])
+        node.settle()
+        assert ask(ann, "total").version != version
 
 
 def test_ends_of_streams_by_their_names(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
