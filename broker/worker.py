@@ -226,7 +226,7 @@ class Worker:
         self.address = boot.settings.advertise or f":{boot.listener.getsockname()[1]}"
         tls, logins = boot.tls.upstream, NodeLogins(boot.settings, self.syncer.calculate)
         self.shared = SharedStreams(owner, services, self.work, self.links)
-        to_nodes = self.address, tls, logins, self.shared.sessions
+        to_nodes = (boot.slot, boot.slots), self.address, tls, logins, self.shared.sessions
         self.uplinks = UpstreamManager(owner, services, self.work, self.syncer, *to_nodes)
         self.followers = FollowerRegistry(owner, services, self.links, boot.generation)
         own_calls: dict[str, Callable[..., Any]] = {
@@ -260,7 +260,7 @@ class Worker:
         self.singles = Singles(services)
         line = LineServices(self.renderings, commands, subscribing, self.patterns, self.singles)
         here = self.node_id, self.owner, self.followers, self.catalog, subscribing
-        node = NodeServices(*here, self.status.gather, self.shared.serving)
+        node = NodeServices(*here, self.status.gather, self.shared.serving, self.movers.place_node)
         self.collecting = Collections(services, subscribing, self.patterns)
         rest = node, boot.slot, self.logins, Listings(services, self.calls, boot.board, self.patterns.wide), last
         binary = BinaryServices(self.frame_chunks, self.heartbeats, subscribing, *rest, self.singles, self.collecting)

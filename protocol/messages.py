@@ -80,7 +80,8 @@ class Hello:
     """`client` names the software, for the operator; `token` is the secret that the broker may require.
 
     A peer that is itself a node sends its id (`node`), its listening `address`, and the secret among nodes
-    (`peer_token`), if it has one. A login has a `mechanism`, the name of the `user` and, in `login`, the mechanism's
+    (`peer_token`), if it has one; a worker that follows streams sends its number and how many workers there are
+    (`worker`). A login has a `mechanism`, the name of the `user` and, in `login`, the mechanism's
     first data: a secret, or the first message of SCRAM. Brokers pass over `line_end`.
     """
 
@@ -94,6 +95,7 @@ class Hello:
     mechanism: str | None = None
     user: str | None = None
     login: bytes | None = field(default=None, repr=False)
+    worker: tuple[int, int] | None = None
     line_end: str | None = field(default=LINE_END, repr=False, compare=False)
 
 

@@ -141,6 +141,12 @@ def _unusable(problem: str) -> PeerError:
     return PeerError(Code.USAGE, f"PUBLISH: {problem}")
 
 
+def _worker(pair: tuple[int, int]) -> tuple[int, int]:
+    if not 0 <= pair[0] < pair[1] <= U16_MAX:
+        raise PeerError(Code.USAGE, f"HELLO: the field worker is {list(pair)}, not a number from 0 to below the second")
+    return pair
+
+
 def _hello(fields: Fields) -> Hello:
     token = fields.text("token") if "token" in fields else None
     node = node_id(fields.text("node")) if "node" in fields else None
@@ -151,7 +157,10 @@ def _hello(fields: Fields) -> Hello:
     user = fields.text("user") if "user" in fields else None
     login = fields.binary("login") if "login" in fields else None
     client = fields.text("client")
-    return Hello(version, features, client, token, node, address, peer_token, mechanism, user, login, line_end=None)
+    worker = _worker(fields.pair("worker")) if "worker" in fields else None
+    return Hello(
+        *(version, features, client, token, node, address, peer_token, mechanism, user, login, worker), line_end=None
+    )
 
 
 def _open(fields: Fields) -> Open:

@@ -127,6 +127,11 @@ class Connection(ABC):
         """Whether it is another node's, which stays in its worker and is not bounded as clients are."""
         return False
 
+    @property
+    def rooted(self) -> bool:
+        """Whether it is another node's that this worker has something of, so that it cannot be handed over."""
+        return False
+
     def take_no_more(self) -> None:
         """Refuse another node's publishes from now on, with `closing`: it keeps them for the successor."""
         return

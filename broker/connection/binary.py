@@ -241,6 +241,8 @@ class BinaryClient(CollectingClient):
         if self.identity.proof in (Proof.TOKEN, Proof.PEER_TOKEN):
             self.services.events.write(Event.LOGIN, **self.event_fields())
         self.send_envelope(pack(self._welcome(features, proof)))
+        if message.worker is not None and self.bound:
+            self.binary.node.place(self, *message.worker)
         self.take_rest()
 
     def take_rest(self) -> None:
@@ -255,6 +257,10 @@ class BinaryClient(CollectingClient):
     def bound(self) -> bool:
         """Whether the peer is a node of the tree, and has its privileges."""
         return self.follower is not None and bool(self.follower.node) and self.follower.trusted
+
+    @property
+    def rooted(self) -> bool:
+        return self.bound and not self.replication.is_new
 
     # Publishes wait for the reports of what a node below holds, its own publishes and those of others. So it is read on
     # while they wait, and bounded by its own publishes under way: the windows of its routes.

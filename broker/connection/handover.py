@@ -16,11 +16,16 @@ from tailrace.shard.errors import StorageError, peer_text
 
 
 def possible(connection: Connection) -> bool:
-    """Not while an answer is awaited, nor while the connection is ending. Another node connects again, and so does a
-    peer that has to stay in its worker, as one that speaks TLS.
+    """Not for another node, which connects again."""
+    return is_settled(connection) and not connection.bound
+
+
+def is_settled(connection: Connection) -> bool:
+    """Not while an answer is awaited, nor while the connection is ending, nor if it has to stay in its worker, as one
+    that speaks TLS.
     """
     ending = connection.lingering_since_s or connection.closed or connection.stays
-    return not connection.awaited and not connection.bound and not ending
+    return not connection.awaited and not ending
 
 
 def detach(connection: Connection) -> tuple[int, dict[str, Any]]:

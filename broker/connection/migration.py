@@ -47,8 +47,21 @@ class Migrations:
         if target.state != STATE_READY or target.connections > 2 * len(services.clients) + SKEW_CONNECTIONS:
             return
         client.moved_s = services.now_s
+        self._wait(client, slot)
+
+    def _wait(self, client: ClientConnection, slot: int) -> None:
         client.pause(Pause.MOVE)
-        self._waiting[client] = (slot, services.now_s + PATIENCE_S)
+        self._waiting[client] = (slot, self._services.now_s + PATIENCE_S)
+
+    def place_node(self, client: ClientConnection, number: int, workers: int) -> None:
+        """Worker `number` of the `workers` of another node has connected to copy the streams of its shards. If they are
+        all with one sibling, as they are if this node has as many workers, the connection moves there before it follows
+        any: each message, and each report of it, would take a hop.
+        """
+        slot = number % self._board.slots
+        is_one = workers % self._board.slots == 0
+        if is_one and self._services.settings.affinity and slot in self._links.routes and not client.stays:
+            self._wait(client, slot)
 
     def consider_publisher(self, client: ClientConnection, slot: int) -> bool:
         """As `consider`. Returns False if too many move now: it is to be considered again soon."""
@@ -74,10 +87,10 @@ class Migrations:
             link = route.link if route is not None else None
             if client.closed:
                 del self._waiting[client]
-            elif link is not None and handover.possible(client):
+            elif link is not None and handover.is_settled(client) and not client.rooted:
                 del self._waiting[client]
                 self._links.hand_over(link, *handover.detach(client))
                 services.metrics.handed_over += 1
-            elif services.now_s > until_s:
+            elif services.now_s > until_s or client.rooted:
                 del self._waiting[client]
                 client.resume(Pause.MOVE)

@@ -70,7 +70,7 @@ TEXT = (Path(__file__).resolve().parents[2] / "docs" / "binary-protocol.md").rea
 END = r.CopyEnd("s", "slave", 2, 1, 5)
 SIZES = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q"}
 FULL: dict[str, m.AnyMessage] = {
-    "HELLO": m.Hello(1, (), "c", "t", "n", ":1", "p", "bearer", "ann", b"t", m.LINE_END),
+    "HELLO": m.Hello(1, (), "c", "t", "n", ":1", "p", "bearer", "ann", b"t", (0, 1), m.LINE_END),
     "WELCOME": m.Welcome(1, (), "s", "n", 0, {}, b"v", b"u"),
     "CHALLENGE": m.Challenge(b"r"),
     "PROVE": m.Prove(b"c"),

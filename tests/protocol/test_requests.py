@@ -58,6 +58,14 @@ def test_a_hello_of_a_node() -> None:
         assert read_request(m.Op.HELLO, memoryview(m.pack(hello))[HEAD_BYTES:]) == hello
 
 
+@pytest.mark.parametrize("worker", [(0, 0), (2, 2), (-1, 2), (0, 1 << 16)])
+def test_a_hello_of_a_worker_that_cannot_be(worker: tuple[int, int]) -> None:
+    found = request_of(m.Op.HELLO, {"version": 1, "features": [], "client": "c", "worker": worker})
+    assert isinstance(found, m.Malformed) and "the field worker" in found.error.text
+    hello = request_of(m.Op.HELLO, {"version": 1, "features": [], "client": "c", "worker": [1, 2]})
+    assert isinstance(hello, m.Hello) and hello.worker == (1, 2)
+
+
 @pytest.mark.parametrize(
     ("opcode", "name"),
     [

@@ -58,7 +58,9 @@ LEAVING_TEXT = "the worker that was asked is leaving; this may or may not be don
 
 @dataclass(frozen=True, slots=True)
 class NodeServices:
-    """What connections of other nodes need beyond what all need. gather: answers ASK once all workers have."""
+    """What connections of other nodes need beyond what all need. gather: answers ASK once all workers have. place:
+    moves that of a worker of another node, with its number and the number of workers, to where its streams are.
+    """
 
     node_id: str
     owner: Owner
@@ -67,6 +69,7 @@ class NodeServices:
     subscribing: Subscriptions
     gather: Callable[[r.Ask, Callable[[r.Told | Refused], None]], None]
     sharing: SharingServices
+    place: Callable[[BinaryClient, int, int], None]
 
 
 class StreamSource(Protocol):
@@ -136,8 +139,13 @@ class FollowerSession:
         self._called: dict[int, None] = {}  # CALLs that have no answer yet
 
     def export_state(self) -> list[Any]:
-        """For the constructor, in another worker. A peer with a node's privileges is not moved at all."""
+        """For the constructor, in another worker. A peer with a node's privileges is moved only while it `is_new`."""
         return [self.node, self.address]
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it has asked for nothing yet."""
+        return not (self.followings or self.watches or self.sender or self.awaited or self._called)
 
     # --- who is believed --------------------------------------------------------------------------------------------
 

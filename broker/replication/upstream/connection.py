@@ -81,6 +81,7 @@ class UpstreamContext:
     poller: Poller
     settings: Settings
     address: str  # at which this node listens, as in its HELLO
+    worker: tuple[int, int]  # its number, and the number of workers
     tls: ssl.SSLContext | None  # for connections to other nodes; None: they are plain
     logins: NodeLogins
     clock: Callable[[], float]
@@ -241,6 +242,7 @@ class UpstreamConnection:
             self._owner.catalog.directory.node_id,
             self._around.address,
             settings.replication_token or None,
+            worker=self._around.worker,
         )
         wire.queue(pack(self._login.greet(hello)))
 

@@ -87,12 +87,13 @@ class UpstreamManager:
         services: Services,
         work: WorkQueue,
         syncer: Syncer,
+        worker: tuple[int, int],
         address: str,
         tls: ssl.SSLContext | None,
         logins: NodeLogins,
         shares: ShareSessions,
     ) -> None:
-        """tls: for connections to other nodes; None: they are plain."""
+        """worker: its slot, and the number of slots. tls: for connections to other nodes; None: they are plain."""
         self._owner = owner
         self._work = work
         self._syncer = syncer
@@ -114,6 +115,7 @@ class UpstreamManager:
             poller=services.poller,
             settings=owner.settings,
             address=address,
+            worker=worker,
             tls=tls,
             logins=logins,
             clock=lambda: services.now_s,

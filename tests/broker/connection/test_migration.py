@@ -12,6 +12,9 @@ from tailrace.broker.connection.migration import FEW_SUBSCRIBERS, PATIENCE_S, SK
 from tailrace.broker.process.scoreboard import STATE_DRAINING
 from tailrace.broker.routing.batch import Pending
 from tailrace.broker.routing.router import WINDOW_MESSAGES, WINDOW_MESSAGES_MIN
+from tailrace.protocol import messages as m
+from tailrace.protocol import replication as r
+from tests.broker.binary import FROM_START, BinaryPeer
 from tests.broker.world import Peer, World, world
 
 
@@ -155,3 +158,49 @@ def test_it_can_be_switched_off(tmp_path: Path) -> None:
         node.ask(peer, f"sub {node.name(1)} 0 wait")
         publish(node, peer, node.name(1))
         assert slot_of(node, peer) == 0
+
+
+def greeting(number: int, workers: int) -> m.Hello:
+    return m.Hello(1, (r.FEATURE,), "test", node="node-b", address=":5050", worker=(number, workers))
+
+
+def node_slot(node: World, peer: BinaryPeer) -> int:
+    return node.worker_of(node.binary_client_of(peer.peer)).slot
+
+
+@pytest.mark.parametrize(("number", "workers", "slot"), [(2, 3, 2), (0, 3, 0), (4, 6, 1), (2, 4, 0), (1, 2, 0)])
+def test_a_node_that_follows_moves_to_the_worker_of_its_streams(
+    node: World, number: int, workers: int, slot: int
+) -> None:
+    peer = BinaryPeer(node, hello=False, node_id="node-b")
+    (welcome,) = peer.ask(greeting(number, workers))
+    assert isinstance(welcome, m.Welcome) and node_slot(node, peer) == slot
+    assert [len(worker.followers.nodes) for worker in node.workers] == [int(each == slot) for each in range(3)]
+    name = node.name(2)
+    node.fill(name, [b"a"])
+    (answer,) = peer.ask(r.Follow(1, name.encode(), 0, 1, "", None, FROM_START))
+    assert isinstance(answer, r.Followed) and peer.got[1] == [(0, b"a")]
+    peer.ask(r.Held(((1, "node-b", 1, 1),)))
+    assert node.workers[2].owner.replicas.streams[name.encode()].nodes["node-b"].next_seq == 1
+
+
+def test_a_node_that_has_followed_already_stays_and_is_read_on(node: World) -> None:
+    name = node.name(2)
+    node.fill(name, [b"a"])
+    peer = BinaryPeer(node, hello=False, node_id="node-b")
+    answers = peer.ask(greeting(2, 3), r.Follow(1, name.encode(), 0, 1, "", None, FROM_START))
+    assert [type(each) for each in answers] == [m.Welcome, r.Followed] and node_slot(node, peer) == 0
+    assert peer.got[1] == [(0, b"a")] and peer.ask(m.Ping()) == [m.Pong()]
+
+
+def test_a_node_stays_where_connections_are_not_to_move(tmp_path: Path) -> None:
+    with world(tmp_path, workers=2, affinity=False) as node:
+        peer = BinaryPeer(node, hello=False, node_id="node-b")
+        peer.ask(greeting(1, 2))
+        assert node_slot(node, peer) == 0
+
+
+def test_a_client_that_is_no_node_has_no_worker(node: World) -> None:
+    peer = BinaryPeer(node, hello=False)
+    peer.ask(m.Hello(1, (r.FEATURE,), "test", worker=(2, 3)))
+    assert node_slot(node, peer) == 0 and not node.workers[0].movers

@@ -123,6 +123,7 @@ class Near:
             poller=self.poller,
             settings=own,
             address=":6060",
+            worker=(1, 4),
             tls=None,
             logins=NodeLogins(own, lambda job, token: self.jobs.append((job, token))),
             clock=self.clock.seconds,

@@ -52,7 +52,7 @@ def test_a_node_says_who_it_is_and_is_up_when_it_is_welcome(near: Near) -> None:
     assert near.at(UpstreamPhase.GREETING) and near.uplink.why == "not tried yet"
     (hello,) = _hellos(near.far.hello)
     assert (hello.features, hello.token, hello.address) == ((FILTERS, r.FEATURE, SHARING), "secret", ":6060")
-    assert hello.node == near.owner.catalog.directory.node_id
+    assert (hello.node, hello.worker) == (near.owner.catalog.directory.node_id, (1, 4))
     near.far.say(m.Welcome(1, (r.FEATURE,), "test", UP, 0, {}))
     near.until(lambda: near.at(UpstreamPhase.UP))
     assert (near.uplink.node, near.uplink.why, near.uplink.copies.up) == (UP, "", True)
