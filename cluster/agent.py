@@ -101,6 +101,7 @@ class Agent:
         self._renewing, self._looking = Requests("lease", self._woken), Requests("view", self._woken)
         self._writing, self._asking = Requests("write", self._woken), Requests("promises", self._woken)
         self._changing = Requests("roles", self._woken)
+        self._waits_for_view = False  # the last tick has left all else to the answer
         self._requests = (self._renewing, self._looking, self._writing, self._asking, self._changing)
         self._changed: frozenset[int] = frozenset()  # groups in which the node changes its role just now
         self._lease = 0
@@ -127,6 +128,9 @@ class Agent:
     def tick(self) -> None:
         for requests in self._requests:
             requests.collect()
+        self._waits_for_view = self._look() and not self._waits_for_view
+        if self._waits_for_view:
+            return  # what the node is asked now would be asked again with the answer, which comes in a moment
         try:
             reports = self._report()
         except NodeAway as away:
@@ -135,11 +139,17 @@ class Agent:
         is_due = boottime_s() - self._renewing.sent_s >= self._timing.ttl_s / 4
         if is_due and not self._renewing.is_busy and self._view is not None:  # or else it is not known who leads
             self._renew(reports)
-        looked_s = self._looking.sent_s
-        if not self._looking.is_busy and (boottime_s() - looked_s >= TICK_S or looked_s < self._written_s):
-            self._looking.begin(self._views.read, self._take_view)
         if reports and self._view is not None:
             self._act(self._view, reports)
+
+    def _look(self) -> bool:
+        """Read etcd if it is time. Returns whether it is read now."""
+        looked_s = self._looking.sent_s
+        is_due = boottime_s() - looked_s >= TICK_S or looked_s < self._written_s
+        if is_due and not self._looking.is_busy:
+            self._looking.begin(self._views.read, self._take_view)
+            return True
+        return False
 
     def _note_away(self, away: NodeAway) -> None:
         self._is_node_away = True
