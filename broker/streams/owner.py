@@ -120,7 +120,7 @@ class Owner:
             settings.replication_timeout_s,
             lambda name: context.subscribers(name),
             lambda name: events.on_held(name),
-            lambda name: events.on_path(name),
+            self._on_awaited,
             lease,
             lambda: filter(self._is_copied, self.catalog.names),
             self._is_copied,
@@ -341,6 +341,11 @@ class Owner:
     def _is_copied(self, name: bytes) -> bool:
         """Whether other nodes copy a stream."""
         return not is_never_copied(name) and not self.catalog.directory.is_in_memory(name)
+
+    def _on_awaited(self, name: bytes) -> None:
+        """Publishes begin or cease to wait for copies. No stream is opened for that: copies then report too often."""
+        if name in self.catalog.open:
+            self.events.on_path(name)
 
     def _space_refusal(self, batch: StreamBatch) -> Refused | None:
         try:

@@ -330,6 +330,25 @@ def test_a_publish_is_answered_when_so_many_nodes_hold_it(node: World, name: str
     assert client.take() == [m.Published(2, ((2, 1, 1),))]
 
 
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_follower_hears_that_no_publish_waits_any_more_if_its_stream_is_open(
+    node: World, name: str, is_open: bool
+) -> None:
+    peer, client = follower(node), publisher(node, name, 0)
+    peer.ask(new(1, name))
+    publish_replicated(node, client, 1)
+    peer.ask(r.Held(((1, B, 1, 0),)))
+    owner = node.workers[node.owner_of(name)].owner
+    if not is_open:
+        owner.close_logs()
+    owner.replicas._clock = lambda: float("inf")
+    owner.replicas.expire()
+    node.settle()
+    news = peer.take()
+    assert [each.awaited for each in news if isinstance(each, r.Followed)] == [False] * is_open
+    assert (name.encode() in owner.catalog.open) is is_open and not owner.replicas.is_awaited(name.encode())
+
+
 def test_levels_do_not_hold_each_other_back_and_keep_their_order(node: World, name: str) -> None:
     client = publisher(node, name, 0)
     for replicas, ack in ((0, Ack.APPENDED), (1, Ack.REPLICATED), (0, Ack.APPENDED), (2, Ack.REPLICATED)):
