@@ -84,14 +84,7 @@ class BinaryServices:
 
 class BinaryClient(CollectingClient):
     protocol = "binary"
-    __slots__ = (
-        "binary",
-        "follower",
-        "last_word",
-        "leaving",
-        "listing",
-        "pings",
-    )
+    __slots__ = ("binary", "follower", "last_word", "leaving", "listing", "pings")
 
     def __init__(
         self, services: Services, binary: BinaryServices, sock: AnySocket, peer: str, identity: Identity

@@ -33,7 +33,6 @@ ELSEWHERE: dict[str, str] = {
     "cli/agent.py": "tests/system/test_agent.py",
     "cli/cluster.py": "tests/system/test_agent.py",
     "cli/etcd.py": "tests/cluster/test_etcd.py",
-    "cluster/agent.py": "tests/system/test_agent.py",
     "cluster/metrics.py": "tests/deploy/test_cluster_rules.py",
     "cluster/view.py": "tests/cluster/test_decide.py",
     "client/aio/merged_consumer.py": "tests/system/test_everyday.py",
