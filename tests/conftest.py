@@ -53,7 +53,6 @@ WAITING_PARTS: Final = frozenset({"client", "java", "spark"})
 """Their tests wait for up to 300 s for a compiler of Go, or for one Java after the other."""
 ONCE = {
     "servers": (
-        "tests/broker/replication/",
         "tests/deploy/",
         "tests/system/test_admin.py",
         "tests/system/test_binary_faults.py",
@@ -82,8 +81,12 @@ ONCE = {
         "tests/system/test_faults.py",
         "tests/tidy/",
     ),
-    "consumers": ("tests/system/test_consumer",),
+    "consumers": (
+        "tests/client/",
+        "tests/system/test_consumer",
+    ),
     "trees": (
+        "tests/broker/replication/",
         "tests/system/test_client_survival.py",
         "tests/system/test_nemesis.py",
         "tests/system/test_nursery.py",
@@ -150,7 +153,6 @@ ONCE = {
         "tests/broker/process/test_drain.py",
         "tests/broker/process/test_work.py",
         "tests/cli/",
-        "tests/client/",
         "tests/cluster/",
         "tests/protocol/test_address.py",
         "tests/protocol/test_consuming",
