@@ -48,18 +48,20 @@ cdef extern from *:
 
 cdef struct Message:
     const uint8_t *payload
-    const uint8_t *topic
     uint32_t length
     uint32_t group
-    uint32_t topic_length     # 0 without one
+
+cdef struct Topic:
+    const uint8_t *text
+    uint32_t length           # 0 without one
 
 # `head` is how the stream's last line began, up to and with the bar; `topic` is in it; `next` is the group of the line
 # after that.
 cdef struct Group:
     const uint8_t *name
     const uint8_t *head
-    const uint8_t *topic
-    uint32_t topic_length
+    Topic topic
+    Py_ssize_t metadata_bytes
     Py_ssize_t head_bytes
     Py_ssize_t next
     uint64_t hash
@@ -71,6 +73,7 @@ cdef struct Group:
 # Messages and groups begin in the struct itself, on the stack: most reads hold few.
 cdef struct Staging:
     Message *messages
+    Topic *topics         # of each message, or NULL while none has one
     Group *groups
     int *slots            # group index + 1 by hash, or NULL while there are few groups
     const uint8_t *table  # of the rules for topics, or NULL

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     PyBytes_FromStringAndSize: Any
     PyObject_GetBuffer: Any
     Staging: Any
+    Topic: Any
     calloc: Any
     free: Any
     memchr: Any
@@ -319,6 +320,7 @@ def _begin(staging: cython.pointer(Staging)) -> cython.void:
     staging.groups = staging.first_groups
     staging.slots = cython.NULL
     staging.table = cython.NULL
+    staging.topics = cython.NULL
     staging.message_count = staging.group_count = staging.slot_count = 0
     staging.message_room = 64
     staging.group_room = 8
@@ -333,6 +335,7 @@ def _end(staging: cython.pointer(Staging)) -> cython.void:
     if staging.groups != staging.first_groups:
         free(staging.groups)
     free(staging.slots)
+    free(staging.topics)
 
 
 @cython.cfunc
@@ -354,6 +357,7 @@ def _find_messages(
     payload: cython.p_const_uchar
     line_end: cython.p_const_uchar
     length: cython.Py_ssize_t
+    metadata_bytes: cython.Py_ssize_t
     known: cython.bint
     while line < limit:
         # Most lines are for the stream of the line before, or for the one that followed it before, and written alike.
@@ -366,8 +370,7 @@ def _find_messages(
             known = False
         if known:
             payload = line + staging.groups[group].head_bytes
-            head.topic = staging.groups[group].topic
-            head.topic_length = staging.groups[group].topic_length
+            metadata_bytes = staging.groups[group].metadata_bytes
         else:
             _cut_head(line, limit, cython.address(head))
             payload = head.payload
@@ -375,13 +378,14 @@ def _find_messages(
                 break
             if staging.table != cython.NULL and not _place(staging.table, cython.address(head)):
                 break
+            metadata_bytes = _metadata_bytes(head.topic_length)
         line_end = cython.cast(cython.p_const_uchar, memchr(payload, 10, limit - payload))
         if line_end == cython.NULL:
             break
         length = line_end - payload
         if length > 0 and payload[length - 1] == 13:
             length -= 1
-        if length + _metadata_bytes(head.topic_length) > max_message_bytes:
+        if length + metadata_bytes > max_message_bytes:
             break
         if not known:
             group = _group_of(staging, cython.address(head))
@@ -389,12 +393,13 @@ def _find_messages(
                 break
             staging.groups[group].head = line
             staging.groups[group].head_bytes = payload - line
-            staging.groups[group].topic = head.topic
-            staging.groups[group].topic_length = head.topic_length
+            staging.groups[group].topic.text = head.topic
+            staging.groups[group].topic.length = head.topic_length
+            staging.groups[group].metadata_bytes = metadata_bytes
             if last >= 0:
                 staging.groups[last].next = group
         last = group
-        _add_message(staging, payload, length, group, cython.address(head))
+        _add_message(staging, payload, length, group)
         line = line_end + 1
     return line - first
 
@@ -612,19 +617,21 @@ def _add_message(
     payload: cython.p_const_uchar,
     length: cython.Py_ssize_t,
     group: cython.Py_ssize_t,
-    head: cython.pointer(Head),
 ) -> cython.int:
+    """The topic is that of the group's last line."""
     if staging.message_count == staging.message_room:
         _grow_messages(staging)
     message: cython.pointer(Message) = cython.address(staging.messages[staging.message_count])
     message.payload = payload
     message.length = cython.cast(cython.uint, length)
     message.group = cython.cast(cython.uint, group)
-    message.topic = head.topic
-    message.topic_length = head.topic_length
+    if staging.groups[group].metadata_bytes:
+        if staging.topics == cython.NULL:
+            _grow_topics(staging, 0)
+        staging.topics[staging.message_count] = staging.groups[group].topic
     staging.message_count += 1
     staging.groups[group].count += 1
-    staging.groups[group].nbytes += length + 32 + _metadata_bytes(head.topic_length)
+    staging.groups[group].nbytes += length + 32 + staging.groups[group].metadata_bytes
     return 0
 
 
@@ -643,6 +650,21 @@ def _grow_messages(staging: cython.pointer(Staging)) -> cython.int:
         memcpy(messages, staging.first_messages, staging.message_count * cython.sizeof(Message))
     staging.messages = messages
     staging.message_room = room
+    if staging.topics != cython.NULL:
+        _grow_topics(staging, staging.message_count)
+    return 0
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _grow_topics(staging: cython.pointer(Staging), count: cython.Py_ssize_t) -> cython.int:
+    """Room for as many topics as messages, of which `count` are there. MemoryError."""
+    nbytes: cython.Py_ssize_t = staging.message_room * cython.sizeof(Topic)
+    topics: cython.pointer(Topic) = cython.cast(cython.pointer(Topic), realloc(staging.topics, nbytes))
+    if topics == cython.NULL:
+        raise MemoryError
+    memset(topics + count, 0, (staging.message_room - count) * cython.sizeof(Topic))
+    staging.topics = topics
     return 0
 
 
@@ -667,22 +689,27 @@ def _write_frames(staging: cython.pointer(Staging)) -> cython.void:
     message: cython.pointer(Message)
     group: cython.pointer(Group)
     out: cython.p_uchar
+    # The compiler would read them again behind each byte that is written: that may be anywhere.
+    messages: cython.pointer(Message) = staging.messages
+    groups: cython.pointer(Group) = staging.groups
+    topics: cython.pointer(Topic) = staging.topics
     # With many streams each message goes to another place in memory: it is asked for a few messages before.
     near: cython.Py_ssize_t = staging.message_count - _AHEAD if staging.group_count > 1 else 0
-    for index in range(staging.message_count):
+    count: cython.Py_ssize_t = staging.message_count
+    for index in range(count):
         if index < near:
-            out = staging.groups[staging.messages[index + _AHEAD].group].out
+            out = groups[messages[index + _AHEAD].group].out
             tr_prefetch(out)
             tr_prefetch(out + 64)
             tr_prefetch(out + 128)
-        message = cython.address(staging.messages[index])
-        group = cython.address(staging.groups[message.group])
+        message = cython.address(messages[index])
+        group = cython.address(groups[message.group])
         out = group.out
+        tr_store32(out, message.length + 32)
         memset(out + 4, 0, 28)
-        if message.topic_length:
-            out = _write_metadata(out, message)
+        if topics != cython.NULL and topics[index].length:
+            out = _write_metadata(out, message.length, cython.address(topics[index]))
         else:
-            tr_store32(out, message.length + 32)
             out += 32
         memcpy(out, message.payload, message.length)
         group.out = out + message.length
@@ -690,21 +717,21 @@ def _write_frames(staging: cython.pointer(Staging)) -> cython.void:
 
 @cython.cfunc
 @cython.exceptval(check=False)
-def _write_metadata(out: cython.p_uchar, message: cython.pointer(Message)) -> cython.p_uchar:
+def _write_metadata(out: cython.p_uchar, payload_length: cython.uint, topic: cython.pointer(Topic)) -> cython.p_uchar:
     """Writes the frame's length and its metadata, the map {"t": topic}; returns where the payload belongs."""
-    nbytes: cython.Py_ssize_t = _metadata_bytes(message.topic_length)
-    tr_store32(out, message.length + 32 + cython.cast(cython.uint, nbytes))
+    nbytes: cython.Py_ssize_t = _metadata_bytes(topic.length)
+    tr_store32(out, payload_length + 32 + cython.cast(cython.uint, nbytes))
     out[30] = nbytes & 255
     out[31] = nbytes >> 8
     out[32], out[33], out[34] = 0x81, 0xA1, 0x74  # a map of one key, "t"
-    if message.topic_length < 32:
-        out[35] = 0xA0 | message.topic_length
+    if topic.length < 32:
+        out[35] = 0xA0 | topic.length
         out += 36
     else:
-        out[35], out[36] = 0xD9, message.topic_length
+        out[35], out[36] = 0xD9, topic.length
         out += 37
-    memcpy(out, message.topic, message.topic_length)
-    return out + message.topic_length
+    memcpy(out, topic.text, topic.length)
+    return out + topic.length
 
 
 @cython.cfunc
