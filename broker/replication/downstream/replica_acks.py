@@ -9,12 +9,15 @@ node that has moved may report it late and then miss it, and the present one sen
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Set
 from typing import NamedTuple, TypeAlias
 
 from tailrace.broker.routing.batch import StreamBatch
 
 NODES_MAX = 256
-"""Nodes below this one that are known of one stream; what more of them say is not counted."""
+"""Nodes below this one that are known of one stream: those that hold most, and the in-sync replicas. A publish asks for
+at most 255, so that it is answered as if all were known.
+"""
 WAYS_MAX = 8
 """Other ways by which a node was reported and is not yet missed; the oldest one is forgotten for one more."""
 WAITS_MAX = 16_384
@@ -60,14 +63,25 @@ class ReplicaAcks:
 
     # --- reports of nodes ---------------------------------------------------------------------------------------------
 
-    def record(self, node: str, held: ReplicaPosition) -> bool:
-        """Store a node's report; whether it is news."""
+    def record(self, node: str, held: ReplicaPosition, isr: Set[str] | None = None) -> bool:
+        """Store a node's report; whether it is news. `isr`: in-sync replicas, which are never left out."""
         known = self.nodes.get(node)
-        if known == held or (known is None and len(self.nodes) >= NODES_MAX):
+        if known == held:
+            return False
+        if known is None and len(self.nodes) >= NODES_MAX and not self._make_room(node, held, isr or frozenset()):
             return False
         if known is not None and known.via != held.via:
             self._keep(node, known, held)
         self.nodes[node] = held
+        return True
+
+    def _make_room(self, node: str, held: ReplicaPosition, isr: Set[str]) -> bool:
+        """Forget the node that holds least, if this one holds more or must be known."""
+        least = min(self.nodes.keys() - isr, key=lambda each: self.nodes[each].next_seq, default=None)
+        if least is None or (node not in isr and self.nodes[least].next_seq >= held.next_seq):
+            return False
+        del self.nodes[least]
+        self._others.pop(least, None)
         return True
 
     def _keep(self, node: str, former: ReplicaPosition, latest: ReplicaPosition) -> None:

@@ -139,7 +139,8 @@ class Replicas:
             holders = self.streams.get(name)
             if holders is None or holders.line != line:
                 continue
-            if holders.record(node, ReplicaPosition(next_seq, synced_seq, (slot, generation, connection))):
+            position = ReplicaPosition(next_seq, synced_seq, (slot, generation, connection))
+            if holders.record(node, position, self._isr(name)):
                 if (in_sync := self._in_sync_of(name)) is not None:
                     in_sync.held(node, name, next_seq, holders.end_seq, self._clock())
                 self._answer_due(name, holders)

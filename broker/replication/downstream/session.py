@@ -288,7 +288,7 @@ class FollowerSession:
                 log.warning("closing the connection of node %s: %s", self.node, problem)
                 self.client.end_with(Code.PROTOCOL, problem)
                 return
-            if node in following.rows or len(following.rows) < NODES_MAX:
+            if node in following.rows or len(following.rows) <= NODES_MAX:  # the follower, and those that it knows
                 following.rows[node] = next_seq, synced_seq
                 followers.send_held(following, node)
 

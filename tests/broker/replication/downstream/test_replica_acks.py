@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from tailrace.broker.replication.downstream import replica_acks as holders_module
 from tailrace.broker.replication.downstream.replica_acks import ReplicaAcks, ReplicaPosition, ReplicaWait
 from tailrace.broker.routing.batch import StreamBatch
@@ -93,6 +95,27 @@ def test_nodes_are_bounded() -> None:
         assert holders.record(f"n{number}", ReplicaPosition(1, 1, A))
     assert not holders.record("one more", ReplicaPosition(1, 1, A))
     assert holders.record("n0", ReplicaPosition(2, 2, A)) and len(holders.nodes) == holders_module.NODES_MAX
+
+
+def test_the_nodes_that_hold_most_are_known() -> None:
+    """A publish is answered as if all 1,000 nodes were counted, in any order of their reports."""
+    positions = random.Random(7).sample(range(1, 10_000), 1_000)
+    holders = ReplicaAcks(1)
+    for number, next_seq in enumerate(positions):
+        holders.record(f"n{number}", ReplicaPosition(next_seq, 0, A))
+    latest = sorted(positions, reverse=True)
+    assert [holders.held_seq(replicas) for replicas in (1, 100, 255)] == [latest[0], latest[99], latest[254]]
+
+
+def test_an_in_sync_replica_is_known_beside_any_number_of_others() -> None:
+    holders, isr = ReplicaAcks(1), frozenset({"b", "c"})
+    holders.record("b", ReplicaPosition(1, 0, A), isr)
+    for number in range(holders_module.NODES_MAX):
+        holders.record(f"n{number}", ReplicaPosition(9, 0, A), isr)
+    assert holders.record("c", ReplicaPosition(5, 0, B), isr) and len(holders.nodes) == holders_module.NODES_MAX
+    assert holders.acknowledged_seq(1, isr) == 1
+    holders.record("b", ReplicaPosition(6, 0, A), isr)
+    assert holders.acknowledged_seq(1, isr) == 5
 
 
 def test_after_a_cut_nobody_is_known_to_hold_anything() -> None:
