@@ -23,7 +23,7 @@ REQUIRE = "TAILRACE_REQUIRE_COMPILED"
 DISABLE = "TAILRACE_DISABLE_COMPILED"
 # A .pxd's C functions are static in each leaf that includes it, whether or not it calls them all. What a debugger reads
 # would be six sevenths of a leaf's file, and a fifth of the compiler's time. With -O3 it would take a third longer, and
-# the leaves are no faster.
+# the leaves would be just as fast.
 COMPILE_ARGUMENTS = ["-O2", "-g0", "-Wno-unused-function"]
 LINKED = "build/package"  # the leaves as modules of the package: Cython goes by paths
 LEAF_MODULES: tuple[str, ...] = runpy.run_path(str(ROOT / "shard" / "leaves.py"))["LEAF_MODULES"]
