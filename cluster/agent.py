@@ -294,7 +294,7 @@ class Agent:
                 steps.append((group, action))
             else:
                 actions.clear()
-                if isinstance(action, d.TakeLead | d.FollowLeader):
+                if isinstance(action, d.TakeLead | d.FollowLeader | d.PassOn):
                     roles.append((group, action))
                 else:
                     is_free = boottime_s() >= self._free_s  # or else it cannot be a candidate yet
@@ -337,7 +337,7 @@ class Agent:
         known = [
             (group, action)
             for group, action in actions
-            if not isinstance(action, d.FollowLeader) or action.leader in view.addresses
+            if not isinstance(action, d.FollowLeader | d.PassOn) or action.leader in view.addresses
         ]
         if self._changing.is_busy or not known:
             return

@@ -52,6 +52,14 @@ class FollowLeader:
 
 
 @dataclass(frozen=True, slots=True)
+class PassOn:
+    """Broker: hold no copy any more, and pass on what clients want to `leader`, of this term."""
+
+    leader: str
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepDown:
     """Broker: take and acknowledge nothing more."""
 
@@ -109,7 +117,7 @@ class AskPromises:
     nodes: frozenset[str]
 
 
-BrokerAction: TypeAlias = SetLease | SetIsr | TakeLead | FollowLeader | StepDown
+BrokerAction: TypeAlias = SetLease | SetIsr | TakeLead | FollowLeader | PassOn | StepDown
 EtcdAction: TypeAlias = Elect | Reclaim | Resign | WriteState | Suspect | Trust
 Action: TypeAlias = BrokerAction | EtcdAction | AskPromises
 
@@ -196,7 +204,9 @@ def _move(me: str, view: GroupView) -> Iterator[Action]:
     state, target = view.state, view.target or view.state.replicas
     absent = tuple(name for name in target if name not in state.replicas)
     if absent:
-        yield WriteState(state, state._replace(replicas=(*state.replicas, *absent)))
+        kept = tuple(name for name in state.replicas if name in target)
+        leaving = tuple(name for name in state.replicas if name not in target)
+        yield WriteState(state, state._replace(replicas=(*kept, *absent, *leaving)))
     elif not set(target) <= set(state.isr) or (me not in target and not view.ready.intersection(target)):
         return
     elif me not in target:
@@ -214,7 +224,10 @@ def _stand_by(
     me: str, view: GroupView, report: BrokerReport, agent: AgentState, timing: ClusterTiming
 ) -> Iterator[Action]:
     state = view.state
-    if me not in state.replicas or not _is_fresh(agent, timing):
+    if not _is_fresh(agent, timing):
+        return
+    if me not in state.replicas:
+        yield from _pass_on(view, report)
         return
     free_s = max(agent.free_s, report.promised_s)
     if _leads(me, view, agent):
@@ -242,6 +255,15 @@ def _take_office(me: str, view: GroupView, agent: AgentState, timing: ClusterTim
     yield TakeLead(view.state.term)
     if agent.lease_sent_s + timing.hold_s > agent.now_s:
         yield SetLease(view.state.term, agent.lease_sent_s + timing.hold_s)
+
+
+def _pass_on(view: GroupView, report: BrokerReport) -> Iterator[Action]:
+    """Others have the copies that the group is to have: they were in sync before this node was taken out."""
+    leader, term = view.leader, view.state.term
+    if not view.is_spread or leader is None or leader.term != term:
+        return
+    if report.role is not BrokerRole.PASSING_ON or report.upstream != leader.node or report.term < term:
+        yield PassOn(leader.node, term)
 
 
 def _follow(me: str, view: GroupView, leader: str, report: BrokerReport, timing: ClusterTiming) -> Iterator[Action]:

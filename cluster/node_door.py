@@ -145,6 +145,8 @@ class GroupDoor:
                 self.role, self.term, self.upstream = BrokerRole.FOLLOWER, term, leader
                 self.followed_s, self.was_up, self.lease = now_s, False, None
                 self.fields = {}  # they are about the former leader
+            case d.PassOn(leader, term):
+                self.role, self.term, self.upstream, self.lease = BrokerRole.PASSING_ON, term, leader, None
             case d.StepDown():
                 self.role, self.lease = BrokerRole.FENCED, None
 
@@ -220,7 +222,7 @@ class NodeDoor:
                 return f"isr {name} {','.join(sorted(nodes))}"
             case d.TakeLead(term):
                 return f"promote {name} {term} force"
-            case d.FollowLeader(_, term):
+            case d.FollowLeader(_, term) | d.PassOn(_, term):
                 return f"lease {name} {term} 0"
             case d.StepDown():
                 return f"lease {name} {max(self.groups[group].term, 1)} 0"

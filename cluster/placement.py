@@ -24,20 +24,13 @@ Placement: TypeAlias = dict[int, tuple[str, ...]]
 
 
 class PlacedNode(NamedTuple):
-    """A node that groups can be placed on; none are if it is draining."""
+    """A node that groups can be placed on; none are if it is draining. One that is away keeps those that it has."""
 
     name: str
     zone: str = ""
     weight: float = 1.0
     draining: bool = False
-
-
-class Move(NamedTuple):
-    """A copy of `group` that `to` gets; `away` drops its own afterwards ("": nobody does)."""
-
-    group: int
-    to: str
-    away: str
+    away: bool = False
 
 
 def place(
@@ -53,20 +46,9 @@ def place(
     for group in sorted(range(groups), key=_mixed):
         work.fill(group)
     for name in sorted(active, key=work.load):
-        work.give_share(name)
-    return _with_leaders(work.placed, active)
-
-
-def moves(current: Mapping[int, Sequence[str]], target: Mapping[int, Sequence[str]], at_most: int) -> list[Move]:
-    """The next copies to make on the way to `target`: at most this many, and one for a group."""
-    found: list[Move] = []
-    for group, wanted in sorted(target.items()):
-        have = current.get(group, ())
-        missing = [name for name in wanted if name not in have]
-        if missing and len(found) < at_most:
-            spare = [name for name in have if name not in wanted]
-            found.append(Move(group, missing[0], spare[-1] if spare else ""))
-    return found
+        if not active[name].away:
+            work.give_share(name)
+    return with_leaders(work.placed, active)
 
 
 def ranked(group: int, nodes: Mapping[str, PlacedNode]) -> list[str]:
@@ -113,7 +95,7 @@ class _Placing:
                     self._copies[name] += 1
 
     def _may(self, name: str, held: Sequence[str], apart: bool, bounded: bool) -> bool:
-        if bounded and self._copies[name] + 1 > math.ceil(BOUND * self._share[name]):
+        if bounded and (self._nodes[name].away or self._copies[name] + 1 > math.ceil(BOUND * self._share[name])):
             return False
         return not apart or self._nodes[name].zone not in {self._nodes[each].zone for each in held}
 
@@ -155,21 +137,29 @@ class _Placing:
         return len({self._nodes[name].zone for name in names})
 
 
-def _with_leaders(placed: Mapping[int, Sequence[str]], nodes: Mapping[str, PlacedNode]) -> Placement:
-    """The order of each group's nodes: its former leader stays the first unless it leads too many."""
+def with_leaders(placed: Mapping[int, Sequence[str]], nodes: Mapping[str, PlacedNode]) -> Placement:
+    """The order of each group's nodes: its former leader stays the first unless it leads too many, or is not among
+    `nodes`, those that may lead.
+    """
     weight = sum(node.weight for node in nodes.values())
     share = {name: len(placed) * node.weight / weight for name, node in nodes.items()}
     led: Counter[str] = Counter(held[0] for held in placed.values())
     leader = {group: held[0] for group, held in placed.items()}
     for group in sorted(placed, key=_mixed):
-        now = leader[group]
-        least = min(placed[group], key=lambda name: (led[name] / share[name], name))
-        is_too_much = led[now] > BOUND * share[now]
-        is_wanted = led[least] * BOUND < share[least] and led[now] > share[now] / BOUND
-        if (is_too_much or is_wanted) and (led[least] + 1) / share[least] < led[now] / share[now]:
+        now, able = leader[group], [name for name in placed[group] if name in nodes]
+        if not able:
+            continue
+        least = min(able, key=lambda name: (led[name] / share[name], name))
+        if now not in nodes or _is_to_change(now, least, led, share):
             led.update({least: 1, now: -1})
             leader[group] = least
     return {group: (leader[group], *(name for name in held if name != leader[group])) for group, held in placed.items()}
+
+
+def _is_to_change(now: str, least: str, led: Mapping[str, int], share: Mapping[str, float]) -> bool:
+    is_too_much = led[now] > BOUND * share[now]
+    is_wanted = led[least] * BOUND < share[least] and led[now] > share[now] / BOUND
+    return (is_too_much or is_wanted) and (led[least] + 1) / share[least] < led[now] / share[now]
 
 
 def _score(group: int, node: PlacedNode) -> float:

@@ -24,7 +24,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from tailrace.cluster import decide as d
-from tailrace.cluster.balance import PlannedSwap, successor_of, swaps, targets
+from tailrace.cluster.balance import PlannedSwap, successor_of, swaps
+from tailrace.cluster.copies import planned_targets
 from tailrace.cluster.etcd import Etcd, KeyValue, Put, Transaction
 from tailrace.cluster.placement import PlacedNode
 from tailrace.cluster.view import ClusterTiming, GroupState, GroupView, LeaderKey
@@ -41,7 +42,8 @@ class GroupWrite(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ClusterView:
     """One reading. `groups`: none before the cluster is made; `addresses`: of the nodes; `members`: the leases of those
-    whose agents live; `leader_revisions`: of the leaders' keys, 0 without one; `swaps`: leads that change by plan.
+    whose agents live; `leader_revisions`: of the leaders' keys, 0 without one; `swaps`: leads that change by plan;
+    `replicas`: on how many nodes each group is to be, 0 for all.
     """
 
     groups: dict[int, GroupView]
@@ -52,6 +54,7 @@ class ClusterView:
     draining: frozenset[str] = frozenset()
     pinned: dict[int, str] = field(default_factory=dict)
     swaps: tuple[PlannedSwap, ...] = ()
+    replicas: int = 0
 
     @property
     def paused(self) -> bool:
@@ -60,11 +63,14 @@ class ClusterView:
     def placed_nodes(self) -> list[PlacedNode]:
         """The nodes that hold the streams, or should. Those that are away should lead nothing."""
         kept = self.members.keys() - self.draining
-        return [PlacedNode(name, draining=name not in kept) for name in sorted(self.addresses.keys() - self.left)]
+        return [
+            PlacedNode(name, draining=name not in kept, away=name not in self.members)
+            for name in sorted(self.addresses.keys() - self.left)
+        ]
 
     def planned(self, *, is_calm: bool = True) -> ClusterView:
         """With the target of each group, and the leads that change now: none by plan unless all is calm."""
-        wanted = targets(self.groups, self.placed_nodes(), self.pinned)
+        wanted = planned_targets(self.groups, self.placed_nodes(), self.replicas, self.pinned, is_calm=is_calm)
         next_swaps = swaps(self.groups, wanted) if is_calm else []
         planned = {swap.group: swap.successor for swap in next_swaps}
         groups = {
@@ -129,6 +135,7 @@ class ClusterStore:
         count = json.loads(found["config"].value)["groups"] if "config" in found else 1
         members = {node: kv.lease for node, kv in _below(found, "members/").items()}
         ready = frozenset(node for node, kv in _below(found, "members/").items() if json.loads(kv.value).get("ready"))
+        replicas = json.loads(found["config"].value).get("replicas", 0) if "config" in found else 0
         switchover = found["switchover"].value.decode() if "switchover" in found else ""
         groups, revisions = {}, {}
         for group in range(count):
@@ -146,6 +153,7 @@ class ClusterStore:
                 "paused" in found,
                 switchover,
                 ready,
+                bool(replicas),
             )
         return ClusterView(
             groups if len(groups) == count else {},
@@ -155,6 +163,7 @@ class ClusterStore:
             frozenset(_below(found, "left/")),
             frozenset(_below(found, "draining/")),
             {int(group): kv.value.decode() for group, kv in _below(found, "pins/").items()},
+            replicas=replicas,
         )
 
     def put(self, key: str, value: bytes, lease: int = 0) -> None:

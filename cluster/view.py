@@ -14,7 +14,8 @@ class GroupState(NamedTuple):
     """The value of `g/GROUP/state`, changed by compare-and-set only.
 
     isr: the in-sync replicas. Each has every message that was acknowledged as replicated, and only they are elected.
-    replicas: the nodes that hold a copy, or are making one; the first one is the preferred leader.
+    replicas: the nodes that hold a copy, or are making one; the first one is the preferred leader. Those that are to
+    drop theirs stand last.
     revision: etcd's `mod_revision` of the key.
     """
 
@@ -39,6 +40,7 @@ class GroupView(NamedTuple):
     live: the nodes whose lease lives; ready: those of them that may be candidates, and have not just started.
     target: the nodes that should hold the group; () if that is what `state.replicas` has.
     successor: the node to which the lead is handed over now, by an operator or by plan.
+    is_spread: whether groups are on some of the nodes only; the others pass on what their clients want of it.
     """
 
     state: GroupState
@@ -49,14 +51,16 @@ class GroupView(NamedTuple):
     paused: bool = False
     successor: str = ""
     ready: frozenset[str] = frozenset()
+    is_spread: bool = False
 
 
 class BrokerRole(Enum):
-    """This node's broker in a group. A fenced one takes and acknowledges nothing."""
+    """This node's broker in a group. A fenced one takes and acknowledges nothing; one that passes on has no copy."""
 
     LEADER = "leader"
     FOLLOWER = "follower"
     FENCED = "fenced"
+    PASSING_ON = "passing on"
 
 
 class BrokerReport(NamedTuple):

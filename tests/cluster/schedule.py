@@ -31,7 +31,8 @@ class Faults:
     def next(self) -> None:
         if self._over:
             return
-        getattr(self, f"_{self._random.choice(KINDS)}")()
+        kinds = SPREAD_KINDS if self._world.etcd.replicas else KINDS
+        getattr(self, f"_{self._random.choice(kinds)}")()
         self._world.at(self._random.choice((0.3, 2.0, 6.0, 10.0)) * self._random.random(), self.next)
 
     def end(self) -> None:
@@ -100,13 +101,25 @@ class Faults:
         keys.successor = self._random.choice(list(self._world.nodes))
         self._world.at(self._random.uniform(0.5, 5), partial(setattr, keys, "successor", ""))
 
+    def _leave(self) -> None:
+        """A node, of those that are more than the copies, or an earlier leaver's return."""
+        world = self._world
+        away = sorted(world.nodes.keys() - set(world.etcd.nodes))
+        if away and (len(world.etcd.nodes) <= COPIES or self._random.random() < 0.5):
+            world.join(self._random.choice(away))
+        elif len(world.etcd.nodes) > COPIES:
+            world.leave(self._random.choice(world.etcd.nodes))
+
 
 KINDS = ("move", "hand_over", "kill", "kill", "pause", "pause_agent", "cut", "cut", "isolate", "etcd_away")
+SPREAD_KINDS = (*(kind for kind in KINDS if kind != "move"), "leave", "leave", "leave")
 
 
-def run(seed: int, nodes: int = 3, groups: int = 1, defects: Defects | None = None) -> World:
+def run(
+    seed: int, nodes: int = 3, groups: int = 1, defects: Defects | None = None, *, is_spread: bool = False
+) -> World:
     """A run with faults. Raises Violation."""
-    world = World(seed, nodes, groups, defects)
+    world = World(seed, nodes, groups, defects, is_spread=is_spread)
     world.every(PUBLISH_S / groups, world.publish)
     world.run(START_S)
     faults = Faults(world)
@@ -142,11 +155,12 @@ def outage_s(seed: int, kind: str, nodes: int = 3) -> float:
     return max(after - before for before, after in pairwise(times_s))
 
 
-def first_found(defects: Defects, seeds: int) -> int | None:
-    """The first seed that finds a planted defect."""
+def first_found(defects: Defects, seeds: int, *, is_spread: bool = False) -> int | None:
+    """The first seed that finds a planted defect: of three nodes and a group, or of five and three that are spread."""
+    nodes, groups = (5, 3) if is_spread else (3, 1)
     for seed in range(1, seeds + 1):
         try:
-            run(seed, defects=defects)
+            run(seed, nodes, groups, defects, is_spread=is_spread)
         except Violation:
             return seed
     return None
@@ -158,13 +172,14 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--groups", type=int, default=1)
+    parser.add_argument("--spread", action="store_true", help="each group is on three nodes by plan")
     parser.add_argument("--defect", choices=Defects._fields)
     given = parser.parse_args()
     defects = Defects(**{given.defect: True}) if given.defect else Defects()
     failed, acknowledged, began_s = 0, 0, time.monotonic()
     for seed in range(given.first, given.first + given.seeds):
         try:
-            world = run(seed, given.nodes, given.groups, defects)
+            world = run(seed, given.nodes, given.groups, defects, is_spread=given.spread)
         except Violation as violation:
             failed += 1
             print(f"seed {seed}: {violation}", flush=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from tailrace.cluster import decide as d
@@ -132,18 +132,28 @@ class SimulatedAgent:
             self.clock(), self.lease, self.lease_sent_s if self.lease else NEVER_S, memory.view_s, memory.free_s,
             promised_s, memory.no_leader_s, memory.doubted,
         )  # fmt: skip
-        view = self._misread(memory.view) if self.defects.isr_ignored else memory.view
+        view = self._misread(memory.view)
         for action in d.decide(self.node, view, memory.broker.report(), state, self.timing):
-            if isinstance(action, d.Elect):
-                action = d.Elect(memory.view.state, action.new)
+            if isinstance(action, d.Elect | d.WriteState):
+                action = replace(action, seen=memory.view.state)
             if not self._do(group, memory, action):
                 return
 
     def _misread(self, view: GroupView) -> GroupView:
-        """The planted defect: any replica is a candidate."""
-        if self.node in view.state.isr or self.node not in view.state.replicas:
-            return view
-        return view._replace(state=view.state._replace(isr=(*view.state.isr, self.node)))
+        """The planted defects of decisions: any replica is a candidate, all chosen nodes count as in sync, or a node
+        goes by the target when it drops its copy.
+        """
+        state = view.state
+        if self.defects.isr_ignored and self.node in state.replicas and self.node not in state.isr:
+            return view._replace(state=state._replace(isr=(*state.isr, self.node)))
+        if self.defects.moved_unsynced and set(view.target) <= set(state.replicas):
+            return view._replace(state=state._replace(isr=tuple(dict.fromkeys((*state.isr, *view.target)))))
+        leads = view.leader is not None and view.leader.node == self.node
+        if self.defects.dropped_in_sync and self.node not in (view.target or state.replicas) and not leads:
+            return view._replace(
+                state=state._replace(replicas=tuple(name for name in state.replicas if name != self.node))
+            )
+        return view
 
     def _do(self, group: int, memory: GroupMemory, action: d.Action) -> bool:
         """Whether the next action may be done at once."""
@@ -151,7 +161,7 @@ class SimulatedAgent:
             case d.AskPromises(term, nodes):
                 self._ask(group, memory, term, nodes)
                 return True
-            case d.SetLease() | d.SetIsr() | d.TakeLead() | d.FollowLeader() | d.StepDown():
+            case d.SetLease() | d.SetIsr() | d.TakeLead() | d.FollowLeader() | d.PassOn() | d.StepDown():
                 done = memory.broker.obey(action)
                 if done:
                     self.world.note_obeyed(self.node, group, action)

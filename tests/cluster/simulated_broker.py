@@ -54,6 +54,8 @@ class Defects(NamedTuple):
     no_settling: bool = False  # a replica comes into the set before it has everything
     promise_ignored: bool = False
     no_doubt: bool = False  # a write without an answer counts as failed
+    moved_unsynced: bool = False  # a copy is dropped before the one in its stead has everything
+    dropped_in_sync: bool = False  # a node drops its copy while it is still an in-sync replica
 
 
 @dataclass(slots=True)
@@ -100,6 +102,8 @@ class SimulatedBroker:
                 return self._promote(term)
             case d.FollowLeader(leader, term):
                 return self._follow(leader, term)
+            case d.PassOn(leader, term):
+                return self._pass_on(leader, term)
             case d.StepDown():
                 self._give_up()
         return True
@@ -121,6 +125,13 @@ class SimulatedBroker:
         self.role, self.upstream, self.term = BrokerRole.FOLLOWER, leader, max(term, self.term)
         self.sign_s, self.broken = self.clock(), False
         self.send(leader, FollowRequest(self.term))
+        return True
+
+    def _pass_on(self, leader: str, term: int) -> bool:
+        if term < self.term and not self.defects.no_term_fence:
+            return False
+        self._give_up()
+        self.role, self.upstream, self.term, self.log = BrokerRole.PASSING_ON, leader, max(term, self.term), []
         return True
 
     def _give_up(self) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tailrace.cluster import decide as d
-from tailrace.cluster.balance import successor_of, swaps, targets
+from tailrace.cluster.balance import successor_of, swaps
+from tailrace.cluster.copies import planned_targets
 from tailrace.cluster.placement import PlacedNode
 from tailrace.cluster.view import GroupState, GroupView, LeaderKey
 
@@ -35,7 +36,9 @@ class Etcd:
     revision: int = 1
     lease_id: int = 0
     now_s: float = 0.0
-    nodes: tuple[str, ...] = ()  # over which leads are spread
+    nodes: tuple[str, ...] = ()  # over which leads are spread, and copies
+    replicas: int = 0  # of each group; 0: on all nodes
+    on_drop: Callable[[int, GroupState, GroupState], None] = lambda *_: None  # a group loses a replica: seen, new
 
     def grant(self, node: str) -> int:
         self.lease_id += 1
@@ -65,12 +68,13 @@ class Etcd:
                 del keys.suspects[node]
 
     def views(self, wanted: Iterable[int], *, is_calm: bool) -> dict[int, GroupView]:
-        """As an agent makes them of one reading: with leads that are spread, if each node holds each group."""
+        """As an agent makes them of one reading: with leads and copies that are spread, if that is on."""
         seen = {group: self.view(group) for group in self.groups}
         planned: dict[int, str] = {}
         if self.nodes:
             live = {node for node, _ in self.leases.values()}
-            ideal = targets(seen, [PlacedNode(name, draining=name not in live) for name in self.nodes], {})
+            members = [PlacedNode(name, draining=name not in live, away=name not in live) for name in self.nodes]
+            ideal = planned_targets(seen, members, self.replicas, {}, is_calm=is_calm)
             seen = {group: view._replace(target=ideal[group]) for group, view in seen.items()}
             planned = {swap.group: swap.successor for swap in swaps(seen, ideal) if is_calm}
         return {
@@ -85,7 +89,9 @@ class Etcd:
         live = frozenset(node for node, _ in self.leases.values())
         latest = {node: lease for lease, (node, _) in self.leases.items()}  # a node has one member key
         ready = frozenset(node for node, lease in latest.items() if lease in self.ready)
-        return GroupView(keys.state, keys.leader, suspects, live, keys.target, successor=keys.successor, ready=ready)
+        return GroupView(
+            keys.state, keys.leader, suspects, live, keys.target, False, keys.successor, ready, bool(self.replicas)
+        )
 
     def transact(self, group: int, node: str, lease: int, action: d.EtcdAction, messages: int) -> bool:
         """Whether the action took effect."""
@@ -107,6 +113,8 @@ class Etcd:
                 if keys.leader is None or keys.leader[:2] != (node, seen.term) or keys.state != seen:
                     return False
                 keys.state = self._stamped(new)
+                if set(seen.replicas) - set(new.replicas):
+                    self.on_drop(group, seen, new)
             case d.Suspect(term):
                 keys.suspects[node] = (term, messages, lease)
             case d.Trust(_):

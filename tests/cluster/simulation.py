@@ -73,13 +73,21 @@ class World:
     """The event loop, the network and the clients."""
 
     def __init__(
-        self, seed: int, nodes: int, groups: int, defects: Defects | None = None, *, drift: float = 0.01
+        self,
+        seed: int,
+        nodes: int,
+        groups: int,
+        defects: Defects | None = None,
+        *,
+        drift: float = 0.01,
+        is_spread: bool = False,
     ) -> None:
+        """`is_spread`: each group is on COPIES nodes by plan, and nodes join and leave."""
         self.random = random.Random(seed)
         self.now_s = 0.0
         self.is_slow = True  # one message of a hundred takes up to 3 s
         self.defects = defects or Defects()
-        self.timing = ClusterTiming()
+        self.timing = ClusterTiming(calm_s=1.0) if is_spread else ClusterTiming()
         self.etcd = Etcd(self.timing.ttl_s)
         self.ledgers: dict[int, Ledger] = defaultdict(Ledger)
         self.cuts: set[tuple[str, str]] = set()  # one way
@@ -94,10 +102,12 @@ class World:
             rate = 1 + self.random.uniform(-drift, drift)
             self.nodes[name] = SimulatedNode(name, rate, self.random.uniform(0, 1000))
         placed = place(groups, min(COPIES, nodes), [PlacedNode(name) for name in self.nodes])
-        self.etcd.nodes = tuple(self.nodes) if groups > 1 and nodes <= COPIES else ()
+        self.etcd.nodes = tuple(self.nodes) if is_spread or (groups > 1 and nodes <= COPIES) else ()
+        self.etcd.replicas = COPIES if is_spread else 0
+        self.etcd.on_drop = self._check_drop
         for group, names in placed.items():
             self.etcd.groups[group] = GroupKeys(GroupState(0, names, names))
-            for name in names:
+            for name in self.nodes if is_spread else names:
                 self._add_broker(self.nodes[name], group)
         for node in self.nodes.values():
             self._start_node(node)
@@ -207,6 +217,14 @@ class World:
                     node.agent.groups[group] = GroupMemory(node.brokers[group])
         self.etcd.groups[group].target = names
 
+    def leave(self, name: str) -> None:
+        """The node should hold nothing any more."""
+        self.etcd.nodes = tuple(each for each in self.etcd.nodes if each != name)
+
+    def join(self, name: str) -> None:
+        """A node that has left comes back."""
+        self.etcd.nodes = tuple(dict.fromkeys((*self.etcd.nodes, name)))
+
     # --- network ----------------------------------------------------------------------------------------------------
 
     def connected(self, one: str, other: str) -> bool:
@@ -288,10 +306,20 @@ class World:
             self._leaders[group].add(node)
         else:
             self._leaders[group].discard(node)
+        if isinstance(action, d.PassOn) and node in self.etcd.groups[group].state.isr:
+            raise Violation(f"{node} has dropped its copy of group {group}, and is an in-sync replica of it")
         if isinstance(action, d.TakeLead):
             self.ledgers[group].began(broker.term, node, broker.log)
         if isinstance(action, d.SetLease):
             self._check_promises(node, group, broker.term)
+
+    def _check_drop(self, group: int, seen: GroupState, new: GroupState) -> None:
+        """A copy is dropped only after all that are to be there have what was acknowledged."""
+        acknowledged = self.ledgers[group].acknowledged
+        for name in new.replicas:
+            missing = acknowledged.keys() - {number for _, number in self.nodes[name].brokers[group].log}
+            if missing or name not in seen.isr:
+                raise Violation(f"a copy of group {group} is dropped while {name} lacks {len(missing)} messages")
 
     def _check_promises(self, node: str, group: int, term: int) -> None:
         """A node that leads now has promised that to no leader of an earlier term which relies on it still."""

@@ -175,14 +175,14 @@ def test_the_elected_one_knows_whom_to_wait_for_before_it_serves() -> None:
 
 def test_a_group_moves_by_copies_then_leadership_then_dropping() -> None:
     there = VIEW._replace(target=("b", "c", "d"))
-    four = STATE._replace(replicas=(*ALL, "d"))
+    four = STATE._replace(replicas=("b", "c", "d", "a"))
     assert acts("a", there, LEADING)[1:] == [d.WriteState(STATE, four)]
     copying = there._replace(state=four)
     assert acts("a", copying, LEADING)[1:] == []
     copied = there._replace(state=four._replace(isr=(*ALL, "d")))
     names = frozenset((*ALL, "d"))
     leading = BrokerReport(BrokerRole.LEADER, 4, names, names, names)
-    resignation = d.Resign(copied.state, copied.state._replace(replicas=("b", "a", "c", "d")))
+    resignation = d.Resign(copied.state, copied.state._replace(replicas=("b", "c", "d", "a")))
     assert acts("a", copied, leading)[1:] == [d.StepDown(), resignation]
     assert acts("a", copied._replace(ready=frozenset("a")), leading)[1:] == [], "all others have just started"
     led = copied._replace(leader=LeaderKey("b", 4, 1))

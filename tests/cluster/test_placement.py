@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.cluster.placement import BOUND, Move, PlacedNode, Placement, moves, place
+from tailrace.cluster.placement import BOUND, PlacedNode, Placement, place
 from tests.thorough import only_thorough
 
 COPIES = 3
@@ -130,24 +130,6 @@ def test_nothing_changes_without_need() -> None:
 def test_there_must_be_a_node() -> None:
     with pytest.raises(ValueError, match="no node can hold"):
         place(1, COPIES, [PlacedNode("n", draining=True)])
-
-
-def test_moves_are_bounded_and_end() -> None:
-    nodes = make_nodes(4)
-    current = place(64, COPIES, nodes)
-    target = place(64, COPIES, [*nodes, PlacedNode("joiner")], current)
-    rounds = 0
-    while step := moves(current, target, 4):
-        assert len(step) <= 4 and len({move.group for move in step}) == len(step)
-        for move in step:
-            current[move.group] = (*(name for name in current[move.group] if name != move.away), move.to)
-        rounds += 1
-    assert rounds > 5  # the joiner gets 38 copies
-    assert {group: set(held) for group, held in current.items()} == {group: set(held) for group, held in target.items()}
-
-
-def test_a_move_without_a_copy_to_drop() -> None:
-    assert moves({0: ("a",)}, {0: ("a", "b")}, 9) == [Move(0, "b", "")]
 
 
 if __name__ == "__main__":

@@ -9,10 +9,11 @@ import pytest
 
 from tests.cluster import schedule
 from tests.cluster.simulated_broker import Defects
-from tests.cluster.simulation import Violation, World
+from tests.cluster.simulation import COPIES, Violation, World
 from tests.thorough import examples
 
 SEEDS = examples(60)
+SPREAD_SEEDS = examples(2)
 DEFECTS_SEEDS = 500
 RECOVERY_SEEDS = 12
 
@@ -50,6 +51,36 @@ def test_more_nodes_and_groups() -> None:
 )
 def test_a_planted_defect_is_found(name: str) -> None:
     assert schedule.first_found(Defects(**{name: True}), DEFECTS_SEEDS) is not None
+
+
+def test_groups_on_some_of_the_nodes_keep_what_they_acknowledge() -> None:
+    for seed in range(1, SPREAD_SEEDS + 1):
+        schedule.run(seed, nodes=5, groups=3, is_spread=True)
+
+
+@pytest.mark.parametrize(("name", "seed"), [("moved_unsynced", 10), ("dropped_in_sync", 1)])
+def test_a_planted_defect_of_moves_is_found(name: str, seed: int) -> None:
+    with pytest.raises(Violation, match="copy of group"):
+        schedule.run(seed, 5, 3, Defects(**{name: True}), is_spread=True)
+
+
+def test_a_join_and_a_leave_move_the_share_of_the_node_and_nobody_waits_for_long() -> None:
+    world = World(1, 5, 8, is_spread=True)
+    world.is_slow = False
+    world.every(0.01, world.publish)
+    world.run(20)
+    holders = {group: set(keys.state.replicas) for group, keys in world.etcd.groups.items()}
+    world.leave("n4")
+    world.run(40)
+    after = {group: set(keys.state.replicas) for group, keys in world.etcd.groups.items()}
+    assert all(holders[group] - after[group] <= {"n4"} and len(after[group]) == COPIES for group in after)
+    world.join("n4")
+    world.run(40)
+    joined = Counter(name for keys in world.etcd.groups.values() for name in keys.state.replicas)
+    assert sum(joined.values()) == 8 * COPIES and 4 <= joined["n4"] <= 5, "its share is 4.8"
+    world.require_whole()
+    for ledger in world.ledgers.values():
+        assert max(after - before for before, after in pairwise(ledger.times_s[50:])) < 2
 
 
 @pytest.mark.few(1)

@@ -1,0 +1,113 @@
+"""Which nodes should hold which group if each group is on `replicas` nodes, and which copies are made next. Pure.
+
+The first `replicas` nodes of a group's state are those that were chosen. Nodes behind them keep their copies only until
+all of the chosen ones are in sync, so an agent that looks in the middle of a move makes the same plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from tailrace.cluster.balance import targets
+from tailrace.cluster.placement import PlacedNode, place, with_leaders
+from tailrace.cluster.view import GroupView
+
+MOVES_AT_ONCE: Final = 2
+"""Groups that move copies at the same time: each reads its whole log at the leader."""
+
+
+class PlannedCopy(NamedTuple):
+    """A copy of a group that `node` gets; `away` drops its own afterwards ("": nobody does)."""
+
+    group: int
+    node: str
+    away: str
+
+
+def planned_targets(
+    groups: Mapping[int, GroupView],
+    nodes: Sequence[PlacedNode],
+    replicas: int,
+    pinned: Mapping[int, str],
+    *,
+    is_calm: bool,
+) -> dict[int, tuple[str, ...]]:
+    """The nodes that should hold each group for now. `replicas`: of each group; 0: each node holds all."""
+    if not replicas:
+        return targets(groups, nodes, pinned)
+    return next_targets(groups, placed_copies(groups, nodes, replicas, pinned), is_calm=is_calm)
+
+
+def placed_copies(
+    groups: Mapping[int, GroupView], nodes: Sequence[PlacedNode], replicas: int, pinned: Mapping[int, str]
+) -> dict[int, tuple[str, ...]]:
+    """The nodes that should hold each group, the one that should lead it first. A draining node, or one that is away,
+    keeps its copies, and leads nothing if another one can.
+    """
+    names = {node.name for node in nodes}
+    if not names or not groups:
+        return {group: view.state.replicas for group, view in groups.items()}
+    holding = [node._replace(draining=False) for node in nodes]
+    placed = place(len(groups), replicas, holding, {group: _chosen(each, names) for group, each in groups.items()})
+    led = {group: _leader_first(placed[group], groups[group]) for group in placed}
+    able = {node.name: node for node in nodes if not node.draining and node.weight > 0}
+    spread = with_leaders(led, able) if able else led
+    return {group: _pinned_first(held, pinned.get(group, ""), able) for group, held in spread.items()}
+
+
+def _pinned_first(held: tuple[str, ...], pinned: str, able: Mapping[str, PlacedNode]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((pinned, *held))) if pinned in held and pinned in able else held
+
+
+def _chosen(view: GroupView, names: set[str]) -> list[str]:
+    return [name for name in view.state.replicas if name in names]
+
+
+def _leader_first(held: Sequence[str], view: GroupView) -> tuple[str, ...]:
+    first = view.leader.node if view.leader is not None else view.state.replicas[0]
+    return (first, *(name for name in held if name != first)) if first in held else tuple(held)
+
+
+def next_targets(
+    groups: Mapping[int, GroupView], wanted: Mapping[int, Sequence[str]], *, is_calm: bool, at_most: int = MOVES_AT_ONCE
+) -> dict[int, tuple[str, ...]]:
+    """The nodes that should hold each group for now. Groups with too few copies get more at once; others move some at
+    a time, to nodes that live, and begin only while all is calm.
+    """
+    found: dict[int, tuple[str, ...]] = {}
+    moving = sum(_is_moving(view, wanted[group]) for group, view in groups.items())
+    for group, view in sorted(groups.items()):
+        held, target = view.state.replicas, tuple(wanted[group])
+        added = set(target).difference(held)
+        if not added or len(held) < len(target):
+            found[group] = target
+        elif is_calm and moving < at_most and added <= view.live:
+            moving += 1
+            found[group] = target
+        else:
+            found[group] = _as_is(view, target)
+    return found
+
+
+def _is_moving(view: GroupView, target: Sequence[str]) -> bool:
+    """Whether copies are being made just now. One that waits for a node that is away keeps no others back."""
+    return len(view.state.replicas) > len(target) and view.live.issuperset(target)
+
+
+def _as_is(view: GroupView, target: Sequence[str]) -> tuple[str, ...]:
+    """The present holders, the next leader first if it is one of them."""
+    held = view.state.replicas
+    first = [name for name in target if name in held][:1]
+    return tuple(dict.fromkeys((*first, *held)))
+
+
+def copies_to_make(groups: Mapping[int, GroupView], wanted: Mapping[int, Sequence[str]]) -> list[PlannedCopy]:
+    """All that are missing, with those that are dropped in their stead."""
+    found: list[PlannedCopy] = []
+    for group, target in sorted(wanted.items()):
+        held = groups[group].state.replicas
+        spare = [name for name in held if name not in target]
+        for name in (each for each in target if each not in held):
+            found.append(PlannedCopy(group, name, spare.pop() if spare else ""))
+    return found
