@@ -81,6 +81,7 @@ from tailrace.broker.routing.worker_links import PARTLY_S, WorkerLinks
 from tailrace.broker.services import Services
 from tailrace.broker.sessions.record import HolderProcess
 from tailrace.broker.sessions.store import SessionStore
+from tailrace.broker.sessions.wills import publish_will
 from tailrace.broker.sharing.shared import SharedStreams, local_wants
 from tailrace.broker.streams.aging import SAVE_S, AgingClock
 from tailrace.broker.streams.deletion import Deletions
@@ -168,7 +169,7 @@ class Worker:
         self.last_values = LastValues(self.owner, self.readers, self.metrics)
         self.holder = HolderProcess(boot.board.run, os.getpid())
         self.sessions = SessionStore(
-            *(self.owner, self.holder, self.aging.now_us, lambda: self.router),
+            *(self.owner, self.holder, self.aging.now_us, lambda *will: publish_will(self.services, *will)),
             lambda state: self.mqtt.shared.session_ended(state),
         )
         self.desk = Coordinator(self.owner, time.monotonic, on_change=lambda name: self.patrol.forget(name))
@@ -214,11 +215,9 @@ class Worker:
     def _build_maintenance(self, journal: JournalWriter, file_system: FileSystem) -> None:
         self.patrol = LagScanner(self.desk)
         self.members = SharedMembers(self.desk, self.node_id, self.sessions.is_alive)
-        clocks = time.monotonic, self.aging.now_us
         self.journal = JournalKeeper(self.owner, self.syncer, journal, file_system)
-        self.upkeep = Maintenance(
-            *(self.owner, self.patrol, self.syncer, *clocks), spared_seq=self.patrol.spared_seq, journal=self.journal
-        )
+        about = self.owner, self.patrol, self.syncer, time.monotonic, self.aging.now_us
+        self.upkeep = Maintenance(*about, spared_seq=self.patrol.spared_seq, journal=self.journal)
 
     def _build_replication(self, boot: WorkerBoot) -> None:
         """The parts that talk with other nodes, and the status of replication."""

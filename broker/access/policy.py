@@ -118,6 +118,17 @@ class AccessPolicy:
         found = Identity(name, user.groups, proof, local, uid, credential)
         return None if self.is_revoked(found) else found
 
+    def named(self, user: str) -> Identity | None:
+        """The user as whom something was stored that is done now, without a connection; None if it is no more. "": of
+        a connection without a login, which this node has admitted.
+        """
+        if not self.has_users:
+            return LOCAL
+        if not user:
+            return REMOTE if self._allow_anonymous else None
+        found = self.users.get(user)
+        return None if found is None else Identity(user, found.groups)
+
     def revoke(self, marks: Iterable[bytes]) -> None:
         """These logins (`login_mark`) count no longer."""
         self._revoked.update(marks)

@@ -17,9 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from tailrace.broker.process.work import Nobody
 from tailrace.broker.routing.batch import LoggedAnswer
-from tailrace.broker.routing.router import Router
 from tailrace.broker.sessions.record import (
     MICROSECONDS,
     RECORD_BYTES_MAX,
@@ -59,24 +57,6 @@ ELSEWHERE_TEXT: Final = "this node copies the sessions of another one, and is no
 OTHERS_TEXT: Final = "this client identifier has a session of another user"
 
 
-class WillPublisher(Nobody):
-    """Publishes wills whose connections are gone."""
-
-    def publish_refused(self, name: bytes, _count: int, _code: Code, text: str) -> None:
-        log.warning("a will could not be published to stream %r: %s", name.decode(), text)
-
-    def may_create(self, _name: bytes) -> bool:
-        return True
-
-    def creation_refusal(self, _name: bytes) -> Refused:
-        return Refused(Code.UNKNOWN, "no such stream here")
-
-    def count_created(self) -> None: ...
-
-
-_WILL_PUBLISHER: Final = WillPublisher()
-
-
 def is_running(pid: int) -> bool:
     """Whether there is a process with this id."""
     try:
@@ -89,24 +69,26 @@ def is_running(pid: int) -> bool:
 
 
 class SessionStore:
-    """One per worker. `router`: of it, which is made later."""
+    """One per worker."""
 
     def __init__(
         self,
         owner: Owner,
         holder: HolderProcess,
         clock_us: Callable[[], int],
-        router: Callable[[], Router],
+        publish_will: Callable[[str, Will], None],
         ended: Callable[[bytes], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """holder: this process. `ended` is called with the state of a session that is no more."""
+        """holder: this process. publish_will: gets the user of the session too (`broker.sessions.wills`). `ended` is
+        called with the state of a session that is no more.
+        """
         self._owner = owner
         self._ended = ended
         self._metrics = owner.metrics
         self._holder = holder
         self._clock_us = clock_us
-        self._router = router
+        self._publish_will = publish_will
         self._clock = clock
         self._logs: dict[bytes, SessionLog] = {}
         self._unread: deque[bytes] = deque()
@@ -336,18 +318,14 @@ class SessionStore:
         will = record.will
         self._put(found, client_id, None)
         if will is not None and (record.left_us or will.delay_s):
-            self._publish_will(will)
+            self._publish_will(record.user, will)
         if record.state:
             self._ended(record.state)
 
     def _publish_will_of_dead(self, record: SessionRecord) -> None:
         """The worker that had its connection was killed: a will without a delay is due."""
         if record.will is not None and not record.will.delay_s and not self.is_alive(record.holder):
-            self._publish_will(record.will)
-
-    def _publish_will(self, will: Will) -> None:
-        """Give it to the owner of its stream, in this turn or the next."""
-        self._router().batch(will.stream).add_quiet(_WILL_PUBLISHER, 1, bytearray(will.frame))
+            self._publish_will(record.user, record.will)
 
     def is_alive(self, holder: HolderProcess) -> bool:
         """Whether this process of the node is still there."""
@@ -410,7 +388,7 @@ class SessionStore:
             found = self._log_for(client_id)
             record = found.get(client_id)
             if record is not None and record.will is not None:
-                self._publish_will(record.will)
+                self._publish_will(record.user, record.will)
                 self._put(found, client_id, record._replace(will=None))
 
     def _look_around(self) -> None:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from tailrace.broker.access.identity import Identity
+from tailrace.broker.access.rules import Right
 from tailrace.broker.connection.base import Pause
 from tailrace.broker.connection.login import Logins
 from tailrace.broker.connection.mqtt import enhanced_login, opening, stepwise
@@ -21,6 +22,7 @@ from tailrace.broker.connection.mqtt.durable import has_delayed_will, step_of
 from tailrace.broker.connection.mqtt.enhanced_login import ScramExchange
 from tailrace.broker.connection.mqtt.publishing import RECEIVE_MAXIMUM, PublishGroups, PublishRow, stage_one
 from tailrace.broker.connection.mqtt.single_packets import SinglePacketsClient
+from tailrace.broker.connection.mqtt.subscribing import may_read_figures
 from tailrace.broker.connection.mqtt.window import SendWindow
 from tailrace.broker.connection.transport import AnySocket
 from tailrace.broker.consumers.edge.session import ConsumerSession
@@ -347,6 +349,7 @@ class MqttClient(SinglePacketsClient):
     def finish(self) -> None:
         if not (self.lingering_since_s or self.closed):
             self._end_session()
+            self.mqtt.sessions.release(self)
         super().finish()
 
     def close(self, reason: str) -> None:
@@ -623,6 +626,12 @@ class MqttClient(SinglePacketsClient):
     @property
     def is_reading(self) -> bool:
         return bool(self.cursors or self.subscriptions)
+
+    def drop_what_is_denied(self) -> None:
+        super().drop_what_is_denied()
+        figures = (each.topics for each in self.subscriptions.values() if each.is_system)
+        if not all(may_read_figures(self, topics) for topics in figures):
+            self.end_with(Code.DENIED, self.denial(Right.ADMIN).text)
 
     def send_trimmed(self, cursor: Cursor, first_seq: int) -> None:
         """MQTT has no word for it: the messages are missing."""

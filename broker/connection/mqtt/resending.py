@@ -21,8 +21,9 @@ from tailrace.protocol.mqtt.publishes import render_publishes
 from tailrace.protocol.mqtt.responses import pack_ack
 from tailrace.shard.epochs import NEVER_SEQ
 from tailrace.shard.errors import StorageError, StreamDamaged, StreamMissing, Trimmed, peer_text
-from tailrace.shard.frame import unpack_header
+from tailrace.shard.frame import HEADER_BYTES, unpack_header
 from tailrace.shard.leaves import load
+from tailrace.shard.topics import topic_in
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,8 @@ class ResendingClient(Protocol):
     def send_packet(self, data: bytes) -> None: ...
 
     def end_with(self, code: Code, text: str) -> None: ...
+
+    def readable_topics(self, stream: bytes, topic_filter: bytes) -> bytes: ...
 
     def note_acknowledged(self) -> None: ...
 
@@ -133,9 +136,9 @@ class Resending:
             self._place = 0
 
     def _send(self, run: SentRun, ids: dict[int, int]) -> None:
-        """Send these messages, by seq. One that is not kept any more counts as acknowledged; none expires now, since
-        it was sent before ([MQTT-4.3.3-7]). If they cannot be read for now the connection ends, and the next one sends
-        them.
+        """Send these messages, by seq. One that is not kept any more, or that the client may not read any more, counts
+        as acknowledged; none expires now, since it was sent before ([MQTT-4.3.3-7]). If they cannot be read for now the
+        connection ends, and the next one sends them.
         """
         client = self._client
         if not ids or client.lingering_since_s:
@@ -146,7 +149,8 @@ class Resending:
         except (StorageError, OSError) as error:
             client.end_with(Code.UNAVAILABLE, f"{run.stream.decode()}: {peer_text(error)}")
             return
-        rendering = render_publishes(frames, run.stream, form, now_us(), expires=False)
+        allowed = b"".join(each for each in frames if client.readable_topics(run.stream, _topic_of(each, run.stream)))
+        rendering = render_publishes(allowed, run.stream, form, now_us(), expires=False)
         data, start = bytearray(rendering.data), 0
         for place, end, seq in zip(rendering.id_places, rendering.id_ends, rendering.id_seqs, strict=True):
             data[start] |= _DUP
@@ -160,7 +164,11 @@ class Resending:
             client.note_acknowledged()
 
 
-def _frames_of(readers: StreamReaders, stream: bytes, seqs: list[int]) -> bytes:
+def _topic_of(frame: bytes, stream: bytes) -> bytes:
+    return topic_in(frame[HEADER_BYTES : HEADER_BYTES + unpack_header(frame).metadata_bytes]) or stream
+
+
+def _frames_of(readers: StreamReaders, stream: bytes, seqs: list[int]) -> list[bytes]:
     """The frames of these messages, in their order, as far as they are kept. Raises StorageError, OSError if they may
     be readable later.
     """
@@ -185,4 +193,4 @@ def _frames_of(readers: StreamReaders, stream: bytes, seqs: list[int]) -> bytes:
         pass  # it was deleted
     except (StreamDamaged, Trimmed) as error:
         log.warning("messages of stream %r cannot be sent again: %s", stream.decode(), error)
-    return b"".join(found)
+    return found

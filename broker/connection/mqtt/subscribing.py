@@ -254,7 +254,7 @@ class TopicSubscriptions:
         is_system = topic_filter.startswith(SYSTEM_PREFIX) and start is FROM_NEW
         if filter_fault(topics) or (is_reserved(topics) and not is_system) or (is_shared and group_fault(group)):
             return Reason.TOPIC_FILTER_INVALID
-        if is_system and not (client.is_free or client.may(Right.ADMIN, topics)):
+        if is_system and not may_read_figures(client, topics):
             return Reason.NOT_AUTHORIZED
         if stream and (not name_bytes_valid(stream) or is_reserved(stream)):
             return Reason.TOPIC_FILTER_INVALID
@@ -507,6 +507,8 @@ class TopicSubscriptions:
             form = PublishForm(client.version, qos, number, origin, client.packet_bytes_max, retain)
             subscription = TopicSubscription(topic_filter, form, is_wild=is_wild)
             subscription.is_ready = True
+            if subscription.is_system and not may_read_figures(client, subscription.topics):
+                continue
             client.subscriptions[topic_filter] = subscription
             if subscription.group:
                 self._shared.begin(topic_filter)
@@ -639,6 +641,10 @@ class TopicSubscriptions:
             subscription.keys = dict(keys)
             subscription.passed_over = dict.fromkeys(passed_over)
             client.subscriptions[topic_filter] = subscription
+
+
+def may_read_figures(client: MqttClient, topics: bytes) -> bool:
+    return client.is_free or client.may(Right.ADMIN, topics)
 
 
 def _start_of(parts: SplitFilter, wishes: Wishes) -> From | None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgpack
 import pytest
 
-from tailrace.broker.routing.router import Router
 from tailrace.broker.sessions import store as store_module
-from tailrace.broker.sessions.record import STEPWISE_FORMAT, Exactness, HolderProcess, SessionRecord, log_of
+from tailrace.broker.sessions.record import STEPWISE_FORMAT, Exactness, HolderProcess, SessionRecord, Will, log_of
 from tailrace.broker.sessions.session_log import SessionLog
 from tailrace.broker.sessions.store import SessionStore
 from tailrace.broker.streams.refused import Refused
@@ -25,17 +24,16 @@ WILL = [10, b"wills", b"frame"]
 
 
 class Wills:
-    """In the place of a router: `got` has the streams of the wills that were published."""
+    """`got` has the streams of the wills that were published; `users` those of their sessions."""
 
     def __init__(self) -> None:
         self.got: list[bytes] = []
+        self.users: list[str] = []
 
-    def batch(self, name: bytes) -> Any:
-        self.got.append(name)
-        return self
-
-    def add_quiet(self, _publisher: object, count: int, frames: bytearray) -> None:
-        assert (count, bytes(frames)) == (1, b"frame")
+    def publish(self, user: str, will: Will) -> None:
+        assert will.frame == b"frame"
+        self.got.append(will.stream)
+        self.users.append(user)
 
 
 class Rig:
@@ -52,7 +50,7 @@ class Rig:
     def begin(self) -> None:
         owner = make_owner(self.path, **self.settings)
         self.store = SessionStore(
-            *(owner, HERE, lambda: self.now_us, lambda: cast("Router", self.wills), self.ended.append),
+            *(owner, HERE, lambda: self.now_us, self.wills.publish, self.ended.append),
             lambda: self.now_us / 1e6,
         )
         self.store.start()
