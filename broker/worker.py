@@ -201,7 +201,7 @@ class Worker:
             topic_cache_bytes=settings.topic_cache_bytes,
         )
         self.heartbeats = Heartbeats(settings.heartbeat_s, settings.heartbeats_max, time.monotonic)
-        self.services = Services(settings, self.metrics, self.poller, self.router, self.readers, self.fanout)
+        self.services: Services = Services(settings, self.metrics, self.poller, self.router, self.readers, self.fanout)
         self.stirred_s = self.services.now_s
         self._set_cells(self.services.cells)
         self.movers = Migrations(self.services, self.links, self.board)
@@ -234,7 +234,7 @@ class Worker:
             "conns": lambda: drain.connections(services, boot.slot),
             "pull": lambda place: show_page(self.udp, self.shared.serving, place),
             "udp_adopt": lambda rows, more: self.udp.adopt(rows, more),
-            "links": lambda name: links.of_worker(owner, self.uplinks, self.followers.nodes, self.readers, name),
+            "links": lambda *args: links.of_worker(owner, self.uplinks, self.followers.nodes, services, *args),
         }
         self.calls = WorkerCalls(self.router, boot.slot, own_calls)
         self.catalog = NameCatalog(boot.board, self.router)

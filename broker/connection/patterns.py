@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
+from tailrace.broker.connection.client import ClientConnection
 from tailrace.broker.connection.named import StreamSelection
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.subscribe import Subscriptions
@@ -27,7 +28,7 @@ from tailrace.protocol import answers
 from tailrace.protocol import commands as c
 from tailrace.protocol.errors import Code
 from tailrace.protocol.listing import NAMES_MAX
-from tailrace.protocol.names import is_pattern, may_share, shown
+from tailrace.protocol.names import is_pattern, may_share
 from tailrace.protocol.places import FROM_NEW, FROM_THE_END, From
 from tailrace.protocol.topics import word_of_name
 
@@ -36,19 +37,24 @@ if TYPE_CHECKING:
 
 PATTERNS_MAX: Final = 16
 """Of one connection."""
-PAGES_MAX: Final = 100
-"""Of names, in one search."""
+PAGES_AT_ONCE: Final = 100
+"""Of names, in one search for what was made later, which goes on PAUSE_S after each further page."""
+PAUSE_S: Final = 0.02
 SELECTIONS_KEPT: Final = 1_024
 """Patterns that are read and need not be parsed again."""
 RELIST_S: Final = 30.0
 """Between two searches while the number of streams stays the same: one may have gone as another one came."""
 START: Final = From("time", 0)
+GONE_TEXT: Final = "the connection has ended"
 MANY: Final = "many"
 """In the place of the number of streams, where there are more than a connection may have subscriptions."""
 
 
 class NameSearch:
-    """Finds up to `most` names of a pattern that are `wanted`. Calls `done` once, with them or a Refused."""
+    """Finds up to `most` names of a pattern that are `wanted`. Calls `done` once, with them or a Refused.
+
+    It looks at all names that begin like the pattern, however many: a bound would show who asks how many are hidden.
+    """
 
     def __init__(
         self,
@@ -97,13 +103,14 @@ class NameSearch:
             self._done(self._refused)
         elif len(page) < NAMES_MAX or len(self._names) >= self._most:
             self._done(self._names[: self._most])
-        elif self._pages == PAGES_MAX:
-            begin = shown(self._prefix) if self._prefix else "these characters"
-            text = f"more than {PAGES_MAX * NAMES_MAX} streams begin with {begin}: choose a longer beginning"
-            self._done(Refused(Code.OVERLOADED, text))
+        elif isinstance(self._asker, ClientConnection) and self._asker.closed:
+            self._done(Refused(Code.CLOSING, GONE_TEXT))
         else:
             self._after = page[-1]
-            self.turn_page()
+            if self._asker is NOBODY and self._pages >= PAGES_AT_ONCE:
+                self._find.later(PAUSE_S, self.turn_page)
+            else:
+                self.turn_page()
 
 
 class PatternSubscriptions:
@@ -140,6 +147,9 @@ class PatternSubscriptions:
     ) -> None:
         """As `NameSearch`."""
         NameSearch(self, pattern, most, wanted, asker, done).turn_page()
+
+    def later(self, wait_s: float, do: Callable[[], None]) -> None:
+        self._services.delays.at(self._services.now_s + wait_s, do)
 
     # --- the commands -----------------------------------------------------------------------------------------------
 

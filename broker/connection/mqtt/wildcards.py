@@ -13,7 +13,7 @@ from typing import Protocol
 
 from tailrace.broker.connection.patterns import RELIST_S, NameSearch, PatternSubscriptions
 from tailrace.broker.delivery.wide_history import WideHistory, WidePlace
-from tailrace.broker.process.work import NOBODY
+from tailrace.broker.process.work import NOBODY, Asker
 from tailrace.broker.services import Services
 from tailrace.broker.streams.refused import Refused
 from tailrace.broker.topics.rules import OTHER_STREAM, TopicRules
@@ -35,7 +35,7 @@ class WildcardFilter(Protocol):
     passed_over: dict[bytes, None]
 
 
-class WildcardReader(Protocol):
+class WildcardReader(Asker, Protocol):
     """The side of a client that is used here."""
 
     closed: bool
@@ -70,9 +70,9 @@ class Wildcards:
 
     def search(self, client: WildcardReader, subscription: WildcardFilter, found: FoundStreams) -> None:
         """All streams in which the filter can match, as far as the client may read them and has no cursor in them."""
-        self._search(client, subscription, client.cursor_room + 1, found)
+        self._search(client, subscription, client, found)
 
-    def _search(self, client: WildcardReader, subscription: WildcardFilter, most: int, found: FoundStreams) -> None:
+    def _search(self, client: WildcardReader, subscription: WildcardFilter, asker: Asker, found: FoundStreams) -> None:
         prefix = self._rules.search_prefix(subscription.topics)
         is_wanted = partial(self._is_wanted, client, subscription)
         only = self._rules.streams_of(subscription.topics)
@@ -86,7 +86,8 @@ class Wildcards:
                 names += [name for name in others if name not in names and is_wanted(name)]
             found(names)
 
-        NameSearch(self._names, prefix + WILDCARD, most, is_wanted, NOBODY, done).turn_page()
+        most = client.cursor_room + 1
+        NameSearch(self._names, prefix + WILDCARD, most, is_wanted, asker, done).turn_page()
 
     def history(self, client: WildcardReader, subscription: WildcardFilter, place: WidePlace) -> WideHistory:
         """All streams in which the filter can match, for one of more streams than a connection may have cursors in."""
@@ -135,7 +136,7 @@ class Wildcards:
             subscription = client.subscriptions.get(topic_filter)
             if subscription is not None and not client.closed:
                 self._searching = True
-                self._search(client, subscription, client.cursor_room + 1, partial(self._found, client, subscription))
+                self._search(client, subscription, NOBODY, partial(self._found, client, subscription))
         self._looping = False
 
     def _found(self, client: WildcardReader, subscription: WildcardFilter, names: list[bytes] | Refused) -> None:

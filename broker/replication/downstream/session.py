@@ -8,7 +8,7 @@ hold go on to the streams' owners.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -67,7 +67,7 @@ class NodeServices:
     followers: FollowerRegistry
     catalog: NameCatalog
     subscribing: Subscriptions
-    gather: Callable[[r.Ask, Callable[[r.Told | Refused], None]], None]
+    gather: Callable[[r.Ask, Callable[[r.Told | Refused], None], Sequence[Any]], None]
     sharing: SharingServices
     place: Callable[[BinaryClient, int, int], None]
 
@@ -380,14 +380,20 @@ class FollowerSession:
             else:
                 client.send_envelope(pack(outcome))
 
-        self.here.gather(message, self._awaiting(answer))
+        self.here.gather(message, self._awaiting(answer), () if self._sees_all() else client.identity.export_state())
 
     def _may_ask(self, message: r.Ask) -> bool:
         """Whether the peer may know all that it asks for: about streams, by a right to each of them."""
         may, names = self.client.may, message.streams or (() if message.stream is None else (message.stream,))
         if not names:
-            return self.trusted or may(Right.ADMIN)
+            return self.trusted or may(Right.ADMIN)  # and is shown what it may know
         return all(may(Right.ADMIN, name) or (self.trusted and may(Right.NODE, name)) for name in names)
+
+    def _sees_all(self) -> bool:
+        client = self.client
+        return not client.services.access.has_users or any(
+            client.may_all(right, b"") for right in (Right.NODE, Right.ADMIN)
+        )
 
     def call(self, message: r.Call) -> None:
         """The owner's answer is sent when it comes; until then the connection may end all the same."""

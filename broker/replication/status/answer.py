@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,8 +23,9 @@ class NodeStatus:
         self._address = address
         self._lease = lease
 
-    def gather(self, ask: Ask, done: Callable[[Told | Refused], None]) -> None:
-        """Ask every worker; one that is down makes the outcome an error, not a status that lacks something.
+    def gather(self, ask: Ask, done: Callable[[Told | Refused], None], asker: Sequence[Any] = ()) -> None:
+        """Ask every worker; one that is down makes the outcome an error, not a status that lacks something. asker: the
+        identity of one who may not know of all streams, as exported.
 
         An ASK for the ends of streams by `streams` gathers nothing else, and one for a promise nothing at all.
         """
@@ -33,7 +34,7 @@ class NodeStatus:
             promised = self._lease.promise(term, length_ms * 1_000_000, ask.group)
             done(Told(ask.id, self._node_id, self._address, (), 0, 0, 0, promised=promised))
             return
-        calls = self._calls_for(ask)
+        calls = self._calls_for(ask, asker)
         links_parts: list[Any] = []
         ends: list[CopyEnd] = []
         failed: list[Refused] = []
@@ -54,14 +55,14 @@ class NodeStatus:
         for slot, verb, args in calls:
             self._calls.call_slot(slot, verb, args, partial(take, verb))
 
-    def _calls_for(self, ask: Ask) -> list[tuple[int, str, list[Any]]]:
+    def _calls_for(self, ask: Ask, asker: Sequence[Any]) -> list[tuple[int, str, list[Any]]]:
         """Slot, verb and arguments of each call that an ASK needs."""
         wanted: dict[int, list[bytes]] = {}
         for name in ask.streams or (() if ask.stream is None else (ask.stream,)):
             wanted.setdefault(self._calls.router.slot_of(name), []).append(name)
         calls: list[tuple[int, str, list[Any]]] = [(slot, "ends", [names]) for slot, names in wanted.items()]
         if not ask.streams:
-            calls += [(slot, "links", [ask.stream]) for slot in range(self._slots)]
+            calls += [(slot, "links", [ask.stream, *([list(asker)] if asker else ())]) for slot in range(self._slots)]
         return calls
 
     def _told(self, ask: Ask, links_parts: list[Any], ends: list[CopyEnd]) -> Told:

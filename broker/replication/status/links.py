@@ -5,9 +5,11 @@ A link is to a node, however many of the two nodes' workers have connections to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tailrace.broker.access.policy import AccessPolicy
+from tailrace.broker.access.rules import Right
 from tailrace.broker.process.timers import now_us
 from tailrace.broker.replication.upstream.connection import UpstreamPhase
 from tailrace.protocol.replication import CLAIMS, LINKS_MAX, NodeLink
@@ -20,13 +22,17 @@ if TYPE_CHECKING:
     from tailrace.broker.replication.downstream.session import FollowerSession, ReplicaFeed
     from tailrace.broker.replication.upstream.connection import UpstreamConnection
     from tailrace.broker.replication.upstream.fetchers import ReplicaFetcher
+    from tailrace.broker.services import Services
     from tailrace.broker.streams.owner import Owner
+
+MaySee = Callable[[bytes], bool]
 
 UP = "up"
 CLAIMED_PLACE = ("seq", 0)
 """Where a copy begins whose node turned to a claimant by itself."""
 LAGS_MEASURED_MAX = 256
 """Streams of one worker whose lag in bytes and time is looked up in one answer; of more only the messages count."""
+_ASKING = (Right.NODE, Right.ADMIN)
 ROLES = (Role.MASTER, Role.SLAVE, Role.DISABLED)
 
 
@@ -34,20 +40,29 @@ def of_worker(
     owner: Owner,
     uplinks: Iterable[UpstreamConnection],
     followers: Iterable[FollowerSession],
-    readers: StreamReaders,
+    services: Services,
     name: bytes | None,
+    asker: Sequence[Any] = (),
 ) -> list[Any]:
     """[rows of links, streams as master, as slave, disabled, turned by themselves], of one stream or of all: each
-    worker's own business.
+    worker's own business. asker: the identity, as exported, of somebody who may not know of all streams.
     """
-    rows = [list(link) for link in (*_up(uplinks, name), *_down(followers, readers, name))]
+    may_see = _seen_by(services.access, asker) if asker else None
+    rows = [list(link) for link in (*_up(uplinks, name, may_see), *_down(followers, services.readers, name, may_see))]
     counts = dict.fromkeys(ROLES, 0)
     turned = 0
     if owner.catalog.owning:
-        for each in _shown(owner.catalog.names) if name is None else {name} & owner.catalog.names.keys():
+        names = _shown(owner.catalog.names) if name is None else {name} & owner.catalog.names.keys()
+        for each in names if may_see is None else filter(may_see, names):
             counts[owner.roles.role(each)] += 1
             turned += owner.settings.auto_master and _has_turned(owner, each)
     return [rows, *counts.values(), turned]
+
+
+def _seen_by(access: AccessPolicy, asker: Sequence[Any]) -> MaySee:
+    """Which streams count, and links of which are shown."""
+    identity = access.restore([*asker])
+    return lambda name: identity is not None and any(access.may(identity, right, name) for right in _ASKING)
 
 
 def _has_turned(owner: Owner, name: bytes) -> bool:
@@ -82,9 +97,14 @@ def _joined(one: NodeLink, other: NodeLink) -> NodeLink:
     )
 
 
-def _up(uplinks: Iterable[UpstreamConnection], name: bytes | None) -> Iterator[NodeLink]:
+def _up(uplinks: Iterable[UpstreamConnection], name: bytes | None, may_see: MaySee | None) -> Iterator[NodeLink]:
     for uplink in uplinks:
         copies, claimed = uplink.copies.by_name, set(uplink.claims) - uplink.copies.by_name.keys()
+        if may_see is not None:
+            copies = {each: copy for each, copy in copies.items() if may_see(each)}
+            claimed = set(filter(may_see, claimed))
+            if not (copies or claimed):
+                continue
         if name is not None and name not in copies:
             if name not in claimed:
                 continue
@@ -115,11 +135,15 @@ def state_up(copies: Sequence[ReplicaFetcher]) -> str:
     return first if len(waiting) == 1 else f"{len(waiting)} streams wait, the first is {first}"
 
 
-def _down(followers: Iterable[FollowerSession], readers: StreamReaders, name: bytes | None) -> Iterator[NodeLink]:
+def _down(
+    followers: Iterable[FollowerSession], readers: StreamReaders, name: bytes | None, may_see: MaySee | None
+) -> Iterator[NodeLink]:
     left = LAGS_MEASURED_MAX
     for follower in followers:
         streams = messages = nbytes = age_ms = 0
         for following in follower.followings.values():
+            if may_see is not None and not may_see(following.name):
+                continue
             if name is not None and following.name != name:
                 continue
             streams += name is not None or not is_reserved(following.name)
@@ -129,7 +153,7 @@ def _down(followers: Iterable[FollowerSession], readers: StreamReaders, name: by
                 lag = _measured(readers, following) if left > 0 else (0, 0)
                 left -= 1
                 nbytes, age_ms = nbytes + lag[0], max(age_ms, lag[1])
-        if streams or name is None:
+        if streams or (name is None and may_see is None):
             yield NodeLink("down", follower.node, follower.address, UP, streams, messages, nbytes, age_ms)
 
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from tailrace.broker.access.rules import AccessRule, Right
 from tailrace.broker.connection import patterns
 from tailrace.broker.streams.refused import OnResult, Refused
 from tailrace.protocol.errors import Code
+from tests.broker.connection.doors import ANN, TOKEN
 from tests.broker.world import Peer, World, world
 
 
@@ -146,9 +148,31 @@ def test_bounds(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
     names_of(node, "many")
     monkeypatch.setattr(patterns, "NAMES_MAX", 2)
     assert ask(node, node.connect(), "sub many.* new")[0] == ["ok sub many.* 4"], "page after page"
-    monkeypatch.setattr(patterns, "PAGES_MAX", 1)
-    refused = "err overloaded more than 2 streams begin with 'many.': choose a longer beginning"
-    assert ask(node, node.connect(), "sub many.* new")[0] == [refused]
+
+
+def test_the_number_of_hidden_streams_changes_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of very many streams, which are looked at page after page, a user sees those that it has a right to."""
+    monkeypatch.setattr(patterns, "NAMES_MAX", 2)
+    monkeypatch.setattr(patterns, "PAGES_AT_ONCE", 2)
+    monkeypatch.setattr(patterns, "PAUSE_S", 0.0)
+    rule = AccessRule(True, ("ann",), frozenset(Right), ("*.own",))
+    with world(tmp_path, users=(ANN,), rules=(rule,)) as node:
+        for n in range(40):
+            node.workers[0].owner.create(b"s.%d" % n)
+        peer = node.connect()
+        answers = ask(node, peer, f"auth ann {TOKEN}", "sub s.* 0", "pub s.99.own |a")[0]
+        assert answers == ["ok auth ann", "ok sub s.* 0"]
+        seconds_later(node)
+        while node.workers[0].services.delays:
+            node.settle()
+        assert came(node, peer) == ([], [("s.99.own", 0, "a")])
+        gone = node.connect()
+        gone.send(f"auth ann {TOKEN}")
+        node.settle()
+        gone.send("sub s.* 0")
+        gone.close()
+        node.settle()
+        assert not node.workers[0].work.busy
 
 
 def test_a_worker_that_is_down_makes_no_shorter_list(node: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ def test_wills_make_no_more_streams_than_their_users_may(tmp_path: Path) -> None
     """Those without a user, together, as many as one address."""
     with world(tmp_path, max_address_streams=2) as node:
         for n in range(4):
-            raw = {"raw": LASTING, "will_raw": DELAYED}
+            raw: dict[str, Any] = {"raw": LASTING, "will_raw": DELAYED}
             MqttPeer(node, V5, f"c{n}", clean=False, will=(f"will{n}", b"gone", 1), **raw).peer.close()
         node.settle()
         pass_a_delay(node)
@@ -78,7 +78,7 @@ def test_wills_make_no_more_streams_than_their_users_may(tmp_path: Path) -> None
 @pytest.mark.parametrize("allowed", [True, False])
 def test_the_will_of_nobody_on_a_node_that_has_users_now(tmp_path: Path, allowed: bool) -> None:
     with world(tmp_path) as node:
-        raw = {"raw": LASTING, "will_raw": DELAYED}
+        raw: dict[str, Any] = {"raw": LASTING, "will_raw": DELAYED}
         MqttPeer(node, V5, clean=False, will=("wills", b"gone", 1), **raw).peer.close()
         node.settle()
         rules = (AccessRule(True, ("anonymous",), frozenset(Right), ("*",)),)

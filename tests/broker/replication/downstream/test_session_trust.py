@@ -8,14 +8,18 @@ from typing import Any
 import msgpack
 import pytest
 
+from tailrace.broker.access.rules import AccessRule, Right
+from tailrace.broker.access.users import User
 from tailrace.broker.connection import login
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol.binary import ClientCodec
 from tailrace.protocol.messages import Op
+from tailrace.protocol.scram import MECHANISM, ScramClient
 from tailrace.shard.epochs import EpochStart
 from tests.broker.binary import BinaryPeer
-from tests.broker.replication.downstream.test_session import B, copy, followed, refused
+from tests.broker.connection.doors import PASSWORD, VERIFIER
+from tests.broker.replication.downstream.test_session import B, C, copy, followed, new, refused
 from tests.broker.world import World, world
 
 PEER_SETTINGS: dict[str, Any] = {
@@ -107,3 +111,46 @@ def test_a_claim_leads_to_no_stranger(
         else:
             assert refused([answer]) == ("denied", Op.CLAIM, 3)
             assert node.workers[0].owner.roles.role(b"s") == "master"
+
+
+def as_node(node: World, user: str, node_id: str = B) -> BinaryPeer:
+    """A node that has logged in with its password."""
+    peer = BinaryPeer(node, hello=False)
+    peer.codec = ClientCodec(features=frozenset({r.FEATURE}))
+    scram = ScramClient(user, PASSWORD)
+    base: dict[str, Any] = {"node": node_id, "address": ":5050", "mechanism": MECHANISM, "user": user}
+    (challenge,) = peer.ask(m.Hello(1, (r.FEATURE,), "test", login=scram.first(), **base))
+    assert isinstance(challenge, m.Challenge)
+    (welcome,) = peer.ask(m.Prove(scram.answer(challenge.data)))
+    assert isinstance(welcome, m.Welcome)
+    return peer
+
+
+def node_rule(who: str, *streams: str, allow: bool = True) -> AccessRule:
+    return AccessRule(allow, (who,), frozenset({Right.NODE}), streams)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_node_sees_of_the_others_what_it_has_a_right_to(tmp_path: Path, workers: int) -> None:
+    """The number of other streams and the nodes that have only those are hidden from it."""
+    users = tuple(User(name, scram=VERIFIER) for name in ("part", "rest", "all"))
+    rules = (node_rule("part", "a*"), node_rule("rest", "*"), node_rule("all", "*"))
+    with world(tmp_path, workers, users=users, rules=rules, affinity=False) as node:
+        for name in (b"a1", b"a2", b"b1", b"b2", b"b3"):
+            node.workers[node.owner_of(name.decode())].owner.create(name)
+        other = as_node(node, "rest", C)
+        assert followed(other.ask(new(1, "b1"))).state == "following"
+
+        def status(peer: BinaryPeer, stream: bytes | None = None) -> tuple[int, set[str]] | str:
+            (answer,) = peer.ask(r.Ask(5, stream))
+            if isinstance(answer, m.Failed):
+                return answer.code
+            assert isinstance(answer, r.Told)
+            return answer.masters, {link.node for link in answer.links}
+
+        part = as_node(node, "part")
+        assert status(part) == (2, set())
+        assert (status(part, b"a1"), status(part, b"b1")) == ((1, set()), "denied")
+        assert followed(other.ask(new(2, "a1"))).state == "following"
+        assert status(part) == (2, {C}), "it has a stream in common with that one"
+        assert status(as_node(node, "all"))[0] == 5

@@ -22,7 +22,7 @@ def row(node: str, state: str = "up", streams: int = 1, *lag: int, direction: r.
 
 def links_of(node: World, name: bytes | None) -> list[Any]:
     worker = node.workers[0]
-    return links.of_worker(worker.owner, worker.uplinks, worker.followers.nodes, worker.readers, name)
+    return links.of_worker(worker.owner, worker.uplinks, worker.followers.nodes, worker.services, name)
 
 
 def test_the_links_of_all_workers_are_one_to_a_node() -> None:
