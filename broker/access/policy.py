@@ -119,8 +119,8 @@ class AccessPolicy:
         return None if self.is_revoked(found) else found
 
     def named(self, user: str) -> Identity | None:
-        """The user as whom something was stored that is done now, without a connection; None if it is no more. "": of
-        a connection without a login, which this node has admitted.
+        """The identity of a user without a connection, for something that was asked for before; None if the user
+        was removed. "": of a connection without a login.
         """
         if not self.has_users:
             return LOCAL

@@ -43,7 +43,10 @@ class StreamInfo(StreamRow):
         return max(now_us - self.last_timestamp_us, 0) / 1e6 if self.messages else None
 
     def __str__(self) -> str:
-        last = f", the last at {to_datetime(self.last_timestamp_us):%Y-%m-%d %H:%M:%S}" if self.messages else ""
+        try:
+            last = f", the last at {to_datetime(self.last_timestamp_us):%Y-%m-%d %H:%M:%S}" if self.messages else ""
+        except (ValueError, OverflowError):  # no calendar has such a time
+            last = ""
         return f"{self.name}: {self.messages} messages{last}"
 
 

@@ -76,7 +76,7 @@ class Message(NamedTuple):
 
     @property
     def time(self) -> datetime:
-        """When the broker appended it, in UTC."""
+        """When the broker appended it, in UTC. ValueError for a time that no calendar has, as a broker may send it."""
         return to_datetime(self.timestamp_us)
 
     def __repr__(self) -> str:

@@ -386,10 +386,11 @@ class FollowerSession:
         """Whether the peer may know all that it asks for: about streams, by a right to each of them."""
         may, names = self.client.may, message.streams or (() if message.stream is None else (message.stream,))
         if not names:
-            return self.trusted or may(Right.ADMIN)  # and is shown what it may know
+            return self.trusted or may(Right.ADMIN)  # TOLD leaves out the rest
         return all(may(Right.ADMIN, name) or (self.trusted and may(Right.NODE, name)) for name in names)
 
     def _sees_all(self) -> bool:
+        """Whether it may know of all streams."""
         client = self.client
         return not client.services.access.has_users or any(
             client.may_all(right, b"") for right in (Right.NODE, Right.ADMIN)

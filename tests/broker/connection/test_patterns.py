@@ -151,7 +151,7 @@ def test_bounds(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_number_of_hidden_streams_changes_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of very many streams, which are looked at page after page, a user sees those that it has a right to."""
+    """A user sees the streams that it has a right to, however many pages of others are looked at."""
     monkeypatch.setattr(patterns, "NAMES_MAX", 2)
     monkeypatch.setattr(patterns, "PAGES_AT_ONCE", 2)
     monkeypatch.setattr(patterns, "PAUSE_S", 0.0)

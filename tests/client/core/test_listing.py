@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tailrace import BrokerFault, InvalidArgument, InvalidStreamName
@@ -45,6 +47,7 @@ def test_figures() -> None:
     assert (info.messages, info.rate_per_s, info.bytes_per_s) == (8, 0.05, 5.0)
     assert info.age_s(5_002_000) == 5.0
     assert str(info) == "é: 8 messages, the last at 1970-01-01 00:00:00"
+    assert str(replace(info, last_timestamp_us=(1 << 63) - 1)) == "é: 8 messages", "no calendar has this time"
 
 
 def test_a_list_that_goes_back_is_not_followed_for_ever() -> None:

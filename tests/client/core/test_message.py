@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
+
 from tailrace.core.headers import pack_headers
 from tailrace.core.message import Message, Receipt
 
@@ -14,6 +16,13 @@ def test_a_message() -> None:
     assert message.time == datetime(2024, 5, 31, 12, 0, 0, 1, tzinfo=UTC)
     shown = "Message('s', seq=7, timestamp_us=1717156800000001, payload=b'payload', headers={'k': 'v'})"
     assert repr(message) == shown
+
+
+def test_a_time_that_no_calendar_has_is_shown_as_a_number() -> None:
+    message = Message("s", 7, (1 << 63) - 1, b"", b"")
+    assert str((1 << 63) - 1) in repr(message)
+    with pytest.raises(ValueError, match="year"):
+        _ = message.time
 
 
 def test_a_large_message_is_not_shown_whole() -> None:
