@@ -14,7 +14,8 @@ from tailrace.cli.etcd import etcd_options, make_etcd
 from tailrace.cli.options import json_option
 from tailrace.cli.tables import make_table, plain, show, show_json
 from tailrace.cli.values import FILLED
-from tailrace.cluster.balance import swaps, targets
+from tailrace.cluster.balance import swaps
+from tailrace.cluster.copies import CopyChange, copy_changes, final_targets
 from tailrace.cluster.etcd import EtcdAway
 from tailrace.cluster.store import ClusterStore, ClusterView
 
@@ -53,21 +54,27 @@ class ClusterNodeRow(NamedTuple):
 
 
 class GroupRow(NamedTuple):
-    """A line about a group. leader: the address of a node, "-" without one, as all of these."""
+    """A line about a group. leader: the address of a node, "-" without one, as all of these. replicas: the nodes that
+    hold a copy, or make one.
+    """
 
     group: int
     leader: str
     preferred: str
     term: int
     in_sync: str
+    replicas: str
 
 
 class PlanRow(NamedTuple):
-    """A change of leader that a command would bring about."""
+    """A change of a group that a command would bring about. successor: "-" if the leader stays. copies: nodes that get
+    one, with a +, and nodes that drop theirs, with a -.
+    """
 
     group: int
     leader: str
     successor: str
+    copies: str
 
 
 class _EtcdCommands(click.Group):
@@ -129,7 +136,7 @@ def rows_of(view: ClusterView) -> list[ClusterNodeRow]:
 @json_option
 @cluster_options
 def groups(name: str, as_json: bool) -> int:
-    """Show the groups of streams: who leads each of them, who should, and who is in sync."""
+    """Show the groups of streams: who leads each of them, who should, who is in sync, and who has a copy."""
     view = _view(_store(name))
     rows = [
         GroupRow(
@@ -137,12 +144,17 @@ def groups(name: str, as_json: bool) -> int:
             view.addresses.get(each.leader.node, "-") if each.leader is not None else "-",
             view.addresses.get(each.target[0], "-") if each.target else "-",
             each.state.term,
-            " ".join(view.addresses.get(node, node) for node in each.state.isr),
+            _listed(view, each.state.isr),
+            _listed(view, each.state.replicas),
         )
         for group, each in sorted(view.groups.items())
     ]
     _show_rows(rows, GroupRow._fields, as_json)
     return OK
+
+
+def _listed(view: ClusterView, nodes: Sequence[str], sign: str = "") -> str:
+    return " ".join(sign + view.addresses.get(node, node) for node in nodes)
 
 
 def _show_rows(rows: Sequence[GroupRow | PlanRow], columns: Sequence[str], as_json: bool) -> None:
@@ -161,9 +173,25 @@ def _show_plan(view: ClusterView, as_json: bool) -> int:
 
 
 def plan_of(view: ClusterView) -> list[PlanRow]:
-    """The leaders that change until the groups are as they should be."""
-    found = swaps(view.groups, targets(view.groups, view.placed_nodes(), view.pinned), len(view.groups))
-    return [PlanRow(each.group, *(view.addresses.get(node, node) for node in each[1:])) for each in found]
+    """The leaders and copies that change until the groups are as they should be."""
+    wanted = final_targets(view.groups, view.placed_nodes(), view.replicas, view.pinned)
+    leads = {each.group: each.successor for each in swaps(view.groups, wanted, len(view.groups))}
+    copies = copy_changes(view.groups, wanted)
+    return [
+        _plan_row(view, group, leads.get(group, ""), copies.get(group, CopyChange((), ())))
+        for group in sorted(leads.keys() | copies.keys())
+    ]
+
+
+def _plan_row(view: ClusterView, group: int, successor: str, copies: CopyChange) -> PlanRow:
+    leader = view.groups[group].leader
+    changes = [_listed(view, copies.made, "+"), _listed(view, copies.dropped, "-")]
+    return PlanRow(
+        group,
+        view.addresses.get(leader.node, leader.node) if leader is not None else "-",
+        view.addresses.get(successor, successor) or "-",
+        " ".join(filter(None, changes)) or "-",
+    )
 
 
 @command.command("pause", epilog=EPILOG)
@@ -237,9 +265,9 @@ def move(name: str, group: int, node: str | None, as_json: bool) -> int:
 
 
 def _plan_option(function: F) -> F:
-    return click.option("--plan", "only_plan", is_flag=True, help="Show which leaders would change; change nothing.")(
-        function
-    )
+    return click.option(
+        "--plan", "only_plan", is_flag=True, help="Show which leaders and copies would change; change nothing."
+    )(function)
 
 
 @command.command("drain", epilog=EPILOG)

@@ -17,12 +17,11 @@ MOVES_AT_ONCE: Final = 2
 """Groups that move copies at the same time: each reads its whole log at the leader."""
 
 
-class PlannedCopy(NamedTuple):
-    """A copy of a group that `node` gets; `away` drops its own afterwards ("": nobody does)."""
+class CopyChange(NamedTuple):
+    """The nodes that get a copy of a group, and those that drop theirs when all others are in sync."""
 
-    group: int
-    node: str
-    away: str
+    made: tuple[str, ...]
+    dropped: tuple[str, ...]
 
 
 def planned_targets(
@@ -34,9 +33,17 @@ def planned_targets(
     is_calm: bool,
 ) -> dict[int, tuple[str, ...]]:
     """The nodes that should hold each group for now. `replicas`: of each group; 0: each node holds all."""
+    wanted = final_targets(groups, nodes, replicas, pinned)
+    return next_targets(groups, wanted, is_calm=is_calm) if replicas else wanted
+
+
+def final_targets(
+    groups: Mapping[int, GroupView], nodes: Sequence[PlacedNode], replicas: int, pinned: Mapping[int, str]
+) -> dict[int, tuple[str, ...]]:
+    """The nodes that should hold each group when all copies are made."""
     if not replicas:
         return targets(groups, nodes, pinned)
-    return next_targets(groups, placed_copies(groups, nodes, replicas, pinned), is_calm=is_calm)
+    return placed_copies(groups, nodes, replicas, pinned)
 
 
 def placed_copies(
@@ -102,12 +109,13 @@ def _as_is(view: GroupView, target: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*first, *held)))
 
 
-def copies_to_make(groups: Mapping[int, GroupView], wanted: Mapping[int, Sequence[str]]) -> list[PlannedCopy]:
-    """All that are missing, with those that are dropped in their stead."""
-    found: list[PlannedCopy] = []
+def copy_changes(groups: Mapping[int, GroupView], wanted: Mapping[int, Sequence[str]]) -> dict[int, CopyChange]:
+    """By group; those whose copies are where they should be are left out."""
+    found = {}
     for group, target in sorted(wanted.items()):
         held = groups[group].state.replicas
-        spare = [name for name in held if name not in target]
-        for name in (each for each in target if each not in held):
-            found.append(PlannedCopy(group, name, spare.pop() if spare else ""))
+        made = tuple(name for name in target if name not in held)
+        dropped = tuple(name for name in held if name not in target)
+        if made or dropped:
+            found[group] = CopyChange(made, dropped)
     return found

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.cluster.copies import MOVES_AT_ONCE, PlannedCopy, copies_to_make, next_targets, placed_copies
+from tailrace.cluster.copies import MOVES_AT_ONCE, CopyChange, copy_changes, next_targets, placed_copies
 from tailrace.cluster.placement import PlacedNode, place
 from tailrace.cluster.view import GroupState, GroupView, LeaderKey
 from tests.thorough import only_thorough
@@ -155,7 +155,7 @@ def test_a_node_that_is_away_keeps_its_copies_and_is_given_none() -> None:
     held = moving.load
     moving.nodes = [make_away("n0"), *moving.nodes[1:]]
     wanted = placed_copies(moving.groups, moving.nodes, COPIES, {})
-    assert not copies_to_make(moving.groups, wanted)
+    assert not copy_changes(moving.groups, wanted)
     assert all(target[0] != "n0" for target in wanted.values()), "nor does it lead one"
     moving.nodes = [*moving.nodes, make_away("away")]
     moving.run()
@@ -180,12 +180,10 @@ def test_a_pinned_group_is_led_by_its_node_if_that_holds_it() -> None:
     assert placed_copies(moving.groups, moving.nodes, COPIES, {3: stranger})[3][0] != stranger
 
 
-def test_copies_to_make_name_the_copy_that_is_dropped() -> None:
-    groups = {0: view_of("abc", "abc", "a"), 1: view_of("ab", "ab", "a")}
-    assert copies_to_make(groups, {0: ("a", "b", "d"), 1: ("a", "b", "c")}) == [
-        PlannedCopy(0, "d", "c"),
-        PlannedCopy(1, "c", ""),
-    ]
+def test_changes_of_copies() -> None:
+    groups = {0: view_of("abc", "abc", "a"), 1: view_of("ab", "ab", "a"), 2: view_of("ab", "ab", "a")}
+    found = copy_changes(groups, {0: ("a", "b", "d"), 1: ("a", "b", "c"), 2: ("b", "a")})
+    assert found == {0: CopyChange(("d",), ("c",)), 1: CopyChange(("c",), ())}
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
+from tailrace.cli.cluster import PlanRow, plan_of
 from tailrace.cluster import decide as d
 from tailrace.cluster.etcd import Etcd, KeyValue, Put, Transaction
 from tailrace.cluster.store import ClusterStore, GroupWrite
@@ -114,3 +116,43 @@ def test_a_cluster_that_is_half_made_is_none() -> None:
     ClusterStore(etcd, "test", "a").found(2)
     del etcd.keys["/tailrace/test/g/1/state"]
     assert not ClusterStore(etcd, "test", "a").read().groups
+
+
+def members(etcd: KeptEtcd, *names: str) -> None:
+    """Nodes whose agents live."""
+    for name in names:
+        ClusterStore(etcd, "test", name).renew(0, f"{name}:5050", TIMING, leads=False, ready=True)
+
+
+def put_group(etcd: KeptEtcd, group: int, leader: str, nodes: str) -> None:
+    at, state = f"/tailrace/test/g/{group}/", {"term": 1, "isr": list(nodes), "replicas": list(nodes)}
+    etcd.write([], [Put(f"{at}state", json.dumps(state).encode())])
+    etcd.write([], [Put(f"{at}leader", json.dumps({"node": leader, "term": 1}).encode(), 1)])
+
+
+def test_a_plan_shows_leads_and_copies() -> None:
+    etcd = KeptEtcd()
+    members(etcd, "a", "b", "c")
+    ClusterStore(etcd, "test", "a").found(2)
+    put_group(etcd, 0, "a", "abc")
+    put_group(etcd, 1, "b", "abc")
+    view = ClusterStore(etcd, "test", "").read()
+    assert not view.replicas and not plan_of(view)
+    without = plan_of(replace(view, left=frozenset("b")))
+    assert without == [PlanRow(0, "a:5050", "-", "-b:5050"), PlanRow(1, "b:5050", "c:5050", "-b:5050")]
+
+
+def test_copies_of_each_group_are_on_as_many_nodes_as_the_cluster_has_been_made_with() -> None:
+    etcd = KeptEtcd()
+    members(etcd, "a", "b", "c")
+    ClusterStore(etcd, "test", "a").found(2)
+    etcd.write([], [Put("/tailrace/test/config", json.dumps({"groups": 2, "replicas": 2}).encode())])
+    put_group(etcd, 0, "a", "ab")
+    put_group(etcd, 1, "b", "bc")
+    view = ClusterStore(etcd, "test", "").read()
+    assert view.replicas == 2 and all(each.is_spread for each in view.groups.values()) and not plan_of(view)
+    assert [set(each.target) for each in view.planned().groups.values()] == [set("ab"), set("bc")]
+    assert plan_of(replace(view, left=frozenset("c"))) == [PlanRow(1, "b:5050", "-", "+a:5050 -c:5050")]
+    put_group(etcd, 1, "b", "b")
+    lacking = ClusterStore(etcd, "test", "").read()
+    assert len(lacking.planned(is_calm=False).groups[1].target) == 2, "a copy that is missing is made at once"
