@@ -43,7 +43,7 @@ def targets(
 def _holders(view: GroupView, names: Sequence[str]) -> tuple[str, ...]:
     """The leader, the other holders, and the nodes that are to hold the group too."""
     order = view.state.replicas if view.leader is None else (view.leader.node, *view.state.replicas)
-    return tuple(name for name in dict.fromkeys((*order, *names)) if name in names)
+    return tuple([name for name in dict.fromkeys((*order, *names)) if name in names])
 
 
 def _ordered(group: int, placed: Sequence[str], names: Sequence[str], pinned: Mapping[int, str]) -> tuple[str, ...]:

@@ -114,8 +114,8 @@ def copy_changes(groups: Mapping[int, GroupView], wanted: Mapping[int, Sequence[
     found = {}
     for group, target in sorted(wanted.items()):
         held = groups[group].state.replicas
-        made = tuple(name for name in target if name not in held)
-        dropped = tuple(name for name in held if name not in target)
+        made = tuple([name for name in target if name not in held])
+        dropped = tuple([name for name in held if name not in target])
         if made or dropped:
             found[group] = CopyChange(made, dropped)
     return found

@@ -175,7 +175,7 @@ def _care_for_replicas(
         return
     lost = [name for name in state.isr if name != me and name not in report.in_step]
     if lost:
-        kept = tuple(name for name in state.isr if name not in lost)
+        kept = tuple([name for name in state.isr if name not in lost])
         if len(kept) >= timing.min_isr or not view.live.intersection(lost):  # else one of them can take over
             yield WriteState(state, state._replace(isr=kept))
         return
@@ -184,7 +184,7 @@ def _care_for_replicas(
     if report.isr != wanted:
         yield SetIsr(wanted)
         return
-    settled = tuple(name for name in joining if name in report.settled)
+    settled = tuple([name for name in joining if name in report.settled])
     if settled:
         yield WriteState(state, state._replace(isr=(*state.isr, *settled)))
     elif view.successor != me and view.successor in state.isr and view.successor in view.ready:
@@ -202,10 +202,10 @@ def _resignation(state: GroupState, successor: str) -> Resign:
 def _move(me: str, view: GroupView) -> Iterator[Action]:
     """Copies first, then leadership, then the copies that are not wanted any more."""
     state, target = view.state, view.target or view.state.replicas
-    absent = tuple(name for name in target if name not in state.replicas)
+    absent = tuple([name for name in target if name not in state.replicas])
     if absent:
-        kept = tuple(name for name in state.replicas if name in target)
-        leaving = tuple(name for name in state.replicas if name not in target)
+        kept = tuple([name for name in state.replicas if name in target])
+        leaving = tuple([name for name in state.replicas if name not in target])
         yield WriteState(state, state._replace(replicas=(*kept, *absent, *leaving)))
     elif not set(target) <= set(state.isr) or (me not in target and not view.ready.intersection(target)):
         return
@@ -213,7 +213,7 @@ def _move(me: str, view: GroupView) -> Iterator[Action]:
         yield StepDown()
         yield _resignation(state, next(name for name in target if name in view.ready))
     elif set(state.replicas) != set(target):
-        isr = tuple(name for name in state.isr if name in target)
+        isr = tuple([name for name in state.isr if name in target])
         yield WriteState(state, state._replace(isr=isr, replicas=tuple(target)))
 
 
@@ -244,7 +244,7 @@ def _stand_by(
 def _next_state(me: str, view: GroupView, timing: ClusterTiming) -> GroupState:
     """The next term. Nodes that are away need not be waited for in it, if there are enough others."""
     state, former = view.state, view.leader.node if view.leader else ""
-    present = tuple(name for name in state.isr if name == me or (name != former and name in view.live))
+    present = tuple([name for name in state.isr if name == me or (name != former and name in view.live)])
     enough = len(present) >= min(timing.min_isr, len(state.isr))
     return state._replace(term=state.term + 1, isr=present if enough else state.isr)
 

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
+from tailrace.shard.replacing import replaceable
+
 NEVER_S: Final = -1e18
 """A time before all others."""
 
 
+@replaceable
 class GroupState(NamedTuple):
     """The value of `g/GROUP/state`, changed by compare-and-set only.
 

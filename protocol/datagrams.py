@@ -77,7 +77,7 @@ def parse_answer(data: bytes) -> DatagramMessage | DatagramAnswer | None:
     found = _ANSWER.match(data)
     if found is not None:
         return DatagramMessage(found[2], found[3])
-    words = tuple(each.decode("utf-8", "replace") for each in data.split())  # bytes: topics may have Unicode's blanks
+    words = tuple([each.decode("utf-8", "replace") for each in data.split()])  # bytes: topics may have Unicode's blanks
     if not words or words[0] not in ("OK", "ERR", "COOKIE", "PONG"):
         return None
     if words[0] == "ERR" and len(words) > 2:

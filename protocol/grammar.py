@@ -338,7 +338,7 @@ def _promises(verb: Verb, rest: bytes, _max: int) -> c.Command:
         raise PeerError(Code.USAGE, f"MS is 1 to {PROMISE_MS_MAX}; write: {verb.form}")
     addresses = listed.decode("utf-8", "replace").split(",")
     try:
-        nodes = tuple(split_address(each) for each in addresses)
+        nodes = tuple([split_address(each) for each in addresses])
     except ValueError as error:
         raise PeerError(Code.USAGE, f"{error}; write: {verb.form}") from None
     if len(nodes) > _ISR_MAX:
@@ -354,7 +354,7 @@ def _isr(verb: Verb, rest: bytes, _max: int) -> c.Command:
     nodes = ids[0].split(b",")
     if len(nodes) > _ISR_MAX or not all(node.isalnum() and len(node) <= NODE_BYTES_MAX for node in nodes):
         raise PeerError(Code.USAGE, f"NODES are ids of up to {_ISR_MAX} nodes with commas between; write: {verb.form}")
-    return c.InSyncNodes(tuple(node.decode() for node in nodes), streams)
+    return c.InSyncNodes(tuple([node.decode() for node in nodes]), streams)
 
 
 def _trim(verb: Verb, rest: bytes, _max: int) -> c.Command:
@@ -378,7 +378,7 @@ def _pull(verb: Verb, rest: bytes, _max: int) -> c.Command:
     args = _args(verb, rest, 0, 1)
     if args and (not args[0].isdigit() or len(args[0]) > _PLACE_DIGITS_MAX):
         raise verb.usage()
-    return c.Pull(*map(int, args))
+    return c.Pull(*[int(each) for each in args])
 
 
 def _client_ids(kind: Callable[..., c.Command], least: int) -> Callable[[Verb, bytes, int], c.Command]:

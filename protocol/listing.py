@@ -151,7 +151,7 @@ def _list(read: Fields) -> List:
         raise PeerError(Code.USAGE, f"LIST: the field `mark` has more than {MARK_CHARS_MAX} characters")
     names = read.texts("names") if "names" in read else ()
     wait_ms = read.number("wait_ms", WAIT_MAX_MS, default=0)
-    return List(number, cast(ListedKind, what), prefix, after, mark, tuple(map(_readable, names)), wait_ms)
+    return List(number, cast(ListedKind, what), prefix, after, mark, (*map(_readable, names),), wait_ms)
 
 
 def _readable(name: str) -> bytes:
@@ -178,8 +178,8 @@ def _listed(read: Fields) -> Listed:
         version=read.number("version", default=0),
         mark=read.text("mark") if "mark" in read else "",
         known=read.flag("known") if "known" in read else False,
-        ends=tuple(map(EndRow._make, read.rows("ends", _END_KINDS))) if "ends" in read else (),
-        files=tuple(map(FilesRow._make, read.rows("files", (str, int)))) if "files" in read else (),
+        ends=(*map(EndRow._make, read.rows("ends", _END_KINDS)),) if "ends" in read else (),
+        files=(*map(FilesRow._make, read.rows("files", (str, int))),) if "files" in read else (),
     )
 
 

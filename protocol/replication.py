@@ -20,6 +20,7 @@ from tailrace.protocol.names import ALL_STREAMS, NODE_BYTES_MAX, StreamGroup
 from tailrace.protocol.opcodes import Op
 from tailrace.protocol.places import From
 from tailrace.shard.epochs import EPOCHS_MAX, History
+from tailrace.shard.replacing import replaceable
 
 FEATURE: Final = features.REPLICATION
 HELD_ROWS_MAX: Final = 1_024
@@ -178,6 +179,7 @@ class Claimed:
     accepted: bool
 
 
+@replaceable
 class NodeLink(NamedTuple):
     """To one node that this one follows ("up") or that follows it ("down"). The lag is the slave's, of all streams."""
 

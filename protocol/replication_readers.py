@@ -103,7 +103,7 @@ def _ask(fields: Fields) -> Ask:
     names = fields.texts("streams") if "streams" in fields else ()
     if len(names) > ASKED_STREAMS_MAX:
         raise _wrong("ASK", f"asks for the ends of {len(names)} streams, of at most {ASKED_STREAMS_MAX} at once")
-    streams = tuple(copied_name(name.encode()) for name in names)
+    streams = tuple([copied_name(name.encode()) for name in names])
     promise = _promise(fields.pair("promise")) if "promise" in fields else None
     group = _group(fields.pair("group")) if "group" in fields else ALL_STREAMS
     return Ask(number, fields.copied_stream("stream") if "stream" in fields else None, streams, promise, group)
@@ -144,8 +144,8 @@ def _followed(fields: Fields) -> Followed:
         next_seq=fields.number("next_seq"),
         role=fields.text("role"),
         history=_history("FOLLOWED", fields),
-        path=tuple(node_id(node) for node in fields.texts("path")),
-        contacts=tuple(map(_whole_address, fields.texts("contacts"))) if "contacts" in fields else (),
+        path=tuple([node_id(node) for node in fields.texts("path")]),
+        contacts=(*map(_whole_address, fields.texts("contacts")),) if "contacts" in fields else (),
         awaited=fields.flag("awaited") if "awaited" in fields else True,
     )
 
@@ -160,7 +160,7 @@ def _whole_address(text: str) -> str:
 
 def _names(fields: Fields) -> Names:
     number = fields.number("id", U32_MAX)
-    return Names(number, tuple(copied_name(name.encode()) for name in fields.texts("names")))
+    return Names(number, tuple([copied_name(name.encode()) for name in fields.texts("names")]))
 
 
 def _claimed(fields: Fields) -> Claimed:
@@ -180,7 +180,7 @@ def _told(fields: Fields) -> Told:
         id=fields.number("id", U32_MAX),
         node=node_id(fields.text("node")),
         address=address and node_address(address),
-        links=tuple(_link(NodeLink(*row)) for row in rows),
+        links=tuple([_link(NodeLink(*row)) for row in rows]),
         masters=fields.number("masters"),
         slaves=fields.number("slaves"),
         disabled=fields.number("disabled"),
@@ -191,7 +191,7 @@ def _told(fields: Fields) -> Told:
 
 
 def _ends(fields: Fields) -> tuple[CopyEnd, ...]:
-    ends = tuple(CopyEnd(*row) for row in fields.rows("ends", (str, str, int, int, int, str)))
+    ends = tuple([CopyEnd(*row) for row in fields.rows("ends", (str, str, int, int, int, str))])
     for end in ends:
         copied_name(end.stream.encode())
         _check_numbers("TOLD", (end.epoch, end.last_epoch), U32_MAX)

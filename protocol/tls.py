@@ -156,7 +156,7 @@ class TLSEngine:
         if not found:
             return None
         alternatives = (value for _kind, value in _pairs(found.get("subjectAltName", ())))
-        names = tuple(value for value in alternatives if not _LIKE_A_SUBJECT.match(value))
+        names = tuple([value for value in alternatives if not _LIKE_A_SUBJECT.match(value)])
         return PeerCertificate(_subject(found.get("subject", ())), names)
 
     @property

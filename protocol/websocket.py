@@ -25,7 +25,7 @@ NORMAL, GOING_AWAY, PROTOCOL_ERROR, UNSUPPORTED_DATA = 1000, 1001, 1002, 1003
 _CODE_BYTES = 2
 
 _SMALL_BYTES = 500  # below it one large number is quicker to mask than four slices
-_TRANSLATIONS = tuple(bytes(byte ^ key for byte in range(256)) for key in range(256))
+_TRANSLATIONS = tuple([bytes(byte ^ key for byte in range(256)) for key in range(256)])
 
 
 def frame_head(nbytes: int, opcode: int = BINARY) -> bytes:

@@ -164,7 +164,7 @@ def read_deleted(path: Path) -> DeletedStream:
     """Raises MetaDamaged, FileNotFoundError, OSError."""
     fields = _read_map(path)
     try:
-        name, epoch, stems = validate_name(fields["name"]), fields["epoch"], tuple(map(str, fields["stems"]))
+        name, epoch, stems = validate_name(fields["name"]), fields["epoch"], (*map(str, fields["stems"]),)
         if not 0 <= epoch <= EPOCH_MAX or any("/" in stem for stem in stems):
             raise ValueError("its term or its stems cannot be")
         history = make_history(EpochStart(*start) for start in fields.get("history", ()))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from tailrace.shard.replacing import replaceable
+
 RECENT_BYTES_MAX: Final = 1_024
 """Kept of a log's last append, for the journal; more is read from the file."""
 
@@ -28,6 +30,7 @@ class DurableEnd:
             self.seq, self.offset = seq, offset
 
 
+@replaceable
 class BegunJournaling(NamedTuple):
     """The messages before `seq`, which end at `end_offset`, are on the disk once the record is, which may be empty.
 

@@ -46,7 +46,7 @@ DEFAULT_HISTORY: Final[History] = (EpochStart(1, 0),)
 
 def make_history(starts: Iterable[EpochStart]) -> History:
     """Returns the starts as a history. ValueError if they are invalid, as from a peer or a file."""
-    history = tuple(starts)
+    history = (*starts,)  # of a generator too: see `shard.replacing`
     if len(history) > EPOCHS_MAX:
         raise ValueError(f"{len(history)} epochs, at most {EPOCHS_MAX}")
     last_epoch, last_seq = 0, 0
@@ -89,7 +89,7 @@ def begin_epoch(history: History, epoch: int, seq: int, master: str = "") -> His
 
 def cut_history(history: History, seq: int) -> History:
     """The history of a stream of which message `seq` is the next: no epoch begins later than that."""
-    return tuple(start if start.first_seq <= seq else start._replace(first_seq=seq) for start in history)
+    return tuple([start if start.first_seq <= seq else start._replace(first_seq=seq) for start in history])
 
 
 def claim(history: History, node_id: str) -> History:
@@ -97,7 +97,7 @@ def claim(history: History, node_id: str) -> History:
 
     Right for a stream that no other node was ever the master of, such as one that has no .meta file.
     """
-    return tuple(start if start.master else start._replace(master=node_id) for start in history)
+    return tuple([start if start.master else start._replace(master=node_id) for start in history])
 
 
 def parting_seq(mine: History, theirs: History) -> int:

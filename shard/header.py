@@ -159,7 +159,7 @@ def pack_page(magic: bytes, fixed: FixedHeader, words: tuple[int, ...]) -> bytes
     body = FIXED.pack(magic, FORMAT_VERSION, HEADER_PAGE_BYTES, *numbers, name, b"", 0)[:-4]
     crc: int = crc32c(body)
     head = body + crc.to_bytes(4, "little")
-    stored = (tagged(value) if value or i < INDEX_WORDS else 0 for i, value in enumerate(words))
+    stored = [tagged(value) if value or i < INDEX_WORDS else 0 for i, value in enumerate(words)]
     mutable = struct.pack(f"<{len(words)}Q", *stored)
     return (head.ljust(WORDS_OFFSET, b"\0") + mutable).ljust(HEADER_PAGE_BYTES, b"\0")
 

@@ -190,7 +190,7 @@ def _parse(path: Path, name: str, body: bytes) -> StreamMeta:
             history = DEFAULT_HISTORY if epoch == 1 else ()
         else:
             history = make_history(EpochStart(*start) for start in starts)
-        contacts = tuple(Contact(*row) for row in fields.get("contacts", []))
+        contacts = tuple([Contact(*row) for row in fields.get("contacts", [])])
         master, fence = fields.get("term_master", ""), fields.get("fence", 0)
         role, not_before = Role(fields["role"]), fields.get("not_before", 0)
         own_name = validate_name(fields["name"])

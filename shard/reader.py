@@ -67,7 +67,7 @@ class StreamReader:
 
     def __init__(self, paths: StreamPaths, content_fd: int, index_fd: int, boot: int) -> None:
         """Used by `open`. Takes the descriptors over once it has returned."""
-        headers = parse_headers(paths, *(read_all(fd, HEADER_PAGE_BYTES, 0) for fd in (content_fd, index_fd)))
+        headers = parse_headers(paths, *[read_all(fd, HEADER_PAGE_BYTES, 0) for fd in (content_fd, index_fd)])
         self.name = paths.name
         self.content_fd = content_fd
         self._index_fd = index_fd

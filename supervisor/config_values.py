@@ -254,7 +254,7 @@ def _parse_array(array: Array, raw: object, from_flag: bool) -> tuple[str, ...]:
         raise WrongValue(f"must be an array such as {array.example}, not {show(raw)}")
     if len(entries) > array.most:
         raise WrongValue(f"has {len(entries):,} entries; at most {array.most} are allowed{array.remedy}")
-    return tuple(array.parse(_parse_text(each)) for each in entries)
+    return tuple([array.parse(_parse_text(each)) for each in entries])
 
 
 def _parse_addresses(raw: object) -> tuple[str, ...]:

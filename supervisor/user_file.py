@@ -31,7 +31,7 @@ TEXT_CHARACTERS_MAX: Final = 1_000
 COUNT_MAX: Final = (1 << 50) - 1
 """Of a limit."""
 _OPENING = "# The users of a tailrace node. `tailrace user` writes this file anew: comments are lost then.\n"
-_LIMITS = tuple(each.name for each in fields(UserLimits))
+_LIMITS = tuple([each.name for each in fields(UserLimits)])
 _LISTS = ("groups", "tokens", "certificates", "addresses")
 _KEYS = ("name", "scram", *_LISTS, *_LIMITS)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+from tailrace.shard.replacing import replaceable
+
 
 class Proof(StrEnum):
     """How a connection has shown who it is."""
@@ -37,6 +39,7 @@ STRONG: Final = frozenset({Proof.SCRAM, Proof.CERTIFICATE})
 """Proofs that cannot be copied from the wire: what the right `node` needs while users are configured."""
 
 
+@replaceable
 class Identity(NamedTuple):
     """`user` and `groups`: empty unless it logged in. `local`: it comes from this machine, or from its unix socket.
 

@@ -50,7 +50,7 @@ class AccessPolicy:
         self.has_users = users is not None
         self.secret = _secret_of(self.users)
         """Known to all workers of this node, and to nobody else."""
-        self.verifiers = tuple(user.scram for user in self.users.values() if user.scram is not None)
+        self.verifiers = tuple([user.scram for user in self.users.values() if user.scram is not None])
         self._rules = tuple(rules)
         self._topics = topics or TopicRules()
         self._token = token

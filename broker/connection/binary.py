@@ -655,7 +655,7 @@ def _failed_publish(publication: FramePublication) -> m.Failed:
     code, text = next(iter(publication.refusals.values()))
     names = publication.names
     rows = tuple(
-        (*result, *publication.refusals.get(place, ("", ""))) for place, result in enumerate(publication.results)
+        [(*result, *publication.refusals.get(place, ("", ""))) for place, result in enumerate(publication.results)]
     )
     if len(names) == 1:
         logged = rows if code is Code.UNREPLICATED else None  # has the places

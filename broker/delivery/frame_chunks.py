@@ -55,6 +55,10 @@ class FrameChunk(NamedTuple):
     def held_bytes(self) -> int:
         return 0 if self.frames is None else self.size
 
+    def with_frames(self, frames: ChunkFrames) -> FrameChunk:
+        """Without `_replace`, for the reason in `shard.replacing`; there is one for each chunk that is read."""
+        return FrameChunk(*self[:5], frames)
+
 
 class FrameChunks:
     """Makes chunks and keeps the latest: the delivery of the binary protocol. `fresh` as in `Renderings`."""
@@ -186,8 +190,8 @@ class FrameChunks:
             return chunk
         growth = self._fresh.get(name)
         if growth is not None and growth.first_seq <= run.seq and next_seq <= growth.next_seq:
-            return chunk._replace(frames=_part(growth, chunk))
-        return chunk._replace(frames=_read(reader, chunk, run.seq))
+            return chunk.with_frames(_part(growth, chunk))
+        return chunk.with_frames(_read(reader, chunk, run.seq))
 
     def _from_memory(self, name: bytes, chunk: FrameChunk, seq: int) -> FrameChunk:
         """A copy: a stream in memory may give back dropped messages while they are sent. Raises Trimmed, OSError."""
@@ -195,7 +199,7 @@ class FrameChunks:
         frames = _read(reader, chunk, seq)
         if seq < reader.first_seq():
             raise Trimmed(reader.name, seq, reader.first_seq())
-        return chunk._replace(frames=frames)
+        return chunk.with_frames(frames)
 
 
 def head_fields(cursor: Cursor, chunk: FrameChunk) -> tuple[int, int, int]:

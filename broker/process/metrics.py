@@ -161,7 +161,7 @@ def _timing(name: str, help: str) -> dict[str, MetricFamily]:
 
 
 def _counts_by(name: str, label: str, help: str, known: Iterable[str] = ()) -> Any:
-    family = MetricFamily(name, MetricKind.COUNTER, help, (label,), tuple(map(str, known)), MAX_LABEL_VALUES)
+    family = MetricFamily(name, MetricKind.COUNTER, help, (label,), (*map(str, known),), MAX_LABEL_VALUES)
     return field(default_factory=LabelCounts, metadata=_shown_as(family))
 
 

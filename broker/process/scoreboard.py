@@ -124,7 +124,7 @@ class Board:
         step = _SLOT_BYTES // 8
         self._views = [SlotView(i, cells[i * step : i * step + len(_CELLS)]) for i in range(slots)]
         self.metric_rows = tuple(
-            MetricRow(memory[start : start + ROW_BYTES]) for start in range(rows_start, rows_end, ROW_BYTES)
+            [MetricRow(memory[start : start + ROW_BYTES]) for start in range(rows_start, rows_end, ROW_BYTES)]
         )
 
         self._addresses = [memory[end - _ADDRESS_BYTES : end].cast("I") for end in ends]

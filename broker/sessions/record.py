@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 from tailrace.shard.names import SESSION_LOGS
+from tailrace.shard.replacing import replaceable
 
 STEPWISE_FORMAT: Final = 2
 """The first number of a state that is stored before each step of its session is to be seen by the client."""
@@ -46,6 +47,7 @@ class Exactness(IntEnum):
     """The client sees nothing before it is held by as many nodes as are configured, so one of these goes on exactly."""
 
 
+@replaceable
 class SessionRecord(NamedTuple):
     """`turn`: of the connection that has it; what older connections store counts no longer. `user`: its owner.
 

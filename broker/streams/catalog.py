@@ -145,7 +145,7 @@ class StreamCatalog:
 
     def _between(self, start: bytes, after: bytes, end: bytes) -> Iterator[bytes]:
         """The names from `start` on, after `after` and before `end`."""
-        return heapq.merge(*(_slice(names, start, after, end) for names in self._sorted.values()))
+        return heapq.merge(*[_slice(names, start, after, end) for names in self._sorted.values()])
 
     def open_log(self, name: bytes) -> StreamLog:
         """Open a stream's files, or make them: those of a known stream may be missing, if its making was interrupted.

@@ -153,7 +153,7 @@ class Deletions:
         leads = not deletion.copy and owner.roles.role(name) is Role.MASTER
         epoch = self._next_epoch(names) if leads or deletion.copy else 0
         master = owner.catalog.directory.node_id if leads else ""
-        stems = tuple(file_stem(each.decode()) for each in names)
+        stems = tuple([file_stem(each.decode()) for each in names])
         deleted = DeletedStream(name.decode(), epoch, master, stems, self._last_terms(name, epoch))
         metas = {each: owner.roles.metas[each] for each in names if each in owner.roles.metas}
         for each in names:
@@ -181,7 +181,7 @@ class Deletions:
             history = history_of(owner, owner.stream(name))
         except (Refused, StorageError, OSError):
             history = owner.roles.meta(name).history
-        return tuple(start for start in history if start.epoch < epoch)[-TERMS_KEPT:]
+        return tuple([start for start in history if start.epoch < epoch])[-TERMS_KEPT:]
 
     def _removed(
         self,

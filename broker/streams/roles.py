@@ -73,7 +73,7 @@ class StreamRoles:
         kept = read_node_file(directory.path)
         sections = configured(self._slaves)
         patterns = [rule.pattern for rule in sections if rule.upstream is not None]
-        self.rules = Rules(kept.rules, sections, tuple(each for each in kept.configured if each not in patterns))
+        self.rules = Rules(kept.rules, sections, tuple([each for each in kept.configured if each not in patterns]))
         self.was_followed, self.followers = kept.followed, kept.followers
         if self._catalog.shards[:1] == [0] and not set(patterns) <= set(kept.configured):  # one worker writes it down
             note_configured(directory.path, kept, patterns)

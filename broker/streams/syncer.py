@@ -25,6 +25,7 @@ from tailrace.shard.files import FileSystem, dirty_bytes
 from tailrace.shard.group_journal import journal_together
 from tailrace.shard.group_sync import sync_together
 from tailrace.shard.journal_writer import JournalWriter
+from tailrace.shard.replacing import replaceable
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class SyncOutcome(NamedTuple):
     seconds: float
 
 
+@replaceable
 class SyncRequest(NamedTuple):
     """in_group: it may be one of those that are given to `together`; is_awaited: and to `journal`."""
 

@@ -69,7 +69,7 @@ class TopicRules:
     """
 
     def __init__(self, rules: Iterable[TopicRule] = (), own_levels: Sequence[str] | None = None) -> None:
-        self._sections = tuple(_ParsedRule(rule) for rule in rules)
+        self._sections = tuple([_ParsedRule(rule) for rule in rules])
         self._rules = (*self._sections, *_built_in(self._sections, own_levels))
         self.place = lru_cache(PLACES_KEPT)(self._place) if self._rules else _place_alone
         """`place(name)`: where a name lies that is valid as a stream's or as a topic's."""
@@ -160,7 +160,7 @@ class TopicRules:
         """How the names of all topics begin that the rules place in this stream."""
         if stream == OTHER_STREAM and self._rules:
             return (b"",)
-        return tuple(_literal_prefix(held) for held in self._held_filters(stream))
+        return tuple([_literal_prefix(held) for held in self._held_filters(stream)])
 
     def _held_filters(self, stream: bytes) -> list[list[bytes]]:
         """Filters, by level, which together match every topic that the rules place in the stream."""

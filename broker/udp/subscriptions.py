@@ -66,7 +66,7 @@ class RecordTrie(FilterTrie):
         self.records: dict[int, int] = {}
 
     def match(self, topic: bytes) -> tuple[int, ...]:
-        return tuple(self.records[number] for number in super().match(topic) if number in self.records)
+        return tuple([self.records[number] for number in super().match(topic) if number in self.records])
 
 
 class UdpSubscriptions:

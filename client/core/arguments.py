@@ -48,7 +48,7 @@ def checked_streams(names: Iterable[str]) -> tuple[str, ...]:
     """Raises InvalidStreamName, InvalidArgument."""
     if isinstance(names, str):
         raise InvalidArgument(f"{names!r} is one stream's name; pass a list of names, or call publish()")
-    streams = tuple(checked_stream(name) for name in names)
+    streams = tuple([checked_stream(name) for name in names])
     if not 0 < len(streams) <= STREAMS_MAX or len(set(streams)) < len(streams):
         raise InvalidArgument(f"{len(streams)} streams: pass 1 to {STREAMS_MAX}, each once")
     return streams

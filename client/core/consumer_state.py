@@ -359,8 +359,8 @@ class ConsumerState:
         options, waiting = self.options, [each for each in self._verdicts.values() if each.call is None]
         failed = [each for each in waiting if each.reason is not None][:FAILED_MAX]
         ranges, finished = _ranges([each for each in waiting if each.reason is None])
-        failures = tuple((each.seq, each.epoch, each.reason or "") for each in failed)
-        delays = tuple((each.seq, each.epoch, each.delay_ms) for each in failed if each.delay_ms >= 0)
+        failures = tuple([(each.seq, each.epoch, each.reason or "") for each in failed])
+        delays = tuple([(each.seq, each.epoch, each.delay_ms) for each in failed if each.delay_ms >= 0])
 
         def make(number: int) -> Get:
             return Get(
@@ -536,7 +536,7 @@ def _ranges(verdicts: Iterable[Verdict]) -> tuple[tuple[FinishedRow, ...], list[
         else:
             rows.append([verdict.seq, verdict.seq, verdict.epoch])
         taken.append(verdict)
-    return tuple((first, last, epoch) for first, last, epoch in rows), taken
+    return tuple([(first, last, epoch) for first, last, epoch in rows]), taken
 
 
 def _rows(got: Got) -> list[tuple[FrameRow, int]]:

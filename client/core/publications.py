@@ -104,7 +104,7 @@ class PendingPublication:
         """Returns its receipts, one per stream; without an acknowledgement it need not be done. Raises its error."""
         if self.error is not None:
             raise self.error
-        return self.receipts or tuple(Receipt(stream, -1, self.count, 0) for stream in self.streams)
+        return self.receipts or tuple([Receipt(stream, -1, self.count, 0) for stream in self.streams])
 
     def outcomes(self) -> list[Receipt] | list[TailraceError]:
         """Returns a receipt, or an error, for each of `waiters`; to be called once it is done."""
@@ -246,7 +246,7 @@ class Publications:
         if publication is None:
             return False
         if len(results) == len(publication.streams):
-            publication.receipts = tuple(Receipt(*row) for row in _rows(publication.streams, results))
+            publication.receipts = tuple([Receipt(*row) for row in _rows(publication.streams, results)])
             self._done(publication, failed=False)
             self.settled.append(publication)
         else:

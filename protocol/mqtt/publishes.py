@@ -17,6 +17,7 @@ from tailrace.protocol.mqtt.properties import PacketType, PropertyId, pack_prope
 from tailrace.protocol.mqtt.replay import WITH_SEQ, WITH_TIME
 from tailrace.shard.frame import HEADER, HEADER_BYTES
 from tailrace.shard.leaves import load
+from tailrace.shard.replacing import replaceable
 
 METADATA_KEPT: Final = 4_096
 """Forms of metadata that need not be packed again: most messages of a topic have the same."""
@@ -37,6 +38,7 @@ _render, _with_identifiers = _render_cy.render, _render_cy.with_identifiers
 _PLAIN: Final = read_metadata(b"", b"")
 
 
+@replaceable
 class PublishForm(NamedTuple):
     """What makes the packets of two subscriptions differ. `qos`: the most; `subscription_id`: 0 without one; `origin`:
     the mark of the session whose messages are left out, if any. `retain`: whether packets have the flag, one of the

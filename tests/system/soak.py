@@ -53,9 +53,11 @@ PROGRESS_S = 1.0
 PROGRESS_PLAIN_S = 30.0  # without a terminal
 
 # A small cache is full within seconds. One with room takes a burst of chunks at some time, and what the allocator got
-# for the largest burst stays: a late one would look like a growth.
+# for the largest burst stays: a late one would look like a growth. Small chunks, since the heap ends a chunk earlier or
+# later each minute, by what lies in the cache when it is trimmed: 256 KiB are more than the growth that is looked for.
 CONFIG = """
 [limits]
+chunk_bytes = 65536
 chunk_cache_bytes = 1048576
 
 [[stream]]

@@ -24,6 +24,8 @@ ELSEWHERE = re.compile(r"(?<![\w.])/wo" r"rk/")  # a path of one machine
 BROAD_EXCEPTS = {
     "supervisor/process.py::fork_child": "a forked child must end here, whatever it dies of, and say why",
 }
+LONG_RUNNING = ("protocol", "shard", "client", "broker", "supervisor", "cluster")
+WITHOUT_LENGTH = ("map", "filter", "zip", "enumerate", "chain", "islice", "starmap", "takewhile")
 # Programs; everything else logs.
 PRINTERS = ("cli/", "bench/", "shard/leaves.py", "supervisor/config_example.py")
 
@@ -122,3 +124,49 @@ def test_nothing_is_left_over(pattern: re.Pattern[str]) -> None:
 def test_modules_say_what_they_are() -> None:
     modules = [path for path in tree.modules() if path.name != "__main__.py"]
     assert not [tree.shown(path) for path in modules if not ast.get_docstring(tree.parse(path))]
+
+
+def is_without_length(node: ast.expr) -> bool:
+    """Whether this makes an iterator whose length Python cannot know: a generator, `map` and the like."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return node.func.id in WITHOUT_LENGTH
+    return isinstance(node, ast.GeneratorExp)
+
+
+def makes_tuple_without_length(call: ast.Call) -> bool:
+    """`tuple(...)`, and `f(*...)` without other arguments by place; with others, Python makes a list of all first."""
+    if len(call.args) != 1:
+        return False
+    argument = call.args[0]
+    if isinstance(argument, ast.Starred):
+        return is_without_length(argument.value)
+    return isinstance(call.func, ast.Name) and call.func.id == "tuple" and is_without_length(argument)
+
+
+def test_programs_that_run_for_long_make_tuples_of_lists() -> None:
+    """CPython keeps one more for each that is made otherwise: see `shard.replacing`."""
+    found = [
+        f"{tree.shown(path)}:{node.lineno}"
+        for path in tree.modules(*LONG_RUNNING)
+        for node in ast.walk(tree.parse(path))
+        if isinstance(node, ast.Call) and makes_tuple_without_length(node)
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("text", "is_found"),
+    [
+        ("tuple(a for a in b)", True),
+        ("tuple(map(a, b))", True),
+        ("f(*(a for a in b))", True),
+        ("f(*zip(a, b))", True),
+        ("tuple([a for a in b])", False),
+        ("(*map(a, b),)", False),
+        ("f(c, *map(a, b))", False),
+        ("f(*b)", False),
+    ],
+)
+def test_what_makes_a_tuple_without_length(text: str, is_found: bool) -> None:
+    node = ast.parse(text, mode="eval").body
+    assert (isinstance(node, ast.Call) and makes_tuple_without_length(node)) == is_found

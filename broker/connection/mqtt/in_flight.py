@@ -15,12 +15,14 @@ from typing import Any, Final, NamedTuple
 from tailrace.broker.connection.mqtt.window import IDS
 from tailrace.protocol.mqtt.publishes import PublishForm
 from tailrace.shard.epochs import NEVER_SEQ
+from tailrace.shard.replacing import replaceable
 
 QOS_STEPWISE: Final = 2
 RUNS_KEPT: Final = 1_024
 """From more than these on, runs of acknowledged messages between others are looked for: they take room in a record."""
 
 
+@replaceable
 class SentRun(NamedTuple):
     """Messages of a stream with the identifiers from `first_id` on, in the form of one subscription."""
 

@@ -15,6 +15,7 @@ from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.sessions.record import STEPWISE_FORMAT
 from tailrace.broker.sessions.record import is_stepwise as stored_stepwise
 from tailrace.protocol.mqtt.publishes import PublishForm
+from tailrace.shard.replacing import replaceable
 
 FORMAT: Final = 1
 BEGINNING: Final = 0
@@ -24,6 +25,7 @@ SPARE_PARTS: Final = 64
 """Parts of a packed state that are known beyond twice those that it had last."""
 
 
+@replaceable
 class Numbering(NamedTuple):
     """The number of a QoS 2 message of the client in its stream: it is not logged again with the same one."""
 
@@ -32,6 +34,7 @@ class Numbering(NamedTuple):
     number: int
 
 
+@replaceable
 class KeptSubscription(NamedTuple):
     """One filter. `places`: of each stream the seq of the next message, and the term of the one before that, 0 if it is
     not known.

@@ -17,10 +17,12 @@ from tailrace.broker.streams.open_stream import OpenStream
 from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.refused import Refused
 from tailrace.shard.errors import StorageError
+from tailrace.shard.replacing import replaceable
 
 log = logging.getLogger(__name__)
 
 
+@replaceable
 class ScannedLog(NamedTuple):
     """The checkpoints found in a log up to `next_seq`; valid for this `generation` of the log."""
 

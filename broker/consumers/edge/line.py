@@ -218,8 +218,8 @@ def _finish(serving: LineConsumerSession, pending: Pending, command: lines.Finis
 
 def _nack(serving: LineConsumerSession, pending: Pending, command: lines.Nack) -> None:
     rows, unknown = serving.handed.meant((command.stream, command.name), command.seq, command.seq)
-    failed = tuple((seq, epoch, command.reason) for seq, _last, epoch in rows)
-    delays = tuple((seq, epoch, command.delay_ms) for seq, _last, epoch in rows if command.delay_ms >= 0)
+    failed = tuple([(seq, epoch, command.reason) for seq, _last, epoch in rows])
+    delays = tuple([(seq, epoch, command.delay_ms) for seq, _last, epoch in rows if command.delay_ms >= 0])
     wanted = c.Get(0, command.stream, command.name, serving.member, failed=failed, delays=delays)
     _answer_ack_only(serving, pending, wanted, unknown, _ok("nack", command, command.seq))
 

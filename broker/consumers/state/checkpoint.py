@@ -90,7 +90,7 @@ def _batches(rows: Iterable[T], room_bytes: int) -> Iterator[tuple[T, ...]]:
 
 
 def _row(consumer: DurableConsumer) -> ConsumerRow:
-    return ConsumerRow(*(getattr(consumer, field) for field in ConsumerRow._fields))
+    return ConsumerRow(*[getattr(consumer, field) for field in ConsumerRow._fields])
 
 
 def _made(row: ConsumerRow) -> DurableConsumer:

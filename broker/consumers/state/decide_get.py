@@ -85,7 +85,7 @@ def get(
         records.append(progress)
         if progress.given:
             consumers.give(consumer, progress)
-    runs = tuple(_runs(consumers, pieces))
+    runs = (*_runs(consumers, pieces),)
     return Decision(
         tuple(records), GetResult(runs, tuple(merged(stale)) if stale else (), trimmed), since(consumer, letters)
     )
@@ -252,8 +252,8 @@ def _fail(
 
 
 def _with_failed(progress: Progress, rows: list[FailedRecord]) -> Progress:
-    delays = tuple(delay for *_row, delay in rows)
-    failed = tuple((first, count, reason) for first, count, reason, _delay in rows)
+    delays = tuple([delay for *_row, delay in rows])
+    failed = tuple([(first, count, reason) for first, count, reason, _delay in rows])
     return progress._replace(failed=failed, delays=delays if any(delays) else ())
 
 
@@ -336,4 +336,4 @@ def since(consumer: DurableConsumer, letters: int) -> tuple[DeadLetter, ...]:
     """The dead letters that are not published, from this number on."""
     if consumer.dead == letters:
         return ()
-    return tuple(letter for letter in consumer.dying.values() if letter.number >= letters)
+    return tuple([letter for letter in consumer.dying.values() if letter.number >= letters])

@@ -134,7 +134,7 @@ def merged(ranges: Iterable[SeqRange]) -> list[SeqRange]:
 
 def flat(ranges: Iterable[SeqRange]) -> tuple[int, ...]:
     """first seq, messages, first seq, messages, … in order."""
-    return tuple(number for first, last in merged(ranges) for number in (first, last - first + 1))
+    return tuple([number for first, last in merged(ranges) for number in (first, last - first + 1)])
 
 
 def unflat(numbers: Iterable[int]) -> list[SeqRange]:

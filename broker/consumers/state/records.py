@@ -15,6 +15,7 @@ import msgpack
 from tailrace.protocol.names import CONSUMER_BYTES_MAX
 from tailrace.protocol.topics import filter_fault
 from tailrace.shard.epochs import NEVER_SEQ, EpochStart, History, make_history
+from tailrace.shard.replacing import replaceable
 
 Flat: TypeAlias = tuple[int, ...]
 """first seq, messages, first seq, messages, …"""
@@ -49,6 +50,7 @@ class ConsumerDeleted(NamedTuple):
     name: bytes
 
 
+@replaceable
 class Progress(NamedTuple):
     """The outcome of one get. `kept_seq`: messages before it are not kept any more (0: all are that are wanted).
 
@@ -194,7 +196,7 @@ def pack(record: Record) -> bytes:
     if isinstance(record, ConsumerCreated):
         fields = _without_filter(record)
     elif isinstance(record, ConsumerRows):
-        fields = (tuple(map(_without_filter, record.rows)),)
+        fields = ((*map(_without_filter, record.rows),),)
     packed: bytes = msgpack.packb((_NUMBERS[type(record)], *fields))
     return packed
 
@@ -212,7 +214,7 @@ def unpack(payload: bytes | bytearray | memoryview) -> Record:
     if given != len(readers) and given not in _OLDER_FIELDS.get(kind, ()):
         raise BadRecord(f"{_shown(fields)}: {given} fields, not {len(readers)}")
     try:
-        return kind(*(reader(value) for reader, value in zip(readers[:given], fields[1:], strict=True)))
+        return kind(*[reader(value) for reader, value in zip(readers[:given], fields[1:], strict=True)])
     except ValueError as error:
         raise BadRecord(f"{_shown(fields)}: {error}") from None
 
@@ -256,7 +258,7 @@ def _flat(value: Any) -> Flat:
 
 
 def _numbers(value: Any) -> tuple[int, ...]:
-    return tuple(_number(each) for each in _array(value))
+    return tuple([_number(each) for each in _array(value)])
 
 
 def _array(value: Any) -> Any:
@@ -280,14 +282,14 @@ def _rows(*readers: _FieldReader, older: int = -1) -> _FieldReader:
     """Reads an array of rows, each with these fields, or with the `older` first of them; the others are 0 then."""
 
     def read(value: Any) -> Any:
-        return tuple(_row(each) for each in _array(value))
+        return tuple([_row(each) for each in _array(value)])
 
     def _row(row: Any) -> tuple[Any, ...]:
         if len(_array(row)) == older:
             row += (0,) * (len(readers) - older)
         if len(row) != len(readers):
             raise ValueError(f"{_shown(row)} has not {len(readers)} fields")
-        return tuple(reader(field) for reader, field in zip(readers, row, strict=True))
+        return tuple([reader(field) for reader, field in zip(readers, row, strict=True)])
 
     return read
 
@@ -298,7 +300,7 @@ _read_terms = _rows(_number, _number, _text)
 
 
 def _kept(value: Any) -> tuple[ConsumerRow, ...]:
-    return tuple(_kept_row(row) for row in _array(value))
+    return tuple([_kept_row(row) for row in _array(value)])
 
 
 def _kept_row(row: Any) -> ConsumerRow:

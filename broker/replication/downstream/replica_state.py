@@ -18,6 +18,7 @@ from tailrace.shard.epochs import EpochStart, History
 from tailrace.shard.errors import StorageError
 from tailrace.shard.meta import Role
 from tailrace.shard.names import base_of
+from tailrace.shard.replacing import replaceable
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +27,7 @@ LINEAGES_MAX = 256
 """Streams of one WANT or NEWS."""
 
 
+@replaceable
 class ReplicaState(NamedTuple):
     """A node's copy of a stream: its role, its terms, the node ids from this one up to the master, its kept seqs.
 
@@ -50,7 +52,7 @@ class ReplicaState(NamedTuple):
 def unpack(row: Sequence[Any]) -> ReplicaState:
     """From what `follow` gave, which msgpack has made lists of."""
     role, history, path, first_seq, next_seq, line, contacts, awaited = row
-    starts = tuple(EpochStart(*start) for start in history)
+    starts = tuple([EpochStart(*start) for start in history])
     return ReplicaState(role, starts, tuple(path), first_seq, next_seq, line, tuple(contacts), awaited)
 
 
@@ -62,7 +64,7 @@ def of(owner: Owner, name: bytes) -> ReplicaState:
     holders = owner.replicas.holders(name)
     holders.end_seq = next_seq
     contacts = tuple(
-        join_address(each.host, each.port) for each in stream_roles.to_be_told(owner, name) if each.was_above
+        [join_address(each.host, each.port) for each in stream_roles.to_be_told(owner, name) if each.was_above]
     )
     role = owner.roles.role(name)
     awaited = role is not Role.MASTER or owner.replicas.is_awaited(name)

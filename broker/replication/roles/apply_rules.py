@@ -42,7 +42,7 @@ def rule(owner: Owner, args: CallArgs) -> None:
     try:
         former = owner.roles.rules.former
         wanted = replace(owner.roles.rules, commands=kept.rules).with_rule(Rule(pattern, upstream))
-        configured = tuple(each for each in kept.configured if each not in former or each in wanted.former)
+        configured = tuple([each for each in kept.configured if each not in former or each in wanted.former])
         owner.roles.set_node_file(replace(kept, rules=wanted.commands, configured=configured))
     except TooManyRules as error:
         raise Refused(Code.OVERLOADED, str(error)) from error

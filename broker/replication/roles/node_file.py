@@ -109,10 +109,10 @@ def _parse(data: bytes) -> NodeFile:
     if not isinstance(followers, list) or len(followers) > FOLLOWERS_MAX:
         raise ValueError(f"followers = {type(followers).__name__}, not at most {FOLLOWERS_MAX} addresses")
     return NodeFile(
-        tuple(map(_parse_rule, rows)),
+        (*map(_parse_rule, rows),),
         followed,
-        tuple(map(_parse_pattern, patterns)),
-        tuple(map(split_address, followers)),
+        (*map(_parse_pattern, patterns),),
+        (*map(split_address, followers),),
     )
 
 

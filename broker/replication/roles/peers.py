@@ -36,8 +36,8 @@ class Peers:
     def __init__(self, entries: Iterable[str] = ()) -> None:
         """Raises ValueError for what `parse_peer` does not take."""
         parsed = [parse_peer(entry) for entry in entries]
-        self._networks = tuple(network for network, _node in parsed)
-        self.nodes: tuple[NodeAddress, ...] = tuple(node for _network, node in parsed if node is not None)
+        self._networks = tuple([network for network, _node in parsed])
+        self.nodes: tuple[NodeAddress, ...] = tuple([node for _network, node in parsed if node is not None])
 
     def admit(self, host: str) -> bool:
         """Whether this IP address is in the list. False for anything else, such as a name."""

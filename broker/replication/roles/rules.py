@@ -74,7 +74,7 @@ def _may_share(pattern: bytes, other: bytes) -> bool:
 
 def configured(sections: Iterable[SlaveRule]) -> tuple[Rule, ...]:
     """The [[slave]] sections as rules. ValueError or PeerError for what `supervisor.config` would not have taken."""
-    return tuple(_rule(each) for each in sections)
+    return tuple([_rule(each) for each in sections])
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +123,12 @@ class Rules:
 
         One without an upstream is left out if no other rule gives one: a rule that is taken back leaves no trace.
         """
-        kept = tuple(each for each in self.commands if not covers(rule.pattern, each.pattern))
+        kept = tuple([each for each in self.commands if not covers(rule.pattern, each.pattern)])
         if rule.upstream is not None or self._is_changed_by(kept, rule.pattern):
             kept = (rule, *kept)
         if len(kept) > RULES_MAX:
             raise TooManyRules(f"this node has {RULES_MAX} rules for slaves; take some back, or give a shorter prefix")
-        former = tuple(pattern for pattern in self.former if not covers(rule.pattern, pattern))
+        former = tuple([pattern for pattern in self.former if not covers(rule.pattern, pattern)])
         return replace(self, commands=kept, former=former)
 
     def _is_changed_by(self, kept: tuple[Rule, ...], pattern: bytes) -> bool:

@@ -95,7 +95,7 @@ def written_history(owner: Owner, name: bytes) -> History:
     epoch, master = _reported_term(owner, meta, term(meta, history))
     if not history or (history[-1].epoch, history[-1].master) == (epoch, master):
         return history or (EpochStart(epoch, 0, master),)
-    before = tuple(start for start in history if start.epoch < epoch)
+    before = tuple([start for start in history if start.epoch < epoch])
     return (*before[-(EPOCHS_MAX - 1) :], EpochStart(epoch, history[-1].first_seq, master))
 
 

@@ -52,8 +52,10 @@ def confirmed(meta: StreamMeta, nodes: Iterable[tuple[str, int]], epoch: int) ->
     """The meta once these nodes know of term `epoch`."""
     told = set(nodes)
     contacts = tuple(
-        contact._replace(epoch=max(contact.epoch, epoch)) if contact[:2] in told else contact
-        for contact in meta.contacts
+        [
+            contact._replace(epoch=max(contact.epoch, epoch)) if contact[:2] in told else contact
+            for contact in meta.contacts
+        ]
     )
     upstream = meta.upstream
     if upstream is not None and meta.role is Role.MASTER and upstream[:2] in told:
@@ -64,7 +66,7 @@ def confirmed(meta: StreamMeta, nodes: Iterable[tuple[str, int]], epoch: int) ->
 
 def unconfirmed(meta: StreamMeta) -> StreamMeta:
     """The meta once the term has another master than the contacts confirmed."""
-    return replace(meta, contacts=tuple(contact._replace(epoch=0) for contact in meta.contacts))
+    return replace(meta, contacts=tuple([contact._replace(epoch=0) for contact in meta.contacts]))
 
 
 def are_related(mine: History, theirs: History) -> bool:

@@ -28,6 +28,7 @@ from tailrace.shard.directory import make_data_dir
 from tailrace.shard.errors import StreamCut, StreamDamaged, Trimmed
 from tailrace.shard.files import read_all
 from tailrace.shard.log import StreamLog
+from tests.kept_tuples import added_tuples
 from tests.shard.helpers import BOOT, batch, open_log
 
 NAME = b"stream"
@@ -274,3 +275,14 @@ def test_chunks_of_different_places_soon_are_the_same(stream: Stream) -> None:
             ends.append((seq, cursor.seq))
     places = [{end for start, end in ends if start == seq} for seq in (0, 100)]
     assert places[0] == places[1] and {end for start, end in ends if start == 1_999} <= places[0]
+
+
+def test_no_tuple_more_is_kept_for_each_chunk(stream: Stream) -> None:
+    stream.append(3)
+    cursor = stream.cursor()
+
+    def read() -> None:
+        stream.chunks.cache.clear()
+        assert stream.chunks.chunk(cursor).frames
+
+    assert not added_tuples(read)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.broker.consumers.state import decide, decide_get
+from tailrace.broker.consumers.state import decide, decide_get, records
 from tailrace.broker.consumers.state.decide import GetResult
 from tailrace.broker.consumers.state.records import HistoryChanged, Progress
 from tailrace.broker.consumers.state.stream_state import ConsumerTable
@@ -15,6 +15,7 @@ from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tailrace.shard.epochs import NEVER_SEQ
 from tests.broker.consumers.stream import Stream, asking
+from tests.kept_tuples import ROUNDS, added_tuples
 
 BILLING = b"billing"
 NOW_US = 1_000_000
@@ -258,3 +259,19 @@ def test_who_has_left_has_begun_nothing_anew() -> None:
     ask(consumers, stream, max_messages=2, session=1)
     decide.leave(consumers, BILLING, b"m")
     assert ask(consumers, stream, max_messages=2, session=2).runs == ((0, 2, 0, 1),)
+
+
+def test_no_tuple_more_is_kept_for_each_get() -> None:
+    stream = Stream(4 * ROUNDS)
+    consumers = made(stream)
+    seqs = iter(range(1, 4 * ROUNDS))
+    ask(consumers, stream, max_messages=1)
+
+    def finish_one() -> None:
+        """The message that the member was given last; it is given the next one."""
+        seq = next(seqs)
+        finished = asking(BILLING, b"m", [(seq - 1, seq - 1, 1)], max_messages=1)
+        for record in decide.get(consumers, finished, stream, NOW_US).records:
+            assert records.unpack(records.pack(record)) == record
+
+    assert not added_tuples(finish_one)
