@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final
 
 from tailrace.broker.access.identity import Identity
 from tailrace.broker.access.rules import Right, denied_text
+from tailrace.broker.process.event_log import Event
 from tailrace.broker.process.work import Nobody
 from tailrace.broker.sessions.record import Will
 from tailrace.broker.streams.refused import Refused
@@ -18,8 +18,6 @@ from tailrace.shard.topics import topic_in
 
 if TYPE_CHECKING:
     from tailrace.broker.services import Services
-
-log = logging.getLogger(__name__)
 
 _NOBODYS: Final = "sessions:0"
 """In the place of the address of sessions without a user: together they make as many streams as one address."""
@@ -38,7 +36,7 @@ class _WillPublisher(Nobody):
         self._account = book.of_user(user, now_s) if user else book.of(_NOBODYS, now_s)
 
     def publish_refused(self, name: bytes, count: int, code: Code, text: str) -> None:
-        _refuse(self._services, name, Refused(code, text))
+        _refuse(self._services, self._identity.user, name, Refused(code, text))
 
     def may_create(self, name: bytes) -> bool:
         return self._creation_refusal(name) is None
@@ -65,14 +63,15 @@ def publish_will(services: Services, user: str, will: Will) -> None:
     placed = Placed(will.stream, topic_in(will.frame[HEADER_BYTES : HEADER_BYTES + metadata_bytes]))
     identity = services.access.named(user)
     if identity is None:
-        _refuse(services, will.stream, Refused(Code.DENIED, f"the user {user or 'anonymous'} may not log in any more"))
+        _refuse(services, user, will.stream, Refused(Code.DENIED, "its user may not log in any more"))
     elif not may_publish(services.access, identity, placed):
-        _refuse(services, will.stream, Refused(Code.DENIED, denied_text(identity, Right.PUBLISH)))
+        _refuse(services, user, will.stream, Refused(Code.DENIED, denied_text(identity, Right.PUBLISH)))
     else:
         publisher = _WillPublisher(services, user, identity, placed)
         services.router.batch(will.stream).add_quiet(publisher, 1, bytearray(will.frame))
 
 
-def _refuse(services: Services, stream: bytes, refused: Refused) -> None:
+def _refuse(services: Services, user: str, stream: bytes, refused: Refused) -> None:
     services.metrics.refused.add(refused.code)
-    log.warning("a will could not be published to stream %r: %s", stream.decode(), refused.text)
+    text = f"a will was not published to {stream.decode()}: {refused.text}"
+    services.events.write(Event.REFUSED, user=user, code=refused.code.value, text=text)
