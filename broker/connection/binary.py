@@ -188,7 +188,7 @@ class BinaryClient(CollectingClient):
             self.send_envelope(pack(failed))
 
     def refuse_request(self, op: int, number: int, code: Code, text: str) -> None:
-        self.services.metrics.refused.add(code)
+        self.note_refused(code, text)
         self.send_envelope(pack(m.Failed(code, text, False, op, number)))
 
     @property
@@ -388,7 +388,7 @@ class BinaryClient(CollectingClient):
         self.under_way -= len(requests) // REQUEST_BYTES
         if self.closed:
             return
-        self.services.metrics.refused.add(code, count)
+        self.note_refused(code, f"{name.decode()}: {text}", count)
         for request, messages in iter_unpack("<II", requests):
             logged = None
             if first_seq is not None:
@@ -403,8 +403,8 @@ class BinaryClient(CollectingClient):
         if self.closed:
             return
         if publication.refusals:
-            for code, _text in publication.refusals.values():
-                self.services.metrics.refused.add(code, publication.count)
+            for code, text in publication.refusals.values():
+                self.note_refused(code, text, publication.count)
             self.send_envelope(pack(_failed_publish(publication)))
         elif publication.wants_answer:
             self.send_envelope(m.pack_published(publication.request, publication.results))

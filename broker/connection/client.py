@@ -319,10 +319,14 @@ class ClientConnection(Connection):
         return max(self.life_s, self.progress_s)
 
     def refuse(self, code: Code, text: str) -> None:
-        self.services.metrics.refused.add(code)
+        self.note_refused(code, text)
+        self.send_error(code, text)
+
+    def note_refused(self, code: Code, text: str, count: int = 1) -> None:
+        """Count it; a right that is missing is in the log of events too."""
+        self.services.metrics.refused.add(code, count)
         if code is Code.DENIED:
             self.log_refusal(code, text)
-        self.send_error(code, text)
 
     def may_create(self, name: bytes) -> bool:
         """Whether it may make this stream. Companions are the broker's to make."""

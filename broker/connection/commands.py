@@ -175,8 +175,7 @@ class Commands:
         pending = self._pend(client)
         found = reading_of(client, command.stream, command.topics)
         if isinstance(found, Refused):
-            text = f"{word_of_name(command.stream).decode()}: {found.text}"
-            pending.settle(self._refusal(Refused(found.code, text)))
+            pending.settle(self._unreadable(client, command.stream, found))
         elif not found.stream:
             client.line.patterns.subscribe(client, command, pending)
         else:
@@ -238,7 +237,7 @@ class Commands:
         pending = self._pend(client)
         found = reading_of(client, command.stream, b"")
         if isinstance(found, Refused):
-            pending.settle(self._refusal(Refused(found.code, f"{word_of_name(command.stream).decode()}: {found.text}")))
+            pending.settle(self._unreadable(client, command.stream, found))
             return
 
         def done(page: GatheredPage | Refused) -> None:
@@ -653,6 +652,11 @@ class Commands:
         pending = Pending(client.answers_ready)
         client.pend(pending)
         return pending
+
+    def _unreadable(self, client: LineClient, name: bytes, refused: Refused) -> bytes:
+        text = f"{word_of_name(name).decode()}: {refused.text}"
+        client.note_refused(refused.code, text)
+        return answers.err(refused.code, text)
 
     def _refusal(self, refused: Refused) -> bytes:
         self._services.metrics.refused.add(refused.code)

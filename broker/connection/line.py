@@ -159,8 +159,6 @@ class LineClient(ClientConnection):
         if not denied:
             services.router.publish(self, staged)
             return
-        for key, refused in denied.items():
-            services.metrics.refused.add(refused.code, staged.groups[key][1])
         services.router.publish_allowed(self, staged, denied)
 
     def _execute(self, command: object) -> None:
@@ -315,12 +313,12 @@ class LineClient(ClientConnection):
     def single_refused(self, name: bytes, code: Code, text: str) -> None:
         self.under_way -= 1
         if not self.closed:
-            self.services.metrics.refused.add(code)
+            self.note_refused(code, f"{name.decode()}: {text}")
             self.send_envelope(answers.publish_refused(name, 1, code, text))
             self.outcome_known()
 
     def publish_refused(self, name: bytes, count: int, code: Code, text: str) -> None:
-        self.services.metrics.refused.add(code, count)
+        self.note_refused(code, f"{name.decode()}: {text}", count)
         self.answer(answers.publish_refused(name, count, code, text))
 
     def send_trimmed(self, cursor: Cursor, first_seq: int) -> None:

@@ -321,7 +321,11 @@ class RunPublication:
         self._client.count_created()
 
 
-class Creator(Asker, Protocol):
+class PublicationClient(Asker, Protocol):
+    """The side of a connection that publishes by lines."""
+
+    def note_refused(self, code: Code, text: str, count: int) -> None: ...
+
     def may_create(self, name: bytes) -> bool: ...
 
     def creation_refusal(self, name: bytes) -> Refused: ...
@@ -365,13 +369,17 @@ class LinePublication(Pending):
     sent; without, only failures are answered.
     """
 
-    __slots__ = ("_counts", "_creator", "_first_seqs", "_names", "_order", "_refusals", "_waiting")
+    __slots__ = ("_client", "_counts", "_first_seqs", "_names", "_order", "_refusals", "_waiting")
 
     def __init__(
-        self, ready: Callable[[], None], creator: Creator, groups: list[tuple[bytes, int, bytearray]], order: list[int]
+        self,
+        ready: Callable[[], None],
+        client: PublicationClient,
+        groups: list[tuple[bytes, int, bytearray]],
+        order: list[int],
     ) -> None:
         super().__init__(ready)
-        self._creator = creator
+        self._client = client
         self._names = [name for name, _count, _frames in groups]
         self._counts = [count for _name, count, _frames in groups]
         self._order = order
@@ -381,7 +389,7 @@ class LinePublication(Pending):
 
     @property
     def asker(self) -> Asker:
-        return self._creator
+        return self._client
 
     def published(self, key: int, first_seq: int, _subscribers: int) -> None:
         self._first_seqs[key] = first_seq
@@ -389,19 +397,20 @@ class LinePublication(Pending):
 
     def refused(self, key: int, code: Code, text: str) -> None:
         self._refusals[key] = (code, text)
+        self._client.note_refused(code, f"{self._names[key].decode()}: {text}", self._counts[key])
         self._count_down()
 
     def unreplicated(self, key: int, _first_seq: int, text: str) -> None:
         self.refused(key, Code.UNREPLICATED, text)
 
     def may_create(self, name: bytes) -> bool:
-        return self._creator.may_create(name)
+        return self._client.may_create(name)
 
     def creation_refusal(self, name: bytes) -> Refused:
-        return self._creator.creation_refusal(name)
+        return self._client.creation_refusal(name)
 
     def count_created(self) -> None:
-        self._creator.count_created()
+        self._client.count_created()
 
     def _count_down(self) -> None:
         self._waiting -= 1

@@ -128,8 +128,8 @@ def test_a_removed_user_cannot_stay_by_not_reading_or_by_never_pausing(tmp_path:
 
 def is_held(node: Node, peer_port: int) -> bool:
     """Whether a process has the connection that comes from this port."""
-    found = (each for each in psutil.net_connections("tcp4") if each.laddr.port == node.port and each.raddr)
-    return any(each.pid is not None and each.raddr.port == peer_port for each in found)
+    ends = [(each.pid, each.laddr, each.raddr) for each in psutil.net_connections("tcp4")]
+    return any(pid and here and there and (here[1], there[1]) == (node.port, peer_port) for pid, here, there in ends)
 
 
 def publish_until_it_fails(client: LineClient) -> None:

@@ -481,7 +481,7 @@ class MqttClient(SinglePacketsClient):
 
     def group_refused(self, run: RunPublication, key: int, code: Code, text: str, first_seq: int | None) -> None:
         assert isinstance(run, PublishRow)
-        self.services.metrics.refused.add(code, run.counts[key])
+        self.note_refused(code, text, run.counts[key])
         if self.session is not None:
             self.session.producers.pop(run.names[key], None)  # its next number may be missing
         run.settle_group(key, (code, text))

@@ -365,7 +365,8 @@ class PublishRow(RunPublication):
 
     def _end_behind(self, code: Code, text: str) -> None:
         """MQTT 3.1.1 can only close; the messages before this one are acknowledged first."""
-        self.pending.after = lambda: self._publisher.end_with(code, text)
+        is_logged = code is Code.DENIED  # with its topic
+        self.pending.after = lambda: self._publisher.end_with(code, text, is_logged=is_logged)
 
 
 # --- the messages of a read -------------------------------------------------------------------------------------------
@@ -381,6 +382,8 @@ class StagingClient(MqttPublisher, Protocol):
 
     def number(self, packet_id: int, stream: bytes) -> Numbering | None:
         """The number of a QoS 2 message; None if its session ends with its connection."""
+
+    def note_refused(self, code: Code, text: str) -> None: ...
 
     def publish_refusal(self, placed: Placed) -> Refused | None: ...
 
@@ -423,7 +426,7 @@ def stage_one(
     if refusal is None and client.is_too_large(metadata, payload):
         refusal = Code.SIZE, "the message is larger than max_message_bytes"
     if refusal is not None:
-        client.services.metrics.refused.add(refusal[0])
+        client.note_refused(refusal[0], f"{topic.decode()}: {refusal[1]}")
         if qos and answers:
             client.unreleased.discard(packet_id)
             row.add_answer(qos, packet_id, -1, _refusal_reason(refusal[0]))

@@ -105,7 +105,7 @@ class SinglePacketsClient(EnhancedLoginClient):
         """packet_id: as in a packet; empty with QoS 0."""
         self.under_way -= 1
         self.unacknowledged -= bool(packet_id)
-        self.services.metrics.refused.add(code)
+        self.note_refused(code, text)
         if self.closed:
             return
         if packet_id and self.version == MQTT_5:

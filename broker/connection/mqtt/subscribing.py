@@ -156,6 +156,8 @@ class TopicSubscriptions:
         parts = split_filter(request.filter)
         start = _start_of(parts, wishes)
         refusal = self._refusal(client, request.filter, parts, start)
+        if refusal is Reason.NOT_AUTHORIZED:
+            client.note_refused(Code.DENIED, f"the user {client.user} may not read all of {request.filter.decode()}")
         if refusal is not None or start is None:
             self._settle(client, step, place, Reason.TOPIC_FILTER_INVALID if refusal is None else refusal)
             return
@@ -465,7 +467,7 @@ class TopicSubscriptions:
             if isinstance(outcome, Refused):
                 failed.append(outcome)
                 self._pass_over(subscription, request.stream)
-                self._services.metrics.refused.add(outcome.code)
+                client.note_refused(outcome.code, f"{request.stream.decode()}: {outcome.text}")
             elif outcome is not None:
                 cursors.append(outcome)
             if not missing:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tailrace.broker.access.rules import Right
 from tailrace.broker.connection.named import NamedReading, consumed_by_name
 from tailrace.broker.consumers.edge.session import FetchedGet
+from tailrace.broker.process.event_log import Event
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol import consuming as c
 from tailrace.protocol.messages import pack
@@ -31,6 +32,8 @@ def consume(client: BinaryClient, message: c.Consume) -> None:
         if not client.may(Right.ADMIN, message.stream):
             answer(client.denial(Right.ADMIN))
             return
+        command = f"delete stream={message.stream.decode()}"
+        client.services.events.write(Event.ADMIN, **client.event_fields(), command=command)
     elif not client.is_free or client.services.topic_rules.count:
         found = _named(client, message.stream, message.topics, places=message.do not in OF_LETTERS)
         if isinstance(found, Refused):

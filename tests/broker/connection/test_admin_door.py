@@ -11,8 +11,11 @@ import pytest
 
 from tailrace.broker.connection.admin_door import AdminDoor, peer_credentials
 from tailrace.broker.connection.line import LineClient
+from tailrace.protocol import consuming as c
+from tailrace.protocol import messages as m
 from tailrace.shard.unix_socket import connect_unix
 from tailrace.supervisor.listeners import open_admin_listener
+from tests.broker.consumers.owning import Member, Owners
 from tests.broker.world import Peer, World, world
 
 
@@ -42,6 +45,22 @@ def test_its_peers_administer_and_the_log_has_who_did(tmp_path: Path, caplog: py
             f"event=admin peer=unix/{os.getuid()}:{os.getpid()} user=- uid={os.getuid()} proof=socket command={command}"
             for command in ('"master stream=a force=False"', '"streams prefix="')
         ]
+
+
+def test_a_stream_that_is_deleted_by_the_binary_protocol_is_in_the_log_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tailrace.broker.process.event_log")
+    with world(tmp_path) as node:
+        node.fill("s", [b"a"])
+        owners, member = Owners(node), Member(node)
+        stranger = Member(node, local=False)
+        (refused,) = stranger.ask(c.Consume(1, "drop", b"s"))
+        assert isinstance(refused, m.Failed) and refused.code == "denied" and owners.asked == []
+        member.ask(c.Consume(1, "drop", b"s"))
+        assert owners.asked == [c.Consume(1, "drop", b"s")]
+        (line,) = (each for each in caplog.messages if each.startswith("event=admin"))
+        assert line == 'event=admin peer=peer:2 user=- uid=- proof=loopback command="delete stream=s"'
 
 
 def test_its_connections_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,9 @@ class FakePublisher(Nobody):
     def publish_refused(self, name: bytes, count: int, code: Code, text: str) -> None:
         self.heard.append((name, count, code, text))
 
+    def note_refused(self, code: Code, text: str, count: int) -> None:
+        """`publication` looks at the answers."""
+
     def published(self, key: int, first_seq: int, _subscribers: int) -> None:
         self.heard.append((key, first_seq))
 

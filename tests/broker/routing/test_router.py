@@ -43,6 +43,8 @@ class FakePublisher(Nobody):
 
     def answers_ready(self) -> None: ...
 
+    def note_refused(self, code: Code, text: str, count: int) -> None: ...
+
     def pend(self, pending: Pending) -> None:
         self.row.append(pending)
 
