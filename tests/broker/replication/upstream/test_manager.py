@@ -526,4 +526,10 @@ def test_connections_to_other_nodes_are_bounded(tmp_path: Path) -> None:
             for _ in range(2):
                 manager.tick()
             assert {uplink.port for uplink in manager} == {server.getsockname()[1] for server in ports[3:]}
+            manager.stop("its worker is replaced")
+            assert not list(manager)
+            for number in range(3):
+                made.ask(peer, f"slave 127.0.0.1 {ports[number].getsockname()[1]} s{number} 0")
+            manager.start()
+            assert len(list(manager)) == 3, "the files of the streams name six addresses"
             manager.stop("the test is over")
