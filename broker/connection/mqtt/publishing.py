@@ -426,7 +426,7 @@ def stage_one(
     if refusal is None and client.is_too_large(metadata, payload):
         refusal = Code.SIZE, "the message is larger than max_message_bytes"
     if refusal is not None:
-        client.note_refused(refusal[0], f"{topic.decode()}: {refusal[1]}")
+        client.note_refused(refusal[0], f"{topic.decode(errors='replace')}: {refusal[1]}")
         if qos and answers:
             client.unreleased.discard(packet_id)
             row.add_answer(qos, packet_id, -1, _refusal_reason(refusal[0]))

@@ -65,7 +65,9 @@ def test_a_stranger_does_nothing_that_nodes_do(tmp_path: Path, host: str) -> Non
         node.fill("s", [b"a"])
         peer = stranger(node, host)
         assert isinstance(peer.ask(m.Open(1, b"s"))[0], m.Opened)
-        assert refused(peer.ask(m.Open(2, b"t"))) == ("handles", Op.OPEN, 2), "who says that it is a node has its bounds"
+        assert refused(peer.ask(m.Open(2, b"t"))) == ("handles", Op.OPEN, 2), (
+            "who says that it is a node has its bounds"
+        )
         assert refused(peer.ask(copy(node, 1, "s", 1))) == ("denied", Op.FOLLOW, 1)
         assert refused(peer.ask(r.Watch(2, b""))) == ("denied", Op.WATCH, 2)
         assert refused(peer.ask(claim("s"))) == ("denied", Op.CLAIM, 3)
