@@ -95,15 +95,14 @@ class ConsumerSession:
         if wanted.do == "create" and (refusal := self._creation_refusal()):
             answer(Refused(Code.OVERLOADED, refusal))
             return
-        member = wanted.stream, wanted.name, wanted.member
-        asked = self._members.get(member)
+        ended = self._ended_by(wanted)
         self._asked += 1
         self.client.note_awaited()
 
         def done(value: Any) -> None:
             self._asked -= 1
-            if wanted.do == "leave" and self._members.get(member) == asked and not _failed(value):
-                self._members.pop(member, None)
+            if ended and not _failed(value):
+                self._forget(ended)
             if wanted.do == "create" and not (isinstance(value, dict) and value.get("created")):
                 self._count_created(-1)
             if not self.client.closed:
@@ -113,6 +112,19 @@ class ConsumerSession:
             self._count_created(1)
 
         self._call(wanted.stream, "consume", [wanted.stream, wanted], done)
+
+    def _ended_by(self, wanted: c.Consume) -> dict[MemberKey, LastRequest]:
+        """The members that are none any more once this is done, if they ask for nothing meanwhile."""
+        if wanted.do == "delete":
+            consumer = wanted.stream, wanted.name
+            return {member: asked for member, asked in self._members.items() if member[:2] == consumer}
+        member = wanted.stream, wanted.name, wanted.member
+        return {member: self._members[member]} if wanted.do == "leave" and member in self._members else {}
+
+    def _forget(self, ended: dict[MemberKey, LastRequest]) -> None:
+        for member, asked in ended.items():
+            if self._members.get(member) == asked:
+                del self._members[member]
 
     def _creation_refusal(self) -> str:
         """Why its address or its user creates no consumer now; empty if it may."""

@@ -223,6 +223,28 @@ def test_a_member_that_has_left_is_not_away(node: World) -> None:
     assert [(each.do, each.member) for each in owners.told] == [("away", b"refused"), ("away", b"stays")]
 
 
+def test_the_members_of_a_deleted_consumer_are_gone_with_it(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "MEMBERS_MAX", 2)
+    owners, peer = Owners(node), Member(node)
+    for number, (name, member) in enumerate(((b"n", b"m"), (b"other", b"m"))):
+        peer.ask(c.Get(number, b"s", name, member))
+        owners.answer()
+    peer.take()
+    peer.ask(c.Consume(7, "delete", b"s", b"n"))
+    owners.answer(Refused(Code.UNAVAILABLE, "not now"))
+    peer.take()
+    assert failed(peer.ask(c.Get(8, b"s", b"next", b"m"))) == [("overloaded", Op.GET, 8, False)]
+    peer.ask(c.Consume(9, "delete", b"s", b"n"))
+    owners.answer({})
+    assert peer.take() == [c.Consumed(9)]
+    assert peer.ask(c.Get(10, b"s", b"next", b"m")) == [], "in place of the one that is deleted"
+    owners.answer()
+    peer.ask(m.Close())
+    peer.peer.close()
+    node.settle()
+    assert [(each.do, each.name) for each in owners.told] == [("away", b"other"), ("away", b"next")]
+
+
 def test_members_go_along_when_the_connection_is_handed_over(node: World) -> None:
     owners, peer = Owners(node), Member(node)
     peer.ask(get(1, "s"))
