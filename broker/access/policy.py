@@ -159,7 +159,8 @@ class AccessPolicy:
         )
 
     def _decide(self, identity: Identity, right: Right, stream: bytes) -> bool:
-        """`may(identity, right, stream)`; b"" stands for what concerns no stream. Companions follow their stream.
+        """`may(identity, right, stream)`; b"" stands for what concerns no stream, which takes the right to all of them.
+        Companions follow their stream.
 
         Nobody has the right to a stream who is refused it for a name that lies there as a topic.
         """
@@ -169,6 +170,8 @@ class AccessPolicy:
             return right is Right.ADMIN
         if right is Right.NODE and identity.proof not in STRONG:
             return False
+        if not stream:
+            return decide_prefix(self._rules, identity, right, "")
         base = base_of(stream)
         if not decide(self._rules, identity, right, base.decode()):
             return False

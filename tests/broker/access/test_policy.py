@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tailrace.broker.access.identity import LOCAL, REMOTE, Identity, Proof, unix_peer
@@ -84,6 +86,16 @@ def test_the_prefix_of_companions_is_that_of_their_streams(prefix: bytes) -> Non
     known = policy.logged_in(REMOTE, "ann", Proof.SCRAM, b"stored-k")
     assert not policy.may_all(known, Right.ADMIN, prefix)
     assert policy.may_all(known, Right.ADMIN, b"$cursor/log")
+
+
+def test_what_concerns_no_stream_needs_the_right_to_all() -> None:
+    """A command such as `shutdown`, or a promise for all streams, is more than what is denied of one."""
+    every, secret = (AccessRule(allow, ("ann",), ALL, (streams,)) for allow, streams in ((True, "*"), (False, "x/*")))
+    for rules, may in (((every,), True), ((secret, every), False), ((replace(every, streams=("a*", "?*")),), False)):
+        policy = AccessPolicy([ANN], rules)
+        known = policy.logged_in(REMOTE, "ann", Proof.SCRAM, b"stored-k")
+        assert [policy.may(known, right, b"") for right in (Right.ADMIN, Right.NODE)] == [may, may]
+        assert policy.may(known, Right.ADMIN, b"a") and policy.may(known, Right.NODE, b"a")
 
 
 def test_anonymous_connections_have_what_the_rules_say() -> None:
