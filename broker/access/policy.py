@@ -159,7 +159,7 @@ class AccessPolicy:
         )
 
     def _decide(self, identity: Identity, right: Right, stream: bytes) -> bool:
-        """`may(identity, right, stream)`; b"" stands for what concerns no stream, which takes the right to all of them.
+        """`may(identity, right, stream)`; b"": for something about no stream, which takes the right to all of them.
         Companions follow their stream.
 
         Nobody has the right to a stream who is refused it for a name that lies there as a topic.
