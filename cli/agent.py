@@ -23,6 +23,7 @@ from tailrace.shard.errors import DirectoryError
 
 ETCD_TIMEOUT_S = 1.0
 GROUPS = 1
+REPLICAS_MIN = ClusterTiming().min_isr
 
 EPILOG = """\b
 Examples:
@@ -59,6 +60,11 @@ Exit codes: 0 ended by a signal, 2 wrong arguments, 4 cannot listen for --metric
     show_default=True,
     help="With --found: how many groups of streams it has, each with a leader; it never changes.",
 )
+@click.option(
+    "--replicas",
+    type=click.IntRange(REPLICAS_MIN),
+    help="With --found: how many nodes publishes of a group wait for, and elect its leader [default: all].",
+)
 @click.option("--metrics", metavar="HOST:PORT", help="Serve figures for Prometheus there; needs the extra cluster.")
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="The lowest level.")
 def command(
@@ -68,6 +74,7 @@ def command(
     path: Path | None,
     found: bool,
     groups: int,
+    replicas: int | None,
     metrics: str | None,
     log_level: str,
 ) -> int:
@@ -85,7 +92,9 @@ def command(
     path = path or data / "admin.sock"
     lease, views, writes = (ClusterStore(make_etcd(ETCD_TIMEOUT_S), name, node) for _ in range(3))
     stores = (lease, views, writes)
-    agent = Agent(node, address, stores, NodeDoor(path), NodeSocket(path), timing, found=groups if found else 0)
+    found_groups = groups if found else 0
+    doors = NodeDoor(path), NodeSocket(path)
+    agent = Agent(node, address, stores, *doors, timing, found=found_groups, replicas=replicas or 0)
     if scraped is not None:
         _serve_metrics(scraped, name, agent)
     over = threading.Event()

@@ -15,8 +15,8 @@ from tailrace.cli.options import json_option
 from tailrace.cli.tables import make_table, plain, show, show_json
 from tailrace.cli.values import FILLED
 from tailrace.cluster.balance import swaps
-from tailrace.cluster.copies import CopyChange, copy_changes, final_targets
 from tailrace.cluster.etcd import EtcdAway
+from tailrace.cluster.replicas import ReplicaChange, final_targets, replica_changes
 from tailrace.cluster.store import ClusterStore, ClusterView
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -24,6 +24,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 ETCD_TIMEOUT_S: Final = 2.0
 SWITCH_S: Final = 15
 """For which a command waits, and a node is named as the next leader; then the name is gone from etcd."""
+CHANGE_S: Final = 5
+"""For which a command waits in addition for each group whose replicas change, since only some do at a time."""
 LOOK_EVERY_S: Final = 0.1
 
 EPILOG = """\b
@@ -55,7 +57,7 @@ class ClusterNodeRow(NamedTuple):
 
 class GroupRow(NamedTuple):
     """A line about a group. leader: the address of a node, "-" without one, as all of these. replicas: the nodes that
-    hold a copy, or make one.
+    are in sync or on the way to that.
     """
 
     group: int
@@ -67,14 +69,14 @@ class GroupRow(NamedTuple):
 
 
 class PlanRow(NamedTuple):
-    """A change of a group that a command would bring about. successor: "-" if the leader stays. copies: nodes that get
-    one, with a +, and nodes that drop theirs, with a -.
+    """A change of a group that a command would bring about. successor: "-" if the leader stays. replicas: nodes that
+    become one, with a +, and nodes that cease to be, with a -.
     """
 
     group: int
     leader: str
     successor: str
-    copies: str
+    replicas: str
 
 
 class _EtcdCommands(click.Group):
@@ -124,19 +126,26 @@ def rows_of(view: ClusterView) -> list[ClusterNodeRow]:
     rows = []
     for node, address in sorted(view.addresses.items()):
         leads = len(_led(view, node))
-        role = "leader" if leads else "left" if node in view.left else "replica" if _holds(view, node) else "joining"
+        role = "leader" if leads else _role_without_leads(view, node)
         is_ready = any(node in group.ready for group in groups)
         agent = "ready" if is_ready else "lives" if node in view.members else "away"
-        in_sync = bool(groups) and all(node in group.state.isr for group in groups)
+        own = [group for group in groups if node in group.state.replicas or not view.replicas]
+        in_sync = bool(own) and all(node in group.state.isr for group in own)
         rows.append(ClusterNodeRow(node, address, role, in_sync, agent, term, leads))
     return rows
+
+
+def _role_without_leads(view: ClusterView, node: str) -> str:
+    if node in view.left:
+        return "left"
+    return "replica" if _holds(view, node) else "observer" if view.replicas else "joining"
 
 
 @command.command("groups", epilog=EPILOG)
 @json_option
 @cluster_options
 def groups(name: str, as_json: bool) -> int:
-    """Show the groups of streams: who leads each of them, who should, who is in sync, and who has a copy."""
+    """Show the groups of streams: who leads each of them, who should, who is in sync, and its replicas."""
     view = _view(_store(name))
     rows = [
         GroupRow(
@@ -173,19 +182,19 @@ def _show_plan(view: ClusterView, as_json: bool) -> int:
 
 
 def plan_of(view: ClusterView) -> list[PlanRow]:
-    """The leaders and copies that change until the groups are as they should be."""
+    """The leaders and replicas that change until the groups are as they should be."""
     wanted = final_targets(view.groups, view.placed_nodes(), view.replicas, view.pinned)
     leads = {each.group: each.successor for each in swaps(view.groups, wanted, len(view.groups))}
-    copies = copy_changes(view.groups, wanted)
+    changes = replica_changes(view.groups, wanted)
     return [
-        _plan_row(view, group, leads.get(group, ""), copies.get(group, CopyChange((), ())))
-        for group in sorted(leads.keys() | copies.keys())
+        _plan_row(view, group, leads.get(group, ""), changes.get(group, ReplicaChange((), ())))
+        for group in sorted(leads.keys() | changes.keys())
     ]
 
 
-def _plan_row(view: ClusterView, group: int, successor: str, copies: CopyChange) -> PlanRow:
+def _plan_row(view: ClusterView, group: int, successor: str, change: ReplicaChange) -> PlanRow:
     leader = view.groups[group].leader
-    changes = [_listed(view, copies.made, "+"), _listed(view, copies.dropped, "-")]
+    changes = [_listed(view, change.added, "+"), _listed(view, change.dropped, "-")]
     return PlanRow(
         group,
         view.addresses.get(leader.node, leader.node) if leader is not None else "-",
@@ -266,7 +275,7 @@ def move(name: str, group: int, node: str | None, as_json: bool) -> int:
 
 def _plan_option(function: F) -> F:
     return click.option(
-        "--plan", "only_plan", is_flag=True, help="Show which leaders and copies would change; change nothing."
+        "--plan", "only_plan", is_flag=True, help="Show which leaders and replicas would change; change nothing."
     )(function)
 
 
@@ -301,7 +310,9 @@ def leave(name: str, node: str, only_plan: bool, as_json: bool) -> int:
     if only_plan:
         return _show_plan(replace(view, left=view.left | {chosen}), as_json)
     store.put(f"left/{chosen}", b"")
-    _wait(store, lambda now: _has_left(now, chosen), f"{node} has not left after {SWITCH_S} s; it leaves later")
+    changing = [group for group in view.groups.values() if view.replicas and chosen in group.state.replicas]
+    limit_s = SWITCH_S + CHANGE_S * len(changing)
+    _wait(store, lambda now: _has_left(now, chosen), f"{node} has not left after {limit_s} s; it leaves later", limit_s)
     return _done("leave", chosen, as_json)
 
 
@@ -369,8 +380,8 @@ def _has_left(view: ClusterView, node: str) -> bool:
     return bool(view.groups) and not _holds(view, node) and not _led(view, node)
 
 
-def _wait(store: ClusterStore, is_done: Callable[[ClusterView], bool], late: str) -> None:
-    end_s = time.monotonic() + SWITCH_S
+def _wait(store: ClusterStore, is_done: Callable[[ClusterView], bool], late: str, limit_s: float = SWITCH_S) -> None:
+    end_s = time.monotonic() + limit_s
     while not is_done(store.read()):
         if time.monotonic() > end_s:
             raise CommandError(late, REFUSED)

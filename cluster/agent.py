@@ -76,7 +76,8 @@ class Requests:
 
 class Agent:
     """`address`: at which other nodes reach this one. `found`: make the cluster with this number of groups unless it
-    exists; 0: do not. `stores`: connections to etcd for the lease, for views and for writes.
+    exists; 0: do not; and with this number of `replicas` of each, 0 for all nodes. `stores`: connections to etcd for
+    the lease, for views and for writes.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Agent:
         timing: ClusterTiming,
         *,
         found: int,
+        replicas: int = 0,
     ) -> None:
         self._node = node
         self._address = address
@@ -96,7 +98,7 @@ class Agent:
         self._door = door
         self._promising = promising
         self._timing = timing
-        self._found = found
+        self._found, self._replicas = found, replicas
         self._woken = threading.Event()  # an answer has come
         self._renewing, self._looking = Requests("lease", self._woken), Requests("view", self._woken)
         self._writing, self._asking = Requests("write", self._woken), Requests("promises", self._woken)
@@ -242,7 +244,7 @@ class Agent:
 
     def _begin_cluster(self) -> None:
         if self._found and self._lease:
-            self._writing.begin(lambda: self._writes.found(self._found), lambda _: None)
+            self._writing.begin(lambda: self._writes.found(self._found, self._replicas), lambda _: None)
 
     # --- acting -----------------------------------------------------------------------------------------------
 
@@ -294,7 +296,7 @@ class Agent:
                 steps.append((group, action))
             else:
                 actions.clear()
-                if isinstance(action, d.TakeLead | d.FollowLeader | d.PassOn):
+                if isinstance(action, d.TakeLead | d.FollowLeader | d.Observe):
                     roles.append((group, action))
                 else:
                     is_free = boottime_s() >= self._free_s  # or else it cannot be a candidate yet
@@ -337,7 +339,7 @@ class Agent:
         known = [
             (group, action)
             for group, action in actions
-            if not isinstance(action, d.FollowLeader | d.PassOn) or action.leader in view.addresses
+            if not isinstance(action, d.FollowLeader | d.Observe) or action.leader in view.addresses
         ]
         if self._changing.is_busy or not known:
             return
@@ -397,4 +399,6 @@ def _role_text(view: ClusterView, reports: Mapping[int, BrokerReport]) -> str:
         return f"{report.role.value} in term {report.term}; leader {group.leader}, in sync {group.state.isr}"
     led = [group for group, report in reports.items() if report.role is BrokerRole.LEADER]
     followed = [group for group, report in reports.items() if report.role is BrokerRole.FOLLOWER]
-    return f"leads groups {led}, follows in groups {followed}"
+    text = f"leads groups {led}, follows in groups {followed}"
+    observed = [group for group, report in reports.items() if report.role is BrokerRole.OBSERVER]
+    return f"{text}, observes groups {observed}" if observed else text

@@ -52,8 +52,8 @@ class FollowLeader:
 
 
 @dataclass(frozen=True, slots=True)
-class PassOn:
-    """Broker: hold no copy any more, and pass on what clients want to `leader`, of this term."""
+class Observe:
+    """Broker: follow `leader`, of this term, for the clients of this node only. Its copy counts for nothing."""
 
     leader: str
     term: int
@@ -117,7 +117,7 @@ class AskPromises:
     nodes: frozenset[str]
 
 
-BrokerAction: TypeAlias = SetLease | SetIsr | TakeLead | FollowLeader | PassOn | StepDown
+BrokerAction: TypeAlias = SetLease | SetIsr | TakeLead | FollowLeader | Observe | StepDown
 EtcdAction: TypeAlias = Elect | Reclaim | Resign | WriteState | Suspect | Trust
 Action: TypeAlias = BrokerAction | EtcdAction | AskPromises
 
@@ -227,7 +227,7 @@ def _stand_by(
     if not _is_fresh(agent, timing):
         return
     if me not in state.replicas:
-        yield from _pass_on(view, report)
+        yield from _observe(view, report)
         return
     free_s = max(agent.free_s, report.promised_s)
     if _leads(me, view, agent):
@@ -257,13 +257,13 @@ def _take_office(me: str, view: GroupView, agent: AgentState, timing: ClusterTim
         yield SetLease(view.state.term, agent.lease_sent_s + timing.hold_s)
 
 
-def _pass_on(view: GroupView, report: BrokerReport) -> Iterator[Action]:
-    """Others have the copies that the group is to have: they were in sync before this node was taken out."""
+def _observe(view: GroupView, report: BrokerReport) -> Iterator[Action]:
+    """Others are the replicas of the group: they were in sync before this node was taken out of them."""
     leader, term = view.leader, view.state.term
     if not view.is_spread or leader is None or leader.term != term:
         return
-    if report.role is not BrokerRole.PASSING_ON or report.upstream != leader.node or report.term < term:
-        yield PassOn(leader.node, term)
+    if report.role is not BrokerRole.OBSERVER or report.upstream != leader.node or report.term < term:
+        yield Observe(leader.node, term)
 
 
 def _follow(me: str, view: GroupView, leader: str, report: BrokerReport, timing: ClusterTiming) -> Iterator[Action]:

@@ -145,8 +145,9 @@ class GroupDoor:
                 self.role, self.term, self.upstream = BrokerRole.FOLLOWER, term, leader
                 self.followed_s, self.was_up, self.lease = now_s, False, None
                 self.fields = {}  # they are about the former leader
-            case d.PassOn(leader, term):
-                self.role, self.term, self.upstream, self.lease = BrokerRole.PASSING_ON, term, leader, None
+            case d.Observe(leader, term):
+                self.role, self.term, self.upstream, self.lease = BrokerRole.OBSERVER, term, leader, None
+                self.fields = {}
             case d.StepDown():
                 self.role, self.lease = BrokerRole.FENCED, None
 
@@ -222,7 +223,7 @@ class NodeDoor:
                 return f"isr {name} {','.join(sorted(nodes))}"
             case d.TakeLead(term):
                 return f"promote {name} {term} force"
-            case d.FollowLeader(_, term) | d.PassOn(_, term):
+            case d.FollowLeader(_, term) | d.Observe(_, term):
                 return f"lease {name} {term} 0"
             case d.StepDown():
                 return f"lease {name} {max(self.groups[group].term, 1)} 0"
@@ -236,7 +237,7 @@ class NodeDoor:
         follow = [
             (place, f"slave {host} {port} {self._name(group)} 0")
             for place, (group, action) in enumerate(actions)
-            if done[place] and isinstance(action, d.FollowLeader)
+            if done[place] and isinstance(action, d.FollowLeader | d.Observe)
             for host, port in [split_address(addresses[action.leader])]
         ]
         seconds = self._commands.ask_all([line for _, line in follow], are_tables=False)

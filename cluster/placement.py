@@ -100,13 +100,22 @@ class _Placing:
         return not apart or self._nodes[name].zone not in {self._nodes[each].zone for each in held}
 
     def give_share(self, name: str) -> None:
-        """A node that has much less than its share takes the groups that prefer it from their most loaded nodes."""
+        """A node that has much less than its share takes the groups that prefer it from their most loaded nodes; of few
+        groups too few may do so, and then others.
+        """
         if self._copies[name] * BOUND >= self._share[name]:
             return
-        for _, group in self._preferring(name):
+        is_new = self._copies[name] * 2 < self._share[name]
+        rest = [group for _, group in sorted(self._others(name))] if is_new else []
+        for group in (*(group for _, group in self._preferring(name)), *rest):
             if self._copies[name] >= math.floor(self._share[name]):
                 return
-            self._take_over(name, group)
+            if name not in self.placed[group]:
+                self._take_over(name, group)
+
+    def _others(self, name: str) -> list[tuple[float, int]]:
+        """(score, group) of the groups that this node does not hold."""
+        return [(_score(group, self._nodes[name]), group) for group, held in self.placed.items() if name not in held]
 
     def _preferring(self, name: str) -> list[tuple[float, int]]:
         """(score, group) of the groups that have this node among their first ones and not yet as a holder."""

@@ -1,12 +1,13 @@
 """The keys of a cluster in etcd: the view of its groups, and the transactions of `tailrace.cluster.decide`.
 
-/tailrace/CLUSTER/config            the number of groups of streams, which never changes; one group without this key
+/tailrace/CLUSTER/config            the number of groups of streams, which never changes; one group without this key.
+                                    And how many replicas each has; all nodes without that
 /tailrace/CLUSTER/nodes/NODE        the address of a node that belongs to the cluster
 /tailrace/CLUSTER/members/NODE      the node's agent lives, and whether the node may be a candidate; goes with its lease
 /tailrace/CLUSTER/g/N/leader        of group N: node and term; goes with the leader's lease
 /tailrace/CLUSTER/g/N/state         of group N: term, in-sync replicas, replicas, the preferred leader first
 /tailrace/CLUSTER/g/N/suspects/NODE the node has lost contact with the leader of a term; goes with its lease
-/tailrace/CLUSTER/left/NODE         the node should hold nothing any more
+/tailrace/CLUSTER/left/NODE         the node should be a replica of nothing any more
 /tailrace/CLUSTER/draining/NODE     the node should lead nothing
 /tailrace/CLUSTER/pins/N            the node that should lead group N
 /tailrace/CLUSTER/switchover        the node to which all leads are handed over; goes with the lease of the command
@@ -25,9 +26,9 @@ from typing import Any, NamedTuple
 
 from tailrace.cluster import decide as d
 from tailrace.cluster.balance import PlannedSwap, successor_of, swaps
-from tailrace.cluster.copies import planned_targets
 from tailrace.cluster.etcd import Etcd, KeyValue, Put, Transaction
 from tailrace.cluster.placement import PlacedNode
+from tailrace.cluster.replicas import planned_targets
 from tailrace.cluster.view import ClusterTiming, GroupState, GroupView, LeaderKey
 
 
@@ -43,7 +44,7 @@ class GroupWrite(NamedTuple):
 class ClusterView:
     """One reading. `groups`: none before the cluster is made; `addresses`: of the nodes; `members`: the leases of those
     whose agents live; `leader_revisions`: of the leaders' keys, 0 without one; `swaps`: leads that change by plan;
-    `replicas`: on how many nodes each group is to be, 0 for all.
+    `replicas`: how many each group is to have, 0 for all nodes.
     """
 
     groups: dict[int, GroupView]
@@ -115,14 +116,16 @@ class ClusterStore:
             self.etcd.revoke(former)
         return 0
 
-    def found(self, groups: int) -> bool:
-        """Make the cluster, with this node alone; nothing if there is one. Raises EtcdAway.
+    def found(self, groups: int, replicas: int = 0) -> bool:
+        """Make the cluster, with this node alone; nothing if there is one. `replicas`: of each group; 0: all nodes.
+        Raises EtcdAway.
 
         Its keys are more than etcd takes in one transaction, so the one with their number comes last.
         """
         state = _packed_state(GroupState(0, (self._node,), (self._node,)))
         keys = [self._key(group, groups, "state") for group in range(groups)]
-        config = Put(f"{self._prefix}config", json.dumps({"groups": groups}).encode())
+        value = {"groups": groups, "replicas": replicas} if replicas else {"groups": groups}
+        config = Put(f"{self._prefix}config", json.dumps(value).encode())
         absent = [(f"{self._prefix}config", 0), (f"{self._prefix}state", 0)]
         self.etcd.write_all([Transaction([*absent, (key, 0)], [Put(key, state)]) for key in keys if groups > 1])
         return self.etcd.write(absent, [config, *(Put(key, state) for key in keys if groups == 1)])

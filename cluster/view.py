@@ -17,8 +17,8 @@ class GroupState(NamedTuple):
     """The value of `g/GROUP/state`, changed by compare-and-set only.
 
     isr: the in-sync replicas. Each has every message that was acknowledged as replicated, and only they are elected.
-    replicas: the nodes that hold a copy, or are making one; the first one is the preferred leader. Those that are to
-    drop theirs stand last.
+    replicas: the nodes that are in sync or on the way to that; the first one is the preferred leader. Those that are to
+    be no replicas any more stand last.
     revision: etcd's `mod_revision` of the key.
     """
 
@@ -43,7 +43,7 @@ class GroupView(NamedTuple):
     live: the nodes whose lease lives; ready: those of them that may be candidates, and have not just started.
     target: the nodes that should hold the group; () if that is what `state.replicas` has.
     successor: the node to which the lead is handed over now, by an operator or by plan.
-    is_spread: whether groups are on some of the nodes only; the others pass on what their clients want of it.
+    is_spread: whether some of the nodes are the replicas of each group; the others observe it.
     """
 
     state: GroupState
@@ -58,12 +58,12 @@ class GroupView(NamedTuple):
 
 
 class BrokerRole(Enum):
-    """This node's broker in a group. A fenced one takes and acknowledges nothing; one that passes on has no copy."""
+    """This node's broker in a group. A fenced one acknowledges nothing; an observer copies for its own clients only."""
 
     LEADER = "leader"
     FOLLOWER = "follower"
     FENCED = "fenced"
-    PASSING_ON = "passing on"
+    OBSERVER = "observer"
 
 
 class BrokerReport(NamedTuple):

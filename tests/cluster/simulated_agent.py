@@ -161,7 +161,7 @@ class SimulatedAgent:
             case d.AskPromises(term, nodes):
                 self._ask(group, memory, term, nodes)
                 return True
-            case d.SetLease() | d.SetIsr() | d.TakeLead() | d.FollowLeader() | d.PassOn() | d.StepDown():
+            case d.SetLease() | d.SetIsr() | d.TakeLead() | d.FollowLeader() | d.Observe() | d.StepDown():
                 done = memory.broker.obey(action)
                 if done:
                     self.world.note_obeyed(self.node, group, action)

@@ -102,8 +102,8 @@ class SimulatedBroker:
                 return self._promote(term)
             case d.FollowLeader(leader, term):
                 return self._follow(leader, term)
-            case d.PassOn(leader, term):
-                return self._pass_on(leader, term)
+            case d.Observe(leader, term):
+                return self._observe(leader, term)
             case d.StepDown():
                 self._give_up()
         return True
@@ -127,11 +127,11 @@ class SimulatedBroker:
         self.send(leader, FollowRequest(self.term))
         return True
 
-    def _pass_on(self, leader: str, term: int) -> bool:
+    def _observe(self, leader: str, term: int) -> bool:
         if term < self.term and not self.defects.no_term_fence:
             return False
         self._give_up()
-        self.role, self.upstream, self.term, self.log = BrokerRole.PASSING_ON, leader, max(term, self.term), []
+        self.role, self.upstream, self.term, self.log = BrokerRole.OBSERVER, leader, max(term, self.term), []
         return True
 
     def _give_up(self) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from tailrace.cluster import decide as d
 from tailrace.cluster.balance import successor_of, swaps
-from tailrace.cluster.copies import planned_targets
 from tailrace.cluster.placement import PlacedNode
+from tailrace.cluster.replicas import planned_targets
 from tailrace.cluster.view import GroupState, GroupView, LeaderKey
 
 

@@ -306,7 +306,7 @@ class World:
             self._leaders[group].add(node)
         else:
             self._leaders[group].discard(node)
-        if isinstance(action, d.PassOn) and node in self.etcd.groups[group].state.isr:
+        if isinstance(action, d.Observe) and node in self.etcd.groups[group].state.isr:
             raise Violation(f"{node} has dropped its copy of group {group}, and is an in-sync replica of it")
         if isinstance(action, d.TakeLead):
             self.ledgers[group].began(broker.term, node, broker.log)

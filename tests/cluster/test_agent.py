@@ -63,10 +63,12 @@ class Cell:
         return self.door.asked - before
 
     def answer(self) -> None:
-        """Etcd answers the reading that is under way, and wakes the agent."""
+        """Etcd answers the reading that is under way, and wakes the agent. The answer about the lease does so too."""
         assert self.store.begun.acquire(timeout=WAIT_S)
-        self.agent._woken.clear()
+        reading = self.agent._looking._future
+        assert reading is not None
         self.store.let_go.release()
+        reading.result(WAIT_S)
         assert self.agent._woken.wait(WAIT_S)
 
 

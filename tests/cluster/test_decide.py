@@ -190,6 +190,19 @@ def test_a_group_moves_by_copies_then_leadership_then_dropping() -> None:
     assert acts("b", led, leading)[1:] == [d.WriteState(led.state, target)]
 
 
+def test_a_node_that_is_no_replica_observes_and_does_nothing_else() -> None:
+    spread = VIEW._replace(is_spread=True)
+    assert acts("d", VIEW, FENCED) == [], "all nodes are replicas: it is one soon"
+    assert acts("d", spread, FENCED) == [d.Observe("a", 4)]
+    observing = BrokerReport(BrokerRole.OBSERVER, 4, upstream="a", silent_s=math.inf)
+    assert acts("d", spread, observing) == []
+    assert acts("d", spread._replace(leader=None), observing) == []
+    elected = spread._replace(state=STATE._replace(term=5), leader=LeaderKey("b", 5, 1))
+    assert acts("d", elected, observing) == [d.Observe("b", 5)]
+    chosen = spread._replace(state=STATE._replace(replicas=(*ALL, "d")))
+    assert acts("d", chosen, observing) == [d.FollowLeader("a", 4)]
+
+
 def test_a_node_that_has_promised_is_no_candidate_and_takes_no_office() -> None:
     vacant, elected = VIEW._replace(leader=None), VIEW._replace(leader=LeaderKey("b", 4, 1))
     promised = FOLLOWING._replace(promised_s=1e12)

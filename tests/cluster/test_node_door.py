@@ -106,6 +106,17 @@ def test_a_node_without_a_lease_is_fenced_until_it_is_told(tmp_path: Path) -> No
         assert door.report(100.0, VIEWS)[0].role is BrokerRole.FOLLOWER
 
 
+def test_an_observer_follows_as_a_replica_does(tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    with answering(path, BASE | linked("down")) as got, contextlib.closing(NodeDoor(path)) as door:
+        door.report(100.0, VIEWS)
+        change_role(door, d.Observe("a", 4), 100.0)
+        assert got[-2:] == ["lease * 4 0", "slave 10.0.0.1 5050 * 0"]
+        report = door.report(200.0, VIEWS)[0]
+        assert (report.role, report.term, report.upstream) == (BrokerRole.OBSERVER, 4, "a")
+        assert not report.silent_s, "nobody is elected by what it says"
+
+
 def test_a_promise_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
     with answering(path, BASE | {"groups": PROMISED} | linked("up")), contextlib.closing(NodeDoor(path)) as door:

@@ -142,7 +142,7 @@ def test_a_plan_shows_leads_and_copies() -> None:
     assert without == [PlanRow(0, "a:5050", "-", "-b:5050"), PlanRow(1, "b:5050", "c:5050", "-b:5050")]
 
 
-def test_copies_of_each_group_are_on_as_many_nodes_as_the_cluster_has_been_made_with() -> None:
+def test_replicas_of_each_group_are_on_as_many_nodes_as_the_cluster_has_been_made_with() -> None:
     etcd = KeptEtcd()
     members(etcd, "a", "b", "c")
     ClusterStore(etcd, "test", "a").found(2)

@@ -23,16 +23,18 @@ from tailrace.cli.ending import OK, REFUSED
 from tailrace.cluster.etcd import Etcd, EtcdAway
 from tailrace.cluster.view import ClusterTiming
 from tailrace.protocol.mqtt.reasons import Reason
+from tailrace.shard.names import group_key
 from tests.protocol.mqtt import wire
 from tests.protocol.mqtt.wire import V5
 from tests.system.mqtt_socket import MqttSocket
 from tests.system.node import wait_for
-from tests.system.test_lease import CONFIG, Publisher, ids, read_all
+from tests.system.test_lease import CONFIG, STREAM, Publisher, ids, read_all
 from tests.system.tree_net import HOST_NUMBER
 from tests.system.tree_node import MachineNode, Tree, growing
 
 pytestmark = pytest.mark.system
 
+GROUPS = 3
 PARENTS = {"a": None, "b": "a", "c": "a"}
 TIMING = """upstream_timeout_s = "2 s"
 unavailable_timeout_s = "3 s"
@@ -113,6 +115,15 @@ class Cluster:
     def in_sync(self) -> int:
         return sum(len(json.loads(each.value)["isr"]) for each in self.etcd.read("/tailrace/test/state"))
 
+    def replicas(self) -> list[tuple[set[str], set[str]]]:
+        """By group: its replicas, and those of them that are in sync."""
+        found = {each.key: json.loads(each.value) for each in self.etcd.read("/tailrace/test/g/")}
+        states = [value for key, value in sorted(found.items()) if key.endswith("/state")]
+        names = {ids(self.tree, name): name for name in self.tree.nodes}
+        return [
+            ({names[each] for each in state["replicas"]}, {names[each] for each in state["isr"]}) for state in states
+        ]
+
     def kill(self, name: str) -> None:
         """The agent too, as when the machine goes."""
         self._agents[name].kill()
@@ -137,19 +148,15 @@ class Cluster:
         return "\n".join(f"--- {path.name}\n{path.read_text()}" for path in sorted(self._folder.glob("agent-*.log")))
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+@contextlib.contextmanager
+def three_nodes(folder: Path) -> Iterator[Cluster]:
+    """Without agents."""
     with (
-        etcd_running(tmp_path / "etcd") as (port, process),
-        growing(tmp_path, PARENTS, config=CONFIG + TIMING) as tree,
+        etcd_running(folder / "etcd") as (port, process),
+        growing(folder, PARENTS, config=CONFIG + TIMING) as tree,
     ):
-        cluster = Cluster(tree, tmp_path, port, process)
+        cluster = Cluster(tree, folder, port, process)
         try:
-            cluster.start_agent("a", "--found")
-            wait_for(lambda: cluster.leader() == "a", "the first node leads", 15)
-            cluster.start_agent("b")
-            cluster.start_agent("c")
-            wait_for(lambda: cluster.in_sync() == 3, "all are in sync", 20)
             yield cluster
         except BaseException:
             print(cluster.logs())
@@ -157,6 +164,17 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         finally:
             print(cluster.logs())
             cluster.close()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with three_nodes(tmp_path) as cluster:
+        cluster.start_agent("a", "--found")
+        wait_for(lambda: cluster.leader() == "a", "the first node leads", 15)
+        cluster.start_agent("b")
+        cluster.start_agent("c")
+        wait_for(lambda: cluster.in_sync() == 3, "all are in sync", 20)
+        yield cluster
 
 
 def device(node: MachineNode) -> MqttSocket:
@@ -280,3 +298,37 @@ def test_an_operator_hands_the_lead_over_and_lets_a_node_leave(
     acknowledged = publisher.finish()
     assert read_all(nodes[cluster.leader()]) == acknowledged
     wait_for(lambda: read_all(nodes["b"]) == acknowledged, "the node that came back has everything")
+
+
+def is_settled(cluster: Cluster) -> bool:
+    return all(len(held) == 2 and held == synced for held, synced in cluster.replicas())
+
+
+def group_of(stream: str) -> int:
+    return group_key(stream.encode()) % GROUPS
+
+
+@pytest.mark.thorough
+def test_replicas_move_to_a_node_that_joins_and_from_one_that_leaves_and_the_others_observe(tmp_path: Path) -> None:
+    with three_nodes(tmp_path) as cluster:
+        cluster.start_agent("a", "--found", "--groups", str(GROUPS), "--replicas", "2")
+        cluster.start_agent("b")
+        wait_for(lambda: cluster.replicas() == [(set("ab"), set("ab"))] * GROUPS, "two nodes are in sync", 40)
+        publisher, nodes = Publisher(cluster.tree), cluster.tree.nodes
+        publisher.wait_more()
+        cluster.start_agent("c")
+        wait_for(
+            lambda: is_settled(cluster) and sum("c" in held for held, _ in cluster.replicas()) == 2,
+            "it has its share",
+            60,
+        )
+        publisher.wait_more()
+        before = cluster.replicas()
+        observer = ({"a", "b", "c"} - before[group_of(STREAM)][0]).pop()
+        assert operate(cluster, "leave", nodes["b"].address) == OK
+        wait_for(lambda: is_settled(cluster), "two others are in sync", 30)
+        assert cluster.replicas() == [(set("ac"), set("ac"))] * GROUPS
+        publisher.wait_more()
+        acknowledged = publisher.finish()
+        for node in (nodes["a"], nodes["c"], nodes[observer]):
+            wait_for(lambda node=node: read_all(node) == acknowledged, "each node has everything")  # type: ignore[misc]

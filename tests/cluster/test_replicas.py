@@ -1,6 +1,6 @@
 """Which copies are made next, until each group is where it should be.
 
-`python -m tests.cluster.test_copies` counts the copies of a join and of a leave, with a thousand nodes too.
+`python -m tests.cluster.test_replicas` counts the copies of a join and of a leave, with a thousand nodes too.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.cluster.copies import MOVES_AT_ONCE, CopyChange, copy_changes, next_targets, placed_copies
 from tailrace.cluster.placement import PlacedNode, place
+from tailrace.cluster.replicas import MOVES_AT_ONCE, ReplicaChange, next_targets, placed_replicas, replica_changes
 from tailrace.cluster.view import GroupState, GroupView, LeaderKey
 from tests.thorough import only_thorough
 
@@ -40,7 +40,7 @@ class Moving:
         live = frozenset(node.name for node in self.nodes if not node.draining)
         before = self.groups
         self.groups = {group: view._replace(live=live, ready=live) for group, view in before.items()}
-        wanted = placed_copies(self.groups, self.nodes, COPIES, {})
+        wanted = placed_replicas(self.groups, self.nodes, COPIES, {})
         targets = next_targets(self.groups, wanted, is_calm=is_calm, at_most=self.at_most)
         after = {group: self._moved(view, targets[group]) for group, view in self.groups.items()}
         held = min(COPIES, len(self.nodes))
@@ -109,6 +109,13 @@ def test_a_join_and_a_leave_move_a_fair_share(number: int, groups: int, at_most:
     assert "n0" not in leaving.load and max(leaving.load.values()) <= 1.12 * share(number - 1, groups) + 1
 
 
+def test_a_joiner_gets_its_share_of_few_groups() -> None:
+    for number in range(20):
+        moving = Moving(3, [PlacedNode(f"a{number}"), PlacedNode(f"b{number}"), PlacedNode(f"c{number}")])
+        moving.nodes = [*moving.nodes, PlacedNode(f"d{number}")]
+        assert moving.run() == 2, "of 2.25"
+
+
 @st.composite
 def changes(draw: st.DrawFn) -> tuple[int, list[list[PlacedNode]]]:
     """Groups, and the nodes of the cluster after each change."""
@@ -140,7 +147,7 @@ def test_plans_end_with_as_many_copies_and_never_have_fewer_meanwhile(
             assert len(view.state.replicas) == min(COPIES, len(nodes))
 
 
-def test_copies_that_are_missing_are_made_at_once_and_others_only_while_all_is_calm() -> None:
+def test_replicas_that_are_missing_are_made_at_once_and_others_only_while_all_is_calm() -> None:
     moving = Moving(16, [PlacedNode("sure"), PlacedNode("too")])
     moving.nodes = make_nodes(1) + list(moving.nodes)
     assert moving.step(is_calm=False) and moving.made == 16, "each had two"
@@ -154,8 +161,8 @@ def test_a_node_that_is_away_keeps_its_copies_and_is_given_none() -> None:
     moving = Moving(16, make_nodes(4))
     held = moving.load
     moving.nodes = [make_away("n0"), *moving.nodes[1:]]
-    wanted = placed_copies(moving.groups, moving.nodes, COPIES, {})
-    assert not copy_changes(moving.groups, wanted)
+    wanted = placed_replicas(moving.groups, moving.nodes, COPIES, {})
+    assert not replica_changes(moving.groups, wanted)
     assert all(target[0] != "n0" for target in wanted.values()), "nor does it lead one"
     moving.nodes = [*moving.nodes, make_away("away")]
     moving.run()
@@ -167,7 +174,7 @@ def test_a_plan_in_its_middle_is_the_same_plan() -> None:
     moving.nodes = [*moving.nodes, PlacedNode("joiner")]
     moving.step()
     begun = {group for group, view in moving.groups.items() if len(view.state.replicas) > COPIES}
-    wanted = placed_copies(moving.groups, moving.nodes, COPIES, {})
+    wanted = placed_replicas(moving.groups, moving.nodes, COPIES, {})
     assert len(begun) == MOVES_AT_ONCE
     assert all(set(wanted[group]) == set(moving.groups[group].state.replicas[:COPIES]) for group in begun)
 
@@ -176,14 +183,14 @@ def test_a_pinned_group_is_led_by_its_node_if_that_holds_it() -> None:
     moving = Moving(8, make_nodes(5))
     view = moving.groups[3]
     other, stranger = view.state.replicas[2], next(n.name for n in moving.nodes if n.name not in view.state.replicas)
-    assert placed_copies(moving.groups, moving.nodes, COPIES, {3: other})[3][0] == other
-    assert placed_copies(moving.groups, moving.nodes, COPIES, {3: stranger})[3][0] != stranger
+    assert placed_replicas(moving.groups, moving.nodes, COPIES, {3: other})[3][0] == other
+    assert placed_replicas(moving.groups, moving.nodes, COPIES, {3: stranger})[3][0] != stranger
 
 
 def test_changes_of_copies() -> None:
     groups = {0: view_of("abc", "abc", "a"), 1: view_of("ab", "ab", "a"), 2: view_of("ab", "ab", "a")}
-    found = copy_changes(groups, {0: ("a", "b", "d"), 1: ("a", "b", "c"), 2: ("b", "a")})
-    assert found == {0: CopyChange(("d",), ("c",)), 1: CopyChange(("c",), ())}
+    found = replica_changes(groups, {0: ("a", "b", "d"), 1: ("a", "b", "c"), 2: ("b", "a")})
+    assert found == {0: ReplicaChange(("d",), ("c",)), 1: ReplicaChange(("c",), ())}
 
 
 if __name__ == "__main__":

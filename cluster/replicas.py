@@ -1,7 +1,7 @@
-"""Which nodes should hold which group if each group is on `replicas` nodes, and which copies are made next. Pure.
+"""Which nodes should be the replicas of which group if each has `replicas` of them, and who becomes one next. Pure.
 
-The first `replicas` nodes of a group's state are those that were chosen. Nodes behind them keep their copies only until
-all of the chosen ones are in sync, so an agent that looks in the middle of a move makes the same plan.
+The first `replicas` nodes of a group's state are those that were chosen. Nodes behind them are replicas only until all
+of the chosen ones are in sync, so an agent that looks in the middle of a move makes the same plan.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from tailrace.cluster.placement import PlacedNode, place, with_leaders
 from tailrace.cluster.view import GroupView
 
 MOVES_AT_ONCE: Final = 2
-"""Groups that move copies at the same time: each reads its whole log at the leader."""
+"""Groups that change their replicas at the same time."""
 
 
-class CopyChange(NamedTuple):
-    """The nodes that get a copy of a group, and those that drop theirs when all others are in sync."""
+class ReplicaChange(NamedTuple):
+    """The nodes that become replicas of a group, and those that cease to be when all others are in sync."""
 
-    made: tuple[str, ...]
+    added: tuple[str, ...]
     dropped: tuple[str, ...]
 
 
@@ -32,7 +32,7 @@ def planned_targets(
     *,
     is_calm: bool,
 ) -> dict[int, tuple[str, ...]]:
-    """The nodes that should hold each group for now. `replicas`: of each group; 0: each node holds all."""
+    """The nodes that should be the replicas of each group for now. `replicas`: of each group; 0: all nodes."""
     wanted = final_targets(groups, nodes, replicas, pinned)
     return next_targets(groups, wanted, is_calm=is_calm) if replicas else wanted
 
@@ -40,17 +40,17 @@ def planned_targets(
 def final_targets(
     groups: Mapping[int, GroupView], nodes: Sequence[PlacedNode], replicas: int, pinned: Mapping[int, str]
 ) -> dict[int, tuple[str, ...]]:
-    """The nodes that should hold each group when all copies are made."""
+    """The nodes that should be the replicas of each group in the end."""
     if not replicas:
         return targets(groups, nodes, pinned)
-    return placed_copies(groups, nodes, replicas, pinned)
+    return placed_replicas(groups, nodes, replicas, pinned)
 
 
-def placed_copies(
+def placed_replicas(
     groups: Mapping[int, GroupView], nodes: Sequence[PlacedNode], replicas: int, pinned: Mapping[int, str]
 ) -> dict[int, tuple[str, ...]]:
-    """The nodes that should hold each group, the one that should lead it first. A draining node, or one that is away,
-    keeps its copies, and leads nothing if another one can.
+    """The replicas of each group, the one that should lead it first. A draining node, or one that is away, stays a
+    replica, and leads nothing if another one can.
     """
     names = {node.name for node in nodes}
     if not names or not groups:
@@ -79,8 +79,8 @@ def _leader_first(held: Sequence[str], view: GroupView) -> tuple[str, ...]:
 def next_targets(
     groups: Mapping[int, GroupView], wanted: Mapping[int, Sequence[str]], *, is_calm: bool, at_most: int = MOVES_AT_ONCE
 ) -> dict[int, tuple[str, ...]]:
-    """The nodes that should hold each group for now. Groups with too few copies get more at once; others move some at
-    a time, to nodes that live, and begin only while all is calm.
+    """The replicas that each group should have for now. Groups with too few get more at once; others change them some
+    at a time, for nodes that live, and begin only while all is calm.
     """
     found: dict[int, tuple[str, ...]] = {}
     moving = sum(_is_moving(view, wanted[group]) for group, view in groups.items())
@@ -98,24 +98,24 @@ def next_targets(
 
 
 def _is_moving(view: GroupView, target: Sequence[str]) -> bool:
-    """Whether copies are being made just now. One that waits for a node that is away keeps no others back."""
+    """Whether its replicas change just now. A group that waits for a node that is away keeps no others back."""
     return len(view.state.replicas) > len(target) and view.live.issuperset(target)
 
 
 def _as_is(view: GroupView, target: Sequence[str]) -> tuple[str, ...]:
-    """The present holders, the next leader first if it is one of them."""
+    """The present replicas, the next leader first if it is one of them."""
     held = view.state.replicas
     first = [name for name in target if name in held][:1]
     return tuple(dict.fromkeys((*first, *held)))
 
 
-def copy_changes(groups: Mapping[int, GroupView], wanted: Mapping[int, Sequence[str]]) -> dict[int, CopyChange]:
-    """By group; those whose copies are where they should be are left out."""
+def replica_changes(groups: Mapping[int, GroupView], wanted: Mapping[int, Sequence[str]]) -> dict[int, ReplicaChange]:
+    """By group; those whose replicas are as they should be are left out."""
     found = {}
     for group, target in sorted(wanted.items()):
         held = groups[group].state.replicas
-        made = tuple([name for name in target if name not in held])
+        added = tuple([name for name in target if name not in held])
         dropped = tuple([name for name in held if name not in target])
-        if made or dropped:
-            found[group] = CopyChange(made, dropped)
+        if added or dropped:
+            found[group] = ReplicaChange(added, dropped)
     return found
