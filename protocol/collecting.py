@@ -35,7 +35,8 @@ class Collect:
     """Subscribes to the streams of `pattern`, a pattern of names or a filter.
 
     positions: streams that begin at a seq instead of at `start`; skip, end, credit, topics: of each stream, as those of
-    `Subscribe`.
+    `Subscribe`. at_once: how many of them have a subscription at one time at most, each while it has messages to be
+    sent; 0 for no such limit.
     """
 
     id: int
@@ -46,14 +47,17 @@ class Collect:
     credit: int | None = None
     topics: bytes = b""
     positions: Mapping[bytes, int] = field(default_factory=lambda: NO_POSITIONS)
+    at_once: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """The answer: the number of streams that are read. An `Added` names each of them."""
+    """The answer: the number of streams that are read. An `Added` names each of them. time_us: the node's clock, if
+    the Collect has `at_once`."""
 
     id: int
     streams: int
+    time_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +85,13 @@ def _pack_collect(message: Collect) -> bytes:
         "credit": message.credit,
         "topics": message.topics.decode() or None,
         "positions": [(name.decode(), seq) for name, seq in message.positions.items()] or None,
+        "at_once": message.at_once or None,
     }
     return pack_map(Op.COLLECT, body)
 
 
 def _pack_collected(message: Collected) -> bytes:
-    return pack_map(Op.COLLECTED, {"id": message.id, "streams": message.streams})
+    return pack_map(Op.COLLECTED, {"id": message.id, "streams": message.streams, "time": message.time_us or None})
 
 
 def _pack_added(message: Added) -> bytes:
@@ -101,7 +106,8 @@ def _collect(read: Fields) -> Collect:
     end: WirePlace | None = read.place("end", ("time", "now")) if "end" in read else None
     credit = read.number("credit") if "credit" in read else None
     topics = topic_filter(read.text("topics").encode()) if "topics" in read else b""
-    return Collect(number, pattern, start, skip, end, credit, topics, _positions(read))
+    at_once = read.number("at_once", default=0)
+    return Collect(number, pattern, start, skip, end, credit, topics, _positions(read), at_once)
 
 
 def _positions(read: Fields) -> Mapping[bytes, int]:
@@ -115,7 +121,7 @@ def _positions(read: Fields) -> Mapping[bytes, int]:
 
 
 def _collected(read: Fields) -> Collected:
-    return Collected(read.number("id", U32_MAX), read.number("streams"))
+    return Collected(read.number("id", U32_MAX), read.number("streams"), read.number("time", default=0))
 
 
 def _added(read: Fields) -> Added:

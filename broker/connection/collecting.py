@@ -171,9 +171,12 @@ class Collections:
             client.refuse_request(Op.COLLECT, message.id, refused.code, refused.text)
             return
         collection = client.collections[message.id] = OpenCollection(message, follows=message.end is None)
-        room = client.cursor_room
-        is_new, found = partial(self.is_new, client, collection), partial(self._found, client, collection, room)
-        self._names.search(message.pattern, room + 1, is_new, client, found)
+        if message.at_once:
+            self._begin_wide(client, collection)
+        else:
+            room = client.cursor_room
+            is_new, found = partial(self.is_new, client, collection), partial(self._found, client, collection, room)
+            self._names.search(message.pattern, room + 1, is_new, client, found)
         if not collection.is_answered:
             collection.holds = client.codec.waits = True
             client.hold_up()
@@ -192,6 +195,8 @@ class Collections:
             return Refused(Code.USAGE, f"{shown(pattern)} is a filter itself: leave out `topics`, or give a pattern")
         if has_topics and m.TOPICS_FEATURE not in client.codec.features:
             return Refused(Code.UNSUPPORTED, "this is for topics: ask for the feature topics in HELLO")
+        if message.at_once and message.start.kind == "last":
+            return Refused(Code.FROM, "COLLECT: with `at_once` it cannot begin at the last messages of each stream")
         if message.end is not None and message.end[0] == "time" and message.end[1] > now_us():
             return Refused(Code.FROM, "the time at which this subscription is to end has not come yet")
         return None
@@ -245,7 +250,8 @@ class Collections:
             if not collection.has_history:
                 collection.wanted = replace(collection.wanted, positions=g.NO_POSITIONS)
             collection.is_answered = True
-            client.send_envelope(pack(g.Collected(collection.wanted.id, len(members))))
+            time_us = now_us() if collection.wanted.at_once else 0
+            client.send_envelope(pack(g.Collected(collection.wanted.id, len(members), time_us)))
             self._start(client, collection, members)
             self._clients[client] = None
             self._version = -1  # a stream may have been made since the search
@@ -491,7 +497,7 @@ class _WideCollection(WideReader):
     """A COLLECT of very many streams: see `broker.delivery.wide`."""
 
     def __init__(self, collections: Collections, client: CollectingClient, collection: OpenCollection) -> None:
-        super().__init__(client)
+        super().__init__(client, collection.wanted.at_once)
         self._collections = collections
         self._client = client
         self._collection = collection

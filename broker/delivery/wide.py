@@ -45,8 +45,10 @@ class WideClient(Protocol):
 class WideReader(ABC):
     """The side of a door: one subscription of one connection."""
 
-    def __init__(self, client: WideClient) -> None:
+    def __init__(self, client: WideClient, at_once: int = 0) -> None:
+        """`at_once`: how many cursors it may have; 0 for as many as the connection may."""
         self.connection = client
+        self.at_once = at_once
 
     @property
     def is_gone(self) -> bool:
@@ -111,6 +113,16 @@ class WideSubscription:
         self.has_begun = False
 
     @property
+    def room(self) -> int:
+        """How many more cursors it may have now."""
+        reader, room = self.reader, self.reader.connection.cursor_room
+        if not reader.at_once:
+            return room
+        if len(self.awake) + len(self.joining) >= reader.at_once:
+            self._forget_done()
+        return min(room, reader.at_once - len(self.awake) - len(self.joining))
+
+    @property
     def waits(self) -> bool:
         """Whether there is a stream that needs a cursor, or may be."""
         return self.has_begun and (bool(self.pending) or self.history is not None)
@@ -148,8 +160,7 @@ class WideSubscription:
 
     def idle(self) -> list[tuple[Cursor, int]]:
         """The cursors that have nothing to send, with their places."""
-        for name in [name for name, cursor in self.awake.items() if cursor.done]:
-            del self.awake[name]
+        self._forget_done()
         idle = [(cursor, cursor.settled_seq) for cursor in self.awake.values() if _is_idle(cursor)]
         if self.history is not None:
             for cursor, _seq in idle:
@@ -157,6 +168,10 @@ class WideSubscription:
             for name in [each for each in self.history.reading if each not in self.awake and each not in self.joining]:
                 del self.history.reading[name]
         return idle
+
+    def _forget_done(self) -> None:
+        for name in [name for name, cursor in self.awake.items() if cursor.done]:
+            del self.awake[name]
 
 
 class WideReading:
@@ -201,7 +216,8 @@ class WideReading:
 
         `cursors`: those that it has already.
         """
-        subscription = WideSubscription(reader, history, self._history_max, follows=follows)
+        history_max = min(self._history_max, max(1, reader.at_once // 2)) if reader.at_once else self._history_max
+        subscription = WideSubscription(reader, history, history_max, follows=follows)
         subscription.awake = {cursor.feed.name: cursor for cursor in cursors}
         missing, refusals = self._slots, list[Refused]()
         self.subscriptions[subscription] = None
@@ -292,7 +308,7 @@ class WideReading:
         history, is_open = subscription.history, subscription.has_begun and not reader.is_gone
         if is_open and history is not None and history.wants_page:
             self._list(subscription, history)
-        while is_open and not reader.is_gone and reader.connection.cursor_room and (found := subscription.next()):
+        while is_open and not reader.is_gone and subscription.room > 0 and (found := subscription.next()):
             name, place = found
             had_room = True
             subscription.joining.add(name)

@@ -244,6 +244,7 @@ RESPONSES: Sequence[Response] = (
     recalling.Recalled(1),
     recalling.Recalled(2, (("s", bytes(stamped())), ("é", b"")), "é", "a/é b"),
     collecting.Collected(1, 0),
+    collecting.Collected(2, 0, 2**63 - 1),
     collecting.Added(1, 2**31, "é", 5, 3, 9),
     collecting.Added(1, 2**32 - 1, "s", 0, 0),
     listing.Listed(2, ("a", "é"), (STREAM_ROW, STREAM_ROW), (WORKER_ROW,), "é", 2**63 - 1, 2**63 - 1),

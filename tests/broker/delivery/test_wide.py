@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tailrace.broker.connection import collecting
 from tailrace.broker.delivery import wide, wide_history
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol import collecting as g
@@ -280,6 +281,32 @@ def test_a_collect_with_an_end_reads_all_streams_up_to_it(node: World) -> None:
     come_to_rest(node)
     assert not reader.came()
     assert not node.workers[0].patterns.wide.subscriptions
+
+
+@pytest.mark.parametrize("streams", [2, 8])
+def test_a_collect_with_a_bound_of_its_own_has_cursors_only_in_streams_that_grow(
+    node: World, streams: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Streams made later come at once, and the other subscriptions of the connection keep their room."""
+    names, reader, writer = names_of(node, "a", streams), Reader(node), node.connect()
+    monkeypatch.setattr(collecting, "now_us", lambda: 77)
+    assert reader.ask(g.Collect(1, b"a.*", FROM_NEW, at_once=2)) == [g.Collected(1, 0, 77)]
+    assert not node.binary_client_of(reader.peer.peer).cursors
+    (own,) = reader.ask(m.Subscribe(5, names[0].encode(), FROM_NEW))
+    assert isinstance(own, m.Subscribed)
+    later = [node.name(number % 2, f"a.later.{number}.") for number in range(4)]
+    node.ask(writer, *(f"pub {name} |{times}" for times in range(2) for name in (*names, *later)))
+    assert len(node.binary_client_of(reader.peer.peer).cursors) <= 3
+    come_to_rest(node)
+    reader.came()
+    reader.streams[5] = "own"
+    found = [(name, payload) for name, _seq, payload in reader.messages()]
+    assert sorted(found) == sorted((name, b"%d" % times) for times in range(2) for name in (*names, *later, "own"))
+
+
+def test_a_collect_with_a_bound_of_its_own_has_no_last_messages(node: World) -> None:
+    (refused,) = Reader(node).ask(g.Collect(1, b"a.*", From("last", 1), at_once=2))
+    assert isinstance(refused, m.Failed) and refused.code == Code.FROM
 
 
 def test_a_collect_goes_on_at_its_positions(node: World) -> None:
