@@ -339,7 +339,7 @@ class AsyncClient(ClientInfo):
         merged = merged_state.MergedState(self._session, patterns, options, follows=follows, timeout_s=timeout_s)
 
         async def begin(merged: merged_state.MergedState) -> None:
-            names, version = await self._ask_each(find_names(patterns, timeout_s))
+            names, version = await self._ask_each(find_names(patterns, timeout_s, merged.streams_max))
             merged.begin(names, version, self._driver.now_s())
             self._driver.advance()
 

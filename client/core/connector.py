@@ -52,6 +52,7 @@ class Connector:
         self.link: BrokerLink | None = None
         self.limits: dict[str, int] = dict(DEFAULT_LIMITS)
         self.welcome: m.Welcome | None = None  # the latest
+        self.address: Address | None = None  # of the latest connection
         self.failure: TailraceError | None = None  # why it is CLOSED, when nobody asked for that
         self.connections = 0  # that were greeted
         self.is_severed = False  # in a forked child: it is the parent's
@@ -97,6 +98,7 @@ class Connector:
         self._selector.connected(attempt)
         self._attempt = attempt
         self.phase = ConnectionPhase.GREETING
+        self.address = attempt.address
         self._phase_due_s = attempt.until_s
         options = self.options
         heartbeat = Heartbeat(options.heartbeat_s, options.silence_s, now_s)
@@ -243,7 +245,7 @@ class Connector:
             log.info("connection lost: %s", error)
             was_useful = link.useful and getattr(error, "code", "closing") in HARMLESS
             self._selector.lost(error, now_s, was_useful=was_useful, move_on=move_on)
-            self._disconnected(error)
+            self._disconnected(error, now_s)
         elif attempt is not None:
             self._attempt_failed(attempt, error, now_s)
 
@@ -272,7 +274,7 @@ class Connector:
         """A broker has greeted."""
         raise NotImplementedError
 
-    def _disconnected(self, error: TailraceError) -> None:
+    def _disconnected(self, error: TailraceError, now_s: float) -> None:
         """A connection that was greeted is gone; another one is sought."""
         raise NotImplementedError
 

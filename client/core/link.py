@@ -11,12 +11,12 @@ from tailrace.core.options import ClientOptions
 from tailrace.core.publications import PendingPublication
 from tailrace.protocol import messages as m
 from tailrace.protocol.binary import ClientCodec
-from tailrace.protocol.features import CONSUMERS, FILTERS, LAST, LISTING
+from tailrace.protocol.features import CONSUMERS, FILTERS, LAST, LISTING, PATTERNS
 from tailrace.protocol.outgoing import Outgoing
 from tailrace.version import VERSION
 
 CLIENT_NAME: Final = f"tailrace-py/{VERSION}"
-FEATURES: Final = frozenset({CONSUMERS, FILTERS, LAST, LISTING})
+FEATURES: Final = frozenset({CONSUMERS, FILTERS, LAST, LISTING, PATTERNS})
 """Whose messages are taken from every broker."""
 
 COPIED_MAX_BYTES: Final = 4_096
@@ -75,6 +75,11 @@ class BrokerLink:
     def knows_topics(self) -> bool:
         """Whether the broker has filters of topics."""
         return self.welcome is not None and m.TOPICS_FEATURE in self.welcome.features
+
+    @property
+    def knows_patterns(self) -> bool:
+        """Whether the broker subscribes to all streams of a pattern with one request."""
+        return self.welcome is not None and PATTERNS in self.welcome.features
 
     def send(self, message: m.AnyMessage) -> None:
         self.outgoing.add(m.pack(message))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import astuple, dataclass
 from typing import Final, TypeAlias, TypeVar
@@ -81,7 +82,9 @@ def list_call(what: ListedKind, prefix: str, after: str, timeout_s: float) -> Pe
     return PendingCall(prefix or "the node", f"the list of {what}", make, timeout_s=timeout_s, feature=FEATURE)
 
 
-def all_pages(what: ListedKind, prefix: str, timeout_s: float) -> Calls[list[Listed]]:
+def all_pages(
+    what: ListedKind, prefix: str, timeout_s: float, is_enough: Callable[[Listed], bool] = lambda _answer: False
+) -> Calls[list[Listed]]:
     """Raises the calls' errors, InvalidArgument; BrokerFault if the broker goes back in the list, without end."""
     answers: list[Listed] = []
     after = ""
@@ -89,19 +92,28 @@ def all_pages(what: ListedKind, prefix: str, timeout_s: float) -> Calls[list[Lis
         call = yield list_call(what, prefix, after, timeout_s)
         answer: Listed = call.outcome()
         answers.append(answer)
-        if not answer.next:
+        if not answer.next or is_enough(answer):
             return answers
         if answer.next <= after:
             raise BrokerFault(f"the broker lists {answer.next!r} after {after!r}")
         after = answer.next
 
 
-def find_names(patterns: Iterable[str], timeout_s: float) -> Calls[tuple[list[str], int]]:
-    """The streams to begin with, and the version of the node's names. Raises as `all_pages`."""
+def find_names(patterns: Iterable[str], timeout_s: float, most: float = math.inf) -> Calls[tuple[list[str], int]]:
+    """The streams to begin with, and the version of the node's names. Raises as `all_pages`.
+
+    `most`: a pattern that has more is not listed to its end.
+    """
     names = [each for each in patterns if not is_pattern(each)]
     versions: list[int] = []
     for pattern in filter(is_pattern, patterns):
-        answers = yield from all_pages("names", prefix_of(pattern), timeout_s)
+        found, matches = list[str](), matcher(pattern)
+
+        def has_more(answer: Listed, found: list[str] = found, matches: Callable[[str], bool] = matches) -> bool:
+            found += filter(matches, answer.names)
+            return len(found) > most
+
+        answers = yield from all_pages("names", prefix_of(pattern), timeout_s, has_more)
         names += [name for answer in answers for name in answer.names]
         versions.append(answers[0].version)
     return names, min(versions, default=0)  # streams that were made while the pages came make a later one

@@ -35,6 +35,8 @@ class MergedState:
         timeout_s: float,
     ) -> None:
         self.stream = ", ".join(patterns)
+        self.streams_max = room_of(session)  # of which each may have a subscription of its own
+        self._patterns = patterns
         self.start_seq = self.next_seq = -1
         self.end_seq: int | None = None
         self.waiter: object = None
@@ -54,11 +56,14 @@ class MergedState:
     # --- the streams ------------------------------------------------------------------------------------------------
 
     def begin(self, names: Iterable[str], version: int, now_s: float) -> None:
-        """Subscribe to the streams that are there. Raises ClientClosed, ConnectionLost."""
+        """Subscribe to the streams that are there. Raises ClientClosed, ConnectionLost.
+
+        `names`: those of a pattern need not be complete if they are more than `streams_max`.
+        """
         found = dict.fromkeys(filter(self._watch.matches, names))
-        if self._has_pattern and len(found) > room_of(self._session):
+        if self._has_pattern and len(found) > min(self.streams_max, room_of(self._session)):
             self._wide = self._make_wide()
-            self._wide.begin(found, version, now_s)
+            self._wide.begin([each for each in self._patterns if not listing.is_pattern(each)], now_s)
             return
         self.add(found, now_s, later=False)
         if self._follows:
@@ -73,15 +78,19 @@ class MergedState:
                 self._subscribe(self._options(name, later), now_s)
 
     def _make_wide(self) -> WideStreams:
-        return WideStreams(
+        pattern = self._patterns[0] if len(self._patterns) == 1 else self._watch.common_prefix() + listing.WILDCARD
+        wide = WideStreams(
             self._session,
             self._options,
             self._watch.matches,
+            self._join,
             self._read_more,
-            self._watch.common_prefix(),
+            pattern,
             follows=self._follows,
             timeout_s=self._timeout_s,
         )
+        wide.waiter = self.waiter
+        return wide
 
     def _widen(self, now_s: float) -> None:
         """There are more streams than places now: read them in turn from here on."""
@@ -96,8 +105,10 @@ class MergedState:
         self._wide.go_on([state.stream for state in self._states], now_s)
 
     def _subscribe(self, options: SubscribeOptions, now_s: float) -> None:
-        self.names.add(options.stream)
-        state = self._session.subscribe(options, now_s)
+        self._join(self._session.subscribe(options, now_s))
+
+    def _join(self, state: SubscriptionState) -> None:
+        self.names.add(state.stream)
         state.waiter = self.waiter
         self._states.append(state)
 
@@ -107,7 +118,7 @@ class MergedState:
         if wide is not None and wide.is_crowded_out:
             wide.wait_for_room(now_s)
             return
-        while wide is not None and wide.has_next and len(self._states) < wide.at_once and self._session.is_asking:
+        while wide is not None and wide.has_next and self._session.is_asking:
             self._subscribe(wide.next_options(), now_s)
 
     def poll(self, now_s: float) -> None:

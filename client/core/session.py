@@ -51,7 +51,9 @@ from tailrace.protocol.envelope import HEAD_BYTES
 from tailrace.shard.frame import RUN_METADATA_BYTES
 
 if TYPE_CHECKING:
+    from tailrace.core.collection import Collection
     from tailrace.core.consumer_state import ConsumerOptions, ConsumerState
+    from tailrace.protocol.collecting import Added, Collected
 
 log = logging.getLogger("tailrace")
 
@@ -76,7 +78,8 @@ class Session(Connector):
         self.calls = PendingCalls(random, calls.RETRIED_ELSEWHERE if self.has_choice else calls.RETRIED)
         self.consumers: list[ConsumerState] = []  # that are not over
         self.subscriptions: dict[int, SubscriptionState] = {}
-        self.woken: list[SubscriptionState | PendingCall] = []  # that have news
+        self.collections: list[Collection] = []  # that are not over
+        self.woken: list[SubscriptionState | PendingCall | Collection] = []  # that have news
         self._unanswered: dict[int, SubscriptionState] = {}  # readings that are to be asked for, or wait for the answer
         self._subscription_numbers = 0
         self._publish_of: WeakMethod[Callable[..., Any]] | None = None
@@ -100,6 +103,8 @@ class Session(Connector):
             due_s = min(due_s, subscription.deadline_s)
             if is_ready and subscription.phase is SubscriptionPhase.WANTED:
                 due_s = min(due_s, subscription.not_before_s)
+        for collection in self.collections:
+            due_s = min(due_s, collection.deadline_s, collection.due_s if is_ready else math.inf)
         if self.calls.undone:
             due_s = min(due_s, self.calls.due_s, self.calls.resume_s if is_ready else math.inf)
         if self.consumers and self.is_asking:
@@ -113,6 +118,9 @@ class Session(Connector):
         for subscription in [each for each in self._unanswered.values() if each.deadline_s <= now_s]:
             subscription.expire(now_s)
             self._follow_up(subscription)
+        for collection in list(self.collections):
+            collection.expire(now_s)
+            self._follow_collection(collection)
         self._tick_calls(now_s)
         self._move(now_s)
         if self.phase is ConnectionPhase.READY:
@@ -125,12 +133,18 @@ class Session(Connector):
         for subscription in list(self.subscriptions.values()):
             subscription.recover()
             self._follow_up(subscription)
+        for collection in self.collections:
+            collection.connection_lost(now_s)
         self.calls.recover()
         for consumer in self.consumers:
             consumer.recover(self.calls.holds)
         super().recover(now_s)
 
     # --- what a program wants -----------------------------------------------------------------------------------------
+
+    @property
+    def random(self) -> Callable[[], float]:
+        return self._random
 
     @property
     def is_open(self) -> bool:
@@ -234,6 +248,26 @@ class Session(Connector):
         if was_asked and self.phase is ConnectionPhase.READY and self.link is not None:
             self.link.send(m.Unsubscribe(subscription.id))
 
+    def collect(self, collection: Collection, now_s: float) -> None:
+        """Subscribe to all streams of a pattern that grow. Raises ClientClosed, ConnectionLost."""
+        self.check_alive()
+        from tailrace.protocol.collecting import Added, Collected
+
+        self.flush_held(now_s)
+        _HANDLERS.update({Collected: Session._on_collected, Added: Session._on_added})  # others need not load them
+        collection.begin(now_s)
+        self.collections.append(collection)
+        if self.phase is ConnectionPhase.READY:
+            self._ask(now_s)
+            self._update_owed(now_s)
+
+    def stop_collecting(self, collection: Collection) -> None:
+        if collection in self.collections:
+            self.collections.remove(collection)
+            number = collection.id if collection.is_asked else collection.take_former()
+            if number and self.phase is _READY and self.link is not None:
+                self.link.send(m.Unsubscribe(number))
+
     # --- durable consumers --------------------------------------------------------------------------------------------
 
     @property
@@ -301,6 +335,8 @@ class Session(Connector):
         """Silence means more while an answer is owed: to a publish, to a call, to a subscription that was asked for."""
         if self.link is not None and self.phase is _READY:
             owed = bool(self.publications.in_flight) or (bool(self.calls.undone) and self.calls.in_flight)
+            if not owed and self.collections:
+                owed = any(each.waits_for_answer for each in self.collections)
             if not owed and self._unanswered:
                 owed = any(each.phase is SubscriptionPhase.ASKED for each in self._unanswered.values())
             if not owed:
@@ -333,6 +369,18 @@ class Session(Connector):
                     self._follow_up(subscription)
                 else:
                     self.link.send(subscription.request())
+        for collection in [each for each in self.collections if each.is_due(now_s)]:
+            if self.link is None:
+                return
+            if not self.link.knows_patterns or (collection.has_filter and not self.link.knows_topics):
+                collection.fail(Unsupported("the present broker cannot subscribe to all streams of a pattern"))
+            else:
+                former = collection.take_former()
+                if former:
+                    self.link.send(m.Unsubscribe(former))
+                self._subscription_numbers += 1
+                self.link.send(collection.request(self._subscription_numbers))
+            self._follow_collection(collection)
 
     def _send_publications(self, now_s: float) -> None:
         link = self.link
@@ -367,6 +415,11 @@ class Session(Connector):
         if subscription.phase is SubscriptionPhase.OVER:
             self.subscriptions.pop(subscription.id, None)
 
+    def _follow_collection(self, collection: Collection) -> None:
+        self.woken.append(collection)
+        if collection.is_over and collection in self.collections:
+            self.collections.remove(collection)
+
     def _drop(self, subscription: SubscriptionState) -> None:
         """Ends a subscription at the broker that failed at this end."""
         if subscription.phase is SubscriptionPhase.OVER and self.link is not None:
@@ -392,7 +445,7 @@ class Session(Connector):
             self.publications.use_prefix(self.link.welcome.producer_prefix or b"")
         self._ask_and_send(now_s)
 
-    def _disconnected(self, error: TailraceError) -> None:
+    def _disconnected(self, error: TailraceError, now_s: float) -> None:
         self.publications.connection_lost(error)
         self.calls.connection_lost()
         for consumer in self.consumers:
@@ -400,6 +453,9 @@ class Session(Connector):
         for subscription in list(self.subscriptions.values()):
             subscription.connection_lost()
             self._follow_up(subscription)
+        for collection in self.collections:
+            collection.connection_lost(now_s)
+            self._follow_collection(collection)
 
     def _closed(self, failure: TailraceError | None) -> None:
         if failure is None:
@@ -412,6 +468,10 @@ class Session(Connector):
         for consumer in self.consumers:
             consumer.closed(None if failure is None else over)
         self.consumers = []
+        collections, self.collections = self.collections, []
+        for collection in collections:
+            collection.fail(over)
+            self.woken.append(collection)
         for subscription in list(self.subscriptions.values()):
             if failure is None:
                 subscription.cancel()
@@ -467,6 +527,9 @@ class Session(Connector):
         if subscription is not None:
             subscription.ended(message, now_s, self.options.reconnect_s)
             self._follow_up(subscription)
+        elif self.collections and (collection := self._collection(message.id)) is not None:
+            collection.refused(message.code or "unavailable", message.text, now_s)
+            self._follow_collection(collection)
 
     def _on_failed(self, link: BrokerLink, message: m.Failed, now_s: float) -> None:
         if message.fatal or self.phase is ConnectionPhase.GREETING:
@@ -478,6 +541,8 @@ class Session(Connector):
             self._subscribe_failed(message, now_s)
         elif message.op == m.Op.OPEN:
             link.handle_refused(message)
+        elif message.op == m.Op.COLLECT:
+            self._collect_failed(message, now_s)
         elif message.op in (m.Op.CONSUME, m.Op.GET, m.Op.LIST, m.Op.RECALL):
             self._call_failed(message, now_s)
         elif message.op != m.Op.UNSUBSCRIBE:  # one that has ended meanwhile is nobody's concern
@@ -523,6 +588,31 @@ class Session(Connector):
             resumed = RESUMED_ELSEWHERE if self.has_choice and subscription.resumes else RESUMED
             subscription.refused(message.code, message.text, now_s, self.options.reconnect_s, resumed)
             self._follow_up(subscription)
+
+    def _collection(self, number: int) -> Collection | None:
+        return next((each for each in self.collections if each.id == number and each.is_asked), None)
+
+    def _on_collected(self, link: BrokerLink, message: Collected, now_s: float) -> None:
+        collection = self._collection(message.id)
+        if collection is not None:
+            link.useful = True
+            collection.collected(message, now_s)
+            self._follow_collection(collection)
+
+    def _on_added(self, link: BrokerLink, message: Added, now_s: float) -> None:
+        collection = self._collection(message.id)
+        if collection is not None:
+            link.useful = True
+            member = collection.added(message, now_s)
+            member.message_kind = self._message_kind
+            self.subscriptions[member.id] = member
+            collection.collector.on_added(member, now_s)
+
+    def _collect_failed(self, message: m.Failed, now_s: float) -> None:
+        collection = self._collection(message.id)
+        if collection is not None:
+            collection.refused(message.code, message.text, now_s)
+            self._follow_collection(collection)
 
     def _on_ping(self, link: BrokerLink, _message: m.Ping, _now_s: float) -> None:
         link.send(m.Pong())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from tailrace.core.arguments import checked_stream
@@ -43,6 +43,9 @@ class SubscribeOptions:
         for name, value, least in (("skip", self.skip, 0), ("credit_bytes", self.window_bytes, 1)):
             if type(value) is not int or not least <= value <= NUMBER_MAX:
                 raise InvalidArgument(f"{name} is {value!r}; it is a number from {least} to {NUMBER_MAX}")
+
+    def of_stream(self, name: str) -> SubscribeOptions:
+        return replace(self, stream=name)
 
 
 def spread(stream: str | Iterable[str], topics: str) -> tuple[str | Iterable[str], str]:

@@ -295,6 +295,22 @@ class SubscriptionState:
             self._held_bytes -= arrived.nbytes
             self._owed_bytes += arrived.nbytes
 
+    def skip_to(self, seq: int, last: tuple[int, int, int]) -> None:
+        """All before `seq` was read elsewhere; `last`: of the message before it, or NO_LAST."""
+        if seq <= self._base_seq:
+            return
+        ahead = seq > self.next_seq
+        kept = [(each, [one for one in each.messages if one.seq >= seq]) for each in self._arrived]
+        dropped_bytes = sum(each.nbytes for each, messages in kept if not messages and each.next_seq <= seq)
+        self._arrived = deque(
+            each._replace(messages=messages) for each, messages in kept if messages or each.next_seq > seq
+        )
+        self._base_seq = seq
+        self._held_bytes -= dropped_bytes
+        self._owed_bytes += dropped_bytes
+        if ahead:
+            self._last = last
+
     def take_grant(self) -> int:
         """The bytes of credit to give now; 0 while it is too little to speak of."""
         owed = self._owed_bytes

@@ -334,7 +334,7 @@ class Client(ClientInfo):
 
         patterns, driver = checked_patterns(streams), self._driver
         merged = merged_state.MergedState(self._session, patterns, options, follows=follows, timeout_s=timeout_s)
-        names, version = self._ask_each(find_names(patterns, timeout_s))
+        names, version = self._ask_each(find_names(patterns, timeout_s, merged.streams_max))
         with driver.lock, driver.step:
             merged.begin(names, version, monotonic())
             subscription = MergedSubscription(driver, merged)

@@ -100,9 +100,8 @@ def test_a_stream_without_room_comes_again_later(node: Node) -> None:
 
 
 def test_while_the_program_has_all_places_it_is_asked_now_and_then(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    with tailrace.connect(address(node)) as client, tailrace.connect(address(node)) as other:
+    with tailrace.connect(address(node)) as client:
         publish(client, "1", names_of())
-        subscription = client.subscribe("s*", start=tailrace.NEW)
         refused, put_back = list[str](), wide_streams.WideStreams.put_back
 
         def spy(wide: wide_streams.WideStreams, state: SubscriptionState) -> None:
@@ -111,14 +110,13 @@ def test_while_the_program_has_all_places_it_is_asked_now_and_then(node: Node, m
 
         monkeypatch.setattr(wide_streams.WideStreams, "put_back", spy)
         own = [client.subscribe(f"own{number}", wait=True) for number in range(8)]
-        other.publish("s3", b"2")
-        began_s = time.monotonic()
+        subscription, began_s = client.subscribe("s*"), time.monotonic()
         with pytest.raises(OperationTimeout):
             subscription.receive(1.0)
         assert 0 < len(refused) <= (time.monotonic() - began_s) / wide_streams.POLL_S + 4
         own[0].cancel()
         message = subscription.receive(PATIENCE_S)
-        assert message is not None and message.payload == b"2"
+        assert message is not None and message.payload == b"1"
 
 
 def test_a_stream_that_lost_its_end_is_told_from_one_that_was_made_again(node: Node) -> None:
@@ -188,26 +186,24 @@ def test_streams_that_are_made_again_as_long_as_before_are_read_from_their_begin
             found.take(subscription.receive(PATIENCE_S))
 
 
-def test_growth_is_heard_of_without_asking_all_the_time(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, ask = list[str](), wide_streams.WideStreams._ask_grown
+def test_growth_comes_without_a_question(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, call = list[PendingCall](), Session.call
 
-    def count(wide: wide_streams.WideStreams, after: str, now_s: float) -> None:
-        asked.append(after)
-        ask(wide, after, now_s)
+    def count(session: Session, each: PendingCall, now_s: float) -> None:
+        asked.append(each)
+        call(session, each, now_s)
 
-    monkeypatch.setattr(wide_streams.WideStreams, "_ask_grown", count)
     with tailrace.connect(address(node)) as client, tailrace.connect(address(node)) as other:
         publish(client, "1", names_of())
         subscription = client.subscribe("s*", start=tailrace.NEW)
-        asked.clear()
-        began_s = time.monotonic()
+        monkeypatch.setattr(Session, "call", count)
         with pytest.raises(OperationTimeout):
-            subscription.receive(2.2)
-        publish(other, "1", ["another"])
-        assert len(asked) <= (time.monotonic() - began_s) * 1e3 / wide_streams.WAIT_MS + 2
-        publish(other, "2", ["s3"])
-        message = subscription.receive(PATIENCE_S)
-        assert message is not None and message.payload == b"2"
+            subscription.receive(0.3)
+        for name, text in (("s3", "2"), ("s.made", "3"), ("s3", "4")):
+            publish(other, text, [name])
+            message = subscription.receive(PATIENCE_S)
+            assert message is not None and (message.stream, message.payload) == (name, text.encode())
+        assert not asked
 
 
 @pytest.fixture
@@ -231,7 +227,7 @@ def test_new_messages_cost_no_look_at_the_streams_that_have_none(node: Node, str
         publish(client, "2", ["s3"])
         message = subscription.receive(PATIENCE_S)
         assert message is not None and message.payload == b"2"
-        assert set(streams_read) == {"s3"}
+        assert not streams_read
 
 
 def test_the_past_of_each_stream_is_read_once(node: Node, streams_read: list[str]) -> None:
@@ -241,23 +237,24 @@ def test_the_past_of_each_stream_is_read_once(node: Node, streams_read: list[str
         read(subscription, found, STREAMS)
         publish(client, "2", ["s3"])
         read(subscription, found, STREAMS + 1)
-        assert [name for name, times in Counter(streams_read).items() if times > 1] == ["s3"]
+        assert all(times == 1 for name, times in Counter(streams_read).items() if name != "s3")
 
 
-def test_each_stream_is_looked_at_once_after_a_restart_of_the_node(node: Node, streams_read: list[str]) -> None:
-    with tailrace.connect(address(node)) as client:
+def test_only_streams_that_have_grown_are_read_after_a_restart_of_the_node(
+    node: Node, streams_read: list[str]
+) -> None:
+    with tailrace.connect(address(node)) as client, tailrace.connect(address(node)) as writer:
         publish(client, "1", names_of())
         subscription, found = client.subscribe("s*"), Found()
         read(subscription, found, STREAMS)
         node.stop()
         streams_read.clear()
         node.start()
-        while not set(names_of()) <= set(streams_read):
-            with suppress(OperationTimeout):
-                subscription.receive(0.05)
-        publish(client, "2", ["s3"])
-        read(subscription, found, STREAMS + 1)
-        assert [name for name, times in Counter(streams_read).items() if times > 1] == ["s3"]
+        publish(writer, "2", ["s3", "s.made"])
+        read(subscription, found, STREAMS + 2)
+        publish(writer, "3", ["s5"])
+        read(subscription, found, STREAMS + 3)
+        assert found.texts["s3"] == ["1", "2"] and found.texts["s.made"] == ["2"] and found.texts["s5"] == ["1", "3"]
 
 
 def test_a_client_is_closed_while_streams_wait_to_be_read(node: Node) -> None:
@@ -266,74 +263,7 @@ def test_a_client_is_closed_while_streams_wait_to_be_read(node: Node) -> None:
         subscription, found = client.subscribe("s*", credit_bytes=1), Found()
         wide = subscription._merged._wide  # type: ignore[attr-defined]
         read(subscription, found, 1)
-        wait_for(lambda: wide._is_asking or subscription.receive(0.01) is None, "a question which streams have grown")
         assert wide.waits
-
-
-def wide_of(names: list[str], calls: list[PendingCall] | None = None) -> wide_streams.WideStreams:
-    """Reads the past of these; what is made later too if there is a list of the calls."""
-    asked: list[PendingCall] = [] if calls is None else calls
-    call = lambda call, now_s: asked.append(call)  # noqa: E731
-    session = cast(Session, SimpleNamespace(limits={}, subscriptions={}, is_asking=True, call=call))
-    options = merged_options(partial(subscribe_options, **OPTIONS), START, False)
-    wide = wide_streams.WideStreams(
-        session, options, lambda name: True, lambda now_s: None, "", follows=calls is not None, timeout_s=1.0
-    )
-    wide.begin(names, 1, 0.0)
-    return wide
-
-
-def answer_call(call: PendingCall, **fields: Any) -> str:
-    """What it asked for."""
-    assert call.on_result is not None
-    call.on_result(call, Listed(1, **fields), 0.0)
-    return cast(List, call.make(1)).what
-
-
-def test_a_stream_that_is_made_before_growth_is_noted_is_read() -> None:
-    """It is not among the names that were listed before, and does not grow any more."""
-    calls: list[PendingCall] = []
-    wide = wide_of(["a"], calls)
-    assert answer_call(calls.pop(), mark="1", known=True, version=2) == "grown"
-    assert list(wide.backlog) == ["a"]
-    wide.poll(1.0)
-    assert answer_call(calls.pop(), mark="2", known=True, version=2) == "grown"
-    assert answer_call(calls.pop(), names=("a", "made"), version=2) == "names"
-    assert [wide.next_options().stream for _ in range(2)] == ["made", "a"]
-
-
-def test_names_are_listed_once_more_only_if_streams_were_made_or_deleted() -> None:
-    calls: list[PendingCall] = []
-    wide = wide_of(["a"], calls)
-    answer_call(calls.pop(), mark="1", known=True, version=1)
-    wide.poll(1.0)
-    answer_call(calls.pop(), mark="2", known=True, version=1)
-    assert not calls
-    wide.poll(2.0)
-    answer_call(calls.pop(), mark="3", known=True, version=2)
-    assert answer_call(calls.pop(), names=("a", "later"), version=2) == "names"
-    assert list(wide.backlog) == ["a"] and not wide.grown, "growth is known by now"
-
-
-def test_what_has_grown_is_read_before_streams_that_may_not_have() -> None:
-    wide = wide_of(["a", "b", "c", "d"])
-    assert wide.next_options().stream == "a"
-    wide._grew(["c", "a"])
-    assert [wide.next_options().stream for _ in range(2)] == ["c", "b"]
-    assert wide.reading == {"a": True, "b": False, "c": False}
-    wide._grew(["e", "d"], is_known=False)
-    assert list(wide.backlog) == ["d", "e"] and not wide.grown
-
-
-def test_streams_that_may_not_have_grown_leave_places_for_those_that_have() -> None:
-    names = [f"s{number:04}" for number in range(2 * wide_streams.BACKLOG_AT_ONCE_MAX)]
-    wide = wide_of(names)
-    for _ in range(wide_streams.BACKLOG_AT_ONCE_MAX):
-        assert wide.has_next
-        wide.next_options()
-    assert [wide.waits, wide.has_next] == [True, False]
-    wide._grew(names[-1:])
-    assert [wide.has_next, wide.next_options().stream, wide.has_next] == [True, names[-1], False]
 
 
 @pytest.mark.parametrize("start", [START, NEW, Last(1)], ids=["start", "new", "last"])
