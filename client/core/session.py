@@ -229,6 +229,11 @@ class Session(Connector):
         subscription.done_with(before)
         self._grant(subscription)
 
+    def skip_to(self, subscription: SubscriptionState, seq: int, last: tuple[int, int, int]) -> None:
+        """See `SubscriptionState.skip_to`: the bytes of what is skipped are credited."""
+        subscription.skip_to(seq, last)
+        self._grant(subscription)
+
     def cancel(self, subscription: SubscriptionState) -> None:
         """End a subscription; its iteration ends too."""
         if subscription.phase is SubscriptionPhase.OVER:

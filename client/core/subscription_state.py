@@ -161,8 +161,12 @@ class SubscriptionState:
         start = self._options.start
         expected = self.next_seq if self._has_place else start.value if start.kind == "seq" else answer.next_seq
         least = self._asked_seq if self._has_place else expected
-        if self.resumes and patience_s and answer.next_seq < least and expected != self.end_seq:
-            self._ask_again(StreamBehind(self.stream, expected, answer.next_seq), now_s, patience_s)
+        reaches_seq = answer.next_seq
+        if self._has_place and not self.ready and self._options.end == ("now", 0) and answer.end_seq is not None:
+            least, reaches_seq = expected, max(answer.next_seq, answer.end_seq)
+        is_behind = reaches_seq < least and expected != self.end_seq
+        if self.resumes and patience_s and is_behind:
+            self._ask_again(StreamBehind(self.stream, expected, reaches_seq), now_s, patience_s)
             return
         self._holder = answer.stream or ""
         has_begun = self.ready
@@ -175,8 +179,8 @@ class SubscriptionState:
         self.deadline_s = math.inf
         self._backoff.reset()
         self._refusal = None
-        if answer.next_seq < least and expected != self.end_seq:
-            self.fail(StreamBehind(self.stream, expected, answer.next_seq, has_begun=has_begun))
+        if is_behind and expected != self.end_seq:
+            self.fail(StreamBehind(self.stream, expected, reaches_seq, has_begun=has_begun))
         elif answer.next_seq > expected:
             self._miss(answer.next_seq)
 

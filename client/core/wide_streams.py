@@ -303,7 +303,7 @@ class WideStreams:
             self._begin(member)
             return
         elif place.round == self._round and place.next_seq >= member.start_seq and name not in self.grown:
-            member.skip_to(place.next_seq, place.last)
+            self._session.skip_to(member, place.next_seq, place.last)
             self._begin(member)
             return
         self.gated[name] = member

@@ -55,11 +55,11 @@ class Proxy(Ports):
         made.port = self.open(lambda reader, writer: self._serve(made, reader, writer))
         return made
 
-    def cutting_port(self, dice: random.Random, mean_bytes: float) -> int:
+    def cutting_port(self, dice: random.Random, mean_bytes: float, least_bytes: int = GREETING_BYTES) -> int:
         """A port that cuts each of its connections after a random number of bytes one way, the greeting excepted."""
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            after_bytes = GREETING_BYTES + int(dice.expovariate(1 / mean_bytes))
+            after_bytes = least_bytes + int(dice.expovariate(1 / mean_bytes))
             await self._serve(Route(0, dice.choice(list(Way)), after_bytes, dice.choice(list(Cut))), reader, writer)
             self.cuts += 1
 

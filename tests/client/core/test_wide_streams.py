@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import time
 from collections import Counter, defaultdict
@@ -11,8 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pytest
 
@@ -21,11 +21,12 @@ from tailrace import NEW, NOW, START, Last, Message
 from tailrace.core import wide_streams
 from tailrace.core.calls import PendingCall
 from tailrace.core.session import Session
-from tailrace.core.subscribe_options import SubscribeOptions, merged_options, subscribe_options
+from tailrace.core.subscribe_options import SubscribeOptions
 from tailrace.core.subscription_state import SubscriptionState
 from tailrace.errors import OperationTimeout
-from tailrace.protocol.listing import List, Listed
 from tests.system.node import Node, running, wait_for
+from tests.system.proxy import Proxy
+from tests.thorough import THOROUGH
 
 pytestmark = pytest.mark.system
 
@@ -169,14 +170,14 @@ def test_replay_goes_over_into_live_and_on_over_deaths_and_deletions(node: Node)
         assert subscription.receive() is None
 
 
-def test_streams_that_are_made_again_as_long_as_before_are_read_from_their_beginning(node: Node) -> None:
-    """Nothing else tells them from those that were read."""
+def test_streams_that_are_made_again_are_read_from_their_beginning(node: Node) -> None:
+    """Nothing else tells them from those that were read; one that is shorter by one has nothing behind what was."""
     with tailrace.connect(address(node)) as writer, tailrace.connect(address(node)) as reader:
         publish(writer, "1", names_of())
-        publish(writer, "2", ["s3"])
+        publish(writer, "2", ["s3", "s5"])
         subscription, found = reader.subscribe("s*"), Found()
-        read(subscription, found, STREAMS + 1)
-        wanted = {"s3": ["again", "more", "most"], "s4": ["again"]}
+        read(subscription, found, STREAMS + 2)
+        wanted = {"s3": ["again", "more", "most"], "s4": ["again"], "s5": ["again, and one less"]}
         for name, texts in wanted.items():
             writer.delete_stream(name)
             found.restart(name)
@@ -240,9 +241,7 @@ def test_the_past_of_each_stream_is_read_once(node: Node, streams_read: list[str
         assert all(times == 1 for name, times in Counter(streams_read).items() if name != "s3")
 
 
-def test_only_streams_that_have_grown_are_read_after_a_restart_of_the_node(
-    node: Node, streams_read: list[str]
-) -> None:
+def test_only_streams_that_have_grown_are_read_after_a_restart_of_the_node(node: Node, streams_read: list[str]) -> None:
     with tailrace.connect(address(node)) as client, tailrace.connect(address(node)) as writer:
         publish(client, "1", names_of())
         subscription, found = client.subscribe("s*"), Found()
@@ -287,6 +286,36 @@ def test_streams_that_are_made_later_may_become_too_many(node: Node, start: Any,
         read(subscription, found, count + 2 * len(all_names))
         before = ["a", "b"] if skipped else ["old", "a", "b"]
         assert all(found.texts[name] == [*(before if name in first else []), "c", "d"] for name in all_names)
+        with suppress(OperationTimeout):
+            assert subscription.receive(0.2) is None
+
+
+@pytest.mark.parametrize("seed", range(4, 44 if THOROUGH else 5))
+@pytest.mark.parametrize("start", [START, NEW], ids=["start", "new"])
+def test_none_is_missing_and_none_comes_twice_over_lost_connections(node: Node, start: Any, seed: int) -> None:
+    """Streams grow and are made while a connection is there, and while there is none."""
+    dice, names = random.Random(seed), names_of()
+    with (
+        Proxy(node.port) as proxy,
+        tailrace.connect(address(node)) as writer,
+        tailrace.connect(f"127.0.0.1:{proxy.cutting_port(dice, 600, 600)}") as reader,
+    ):
+        publish(writer, "old", names)
+        subscription = reader.subscribe("s*", start, credit_bytes=dice.choice([1, 200, 1 << 20]))
+        found = Found(**dict.fromkeys(names, 1 if start is NEW else 0))
+        count = 0 if start is NEW else STREAMS
+        texts = {name: [] if start is NEW else ["old"] for name in names}
+        for number in range(80):
+            name = f"s{dice.randrange(2 * STREAMS)}"
+            publish(writer, str(number), [name])
+            texts.setdefault(name, []).append(str(number))
+            for _ in range(dice.choice([0, 0, 1, 3])):
+                with suppress(OperationTimeout):
+                    found.take(subscription.receive(0.02))
+        read(subscription, found, count + 80)
+        assert {name: each for name, each in found.texts.items() if each} == {
+            name: each for name, each in texts.items() if each
+        }
         with suppress(OperationTimeout):
             assert subscription.receive(0.2) is None
 
