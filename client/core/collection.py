@@ -1,7 +1,7 @@
 """A COLLECT of one pattern, across the connections of a client. Pure: it is asked for again on each connection.
 
-The node subscribes to a stream when that grows, and ends the subscription when all is sent: see `MemberState`. So what
-grew while there was no connection is not among its messages: `tailrace.core.wide_streams` looks for that.
+The node subscribes to a stream when that grows, and ends the subscription when all is sent: see `MemberState`. Growth
+without a connection is not among its messages: `tailrace.core.wide_streams` looks for that.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Collection:
             self.collector.on_interrupted(now_s)
 
     def refused(self, code: str, text: str, now_s: float) -> None:
-        """It is not begun, or has ended, or lacks a stream. What is refused for the moment is asked for again."""
+        """It is not begun, or has ended, or lacks a stream. It is asked for again after a refusal for the moment."""
         was_live = self.is_live
         if not (was_live or code in RESUMED):
             self.fail(broker_error(code, text))

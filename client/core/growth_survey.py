@@ -25,7 +25,7 @@ Take: TypeAlias = Callable[[Sequence[str]], Steps[None]]
 """What is done with the names of a page."""
 
 
-class Mark(NamedTuple):
+class GrowthMark(NamedTuple):
     text: str
     node: object
 
@@ -38,14 +38,14 @@ class GrowthSurvey:
     timeout_s: float
     node: object
 
-    def mark(self) -> Steps[Mark]:
-        """Of what grows from now on."""
+    def mark(self) -> Steps[GrowthMark]:
+        """Returns a mark for growth from now on."""
         answer = Listed(0)
         for _ in range(MARKS):
             (answer,) = yield [self._list("grown", "")]
-        return Mark(answer.mark, self.node)
+        return GrowthMark(answer.mark, self.node)
 
-    def names(self, take: Take) -> Steps[Mark]:
+    def names(self, take: Take) -> Steps[GrowthMark]:
         """All that are there."""
         mark, after, has_more = (yield from self.mark()), "", True
         while has_more:
@@ -54,16 +54,16 @@ class GrowthSurvey:
             after, has_more = answer.next, bool(answer.next)
         return mark
 
-    def grown(self, mark: Mark | None, take: Take) -> Steps[Mark | None]:
+    def grown(self, mark: GrowthMark | None, take: Take) -> Steps[GrowthMark | None]:
         """Those that have grown since a mark; None if the node does not know all of them."""
         if mark is None or mark.node != self.node:
             return None
-        following, after, has_more = Mark("", self.node), "", True
+        following, after, has_more = GrowthMark("", self.node), "", True
         while has_more:
             (answer,) = yield [self._list("grown", after, mark.text)]
             if not answer.known:
                 return None
-            following = following if following.text else Mark(answer.mark, self.node)
+            following = following if following.text else GrowthMark(answer.mark, self.node)
             yield from take(answer.names)
             after, has_more = answer.next, bool(answer.next)
         return following

@@ -230,7 +230,7 @@ class Session(Connector):
         self._grant(subscription)
 
     def skip_to(self, subscription: SubscriptionState, seq: int, last: tuple[int, int, int]) -> None:
-        """See `SubscriptionState.skip_to`: the bytes of what is skipped are credited."""
+        """See `SubscriptionState.skip_to`: the skipped bytes are credited."""
         subscription.skip_to(seq, last)
         self._grant(subscription)
 

@@ -2,11 +2,11 @@
 
 What grows is collected (`tailrace.core.collection`): the node subscribes to a stream when it grows, and ends that when
 all is sent. All other reading is up to the present end of a stream, some streams at a time, by a subscription that
-ends there: what was published before, and what came while there was no connection. For the latter the node is asked
-which streams have grown, or the ends of all are compared with the places up to which they were read.
+ends there: messages from before, and those that came without a connection. For the latter the node is asked which
+streams have grown, or the ends of all are compared with the places up to which they were read.
 
-A collected stream that does not begin at its place waits until it was read up to there. A stream in which nothing has
-come, of a subscription of new messages, has none: it is read from the time on at which the subscription began.
+A collected stream that does not begin at its place waits until it was read up to there. A stream of which nothing has
+come yet, though new messages are wanted, has no place: it is read from the time on at which the subscription began.
 
 When a stream is read on after a lost connection, its last message comes again. If there is another one, or the stream
 has become shorter, it was deleted and made again if its first message is of a later term: it is read from its beginning
@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from tailrace.core.calls import PendingCall
 from tailrace.core.collection import Collection, MemberState
-from tailrace.core.growth_survey import GrowthSurvey, Mark, StepRunner, Steps
+from tailrace.core.growth_survey import GrowthSurvey, GrowthMark, StepRunner, Steps
 from tailrace.core.places import START, start_of
 from tailrace.core.session import Session
 from tailrace.core.subscribe_options import SubscribeOptions
@@ -117,7 +117,7 @@ class WideStreams:
         self._has_listed = False  # the streams that were there at first
         self._begins_anew = False  # each stream that was not read was made later
         self._wants_survey = False
-        self._mark: Mark | None = None
+        self._mark: GrowthMark | None = None
         self._is_over = False
 
     # --- the streams ------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class WideStreams:
         return replace(options, end=("now", 0), wait=False) if self._follows else options
 
     def _first_options(self, name: str) -> SubscribeOptions:
-        """Of a stream that was not read yet."""
+        """Returns the options for a stream that was not read yet."""
         if name in self._changed:
             return replace(self._options(name, True), start=start_of(START))
         if self._begins_anew or (self._has_last and self._has_listed and name not in self._first):
@@ -265,7 +265,7 @@ class WideStreams:
             self._on_queued(now_s)
 
     def on_interrupted(self, now_s: float) -> None:
-        """What was announced of the streams that are read now may be lost."""
+        """Growth of the streams that are read now may have been lost."""
         for name in self.gated:
             self._queue_grown(name)
         self.gated.clear()
@@ -293,7 +293,7 @@ class WideStreams:
         self._join(member)
 
     def _open_gate(self, member: MemberState, error: TailraceError | None) -> None:
-        """What was read of its stream has ended."""
+        """Its stream was read to an end."""
         name, place = member.stream, self._places.get(member.stream)
         if error is not None and not isinstance(error, StreamDeleted | UnknownStream):
             if name not in self._changed:
@@ -414,7 +414,7 @@ class WideStreams:
         return min(self._look_s, self._mark_s)
 
     def poll(self, now_s: float) -> None:
-        """Does what is due. The program has all that has come."""
+        """Handles everything that is due. The program has all that has come."""
         if not (self.reading or self.grown or self.backlog):
             self._collection.go_on(now_s)
         if now_s >= self._look_s:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tailrace.core.calls import PendingCall
-from tailrace.core.growth_survey import GrowthSurvey, Mark, StepRunner, Steps
+from tailrace.core.growth_survey import GrowthSurvey, GrowthMark, StepRunner, Steps
 from tailrace.errors import TailraceError, UnknownStream
 from tailrace.protocol.listing import ENDS_MAX, EndRow, List, Listed
 
@@ -58,7 +58,7 @@ class Pages(list[tuple[str, ...]]):
 def test_names_come_page_by_page_behind_a_mark_that_all_workers_know() -> None:
     pages = Pages()
     script = Script(Listed(1, mark="1"), Listed(1, mark="2"), Listed(1, ("a", "b"), next="b"), Listed(1, ("c",)))
-    assert script.run(SURVEY.names(pages.take)) == Mark("2", "here")
+    assert script.run(SURVEY.names(pages.take)) == GrowthMark("2", "here")
     assert pages == [("a", "b"), ("c",)]
     assert [(each.what, each.prefix, each.after) for each in script.asked] == [
         ("grown", b"s", b""),
@@ -72,18 +72,18 @@ def test_names_come_page_by_page_behind_a_mark_that_all_workers_know() -> None:
 def test_of_what_has_grown_the_mark_of_the_first_page_is_the_next_one() -> None:
     pages = Pages()
     script = Script(Listed(1, ("a",), next="a", mark="8", known=True), Listed(1, ("b",), mark="9", known=True))
-    assert script.run(SURVEY.grown(Mark("7", "here"), pages.take)) == Mark("8", "here")
+    assert script.run(SURVEY.grown(GrowthMark("7", "here"), pages.take)) == GrowthMark("8", "here")
     assert [(each.mark, each.after) for each in script.asked] == [("7", b""), ("7", b"a")]
     assert pages == [("a",), ("b",)]
 
 
 def test_what_has_grown_is_not_known_without_a_mark_of_this_node() -> None:
-    for mark in (None, Mark("7", "elsewhere")):
+    for mark in (None, GrowthMark("7", "elsewhere")):
         script = Script()
         assert script.run(SURVEY.grown(mark, Pages().take)) is None
         assert not script.asked
     script = Script(Listed(1, mark="9"))
-    assert script.run(SURVEY.grown(Mark("7", "here"), Pages().take)) is None
+    assert script.run(SURVEY.grown(GrowthMark("7", "here"), Pages().take)) is None
 
 
 def test_ends_are_asked_for_several_pages_at_a_time() -> None:
@@ -102,6 +102,6 @@ def test_a_question_that_fails_ends_the_steps_and_new_ones_take_their_place() ->
     (former,) = script.calls
     script.calls.clear()
     script.answers = [Listed(1, mark="1"), Listed(1, mark="2")]
-    assert script.run(SURVEY.mark()) == Mark("2", "here")
+    assert script.run(SURVEY.mark()) == GrowthMark("2", "here")
     script.answer(former, Listed(1, mark="3"))
     assert not script.calls, "the answer to the former ones is of no use"
