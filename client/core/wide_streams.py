@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from tailrace.core.calls import PendingCall
 from tailrace.core.collection import Collection, MemberState
-from tailrace.core.growth_survey import GrowthSurvey, GrowthMark, StepRunner, Steps
+from tailrace.core.growth_survey import GrowthMark, GrowthSurvey, StepRunner, Steps
 from tailrace.core.places import START, start_of
 from tailrace.core.session import Session
 from tailrace.core.subscribe_options import SubscribeOptions

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tailrace.core.calls import PendingCall
-from tailrace.core.growth_survey import GrowthSurvey, GrowthMark, StepRunner, Steps
+from tailrace.core.growth_survey import GrowthMark, GrowthSurvey, StepRunner, Steps
 from tailrace.errors import TailraceError, UnknownStream
 from tailrace.protocol.listing import ENDS_MAX, EndRow, List, Listed
 
