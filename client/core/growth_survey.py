@@ -70,7 +70,7 @@ class GrowthSurvey:
 
     def ends(self, names: Sequence[str]) -> Steps[dict[str, EndRow]]:
         """The ends of these, as far as the node knows them without opening the streams."""
-        pages = [tuple(each.encode() for each in names[at : at + ENDS_MAX]) for at in range(0, len(names), ENDS_MAX)]
+        pages = [tuple([each.encode() for each in names[at : at + ENDS_MAX]]) for at in range(0, len(names), ENDS_MAX)]
         answers = (yield [self._ends(page) for page in pages]) if pages else ()
         return {name: end for answer in answers for name, end in zip(answer.names, answer.ends, strict=False)}
 
