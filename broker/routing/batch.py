@@ -321,16 +321,10 @@ class RunPublication:
         self._client.count_created()
 
 
-class PublicationClient(Asker, Protocol):
+class PublicationClient(QuietPublisher, Protocol):
     """The side of a connection that publishes by lines."""
 
     def note_refused(self, code: Code, text: str, count: int) -> None: ...
-
-    def may_create(self, name: bytes) -> bool: ...
-
-    def creation_refusal(self, name: bytes) -> Refused: ...
-
-    def count_created(self) -> None: ...
 
 
 class LoggedAnswer:

@@ -22,7 +22,7 @@ from tailrace.broker.routing.batch import (
     LoneSink,
     OutcomeSink,
     Pending,
-    QuietPublisher,
+    PublicationClient,
     RunPublication,
     StampableFrames,
     StreamBatch,
@@ -101,12 +101,10 @@ class PublishingClient(Protocol):
     def pause_for(self, route: Route) -> None: ...
 
 
-class LinePublisher(PublishingClient, QuietPublisher, Protocol):
+class LinePublisher(PublishingClient, PublicationClient, Protocol):
     """A client whose answers stand in a row."""
 
     def answers_ready(self) -> None: ...
-
-    def note_refused(self, code: Code, text: str, count: int) -> None: ...
 
     def pend(self, pending: Pending) -> None: ...
 
