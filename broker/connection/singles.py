@@ -226,8 +226,7 @@ class MqttRun(SharedRun):
         if not self._ids:
             self._singles.outcomes_known(self.clients)
             return
-        for client in self._publishers:
-            client.unacknowledged -= 1
+        self._singles.acknowledged += self._publishers
         packed = _pack_acks(self._ids)
         acks = [packed] if len(packed) == _ACK_BYTES else _cut(packed, _ACK_BYTES)
         self._singles.packet_answers.add(self.clients, acks)
@@ -273,6 +272,7 @@ class Singles:
         "_lines",
         "_packets",
         "_services",
+        "acknowledged",
         "answers",
         "line_answers",
         "packet_answers",
@@ -286,6 +286,7 @@ class Singles:
         self._binary: dict[int, BinarySinglePublisher] = {}  # by descriptor
         self._lines: dict[int, LineSinglePublisher] = {}
         self._packets: dict[int, MqttSinglePublisher] = {}
+        self.acknowledged: list[MqttSinglePublisher] = []  # those of `packet_answers`
         self.answers = ReadyAnswers(services, services.metrics.binary)
         self.packet_answers = ReadyAnswers(services, services.metrics.mqtt)
         self.line_answers = ReadyAnswers(services, services.metrics.line)
@@ -395,6 +396,8 @@ class Singles:
                         client.life_s = client.packet_s = now_s
                         client.unacknowledged += qos
                         client.under_way += 1
+                        if client.under_way >= AWAITED_LOOK:
+                            client.note_awaited()
                     publish(MqttRun(self, name, publishers, bytes(ids)), name, publishers, frames)
             clients = self._rest(clients, place, count)
 
@@ -444,6 +447,9 @@ class Singles:
 
     def answer(self) -> None:
         """Send the answers of this turn, at once if nothing else is to be sent before."""
+        for client in self.acknowledged:
+            client.unacknowledged -= 1
+        self.acknowledged.clear()
         for owed in (self.answers, self.line_answers, self.packet_answers):
             if owed.packed:
                 self._send(*owed.take(), owed.traffic)
@@ -452,20 +458,22 @@ class Singles:
         fds: list[int] = []
         seen: set[int] = set()  # a second answer to the same client may find the first half sent
         for client in clients:
-            client.under_way -= 1
             fd = client.fd
             waits = client.closed or client.blocked or client.paused or client.lingering_since_s
             # Nothing is to go out before the answer, and nothing waits for it.
             if waits or client.out or client.in_row or client.current is not None or fd in seen:
                 fds.append(-1)
             else:
+                client.under_way -= 1
                 fds.append(fd)
                 seen.add(fd)
         nbytes, rest = _send_each(fds, packed)
         traffic.bytes_out += nbytes
         for place, sent in rest:
-            if not clients[place].closed:
-                self._answer_later(clients[place], packed[place], sent)
+            client = clients[place]
+            client.under_way -= fds[place] < 0
+            if not client.closed:
+                self._answer_later(client, packed[place], sent)
 
     def _answer_later(self, client: SinglePublisher, answer: bytes, sent: int) -> None:
         """The socket took `sent` bytes of it, or nothing was tried."""

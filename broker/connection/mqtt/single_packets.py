@@ -28,8 +28,8 @@ _NONE: Final[deque[Pending]] = deque(maxlen=0)  # of all connections that have n
 class SinglePacketsClient(EnhancedLoginClient):
     """`answers`: acknowledgements, the first of which is not known yet.
 
-    `under_way`: those messages whose outcome is not known yet, one at most; `in_row`: since something else has come
-    behind it. `unacknowledged`: all messages of the client with QoS 1 without an acknowledgement.
+    `under_way`: those messages whose outcome is not known yet, one of them with QoS 1 at most; `in_row`: since something
+    else has come behind them. `unacknowledged`: all messages of the client with QoS 1 without an acknowledgement.
     """
 
     __slots__ = ("_outcome", "_place", "answers", "in_row", "unacknowledged", "under_way")
@@ -77,10 +77,10 @@ class SinglePacketsClient(EnhancedLoginClient):
     @property
     def is_in_order(self) -> bool:
         """Whether one more of them needs no place in the row: nothing is to be answered before it."""
-        return not (self.answers or self.under_way or self.held_up) and len(self.unreleased) < RECEIVE_MAXIMUM
+        return not (self.answers or self.unacknowledged or self.held_up) and len(self.unreleased) < RECEIVE_MAXIMUM
 
     def put_in_row(self) -> None:
-        """Something else comes behind one whose outcome is not known."""
+        """Something else comes behind those whose outcome is not known."""
         if self.under_way and not self.in_row:
             self.in_row = True
             self._place = Pending(self.answers_ready)
@@ -94,6 +94,8 @@ class SinglePacketsClient(EnhancedLoginClient):
             self.send_packet(answer)
 
     def outcome_known(self) -> None:
+        if self.under_way:
+            return
         if self._place is not None:
             place, outcome = self._place, self._outcome
             self.in_row, self._place, self._outcome = False, None, b""

@@ -99,6 +99,27 @@ def test_what_comes_behind_it_is_acknowledged_behind_it(node: World, version: in
     assert payloads(node, away) == [b"first", b"second", b"fourth"]
 
 
+@both
+def test_messages_with_qos_0_wait_for_no_outcome(node: World, version: int) -> None:
+    """The other worker has not answered the first ones when the next come; what comes behind them waits for all."""
+    here, away = node.name(0), node.name(1)
+    (peer,) = publishers(node, version, 1, away)
+    for number in range(3):
+        peer.send(wire.publish(version, away, b"%d" % number))
+        node.workers[0].turn()
+    assert single(node, peer) and peer.client.awaited == 3
+    peer.send(wire.publish(version, away, b"3", 1, 2))
+    node.workers[0].turn()
+    assert single(node, peer) and peer.client.awaited == 4 and peer.client.unacknowledged == 1
+    peer.send(wire.publish(version, here, b"behind", 1, 3))
+    node.workers[0].turn()
+    assert [peer.client.in_row, acks_so_far(peer)] == [True, []]
+    node.settle()
+    assert [each.body[:2] for each in peer.collect()] == [b"\0\2", b"\0\3"]
+    assert not peer.client.awaited and not peer.client.in_row and not peer.client.unacknowledged
+    assert payloads(node, away) == [b"first", b"0", b"1", b"2", b"3"]
+
+
 def acks_so_far(peer: MqttPeer) -> list[wire.Answer]:
     peer.peer.read()
     return peer.collect()
