@@ -78,6 +78,14 @@ def admit_pieces(name: str, pieces: Sequence[Frames], end: LogEnd, bounds: Stamp
     return Admission(row, end, flags)
 
 
+def require_frames(name: str, entries: bytearray, count: int) -> bytearray:
+    """These index entries. Raises ValueError unless they are those of `count` frames, at least one."""
+    if len(entries) != count * INDEX_ENTRY_BYTES or not count:
+        found = len(entries) // INDEX_ENTRY_BYTES
+        raise ValueError(f"{found} frames for stream {name!r}, where {count} were announced")
+    return entries
+
+
 def _too_new(name: str, last: LogEnd, bounds: StampBounds) -> FramesTooNew:
     """`last`: the end of the log behind the piece."""
     if last.epoch > bounds.epoch:

@@ -155,6 +155,39 @@ cdef extern from *:
         return tr_three_hardware(at[0], length[0], at[1], length[1], at[2], length[2]) ? 3 : 0;
     }
 
+    /* The number of frames that fill `size` bytes exactly, or ~p if the one at p is none, of at most `longest` bytes. */
+    static inline ptrdiff_t tr_count_frames(const uint8_t *first, size_t size, uint32_t longest) {
+        size_t position = 0;
+        ptrdiff_t count = 0;
+        for (; position < size; count++) {
+            uint32_t length = size - position >= 32 ? tr_load32(first + position) : 0;
+            if (length < 32 || length > longest || length > size - position) return ~(ptrdiff_t)position;
+            if (tr_load16(first + position + 30) > length - 32) return ~(ptrdiff_t)position;
+            position += length;
+        }
+        return count;
+    }
+
+    /* Stamps the whole frames of a run in place, and writes the index entry of each, the first at content `offset`. */
+    static inline void tr_stamp_run(
+        uint8_t *frame, size_t size, uint8_t *entry, uint64_t seq, uint64_t timestamp_us, uint32_t epoch, uint64_t offset
+    ) {
+        const uint8_t *end = frame + size;
+        for (; frame < end; seq++, entry += 24) {
+            uint32_t length = tr_load32(frame);
+            tr_store64(frame + 8, seq);
+            tr_store64(frame + 16, timestamp_us);
+            tr_store32(frame + 24, epoch);
+            tr_store32(frame + 4, crc32c_extend(0, frame + 8, length - 8));
+            tr_store64(entry, timestamp_us);
+            tr_store64(entry + 8, offset);
+            tr_store32(entry + 16, length);
+            tr_store32(entry + 20, epoch);
+            frame += length;
+            offset += length;
+        }
+    }
+
     /* The topic in a frame's metadata, which shard/topics.py describes; NULL without one. */
     static inline const uint8_t *tr_topic(const uint8_t *p, size_t size, size_t *topic_bytes) {
         const uint8_t *end = p + size;
@@ -186,6 +219,10 @@ cdef extern from *:
     void tr_store16(uint8_t *p, uint16_t v) noexcept nogil
     void tr_store32(uint8_t *p, uint32_t v) noexcept nogil
     void tr_store64(uint8_t *p, uint64_t v) noexcept nogil
+    Py_ssize_t tr_count_frames(const uint8_t *first, size_t size, uint32_t longest) noexcept nogil
+    void tr_stamp_run(
+        uint8_t *frame, size_t size, uint8_t *entry, uint64_t seq, uint64_t timestamp_us, uint32_t epoch, uint64_t offset
+    ) noexcept nogil
     uint32_t crc32c_extend(uint32_t crc, const uint8_t *p, size_t length) noexcept nogil
     int tr_sound_ahead(const uint8_t *frame, size_t left, uint32_t longest) noexcept nogil
     uint32_t crc32c_by_tables(uint32_t crc, const uint8_t *p, size_t length) noexcept nogil

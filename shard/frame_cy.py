@@ -53,10 +53,12 @@ if TYPE_CHECKING:
     crc32c_extend: Any
     crc32c_name: Any
     memcpy: Any
+    tr_count_frames: Any
     tr_load16: Any
     tr_load32: Any
     tr_load64: Any
     tr_sound_ahead: Any
+    tr_stamp_run: Any
     tr_store16: Any
     tr_store32: Any
     tr_store64: Any
@@ -398,7 +400,7 @@ def _stamp_pointers(
         count: cython.Py_ssize_t = _count_pointers(first, size)
         entries: bytearray = bytearray(count * _ENTRY)
         entry: cython.p_uchar = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(entries))
-        _stamp_run(first, size, entry, seq, timestamp_us, epoch, offset)
+        tr_stamp_run(first, size, entry, seq, timestamp_us, epoch, offset)
     finally:
         PyBuffer_Release(cython.address(view))
     return entries
@@ -408,48 +410,10 @@ def _stamp_pointers(
 @cython.exceptval(-1)
 def _count_pointers(first: cython.p_uchar, size: cython.Py_ssize_t) -> cython.Py_ssize_t:
     """Returns the number of frames that fill `size` bytes exactly; ValueError as `stamp`."""
-    position: cython.Py_ssize_t = 0
-    count: cython.Py_ssize_t = 0
-    length: cython.uint
-    while position < size:
-        length = tr_load32(first + position) if size - position >= 32 else 0
-        if length < _HEADER or length > _FRAME_MAX or length > size - position:
-            raise _misfit(position, length, size)
-        if tr_load16(first + position + 30) > length - _HEADER:
-            raise _misfit(position, length, size)
-        position += length
-        count += 1
+    count: cython.Py_ssize_t = tr_count_frames(first, size, _FRAME_MAX)
+    if count < 0:
+        raise _misfit(~count, tr_load32(first + ~count) if size - ~count >= _HEADER else 0, size)
     return count
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _stamp_run(
-    first: cython.p_uchar,
-    size: cython.Py_ssize_t,
-    entry: cython.p_uchar,
-    seq: cython.ulonglong,
-    timestamp_us: cython.ulonglong,
-    epoch: cython.uint,
-    offset: cython.ulonglong,
-) -> cython.void:
-    position: cython.Py_ssize_t = 0
-    length: cython.uint
-    frame: cython.p_uchar
-    while position < size:
-        frame = first + position
-        length = tr_load32(frame)
-        tr_store64(frame + 8, seq)
-        tr_store64(frame + 16, timestamp_us)
-        tr_store32(frame + 24, epoch)
-        tr_store32(frame + 4, crc32c_extend(0, frame + 8, length - 8))
-        tr_store64(entry, timestamp_us)
-        tr_store64(entry + 8, offset + position)
-        tr_store32(entry + 16, length)
-        tr_store32(entry + 20, epoch)
-        entry += 24
-        position += length
-        seq += 1
 
 
 @cython.cfunc

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tailrace.shard.admission import Frames, LogEnd, StampBounds, admit_pieces
+from tailrace.shard.admission import Frames, LogEnd, StampBounds, admit_pieces, require_frames
 from tailrace.shard.begun_sync import BegunSync
 from tailrace.shard.diverged import DivergedTail, keep_tail
 from tailrace.shard.durable_end import RECENT_BYTES_MAX, BegunJournaling, DurableEnd
@@ -65,8 +65,7 @@ from tailrace.shard.stream_files import (
 from tailrace.shard.sync_marks import try_to_mark_failed
 from tailrace.shard.torn import keep_torn
 from tailrace.shard.walk import FrameRun, FrameWalk, fault_text
-from tailrace.shard.window import DONE, FAULT, MAPS, PAST, WINDOW_BATCH_BYTES_MAX
-from tailrace.shard.window import append as _append_mapped
+from tailrace.shard.window import DONE, FAULT, MAPS, PAST, WINDOW_BATCH_BYTES_MAX, append_mapped, append_unstamped
 
 _stamp = load("tailrace.shard.frame_cy").stamp
 _pwrite, _new_tuple = os.pwrite, tuple.__new__  # the latter skips the Python function that a NamedTuple has
@@ -224,13 +223,15 @@ class StreamLog:
         `count`, OSError.
         """
         seq, offset, timestamp_us = self.next_seq, self.end_offset, self.last_timestamp_us
-        if now_us > timestamp_us:
-            timestamp_us = now_us
-        entries = _stamp(frames, seq, timestamp_us, epoch, offset)
-        if len(entries) != count * INDEX_ENTRY_BYTES or not count:
-            found = len(entries) // INDEX_ENTRY_BYTES
-            raise ValueError(f"{found} frames for stream {self.name!r}, where {count} were announced")
-        self._commit(frames, len(frames), entries, seq + count)
+        timestamp_us = now_us if now_us > timestamp_us else timestamp_us
+        size, words, at = len(frames), self._ends.words, self._index_end
+        if MAPS and append_unstamped(words, frames, count, seq, timestamp_us, epoch, offset, at) == DONE:
+            self.end_offset, self._index_end, self.next_seq = offset + size, at + count * INDEX_ENTRY_BYTES, seq + count
+            if self.durable.keeps_recent:
+                self.durable.recent = bytes(frames) if size <= RECENT_BYTES_MAX else b""
+        else:
+            entries = require_frames(self.name, _stamp(frames, seq, timestamp_us, epoch, offset), count)
+            self._commit(frames, size, entries, seq + count)
         self.last_timestamp_us, self.last_epoch = timestamp_us, epoch
         return seq
 
@@ -257,7 +258,7 @@ class StreamLog:
         """Write stamped frames, in one piece or several, and their entries, then commit them. As `append`."""
         offset, index_offset, outcome = self.end_offset, self._index_end, PAST
         if MAPS and size <= WINDOW_BATCH_BYTES_MAX and not isinstance(frames, tuple):
-            outcome = _append_mapped(self._ends.words, frames, entries, offset, index_offset, next_seq)
+            outcome = append_mapped(self._ends.words, frames, entries, offset, index_offset, next_seq)
         end, index_end = offset + size, index_offset + len(entries)
         if outcome != DONE:
             if not self._is_cut:
@@ -304,8 +305,7 @@ class StreamLog:
 
     def frame_crc(self, seq: int) -> int:
         """Returns the checksum of a message, with which another log can check whether it has the same. As `entry`."""
-        place = self.entry(seq).offset + CRC_OFFSET
-        return int.from_bytes(os.pread(self._content_fd, 4, place), "little")
+        return int.from_bytes(os.pread(self._content_fd, 4, self.entry(seq).offset + CRC_OFFSET), "little")
 
     def walk(self, seq: int, end_seq: int = NEVER_SEQ) -> Iterator[FrameRun]:
         """The frames from message `seq` on, before `end_seq` and the present end, in checked pieces of bounded size.

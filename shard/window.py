@@ -30,7 +30,8 @@ from tailrace.shard.leaves import load
 from tailrace.shard.mapping import PAGE_BYTES, Mapping
 from tailrace.shard.stream_files import FilePair
 
-WINDOW_BATCH_BYTES_MAX: Final = 1_280
+_leaf = load("tailrace.shard.window_cy")
+WINDOW_BATCH_BYTES_MAX: Final[int] = _leaf.STAMPED_BYTES_MAX
 """Batches of more are written by `pwrite`, which takes little longer for them, or less."""
 SMALL_APPENDS_MIN: Final = 8
 """Written by `pwrite` before a window is opened, with less than FRESH_S in between: opening one costs as much."""
@@ -52,8 +53,7 @@ _TMPFS: Final = 0x01021994
 _RESERVING: Final = frozenset((0xEF53, 0x58465342, _TMPFS))  # ext4, XFS, tmpfs: reserved space needs no more later
 _STATFS_BYTES: Final = 256  # more than the kernel writes
 
-_leaf = load("tailrace.shard.window_cy")
-append = _leaf.append
+append_mapped, append_unstamped = _leaf.append, _leaf.append_unstamped
 DONE: Final[int] = _leaf.DONE
 PAST: Final[int] = _leaf.PAST
 FAULT: Final[int] = _leaf.FAULT
@@ -73,7 +73,7 @@ _mapped: set[int] = set()
 
 
 class AppendWindow:
-    """One per open log. `words`: the argument of `append`, which stores nothing while they are zeros.
+    """One per open log. `words`: the argument of `append_mapped`, which stores nothing while they are zeros.
 
     The words change, and the leaf uses them, with the interpreter's lock held. So a thread may close the window while
     another one appends.

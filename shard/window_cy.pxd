@@ -4,9 +4,11 @@
 # if this thread is in tr_window_append and the address belongs to that append. Any other SIGBUS goes to the handler
 # that was installed before.
 
-from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING
 from libc.stdint cimport uint64_t
+
+from tailrace.shard.frame_cy cimport tr_count_frames, tr_stamp_run
 
 cdef extern from *:
     """

@@ -1,4 +1,5 @@
-"""Leaf: append a batch to the mapped ends of a stream's files. Stateless: the caller keeps the addresses.
+"""Leaf: append a batch to the mapped ends of a stream's files, stamped by itself or here. Stateless: the caller keeps
+the addresses.
 
 Compiled, a SIGBUS at one of the stores is a result, FAULT. Interpreted it ends the process, so `shard.window` maps
 nothing then. Load this module through `shard.leaves`.
@@ -14,15 +15,20 @@ try:
 except ModuleNotFoundError:
     from tailrace.shard import _cython_shim as cython
 
+from tailrace.shard.frame import INDEX_ENTRY_BYTES, MAX_FRAME_BYTES
+
 if TYPE_CHECKING:
     # From window_cy.pxd; they exist in the compiled module only.
     Py_buffer: Any
     PyBUF_SIMPLE: int
+    PyBUF_WRITABLE: int
     PyBuffer_Release: Any
     PyByteArray_AS_STRING: Any
     PyObject_GetBuffer: Any
+    tr_count_frames: Any
     tr_file_clock_ns: Any
     tr_guard_install: Any
+    tr_stamp_run: Any
     tr_tagged: Any
     tr_window_append: Any
     uint64_t: Any
@@ -44,6 +50,12 @@ WORDS = 11
 FRESH_FROM_WORD = 8
 STORED_WORD = 10
 _WORDS = cython.declare(cython.Py_ssize_t, WORDS)
+STAMPED_MAX, STAMPED_BYTES_MAX = 40, 1_280
+"""Frames that `append_unstamped` takes."""
+_STAMPED_BYTES_MAX = cython.declare(cython.Py_ssize_t, STAMPED_BYTES_MAX)
+_STAMPED_MAX = cython.declare(cython.Py_ssize_t, STAMPED_MAX)
+_ENTRY = cython.declare(cython.Py_ssize_t, INDEX_ENTRY_BYTES)
+_FRAME_MAX = cython.declare(cython.uint, MAX_FRAME_BYTES)
 
 
 def is_compiled() -> bool:
@@ -94,7 +106,66 @@ def append(
         return _append_slices(words, frames, entries, offset, index_offset, next_seq)
 
 
+def append_unstamped(
+    words: bytearray,
+    frames: bytearray | memoryview,
+    count: int,
+    seq: int,
+    timestamp_us: int,
+    epoch: int,
+    offset: int,
+    index_offset: int,
+) -> int:
+    """As `append`, of `count` whole unstamped frames, which are stamped as by `frame_cy.stamp`.
+
+    PAST also stands for frames that are not that, and for more than are taken. Whatever is not DONE may be stamped
+    and appended again.
+    """
+    if cython.compiled:
+        return _stamp_pointers(words, frames, count, seq, timestamp_us, epoch, offset, index_offset)
+    else:
+        return _stamp_slices(words, frames, count, seq, timestamp_us, epoch, offset, index_offset)
+
+
 # Compiled bodies.
+
+
+@cython.cfunc
+def _stamp_pointers(
+    words: bytearray,
+    frames: object,
+    count: cython.Py_ssize_t,
+    seq: cython.ulonglong,
+    timestamp_us: cython.ulonglong,
+    epoch: cython.uint,
+    offset: cython.ulonglong,
+    index_offset: cython.ulonglong,
+) -> object:
+    entries: cython.uchar[960]  # STAMPED_MAX of them
+    view: Py_buffer
+    outcome: cython.int = PAST
+    if len(words) < 8 * _WORDS:
+        raise ValueError(f"{len(words)} bytes are too few words")
+    window: cython.pointer(uint64_t) = cython.cast(cython.pointer(uint64_t), PyByteArray_AS_STRING(words))
+    PyObject_GetBuffer(frames, cython.address(view), PyBUF_WRITABLE)
+    try:
+        if 0 < count <= _STAMPED_MAX and view.len <= _STAMPED_BYTES_MAX and offset + view.len <= window[2]:
+            first: cython.p_uchar = cython.cast(cython.p_uchar, view.buf)
+            if tr_count_frames(first, view.len, _FRAME_MAX) == count:
+                tr_stamp_run(first, view.len, entries, seq, timestamp_us, epoch, offset)
+                outcome = tr_window_append(
+                    window,
+                    cython.cast(cython.p_const_char, first),
+                    view.len,
+                    cython.cast(cython.p_const_char, cython.address(entries[0])),
+                    count * _ENTRY,
+                    offset,
+                    index_offset,
+                    seq + count,
+                )
+    finally:
+        PyBuffer_Release(cython.address(view))
+    return outcome
 
 
 @cython.cfunc
@@ -137,10 +208,34 @@ if not cython.compiled:
     import time
 
     from tailrace.shard.header import tagged as header_tagged
+    from tailrace.shard.leaves import load
 
     _CLOCK_REALTIME_COARSE = 5  # Linux's number
     _WORDS_AT = struct.Struct(f"<{WORDS}Q").unpack_from
     _store_word = struct.Struct("<Q").pack_into
+    _stamp = load("tailrace.shard.frame_cy").stamp
+
+    def _stamp_slices(
+        words: bytearray,
+        frames: bytearray | memoryview,
+        count: int,
+        seq: int,
+        timestamp_us: int,
+        epoch: int,
+        offset: int,
+        index_offset: int,
+    ) -> int:
+        if len(words) < 8 * WORDS:
+            raise ValueError(f"{len(words)} bytes are too few words")
+        if not 0 < count <= STAMPED_MAX or len(frames) > STAMPED_BYTES_MAX:
+            return PAST
+        try:
+            entries = _stamp(frames, seq, timestamp_us, epoch, offset)
+        except ValueError:
+            return PAST
+        if len(entries) != count * INDEX_ENTRY_BYTES:
+            return PAST
+        return _append_slices(words, frames, entries, offset, index_offset, seq + count)
 
     def _append_slices(
         words: bytearray,

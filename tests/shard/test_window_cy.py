@@ -22,6 +22,7 @@ from tests.thorough import examples
 LEAF = "tailrace.shard.window_cy"
 LOADED = load(LEAF)
 SOURCE = load_source(LEAF)
+FRAMES = load("tailrace.shard.frame_cy")
 ROOT = Path(__file__).resolve().parents[2]
 FOR_EVER = 1 << 63
 SIZE = 256
@@ -117,6 +118,43 @@ def test_nothing_is_stored_when_the_times_would_not_show_it(leaf: ModuleType) ->
         assert not any(found.content + found.entries + found.headers)
     found = memory(now_ns, now_ns + hour_ns)
     assert leaf.append(found.words, b"f", b"e", CONTENT_START, INDEX_START, 1) == leaf.DONE
+
+
+@given(
+    payloads=st.lists(st.binary(max_size=60), min_size=1, max_size=8),
+    extra=st.sampled_from([b"", b"", b"", b"x", bytes(32)]),
+    counted=st.sampled_from([0, 0, 0, 0, 1, -1]),
+    offset=st.integers(CONTENT_START - 1, CONTENT_START + 99),
+    index_offset=st.integers(INDEX_START - 1, INDEX_START + 99),
+    seq=st.integers(0, (1 << 40) - 1),
+)
+@settings(max_examples=examples(300))
+def test_unstamped_frames_are_stamped_and_appended(
+    payloads: list[bytes], extra: bytes, counted: int, offset: int, index_offset: int, seq: int
+) -> None:
+    """As by `frame_cy.stamp` and `append`; frames that are not whole, or not as many, are left to others."""
+    frames, count, place = FRAMES.pack_frames(payloads, b"") + extra, len(payloads) + counted, (seq, 5, 6, offset)
+    wanted, stamped, outcome = memory(), bytearray(frames), LOADED.PAST
+    if not (extra or counted):
+        entries = FRAMES.stamp(stamped, *place)
+        outcome = LOADED.append(wanted.words, stamped, entries, offset, index_offset, seq + count)
+    for module in (LOADED, SOURCE):
+        here, mine = memory(), bytearray(frames)
+        assert module.append_unstamped(here.words, mine, count, *place, index_offset) == outcome
+        assert here[:3] == wanted[:3] and here.words[72:] == wanted.words[72:]
+        assert mine == stamped or outcome != LOADED.DONE
+
+
+@pytest.mark.parametrize("sizes", [[10] * 41, [1_300]])
+def test_many_unstamped_frames_and_large_ones_are_left_to_others(leaf: ModuleType, sizes: list[int]) -> None:
+    found = memory()
+    words = found.words[:16] + struct.pack("<Q", FOR_EVER) + found.words[24:]
+    frames = FRAMES.pack_frames([bytes(size) for size in sizes], b"")
+    place = 0, 5, 6, CONTENT_START, INDEX_START
+    assert leaf.append_unstamped(bytearray(words), frames, len(sizes), *place) == leaf.PAST
+    with pytest.raises(ValueError, match="too few words"):
+        leaf.append_unstamped(bytearray(8), frames, len(sizes), *place)
+    assert not any(found.content + found.entries + found.headers)
 
 
 @given(value=st.integers(0, (1 << 48) - 1))
