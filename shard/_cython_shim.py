@@ -31,6 +31,7 @@ class CType:
 bint = CType("bint")
 int = CType("int")
 uint = CType("uint")
+uchar = CType("uchar")
 ulonglong = CType("ulonglong")
 Py_ssize_t = CType("Py_ssize_t")
 size_t = CType("size_t")

@@ -155,7 +155,7 @@ cdef extern from *:
         return tr_three_hardware(at[0], length[0], at[1], length[1], at[2], length[2]) ? 3 : 0;
     }
 
-    /* The number of frames that fill `size` bytes exactly, or ~p if the one at p is none, of at most `longest` bytes. */
+    /* The number of frames, of at most `longest` bytes, that fill `size` bytes exactly; ~p if there is none at p. */
     static inline ptrdiff_t tr_count_frames(const uint8_t *first, size_t size, uint32_t longest) {
         size_t position = 0;
         ptrdiff_t count = 0;
@@ -170,7 +170,8 @@ cdef extern from *:
 
     /* Stamps the whole frames of a run in place, and writes the index entry of each, the first at content `offset`. */
     static inline void tr_stamp_run(
-        uint8_t *frame, size_t size, uint8_t *entry, uint64_t seq, uint64_t timestamp_us, uint32_t epoch, uint64_t offset
+        uint8_t *frame, size_t size, uint8_t *entry, uint64_t seq, uint64_t timestamp_us, uint32_t epoch,
+        uint64_t offset
     ) {
         const uint8_t *end = frame + size;
         for (; frame < end; seq++, entry += 24) {
@@ -221,7 +222,8 @@ cdef extern from *:
     void tr_store64(uint8_t *p, uint64_t v) noexcept nogil
     Py_ssize_t tr_count_frames(const uint8_t *first, size_t size, uint32_t longest) noexcept nogil
     void tr_stamp_run(
-        uint8_t *frame, size_t size, uint8_t *entry, uint64_t seq, uint64_t timestamp_us, uint32_t epoch, uint64_t offset
+        uint8_t *frame, size_t size, uint8_t *entry, uint64_t seq, uint64_t timestamp_us, uint32_t epoch,
+        uint64_t offset
     ) noexcept nogil
     uint32_t crc32c_extend(uint32_t crc, const uint8_t *p, size_t length) noexcept nogil
     int tr_sound_ahead(const uint8_t *frame, size_t left, uint32_t longest) noexcept nogil

@@ -118,8 +118,8 @@ def append_unstamped(
 ) -> int:
     """As `append`, of `count` whole unstamped frames, which are stamped as by `frame_cy.stamp`.
 
-    PAST also stands for frames that are not that, and for more than are taken. Whatever is not DONE may be stamped
-    and appended again.
+    PAST also stands for frames that are not that, and for more than are taken. After any result but DONE they may be
+    stamped and appended again.
     """
     if cython.compiled:
         return _stamp_pointers(words, frames, count, seq, timestamp_us, epoch, offset, index_offset)

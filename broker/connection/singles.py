@@ -48,6 +48,7 @@ _receive, _receive_lines, _receive_packets = _leaf.receive, _leaf.receive_lines,
 _send_each, _FAILED = _leaf.send_each, _leaf.FAILED
 SINGLE_ACK_MAX: int = _leaf.ACK_MAX
 SINGLE_HEAD_BYTES: int = _leaf.HEAD_BYTES
+SINGLES_TOGETHER_MAX: int = _leaf.TOGETHER_MAX
 _IN: Final = select.EPOLLIN
 
 
@@ -101,6 +102,7 @@ class LineSinglePublisher(SinglePublisher, Protocol):
 
 
 class MqttSinglePublisher(SinglePublisher, Protocol):
+    last_publish: tuple[object, ...] | None
     packet_s: float
     unacknowledged: int
 

@@ -37,16 +37,20 @@ if TYPE_CHECKING:
     PyObject_GetBuffer: Any
     errno: int
     memcpy: Any
+    memset: Any
     recv: Any
     send: Any
     tr_load16: Any
     tr_load32: Any
+    tr_publish_payload: Any
     tr_store32: Any
 
 HEAD_BYTES = 17
 """A PUBLISH to one stream up to its frames: opcode, body length, request, ack, replicas, streams, handle."""
 ACK_MAX = 1
 """The largest ack (APPENDED) that is taken."""
+TOGETHER_MAX = 16
+"""Messages with QoS 0 of one read: with more of them the client sends as fast as it can, and is read more at once."""
 NOTHING, FAILED = -1, -2
 """In the place of a count: nothing was there, or nothing fitted; the connection is broken."""
 
@@ -54,6 +58,7 @@ _HEAD = cython.declare(cython.Py_ssize_t, HEAD_BYTES)
 _HEADER = cython.declare(cython.Py_ssize_t, HEADER_BYTES)
 _FRAME_MAX = cython.declare(cython.Py_ssize_t, MAX_FRAME_BYTES)
 _ACK_MAX = cython.declare(cython.int, ACK_MAX)
+_TOGETHER_MAX = cython.declare(cython.Py_ssize_t, TOGETHER_MAX)
 _PUBLISH = cython.declare(cython.int, int(Op.PUBLISH))
 _PRODUCER = cython.declare(cython.int, FLAG_PRODUCER)
 _stage_lines = load("tailrace.protocol.line_cy").stage
@@ -126,10 +131,12 @@ def receive_packets(
     acks: list[SingleAcks],
     table: bytes = b"",
 ) -> tuple[int, int, int]:
-    """As `receive`, for connections that speak MQTT, until one gives anything but one PUBLISH or PUBACKs in order.
+    """As `receive`, for connections that speak MQTT, until one gives anything but a PUBLISH or PUBACKs in order.
 
     That is what `protocol.mqtt.stage_cy.stage` takes with this table, whole and nothing behind it, which is added to
-    the groups of its QoS, or what `count_acks` counts, which is added to `acks`.
+    the groups of its QoS, or what `count_acks` counts, which is added to `acks`. With QoS 0 they may be up to
+    TOGETHER_MAX messages for one stream; the client is then in its group as often. `last_publish` of a client is this
+    function's, None at first: by it a message of the same topic as the last one need not be staged.
     """
     if cython.compiled:
         return _receive_packet_pointers(clients, buffer, packet_bytes_max, max_message_bytes, groups, acks, table)
@@ -274,16 +281,16 @@ if not cython.compiled:
                 continue
             options = client.codec.version == MQTT_5, packet_bytes_max, max_message_bytes, 1, table
             stop, staged, ids, _owners = _stage_packets(buffer, 0, count, *options)
-            if not count or stop != count or len(staged) != 1 or staged[0][1] != 1:
+            if not count or stop != count or len(staged) != 1 or staged[0][1] > (1 if ids else TOGETHER_MAX):
                 return place, count, nbytes
-            name, _messages, packet_frames = staged[0]
+            name, messages, packet_frames = staged[0]
             found = groups[1 if ids else 0]
             if name in found:
                 found[name][0].extend(packet_frames)
                 found[name][1].extend(ids)
-                found[name][2].append(client)
+                found[name][2].extend([client] * messages)
             else:
-                found[name] = (packet_frames, bytearray(ids), [client])
+                found[name] = (packet_frames, bytearray(ids), [client] * messages)
             nbytes += count
         return len(clients), 0, nbytes
 
@@ -514,6 +521,9 @@ def _receive_packet_pointers(
     nbytes: cython.Py_ssize_t = 0
     limit: cython.Py_ssize_t
     acked: cython.Py_ssize_t
+    messages: cython.Py_ssize_t
+    packet_max: cython.Py_ssize_t = packet_bytes_max
+    message_max: cython.Py_ssize_t = max_message_bytes
     fd: cython.int
     PyObject_GetBuffer(buffer, cython.address(view), PyBUF_WRITABLE)
     data: cython.p_uchar = cython.cast(cython.p_uchar, view.buf)
@@ -534,14 +544,29 @@ def _receive_packet_pointers(
                 acks.append((client, data[2] << 8 | data[3], acked))
                 nbytes += count
                 continue
+            known: object = client.last_publish
+            if (
+                known is not None
+                and count <= packet_max
+                and _add_known(groups, cython.cast(tuple, known), table, data, count, message_max, client)
+            ):
+                nbytes += count
+                continue
+            has_properties: object = client.codec.version == MQTT_5
             staged: tuple = _stage_packets(
-                buffer, 0, count, client.codec.version == MQTT_5, packet_bytes_max, max_message_bytes, 1, table
+                buffer, 0, count, has_properties, packet_bytes_max, max_message_bytes, 1, table
             )
             found: list = staged[1]
-            if count == 0 or staged[0] != count or len(found) != 1 or cython.cast(tuple, found[0])[1] != 1:
-                return place, count, nbytes
             ids: bytes = staged[2]
-            _add_packet(cython.cast(dict, groups[1 if ids else 0]), cython.cast(tuple, found[0]), ids, client)
+            if count == 0 or staged[0] != count or len(found) != 1:
+                return place, count, nbytes
+            group: tuple = found[0]
+            messages = group[1]
+            if messages > (1 if ids else _TOGETHER_MAX):
+                return place, count, nbytes
+            if messages == 1:
+                client.last_publish = _known(table, data, group, bool(ids), has_properties)
+            _add_packets(cython.cast(dict, groups[1 if ids else 0]), group, ids, client, messages)
             nbytes += count
         return len(clients), 0, nbytes
     finally:
@@ -549,16 +574,70 @@ def _receive_packet_pointers(
 
 
 @cython.cfunc
-def _add_packet(groups: dict, packet: tuple, ids: bytes, client: object) -> object:
-    found: object = groups.get(packet[0])
-    if found is None:
-        groups[packet[0]] = (packet[2], bytearray(ids), [client])
-        return None
-    group: tuple = cython.cast(tuple, found)
-    frames: bytearray = packet[2]
+def _known(table: bytes, data: cython.p_const_uchar, group: tuple, qos: cython.int, has_properties: object) -> tuple:
+    """What `_add_known` needs of this PUBLISH, which is staged: the table, its topic with the length, QoS, whether it
+    has properties, its stream, its metadata.
+    """
+    frames: cython.p_uchar = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(group[2]))
+    at: cython.Py_ssize_t = 2
+    while data[at - 1] & 0x80:
+        at += 1
+    topic: bytes = data[at : at + 2 + (data[at] << 8 | data[at + 1])]
+    metadata: bytes = frames[_HEADER : _HEADER + tr_load16(frames + 30)]
+    return table, topic, qos, has_properties, group[0], metadata
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _add_known(
+    groups: tuple,
+    known: tuple,
+    table: bytes,
+    data: cython.p_const_uchar,
+    count: cython.Py_ssize_t,
+    message_max: cython.Py_ssize_t,
+    client: object,
+) -> cython.bint:
+    """Adds a PUBLISH like the one that is known. False if it isn't one."""
+    topic: bytes = known[1]
+    qos: cython.int = known[2]
+    has_properties: cython.int = known[3]
+    metadata: bytes = known[5]
+    added: cython.Py_ssize_t = len(metadata)
+    if known[0] is not table:
+        return False
+    at: cython.Py_ssize_t = tr_publish_payload(
+        data, count, cython.cast(cython.p_const_uchar, PyBytes_AS_STRING(topic)), len(topic), qos, has_properties
+    )
+    size: cython.Py_ssize_t = added + count - at
+    if at == 0 or size > message_max or size > _FRAME_MAX - _HEADER:
+        return False
+    group: tuple = _group_of(cython.cast(dict, groups[qos]), known[4])
+    frames: bytearray = group[0]
+    start: cython.Py_ssize_t = PyByteArray_GET_SIZE(frames)
+    PyByteArray_Resize(frames, start + _HEADER + size)
+    frame: cython.p_uchar = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(frames)) + start
+    memset(frame, 0, _HEADER)
+    tr_store32(frame, cython.cast(cython.uint, _HEADER + size))
+    frame[30] = added & 255
+    frame[31] = added >> 8
+    memcpy(frame + _HEADER, PyBytes_AS_STRING(metadata), added)
+    memcpy(frame + _HEADER + added, data + at, count - at)
+    if qos:
+        _extend(group[1], data + at - has_properties - 2, 2)
+    cython.cast(list, group[2]).append(client)
+    return True
+
+
+@cython.cfunc
+def _add_packets(groups: dict, packets: tuple, ids: bytes, client: object, messages: cython.Py_ssize_t) -> object:
+    group: tuple = _group_of(groups, packets[0])
+    frames: bytearray = packets[2]
+    _: cython.Py_ssize_t
     _extend(group[0], cython.cast(cython.p_const_uchar, PyByteArray_AS_STRING(frames)), PyByteArray_GET_SIZE(frames))
     _extend(group[1], cython.cast(cython.p_const_uchar, PyBytes_AS_STRING(ids)), PyBytes_GET_SIZE(ids))
-    cython.cast(list, group[2]).append(client)
+    for _ in range(messages):
+        cython.cast(list, group[2]).append(client)
     return None
 
 

@@ -12,6 +12,7 @@ from typing import Final
 from tailrace.broker.access.identity import Identity
 from tailrace.broker.connection.mqtt.enhanced_login import EnhancedLoginClient
 from tailrace.broker.connection.mqtt.publishing import RECEIVE_MAXIMUM
+from tailrace.broker.connection.singles import SINGLES_TOGETHER_MAX
 from tailrace.broker.connection.transport import AnySocket
 from tailrace.broker.routing.batch import Pending
 from tailrace.broker.services import Services
@@ -28,11 +29,12 @@ _NONE: Final[deque[Pending]] = deque(maxlen=0)  # of all connections that have n
 class SinglePacketsClient(EnhancedLoginClient):
     """`answers`: acknowledgements, the first of which is not known yet.
 
-    `under_way`: those messages whose outcome is not known yet, one of them with QoS 1 at most; `in_row`: since something
-    else has come behind them. `unacknowledged`: all messages of the client with QoS 1 without an acknowledgement.
+    `under_way`: those messages whose outcome is not known yet, one of them with QoS 1 at most; `in_row`: since
+    something else has come behind them. `unacknowledged`: all messages of the client with QoS 1 without an
+    acknowledgement.
     """
 
-    __slots__ = ("_outcome", "_place", "answers", "in_row", "unacknowledged", "under_way")
+    __slots__ = ("_outcome", "_place", "answers", "in_row", "last_publish", "unacknowledged", "under_way")
 
     codec: MqttCodec
     unreleased: set[int]
@@ -42,6 +44,7 @@ class SinglePacketsClient(EnhancedLoginClient):
         self.answers: deque[Pending] = _NONE
         self.unacknowledged = self.under_way = 0
         self.in_row = False
+        self.last_publish: tuple[object, ...] | None = None  # see `broker.connection.singles_cy.receive_packets`
         self._place: Pending | None = None
         self._outcome = b""
 
@@ -68,7 +71,7 @@ class SinglePacketsClient(EnhancedLoginClient):
     def is_single(self, packet: AnyPacket | None) -> bool:
         """Whether the next read is likely to be one message, or acknowledgements, and may be taken with others'."""
         if type(packet) is StagedPublishes:
-            is_one = len(packet.groups) == 1 and packet.groups[0][1] == 1
+            is_one = len(packet.groups) == 1 and packet.groups[0][1] <= (1 if packet.ids else SINGLES_TOGETHER_MAX)
         else:
             is_one = type(packet) is AckRun
         is_plain = self.layer is None and not (self.rates or self.codec.pending_bytes)

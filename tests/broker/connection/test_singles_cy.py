@@ -20,7 +20,7 @@ from tailrace.protocol.topics import topic_metadata
 from tailrace.shard.frame import FLAG_PRODUCER, pack_frame
 from tailrace.shard.leaves import load, load_source
 from tests.protocol.mqtt import wire
-from tests.protocol.mqtt.wire import V4
+from tests.protocol.mqtt.wire import V4, V5
 from tests.protocol.wires import publish
 
 LEAF = "tailrace.broker.connection.singles_cy"
@@ -37,7 +37,7 @@ Pairs = list[tuple[socket.socket, socket.socket]]
 def clients_of(pairs: Pairs, **parts: Any) -> list[Any]:
     """A client for each of these sockets, with the parts that the leaf reads."""
     return [
-        SimpleNamespace(place=place, fd=ours.fileno(), **{"read_bytes": BUFFER_BYTES, **parts})
+        SimpleNamespace(place=place, fd=ours.fileno(), last_publish=None, **{"read_bytes": BUFFER_BYTES, **parts})
         for place, (_peer, ours) in enumerate(pairs)
     ]
 
@@ -356,7 +356,9 @@ def test_single_packets_are_grouped_by_qos_and_stream(leaf: ModuleType, pairs: P
     [
         wire.PINGREQ,
         wire.publish(4, "s", b"x")[:-1],
-        wire.publish(4, "s", b"x") * 2,
+        wire.publish(4, "s", b"x") * 17,
+        wire.publish(4, "s", b"x") + wire.publish(4, "t", b"x"),
+        wire.publish(4, "s", b"x", 1, 1) + wire.publish(4, "s", b"x", 1, 2),
         wire.publish(4, "s", b"x", 2, 1),
         wire.publish(4, "s", b"x", retain=True),
         wire.publish(4, "$s", b"x"),
@@ -373,6 +375,36 @@ def test_at_any_other_packet_it_stops(leaf: ModuleType, pairs: Pairs, other: byt
     assert returned == (1, len(other), len(packet)) and buffer[: len(other)] == other and not acks
     assert awaited == {b"s": (pack_frame(b"x"), b"\0\1", [0])}
     assert pairs[2][1].recv(100) == packet, "what comes behind it is not read yet"
+
+
+def test_messages_with_qos_0_are_taken_together(leaf: ModuleType, pairs: Pairs) -> None:
+    sent = [wire.publish(4, "s", b"0"), b"".join(wire.publish(4, "s", b"%d" % n) for n in range(1, 17))]
+    returned, (silent, _awaited), _acks, _buffer = receive_packets(leaf, pairs, sent)
+    assert returned == (2, 0, sum(map(len, sent)))
+    frames = b"".join(pack_frame(b"%d" % n, metadata=b"\x81\xa1q\0") for n in range(17))
+    assert silent == {b"s": (frames, b"", [0] + [1] * 16)}
+
+
+@pytest.mark.parametrize("version", [V4, V5])
+def test_messages_like_the_last_one(pairs: Pairs, version: int) -> None:
+    """Both bodies take the same ones, whether a topic is that of the message before or not, and stop at the same."""
+    chance = random.Random(version)
+    tables = b"", pack_table([(b"a/#", [b"s"])])
+    lives = [clients_of(pairs[20 * n : 20 * n + 4], codec=SimpleNamespace(version=version)) for n in range(2)]
+    for _ in range(400):
+        place = chance.randrange(4)
+        topic, payload = chance.choice(["a", "a", "a", "a/b", "ab"]), bytes(chance.choice([0, 1, 100, MAX - 4, MAX]))
+        data = wire.publish(version, topic, payload, chance.choice([0, 1, 1, 1, 2]), chance.randrange(1, 300))
+        if chance.random() < 0.2:
+            at = chance.randrange(min(len(data), 12))
+            data = data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :]
+        found, table = [], chance.choice(tables)
+        for n, (leaf, clients) in enumerate(zip((LOADED, SOURCE), lives, strict=True)):
+            pairs[20 * n + place][0].send(data)
+            groups: Any = ({}, {})
+            returned = leaf.receive_packets(clients, bytearray(BUFFER_BYTES), 4 * MAX, MAX, groups, [], table)
+            found.append((returned, placed_groups(groups)))
+        assert found[0] == found[1]
 
 
 def test_the_end_and_an_error_stop_the_packets(leaf: ModuleType, pairs: Pairs) -> None:
