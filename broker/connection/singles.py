@@ -7,6 +7,7 @@ answers. What a leaf does not take, such as any other request, goes the way of a
 from __future__ import annotations
 
 import select
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
@@ -15,6 +16,7 @@ from tailrace.broker.connection.client import READ_BYTES_MIN
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.process.metrics import Traffic
 from tailrace.broker.process.work import Asker
+from tailrace.broker.routing.batch import Pending
 from tailrace.broker.routing.router import PublishingClient
 from tailrace.broker.services import Services
 from tailrace.broker.streams.refused import Refused
@@ -95,6 +97,8 @@ class BinarySinglePublisher(SinglePublisher, Protocol):
 
 
 class LineSinglePublisher(SinglePublisher, Protocol):
+    answers: deque[Pending]
+
     @property
     def is_in_order(self) -> bool: ...
 
@@ -102,9 +106,12 @@ class LineSinglePublisher(SinglePublisher, Protocol):
 
 
 class MqttSinglePublisher(SinglePublisher, Protocol):
+    answers: deque[Pending]
+    held_up: int
     last_publish: tuple[object, ...] | None
     packet_s: float
     unacknowledged: int
+    unreleased: set[int]
 
     @property
     def is_in_order(self) -> bool: ...
@@ -326,11 +333,17 @@ class Singles:
         if self._lines:
             events, speakers = _split(events, self._lines)
             if speakers:
-                self._read_some(self._in_order(speakers, events), self._read_lines)
+                doubtful = [client for client in speakers if client.answers or client.under_way]
+                self._read_some(self._in_order(speakers, doubtful, events), self._read_lines)
         if self._packets:
             events, devices = _split(events, self._packets)
             if devices:
-                self._read_some(self._in_order(devices, events), self._read_packets)
+                uncertain = [
+                    client
+                    for client in devices
+                    if client.answers or client.unacknowledged or client.unreleased or client.held_up
+                ]
+                self._read_some(self._in_order(devices, uncertain, events), self._read_packets)
         return events
 
     def _read_some(self, clients: list[_AnyPublisher], read_together: Callable[[list[_AnyPublisher]], None]) -> None:
@@ -341,16 +354,17 @@ class Singles:
             if router.staged_bytes > bytes_max:
                 break
 
-    def _in_order(self, clients: list[_OrderedPublisher], events: list[tuple[int, int]]) -> list[_OrderedPublisher]:
-        """Those whose next answer may go out at once. The others are put behind `events`: theirs stand in a row."""
-        in_order = []
-        for client in clients:
-            if client.is_in_order:
-                in_order.append(client)
-            else:
-                self.discard(client)
-                events.append((client.fd, _IN))
-        return in_order
+    def _in_order(
+        self, clients: list[_OrderedPublisher], doubtful: list[_OrderedPublisher], events: list[tuple[int, int]]
+    ) -> list[_OrderedPublisher]:
+        """Those whose next answer may go out at once. The others, which are among the doubtful, are put behind
+        `events`: theirs stand in a row.
+        """
+        late = {client: None for client in doubtful if not client.is_in_order}
+        for client in late:
+            self.discard(client)
+            events.append((client.fd, _IN))
+        return [client for client in clients if client not in late] if late else clients
 
     def _read_binary(self, clients: list[BinarySinglePublisher]) -> None:
         services = self._services
