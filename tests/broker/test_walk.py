@@ -7,7 +7,7 @@ import pytest
 from tests.broker import walk
 
 # files and calls, the most allowed: the present counts. A change that needs fewer lowers them.
-MOST = {"publish-line": (15, 43), "publish": (16, 44), "get": (49, 198), "ack": (41, 165)}
+MOST = {"publish-line": (15, 43), "publish": (16, 44), "get": (48, 198), "ack": (41, 165)}
 
 
 @pytest.fixture(scope="module")

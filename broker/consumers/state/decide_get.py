@@ -295,7 +295,7 @@ def _given(
     if consumer.topics:
         progress = _passed(consumer, progress, pieces)
     if pieces:
-        progress = progress._replace(given=flat((piece.first, piece.last) for piece in pieces))
+        progress = progress.with_given(flat((piece.first, piece.last) for piece in pieces))
     return progress, pieces
 
 

@@ -69,6 +69,10 @@ class Progress(NamedTuple):
     given: Flat = ()
     delays: tuple[int, ...] = ()
 
+    def with_given(self, given: Flat) -> Progress:
+        """Without `_replace`, which takes a step more; each get that gives messages has one."""
+        return Progress(*self[:7], given, self.delays)
+
 
 class FlightReturned(NamedTuple):
     """What a member had in flight for too long, or had when it left. `back`: for the keys of those; counts none.
