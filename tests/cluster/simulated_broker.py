@@ -54,7 +54,7 @@ class Defects(NamedTuple):
     no_settling: bool = False  # a replica comes into the set before it has everything
     promise_ignored: bool = False
     no_doubt: bool = False  # a write without an answer counts as failed
-    moved_unsynced: bool = False  # a copy is dropped before the one in its stead has everything
+    moved_unsynced: bool = False  # drops a replica before its replacement is in sync
     dropped_in_sync: bool = False  # a node drops its copy while it is still an in-sync replica
 
 

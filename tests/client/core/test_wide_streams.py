@@ -293,7 +293,7 @@ def test_streams_that_are_made_later_may_become_too_many(node: Node, start: Any,
 @pytest.mark.parametrize("seed", range(4, 44 if THOROUGH else 5))
 @pytest.mark.parametrize("start", [START, NEW], ids=["start", "new"])
 def test_none_is_missing_and_none_comes_twice_over_lost_connections(node: Node, start: Any, seed: int) -> None:
-    """Streams grow and are made while a connection is there, and while there is none."""
+    """Streams grow, and new ones are made, both with and without a connection."""
     dice, names = random.Random(seed), names_of()
     with (
         Proxy(node.port) as proxy,
