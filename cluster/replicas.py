@@ -98,8 +98,11 @@ def next_targets(
 
 
 def _is_moving(view: GroupView, target: Sequence[str]) -> bool:
-    """Whether its replicas change just now. A group that waits for a node that is away keeps no others back."""
-    return len(view.state.replicas) > len(target) and view.live.issuperset(target)
+    """Whether its replicas change just now. A group keeps no others back while it waits for a node that is away, nor
+    for its turn to replace such a node that has left.
+    """
+    held = view.state.replicas
+    return len(held) > len(target) and view.live.intersection(held).issuperset(target)
 
 
 def _as_is(view: GroupView, target: Sequence[str]) -> tuple[str, ...]:

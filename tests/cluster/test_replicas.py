@@ -142,9 +142,12 @@ def test_plans_end_with_as_many_copies_and_never_have_fewer_meanwhile(
             least = min(len(view.state.replicas) for view in moving.groups.values())
             assert least >= min(held, len(nodes), COPIES)
     live = {node.name for node in nodes if not node.draining}
-    for view in moving.groups.values():
+    wanted = placed_replicas(moving.groups, nodes, COPIES, {})
+    for group, view in moving.groups.items():
         if live.issuperset(view.state.replicas):
             assert len(view.state.replicas) == min(COPIES, len(nodes))
+        if live.issuperset(wanted[group]):
+            assert set(view.state.replicas) == set(wanted[group])
 
 
 def test_replicas_that_are_missing_are_made_at_once_and_others_only_while_all_is_calm() -> None:
@@ -167,6 +170,22 @@ def test_a_node_that_is_away_keeps_its_copies_and_is_given_none() -> None:
     moving.nodes = [*moving.nodes, make_away("away")]
     moving.run()
     assert not moving.made and moving.load == held
+
+
+def test_moves_that_wait_for_a_dead_node_go_on_elsewhere_when_it_has_left() -> None:
+    moving = Moving(16, make_nodes(5))
+    moving.nodes = [make_away("n1"), *make_nodes(5)[2:]]
+    moving.groups = {
+        group: view_of(view.state.replicas, isr, isr[0])
+        for group, view in moving.groups.items()
+        for isr in [[name for name in view.state.replicas if name != "n1"]]
+    }
+    moving.run()
+    waiting = [view for view in moving.groups.values() if "n0" in view.state.replicas]
+    assert len(waiting) > MOVES_AT_ONCE and all("n1" in view.state.replicas for view in waiting)
+    moving.nodes = make_nodes(5)[2:]
+    moving.run()
+    assert moving.load == Counter(n2=16, n3=16, n4=16)
 
 
 def test_a_plan_in_its_middle_is_the_same_plan() -> None:
