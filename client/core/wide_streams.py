@@ -5,7 +5,10 @@ all is sent. All other reading is up to the present end of a stream, some stream
 ends there: messages from before, and those that came without a connection. For the latter the node is asked which
 streams have grown, or the ends of all are compared with the places up to which they were read.
 
-A collected stream that does not begin at its place waits until it was read up to there. A stream of which nothing has
+A collected stream that does not begin at its place waits until it was read up to there. It may have been deleted and
+made again meanwhile: then what it has is of the former one, or of the next. So it is only read on if it is the first
+that came since the reading began that ended at its beginning, or goes on while a reading that began later has ended
+behind it. All else is read anew up to the end, which shows whether it is the same stream. A stream of which nothing has
 come yet, though new messages are wanted, has no place: it is read from the time on at which the subscription began.
 
 When a stream is read on after a lost connection, its last message comes again. If there is another one, or the stream
@@ -26,7 +29,7 @@ from tailrace.core.growth_survey import GrowthMark, GrowthSurvey, StepRunner, St
 from tailrace.core.places import START, start_of
 from tailrace.core.session import Session
 from tailrace.core.subscribe_options import SubscribeOptions
-from tailrace.core.subscription_state import NO_LAST, Arrived, SubscriptionState
+from tailrace.core.subscription_state import NO_LAST, Arrived, SubscriptionPhase, SubscriptionState
 from tailrace.errors import StreamBehind, StreamDeleted, StreamDiverged, TailraceError, UnknownStream
 from tailrace.protocol.fields import NUMBER_MAX
 from tailrace.protocol.listing import EndRow
@@ -57,10 +60,14 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Reading:
-    """`round`: the connection on which it began; `has_grown`: it is to be read on behind its end."""
+    """`round`: the connection on which it began; `has_grown`: it is to be read on behind its end; `gated`: the first
+    member that had to wait for its end, or had to before it began if it `is_behind` that.
+    """
 
     round: int
     has_grown: bool = False
+    gated: MemberState | None = None
+    is_behind: bool = False
 
 
 class WideStreams:
@@ -161,8 +168,8 @@ class WideStreams:
             self._of_backlog.add(name)
         del waiting[name]
         self._catching_up.add(name)
-        self.reading[name] = Reading(self._round)
-        place = self._places.get(name)
+        gated, place = self.gated.get(name), self._places.get(name)
+        self.reading[name] = Reading(self._round, gated=gated, is_behind=gated is not None)
         if place is None:
             options = self._first_options(name)
         else:
@@ -191,13 +198,20 @@ class WideStreams:
             self.at_once = min(self.at_once + 1, self._at_once_max)
             last = place.last if state.last == NO_LAST else state.last
             self._places[name] = Place(max(state.next_seq, state.end_seq or 0), last, reading.round)
-        comes_again = name in self._changed or isinstance(state.error, StreamDeleted | UnknownStream)
+        is_gone = isinstance(state.error, StreamDeleted | UnknownStream)
+        if is_gone:
+            self._first.discard(name)  # if it comes again, it is another one
+        comes_again = name in self._changed or is_gone
         if reading.has_grown and (state.error is None or comes_again):
             self.grown[name] = None
         self.ready = self.ready or (self._round > 0 and not self._unplaced)
         member = self.gated.pop(name, None)
-        if member is not None:
-            self._open_gate(member, state.error)
+        if member is None:
+            return
+        if state.error is None or comes_again:
+            self._open_gate(member, reading)
+        else:
+            self._session.cancel(member)
 
     def put_back(self, state: SubscriptionState) -> None:
         """Its subscription found too many others."""
@@ -257,6 +271,7 @@ class WideStreams:
             self._session.cancel(member)
         elif name in self.reading:
             self.gated[name] = member
+            self.reading[name].gated = self.reading[name].gated or member
         elif self._is_next(member):
             self._begin(member)
         else:
@@ -279,11 +294,13 @@ class WideStreams:
     def _is_next(self, member: MemberState) -> bool:
         """Whether all before it was read."""
         name, place = member.stream, self._places.get(member.stream)
+        if name in self.gated or name in self.grown:
+            return False
         if place is not None:
             return place.round == self._round and place.next_seq == member.start_seq
         if not member.start_seq:
             return True
-        is_behind = name in self.grown or name in self.backlog or self._wants_survey or self._runner.is_running
+        is_behind = name in self.backlog or self._wants_survey or self._runner.is_running
         return self._is_new and not self._begins_anew and not is_behind
 
     def _begin(self, member: MemberState) -> None:
@@ -292,21 +309,24 @@ class WideStreams:
         self.reading[member.stream] = Reading(self._round)
         self._join(member)
 
-    def _open_gate(self, member: MemberState, error: TailraceError | None) -> None:
+    def _open_gate(self, member: MemberState, reading: Reading) -> None:
         """Its stream was read to an end."""
-        name, place = member.stream, self._places.get(member.stream)
-        if error is not None and not isinstance(error, StreamDeleted | UnknownStream):
-            if name not in self._changed:
-                self._session.cancel(member)
-                return
-        elif place is None:
-            self._begin(member)
-            return
-        elif place.round == self._round and place.next_seq >= member.start_seq and name not in self.grown:
+        name = member.stream
+        place = self._places.get(name, Place(0, NO_LAST, self._round))
+        is_known = place.round == self._round and reading.gated is member and name not in self.grown
+        is_over = member.phase is SubscriptionPhase.OVER
+        if is_known and (
+            member.start_seq <= place.next_seq and not is_over
+            if reading.is_behind
+            else member.start_seq == place.next_seq
+        ):
             self._session.skip_to(member, place.next_seq, place.last)
             self._begin(member)
             return
-        self.gated[name] = member
+        if not is_over:
+            self.gated[name] = member
+        elif is_known and reading.is_behind and member.next_seq <= place.next_seq:
+            return
         self._queue_grown(name)
 
     def _queue_grown(self, name: str) -> None:

@@ -100,9 +100,9 @@ def publish(
     return Publish(request, ack, 2 if ack == Ack.REPLICATED else 0, handles, memoryview(frames), count)
 
 
-def stamped(frames: bytes = FRAMES, seq: int = 4, timestamp_us: int = 1_000) -> memoryview:
+def stamped(frames: bytes = FRAMES, seq: int = 4, timestamp_us: int = 1_000, epoch: int = 1) -> memoryview:
     copy = bytearray(frames)
-    frame_cy.stamp(copy, seq, timestamp_us, 1, 0)
+    frame_cy.stamp(copy, seq, timestamp_us, epoch, 0)
     return memoryview(copy)
 
 

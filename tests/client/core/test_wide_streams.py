@@ -19,11 +19,18 @@ import pytest
 import tailrace
 from tailrace import NEW, NOW, START, Last, Message
 from tailrace.core import wide_streams
+from tailrace.core.address import Address
 from tailrace.core.calls import PendingCall
+from tailrace.core.collection import MemberState
+from tailrace.core.options import ClientOptions
 from tailrace.core.session import Session
-from tailrace.core.subscribe_options import SubscribeOptions
+from tailrace.core.subscribe_options import SubscribeOptions, merged_options, subscribe_options
 from tailrace.core.subscription_state import SubscriptionState
 from tailrace.errors import OperationTimeout
+from tailrace.protocol.collecting import Added
+from tailrace.protocol.messages import Chunk, Ended, Subscribed
+from tailrace.shard.frame import pack_frame
+from tests.protocol.wires import stamped
 from tests.system.node import Node, running, wait_for
 from tests.system.proxy import Proxy
 from tests.thorough import THOROUGH
@@ -358,3 +365,80 @@ def test_other_beginnings_ends_and_filters(node: Node) -> None:
         last_one = filtered.receive(PATIENCE_S)
         assert {each.payload for each in first if each is not None} == {b"b"}
         assert last_one is not None and last_one.payload == b"yes"
+
+
+class Collected:
+    """A subscription of all streams without a node; `joined`: the members that are read."""
+
+    def __init__(self) -> None:
+        make = partial(subscribe_options, **OPTIONS)
+        self.joined: list[MemberState] = []
+        session = Session([Address()], ClientOptions(), lambda: 0.5, 0.0)
+        options, nobody = merged_options(make, START, True), lambda _now_s: None
+        self.wide = wide_streams.WideStreams(
+            session, options, lambda _name: True, self.joined.append, nobody, "s*", follows=True, timeout_s=1.0
+        )
+        self.wide.begin([], 0.0)
+        self.wide.on_collected(1, 0.0)
+
+    def add(self, start_seq: int, count: int, epoch: int, *, ends: bool = True) -> MemberState:
+        """The node sends messages of one stream, and perhaps that there are no more."""
+        any_options = subscribe_options("s1", START, wait=False, **OPTIONS)
+        member = MemberState(Added(1, 2**31, "s1", start_seq, 0), any_options, lambda: 0.5, 0.0, lambda *_why: None)
+        member.chunk(Chunk(member.id, frames_of(start_seq, count, epoch)))
+        if ends:
+            member.ended(Ended(member.id, start_seq + count), 0.0, 1.0)
+        self.wide.on_added(member, 0.0)
+        return member
+
+    def catch_up(self, start_seq: int, count: int, epoch: int) -> None:
+        """Read the stream up to its end, which is behind these messages."""
+        assert "s1" in self.wide.grown
+        state = SubscriptionState(1, self.wide.next_options(), lambda: 0.5, 0.0)
+        state.request()
+        state.subscribed(Subscribed(1, start_seq, 0, start_seq + count))
+        state.chunk(Chunk(1, frames_of(start_seq, count, epoch)))
+        state.ended(Ended(1, start_seq + count), 0.0, 1.0)
+        self.wide.done(state)
+
+
+def frames_of(start_seq: int, count: int, epoch: int) -> memoryview:
+    frames = [stamped(pack_frame(b"x"), seq, 1000 * epoch + seq, epoch) for seq in range(start_seq, start_seq + count)]
+    return memoryview(b"".join(map(bytes, frames)))
+
+
+def test_collected_messages_wait_until_all_before_them_is_read() -> None:
+    collected = Collected()
+    members = [collected.add(0, 2, 1), collected.add(2, 1, 1)]
+    assert collected.joined == members[:1]
+    collected.wide.done(members[0])
+    assert collected.joined == members
+    members += [collected.add(3, 1, 1), collected.add(4, 2, 1, ends=False)]
+    collected.wide.done(members[1])
+    assert collected.joined == members[:2] and collected.wide.gated == {"s1": members[3]}
+    collected.catch_up(3, 2, 1)
+    assert collected.joined == [*members[:2], members[3]] and members[3].first().messages[0].seq == 5  # type: ignore[union-attr]
+
+
+def test_a_stream_that_is_made_again_while_some_of_it_waits_to_be_read_is_not_read_on() -> None:
+    """The last one is what was made again: it goes on exactly at the place that was reached in the former one."""
+    collected = Collected()
+    collected.wide.done(collected.add(0, 2, 1))
+    collected.add(0, 2, 2)
+    collected.add(2, 1, 2)
+    assert len(collected.joined) == 1 and "s1" in collected.wide.grown
+
+
+def test_what_is_made_again_while_its_former_messages_are_read_is_read_from_the_beginning() -> None:
+    collected = Collected()
+    former = collected.add(0, 2, 1)
+    collected.add(0, 1, 2)
+    collected.wide.done(former)
+    assert collected.joined == [former] and "s1" in collected.wide.grown
+
+
+def test_messages_of_a_former_stream_do_not_follow_those_of_the_one_that_was_made_again() -> None:
+    collected = Collected()
+    collected.add(4, 1, 1)
+    collected.catch_up(0, 5, 2)
+    assert not collected.joined and collected.wide._places["s1"].last == (4, 2004, 2)
