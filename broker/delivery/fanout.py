@@ -82,13 +82,14 @@ class FanOut:
         """A cursor at `seq`, parked until `start`. Unless it `may_wait`, the stream's files must exist. `counts`: as
         in `Cursor`.
 
-        Raises StreamMissing, StreamDamaged; TooManyFilters for one with a filter.
+        Raises StreamMissing, StreamCut, StreamDamaged; TooManyFilters for one with a filter.
         """
         try:
             end_seq = self._readers.get(name).next_seq()
-        except StreamMissing:
+        except (StreamMissing, StreamCut):
             if not may_wait:
                 raise
+            self._readers.forget(name)  # of files that have just been deleted
             end_seq = 0
         feed = self.feeds.get(name) or Feed(name, end_seq, remote=remote)
         cursor = Cursor(client, feed, seq, key)

@@ -137,10 +137,12 @@ class Subscriptions:
             return first_seq, reader.seq_at(value)
 
     def _readable(self, name: bytes) -> bool:
-        """Whether all of a stream can be read without its owner, who opens it first after a crash of the machine."""
+        """Whether all of a stream can be read without its owner, who opens it first after a crash of the machine. If
+        the files that are open here were cut or deleted, the owner's answer comes behind its word about that.
+        """
         try:
             reader = self._services.readers.get(name)
-            return reader.recovered and reader.has_place
+            return reader.is_current and reader.recovered and reader.has_place
         except (StreamMissing, StreamDamaged):
             return False  # its owner knows whether it exists, and takes up what a loss of power has left of it
         except (StorageError, OSError):

@@ -60,6 +60,36 @@ def test_the_owner_is_asked_for_the_end_only_where_it_matters(node: World, slot:
     assert find(node, name, ask_end=True) == 3
 
 
+def stale(node: World, *, again: bool) -> str:
+    """A stream of the second worker that was deleted, and may be made again, before the first one learns of it."""
+    name = node.name(1)
+    node.fill(name, [b"x"] * 3)
+    assert node.workers[0].services.readers.get(name.encode()).next_seq() == 3
+    owner = node.connect(1)
+    owner.send(f"delete {name}")
+    while not any(line.startswith("ok delete") for line in owner.lines):
+        node.settle(1)
+    owner.send(*([f"pub {name} |again"] if again else []))
+    node.settle(1)
+    assert not node.workers[0].services.readers.get(name.encode()).is_current
+    return name
+
+
+def test_a_stream_that_was_made_again_is_placed_once_its_deletion_is_known(node: World) -> None:
+    name = stale(node, again=True)
+    assert find(node, name, ask_end=False, wait=True) == 1
+    client, wanted = node.client_of(node.connect(0)), Subscribe(name.encode(), From("seq", 0), wait=True)
+    assert node.workers[0].subscribing.place(client, wanted, 1, 1).seq == 0
+
+
+def test_who_waits_is_placed_before_the_deletion_is_known(node: World) -> None:
+    """The owner says that the stream does not exist before it says that it was deleted."""
+    name, worker = stale(node, again=False), node.workers[0]
+    client, wanted = node.client_of(node.connect(0)), Subscribe(name.encode(), From("seq", 0), wait=True)
+    cursor = worker.subscribing.place(client, wanted, 1, ABSENT)
+    assert (cursor.seq, cursor.feed.end_seq, name.encode() in worker.services.readers) == (0, 0, False)
+
+
 def test_damage_is_told(node: World) -> None:
     name = node.name(0)
     node.fill(name, [b"x"])
