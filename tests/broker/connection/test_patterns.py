@@ -154,7 +154,7 @@ def test_the_number_of_hidden_streams_changes_no_answer(tmp_path: Path, monkeypa
     """A user sees the streams that it has a right to, however many pages of others are looked at."""
     monkeypatch.setattr(patterns, "NAMES_MAX", 2)
     monkeypatch.setattr(patterns, "PAGES_AT_ONCE", 2)
-    monkeypatch.setattr(patterns, "PAUSE_S", 0.0)
+    monkeypatch.setattr(patterns, "PAUSE_S", 1e9)
     rule = AccessRule(True, ("ann",), frozenset(Right), ("*.own",))
     with world(tmp_path, users=(ANN,), rules=(rule,)) as node:
         for n in range(40):
@@ -163,16 +163,32 @@ def test_the_number_of_hidden_streams_changes_no_answer(tmp_path: Path, monkeypa
         answers = ask(node, peer, f"auth ann {TOKEN}", "sub s.* 0", "pub s.99.own |a")[0]
         assert answers == ["ok auth ann", "ok sub s.* 0"]
         seconds_later(node)
-        while node.workers[0].services.delays:
+        delays = node.workers[0].services.delays
+        assert delays, "nobody waits for this search: it goes on after a pause"
+        while delays:
+            delays.tick(float("inf"))
             node.settle()
         assert came(node, peer) == ([], [("s.99.own", 0, "a")])
-        gone = node.connect()
-        gone.send(f"auth ann {TOKEN}")
+
+
+def test_a_search_ends_with_its_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patterns, "NAMES_MAX", 2)
+    with world(tmp_path) as node:
+        for n in range(100):
+            node.workers[0].owner.create(b"s.%d" % n)
+        calls, peer = node.workers[0].calls, node.connect()
+        call_slot, asked = calls.call_slot, list[str]()
+
+        def call(slot: int, verb: str, args: list[Any], done: OnResult) -> None:
+            asked.append(verb)
+            if len(asked) == 3:
+                node.connection_of(peer).close("gone")
+            call_slot(slot, verb, args, done)
+
+        monkeypatch.setattr(calls, "call_slot", call)
+        peer.send("sub s.*x 0")
         node.settle()
-        gone.send("sub s.* 0")
-        gone.close()
-        node.settle()
-        assert not node.workers[0].work.busy
+        assert asked == ["list_names"] * 3
 
 
 def test_a_worker_that_is_down_makes_no_shorter_list(node: World, monkeypatch: pytest.MonkeyPatch) -> None:

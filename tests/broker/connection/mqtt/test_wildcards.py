@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.broker.connection import patterns
 from tailrace.broker.topics.rules import TopicRule
 from tests.broker.mqtt import MqttPeer
 from tests.broker.topics.naive import matches
@@ -47,6 +48,15 @@ def test_a_filter_matches_in_all_streams(tmp_path: Path, topic_filter: str, rule
         tick(node)
         expected = [topic for topic in OLD + NEW + NEW if matches(topic_filter, topic)]
         assert sorted(each.decode() for each in peer.payloads()) == sorted(expected)
+
+
+def test_a_client_waits_for_no_pause_of_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("NAMES_MAX", 2), ("PAGES_AT_ONCE", 2), ("PAUSE_S", 1e9)):
+        monkeypatch.setattr(patterns, name, value)
+    with world(tmp_path) as node:
+        for n in range(20):
+            node.workers[0].owner.create(b"a/%d" % n)
+        assert MqttPeer(node).subscribe(("a/+/b", 1)) == [1]
 
 
 def test_a_stream_in_which_nothing_can_match_is_not_read(tmp_path: Path) -> None:
