@@ -63,12 +63,16 @@ class ReplicaAcks:
 
     # --- reports of nodes ---------------------------------------------------------------------------------------------
 
+    @property
+    def is_full(self) -> bool:
+        return len(self.nodes) >= NODES_MAX
+
     def record(self, node: str, held: ReplicaPosition, isr: Set[str] | None = None) -> bool:
-        """Store a node's report; whether it is news. `isr`: in-sync replicas, which are never left out."""
+        """Store a node's report; whether it is news. `isr`: in-sync replicas, needed if it `is_full`: they stay."""
         known = self.nodes.get(node)
         if known == held:
             return False
-        if known is None and len(self.nodes) >= NODES_MAX and not self._make_room(node, held, isr or frozenset()):
+        if known is None and self.is_full and not self._make_room(node, held, isr or frozenset()):
             return False
         if known is not None and known.via != held.via:
             self._keep(node, known, held)

@@ -140,7 +140,7 @@ class Replicas:
             if holders is None or holders.line != line:
                 continue
             position = ReplicaPosition(next_seq, synced_seq, (slot, generation, connection))
-            if holders.record(node, position, self._isr(name)):
+            if holders.record(node, position, self._isr(name) if holders.is_full else None):
                 if (in_sync := self._in_sync_of(name)) is not None:
                     in_sync.held(node, name, next_seq, holders.end_seq, self._clock())
                 self._answer_due(name, holders)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from tailrace.broker.replication.downstream import replica_acks as holders_module
 from tailrace.broker.replication.downstream.replica_acks import ReplicaAcks, ReplicaPosition, ReplicaWait
 from tailrace.broker.routing.batch import StreamBatch
@@ -116,6 +118,15 @@ def test_an_in_sync_replica_is_known_beside_any_number_of_others() -> None:
     assert holders.acknowledged_seq(1, isr) == 1
     holders.record("b", ReplicaPosition(6, 0, A), isr)
     assert holders.acknowledged_seq(1, isr) == 5
+
+
+def test_a_node_that_made_room_is_known_by_no_earlier_way_when_it_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holders_module, "NODES_MAX", 1)
+    holders = ReplicaAcks(1)
+    holders.record("b", ReplicaPosition(3, 0, A))
+    holders.record("b", ReplicaPosition(2, 0, B))
+    assert holders.record("x", ReplicaPosition(9, 0, A)) and holders.record("b", ReplicaPosition(10, 0, B))
+    assert holders.withdraw("b", B) == ["b"] and not holders.nodes
 
 
 def test_after_a_cut_nobody_is_known_to_hold_anything() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from tailrace.broker.process.lease import OVER_NS, Lease, boottime_ns
 from tailrace.broker.process.scoreboard import Board
+from tailrace.broker.replication.downstream import replica_acks
 from tailrace.broker.replication.downstream.replicas import AWAITED_S, Replicas
 from tailrace.broker.routing.batch import StreamBatch
 from tailrace.protocol.errors import Code
@@ -181,6 +182,14 @@ def clustered(*isr: str) -> Account:
     account.page.grant(3, boottime_ns() + 10**12)
     account.page.set_isr(("me", *isr))
     return account
+
+
+def test_an_in_sync_replica_is_counted_beside_as_many_others_as_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_acks, "NODES_MAX", 2)
+    account = clustered("b")
+    for node, next_seq in (("x", 5), ("y", 5), ("b", 1)):
+        account.held(node, next_seq)
+    assert "b" in account.replicas.held_below(S)
 
 
 def test_all_in_sync_replicas_must_hold_a_message() -> None:
