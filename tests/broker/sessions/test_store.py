@@ -138,12 +138,12 @@ def test_the_will_comes_after_its_delay(rig: Rig, kills: bool) -> None:
 
 
 def test_the_will_comes_with_the_end_of_the_session(rig: Rig) -> None:
-    rig.leave(rig.open(will=WILL)[0], expiry_s=4, has_will=True)
+    rig.leave(rig.open(will=WILL, user="ann")[0], expiry_s=4, has_will=True)
     rig.pass_s(5)
     assert rig.wills.got == [b"wills"]
-    rig.leave(rig.open(will=WILL)[0], has_will=True)
-    rig.open(clean=True)
-    assert rig.wills.got == [b"wills"] * 2
+    rig.leave(rig.open(will=WILL, user="ann")[0], has_will=True)
+    rig.open(clean=True, user="ann")
+    assert rig.wills.got == [b"wills"] * 2 and rig.wills.users == ["ann"] * 2
 
 
 def test_no_will_of_one_that_comes_back(rig: Rig) -> None:
@@ -160,9 +160,9 @@ def test_no_will_of_one_that_comes_back(rig: Rig) -> None:
 
 @pytest.mark.parametrize(("delay_s", "wills"), [(0, 1), (10, 0)])
 def test_the_will_of_a_connection_whose_worker_was_killed(rig: Rig, delay_s: int, wills: int) -> None:
-    rig.open(will=[delay_s, b"wills", b"frame"], holder=DEAD)
-    rig.open(handed=None)
-    assert len(rig.wills.got) == wills
+    rig.open(will=[delay_s, b"wills", b"frame"], holder=DEAD, user="ann")
+    rig.open(handed=None, user="ann")
+    assert len(rig.wills.got) == wills and rig.wills.users == ["ann"] * wills
 
 
 def test_a_session_whose_worker_was_killed_expires(rig: Rig) -> None:
