@@ -7,11 +7,12 @@ of the chosen ones are in sync, so an agent that looks in the middle of a move m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from tailrace.cluster.balance import targets
 from tailrace.cluster.placement import PlacedNode, place, with_leaders
-from tailrace.cluster.view import GroupView
+from tailrace.cluster.view import GroupState, GroupView, LeaderKey
 
 MOVES_AT_ONCE: Final = 2
 """Groups that change their replicas at the same time."""
@@ -40,10 +41,26 @@ def planned_targets(
 def final_targets(
     groups: Mapping[int, GroupView], nodes: Sequence[PlacedNode], replicas: int, pinned: Mapping[int, str]
 ) -> dict[int, tuple[str, ...]]:
-    """The nodes that should be the replicas of each group in the end."""
-    if not replicas:
-        return targets(groups, nodes, pinned)
-    return placed_replicas(groups, nodes, replicas, pinned)
+    """The nodes that should be the replicas of each group in the end. An agent asks several times a second, and little
+    changes: the last answer is kept with all that it depends on.
+    """
+    held = [(group, each.state.replicas, each.leader.node if each.leader else "") for group, each in groups.items()]
+    return dict(_targets_of(tuple(held), tuple(nodes), replicas, tuple(sorted(pinned.items()))))
+
+
+@lru_cache(maxsize=1)
+def _targets_of(
+    held: tuple[tuple[int, tuple[str, ...], str], ...],
+    nodes: tuple[PlacedNode, ...],
+    replicas: int,
+    pinned: tuple[tuple[int, str], ...],
+) -> dict[int, tuple[str, ...]]:
+    """`held`: groups, their replicas, and their leaders, "" without one."""
+    groups = {
+        group: GroupView(GroupState(0, (), names), LeaderKey(leader, 0) if leader else None)
+        for group, names, leader in held
+    }
+    return placed_replicas(groups, nodes, replicas, dict(pinned)) if replicas else targets(groups, nodes, dict(pinned))
 
 
 def placed_replicas(

@@ -7,13 +7,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.cluster.placement import PlacedNode, place
-from tailrace.cluster.replicas import MOVES_AT_ONCE, ReplicaChange, next_targets, placed_replicas, replica_changes
+from tailrace.cluster.placement import PlacedNode, Placement, place
+from tailrace.cluster.replicas import (
+    MOVES_AT_ONCE,
+    ReplicaChange,
+    final_targets,
+    next_targets,
+    placed_replicas,
+    replica_changes,
+)
 from tailrace.cluster.view import GroupState, GroupView, LeaderKey
 from tests.thorough import only_thorough
 
@@ -204,6 +212,32 @@ def test_a_pinned_group_is_led_by_its_node_if_that_holds_it() -> None:
     other, stranger = view.state.replicas[2], next(n.name for n in moving.nodes if n.name not in view.state.replicas)
     assert placed_replicas(moving.groups, moving.nodes, COPIES, {3: other})[3][0] == other
     assert placed_replicas(moving.groups, moving.nodes, COPIES, {3: stranger})[3][0] != stranger
+
+
+@pytest.mark.parametrize("replicas", [0, COPIES])
+def test_a_plan_is_made_anew_only_if_something_has_changed_that_it_depends_on(
+    replicas: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def counted(groups: int, *given: Any) -> Placement:
+        made.append(groups)
+        return place(groups, *given)
+
+    for module in ("balance", "replicas"):
+        monkeypatch.setattr(f"tailrace.cluster.{module}.place", counted)
+    nodes, groups = make_nodes(5), {group: view_of(("n0", "n1", "n2"), ("n0",), "n0") for group in range(7)}
+    plan = final_targets(groups, nodes, replicas, {})
+    settled = {group: view._replace(suspects={"n1": 1}, live=frozenset(["n1"])) for group, view in groups.items()}
+    assert final_targets(settled, nodes, replicas, {}) == plan and made == [7]
+    moved = {**groups, 3: view_of(("n2", "n3", "n4"), ("n2",), "n2")}
+    led = {**groups, 3: view_of(("n0", "n1", "n2"), ("n0",), "n1")}
+    pins: tuple[dict[int, str], dict[int, str]] = {}, {0: "n2"}
+    others = ((moved, nodes, pins[0]), (led, nodes, pins[0]), (groups, nodes[1:], pins[0]), (groups, nodes, pins[1]))
+    for number, (state, members, pinned) in enumerate(others, 2):
+        assert final_targets(state, members, replicas, pinned) == final_targets(state, members, replicas, pinned)
+        assert len(made) == number
+    assert final_targets(groups, [make_away("n0"), *nodes[1:]], replicas, {})[0][0] != "n0"
 
 
 def test_changes_of_copies() -> None:
