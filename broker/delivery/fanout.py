@@ -388,10 +388,10 @@ class FanOut:
 
     # --- messages set aside -------------------------------------------------------------------------------------------
 
-    def cut(self, name: bytes, seq: int, is_deleted: bool = False) -> None:
+    def cut(self, name: bytes, seq: int, is_deleted: bool = False, served: Cursor | None = None) -> None:
         """A stream's messages from `seq` on (0: nobody knows from where on) have been set aside, and others may have
         come in their stead. Subscribers that have got some of them are notified, and do not continue. Of a stream that
-        was deleted all are gone, also if it has been made again meanwhile.
+        was deleted all are gone, also if it has been made again meanwhile. `served`: one that is in no list now.
         """
         self._readers.forget(name)
         self.fresh.pop(name, None)
@@ -399,6 +399,7 @@ class FanOut:
         self.walks.found.clear()
         feed = self.feeds.get(name)
         parked, filtered = dict.fromkeys(self.starved), list[Cursor]()
+        parked.update({} if served is None else {served: None})
         if feed is not None:
             feed.end_seq, feed.end_offset_seq = min(feed.end_seq, seq), -1
             feed.stream_id, feed.is_doubted = 0, False
@@ -443,11 +444,9 @@ class FanOut:
     def _cut_while_served(self, cursor: Cursor, seq: int) -> None:
         """It was found out in the middle of a turn, before the owner's word came; the cursor is in no list now."""
         in_no_list = cursor.client.current is not cursor
-        self.cut(cursor.feed.name, seq)
+        self.cut(cursor.feed.name, seq, served=cursor if in_no_list else None)
         if in_no_list and not cursor.done:
-            self._cut_cursor(cursor, seq)
-            if not cursor.done:
-                self._place(cursor)
+            self._place(cursor)
 
     # --- messages trimmed while they were sent ------------------------------------------------------------------------
 

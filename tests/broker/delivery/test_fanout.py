@@ -19,6 +19,7 @@ from tailrace.broker.streams.owner import Growth
 from tailrace.protocol.errors import Code
 from tailrace.shard.directory import make_data_dir
 from tailrace.shard.log import StreamLog
+from tailrace.shard.stream_files import stream_paths
 from tests.shard.helpers import BOOT, batch, open_log
 
 CHUNK_BYTES = 4_096
@@ -647,6 +648,18 @@ def test_one_that_is_served_finds_the_cut_itself(world: World, seq: int, goes_on
     if goes_on:
         assert sorted(client.seqs("a")) == sorted([*range(20, 53), *range(40, 53)])
         assert bytes(client.got).count(b"another" * 20) == 6
+
+
+def test_one_that_is_served_finds_that_the_stream_is_gone(world: World) -> None:
+    """As all others do. A pattern reads a stream that was deleted again when it is made again, no other one."""
+    world.append("a", *many(100))
+    client = world.client()
+    cursor, other = world.subscribe(client, "a", 20), world.subscribe(client, "a", 40)
+    cut(world, "a", 0)
+    Path(stream_paths(world.readers.path(b"a"), "a").content_file).unlink()
+    world.run()
+    assert set(client.ended) == {cursor, other}
+    assert bytes(client.out + client.got).count(b"ended a deleted") == 2
 
 
 @pytest.mark.parametrize("room", [30, 2_000])
