@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,11 @@ def pass_a_delay(node: World) -> None:
         {"rules": denying(Right.CREATE, "wills")},
     ],
 )
-def test_the_delayed_will_of_a_session(tmp_path: Path, changes: dict[str, Any]) -> None:
-    """It is published if it would be at the end of its connection."""
+def test_the_delayed_will_of_a_session(
+    tmp_path: Path, changes: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is published if it would be at the end of its connection. Else the log of events has its user."""
+    caplog.set_level(logging.INFO, "tailrace.broker.process.event_log")
     with world(tmp_path, users=(ANN, BOB), rules=(ALL,)) as node:
         first = as_user(node, "ann", will=("wills", b"gone", 1), will_raw=DELAYED)
         first.peer.close()
@@ -47,6 +51,8 @@ def test_the_delayed_will_of_a_session(tmp_path: Path, changes: dict[str, Any]) 
         assert (b"wills" in node.workers[0].owner.catalog.names) == is_published
         refused = node.workers[0].metrics.refused.counts
         assert refused.get("denied", 0) == (0 if is_published else 1)
+        lines = [line for line in caplog.messages if line.startswith("event=refused user=ann code=denied ")]
+        assert len(lines) == refused.get("denied", 0)
 
 
 @pytest.mark.parametrize("stream", ["s", "t"])
