@@ -13,6 +13,7 @@ from tailrace.shard.journal import JOURNALED_BYTES_MAX, journal_path, read_journ
 from tailrace.shard.journal_writer import JournalWriter
 from tailrace.shard.log import StreamLog
 from tailrace.shard.walk import check
+from tailrace.shard.window import SMALL_APPENDS_MIN
 from tests.shard.helpers import append, open_log
 
 COUNT = JOURNAL_STREAMS_MIN + 2
@@ -77,9 +78,13 @@ def test_what_is_on_the_disk_already_needs_no_record(logs: list[StreamLog], jour
     close(logs, journal)
 
 
+@pytest.mark.parametrize("more", [0, SMALL_APPENDS_MIN])
 def test_the_last_small_append_is_not_read_from_the_file(
-    logs: list[StreamLog], journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
+    logs: list[StreamLog], journal: JournalWriter, monkeypatch: pytest.MonkeyPatch, more: int
 ) -> None:
+    """Neither one that was written nor one that went through a window."""
+    for log in logs * more:
+        append(log, b"more")
     assert journal_together(logs, journal) == set(logs)
     for log in logs:
         append(log, b"third")
@@ -90,11 +95,11 @@ def test_the_last_small_append_is_not_read_from_the_file(
     append(logs[0], b"fifth")
     append(logs[1], bytes(RECENT_BYTES_MAX))
     append(logs[2], b"fourth")
-    logs[2].set_aside(3)
+    logs[2].set_aside(3 + more)
     append(logs[2], b"FOURTH")
     assert logs[1].durable.recent == b"" == logs[2].durable.recent
     assert journal_together(logs, journal) >= {*logs[:2]}
-    assert [log.durable.seq for log in logs] == [5, 4, 4, 3]
+    assert [log.durable.seq for log in logs] == [5 + more, 4 + more, 4 + more, 3 + more]
     for each in read_journal(journal.path):
         with open(logs[int(each.name[1:])]._pair.paths.content_file, "rb") as content:
             content.seek(each.offset)
