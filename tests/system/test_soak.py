@@ -98,6 +98,15 @@ def test_memory_that_grows_is_noticed() -> None:
     assert abs(flat.percent) < 0.01
 
 
+def test_what_comes_and_goes_does_not_hide_a_growth_and_is_none() -> None:
+    """Every other sample has a cache of 10 %, and in the last third nearly every one."""
+    filled = [at_s % 2 if at_s < 80 else at_s % 10 > 0 for at_s in range(100)]
+    [flat] = growths(samples(1_000_000 + 100_000 * full for full in filled), 60.0)
+    assert flat.percent == 0 and flat.median_percent > 1
+    [grown] = growths(samples(1_000_000 + 500 * at_s + 100_000 * full for at_s, full in enumerate(filled)), 60.0)
+    assert grown.percent > 1
+
+
 def test_own_memory_is_neither_inherited_nor_a_files(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FORKED, str(tmp_path / "file"), str(SIZE_BYTES)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
