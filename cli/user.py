@@ -33,6 +33,8 @@ LIMITS: Final = {
     "max_streams": "Streams that it may create in an hour, at each worker",
     "max_consumers": "Durable consumers that it may create in an hour, at each worker",
     "max_handles": "Handles of its binary connections, at each worker",
+    "max_sessions": "Durable MQTT sessions, at each worker",
+    "max_will_bytes": "Memory for the wills of its MQTT connections, at each worker",
     "bytes_in_per_s": "Bytes that it may send in a second, to each worker",
 }
 

@@ -29,10 +29,19 @@ class UserLimits:
     max_streams: int = 0
     max_consumers: int = 0
     max_handles: int = 0
+    max_sessions: int = 0
+    max_will_bytes: int = 0
     bytes_in_per_s: int = 0
 
 
 NO_LIMITS: Final = UserLimits()
+
+
+def may_hold(held: int, total: int, bound: int, limit: int) -> bool:
+    """Whether one holder may have `held` of a pool of which all holders have `total` then. `limit`: its own; without
+    one, 0, it may have no more than is left for others, so that a newcomer finds room however much one of them wants.
+    """
+    return total <= bound and held <= (limit or bound - total)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ class AccountLimits(NamedTuple):
     handles: int
     bytes_in_per_s: int
     accepts_per_s: int = 0
+    will_bytes: int = 0
 
 
 class Account:
@@ -46,14 +47,25 @@ class Account:
     `alone`: the accounts of a connection that has no other one.
     """
 
-    __slots__ = ("accepts", "alone", "connections", "consumers", "handles", "key", "limits", "received", "streams")
+    __slots__ = (
+        "accepts",
+        "alone",
+        "connections",
+        "consumers",
+        "handles",
+        "key",
+        "limits",
+        "received",
+        "streams",
+        "will_bytes",
+    )
 
     def __init__(self, key: str, limits: AccountLimits, now_s: float) -> None:
         self.key = key
         self.limits = limits
         self.alone = (self,)
         self.connections = 0  # of this worker
-        self.handles = 0
+        self.handles = self.will_bytes = 0
         self.accepts = _bucket(limits.accepts_per_s, now_s)
         self.received = _bucket(limits.bytes_in_per_s, now_s)
         self.streams = _hourly(limits.streams_per_h, now_s)
@@ -110,6 +122,7 @@ def _limits_of_user(user: User) -> AccountLimits:
         limits.max_consumers,
         limits.max_handles,
         limits.bytes_in_per_s,
+        will_bytes=limits.max_will_bytes,
     )
 
 

@@ -58,6 +58,7 @@ OTHER = "other"
 LABELS_SEPARATOR = "\0"  # between the values of two labels of one family
 PROOFS = (Proof.BEARER.value, Proof.SCRAM.value, Proof.CERTIFICATE.value)  # those of users
 UNMEASURED = ("streams", "consumers")
+MQTT_POOLS = ("sessions", "wills")
 UDP_LOSSES = ("ignored", "junk", "refused", "trimmed", "unanswered", "unsendable", "unsent")
 PROTOCOLS = ("line", "binary", "mqtt", "udp")  # each a field of WorkerMetrics
 
@@ -257,6 +258,9 @@ class WorkerMetrics:
     )
     overdue: LabelCounts = _counts_by(
         "tailrace_overdue_connections", "what", "Connections closed as something did not come in time.", Awaited
+    )
+    mqtt_beyond_share: LabelCounts = _counts_by(
+        "tailrace_mqtt_beyond_share", "what", "MQTT requests refused as one user has its share of it.", MQTT_POOLS
     )
     udp_dropped: LabelCounts = _counts_by(
         "tailrace_udp_dropped", "reason", "Datagrams from or to clients that came to nothing, by reason.", UDP_LOSSES

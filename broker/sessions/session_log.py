@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from tailrace.broker.sessions.record import Exactness, SessionRecord, pack_record, unpack_record
 from tailrace.broker.streams.owner import Owner
@@ -22,17 +23,27 @@ ENTRY_BYTES: Final = 400
 _parse = load("tailrace.shard.frame_cy").parse
 
 
+class SessionEntry(NamedTuple):
+    """`packed`: the record at `seq`. `user`: of the session."""
+
+    seq: int
+    packed: bytes
+    user: str
+
+
 class SessionLog(RecordLog):
-    """`nbytes`: memory that its sessions take, about. `epoch`: the term in which this node was its master when it was
-    read, 0 if it was not. The oldest records come first in `_entries`.
+    """`nbytes`: memory that its sessions take, about; `held`: how many each user has, and their memory. `epoch`: the
+    term in which this node was its master when it was read, 0 if it was not. The oldest records come first in
+    `_entries`.
     """
 
-    __slots__ = ("_entries", "_sharing", "epoch", "nbytes")
+    __slots__ = ("_entries", "_sharing", "epoch", "held", "nbytes")
 
     def __init__(self, owner: Owner, name: bytes) -> None:
         super().__init__(owner, name)
-        self._entries: dict[bytes, tuple[int, bytes]] = {}
+        self._entries: dict[bytes, SessionEntry] = {}
         self._sharing: dict[bytes, None] = {}  # clients with shared subscriptions
+        self.held: dict[str, tuple[int, int]] = {}
         self.nbytes = self.epoch = 0
 
     def __len__(self) -> int:
@@ -46,11 +57,11 @@ class SessionLog(RecordLog):
 
     def get(self, client_id: bytes) -> SessionRecord | None:
         entry = self._entries.get(client_id)
-        return None if entry is None else unpack_record(entry[1])[1]
+        return None if entry is None else unpack_record(entry.packed)[1]
 
     def shares(self, packed_filter: bytes) -> bool:
         """Whether a session has this shared subscription."""
-        return any(packed_filter in self._entries[client_id][1] for client_id in self._sharing)
+        return any(packed_filter in self._entries[client_id].packed for client_id in self._sharing)
 
     def read(self) -> None:
         """All that the log has. What is of an earlier term may not be the last that its master stored.
@@ -67,7 +78,7 @@ class SessionLog(RecordLog):
                 client_id, kept = unpack_record(record)
                 if kept is not None and kept.exactness is Exactness.HERE and epoch != self.epoch:
                     record = pack_record(client_id, kept._replace(exactness=Exactness.NO))
-                self._note(client_id, seq, None if kept is None else record)
+                self._note(client_id, None if kept is None else SessionEntry(seq, record, sys.intern(kept.user)))
 
     def put(self, client_id: bytes, record: SessionRecord | None, now_s: float) -> int:
         """What the session is now; None: it is no more. Returns the seq of the record. Raises Refused."""
@@ -75,19 +86,25 @@ class SessionLog(RecordLog):
         if self.name not in self._owner.catalog.names:
             self._owner.create(self.name, by_command=True)
         seq = self.append_records([pack_frame(packed)], now_s)
-        self._note(client_id, seq, None if record is None else packed)
+        self._note(client_id, None if record is None else SessionEntry(seq, packed, sys.intern(record.user)))
         return seq
 
-    def _note(self, client_id: bytes, seq: int, packed: bytes | None) -> None:
+    def _note(self, client_id: bytes, entry: SessionEntry | None) -> None:
         before = self._entries.pop(client_id, None)
         if before is not None:
-            self.nbytes -= ENTRY_BYTES + len(client_id) + len(before[1])
+            self._count(before.user, -1, -ENTRY_BYTES - len(client_id) - len(before.packed))
         self._sharing.pop(client_id, None)
-        if packed is not None:
-            if SHARE_PREFIX in packed:
+        if entry is not None:
+            if SHARE_PREFIX in entry.packed:
                 self._sharing[client_id] = None
-            self._entries[client_id] = seq, packed
-            self.nbytes += ENTRY_BYTES + len(client_id) + len(packed)
+            self._entries[client_id] = entry
+            self._count(entry.user, 1, ENTRY_BYTES + len(client_id) + len(entry.packed))
+
+    def _count(self, user: str, sessions: int, nbytes: int) -> None:
+        self.nbytes += nbytes
+        before, bytes_before = self.held.pop(user, (0, 0))
+        if before + sessions:
+            self.held[user] = before + sessions, bytes_before + nbytes
 
     def tidy(self, now_s: float) -> None:
         """Make the log shorter, if most of it counts no longer. Raises Refused, StorageError, OSError."""
@@ -103,11 +120,11 @@ class SessionLog(RecordLog):
 
     def _oldest(self, end_seq: int) -> int:
         """The seq of the oldest record that counts."""
-        return next(iter(self._entries.values()), (end_seq, b""))[0]
+        return next((entry.seq for entry in self._entries.values()), end_seq)
 
     def _append_again(self, now_s: float) -> None:
-        some = [(client_id, packed) for client_id, (_seq, packed) in islice(self._entries.items(), AGAIN)]
+        some = list(islice(self._entries.items(), AGAIN))
         if some:
-            seq = self.append_records([pack_frame(packed) for _client_id, packed in some], now_s)
-            for place, (client_id, packed) in enumerate(some):
-                self._note(client_id, seq + place, packed)
+            seq = self.append_records([pack_frame(entry.packed) for _client_id, entry in some], now_s)
+            for place, (client_id, entry) in enumerate(some):
+                self._note(client_id, SessionEntry(seq + place, entry.packed, entry.user))

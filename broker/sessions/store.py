@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from tailrace.broker.access.users import may_hold
 from tailrace.broker.routing.batch import LoggedAnswer
 from tailrace.broker.sessions.record import (
     MICROSECONDS,
@@ -29,7 +30,7 @@ from tailrace.broker.sessions.record import (
     log_of,
 )
 from tailrace.broker.sessions.session_copy import SessionCopy
-from tailrace.broker.sessions.session_log import SessionLog
+from tailrace.broker.sessions.session_log import ENTRY_BYTES, SessionLog
 from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.refused import CallArgs, OnResult, Refused
 from tailrace.protocol.address import join_address
@@ -51,6 +52,7 @@ NOTHING_PUT: Final = -1
 LIST_MAX: Final = 1_000
 """Sessions in one listing."""
 FULL_TEXT: Final = "this node has as many durable sessions as max_sessions allows, or as their memory holds"
+SHARE_TEXT: Final = "{holder} may have no more durable sessions here, or no more memory for them"
 LARGE_TEXT: Final = f"a session has at most {RECORD_BYTES_MAX} bytes of subscriptions and positions"
 GONE_TEXT: Final = "this session is no more, or another connection has it"
 ELSEWHERE_TEXT: Final = "this node copies the sessions of another one, and is not their master"
@@ -84,6 +86,8 @@ class SessionStore:
         called with the state of a session that is no more.
         """
         self._owner = owner
+        users = owner.settings.users
+        self._limits = None if users is None else {user.name: user.limits.max_sessions for user in users}
         self._ended = ended
         self._metrics = owner.metrics
         self._holder = holder
@@ -94,6 +98,7 @@ class SessionStore:
         self._unread: deque[bytes] = deque()
         self._copies: dict[bytes, SessionCopy] = {}  # of other nodes' logs
         self._sweep: deque[tuple[SessionLog, bytes]] = deque()
+        self._ownerless: deque[tuple[SessionLog, bytes, int]] = deque()  # with the turn, of users that were removed
         self._gone: dict[bytes, float] = {}  # clients whose connection's process is gone, and since when
         self._wills: list[tuple[int, bytes]] = []
         self._will_due: dict[bytes, int] = {}
@@ -108,8 +113,10 @@ class SessionStore:
 
     def retire(self) -> None:
         """Give the shards up."""
-        for held in (self._logs, self._unread, self._copies, self._sweep, self._gone, self._wills, self._will_due):
+        for held in (self._logs, self._unread, self._copies, self._sweep, self._ownerless):
             held.clear()
+        for times in (self._gone, self._wills, self._will_due):
+            times.clear()
 
     def role_changed(self, name: bytes) -> None:
         """This node may be the master of a log from now on, or may not be: what is known of it is read again."""
@@ -125,6 +132,7 @@ class SessionStore:
             for client_id in found.client_ids():
                 self._gone.pop(client_id, None)
                 self._will_due.pop(client_id, None)
+            self._ownerless = deque(each for each in self._ownerless if each[0] is not found)
         if name in self._owner.catalog.names and name not in self._unread:
             self._unread.append(name)
 
@@ -152,7 +160,13 @@ class SessionStore:
                 record = found.get(client_id)
                 if record is not None:
                     self._schedule_will(client_id, record)
+                    if self._is_ownerless(record):
+                        self._ownerless.append((found, client_id, record.turn))
         return found
+
+    def _is_ownerless(self, record: SessionRecord) -> bool:
+        """Whether its user was removed. A user that gets this name later does not get the session."""
+        return bool(record.user) and self._limits is not None and record.user not in self._limits
 
     def _put(self, found: SessionLog, client_id: bytes, record: SessionRecord | None) -> None:
         if self._replicas:
@@ -221,12 +235,13 @@ class SessionStore:
         found = self._log_for(client_id)
         record = found.get(client_id)
         if record is not None and record.user != user:
-            if not record.has_expired(self._clock_us()):
+            if not (record.has_expired(self._clock_us()) or self._is_ownerless(record)):
                 raise Refused(Code.DENIED, OTHERS_TEXT)
             self._end(found, client_id, record)
             record = None
         if record is not None and handed is not None and handed[0] == record.turn:
-            record = record._replace(state=handed[1] or record.state, exactness=self._exactness_left(handed[1]))
+            state = self._kept_state(record, handed[1])
+            record = record._replace(state=state or record.state, exactness=self._exactness_left(state))
         elif record is not None and not record.left_us:
             self._publish_will_of_dead(record)
         if record is not None and (clean or record.has_expired(self._clock_us())):
@@ -237,7 +252,9 @@ class SessionStore:
                 self._put(found, client_id, None)
             return [0, *_seen(record)]
         if record is None:
-            self._require_room()
+            self._require_room(user, 1, ENTRY_BYTES + len(client_id) + _bytes_of(will))
+        else:
+            self._require_room(user, 0, _bytes_of(will) - _bytes_of(record.will))
         turn = max(self._clock_us(), 0 if record is None else record.turn + 1)
         state = b"" if record is None else record.state
         exactness = Exactness.NO if record is None or not is_stepwise(state) else record.exactness
@@ -251,6 +268,7 @@ class SessionStore:
         found, record = self._held(client_id, turn)
         if len(state) > RECORD_BYTES_MAX:
             raise Refused(Code.OVERLOADED, LARGE_TEXT)
+        self._require_room(record.user, 0, len(state) - len(record.state))
         exactness = self._exactness_left(state) if is_stepwise(state) else Exactness.NO
         kept = {"holder": HolderProcess(*holder), "exactness": exactness, "state": state}
         self._put(found, client_id, record._replace(left_us=0, **kept))
@@ -272,8 +290,7 @@ class SessionStore:
         if not expiry_s:
             self._put(found, client_id, None)
             return []
-        if len(state) > RECORD_BYTES_MAX:
-            state = b""
+        state = self._kept_state(record, state)
         kept = {"expiry_s": expiry_s, "will": record.will if has_will else None, "state": state or record.state}
         left = record._replace(left_us=self._clock_us(), exactness=self._exactness_left(state), **kept)
         self._put(found, client_id, left)
@@ -303,11 +320,34 @@ class SessionStore:
             raise Refused(Code.STALE, GONE_TEXT)
         return found, record
 
-    def _require_room(self) -> None:
-        settings = self._owner.settings
-        sessions = sum(map(len, self._logs.values()))
-        if sessions >= settings.max_sessions or self._nbytes >= MEMORY_BYTES_MAX:
+    def _require_room(self, user: str, sessions: int, nbytes: int) -> None:
+        """For that number of further sessions of a user, and bytes of memory. Raises Refused."""
+        if nbytes <= 0:
+            return
+        sessions_max, limits = self._owner.settings.max_sessions, self._limits
+        total, total_bytes = sum(map(len, self._logs.values())) + sessions, self._nbytes + nbytes
+        if (sessions and total > sessions_max) or total_bytes > MEMORY_BYTES_MAX:
             raise Refused(Code.OVERLOADED, FULL_TEXT)
+        if limits is None:
+            return
+        held = [each.held.get(user, (0, 0)) for each in self._logs.values()]
+        count, count_bytes = sum(each[0] for each in held) + sessions, sum(each[1] for each in held) + nbytes
+        if (sessions and not may_hold(count, total, sessions_max, limits.get(user, 0))) or not may_hold(
+            count_bytes, total_bytes, MEMORY_BYTES_MAX, 0
+        ):
+            self._metrics.mqtt_beyond_share.add("sessions")
+            holder = f"user {user}" if user else "the clients without a login"
+            raise Refused(Code.OVERLOADED, SHARE_TEXT.format(holder=holder))
+
+    def _kept_state(self, record: SessionRecord, state: bytes) -> bytes:
+        """What a connection leaves, if there is room for it; else nothing, and the stored state counts."""
+        if len(state) > RECORD_BYTES_MAX:
+            return b""
+        try:
+            self._require_room(record.user, 0, len(state) - len(record.state))
+        except Refused:
+            return b""
+        return state
 
     @property
     def _nbytes(self) -> int:
@@ -349,6 +389,7 @@ class SessionStore:
         try:
             if self._unread:
                 self._read_next()
+            self._end_ownerless()
             self._publish_wills()
             self._look_around()
             for each in self._logs.values():
@@ -391,6 +432,15 @@ class SessionStore:
                 self._publish_will(record.user, record.will)
                 self._put(found, client_id, record._replace(will=None))
 
+    def _end_ownerless(self) -> None:
+        """End the sessions of removed users, that nobody has taken since their log was read."""
+        end_s = self._clock() + TICK_S
+        while self._ownerless and self._clock() < end_s:
+            found, client_id, turn = self._ownerless.popleft()
+            record = found.get(client_id)
+            if record is not None and record.turn == turn and self._is_ownerless(record):
+                self._end(found, client_id, record)
+
     def _look_around(self) -> None:
         """Sessions that have expired end; those whose connection's process is gone have been left."""
         end_s = self._clock() + TICK_S
@@ -430,6 +480,10 @@ class SessionStore:
 
 def _seen(record: SessionRecord | None) -> list[Any]:
     return [False, False, b""] if record is None else [True, record.exactness > Exactness.NO, record.state]
+
+
+def _bytes_of(will: Will | list[Any] | None) -> int:
+    return 0 if will is None else len(will[2])
 
 
 def _will_of(fields: list[Any] | None) -> Will | None:

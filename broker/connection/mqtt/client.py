@@ -143,7 +143,7 @@ class MqttClient(SinglePacketsClient):
 
     @will.setter
     def will(self, will: p.WillMessage | None) -> None:
-        self.mqtt.wills.exchange(self._will, will)
+        self.mqtt.wills.exchange(self.accounts[-1], self._will, will)
         self._will = will
 
     @property

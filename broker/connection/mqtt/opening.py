@@ -17,7 +17,6 @@ from tailrace.broker.connection.mqtt.durable import DurableSession, Handed, Open
 from tailrace.broker.connection.mqtt.publishing import ALIASES_MAX, RECEIVE_MAXIMUM
 from tailrace.broker.connection.mqtt.session_state import pack_numbers, unpack_numbers
 from tailrace.broker.connection.mqtt.sessions import FREE, OTHERS, WAIT, ClaimAnswer
-from tailrace.broker.connection.mqtt.wills import FULL_TEXT
 from tailrace.broker.sessions.record import Will
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
@@ -255,9 +254,8 @@ def _will_refusal(client: MqttClient, will: WillMessage) -> tuple[Reason, Code, 
         metadata = pack_metadata(placed.topic, will.qos, will.properties, retain=will.retain)
     if client.is_too_large(metadata, will.payload):
         return Reason.QUOTA_EXCEEDED, Code.SIZE, "the will is larger than max_message_bytes"
-    if not client.mqtt.wills.has_room_for(will):
-        return Reason.QUOTA_EXCEEDED, Code.OVERLOADED, FULL_TEXT
-    return None
+    text = client.mqtt.wills.refusal(client.accounts[-1], will)
+    return (Reason.QUOTA_EXCEEDED, Code.OVERLOADED, text) if text else None
 
 
 def made_will(client: MqttClient, will: WillMessage) -> Will:

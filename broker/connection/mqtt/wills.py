@@ -1,13 +1,16 @@
-"""The wills of one worker's connections: the memory that they take together has a bound.
+"""The wills of one worker's connections: the memory that they take together has a bound, and each user a share of it.
 
 A connection has its will from CONNECT until its session ends. One that comes from another worker brings its will with
-it, beyond the bound if need be; a CONNECT whose will finds no room is refused.
+it, beyond the bound if need be; a CONNECT whose will finds no room is refused. Without a user the share is its
+address's.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from tailrace.broker.access.users import may_hold
+from tailrace.broker.connection.accounts import Account
 from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.protocol.mqtt.packets import WillMessage
 from tailrace.protocol.mqtt.properties import PropertyId
@@ -28,17 +31,25 @@ def memory_of(will: WillMessage) -> int:
 
 
 class Wills:
-    """One per worker. Its gauge is the account."""
+    """One per worker. Its gauge is the account of all."""
 
     def __init__(self, bytes_max: int, metrics: WorkerMetrics) -> None:
         self._bytes_max = bytes_max
         self._metrics = metrics
 
-    def has_room_for(self, will: WillMessage) -> bool:
-        return self._metrics.will_bytes + memory_of(will) <= self._bytes_max
+    def refusal(self, account: Account, will: WillMessage) -> str:
+        """Why the will of a connection with this account finds no room; empty if it does."""
+        size, limits, metrics = memory_of(will), account.limits, self._metrics
+        total = metrics.will_bytes + size
+        if may_hold(account.will_bytes + size, total, self._bytes_max, limits.will_bytes):
+            return ""
+        if total > self._bytes_max:
+            return FULL_TEXT
+        metrics.mqtt_beyond_share.add("wills")
+        return f"the wills of {account.key} take as much memory as one {limits.holder} may have of max_will_bytes"
 
-    def exchange(self, former: WillMessage | None, will: WillMessage | None) -> None:
+    def exchange(self, account: Account, former: WillMessage | None, will: WillMessage | None) -> None:
         """A connection has this will now."""
-        for sign, each in (-1, former), (1, will):
-            if each is not None:
-                self._metrics.will_bytes += sign * memory_of(each)
+        more = (0 if will is None else memory_of(will)) - (0 if former is None else memory_of(former))
+        self._metrics.will_bytes += more
+        account.will_bytes += more

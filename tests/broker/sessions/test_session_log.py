@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,8 @@ from tests.broker.owning import make_owner, release_all
 NAME = b"$sessions/3"
 
 
-def made(state: bytes) -> SessionRecord:
-    return SessionRecord(1, "", 60, HolderProcess(1, 1), 5, Exactness.HERE, None, state)
+def made(state: bytes, user: str = "") -> SessionRecord:
+    return SessionRecord(1, user, 60, HolderProcess(1, 1), 5, Exactness.HERE, None, state)
 
 
 @pytest.mark.few(2)
@@ -37,7 +38,7 @@ def test_it_has_the_newest_of_each_over_kills_and_is_no_longer_than_that(
             wanted.pop(client_id, None)
         else:
             wanted[client_id] = b"%d" % number
-            log.put(client_id, made(wanted[client_id]), 0.0)
+            log.put(client_id, made(wanted[client_id], rng.choice(["", "ann", "bob"])), 0.0)
         if number % 10 == 0:
             log.tidy(0.0)
             log.stream().log.sync()
@@ -48,7 +49,9 @@ def test_it_has_the_newest_of_each_over_kills_and_is_no_longer_than_that(
             log = SessionLog(owner, NAME)
             log.read()
         assert {each: record.state for each in log.client_ids() if (record := log.get(each))} == wanted
-        assert len(log) == len(wanted) and (log.nbytes > 0) == bool(wanted)
+        assert len(log) == len(wanted) and log.nbytes == sum(nbytes for _count, nbytes in log.held.values())
+        users = Counter(record.user for each in log.client_ids() if (record := log.get(each)))
+        assert {user: count for user, (count, _nbytes) in log.held.items()} == users
     found = log.stream().log
     assert found.next_seq - found.first_seq < 400
 

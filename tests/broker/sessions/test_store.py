@@ -9,6 +9,7 @@ from typing import Any
 import msgpack
 import pytest
 
+from tailrace.broker.access.users import User, UserLimits
 from tailrace.broker.sessions import store as store_module
 from tailrace.broker.sessions.record import STEPWISE_FORMAT, Exactness, HolderProcess, SessionRecord, Will, log_of
 from tailrace.broker.sessions.session_log import SessionLog
@@ -279,3 +280,97 @@ def test_exactness_in_a_later_term(tmp_path: Path, exactness: Exactness) -> None
     record = again.get(b"c")
     assert record is not None
     assert record.exactness is (Exactness.NO if exactness is Exactness.HERE else exactness)
+
+
+# --- users ------------------------------------------------------------------------------------------------------------
+
+USERS = (User("ann"), User("bob"), User("fleet", limits=UserLimits(max_sessions=7)))
+
+
+def open_many(rig: Rig, user: str, count: int = 20) -> int:
+    """How many sessions this user gets."""
+    answers = [rig.open(b"%s-%d" % (user.encode(), number), user=user) for number in range(count)]
+    refused = [each for each in answers if isinstance(each, Refused)]
+    assert {each.code for each in refused} <= {Code.OVERLOADED}
+    return count - len(refused)
+
+
+def test_one_user_leaves_sessions_for_others(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, max_sessions=8, users=USERS)
+    assert [open_many(rig, "ann"), open_many(rig, "bob"), open_many(rig, "")] == [4, 2, 1]
+    assert rig.store._metrics.mqtt_beyond_share.counts == {"sessions": 16 + 18 + 19}
+    assert "user ann may" in rig.open(b"more", user="ann").text
+    assert "clients without a login may" in rig.open(b"more").text
+    rig.kill()
+    rig.pass_s(1)
+    assert open_many(rig, "bob", 2) == 2, "it has these already"
+    assert isinstance(rig.open(b"more", user="bob"), Refused)
+
+
+def test_a_limit_of_a_user_is_in_the_place_of_the_share(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, max_sessions=8, users=USERS)
+    assert open_many(rig, "fleet") == 7
+    assert "user fleet may" in rig.open(b"more", user="fleet").text
+    assert open_many(rig, "ann") == 0
+    assert store_module.FULL_TEXT in Rig(tmp_path / "small", max_sessions=0, users=USERS).open(user="ann").text
+
+
+def test_without_users_all_sessions_are_one_holders(tmp_path: Path) -> None:
+    assert open_many(Rig(tmp_path, max_sessions=8), "") == 8
+
+
+def test_the_memory_of_sessions_is_shared_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether they begin, grow, are handed over, or are left. The stored state counts then."""
+    monkeypatch.setattr(store_module, "MEMORY_BYTES_MAX", 10_000)
+    rig, large = Rig(tmp_path, users=USERS), b"x" * 5_000
+    turn = rig.open(user="ann")[0]
+    refused = rig.call(rig.store.save, b"c", turn, HERE, large)
+    assert isinstance(refused, Refused) and refused.code is Code.OVERLOADED and "user ann may" in refused.text
+    assert rig.call(rig.store.save, b"c", turn, HERE, large[:3_000]) == []
+    assert rig.leave(turn, state=large) == []
+    again, *seen = rig.open(user="ann")
+    assert seen == [True, False, large[:3_000]]
+    assert rig.open(user="ann", handed=[again, large])[1:] == [True, False, large[:3_000]]
+    for client_id in (b"c", b"new"):
+        assert isinstance(rig.open(client_id, user="ann", will=[10, b"wills", large]), Refused)
+    assert open_many(rig, "ann") == 3
+    assert open_many(rig, "bob") > 3
+    assert rig.call(rig.store.save, b"c", rig.open(user="ann")[0], HERE, large[:2_000]) == [], "it may become smaller"
+
+
+def test_sessions_of_a_removed_user_end(tmp_path: Path) -> None:
+    """One who gets that name later begins anew, and client identifiers of the removed user are free."""
+    rig = Rig(tmp_path, users=USERS)
+    for user in ("ann", "bob"):
+        rig.open(user.encode(), user=user, will=WILL)
+    rig.settings["users"] = USERS[1:]
+    rig.kill()
+    assert rig.open(b"bob", user="bob")[1] is True
+    assert rig.open(b"ann", user="bob")[1] is False, "nobody has this identifier"
+    rig.pass_s(1)
+    assert len(rig.call(rig.store.rows, b"")) == 2
+    rig.settings["users"] = USERS
+    rig.kill()
+    assert isinstance(rig.open(b"ann", user="ann"), Refused)
+    rig.open(b"other", user="ann")
+    rig.settings["users"] = USERS[1:]
+    rig.kill()
+    rig.pass_s(1)
+    assert sorted(row[0] for row in rig.call(rig.store.rows, b"")) == [b"ann", b"bob"]
+    rig.settings["users"] = None
+    rig.kill()
+    rig.pass_s(1)
+    assert len(rig.call(rig.store.rows, b"")) == 2, "without users nobody was removed"
+
+
+def test_a_session_that_a_user_has_taken_since_is_not_ended(tmp_path: Path) -> None:
+    """A worker that is about to be replaced does not know a user that was added."""
+    rig = Rig(tmp_path, users=USERS)
+    rig.open(user="new")
+    rig.pass_s(1)
+    assert rig.open(user="new")[1] is True
+    rig.kill()
+    rig.store.rows([b""])
+    rig.open(user="new")
+    rig.pass_s(1)
+    assert rig.open(user="new")[1] is True
