@@ -154,6 +154,15 @@ class FilteredCursors:
 
     def take(self, number: int, until_seq: int) -> list[Cursor]:
         """Takes out those of a filter for which a message before `until_seq` may be new."""
+        same = self.by_number.get(number)
+        if isinstance(same, Cursor):
+            if same.seq >= until_seq:
+                return []
+            del self.by_number[number]
+            self.count -= 1
+            if same.seq < self.walked_seq:
+                same.seq, same.offset = self.walked_seq, self.walked_offset
+            return [same]
         woken = [cursor for cursor in self._of(number) if cursor.seq < until_seq]
         for cursor in woken:
             self.discard(cursor)

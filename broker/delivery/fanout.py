@@ -232,8 +232,8 @@ class FanOut:
         if cursor.seq >= cursor.until_seq:
             self.end(cursor)
             cursor.client.subscription_ended(cursor, None, "")
-        elif cursor.topics and cursor.until_seq == NEVER_SEQ and self.walks.reaches(cursor):
-            self.walks.park(cursor)
+        elif cursor.topics and cursor.until_seq == NEVER_SEQ and self.walks.parks(cursor):
+            return
         elif cursor.seq >= cursor.feed.end_seq:
             cursor.feed.caught_up[cursor] = None
         elif cursor.credit_bytes is not None and cursor.credit_bytes <= 0:
@@ -251,11 +251,14 @@ class FanOut:
 
     def run(self, budget_bytes: int) -> None:
         """Serve the runnable clients in turn, a chunk each, until all are parked or about `budget_bytes` went out."""
+        runnable = self.runnable
         if self.walks.due:
             for cursor in self.walks.run(budget_bytes // SCAN_WORK):
-                cursor.client.ready.append(cursor)
-                self.make_runnable(cursor.client)
-        runnable = self.runnable
+                client = cursor.client
+                client.ready.append(cursor)
+                if not client.queued and not client.blocked and not client.closed:
+                    client.queued = True
+                    runnable.append(client)
         while runnable and budget_bytes > 0:
             client = runnable.popleft()
             client.queued = False
@@ -267,6 +270,7 @@ class FanOut:
                 self.make_runnable(client)
         self._serving = None
         self.fresh.clear()
+        self.walks.found.lone.clear()
 
     def _serve(self, client: Subscriber) -> int:
         """One chunk for one client, its answers first unless a chunk has begun. Returns bytes sent."""

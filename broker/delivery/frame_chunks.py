@@ -18,7 +18,7 @@ from tailrace.broker.delivery.chunk_cache import LONE_BYTES_MAX, ChunkCache
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.streams.owner import Growth
-from tailrace.broker.topics.picking import NO_LIMIT, PickedCache, Picker, cache_name
+from tailrace.broker.topics.picking import NO_LIMIT, PickedCache, PickedFrames, Picker, cache_name
 from tailrace.protocol.messages import CHUNK_HEAD, HANDLE_BYTES, Op
 from tailrace.shard.errors import Trimmed
 from tailrace.shard.files import read_all
@@ -72,7 +72,7 @@ class FrameChunks:
         found: PickedCache | None = None,
     ) -> None:
         self._readers = readers
-        self._picker = Picker(readers, ChunkCache(0) if found is None else found)
+        self._picker = Picker(readers, PickedCache(0) if found is None else found)
         self._chunk_bytes = CHUNKS_AT_ONCE * chunk_bytes
         self._fresh = {} if fresh is None else fresh
         self.cache: ChunkCache[FrameChunk] = ChunkCache(cache_bytes)
@@ -140,9 +140,11 @@ class FrameChunks:
 
     def _pick(self, cursor: Cursor) -> FrameChunk:
         """What matches the cursor's topic filter in the next piece of the log, no more than its credit allows."""
+        credit_bytes, lone = cursor.credit_bytes, self._picker.take_lone(cursor)
+        if lone is not None and (credit_bytes is None or len(lone.frames) <= credit_bytes):
+            return _picked(cursor, lone)
         key = cache_name(cursor), cursor.seq
         kept = self.cache.get(key)
-        credit_bytes = cursor.credit_bytes
         if kept is not None and (
             kept.next_seq == cursor.cut[0]
             if cursor.cut is not None
@@ -150,10 +152,7 @@ class FrameChunks:
         ):
             return kept
         nbytes = NO_LIMIT if credit_bytes is None else credit_bytes
-        frames, messages, next_seq, next_offset = self._picker.pick(cursor, nbytes)
-        size = len(frames)
-        sent = CHUNK_HEAD.size + size if size else 0
-        chunk = FrameChunk(next_seq, next_offset, sent, cursor.offset, size, frames, (messages, size))
+        chunk = _picked(cursor, self._picker.pick(cursor, nbytes))
         self.cache.keep(key, chunk)
         return chunk
 
@@ -205,6 +204,13 @@ class FrameChunks:
 def head_fields(cursor: Cursor, chunk: FrameChunk) -> tuple[int, int, int]:
     """Opcode, body length, subscription id: for CHUNK_HEAD."""
     return _CHUNK, HANDLE_BYTES + chunk.size, cursor.key
+
+
+def _picked(cursor: Cursor, found: PickedFrames) -> FrameChunk:
+    frames, messages, next_seq, next_offset = found
+    size = len(frames)
+    sent = CHUNK_HEAD.size + size if size else 0
+    return FrameChunk(next_seq, next_offset, sent, cursor.offset, size, frames, (messages, size))
 
 
 def _placed(offset: int, next_seq: int, next_offset: int) -> FrameChunk:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, cast
 from tailrace.broker.delivery.chunk_cache import ChunkCache, ChunkKey
 from tailrace.broker.delivery.cursor import Cursor, Subscriber
 from tailrace.broker.delivery.readers import StreamReaders
-from tailrace.broker.topics.picking import PickedCache, Picker, cache_name
+from tailrace.broker.topics.picking import PickedCache, PickedFrames, Picker, cache_name
 from tailrace.protocol.mqtt.publishes import PublishForm, PublishRendering, render_publishes
 
 
@@ -76,12 +76,18 @@ class PublishChunks:
         """
         client = cast("PublishSubscriber", cursor.client)
         form = client.form_of(cursor)
-        key = self._key_of(cursor, form)
-        chunk = self.cache.get(key)
-        if chunk is None or not _fits(chunk, cursor, client):
-            chunk = self._make(cursor, form, client.rendered_us if cursor.skip else self._clock_us())
-            self.cache.keep(key, chunk)
-        if cursor.cut is None and chunk.id_count > client.room:
+        lone = self._picker.take_lone(cursor)
+        if lone is not None:
+            chunk = _rendered(lone, cursor, form, self._clock_us())
+        else:
+            key = self._key_of(cursor, form)
+            kept = self.cache.get(key)
+            if kept is None or not _fits(kept, cursor, client):
+                rendered_us = client.rendered_us if cursor.skip else self._clock_us()
+                kept = _rendered(self._picker.pick(cursor), cursor, form, rendered_us)
+                self.cache.keep(key, kept)
+            chunk = kept
+        if chunk.id_count and cursor.cut is None and chunk.id_count > client.room:
             return self._first_of(cursor, chunk, client.room)
         return chunk
 
@@ -98,12 +104,6 @@ class PublishChunks:
             last = self._last = _KnownKey(topics, form, key)
         return last.key
 
-    def _make(self, cursor: Cursor, form: PublishForm, rendered_us: int) -> PublishChunk:
-        frames, _messages, next_seq, next_offset = self._picker.pick(cursor)
-        rendering = render_publishes(frames, cursor.feed.name, form, rendered_us)
-        size, picked = len(rendering.data), (rendering.messages, 0)
-        return PublishChunk(rendering, len(rendering.id_places), next_seq, next_offset, size, rendered_us, picked)
-
     def _first_of(self, cursor: Cursor, chunk: PublishChunk, count: int) -> PublishChunk:
         """The part of a chunk that ends with the last of `count` messages with an identifier."""
         assert count > 0, "a client without room is sent nothing"
@@ -112,6 +112,13 @@ class PublishChunks:
         next_offset = self._readers.get(cursor.feed.name).offset_of(next_seq)
         messages, size = rendering.id_numbers[count - 1], rendering.id_ends[count - 1]
         return PublishChunk(rendering, count, next_seq, next_offset, size, chunk.rendered_us, (messages, 0))
+
+
+def _rendered(found: PickedFrames, cursor: Cursor, form: PublishForm, rendered_us: int) -> PublishChunk:
+    frames, _messages, next_seq, next_offset = found
+    rendering = render_publishes(frames, cursor.feed.name, form, rendered_us)
+    size, picked = len(rendering.data), (rendering.messages, 0)
+    return PublishChunk(rendering, len(rendering.id_places), next_seq, next_offset, size, rendered_us, picked)
 
 
 def _fits(chunk: PublishChunk, cursor: Cursor, client: PublishSubscriber) -> bool:

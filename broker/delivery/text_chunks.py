@@ -15,7 +15,7 @@ from tailrace.broker.delivery.chunk_cache import LONE_BYTES_MAX, ChunkCache
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.streams.owner import Growth
-from tailrace.broker.topics.picking import PickedCache, Picker, cache_name
+from tailrace.broker.topics.picking import PickedCache, PickedFrames, Picker, cache_name
 from tailrace.shard.errors import Trimmed
 from tailrace.shard.frame import HEADER_BYTES
 from tailrace.shard.leaves import load
@@ -39,6 +39,14 @@ class TextChunk(NamedTuple):
     @property
     def held_bytes(self) -> int:
         return len(self.text)
+
+
+def _picked_text(cursor: Cursor, found: PickedFrames) -> TextChunk:
+    frames, messages, next_seq, next_offset = found
+    text, _count, _used, _fault = _text.render(
+        frames, 0, len(frames), cursor.seq, next_seq, b"msg " + cursor.feed.name + b" ", False, len(frames), True
+    )
+    return TextChunk(text, next_seq, next_offset, len(text), (messages, len(frames)))
 
 
 def message_ends(text: bytes) -> list[int]:
@@ -67,7 +75,7 @@ class TextChunks:
         found: PickedCache | None = None,
     ) -> None:
         self._readers = readers
-        self._picker = Picker(readers, ChunkCache(0) if found is None else found)
+        self._picker = Picker(readers, PickedCache(0) if found is None else found)
         self._fresh = {} if fresh is None else fresh
         self._chunk_bytes = chunk_bytes
         self.cache: ChunkCache[TextChunk] = ChunkCache(cache_bytes)
@@ -108,15 +116,14 @@ class TextChunks:
 
     def _pick(self, cursor: Cursor) -> TextChunk:
         """What matches the cursor's topic filter in the next piece of the log."""
-        name, key = cursor.feed.name, (cache_name(cursor), cursor.seq)
+        lone = self._picker.take_lone(cursor)
+        if lone is not None:
+            return _picked_text(cursor, lone)
+        key = cache_name(cursor), cursor.seq
         kept = self.cache.get(key)
         if kept is not None and (cursor.cut is None or kept.next_seq == cursor.cut[0]):
             return kept
-        frames, messages, next_seq, next_offset = self._picker.pick(cursor)
-        text, _count, _used, _fault = _text.render(
-            frames, 0, len(frames), cursor.seq, next_seq, b"msg " + name + b" ", False, len(frames), True
-        )
-        chunk = TextChunk(text, next_seq, next_offset, len(text), (messages, len(frames)))
+        chunk = _picked_text(cursor, self._picker.pick(cursor))
         self.cache.keep(key, chunk)
         return chunk
 

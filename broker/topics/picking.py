@@ -36,8 +36,20 @@ class PickedFrames(NamedTuple):
         return len(self.frames)
 
 
-PickedCache = ChunkCache[PickedFrames]
-"""What the walks over new frames have found, by `cache_name` and seq (`broker.topics.walking`)."""
+class PickedCache(ChunkCache[PickedFrames]):
+    """What the walks over new frames have found, by `cache_name` and seq (`broker.topics.walking`).
+
+    `lone`: the same in small for cursors that are the only ones of their filter, with the seq that it begins at. Each
+    is asked for once, in the same turn: to keep it longer costs more than to make it again.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        super().__init__(bytes_max)
+        self.lone: dict[Cursor, tuple[int, PickedFrames]] = {}
+
+    def clear(self) -> None:
+        super().clear()
+        self.lone.clear()
 
 
 class Picker:
@@ -47,6 +59,11 @@ class Picker:
         self._readers = readers
         self._found = found
         self._buffer = memoryview(bytearray(SCAN_BYTES))
+
+    def take_lone(self, cursor: Cursor) -> PickedFrames | None:
+        """What a walk of this turn has found for this cursor alone: nobody else asks for the chunk made of it."""
+        lone = self._found.lone.pop(cursor, None)
+        return lone[1] if lone is not None and lone[0] == cursor.seq and cursor.cut is None else None
 
     def pick(self, cursor: Cursor, nbytes: int = NO_LIMIT) -> PickedFrames:
         """Up to `nbytes` of frames, or one; of a cursor in the middle of a chunk, those of that chunk.

@@ -87,7 +87,9 @@ class BlockSkips:
         """
         cursor.stop_offset = 0
         feed = cursor.feed
-        if cursor.topics[:1] in (b"#", b"+", b"/"):
+        is_placed = cursor.offset >= 0 and feed.end_offset_seq == feed.end_seq
+        is_near = is_placed and feed.end_offset - cursor.offset < BEHIND_BYTES_MIN
+        if is_near or cursor.topics[:1] in (b"#", b"+", b"/"):
             return 0
         try:
             reader = self._readers.get(feed.name)

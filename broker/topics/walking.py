@@ -6,12 +6,12 @@ cursors of these filters are woken, and what matches is kept for their deliverie
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from time import monotonic
 from typing import Any, Final
 
-from tailrace.broker.delivery.chunk_cache import ChunkCache
+from tailrace.broker.delivery.chunk_cache import LONE_BYTES_MAX
 from tailrace.broker.delivery.cursor import Cursor, Feed
 from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.streams.open_stream import Growth
@@ -30,10 +30,13 @@ FILTER_FRAMES: Final = 1 << 20
 """Filters times frames in one call, between those bounds."""
 FOUND_BYTES_MAX: Final = 8 << 20
 """Of frames that walks have found and that are kept for deliveries."""
+LONE_MOST: Final = FOUND_BYTES_MAX // LONE_BYTES_MAX
+"""Cursors of a turn that what was found for them is handed to directly, up to LONE_BYTES_MAX each."""
 
 _walk = load("tailrace.broker.topics.pick_cy").walk
 
 _LENGTH_BYTES = 4
+_new_tuple = tuple.__new__  # without the Python function that a NamedTuple has
 
 
 class FilterWalks:
@@ -44,7 +47,7 @@ class FilterWalks:
     ) -> None:
         """`fresh`: messages that this worker has appended in this turn: they need not be read from the file."""
         self.filters = FilterTrie(filter_bytes)
-        self.found: PickedCache = ChunkCache(FOUND_BYTES_MAX)
+        self.found = PickedCache(FOUND_BYTES_MAX)
         self.woken = 0
         self._cache = MatchCache(self.filters, cache_bytes)
         self._readers = readers
@@ -62,18 +65,20 @@ class FilterWalks:
         cursor.feed.filtered.discard(cursor)
         self.filters.remove(cursor.topics)
 
-    def reaches(self, cursor: Cursor) -> bool:
-        """Whether a cursor between two chunks is at the end, or where a walk gets on its way there."""
-        return cursor.seq >= cursor.feed.end_seq or cursor.feed.filtered.is_joined_by(cursor)
-
-    def park(self, cursor: Cursor) -> None:
-        """Lets it wait until a message matches its filter."""
+    def parks(self, cursor: Cursor) -> bool:
+        """Lets a cursor between two chunks wait until a message matches its filter, if it is at the end, or where a
+        walk gets on its way there. Returns whether it does.
+        """
         feed = cursor.feed
-        if feed.remote and not feed.filtered.count and cursor.offset < 0:
+        filtered = feed.filtered
+        if cursor.seq < feed.end_seq and not filtered.is_joined_by(cursor):
+            return False
+        if feed.remote and not filtered.count and cursor.offset < 0:
             self._find_offset(cursor)
-        feed.filtered.park(cursor)
-        if feed.filtered.walked_seq < feed.end_seq:
+        filtered.park(cursor)
+        if filtered.walked_seq < feed.end_seq:
             self.due[feed] = None
+        return True
 
     def _find_offset(self, cursor: Cursor) -> None:
         """Now, for the messages before those that match it may be trimmed before this worker is notified of them."""
@@ -87,25 +92,32 @@ class FilterWalks:
         filtered.walked_seq, filtered.walked_offset = min(filtered.walked_seq, seq), -1
         return filtered.take_all()
 
-    def run(self, budget_bytes: int) -> Iterator[Cursor]:
+    def run(self, budget_bytes: int) -> list[Cursor]:
         """Walks over about `budget_bytes` of new frames, for WALK_S at most, and gives the cursors to be woken."""
-        end_s = monotonic() + WALK_S
-        while self.due and budget_bytes > 0 and monotonic() < end_s:
-            feed = next(iter(self.due))
+        woken: list[Cursor] = []
+        due, end_s = self.due, 0.0
+        while due and budget_bytes > 0:
+            if not end_s:
+                end_s = monotonic() + WALK_S
+            elif monotonic() >= end_s:
+                break
+            feed = next(iter(due))
             filtered = feed.filtered
+            if filtered.count and filtered.walked_seq < feed.end_seq:
+                before = filtered.walked_offset
+                woken += self._walk_piece(feed)
+                budget_bytes -= max(filtered.walked_offset - before, 1) if before >= 0 else SCAN_BYTES
             if not filtered.count or filtered.walked_seq >= feed.end_seq:
-                del self.due[feed]
-                continue
-            before = filtered.walked_offset
-            for cursor in self._walk_piece(feed):
-                self.woken += 1
-                yield cursor
-            budget_bytes -= max(filtered.walked_offset - before, 1) if before >= 0 else SCAN_BYTES
+                del due[feed]
+        self.woken += len(woken)
+        return woken
 
     def _walk_piece(self, feed: Feed) -> list[Cursor]:
         filtered = feed.filtered
-        frames_max = min(max(FILTER_FRAMES // (1 + len(self.filters)), FRAMES_LEAST), FRAMES_MOST)
-        limit_seq = min(filtered.walked_seq + frames_max, feed.end_seq)
+        limit_seq = feed.end_seq
+        if limit_seq - filtered.walked_seq > FRAMES_LEAST:
+            frames_max = min(max(FILTER_FRAMES // (1 + len(self.filters)), FRAMES_LEAST), FRAMES_MOST)
+            limit_seq = min(filtered.walked_seq + frames_max, limit_seq)
         try:
             content, size, is_checked = self._piece(feed)
         except (StorageError, OSError, ValueError):  # each of the cursors meets it, and tells its client
@@ -131,9 +143,12 @@ class FilterWalks:
         """Frames from where the walk is, and whether they are known to be right. Raises StorageError, OSError."""
         filtered, growth = feed.filtered, self._fresh.get(feed.name)
         if growth is not None and growth.first_seq <= filtered.walked_seq < growth.next_seq:
-            begin_offset = growth.end_offset - len(growth.frames)
-            if filtered.walked_offset < 0 and growth.first_seq == filtered.walked_seq:
+            size = len(growth.frames)
+            begin_offset = growth.end_offset - size
+            if growth.first_seq == filtered.walked_seq:
                 filtered.walked_offset = begin_offset
+                if size <= SCAN_BYTES:
+                    return growth.frames, size, True
             if filtered.walked_offset >= begin_offset:
                 rest = memoryview(growth.frames)[filtered.walked_offset - begin_offset :]
                 length = int.from_bytes(rest[:_LENGTH_BYTES], "little")
@@ -151,7 +166,7 @@ class FilterWalks:
         self, feed: Feed, content: Any, hits: list[tuple[tuple[int, ...], int, int]], passed: int, used: int
     ) -> list[Cursor]:
         """Keeps what each filter has matched, and takes out its cursors."""
-        filtered = feed.filtered
+        filtered, lone = feed.filtered, self.found.lone
         places: dict[int, list[tuple[int, int]]] = {}
         for numbers, position, length in hits:
             for number in numbers:
@@ -162,7 +177,11 @@ class FilterWalks:
         view = memoryview(content)
         for number, matched in places.items():
             frames = b"".join([view[position : position + length] for position, length in matched])
-            key = cache_name_of(feed.name, self.filters[number]), filtered.walked_seq
-            self.found.keep(key, PickedFrames(frames, len(matched), next_seq, next_offset))
-            woken += filtered.take(number, next_seq)
+            picked = _new_tuple(PickedFrames, (frames, len(matched), next_seq, next_offset))
+            taken = filtered.take(number, next_seq)
+            woken += taken
+            if len(taken) == 1 and len(frames) <= LONE_BYTES_MAX and len(lone) < LONE_MOST:
+                lone[taken[0]] = filtered.walked_seq, picked
+            else:
+                self.found.keep((cache_name_of(feed.name, self.filters[number]), filtered.walked_seq), picked)
         return woken

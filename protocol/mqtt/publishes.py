@@ -21,6 +21,8 @@ from tailrace.shard.replacing import replaceable
 
 METADATA_KEPT: Final = 4_096
 """Forms of metadata that need not be packed again: most messages of a topic have the same."""
+PROPERTIES_KEPT: Final = 256
+"""The same of the properties that subscriptions add."""
 MICROSECONDS: Final = 1_000_000
 NO_LIMIT: Final = 1 << 32
 """As the largest packet: a client that has set none."""
@@ -36,6 +38,7 @@ _PUBLISH: Final = PacketType.PUBLISH << 4
 _render_cy = load("tailrace.protocol.mqtt.render_cy")
 _render, _with_identifiers = _render_cy.render, _render_cy.with_identifiers
 _PLAIN: Final = read_metadata(b"", b"")
+_NO_IDS: Final = array("Q")
 
 
 @replaceable
@@ -91,6 +94,12 @@ def _head_of(metadata: bytes, stream: bytes, version: int, qos: int, subscriptio
     return _Head(message, min(message.qos, qos), pack_field(message.topic), properties)
 
 
+@lru_cache(PROPERTIES_KEPT)
+def _plain_properties(subscription_id: int) -> bytes:
+    """Those of a message that has none of its own."""
+    return _packed(_PLAIN, subscription_id, [])
+
+
 def _packed(message: MessageProperties, subscription_id: int, more: list[tuple[PropertyId, Any]]) -> bytes:
     given = [(PropertyId.SUBSCRIPTION_ID, subscription_id)] if subscription_id else []
     return pack_properties([*more, *given, *message.properties])
@@ -112,13 +121,15 @@ def render_publishes(
     """The whole frames, which are not checked, as packets. Leaves out those that have expired, unless `expires` is
     False, those of the form's origin, and packets that are larger than the client takes.
     """
-    properties = _packed(_PLAIN, form.subscription_id, []) if form.version == MQTT_5 else b""
+    properties = _plain_properties(form.subscription_id) if form.version == MQTT_5 else b""
     is_flagged = form.retain not in (NOT_RETAINED, AS_PUBLISHED)
     found = None if is_flagged else _render(frames, stream, form.qos, properties, form.packet_bytes_max)
     if found is None:  # or a message has more than a topic
         return _render_any(frames, stream, form, now_us, expires)
     data, messages, *offsets = found
-    places, ends, seqs, numbers = (array("Q", each) for each in offsets)
+    if not offsets[0]:
+        return PublishRendering(data, messages, _NO_IDS, _NO_IDS, _NO_IDS, _NO_IDS, False)
+    places, ends, seqs, numbers = [array("Q", each) for each in offsets]
     return PublishRendering(data, messages, places, ends, seqs, numbers, False)
 
 

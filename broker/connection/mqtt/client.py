@@ -504,7 +504,7 @@ class MqttClient(SinglePacketsClient):
 
     def send_chunk(self, cursor: Cursor, chunk: PublishChunk) -> int:
         """Send the packets from `cursor.skip` on; how many bytes the socket took."""
-        data, skip = self.packets(cursor, chunk), cursor.skip
+        data, skip = self.packets(cursor, chunk) if chunk.id_count else chunk.rendering.data, cursor.skip
         if not skip and (self.given_aliases is not None or (chunk.id_count and step_of(self) is not None)):
             self._send_whole(cursor, chunk, bytes(data[: chunk.nbytes]))
             return chunk.nbytes
@@ -519,7 +519,7 @@ class MqttClient(SinglePacketsClient):
             self.block()
         if sent:
             self.progress_s = self.services.now_s
-            if not skip:
+            if not skip and (chunk.id_count or sent < chunk.nbytes):
                 self._note_sent(cursor, chunk)
         return sent
 

@@ -148,13 +148,71 @@ def test_a_walk_past_many_filters_takes_few_frames_at_a_time(
     world.filtered(client, b"t/7", 1)
     world.publish(NAME, *[b"t/7!"] * 50)
     world.run()
-    assert not seqs(client) and world.fanout.walks.due, "another turn has the time for it"
-    monkeypatch.setattr(walking, "WALK_S", PATIENCE_S)
-    world.run(2)
     assert seqs(client) == list(range(1, 1 + walking.FRAMES_LEAST))
+    assert world.fanout.walks.due, "another turn has the time for the rest"
+    monkeypatch.setattr(walking, "WALK_S", PATIENCE_S)
     while world.fanout.walks.due or world.fanout.runnable:
         world.run()
     assert seqs(client) == list(range(1, 51))
+
+
+def test_the_only_cursor_of_a_filter_gets_what_was_found_and_nothing_is_kept(
+    world: TopicWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.append(NAME, b"first!")
+    client = world.client()
+    world.filtered(client, b"t/+", 1)
+    monkeypatch.setattr("tailrace.broker.topics.picking._pick", None)  # nobody scans by itself
+    monkeypatch.setattr("tailrace.broker.topics.picking.read_piece", None)  # nor is anything read from the file
+    world.publish(NAME, b"t/1!", b"none!", b"t/2!")
+    world.run()
+    found = world.fanout.walks.found
+    assert (seqs(client), len(found), len(world.renderings.cache), found.lone) == ([1, 3], 0, 0, {})
+
+
+def test_what_was_found_for_one_that_is_not_sent_it_in_this_turn_is_picked_again(world: TopicWorld) -> None:
+    world.append(NAME, b"first!")
+    client, full = world.client(), world.client()
+    world.filtered(client, b"t/+", 1)
+    world.filtered(full, b"+/1", 1)
+    full.blocked = True
+    world.publish(NAME, b"t/1!")
+    world.run()
+    assert not world.fanout.walks.found.lone, "nothing is held for a client that waits for its socket"
+    world.publish(NAME, b"t/2!", b"t/1!")
+    world.run()
+    assert (seqs(client), seqs(full)) == ([1, 2, 3], [])
+    world.drain(full, PLENTY)
+    assert seqs(full) == [1, 3]
+
+
+@pytest.mark.parametrize("room", [0, 1, 30])
+def test_a_socket_may_take_a_part_of_what_was_found_for_one(world: TopicWorld, room: int) -> None:
+    world.append(NAME, b"first!")
+    client = world.client(room=room)
+    world.filtered(client, b"t/+", 1)
+    world.publish(NAME, b"t/1!" + bytes(100), b"none!", b"t/2!")
+    world.run()
+    assert client.blocked and len(client.got) == room
+    world.publish(NAME, b"t/3!")
+    world.drain(client, 7)
+    world.run()
+    world.drain(client, PLENTY)
+    assert seqs(client) == [1, 3, 4]
+
+
+def test_more_cursors_than_are_handed_what_was_found_get_it_from_the_cache(
+    world: TopicWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walking, "LONE_MOST", 3)
+    world.append(NAME, b"first!")
+    clients = [world.client() for _ in range(10)]
+    for number, client in enumerate(clients):
+        world.filtered(client, b"t/+" + b"/#" * (number > 0) if number < 2 else b"+/%d/#" % number, 1)
+    world.publish(NAME, *[b"t/%d!" % number for number in range(2, 10)])
+    world.run()
+    assert [len(seqs(client)) for client in clients] == [8, 8, *[1] * 8]
+    assert len(world.fanout.walks.found) == 7
 
 
 def test_too_many_filters_are_refused_and_leave_nothing(world: TopicWorld) -> None:
