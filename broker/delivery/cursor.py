@@ -71,6 +71,10 @@ class Subscriber(Protocol):
     blocked: bool
     closed: bool
 
+    @property
+    def out(self) -> bytes | bytearray:
+        """The answers that are ready."""
+
     def send_chunk(self, cursor: Cursor, chunk: Any) -> int:
         """Send the chunk from `cursor.skip` on; how many bytes the socket took. Marks itself blocked when it took
         less. 0 when it closed.

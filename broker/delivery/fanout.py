@@ -166,9 +166,12 @@ class FanOut:
 
     def appended(self, name: bytes, growth: Growth) -> None:
         """This worker has just appended to a stream: readers that wait for these frames get them from memory."""
-        if name in self.feeds:
+        feed = self.feeds.get(name)
+        if feed is not None:
             self.fresh[name] = growth
-            self.grew(name, growth.next_seq, growth.end_offset)
+            if growth.next_seq > feed.end_seq:
+                feed.end_offset, feed.end_offset_seq = growth.end_offset, growth.next_seq
+                self._wake(feed, growth.next_seq)
 
     def tick(self) -> None:
         """About once a second."""
@@ -276,7 +279,7 @@ class FanOut:
         """One chunk for one client, its answers first unless a chunk has begun. Returns bytes sent."""
         cursor = client.current
         if cursor is None:
-            if not client.flush_answers() or not client.ready:
+            if (client.out and not client.flush_answers()) or not client.ready:
                 return 0
             cursor = client.ready.pop(0)
             if cursor.done:
@@ -287,7 +290,7 @@ class FanOut:
             if cursor.credit_bytes is not None and cursor.credit_bytes <= 0:
                 self.starved[cursor] = None
                 return 0
-            if cursor.topics and (work := self.skips.skip(cursor)):
+            if cursor.topics and cursor not in self.walks.found.lone and (work := self.skips.skip(cursor)):
                 self._place(cursor)
                 return work
         elif cursor.skip and self._is_trimmed(cursor):
@@ -364,7 +367,8 @@ class FanOut:
             client.ready.append(cursor)
         else:
             self._place(cursor)
-            client.flush_answers()
+            if client.out:
+                client.flush_answers()
 
     def _chunk(self, cursor: Cursor) -> DeliveryChunk | None:
         """The next chunk for a cursor; None when it cannot go on there (its client has then been notified)."""

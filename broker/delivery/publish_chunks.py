@@ -8,18 +8,20 @@ identifiers only in the copy that is sent.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from tailrace.broker.delivery.chunk_cache import ChunkCache, ChunkKey
 from tailrace.broker.delivery.cursor import Cursor, Subscriber
 from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.topics.picking import PickedCache, PickedFrames, Picker, cache_name
-from tailrace.protocol.mqtt.publishes import PublishForm, PublishRendering, render_publishes
+from tailrace.protocol.mqtt.publishes import PublishForm, PublishRendering, render_any, render_plain
+
+_new_tuple = tuple.__new__  # without the Python function that a NamedTuple has
 
 
 class PublishSubscriber(Subscriber, Protocol):
     """The side of a client that this delivery uses. `room`: messages with QoS 1 or 2 that may still be sent;
-    `rendered_us`: the time for which the chunk was made that it is in the middle of.
+    `rendered_us`: the time for which the chunk was made that it is in the middle of, if that makes a difference.
     """
 
     rendered_us: int
@@ -74,17 +76,16 @@ class PublishChunks:
 
         Raises Trimmed when the place is gone, StreamDamaged when its frame is not whole and right, OSError.
         """
-        client = cast("PublishSubscriber", cursor.client)
+        client: Any = cursor.client  # a PublishSubscriber
         form = client.form_of(cursor)
         lone = self._picker.take_lone(cursor)
         if lone is not None:
-            chunk = _rendered(lone, cursor, form, self._clock_us())
+            chunk = self._rendered(lone, cursor, form)
         else:
             key = self._key_of(cursor, form)
             kept = self.cache.get(key)
             if kept is None or not _fits(kept, cursor, client):
-                rendered_us = client.rendered_us if cursor.skip else self._clock_us()
-                kept = _rendered(self._picker.pick(cursor), cursor, form, rendered_us)
+                kept = self._rendered(self._picker.pick(cursor), cursor, form)
                 self.cache.keep(key, kept)
             chunk = kept
         if chunk.id_count and cursor.cut is None and chunk.id_count > client.room:
@@ -104,6 +105,17 @@ class PublishChunks:
             last = self._last = _KnownKey(topics, form, key)
         return last.key
 
+    def _rendered(self, found: PickedFrames, cursor: Cursor, form: PublishForm) -> PublishChunk:
+        frames, _messages, next_seq, next_offset = found
+        rendering, rendered_us = render_plain(frames, cursor.feed.name, form), 0
+        if rendering is None:
+            client = cast("PublishSubscriber", cursor.client)
+            rendered_us = client.rendered_us if cursor.skip else self._clock_us()
+            rendering = render_any(frames, cursor.feed.name, form, rendered_us)
+        size, picked = len(rendering.data), (rendering.messages, 0)
+        fields = rendering, len(rendering.id_places), next_seq, next_offset, size, rendered_us, picked
+        return _new_tuple(PublishChunk, fields)
+
     def _first_of(self, cursor: Cursor, chunk: PublishChunk, count: int) -> PublishChunk:
         """The part of a chunk that ends with the last of `count` messages with an identifier."""
         assert count > 0, "a client without room is sent nothing"
@@ -112,13 +124,6 @@ class PublishChunks:
         next_offset = self._readers.get(cursor.feed.name).offset_of(next_seq)
         messages, size = rendering.id_numbers[count - 1], rendering.id_ends[count - 1]
         return PublishChunk(rendering, count, next_seq, next_offset, size, chunk.rendered_us, (messages, 0))
-
-
-def _rendered(found: PickedFrames, cursor: Cursor, form: PublishForm, rendered_us: int) -> PublishChunk:
-    frames, _messages, next_seq, next_offset = found
-    rendering = render_publishes(frames, cursor.feed.name, form, rendered_us)
-    size, picked = len(rendering.data), (rendering.messages, 0)
-    return PublishChunk(rendering, len(rendering.id_places), next_seq, next_offset, size, rendered_us, picked)
 
 
 def _fits(chunk: PublishChunk, cursor: Cursor, client: PublishSubscriber) -> bool:

@@ -75,6 +75,8 @@ class SharingServices:
 class PeerSender:
     """One per connection of a node that wants something. `address`: the node's. To fan-out it is a subscriber."""
 
+    out = b""  # there are none
+
     def __init__(self, client: PeerConnection, address: str, shared: SharingServices) -> None:
         services = shared.services
         shared.senders[self] = None

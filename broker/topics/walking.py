@@ -181,6 +181,7 @@ class FilterWalks:
             taken = filtered.take(number, next_seq)
             woken += taken
             if len(taken) == 1 and len(frames) <= LONE_BYTES_MAX and len(lone) < LONE_MOST:
+                taken[0].stop_offset = 0  # nobody asks the topic index
                 lone[taken[0]] = filtered.walked_seq, picked
             else:
                 self.found.keep((cache_name_of(feed.name, self.filters[number]), filtered.walked_seq), picked)

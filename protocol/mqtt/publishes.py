@@ -39,6 +39,7 @@ _render_cy = load("tailrace.protocol.mqtt.render_cy")
 _render, _with_identifiers = _render_cy.render, _render_cy.with_identifiers
 _PLAIN: Final = read_metadata(b"", b"")
 _NO_IDS: Final = array("Q")
+_new_tuple = tuple.__new__  # without the Python function that a NamedTuple has
 
 
 @replaceable
@@ -121,19 +122,26 @@ def render_publishes(
     """The whole frames, which are not checked, as packets. Leaves out those that have expired, unless `expires` is
     False, those of the form's origin, and packets that are larger than the client takes.
     """
+    found = render_plain(frames, stream, form)
+    return render_any(frames, stream, form, now_us, expires) if found is None else found
+
+
+def render_plain(frames: bytes, stream: bytes, form: PublishForm) -> PublishRendering | None:
+    """The same if the time makes no difference: None if a message has more than a topic, or packets a flag."""
+    if form.retain not in (NOT_RETAINED, AS_PUBLISHED):
+        return None
     properties = _plain_properties(form.subscription_id) if form.version == MQTT_5 else b""
-    is_flagged = form.retain not in (NOT_RETAINED, AS_PUBLISHED)
-    found = None if is_flagged else _render(frames, stream, form.qos, properties, form.packet_bytes_max)
-    if found is None:  # or a message has more than a topic
-        return _render_any(frames, stream, form, now_us, expires)
+    found = _render(frames, stream, form.qos, properties, form.packet_bytes_max)
+    if found is None:
+        return None
     data, messages, *offsets = found
     if not offsets[0]:
-        return PublishRendering(data, messages, _NO_IDS, _NO_IDS, _NO_IDS, _NO_IDS, False)
+        return _new_tuple(PublishRendering, (data, messages, _NO_IDS, _NO_IDS, _NO_IDS, _NO_IDS, False))
     places, ends, seqs, numbers = [array("Q", each) for each in offsets]
     return PublishRendering(data, messages, places, ends, seqs, numbers, False)
 
 
-def _render_any(
+def render_any(
     frames: bytes, stream: bytes, form: PublishForm, now_us: int, may_expire: bool = True
 ) -> PublishRendering:
     """As `render_publishes`, with properties, expiry, origin and the flag RETAIN."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tailrace.broker.delivery import publish_chunks
-from tailrace.protocol.mqtt.publishes import render_publishes
+from tailrace.protocol.mqtt.publishes import render_plain
 from tests.broker.mqtt import MqttPeer
 from tests.broker.world import world
 from tests.protocol.mqtt import wire
@@ -17,12 +18,12 @@ from tests.protocol.mqtt.wire import V5
 def test_subscribers_of_one_form_share_what_they_are_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = 0
 
-    def counted(*args: object) -> object:
+    def counted(*args: Any) -> Any:
         nonlocal made
         made += 1
-        return render_publishes(*args)  # type: ignore[arg-type]
+        return render_plain(*args)
 
-    monkeypatch.setattr(publish_chunks, "render_publishes", counted)
+    monkeypatch.setattr(publish_chunks, "render_plain", counted)
     with world(tmp_path) as node:
         peers = [MqttPeer(node, client_id=f"c{n}") for n in range(10)]
         for place, peer in enumerate(peers):

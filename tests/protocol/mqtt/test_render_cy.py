@@ -18,7 +18,7 @@ from tailrace.protocol.mqtt.publishes import (
     NO_LIMIT,
     NOT_RETAINED,
     PublishForm,
-    _render_any,
+    render_any,
     render_publishes,
 )
 from tailrace.shard.frame import HEADER, HEADER_BYTES, pack_frame
@@ -85,7 +85,7 @@ def test_packets_are_those_that_are_rendered_one_by_one(
 ) -> None:
     frames = b"".join(frame(n * 7, bytes(size), metadata) for n, (metadata, size) in enumerate(messages))
     form = PublishForm(version, qos, number, b"", most, retain)
-    assert render_publishes(frames, b"stream", form, 2_000) == _render_any(frames, b"stream", form, 2_000)
+    assert render_publishes(frames, b"stream", form, 2_000) == render_any(frames, b"stream", form, 2_000)
     found = [each.render(frames, b"stream", qos, b"\0", most) for each in (LOADED, SOURCE)]
     assert found[0] == found[1]
 
