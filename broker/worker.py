@@ -24,7 +24,7 @@ from tailrace.broker.connection.binary import BinaryClient, BinaryServices
 from tailrace.broker.connection.collecting import Collections
 from tailrace.broker.connection.commands import Commands
 from tailrace.broker.connection.detect import HTTP, ConnectionFactory
-from tailrace.broker.connection.heartbeat import TICKS_AN_INTERVAL, Heartbeats
+from tailrace.broker.connection.heartbeat import TICKS_AN_INTERVAL, Heartbeats, gather_pongs
 from tailrace.broker.connection.last import LastReader
 from tailrace.broker.connection.line import LineClient, LineServices
 from tailrace.broker.connection.listing import Listings
@@ -106,7 +106,6 @@ STAGED_MAX_BYTES = 8 << 20  # published and answered in one turn; the connection
 # An append costs much: with publishes to many streams, a few messages each, a turn first reads what else has come.
 GATHER_ROUNDS_MAX, GATHERED_MAX_BYTES = 16, 16 << 20
 GC_ALLOCATIONS = 50_000  # containers made and not freed between two looks for cycles
-PONG_PAUSE_S, PONG_PAUSES_MAX = 0.0005, 64  # the longest pause after answers to pings
 PUMP_BYTES = 4 << 20  # sent to subscribers in one turn, about
 # The longest wait for events, and so the longest time between two beats of a healthy worker; and the same if only
 # answers to pings have come for REST_AFTER_S and nothing is waited for: a cold turn takes as long as four warm ones.
@@ -311,14 +310,13 @@ class Worker:
         self._leave()
 
     def turn(self) -> None:
-        services = self.services
-        busy = services.answered or self.singles.owes or self.work.busy or self.handshakes.waiting or self._is_busy()
-        self.work.begin_turn()
+        services, work = self.services, self.work
+        busy = services.answered or self.singles.owing or work.stirred or work.turns or self._is_busy()
+        if work.spent_s or work.stirred:
+            work.begin_turn()
         events = self.poller.poll(0 if busy else self._wait_s())
         self._handle(events)
-        if services.pongs:
-            self._gather_pongs(events)
-        elif events:
+        if gather_pongs(services, self._handle, events) if services.pongs else events:
             self.stirred_s = services.now_s
         router, rounds = self.router, 1
         while router.scattered and rounds < GATHER_ROUNDS_MAX:
@@ -334,21 +332,25 @@ class Worker:
         if self.udp.has_input:  # behind the answers to connections, which would wait for it
             self.udp.read()
             self._conclude()
-        self.udp.begin_sending()
-        self.handshakes.run()
-        if self.movers:
+        if self.udp.has_socket:
+            self.udp.begin_sending()
+        if self.handshakes.steps:
+            self.handshakes.run()
+        if self.movers.waiting:
             self.movers.step()
             self.siblings.flush()
         if self.fanout.runnable or self.fanout.fresh or self.fanout.walks.due:
             self.fanout.run(PUMP_BYTES)
-        if self.patterns.wide.waiting or self.patterns.wide.is_busy:
+        if self.patterns.wide.waiting or self.patterns.wide.waiters.woken:
             self.patterns.wide.work(self.siblings.flush)
-        if self.catalog.busy:
+        if self.catalog.due:
             self.catalog.work()
-        if self.work.waiting:
-            self.work.run()
-        self.timers.run_due(services.now_s)
-        self.role_writer.flush()
+        if work.turns:
+            work.run()
+        if services.now_s >= self.timers.next_due_s:
+            self.timers.run_due(services.now_s)
+        if self.role_writer.gathered.files:
+            self.role_writer.flush()
         self._beat.beat()
 
     def _conclude(self) -> None:
@@ -367,26 +369,29 @@ class Worker:
         if self.owner.syncs.due_s <= services.now_s:
             self.upkeep.request_syncs()
         self.siblings.flush()
-        self.uplinks.flush()
+        if self.uplinks.touched or self.shared.sessions.changed:
+            self.uplinks.flush()
         if services.held_gets:
             services.retry_held_gets()
-        if self.singles.owes:
+        if self.singles.owing:
             self.singles.answer()
         if services.answered:
             self._answer()
 
     def _is_wanted(self) -> bool:
         """Whether there is anything to do but the steps that wait."""
-        return self._is_busy() or self.handshakes.waiting or self.poller.has_events()
+        return self._is_busy() or self.poller.has_events()
 
     def _is_busy(self) -> bool:
         """Whether something is to be gone on with at once."""
-        sending = self.fanout.runnable or self.fanout.walks.due or self.last_values.due or self.patterns.wide.is_busy
-        return bool(sending or self.udp.is_busy or self.followers.busy or self.desk.pending or self.catalog.busy)
+        fanout, followers, wide = self.fanout, self.followers, self.patterns.wide
+        is_behind = fanout.runnable or fanout.walks.due or wide.waiters.woken or (wide.is_stirred and wide.waiting)
+        owes_others = followers.changed or followers.wanted or self.catalog.due or self.last_values.due
+        return bool(is_behind or owes_others or self.handshakes.steps or self.udp.is_busy or self.desk.pending)
 
     def _wait_s(self) -> float:
         """How long to wait for events at most."""
-        if self.siblings.owes_news:
+        if self.siblings.partly:  # other workers are soon to get the outcome of publishes of theirs
             return PARTLY_S
         if self.services.held_gets or self.udp.rest_s:
             return self.udp.rest_s or min(IDLE_S, HELD_LOOK_S)
@@ -423,21 +428,6 @@ class Worker:
                 handler(mask)
                 if router.staged_bytes + services.answered_bytes > STAGED_MAX_BYTES:
                     break
-
-    def _gather_pongs(self, events: list[tuple[int, int]]) -> None:
-        """While nothing but answers to pings comes, wait a little for the next of them: they follow one another as fast
-        as the peers answer, and with very many peers a turn for each costs more than they do.
-        """
-        services = self.services
-        for _ in range(PONG_PAUSES_MAX):
-            only, services.pongs = 0 < services.pongs == len(events), 0
-            if not only:
-                if events:
-                    self.stirred_s = services.now_s
-                return
-            time.sleep(PONG_PAUSE_S)
-            events = self.poller.poll(0)
-            self._handle(events)
 
     def announce(self) -> None:
         if not self.owner.grown:

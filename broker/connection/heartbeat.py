@@ -8,12 +8,18 @@ tick costs as much as its bucket has peers, not as there are connections.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from math import ceil, floor
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from tailrace.broker.services import Services
 
 TICKS_AN_INTERVAL = 30  # few: pings that are sent together are answered together, and read in few turns
 TOUCHES_A_TICK = 2_048  # the others of a full bucket follow at the next, so that a loop never stands still for them
+
+PONG_PAUSE_S, PONG_PAUSES_MAX = 0.0005, 64  # the longest pause after answers to pings
 
 
 class HeartbeatPeer(Protocol):
@@ -141,3 +147,20 @@ class Heartbeats:
             peer.send_ping()
         else:
             peer.drop_silent()
+
+
+def gather_pongs(
+    services: Services, handle: Callable[[list[tuple[int, int]]], None], events: list[tuple[int, int]]
+) -> bool:
+    """While nothing but answers to pings comes, wait a little for the next of them: they follow one another as fast as
+    the peers answer, and with very many peers a turn for each costs more than they do. Returns whether the last events,
+    which are handled, were anything else.
+    """
+    for _ in range(PONG_PAUSES_MAX):
+        only, services.pongs = 0 < services.pongs == len(events), 0
+        if not only:
+            return bool(events)
+        time.sleep(PONG_PAUSE_S)
+        events = services.poller.poll(0)
+        handle(events)
+    return False

@@ -29,10 +29,7 @@ class Migrations:
         self._services = services
         self._links = links
         self._board = board
-        self._waiting: dict[ClientConnection, tuple[int, float]] = {}  # slot to go to, and until when to wait
-
-    def __len__(self) -> int:
-        return len(self._waiting)
+        self.waiting: dict[ClientConnection, tuple[int, float]] = {}  # slot to go to, and until when to wait
 
     def consider(self, client: ClientConnection, slot: int) -> None:
         """By a client's window it belongs to `slot`: pause it, so that it moves when it is answered."""
@@ -51,7 +48,7 @@ class Migrations:
 
     def _wait(self, client: ClientConnection, slot: int) -> None:
         client.pause(Pause.MOVE)
-        self._waiting[client] = (slot, self._services.now_s + PATIENCE_S)
+        self.waiting[client] = (slot, self._services.now_s + PATIENCE_S)
 
     def place_node(self, client: ClientConnection, number: int, workers: int) -> None:
         """Worker `number` of the `workers` of another node has connected to copy the streams of its shards. If they are
@@ -65,7 +62,7 @@ class Migrations:
 
     def consider_publisher(self, client: ClientConnection, slot: int) -> bool:
         """As `consider`. Returns False if too many move now: it is to be considered again soon."""
-        if len(self._waiting) >= MOVING_MAX:
+        if len(self.waiting) >= MOVING_MAX:
             return False
         self.consider(client, slot)
         return True
@@ -82,15 +79,15 @@ class Migrations:
     def step(self) -> None:
         """Once a turn: hand over the connections that nothing holds back any more."""
         services = self._services
-        for client, (slot, until_s) in list(self._waiting.items()):
+        for client, (slot, until_s) in list(self.waiting.items()):
             route = self._links.routes.get(slot)
             link = route.link if route is not None else None
             if client.closed:
-                del self._waiting[client]
+                del self.waiting[client]
             elif link is not None and handover.is_settled(client) and not client.rooted:
-                del self._waiting[client]
+                del self.waiting[client]
                 self._links.hand_over(link, *handover.detach(client))
                 services.metrics.handed_over += 1
             elif services.now_s > until_s or client.rooted:
-                del self._waiting[client]
+                del self.waiting[client]
                 client.resume(Pause.MOVE)

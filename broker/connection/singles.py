@@ -249,12 +249,13 @@ class MqttRun(SharedRun):
 
 
 class ReadyAnswers:
-    """The answers to connections of one protocol that are known and not sent yet."""
+    """The answers to connections of one protocol that are known and not sent yet. `owing`: those who have some."""
 
-    __slots__ = ("_services", "clients", "packed", "traffic")
+    __slots__ = ("_owing", "_services", "clients", "packed", "traffic")
 
-    def __init__(self, services: Services, traffic: Traffic) -> None:
+    def __init__(self, services: Services, traffic: Traffic, owing: list[ReadyAnswers]) -> None:
         self._services = services
+        self._owing = owing
         self.traffic = traffic
         self.clients: list[SinglePublisher] = []
         self.packed: list[bytes] = []
@@ -262,6 +263,8 @@ class ReadyAnswers:
     def add(self, clients: Sequence[SinglePublisher], packed: list[bytes]) -> None:
         """An answer for each of these clients."""
         self._services.answered_bytes += len(packed) * len(packed[0])
+        if not self.packed:
+            self._owing.append(self)
         self.clients += clients
         self.packed += packed
 
@@ -272,7 +275,10 @@ class ReadyAnswers:
 
 
 class Singles:
-    """One per worker. A connection is among its publishers while its last read was a single publish."""
+    """One per worker. A connection is among its publishers while its last read was a single publish.
+
+    `owing`: the answers that are to be sent.
+    """
 
     __slots__ = (
         "_binary",
@@ -284,6 +290,7 @@ class Singles:
         "acknowledged",
         "answers",
         "line_answers",
+        "owing",
         "packet_answers",
     )
 
@@ -296,14 +303,10 @@ class Singles:
         self._lines: dict[int, LineSinglePublisher] = {}
         self._packets: dict[int, MqttSinglePublisher] = {}
         self.acknowledged: list[MqttSinglePublisher] = []  # those of `packet_answers`
-        self.answers = ReadyAnswers(services, services.metrics.binary)
-        self.packet_answers = ReadyAnswers(services, services.metrics.mqtt)
-        self.line_answers = ReadyAnswers(services, services.metrics.line)
-
-    @property
-    def owes(self) -> bool:
-        """Whether there are answers to send."""
-        return bool(self.answers.packed or self.line_answers.packed or self.packet_answers.packed)
+        self.owing: list[ReadyAnswers] = []
+        self.answers = ReadyAnswers(services, services.metrics.binary, self.owing)
+        self.packet_answers = ReadyAnswers(services, services.metrics.mqtt, self.owing)
+        self.line_answers = ReadyAnswers(services, services.metrics.line, self.owing)
 
     def add(self, client: BinarySinglePublisher) -> None:
         """Its next request is likely to be a single publish. It is a plain connection, and its peer is not a node."""
@@ -334,7 +337,9 @@ class Singles:
             events, speakers = _split(events, self._lines)
             if speakers:
                 doubtful = [client for client in speakers if client.answers or client.under_way]
-                self._read_some(self._in_order(speakers, doubtful, events), self._read_lines)
+                if doubtful:
+                    speakers = self._in_order(speakers, doubtful, events)
+                self._read_some(speakers, self._read_lines)
         if self._packets:
             events, devices = _split(events, self._packets)
             if devices:
@@ -343,10 +348,15 @@ class Singles:
                     for client in devices
                     if client.answers or client.unacknowledged or client.unreleased or client.held_up
                 ]
-                self._read_some(self._in_order(devices, uncertain, events), self._read_packets)
+                if uncertain:
+                    devices = self._in_order(devices, uncertain, events)
+                self._read_some(devices, self._read_packets)
         return events
 
     def _read_some(self, clients: list[_AnyPublisher], read_together: Callable[[list[_AnyPublisher]], None]) -> None:
+        if len(clients) <= TOGETHER_MAX:
+            read_together(clients)
+            return
         router = self._services.router
         bytes_max = router.staged_bytes + STAGED_MAX_BYTES
         for start in range(0, len(clients), TOGETHER_MAX):
@@ -380,7 +390,7 @@ class Singles:
                     self._stage(BinaryRun(self, name, publishers, bytes(requests), ack > 0), frames)
             for name, frame, request, client, ack in numbered or ():
                 self._stage_numbered(BinaryRun(self, name, [client], request, ack > 0), frame)
-            clients = self._rest(clients, place, count)
+            clients = self._rest(clients, place, count) if place < len(clients) else []
 
     def _read_lines(self, clients: list[LineSinglePublisher]) -> None:
         services = self._services
@@ -392,7 +402,7 @@ class Singles:
             for ack, found in enumerate(groups):
                 for name, (frames, _requests, publishers) in found.items():
                     self._stage(LineRun(self, name, publishers, ack > 0), frames)
-            clients = self._rest(clients, place, count)
+            clients = self._rest(clients, place, count) if place < len(clients) else []
 
     def _read_packets(self, clients: list[MqttSinglePublisher]) -> None:
         services, publish = self._services, self._services.router.publish_shared
@@ -415,12 +425,10 @@ class Singles:
                         if client.under_way >= AWAITED_LOOK:
                             client.note_awaited()
                     publish(MqttRun(self, name, publishers, bytes(ids)), name, publishers, frames)
-            clients = self._rest(clients, place, count)
+            clients = self._rest(clients, place, count) if place < len(clients) else []
 
     def _rest(self, clients: list[_AnyPublisher], place: int, count: int) -> list[_AnyPublisher]:
         """Those that are to be read yet: the leaf has stopped at `place`, whose read is done with here."""
-        if place == len(clients):
-            return []
         self._read_by_itself(clients[place], count)
         # Others may have ended meanwhile, and their descriptors may be of other sockets now.
         return [client for client in clients[place + 1 :] if not (client.closed or client.lingering_since_s)]
@@ -466,9 +474,9 @@ class Singles:
         for client in self.acknowledged:
             client.unacknowledged -= 1
         self.acknowledged.clear()
-        for owed in (self.answers, self.line_answers, self.packet_answers):
-            if owed.packed:
-                self._send(*owed.take(), owed.traffic)
+        while self.owing:
+            owed = self.owing.pop()
+            self._send(*owed.take(), owed.traffic)
 
     def _send(self, clients: list[SinglePublisher], packed: list[bytes], traffic: Traffic) -> None:
         fds: list[int] = []

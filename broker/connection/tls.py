@@ -150,7 +150,7 @@ class Handshakes:
         self._protocols = protocols
         self._context = context
         self._workspace = TLSWorkspace()
-        self._steps: deque[TLSNewcomer] = deque()  # each connection once: it is not read meanwhile
+        self.steps: deque[TLSNewcomer] = deque()  # each connection once: it is not read meanwhile
         self._complained_s = float("-inf")
         self._unlogged = 0
 
@@ -158,11 +158,6 @@ class Handshakes:
     def begin_tls(self) -> BeginTLS | None:
         """None if this node has no certificate."""
         return None if self._context is None else self.begin
-
-    @property
-    def waiting(self) -> bool:
-        """Whether `run` has anything to do."""
-        return bool(self._steps)
 
     def begin(self, sock: socket.socket, peer: str, identity: Identity) -> TLSNewcomer:
         """The connection under TLS of a socket whose first byte is that of a handshake, still unread."""
@@ -174,13 +169,11 @@ class Handshakes:
         return newcomer
 
     def wait(self, newcomer: TLSNewcomer) -> None:
-        self._steps.append(newcomer)
+        self.steps.append(newcomer)
 
     def run(self) -> None:
         """Once a turn: HANDSHAKES_TURN_S of steps, one at least."""
-        if not self._steps:
-            return
-        steps, until_s = self._steps, time.monotonic() + HANDSHAKES_TURN_S
+        steps, until_s = self.steps, time.monotonic() + HANDSHAKES_TURN_S
         while steps:
             newcomer = steps.popleft()
             if newcomer.closed or newcomer.lingering_since_s:

@@ -16,22 +16,17 @@ OnGrowth = Callable[[], None]
 
 class GrowthWaiters:
     """One per worker. Growth of a stream costs a look-up for each length of a prefix, at most the 200 of names, however
-    many wait. Those that are woken are called in turn, WAKES_A_TURN at a time.
+    many wait. Those that are `woken` are called in turn, WAKES_A_TURN at a time.
     """
 
     def __init__(self) -> None:
         self._prefixes: dict[OnGrowth, bytes] = {}
         self._by_prefix: dict[bytes, dict[OnGrowth, None]] = {}
         self._lengths = Counter[int]()  # of the prefixes
-        self._woken: dict[OnGrowth, None] = {}
+        self.woken: dict[OnGrowth, None] = {}
 
     def __len__(self) -> int:
-        return len(self._prefixes) + len(self._woken)
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether some are woken that have not been called."""
-        return bool(self._woken)
+        return len(self._prefixes) + len(self.woken)
 
     def add(self, prefix: bytes, grew: OnGrowth) -> None:
         """Call `grew` once, after a stream whose name begins so has grown."""
@@ -44,7 +39,7 @@ class GrowthWaiters:
 
     def discard(self, grew: OnGrowth) -> None:
         """It is not called any more."""
-        self._woken.pop(grew, None)
+        self.woken.pop(grew, None)
         prefix = self._prefixes.pop(grew, None)
         if prefix is None:
             return
@@ -66,15 +61,15 @@ class GrowthWaiters:
 
     def call(self) -> None:
         """Call those that have waited longest since they were woken."""
-        for _ in range(min(WAKES_A_TURN, len(self._woken))):
-            grew = next(iter(self._woken))
-            del self._woken[grew]
+        for _ in range(min(WAKES_A_TURN, len(self.woken))):
+            grew = next(iter(self.woken))
+            del self.woken[grew]
             grew()
 
     def _wake(self, waiters: dict[OnGrowth, None]) -> None:
         for grew in waiters:
             del self._prefixes[grew]
-        self._woken.update(waiters)
+        self.woken.update(waiters)
 
     def _take(self, prefix: bytes) -> dict[OnGrowth, None]:
         length = len(prefix)

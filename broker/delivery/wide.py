@@ -175,7 +175,9 @@ class WideSubscription:
 
 
 class WideReading:
-    """One per worker."""
+    """One per worker. The next turn has something to do at once if any of `waiters` is woken, or one of `waiting` may
+    have a cursor now (`is_stirred`).
+    """
 
     def __init__(
         self,
@@ -194,14 +196,9 @@ class WideReading:
         self._history_max = max(1, cursors_max // 2)
         self._is_marking = False
         self._watches = False
-        self._is_stirred = False
-        self._waiters = GrowthWaiters()
+        self.is_stirred = False
+        self.waiters = GrowthWaiters()
         self._watched: set[int] = set()  # slots that notify this worker
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether the next turn has something to do at once."""
-        return self._waiters.is_busy or (self._is_stirred and bool(self.waiting))
 
     def begin(
         self,
@@ -265,7 +262,7 @@ class WideReading:
         """Call `ready` once all growth is notified, or cannot be now; and `grew` once, when a stream whose name begins
         so has grown since, or may have.
         """
-        self._waiters.add(prefix, grew)
+        self.waiters.add(prefix, grew)
         missing = self._slots
 
         def answered(_slot: int, _value: Any) -> None:
@@ -281,7 +278,7 @@ class WideReading:
             self._watch(answered)
 
     def await_no_more(self, grew: Callable[[], None]) -> None:
-        self._waiters.discard(grew)
+        self.waiters.discard(grew)
 
     # --- growth -----------------------------------------------------------------------------------------------------
 
@@ -291,8 +288,8 @@ class WideReading:
             if slot in subscription.live and not subscription.reader.is_gone:
                 subscription.note(rows)
                 self._wake(subscription)
-        if self._waiters:
-            self._waiters.note(rows)
+        if self.waiters:
+            self.waiters.note(rows)
 
     def cut(self, name: bytes, seq: int) -> None:
         """The messages of a stream from there on are gone, and others may come in their stead."""
@@ -328,7 +325,7 @@ class WideReading:
         subscription.reader.connection.joining -= 1
         if cursor is not None:
             subscription.awake[name] = cursor
-        self._is_stirred = self._is_stirred or subscription.history is not None
+        self.is_stirred = self.is_stirred or subscription.history is not None
 
     def _list(self, subscription: WideSubscription, history: WideHistory) -> None:
         """Ask the owners for the next names. The next turn goes on with them: the answer may come at once."""
@@ -347,7 +344,7 @@ class WideReading:
                 return
             later = history.add_page(sorted(page)[:NAMES_MAX], subscription.reader.is_wanted)
             subscription.pending.update(row for row in later if subscription.reader.is_wanted(row[0]))
-            self._is_stirred = True
+            self.is_stirred = True
 
         for slot in range(self._slots):
             self._call_slot(slot, "list_names", [history.prefix, history.after, NAMES_MAX], answered)
@@ -375,7 +372,7 @@ class WideReading:
             self.end(subscription)
         if self.subscriptions:
             self.mark(self.subscriptions)
-        elif self._watches and not self._waiters:
+        elif self._watches and not self.waiters:
             self._watches = False
             self._watched.clear()
             self._watch(lambda _slot, _value: None, is_wanted=False)
@@ -384,10 +381,10 @@ class WideReading:
         """In each turn while subscriptions wait, or growth was waited for: give subscriptions the cursors that their
         connections need no more. `flush` sends at once what the owners are asked.
         """
-        if self._waiters.is_busy:
-            self._waiters.call()
+        if self.waiters.woken:
+            self.waiters.call()
             flush()
-        self._is_stirred = False
+        self.is_stirred = False
         for subscription in list(self.waiting):
             self._wake(subscription)
         if self.waiting and not self._is_marking:
@@ -426,14 +423,14 @@ class WideReading:
             if knows_all and is_same and _is_idle(cursor):
                 del subscription.awake[name]
                 subscription.reader.drop(cursor)
-                self._is_stirred = bool(self.waiting)
+                self.is_stirred = bool(self.waiting)
 
     # --- owners that are replaced -------------------------------------------------------------------------------------
 
     def owner_is(self, slot: int) -> None:
         """A slot has another owner, whose answer has all growth since it began."""
         self._watched.discard(slot)
-        self._waiters.note_any()
+        self.waiters.note_any()
         watching = [each for each in self.subscriptions if slot in each.live]
         for subscription in watching:
             subscription.live.discard(slot)

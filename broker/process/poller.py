@@ -7,16 +7,19 @@ from collections.abc import Callable
 
 Handler = Callable[[int], None]
 
-EVENTS_MAX = 1_024  # of one turn; the kernel hands out the others next time, and in turn
-
 
 class Poller:
-    """Level-triggered: an event that was not dealt with comes again."""
+    """Level-triggered: an event that was not dealt with comes again.
 
-    __slots__ = ("_epoll", "_masks", "handlers")
+    `poll` waits for that many seconds at most, and gives the events, at most 1,023: the kernel hands out the others
+    next time, and in turn.
+    """
+
+    __slots__ = ("_epoll", "_masks", "handlers", "poll")
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
+        self.poll: Callable[[float], list[tuple[int, int]]] = self._epoll.poll  # without a frame of ours
         self._masks: dict[int, int] = {}
         self.handlers: dict[int, Handler] = {}
 
@@ -35,9 +38,6 @@ class Poller:
         """Call before the descriptor is closed: the kernel gives its number to the next one."""
         del self.handlers[fd], self._masks[fd]
         self._epoll.unregister(fd)
-
-    def poll(self, timeout_s: float) -> list[tuple[int, int]]:
-        return self._epoll.poll(timeout_s, EVENTS_MAX)
 
     def has_events(self) -> bool:
         """Whether `poll` would give anything at once."""

@@ -64,16 +64,16 @@ class Step(NamedTuple):
 class WorkQueue:
     """The budget of the present turn and the queue of steps. `waiting`: the streams whose steps wait, for reading."""
 
-    __slots__ = ("_blocked", "_clock", "_is_wanted", "_nested", "_spent_s", "_steps", "_turns", "stirred", "waiting")
+    __slots__ = ("_blocked", "_clock", "_is_wanted", "_nested", "_steps", "spent_s", "stirred", "turns", "waiting")
 
     def __init__(self, clock: Callable[[], float], is_wanted: Callable[[], bool] = lambda: True) -> None:
         """`is_wanted`: whether this worker has anything else to do now."""
         self._clock = clock
         self._is_wanted = is_wanted
         self.waiting: dict[bytes, deque[Step]] = {}
-        self._turns: OrderedDict[Asker, deque[bytes]] = OrderedDict()  # an entry for each step that is not blocked
+        self.turns: OrderedDict[Asker, deque[bytes]] = OrderedDict()  # an entry for each step that is not blocked
         self._blocked: dict[bytes, int] = {}
-        self._spent_s = 0.0
+        self.spent_s = 0.0
         self._nested = 0
         self._steps = 0
         self.stirred = False  # steps were done after this turn's answers went out: the next turn must not sleep
@@ -85,21 +85,21 @@ class WorkQueue:
     @property
     def busy(self) -> bool:
         """Whether the next turn has something to do at once."""
-        return self.stirred or bool(self._turns)
+        return self.stirred or bool(self.turns)
 
     @property
     def exhausted(self) -> bool:
         """Whether this turn has done as much as it may."""
-        return self._spent_s >= TURN_WORK_S
+        return self.spent_s >= TURN_WORK_S
 
     def begin_turn(self) -> None:
-        self._spent_s = 0.0
+        self.spent_s = 0.0
         self.stirred = False
 
     def may_begin(self, name: bytes) -> bool:
         """Whether a step of this stream may be done now: nothing waits before it, and the turn has time for it."""
-        has_time = self._spent_s < TURN_WORK_S and self._nested < NESTED_MAX
-        return has_time and not self._turns and name not in self.waiting
+        has_time = self.spent_s < TURN_WORK_S and self._nested < NESTED_MAX
+        return has_time and not self.turns and name not in self.waiting
 
     def do(
         self,
@@ -134,31 +134,31 @@ class WorkQueue:
 
     def timed(self, step: Callable[[], _Value]) -> _Value:
         """Do something that counts as work of this turn. Gives its value."""
-        spent_s, began_s = self._spent_s, self._clock()
+        spent_s, began_s = self.spent_s, self._clock()
         self._nested += 1
         try:
             value = step()
         finally:
             self._nested -= 1
-        self._spent_s = spent_s + self._clock() - began_s  # with what steps within this one took
+        self.spent_s = spent_s + self._clock() - began_s  # with what steps within this one took
         return value
 
     def run(self) -> None:
         """Do steps, those of each asker in turn, while this turn has time for them, and one of the turn at least."""
-        while self._turns and self._has_time():
+        while self.turns and self._has_time():
             self.stirred = True
-            asker = next(iter(self._turns))
-            names = self._turns[asker]
+            asker = next(iter(self.turns))
+            names = self.turns[asker]
             name = names.popleft()
             if names:
-                self._turns.move_to_end(asker)
+                self.turns.move_to_end(asker)
             else:
-                del self._turns[asker]
+                del self.turns[asker]
             self._run_to(asker, name)
 
     def finish(self, pause: Callable[[], None]) -> None:
         """Do all steps that are not blocked, however long it takes; `pause` is called between them."""
-        while self._turns:
+        while self.turns:
             self.begin_turn()
             self.run()
             pause()
@@ -183,7 +183,7 @@ class WorkQueue:
         """All that wait, which are forgotten here. Those of one stream are in order."""
         found = [step for steps in self.waiting.values() for step in steps]
         self.waiting = {name: deque() for name in self._blocked}
-        self._turns.clear()
+        self.turns.clear()
         self._steps = 0
         for step in found:
             self._let_go(step.askers)
@@ -191,13 +191,13 @@ class WorkQueue:
 
     def _has_time(self) -> bool:
         """Whether this turn may do a step that waits."""
-        if not self._spent_s or not self.exhausted:
+        if not self.spent_s or not self.exhausted:
             return True
-        return self._spent_s < TURN_WORK_MAX_S and not self._is_wanted()
+        return self.spent_s < TURN_WORK_MAX_S and not self._is_wanted()
 
     def _give_turns(self, name: bytes, askers: Iterable[Asker]) -> None:
         for asker in askers:
-            self._turns.setdefault(asker, deque()).append(name)
+            self.turns.setdefault(asker, deque()).append(name)
 
     def _run_to(self, asker: Asker, name: bytes) -> None:
         """Do the steps of a stream up to the first of this asker, if it is not done already."""
@@ -210,7 +210,7 @@ class WorkQueue:
             if any(each is asker for each in step.askers):
                 break
             if self.exhausted:
-                self._turns.setdefault(asker, deque()).appendleft(name)
+                self.turns.setdefault(asker, deque()).appendleft(name)
                 break
         if not steps and name not in self._blocked and self.waiting.get(name) is steps:
             self.waiting.pop(name, None)

@@ -481,12 +481,12 @@ class Router:
         """Forward the batches staged for the siblings' streams, append the rest. Nothing stays staged."""
         if not (self._staged or self._full or self._lone):
             return
-        alone = not self._full
-        staged, self._staged = [*self._full, *self._staged.values()], {}
-        self._new_streams = 0
-        self._full.clear()
-        self.staged_bytes = 0
-        here = self._forward_all(staged) if self.routes and staged else staged
+        alone, here = not self._full, list[StreamBatch]()
+        self._new_streams = self.staged_bytes = 0
+        if self._staged or self._full:
+            staged, self._staged = [*self._full, *self._staged.values()], {}
+            self._full.clear()
+            here = self._forward_all(staged) if self.routes else staged
         if self._lone and (left := self._append_lone()):
             here, alone = left + here, False
         if here:
@@ -516,7 +516,10 @@ class Router:
             if not place % BATCHES_A_BEAT:
                 self.owner.events.on_pause()
             self.owner.append_row(row, now_s)
-        self._count_appended(messages, nbytes, now_s)
+        if messages:
+            self._metrics.appended_messages += messages
+            self._metrics.appended_bytes += nbytes
+            self._metrics.append.observe(time.monotonic() - now_s)
 
     def _append_lone(self) -> list[StreamBatch]:
         """Append the parts that have no batch. Returns batches of those that cannot be appended as they are."""
@@ -526,15 +529,8 @@ class Router:
         for name in self.owner.append_parts(parts, begun_s):
             late[name] = parts.pop(name)
         if parts:
-            _sinks, messages, frames = zip(*parts.values(), strict=True)
-            self._count_appended(sum(messages), sum(map(len, frames)), begun_s)
-        return [self._batch_from(part, name) for name, part in late.items()]
-
-    def _count_appended(self, messages: int, nbytes: int, begun_s: float) -> None:
-        if messages:
-            self._metrics.appended_messages += messages
-            self._metrics.appended_bytes += nbytes
             self._metrics.append.observe(time.monotonic() - begun_s)
+        return [self._batch_from(part, name) for name, part in late.items()] if late else []
 
     def _forward_all(self, staged: list[StreamBatch]) -> list[StreamBatch]:
         """Forward the batches of siblings; returns the others. If these are many, the siblings append meanwhile."""

@@ -238,7 +238,7 @@ class WorkerLinks:
             tuple[WorkerLink, int, StreamBatch]
         ] = []  # publishes for replicas that came in this turn
         self._called: dict[tuple[WorkerLink, int], None] = {}  # calls that came in this turn and have no answer yet
-        self._partly: dict[ForwardedPublish, None] = {}  # publishes of which some wait, with news for the other end
+        self.partly: dict[ForwardedPublish, None] = {}  # publishes of which some wait, with news for the other end
         self.switched: set[WorkerLink] = set()  # whose other end counts on this worker for nothing any more
         self._handlers: Mapping[int, Callable[[WorkerLink, memoryview], None]] = {
             sibling.FORWARD: self._forward,
@@ -293,25 +293,23 @@ class WorkerLinks:
 
     def flush(self) -> None:
         """Send the siblings the queues of this turn."""
-        self._followers.flush()
+        followers = self._followers
+        if followers.held or followers.changed or followers.wanted:
+            followers.flush()
         self._shared.flush()
-        if self._partly:
+        if self.partly:
             self._send_some()
         if self._replicated or self._called:
             self._send_taken()
         if self._recounted:
             self._send_interest()
-        self.links.send()
-
-    @property
-    def owes_news(self) -> bool:
-        """Whether other workers are soon to get the outcome of publishes of theirs."""
-        return bool(self._partly)
+        if self.links.touched:
+            self.links.send()
 
     def _send_some(self) -> None:
         now_s = self.links.clock()
-        for forwarded in [each for each in self._partly if each.is_due(now_s)]:
-            del self._partly[forwarded]
+        for forwarded in [each for each in self.partly if each.is_due(now_s)]:
+            del self.partly[forwarded]
             forwarded.send_some(now_s)
 
     def close(self) -> None:
@@ -398,7 +396,7 @@ class WorkerLinks:
                 route.lighten(request_id, request.taken())
 
     def note_partly(self, forwarded: ForwardedPublish) -> None:
-        self._partly[forwarded] = None
+        self.partly[forwarded] = None
 
     def _answered_partly(self, link: WorkerLink, body: memoryview) -> None:
         request_id, rows = sibling.unpack_partly(body)

@@ -115,8 +115,7 @@ class ShareSessions:
 
     def send_changes(self) -> None:
         """To all nodes."""
-        if self.wants.has_changes:
-            self.changed = True
-            rows = self.wants.take_changes()
-            for session in self.by_node.values():
-                session.send(rows)
+        self.changed = True
+        rows = self.wants.take_changes()
+        for session in self.by_node.values():
+            session.send(rows)

@@ -56,9 +56,10 @@ class SharedStreams:
 
     def flush(self) -> None:
         """At the end of a turn: send the changes."""
-        if self._local.has_changes:
+        if self._local.changed:
             self._spread(self._local.take_changes())
-        self.sessions.send_changes()
+        if self.sessions.wants.changed:
+            self.sessions.send_changes()
         if self.serving.blocked:
             self.serving.flush()
 

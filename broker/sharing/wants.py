@@ -79,31 +79,27 @@ class WantTable:
 
     def __init__(self) -> None:
         self.streams: dict[bytes, StreamWants] = {}
-        self._changed: dict[bytes, bool] = {}  # by stream: whether nothing was wanted of it meanwhile
+        self.changed: dict[bytes, bool] = {}  # by stream: whether nothing was wanted of it meanwhile
 
     def add(self, name: bytes, topics: bytes) -> None:
         wants = self.streams.get(name)
         if wants is None:
             wants = self.streams[name] = StreamWants()
         wants.add(topics)
-        self._changed.setdefault(name, False)
+        self.changed.setdefault(name, False)
 
     def remove(self, name: bytes, topics: bytes) -> None:
         wants = self.streams[name]
         wants.remove(topics)
         if wants:
-            self._changed.setdefault(name, False)
+            self.changed.setdefault(name, False)
         else:
             del self.streams[name]
-            self._changed[name] = True
-
-    @property
-    def has_changes(self) -> bool:
-        return bool(self._changed)
+            self.changed[name] = True
 
     def take_changes(self) -> list[WantRow]:
         """The changes since the last call."""
-        changed, self._changed = self._changed, {}
+        changed, self.changed = self.changed, {}
         rows: list[WantRow] = []
         for name, has_ended in changed.items():
             if has_ended:

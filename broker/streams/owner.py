@@ -223,7 +223,7 @@ class Owner:
             return list(parts)
         lease = self.replicas.lease if self.replicas.lease.cells[CLUSTER_CELL] else None
         space, open_streams, uproutes, grown = self.space, self.catalog.open, self.uproutes, self.grown
-        now_us, subscribers = self.clock_us(), self.context.subscribers
+        now_us, subscribers, metrics = self.clock_us(), self.context.subscribers, self.metrics
         lease_now_ns = boottime_ns() if lease is not None else 0
         left: list[bytes] = []
         for place, (name, (sink, messages, frames)) in enumerate(parts.items(), start=1):
@@ -246,6 +246,8 @@ class Owner:
                 sink.refused(0, refused.code, refused.text)
                 continue
             grown[name] = _new_tuple(Growth, (first_seq, first_seq + messages, stream_log.end_offset, frames))
+            metrics.appended_messages += messages
+            metrics.appended_bytes += len(frames)
             if space.is_watched:
                 space.grew(name, len(frames), messages)
             if not stream.sync_due_s:

@@ -11,7 +11,7 @@ import select
 import socket
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from tailrace.broker.delivery.cursor import Cursor, Delivery
 from tailrace.broker.delivery.frame_runs import FrameRuns, RawFrames
@@ -67,6 +67,9 @@ _OF_SUB: Final = ord("S")
 
 class UdpDoor(FixedPublisher):
     """One per worker that has a socket for datagrams. To the router it is a client, and to fan-out a subscriber."""
+
+    has_socket: Literal[True] = True
+    out = b""  # its answers go another way
 
     def __init__(self, services: Services, work: WorkQueue, sock: socket.socket) -> None:
         super().__init__()
@@ -463,6 +466,8 @@ class UdpDoor(FixedPublisher):
 class ClosedDoor:
     """In the place of the door of a worker without a socket for datagrams."""
 
+    has_socket: Literal[False] = False
+
     is_busy = has_input = is_handing_over = False
     rest_s = 0.0
 
@@ -482,8 +487,6 @@ class ClosedDoor:
 
     def shown(self, _start: int, _count: int) -> tuple[bool, list[tuple[bytes, str]]]:
         return False, []
-
-    def begin_sending(self) -> None: ...
 
     def read(self) -> None: ...
 

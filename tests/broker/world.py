@@ -326,7 +326,11 @@ class World:
 
 def busy(worker: Worker) -> bool:
     return bool(
-        worker.udp.is_busy or worker.fanout.runnable or worker.services.answered or worker.movers or worker.work.busy
+        worker.udp.is_busy
+        or worker.fanout.runnable
+        or worker.services.answered
+        or worker.movers.waiting
+        or worker.work.busy
     )
 
 

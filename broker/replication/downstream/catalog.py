@@ -88,7 +88,7 @@ class NameCatalog:
         self._asking: set[int] = set()
         self._drops = 0
         self._watches: dict[tuple[Watcher, bytes], NameWatch] = {}
-        self._due: deque[NameWatch] = deque()  # those that there are names for, since the last tick
+        self.due: deque[NameWatch] = deque()  # those that there are names for, since the last tick
 
     def watch(self, client: Watcher, number: int, prefix: bytes) -> None:
         """From the beginning, also where the client watches this prefix already, by another number then."""
@@ -114,12 +114,7 @@ class NameCatalog:
     def forget(self, client: Watcher) -> None:
         for key in [key for key in self._watches if key[0] is client]:
             del self._watches[key]
-        self._due = deque(watch for watch in self._due if watch.client is not client)
-
-    @property
-    def busy(self) -> bool:
-        """Whether there is more to do than one turn does."""
-        return bool(self._due)
+        self.due = deque(watch for watch in self.due if watch.client is not client)
 
     @property
     def watched(self) -> bool:
@@ -132,15 +127,15 @@ class NameCatalog:
         for slot in self._board:
             if slot.index not in self._asking and slot.streams > self._heard.get(slot.index, (0, 0))[1]:
                 self._ask(slot.index)
-        self._due = deque(watch for watch in self._watches.values() if watch.place < len(self._names))
+        self.due = deque(watch for watch in self._watches.values() if watch.place < len(self._names))
 
     def work(self) -> None:
-        """In each turn, while `busy`: look at some of the names."""
+        """In each turn, while any are `due`: look at some of the names."""
         end_s = time.monotonic() + TURN_S
-        while self._due:
-            watch = self._due.popleft()
+        while self.due:
+            watch = self.due.popleft()
             if self._serve(watch):
-                self._due.append(watch)
+                self.due.append(watch)
             if time.monotonic() >= end_s:
                 return
 

@@ -43,7 +43,7 @@ DEPOSED_TEXT = "logged here, but this node is not the stream's master any more"
 
 
 class FollowerRegistry:
-    """One per worker."""
+    """One per worker. `held`, `changed` and `wanted` are what `flush` sends; of the last two it may leave some."""
 
     def __init__(self, owner: Owner, services: Services, links: LinkTable, generation: int) -> None:
         self._owner = owner
@@ -55,9 +55,9 @@ class FollowerRegistry:
         self._connections = count(1)
         self._noted: set[tuple[()] | tuple[str, int]] = set()  # where followers are that were written down
         self._of: dict[bytes, dict[ReplicaFeed, None]] = {}
-        self._held: dict[tuple[bytes, int, str], ReplicaFeed] = {}  # to be sent to the owners in this turn
-        self._changed: dict[bytes, None] = {}  # streams of this worker, of which there is news to be sent
-        self._wanted: deque[tuple[WorkerLink, bytes]] = deque()  # subscribers to changes: sibling, stream here
+        self.held: dict[tuple[bytes, int, str], ReplicaFeed] = {}  # to be sent to the owners in this turn
+        self.changed: dict[bytes, None] = {}  # streams of this worker, of which there is news to be sent
+        self.wanted: deque[tuple[WorkerLink, bytes]] = deque()  # subscribers to changes: sibling, stream here
 
     def admit(self, follower: FollowerSession) -> int:
         """The number of its connection. A node that may follow streams of this one is written down for ever."""
@@ -111,16 +111,16 @@ class FollowerRegistry:
             if not followings:
                 del self._of[following.name]
         for node in following.rows:
-            self._held.pop((following.name, following.follower.connection, node), None)
+            self.held.pop((following.name, following.follower.connection, node), None)
 
     # --- to the owners ----------------------------------------------------------------------------------------------
 
     def send_held(self, following: ReplicaFeed, node: str) -> None:
-        self._held[following.name, following.follower.connection, node] = following
+        self.held[following.name, following.follower.connection, node] = following
 
     def send_gone(self, following: ReplicaFeed, node: str) -> None:
         connection = following.follower.connection
-        self._held.pop((following.name, connection, node), None)
+        self.held.pop((following.name, connection, node), None)
         self._send_owner_gone(self._slot_of(following.name), connection, [(following.name, node)])
 
     def _send_owner_gone(self, slot: int, connection: int, rows: list[tuple[bytes, str]]) -> None:
@@ -131,20 +131,15 @@ class FollowerRegistry:
 
     def flush(self) -> None:
         """At the end of a turn: send the positions to the owners, and changed states to the other workers."""
-        if self._held:
+        if self.held:
             self._flush_held()
-        if self._changed:
+        if self.changed:
             self._flush_news()
-        if self._wanted:
+        if self.wanted:
             self._flush_wanted()
 
-    @property
-    def busy(self) -> bool:
-        """Whether there is more to be sent than one turn sends."""
-        return bool(self._changed or self._wanted)
-
     def _flush_held(self) -> None:
-        held, self._held = self._held, {}
+        held, self.held = self.held, {}
         by_slot: dict[int, list[HeldRow]] = {}
         for (name, connection, node), following in held.items():
             row = (name, following.lineage.line, connection, node, *following.rows[node])
@@ -210,14 +205,14 @@ class FollowerRegistry:
         if name in owner.replicas.streams:
             if owner.roles.role(name) is not Role.MASTER:
                 owner.replicas.refuse(name, DEPOSED_TEXT)
-            self._changed[name] = None
+            self.changed[name] = None
 
     def _flush_news(self) -> None:
         """Send a part of the news if there is much: a stream may have to be opened for this."""
         if not self._owner.catalog.owning:
-            self._changed.clear()
+            self.changed.clear()
             return
-        news = replica_state.lineages(self._owner, _some(self._changed, lambda: self._changed.popitem()[0]))
+        news = replica_state.lineages(self._owner, _some(self.changed, lambda: self.changed.popitem()[0]))
         self.on_news(news)
         for start in range(0, len(news), LINEAGES_MAX):
             envelope = sibling.pack_news(news[start : start + LINEAGES_MAX])
@@ -231,11 +226,11 @@ class FollowerRegistry:
         """
         found = self._owner.catalog.open
         self._send_wanted(link, [name for name in names if name in found])
-        self._wanted.extend((link, name) for name in names if name not in found)
+        self.wanted.extend((link, name) for name in names if name not in found)
 
     def _flush_wanted(self) -> None:
         wanted: dict[WorkerLink, list[bytes]] = {}
-        for link, name in _some(self._wanted, self._wanted.popleft):
+        for link, name in _some(self.wanted, self.wanted.popleft):
             wanted.setdefault(link, []).append(name)
         for link, names in wanted.items():
             self._send_wanted(link, names)

@@ -49,30 +49,30 @@ class FileGroup:
 class RoleWriter:
     """One per worker. `flush` is called at the end of each turn."""
 
-    __slots__ = ("_gathered", "_request", "_under_way")
+    __slots__ = ("_request", "_under_way", "gathered")
 
     def __init__(self, request: Callable[[Syncable, object], None]) -> None:
         self._request = request
-        self._gathered = FileGroup()
+        self.gathered = FileGroup()
         self._under_way: FileGroup | None = None
 
     @property
     def pending(self) -> bool:
         """Whether anything is not on the disk yet."""
-        return self._under_way is not None or bool(self._gathered.files)
+        return self._under_way is not None or bool(self.gathered.files)
 
     def replace(self, path: Path, data: bytes) -> None:
         """Let the file have this content, unless it is given a later one before it is written."""
-        self._gathered.files[path] = data
+        self.gathered.files[path] = data
 
     def remove(self, path: Path) -> None:
         """The file need not be there."""
-        self._gathered.files[path] = None
+        self.gathered.files[path] = None
 
     def when_written(self, done: Written) -> None:
         """Call when all that was to be written until now is on the disk."""
-        if self._gathered.files:
-            self._gathered.waiting.append(done)
+        if self.gathered.files:
+            self.gathered.waiting.append(done)
         elif self._under_way is not None:
             self._under_way.waiting.append(done)
         else:
@@ -80,8 +80,8 @@ class RoleWriter:
 
     def flush(self) -> None:
         """Hand the gathered files to the helper thread, unless it is at work for this already."""
-        if self._under_way is None and self._gathered.files:
-            group, self._gathered = self._gathered, FileGroup()
+        if self._under_way is None and self.gathered.files:
+            group, self.gathered = self.gathered, FileGroup()
             self._under_way = group
             self._request(group, SyncJob(lambda: self._finished(group)))
 

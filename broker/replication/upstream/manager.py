@@ -100,7 +100,7 @@ class UpstreamManager:
         self._services = services
         self._uplinks: dict[NodeAddresses, UpstreamConnection] = {}
         self._of: dict[bytes, UpstreamConnection] = {}  # the streams that follow
-        self._touched: dict[UpstreamConnection, None] = {}
+        self.touched: dict[UpstreamConnection, None] = {}
         self._asking: StartCheck | None = None
         self._complained_s = 0.0
         self._lookups: Syncer | None = None
@@ -166,7 +166,7 @@ class UpstreamManager:
         self._uplinks.clear()
         self._of.clear()
         self._owner.uproutes.clear()
-        self._touched.clear()
+        self.touched.clear()
         self._to_make.clear()
         self._remade.clear()
         self._crowded_out.clear()
@@ -199,8 +199,8 @@ class UpstreamManager:
         """Send this turn's queues to other nodes."""
         if self._around.shares.changed:
             self.share()
-        while self._touched:
-            uplink, _ = self._touched.popitem()
+        while self.touched:
+            uplink, _ = self.touched.popitem()
             uplink.flush()
 
     def share(self) -> None:
@@ -273,7 +273,7 @@ class UpstreamManager:
         uplink = self._of.get(name)
         if uplink is not None:
             uplink.copies.note_held(name)
-            self._touched[uplink] = None
+            self.touched[uplink] = None
 
     def asks_first(self, name: bytes) -> bool:
         """Whether a stream that is being opened must wait for the answers of other nodes."""
@@ -334,7 +334,7 @@ class UpstreamManager:
             self.reconcile(self._crowded_out.popitem()[0])
 
     def _touch(self, uplink: UpstreamConnection) -> None:
-        self._touched[uplink] = None
+        self.touched[uplink] = None
 
     def _found(self, uplink: UpstreamConnection, names: Sequence[bytes]) -> None:
         """There are such streams upstream: those that belong to this worker and are new to it are to follow."""

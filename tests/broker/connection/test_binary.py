@@ -12,9 +12,10 @@ import pytest
 from tailrace.broker.connection import login
 from tailrace.broker.connection.base import Pause
 from tailrace.broker.connection.client import ANSWERS_PENDING_MAX
+from tailrace.broker.connection.heartbeat import PONG_PAUSE_S, PONG_PAUSES_MAX
 from tailrace.broker.process.version import program_version
 from tailrace.broker.streams.refused import Refused
-from tailrace.broker.worker import PONG_PAUSE_S, PONG_PAUSES_MAX, Worker
+from tailrace.broker.worker import Worker
 from tailrace.protocol import messages as m
 from tailrace.protocol.messages import Ack, Op
 from tailrace.protocol.places import From
@@ -572,7 +573,7 @@ def test_answers_to_pings_are_gathered_until_anything_else_comes(node: World, mo
         node.stop_timers()  # one may ask the thread for the disk for something, whose outcome would be an event, too
         node.wait_synced()
         pauses.clear()
-        monkeypatch.setattr("tailrace.broker.worker.time.sleep", follow)
+        monkeypatch.setattr("tailrace.broker.connection.heartbeat.time.sleep", follow)
         say(peers[1], m.Pong())
         node.workers[0].turn()
         monkeypatch.undo()

@@ -134,7 +134,7 @@ def test_a_list_of_what_has_grown_waits_for_growth(node: World) -> None:
     node.settle()
     [answer] = peer.take()
     assert isinstance(answer, listing.Listed) and not answer.known, "another owner does not know"
-    assert not node.workers[0].patterns.wide._waiters
+    assert not node.workers[0].patterns.wide.waiters
 
 
 def test_a_list_that_waits_looks_now_and_then_if_what_grows_is_hidden(

@@ -42,7 +42,7 @@ def test_a_publisher_moves_to_its_stream(node: World) -> None:
         publish(node, peer, name)
     assert (slot_of(node, quiet), slot_of(node, loud)) == (1, 2)
     assert loud.lines == ["ok ack on", *(f"ok pub {node.name(2)} {seq}" for seq in range(2 * WINDOW_MESSAGES))]
-    assert node.workers[0].metrics.handed_over == 2 and not node.workers[0].movers
+    assert node.workers[0].metrics.handed_over == 2 and not node.workers[0].movers.waiting
 
 
 def test_one_that_publishes_to_a_single_worker_moves_early(node: World) -> None:
@@ -133,12 +133,12 @@ def test_one_whose_answers_are_awaited_for_long_is_read_again(node: World) -> No
     pending = Pending(client.answers_ready)
     client.pend(pending)
     worker.movers.consider(client, 1)
-    assert client.paused == Pause.MOVE and len(worker.movers) == 1
+    assert client.paused == Pause.MOVE and len(worker.movers.waiting) == 1
     worker.movers.step()
-    assert len(worker.movers) == 1
+    assert len(worker.movers.waiting) == 1
     worker.services.now_s += PATIENCE_S + 1
     worker.movers.step()
-    assert not client.paused and not worker.movers
+    assert not client.paused and not worker.movers.waiting
     pending.settle(b"")
     assert node.ask(peer, "ping") == ["ok pong"] and slot_of(node, peer) == 0
 
@@ -149,7 +149,7 @@ def test_one_that_is_gone_meanwhile_is_forgotten(node: World) -> None:
     node.workers[0].movers.consider(client, 1)
     client.close("reset")
     node.workers[0].movers.step()
-    assert not node.workers[0].movers
+    assert not node.workers[0].movers.waiting
 
 
 def test_it_can_be_switched_off(tmp_path: Path) -> None:
@@ -203,4 +203,4 @@ def test_a_node_stays_where_connections_are_not_to_move(tmp_path: Path) -> None:
 def test_a_client_that_is_no_node_has_no_worker(node: World) -> None:
     peer = BinaryPeer(node, hello=False)
     peer.ask(m.Hello(1, (r.FEATURE,), "test", worker=(2, 3)))
-    assert node_slot(node, peer) == 0 and not node.workers[0].movers
+    assert node_slot(node, peer) == 0 and not node.workers[0].movers.waiting

@@ -146,10 +146,10 @@ def test_a_turn_does_few_steps_of_handshakes(
         with pytest.raises(ssl.SSLWantReadError):
             client.engine.do_handshake()
         client.peer.send_raw(client.outgoing.read())
-    before = [len(worker.handshakes._steps)]
+    before = [len(worker.handshakes.steps)]
     for _ in range(8):
         worker.turn()
-        before.append(len(worker.handshakes._steps))
+        before.append(len(worker.handshakes.steps))
     assert max(before) == 5 and all(left - right <= 1 for left, right in pairwise(before))
     for client in clients:
         client._collect()

@@ -13,11 +13,11 @@ def test_those_are_called_whose_prefix_the_name_has() -> None:
     waiters, called = GrowthWaiters(), list[bytes]()
     for prefix in (b"", b"a", b"ab", b"abc", b"b"):
         waiters.add(prefix, partial(called.append, prefix))
-    assert [len(waiters), waiters.is_busy] == [5, False]
+    assert [len(waiters), bool(waiters.woken)] == [5, False]
     waiters.note([(b"ab", 7)])
-    assert [waiters.is_busy, called] == [True, []]
+    assert [bool(waiters.woken), called] == [True, []]
     waiters.call()
-    assert sorted(called) == [b"", b"a", b"ab"] and [len(waiters), waiters.is_busy] == [2, False]
+    assert sorted(called) == [b"", b"a", b"ab"] and [len(waiters), bool(waiters.woken)] == [2, False]
     waiters.note([(b"ab", 8), (b"abc", 0), (b"abcd", 0)])
     waiters.call()
     assert called[3:] == [b"abc"], "each is called once"
@@ -50,7 +50,7 @@ def test_a_turn_calls_a_bounded_number_in_the_order_in_which_they_were_woken() -
     for turn in range(1, 4):
         waiters.call()
         assert called == list(range(min(turn * WAKES_A_TURN, 2 * WAKES_A_TURN + 1)))
-        assert waiters.is_busy == (turn < 3)
+        assert bool(waiters.woken) == (turn < 3)
 
 
 def test_one_that_waits_again_while_it_is_called_is_not_called_twice_in_a_turn() -> None:
@@ -64,7 +64,7 @@ def test_one_that_waits_again_while_it_is_called_is_not_called_twice_in_a_turn()
     waiters.add(b"", grew)
     waiters.note([(b"s", 0)])
     waiters.call()
-    assert called == [0] and waiters.is_busy
+    assert called == [0] and waiters.woken
 
 
 class CountedName(bytes):
@@ -83,7 +83,7 @@ def test_what_growth_costs_does_not_depend_on_how_many_wait() -> None:
         waiters.add(b"other-%04d" % number, partial(called.append, number))
     waiters.add(b"o" * 200, partial(called.append, 0))
     waiters.note([(CountedName(b"s%d" % number), 0) for number in range(10)])
-    assert CountedName.taken == 2 * 10 and not waiters.is_busy, "once for each length of a prefix"
+    assert CountedName.taken == 2 * 10 and not waiters.woken, "once for each length of a prefix"
 
 
 def test_agrees_with_a_comparison_of_all() -> None:

@@ -98,6 +98,20 @@ def test_askers_take_turns(bench: Bench) -> None:
     assert bench.turn() == ["2", "t"] and one.held_up == 0
 
 
+def test_a_step_with_several_askers_leaves_the_worker_nothing_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a turn for each of them; with none left that does anything, the worker sleeps again."""
+    monkeypatch.setattr("tailrace.broker.process.work.TURN_WORK_S", 0.0)
+    monkeypatch.setattr("tailrace.broker.process.work.TURN_WORK_MAX_S", 0.0)
+    with world(tmp_path) as node:
+        work = node.workers[0].work
+        work.later(b"s", (Asker(), Asker()), lambda: None)
+        for _ in range(3):
+            node.workers[0].turn()
+        assert not work.busy
+
+
 def test_steps_of_a_stream_keep_their_order_whoever_asks(bench: Bench) -> None:
     many, one = Asker(), Asker()
     bench.turn()
@@ -250,7 +264,7 @@ def test_answers_to_forwarded_publishes_are_not_kept_back(tmp_path: Path, monkey
         peer = node.connect(0)
         peer.send("ack on", f"pub {here} |x", f"pub {blocked} |x")
         turns(node, 3)
-        assert not owner.siblings.owes_news or owner._wait_s() <= PARTLY_S
+        assert not owner.siblings.partly or owner._wait_s() <= PARTLY_S
         owner.work.unblock(blocked.encode())
         node.settle()
         assert peer.take()[1:] == [f"ok pub {here} 0", f"ok pub {blocked} 0"]

@@ -68,7 +68,7 @@ def test_a_turn_looks_at_some_names_and_watches_take_turns(node: World, monkeypa
         watch.place = 0
     catalog.tick()
     places = []
-    while catalog.busy:
+    while catalog.due:
         catalog.work()
         places.append([watch.place for watch in catalog._watches.values()])
     assert places[:3] == [[4, 0], [4, 4], [8, 4]] and places[-1] == [20, 20]
