@@ -7,13 +7,14 @@
 one error. `node` sends them to a node of its own by TCP, TLS and WebSocket in turn; a neighbour publishes to itself
 meanwhile. It prints whether a worker ended, how much memory the workers have before, meanwhile and after, and how long
 the neighbour waited with and without the others; with --minutes it ends after this time at the latest. A run with the
-same --seed sends the same.
+same --seed and --senders sends the same.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import multiprocessing
 import random
 import socket
 import ssl
@@ -21,7 +22,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,12 +43,16 @@ REPORT_S = 10.0
 PACKET_BYTES_MAX = 1 << 16
 LIMITS = StagingLimits(4_096, 100, b"")
 PROBE_S = 0.01
+QUIET_S = 5.0
 WARM_PART = 10
 """A tenth of the inputs come before the first look at the memory."""
 UPGRADE = (
     b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n"
 )
+
+
+_spawned = multiprocessing.get_context("spawn")
 
 
 class FuzzOutcome(NamedTuple):
@@ -112,14 +118,11 @@ def connected(port: int, transport: str, context: ssl.SSLContext) -> Iterator[so
             yield raw
 
 
-def node_inputs(
-    port: int, context: ssl.SSLContext, count: int, dice: random.Random, seen: Callable[[int], None], end_s: float
-) -> int:
-    """Send `count` inputs at least, by each transport in turn; how many these were. `seen` gets their number at times;
-    none is sent after `end_s`.
-    """
-    sent, said_s, turn = 0, time.monotonic(), 0
-    while sent < count and time.monotonic() < end_s:
+def node_inputs(port: int, ca: Path, count: int, dice: random.Random, sent: Synchronized[int], end_s: float) -> None:
+    """Send `count` inputs at least, by each transport in turn, and none after `end_s`; `sent` gets their number."""
+    context = ssl.create_default_context(cafile=ca)
+    turn = 0
+    while sent.value < count and time.monotonic() < end_s:
         turn += 1
         transport, parts = TRANSPORTS[turn % len(TRANSPORTS)], mqtt_inputs(dice)
         made = list(map(websocket_frame, parts)) if transport == "websocket" else parts
@@ -130,11 +133,35 @@ def node_inputs(
             if dice.random() < 0.5:
                 sock.settimeout(0.05)
                 sock.recv(1 << 16)
-        sent += len(parts)
-        if time.monotonic() - said_s > REPORT_S:
-            said_s = time.monotonic()
-            seen(sent)
-    return sent
+        sent.value += len(parts)
+
+
+class Senders:
+    """Processes that send inputs, so that the neighbour in this one does not wait for them."""
+
+    def __init__(self, port: int, ca: Path, count: int, seeds: Sequence[str], end_s: float) -> None:
+        self._sent = [_spawned.Value("q", 0) for _ in seeds]
+        share = -(-count // len(seeds))
+        self._processes = [
+            _spawned.Process(target=node_inputs, args=(port, ca, share, random.Random(seed), sent, end_s))
+            for seed, sent in zip(seeds, self._sent, strict=True)
+        ]
+        for process in self._processes:
+            process.start()
+
+    @property
+    def sent(self) -> int:
+        return sum(each.value for each in self._sent)
+
+    def wait(self, seen: Callable[[int], None]) -> int:
+        """Until all is sent; how many inputs these were. `seen` gets their number at times."""
+        for process in self._processes:
+            while process.exitcode is None:
+                process.join(REPORT_S)
+                if process.exitcode is None:
+                    seen(self.sent)
+            assert not process.exitcode, "a sender failed"
+        return self.sent
 
 
 class Neighbour:
@@ -174,21 +201,29 @@ def memory_of(node: Node) -> int:
 
 
 def fuzz_node(
-    node: Node, context: ssl.SSLContext, count: int, dice: random.Random, quiet_s: float, life_s: float = 3_600.0
+    node: Node, ca: Path, count: int, seed: int, quiet_s: float, life_s: float = 3_600.0, senders: int = 1
 ) -> FuzzOutcome:
     """life_s: after this time it ends, though less is sent."""
     before, end_s = lives(node), time.monotonic() + life_s
+
+    def send(part: str, some: int, seen: Callable[[int], None]) -> int:
+        seeds = [f"{seed} {part} {number}" for number in range(senders)]
+        return Senders(node.port, ca, some, seeds, end_s).wait(seen)
+
     with Neighbour(node.port) as alone:
         time.sleep(quiet_s)
-    sent = node_inputs(node.port, context, max(count // WARM_PART, 1), dice, lambda _sent: None, end_s)
-    warm, first = memory_of(node), sent
+    first = send("warm", max(count // WARM_PART, 1), lambda _sent: None)
+    warm = memory_of(node)
     with Neighbour(node.port) as beside:
+        looked = 0
 
         def seen(number: int) -> None:
+            nonlocal looked
+            waits_s, looked = beside.waits_s[looked:], len(beside.waits_s)
             state = f"memory {memory_of(node) >> 10:,} KiB, a worker ended: {lives(node) != before}"
-            print(f"{first + number:,} inputs, {state}, p99 {1_000 * p99(beside.waits_s):.1f} ms", flush=True)
+            print(f"{first + number:,} inputs, {state}, p99 {1_000 * p99(waits_s):.1f} ms", flush=True)
 
-        sent += node_inputs(node.port, context, count - sent, dice, seen, end_s)
+        sent = first + send("main", count - first, seen)
     return FuzzOutcome(sent, lives(node) != before, (warm, memory_of(node)), (alone.waits_s, beside.waits_s))
 
 
@@ -198,18 +233,18 @@ def main() -> None:
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--minutes", type=float, default=60.0, help="of `node`")
+    parser.add_argument("--senders", type=int, default=4, help="processes of `node`")
     chosen = parser.parse_args()
     print(f"seed {chosen.seed}", flush=True)
-    dice = random.Random(chosen.seed)
     if chosen.what == "codec":
-        print(f"{codec_inputs(chosen.count, dice):,} inputs, each packets or an error")
+        print(f"{codec_inputs(chosen.count, random.Random(chosen.seed)):,} inputs, each packets or an error")
         return
     with tempfile.TemporaryDirectory() as folder:
         authority = Authority(Path(folder) / "ca")
         config = authority.issue("server", "DNS:localhost").toml()
-        context = ssl.create_default_context(cafile=authority.certificate)
         with running(Path(folder) / "data", config=config) as node:
-            found = fuzz_node(node, context, chosen.count, dice, 5.0, 60 * chosen.minutes)
+            life_s = 60 * chosen.minutes
+            found = fuzz_node(node, authority.certificate, chosen.count, chosen.seed, QUIET_S, life_s, chosen.senders)
     alone, beside = (f"{1_000 * p99(waits_s):.1f} ms of {len(waits_s)}" for waits_s in found.waits_s)
     print(f"{found.inputs:,} inputs in connections of {MQTT_INPUTS_A_CONNECTION}; a worker ended: {found.ended}")
     print(f"memory of the workers {found.memory[0] >> 20} MiB, then {found.memory[1] >> 20} MiB")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import ssl
 from pathlib import Path
 
 import pytest
@@ -29,9 +28,8 @@ def test_no_worker_ends_by_any_transport(tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     authority = Authority(tmp_path / "ca")
-    context = ssl.create_default_context(cafile=authority.certificate)
     with running(tmp_path / "data", config=authority.issue("server", "DNS:localhost").toml()) as node:
-        found = fuzz_node(node, context, INPUTS, random.Random(seed), 0.2)
+        found = fuzz_node(node, authority.certificate, INPUTS, seed, 0.2)
     assert found.inputs >= INPUTS and not found.ended
     assert found.memory[1] - found.memory[0] < GROWTH_MAX_BYTES
     assert all(found.waits_s), "the neighbour was served"
