@@ -29,6 +29,7 @@ LEAF_MODULES = (
     "tailrace.protocol.publish_cy",
     "tailrace.protocol.text_cy",
     "tailrace.broker.connection.singles_cy",
+    "tailrace.broker.delivery.copies_cy",
     "tailrace.broker.last.last_cy",
     "tailrace.broker.topics.match_cy",
     "tailrace.broker.topics.pick_cy",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections import deque
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -43,8 +44,25 @@ class DeliveryChunk(Protocol):
     def nbytes(self) -> int: ...
 
 
+class AlikeSending(Protocol):
+    """Sends one chunk to several clients at once."""
+
+    def take(self, row: deque[Subscriber], leader: Cursor, seq: int, chunk: Any) -> list[Cursor]:
+        """Takes those from the front of the row whose next chunk is this one, which the `leader` was sent from `seq`
+        on.
+        """
+
+    def send(self, cursors: Sequence[Cursor], chunk: Any) -> list[int]:
+        """Send it to those that were taken; how many bytes each socket took, as `Subscriber.send_chunk`."""
+
+
 class Delivery(Protocol):
-    """The chunks of one protocol: in which form messages go out. One a worker and protocol."""
+    """The chunks of one protocol: in which form messages go out. One a worker and protocol. `alike`: None if each
+    client is sent its chunk by itself.
+    """
+
+    @property
+    def alike(self) -> AlikeSending | None: ...
 
     def chunk(self, cursor: Cursor) -> DeliveryChunk:
         """The next chunk for a cursor that is behind, or the one it is in the middle of.
@@ -140,6 +158,16 @@ class FilteredCursors:
             self.by_number[cursor.filter_number] = {same: None, cursor: None}
         self.count += 1
 
+    def park_alike(self, cursors: Sequence[Cursor]) -> None:
+        """These have one filter and are at the same place, and the first one is parked already."""
+        first = cursors[0]
+        same = self.by_number[first.filter_number]
+        if isinstance(same, Cursor):
+            same = self.by_number[first.filter_number] = {same: None}
+        before = len(same)
+        same.update(dict.fromkeys(cursors))
+        self.count += len(same) - before
+
     def discard(self, cursor: Cursor) -> None:
         """Takes a cursor out, if it is here, and moves it to where the walk is."""
         same = self._of(cursor.filter_number)
@@ -167,9 +195,15 @@ class FilteredCursors:
             if same.seq < self.walked_seq:
                 same.seq, same.offset = self.walked_seq, self.walked_offset
             return [same]
-        woken = [cursor for cursor in self._of(number) if cursor.seq < until_seq]
+        woken = [cursor for cursor in same or () if cursor.seq < until_seq]
+        if same is None or len(woken) < len(same):
+            for cursor in woken:
+                self.discard(cursor)
+            return woken
+        del self.by_number[number]
+        self.count -= len(woken)
         for cursor in woken:
-            self.discard(cursor)
+            self.settle(cursor)
         return woken
 
     def take_all(self) -> list[Cursor]:

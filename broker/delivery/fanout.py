@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tailrace.broker.delivery.cursor import NEVER_SEQ, Cursor, DeliveryChunk, Feed, Subscriber
+from tailrace.broker.delivery.cursor import NEVER_SEQ, AlikeSending, Cursor, DeliveryChunk, Feed, Subscriber
 from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.sharing.wants import LocalWants
 from tailrace.broker.streams.owner import Growth
@@ -312,7 +312,27 @@ class FanOut:
             self._interrupt(cursor, chunk, sent)
             return sent
         work = sent if not cursor.topics else sent + self._scan_work(cursor, chunk)
+        seq, is_whole = cursor.seq, not cursor.skip
         self._advance(cursor, chunk)
+        if is_whole and self.runnable and client.delivery.alike is not None:
+            return work + self._serve_alike(client.delivery.alike, cursor, seq, chunk)
+        return work
+
+    def _serve_alike(self, alike: AlikeSending, leader: Cursor, seq: int, chunk: DeliveryChunk) -> int:
+        """The chunk that the leader has got for the next ones in the row, as far as it is theirs too."""
+        cursors, work = alike.take(self.runnable, leader, seq, chunk), 0
+        if not cursors:
+            return 0
+        whole: list[Cursor] = []
+        for cursor, sent in zip(cursors, alike.send(cursors, chunk), strict=True):
+            work += sent
+            if sent == chunk.nbytes:
+                whole.append(cursor)
+            elif not cursor.client.closed:
+                self._interrupt(cursor, chunk, sent)
+        if whole:
+            work += len(whole) * self._scan_work(whole[0], chunk)
+            self._advance_alike(whole, chunk)
         return work
 
     def _pass_over(self, cursor: Cursor, chunk: DeliveryChunk) -> int:
@@ -369,6 +389,20 @@ class FanOut:
             self._place(cursor)
             if client.out:
                 client.flush_answers()
+
+    def _advance_alike(self, cursors: list[Cursor], chunk: DeliveryChunk) -> None:
+        """As `_advance` for clients of one delivery, which count their traffic together."""
+        first, next_seq, next_offset = cursors[0], chunk.next_seq, chunk.next_offset
+        traffic = first.client.traffic
+        traffic.messages_out += len(cursors) * chunk.picked[0]
+        traffic.bytes_out += len(cursors) * chunk.nbytes
+        for cursor in cursors:
+            cursor.seq, cursor.offset = next_seq, next_offset
+        if self.walks.parks(first):
+            first.feed.filtered.park_alike(cursors)
+        else:
+            for cursor in cursors:
+                self._place(cursor)
 
     def _chunk(self, cursor: Cursor) -> DeliveryChunk | None:
         """The next chunk for a cursor; None when it cannot go on there (its client has then been notified)."""

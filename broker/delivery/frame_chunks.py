@@ -63,6 +63,8 @@ class FrameChunk(NamedTuple):
 class FrameChunks:
     """Makes chunks and keeps the latest: the delivery of the binary protocol. `fresh` as in `Renderings`."""
 
+    alike = None
+
     def __init__(
         self,
         readers: StreamReaders,

@@ -7,15 +7,24 @@ identifiers only in the copy that is sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, cast
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from tailrace.broker.delivery.chunk_cache import ChunkCache, ChunkKey
-from tailrace.broker.delivery.cursor import Cursor, Subscriber
+from tailrace.broker.delivery.cursor import NEVER_SEQ, Cursor, Subscriber
 from tailrace.broker.delivery.readers import StreamReaders
 from tailrace.broker.topics.picking import PickedCache, PickedFrames, Picker, cache_name
 from tailrace.protocol.mqtt.publishes import PublishForm, PublishRendering, render_any, render_plain
+from tailrace.shard.leaves import load
 
+ALIKE_MAX: Final = 256
+ALIKE_BYTES_MAX: Final = 256 << 10
+"""Clients and bytes of one call, about: others are served between two of them."""
+
+_copies_cy = load("tailrace.broker.delivery.copies_cy")
+_send_copies = _copies_cy.send_copies
+FAILED: int = _copies_cy.FAILED
 _new_tuple = tuple.__new__  # without the Python function that a NamedTuple has
 
 
@@ -24,7 +33,20 @@ class PublishSubscriber(Subscriber, Protocol):
     `rendered_us`: the time for which the chunk was made that it is in the middle of, if that makes a difference.
     """
 
+    fd: int
     rendered_us: int
+
+    @property
+    def next_id(self) -> int:
+        """The identifier of the next message that is sent."""
+
+    def takes_alike(self, cursor: Cursor, form: PublishForm, chunk: PublishChunk) -> bool:
+        """Whether the cursor's next chunk, in this form, may go out as it is, at once and before anything else."""
+
+    def chunk_sent(self, cursor: Cursor, chunk: PublishChunk, sent: int) -> int:
+        """The socket took `sent` bytes from `cursor.skip` on, none if that is negative. Returns these; 0 if the
+        connection is broken, with FAILED.
+        """
 
     @property
     def room(self) -> int: ...
@@ -69,6 +91,7 @@ class PublishChunks:
         self._picker = Picker(readers, found)
         self._clock_us = clock_us
         self.cache: ChunkCache[PublishChunk] = ChunkCache(cache_bytes)
+        self.alike = AlikePublishes()
         self._last: _KnownKey | None = None
 
     def chunk(self, cursor: Cursor) -> PublishChunk:
@@ -124,6 +147,39 @@ class PublishChunks:
         next_offset = self._readers.get(cursor.feed.name).offset_of(next_seq)
         messages, size = rendering.id_numbers[count - 1], rendering.id_ends[count - 1]
         return PublishChunk(rendering, count, next_seq, next_offset, size, chunk.rendered_us, (messages, 0))
+
+
+class AlikePublishes:
+    """Sends a chunk to many clients by one call of a leaf, which makes no copy for each."""
+
+    def take(self, row: deque[Subscriber], leader: Cursor, seq: int, chunk: PublishChunk) -> list[Cursor]:
+        taken: list[Cursor] = []
+        most = min(ALIKE_MAX, ALIKE_BYTES_MAX // chunk.nbytes)
+        form = cast("PublishSubscriber", leader.client).form_of(leader)
+        delivery, feed, topics = leader.client.delivery, leader.feed, leader.topics
+        while row and len(taken) < most:
+            client = cast("PublishSubscriber", row[0])
+            if client.delivery is not delivery or client.current is not None or len(client.ready) != 1:
+                break
+            cursor = client.ready[0]
+            if cursor.seq != seq or cursor.feed is not feed or cursor.topics is not topics or cursor.done:
+                break
+            if cursor.until_seq != NEVER_SEQ or not client.takes_alike(cursor, form, chunk):
+                break
+            row.popleft()
+            client.queued = False
+            client.ready.clear()
+            taken.append(cursor)
+        return taken
+
+    def send(self, cursors: Sequence[Cursor], chunk: PublishChunk) -> list[int]:
+        clients = [cast("PublishSubscriber", cursor.client) for cursor in cursors]
+        fds, first_ids = [client.fd for client in clients], [client.next_id for client in clients]
+        rendering, count = chunk.rendering, chunk.id_count
+        each = _send_copies(fds, rendering.data, rendering.id_places, count, chunk.nbytes, first_ids)
+        return [
+            client.chunk_sent(cursor, chunk, sent) for client, cursor, sent in zip(clients, cursors, each, strict=True)
+        ]
 
 
 def _fits(chunk: PublishChunk, cursor: Cursor, client: PublishSubscriber) -> bool:

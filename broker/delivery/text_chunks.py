@@ -66,6 +66,8 @@ class TextChunks:
     `fresh` has the frames that this worker has appended in this turn: they need not be read from the file, nor checked.
     """
 
+    alike = None
+
     def __init__(
         self,
         readers: StreamReaders,

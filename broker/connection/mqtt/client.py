@@ -27,7 +27,7 @@ from tailrace.broker.connection.mqtt.window import SendWindow
 from tailrace.broker.connection.transport import AnySocket
 from tailrace.broker.consumers.edge.session import ConsumerSession
 from tailrace.broker.delivery.cursor import Cursor
-from tailrace.broker.delivery.publish_chunks import PublishChunk
+from tailrace.broker.delivery.publish_chunks import FAILED, PublishChunk
 from tailrace.broker.routing.batch import Pending, RunPublication
 from tailrace.broker.services import Services
 from tailrace.broker.streams.refused import Refused
@@ -513,8 +513,15 @@ class MqttClient(SinglePacketsClient):
         except BlockingIOError:
             sent = 0
         except OSError:
+            sent = FAILED
+        return self.chunk_sent(cursor, chunk, sent)
+
+    def chunk_sent(self, cursor: Cursor, chunk: PublishChunk, sent: int) -> int:
+        """The socket took `sent` bytes from `cursor.skip` on; how many that are, if it is not broken."""
+        if sent == FAILED:
             self.close("reset")
             return 0
+        sent, skip = max(sent, 0), cursor.skip
         if skip + sent < chunk.nbytes or (self.layer is not None and self.layer.unsent_bytes):
             self.block()
         if sent:
@@ -522,6 +529,18 @@ class MqttClient(SinglePacketsClient):
             if not skip and (chunk.id_count or sent < chunk.nbytes):
                 self._note_sent(cursor, chunk)
         return sent
+
+    @property
+    def next_id(self) -> int:
+        return self.window.next_id
+
+    def takes_alike(self, cursor: Cursor, form: PublishForm, chunk: PublishChunk) -> bool:
+        """Whether the cursor's next chunk, in this form, may go out as it is, at once and before anything else."""
+        if self.out or self.closed or self.blocked or self.layer is not None or self.given_aliases is not None:
+            return False
+        if self.forms[cursor.key] != form:
+            return False
+        return not chunk.id_count or (chunk.id_count <= self.room and step_of(self) is None)
 
     def _send_whole(self, cursor: Cursor, chunk: PublishChunk, data: bytes) -> None:
         """Take a chunk over that is not sent as it is, or not at once."""
