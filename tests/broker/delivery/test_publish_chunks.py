@@ -10,7 +10,7 @@ import pytest
 from tailrace.broker.delivery import publish_chunks
 from tailrace.protocol.mqtt.publishes import render_plain
 from tests.broker.mqtt import MqttPeer
-from tests.broker.world import world
+from tests.broker.world import World, world
 from tests.protocol.mqtt import wire
 from tests.protocol.mqtt.wire import V5
 
@@ -86,3 +86,109 @@ def test_a_reader_in_the_middle_of_trimmed_messages_gets_whole_packets(tmp_path:
         reader.send(*(wire.ack(wire.PUBACK, each.packet_id) for each in reader.got))
         reader.take()
         assert reader.client.window.room == reader.client.window.size
+
+
+class Copies:
+    """Counts the clients of each call that sends a chunk to several."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clients: list[int] = []
+        self._send = publish_chunks._send_copies
+        monkeypatch.setattr(publish_chunks, "_send_copies", self)
+
+    def __call__(self, fds: list[int], *rest: Any) -> list[int]:
+        self.clients.append(len(fds))
+        sent: list[int] = self._send(fds, *rest)
+        return sent
+
+
+def readers_of(node: World, count: int, **connect: Any) -> list[MqttPeer]:
+    """With QoS 1, each with an identifier of its own as its next one."""
+    readers = [MqttPeer(node, client_id=f"c{number}", **connect) for number in range(count)]
+    for number, reader in enumerate(readers):
+        reader.subscribe(("s", 1))
+        reader.client.window.restore_state([1_000, 1 + number, 0, []])
+    return readers
+
+
+def test_clients_at_the_same_place_are_sent_a_chunk_by_one_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with world(tmp_path) as node:
+        copies, readers = Copies(monkeypatch), readers_of(node, 10)
+        before = node.workers[0].metrics.mqtt.messages_out
+        for payload in (b"first", b"second"):
+            node.fill("s", [payload])
+        assert copies.clients == [9, 9], "the first one is sent its chunk alone"
+        for number, reader in enumerate(readers):
+            reader.take()
+            assert [(each.payload, each.packet_id) for each in reader.got] == [
+                (b"first", 1 + number),
+                (b"second", 2 + number),
+            ]
+            assert reader.client.window.next_id == 3 + number
+            reader.send(wire.ack(wire.PUBACK, 1 + number), wire.ack(wire.PUBACK, 2 + number))
+            reader.take()
+            assert reader.client.window.room == 1_000
+        assert node.workers[0].metrics.mqtt.messages_out - before == 20
+
+
+def test_clients_that_cannot_be_sent_the_same_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One has no room, one reads nothing, one has another form."""
+    with world(tmp_path) as node:
+        copies = Copies(monkeypatch)
+        readers = [*readers_of(node, 6), deaf := MqttPeer(node, client_id="deaf", small=True)]
+        deaf.subscribe(("s", 1))
+        full, other = readers[2], readers[4]
+        full.client.window.restore_state([1, 1, 0, []])
+        other.subscribe(("s", 0))
+        deaf.peer.deaf = True
+        payloads = [b"%d" % number * 20_000 for number in range(1, 5)]
+        for payload in payloads:
+            node.fill("s", [payload])
+        assert max(copies.clients) < 6
+        assert full.payloads() == payloads[:1]
+        full.send(wire.ack(wire.PUBACK, 1))
+        assert full.payloads() == payloads[1:2]
+        assert deaf.client.current is not None, "a chunk is half out"
+        deaf.peer.deaf = False
+        for reader in readers:
+            if reader is not full:
+                reader.take()
+                assert [each.payload for each in reader.got] == payloads
+                first_id = reader.got[0].packet_id
+                assert (first_id == 0) == (reader is other)
+                assert [each.packet_id for each in reader.got] == [first_id and first_id + n for n in range(4)]
+
+
+def test_a_durable_session_knows_what_it_was_sent_together_with_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with world(tmp_path) as node:
+        copies = Copies(monkeypatch)
+        readers = readers_of(node, 4, clean=False, raw=b"\x11\0\0\0\x64")
+        node.fill("s", [b"a", b"b"])
+        assert sum(copies.clients) == 3
+        for number, reader in enumerate(readers):
+            session = reader.client.session
+            assert session is not None
+            assert [(run.first_id, list(run.seqs)) for run in session.in_flight.runs] == [(1 + number, [0, 1])]
+
+
+def test_a_client_that_is_gone_in_the_middle_of_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with world(tmp_path) as node:
+        readers = readers_of(node, 4)
+        gone = readers[2].client
+        send = publish_chunks._send_copies
+        monkeypatch.setattr(
+            publish_chunks,
+            "_send_copies",
+            lambda fds, *rest: [
+                publish_chunks.FAILED if fd == gone.fd else send([fd], *rest[:-1], [first_id])[0]
+                for fd, first_id in zip(fds, rest[-1], strict=True)
+            ],
+        )
+        node.fill("s", [b"a"])
+        assert gone.closed
+        node.fill("s", [b"b"])
+        assert [reader.payloads() for reader in readers if reader is not readers[2]] == [[b"a", b"b"]] * 3
