@@ -31,6 +31,8 @@ class RawFrames(NamedTuple):
 class FrameRuns:
     """A delivery: runs of frames, which nobody shares. `fresh`: appended by this worker in this turn."""
 
+    alike = None
+
     def __init__(self, readers: StreamReaders, fresh: Mapping[bytes, Growth]) -> None:
         self._readers = readers
         self._fresh = fresh
