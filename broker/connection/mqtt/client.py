@@ -538,7 +538,7 @@ class MqttClient(SinglePacketsClient):
         """Whether the cursor's next chunk, in this form, may go out as it is, at once and before anything else."""
         if self.out or self.closed or self.blocked or self.layer is not None or self.given_aliases is not None:
             return False
-        if self.forms[cursor.key] != form:
+        if self.forms[cursor.key] != form or (cursor.credit_bytes is not None and cursor.credit_bytes <= 0):
             return False
         return not chunk.id_count or (chunk.id_count <= self.room and step_of(self) is None)
 
