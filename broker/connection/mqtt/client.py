@@ -387,28 +387,10 @@ class MqttClient(SinglePacketsClient):
 
     # --- acknowledgements -------------------------------------------------------------------------------------------
 
-    def send_packet(self, data: bytes) -> None:
-        if self.lingering_since_s:  # nothing follows DISCONNECT
-            return
-        self.services.answered_bytes += len(data)
-        self.out += data
-        self.services.note_answered(self)
-
     @property
     def awaited(self) -> int:
         steps = (0 if self.session is None else self.session.unstored) + (self.withheld_bytes > 0)
         return self.under_way + len(self.answers) + self.held_up + len(self.backlog) + len(self.sendings) + steps
-
-    def answers_ready(self) -> None:
-        """Some acknowledgements are known: those in front go out."""
-        row = self.answers
-        while row and (text := row[0].text) is not None:
-            pending = row.popleft()
-            self.out += text
-            if pending.after is not None:
-                row.clear()  # nothing behind a message that is refused is acknowledged
-                pending.after()
-        self.services.note_answered(self)
 
     # --- publishing -------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ messages and acknowledgements that come one at a time are read, and answered, to
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import deque
 from functools import partial
 from typing import Final
@@ -48,11 +47,23 @@ class SinglePacketsClient(EnhancedLoginClient):
         self._place: Pending | None = None
         self._outcome = b""
 
-    @abstractmethod
-    def answers_ready(self) -> None: ...
+    def send_packet(self, data: bytes) -> None:
+        if self.lingering_since_s:  # nothing follows DISCONNECT
+            return
+        self.services.answered_bytes += len(data)
+        self.out += data
+        self.services.note_answered(self)
 
-    @abstractmethod
-    def send_packet(self, data: bytes) -> None: ...
+    def answers_ready(self) -> None:
+        """Some acknowledgements are known: those in front go out."""
+        row = self.answers
+        while row and (text := row[0].text) is not None:
+            pending = row.popleft()
+            self.out += text
+            if pending.after is not None:
+                row.clear()  # nothing behind a message that is refused is acknowledged
+                pending.after()
+        self.services.note_answered(self)
 
     def await_answer(self, pending: Pending) -> None:
         if self.answers is _NONE:
