@@ -25,7 +25,8 @@ from tailrace.broker.routing.growth_watch import GrowthWatch
 from tailrace.broker.routing.interest import Interests
 from tailrace.broker.routing.link import LOST_FD, LinkClosed, WorkerLink
 from tailrace.broker.routing.link_table import LinkTable
-from tailrace.broker.routing.router import ForwardedBatches, OwnerCall, Router
+from tailrace.broker.routing.requests import ForwardedBatches, OwnerCall
+from tailrace.broker.routing.router import Router
 from tailrace.broker.sharing.shared import SharedStreams
 from tailrace.broker.streams.deduplication import is_numbered
 from tailrace.broker.streams.owner import Grown, Owner, Refused

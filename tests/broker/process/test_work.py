@@ -10,7 +10,7 @@ import pytest
 from tailrace.broker.connection.base import Pause
 from tailrace.broker.connection.client import NODE_HELD_UP_MAX
 from tailrace.broker.process.work import NOBODY, WorkQueue
-from tailrace.broker.routing.router import ForwardedBatches
+from tailrace.broker.routing.requests import ForwardedBatches
 from tailrace.broker.routing.worker_links import PARTLY_ROWS, PARTLY_S
 from tailrace.protocol import messages as m
 from tailrace.protocol import sibling

@@ -13,10 +13,10 @@ from tailrace.broker.process.metrics import Traffic
 from tailrace.broker.process.work import Nobody
 from tailrace.broker.routing import router as router_module
 from tailrace.broker.routing.batch import FramePublication, Pending, StreamBatch
+from tailrace.broker.routing.requests import FORWARD_BYTES
 from tailrace.broker.routing.route import Route
 from tailrace.broker.routing.router import (
     BATCHES_A_BEAT,
-    FORWARD_BYTES,
     SEND_FIRST_STREAMS,
     WINDOW_MESSAGES,
     WINDOW_MESSAGES_MIN,

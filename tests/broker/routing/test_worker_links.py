@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from tailrace.broker.routing.batch import StreamBatch
-from tailrace.broker.routing.router import CALL_BYTES, OwnerCall
+from tailrace.broker.routing.requests import CALL_BYTES, OwnerCall
 from tailrace.broker.routing.worker_links import ForwardedPublish
 from tailrace.broker.streams.refused import Refused
 from tailrace.broker.worker import WorkerPhase
