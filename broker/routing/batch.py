@@ -50,8 +50,23 @@ class LoneSink(OutcomeSink, Protocol):
         """Whether the number of subscribers is of use to it."""
 
 
-LonePart: TypeAlias = tuple[LoneSink, int, StampableFrames]
-"""All that is published to a stream in a turn: who waits for the outcome, messages, frames."""
+LonePart: TypeAlias = tuple[LoneSink, int, int, StampableFrames]
+"""All that is published to a stream in a turn: who waits for the outcome, its key, messages, frames."""
+
+
+class UnsyncedSink(Protocol):
+    """The part of a `LoneSink` that is needed once the messages are logged."""
+
+    @property
+    def wants_subscribers(self) -> bool: ...
+
+    def published(self, key: int, first_seq: int, subscribers: int) -> None: ...
+
+    def refused(self, key: int, code: Code, text: str) -> None: ...
+
+
+Unsynced: TypeAlias = tuple[UnsyncedSink, int, int, int]
+"""What is logged and waits for the disk: who waits for the outcome, its key, messages, the first one's seq."""
 
 
 class QuietPublisher(Asker, Protocol):
@@ -181,6 +196,58 @@ class StreamBatch:
             sink.unreplicated(key, first_seq + base, text)
 
 
+class UnsyncedBatch:
+    """A batch that waits for the disk, as a sink. `logged` is called with it and its first seq then."""
+
+    __slots__ = ("_batch", "_logged")
+
+    wants_subscribers = False
+
+    def __init__(self, batch: StreamBatch, logged: Callable[[StreamBatch, int], None]) -> None:
+        self._batch = batch
+        self._logged = logged
+
+    def published(self, _key: int, first_seq: int, _subscribers: int) -> None:
+        self._logged(self._batch, first_seq)
+
+    def refused(self, _key: int, code: Code, text: str) -> None:
+        self._batch.refused(code, text)
+
+
+class QuietRead:
+    """What one read of one connection published, of which only failures are answered; keys are places among it."""
+
+    __slots__ = ("_client", "_counts", "_names")
+
+    wants_subscribers = False
+
+    def __init__(self, client: QuietPublisher, groups: list[tuple[bytes, int, bytearray]]) -> None:
+        self._client = client
+        self._names = [name for name, _count, _frames in groups]
+        self._counts = [count for _name, count, _frames in groups]
+
+    @property
+    def asker(self) -> Asker:
+        return self._client
+
+    def published(self, key: int, first_seq: int, subscribers: int) -> None: ...
+
+    def refused(self, key: int, code: Code, text: str) -> None:
+        self._client.publish_refused(self._names[key], self._counts[key], code, text)
+
+    def unreplicated(self, key: int, _first_seq: int, text: str) -> None:
+        self.refused(key, Code.UNREPLICATED, text)
+
+    def may_create(self, name: bytes) -> bool:
+        return self._client.may_create(name)
+
+    def creation_refusal(self, name: bytes) -> Refused:
+        return self._client.creation_refusal(name)
+
+    def count_created(self) -> None:
+        self._client.count_created()
+
+
 class Pending:
     """A place in a connection's row of answers that is filled later; the answers after it wait."""
 
@@ -282,11 +349,11 @@ class RunPublication:
     names, counts, requests: of each group its stream, its messages, and what `pack_answers` takes.
     """
 
-    __slots__ = ("_client", "counts", "names", "requests", "wants_answers")
+    __slots__ = ("_client", "counts", "names", "requests", "wants_answers", "wants_subscribers")
 
     def __init__(self, client: RunPublisher, wants_answers: bool) -> None:
         self._client = client
-        self.wants_answers = wants_answers
+        self.wants_answers = self.wants_subscribers = wants_answers  # the answers have them
         self.names: list[bytes] = []
         self.counts: list[int] = []
         self.requests: list[bytes] = []
@@ -364,6 +431,8 @@ class LinePublication(Pending):
     """
 
     __slots__ = ("_client", "_counts", "_first_seqs", "_names", "_order", "_refusals", "_waiting")
+
+    wants_subscribers = False
 
     def __init__(
         self,

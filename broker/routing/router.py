@@ -23,6 +23,7 @@ from tailrace.broker.routing.batch import (
     OutcomeSink,
     Pending,
     PublicationClient,
+    QuietRead,
     RunPublication,
     StampableFrames,
     StreamBatch,
@@ -178,8 +179,24 @@ class Router:
     def _batch_from(self, part: LonePart, name: bytes) -> StreamBatch:
         """What was to be appended alone, as a batch that others join."""
         batch = self._new_batch(name, 0)
-        batch.add(part[0], 0, part[1], part[2])
+        batch.add(*part)
         return batch
+
+    def _is_lone(self, name: bytes) -> bool:
+        """Whether publishes to this stream, which is open here, are the first of this turn.
+
+        Most are the only ones then. If they are unnumbered and nobody waits for replicas, or for the disk where the
+        stream's others do not, they are a `LonePart`: an append without a batch around it costs half as much.
+        """
+        here = name in self.owner.catalog.open and name not in self.owner.uproutes
+        return here and name not in self._lone and name not in self._staged
+
+    def stage_lone(self, name: bytes, sink: LoneSink, messages: int, frames: bytearray) -> bool:
+        """Take messages for which nobody waits for replicas or the disk, if they may go alone."""
+        if not self._is_lone(name) or is_numbered(frames):
+            return False
+        self._lone[name] = sink, 0, messages, frames
+        return True
 
     def batch_for(self, name: bytes, frames: StampableFrames, replicas: int = 0) -> StreamBatch:
         """The batch that these frames go into: with numbered ones only if they are numbered."""
@@ -207,16 +224,22 @@ class Router:
             return
         remote = []
         messages = 0
-        for group in staged.groups:
-            messages += group[1]
-            batch = self._staged.get(group[0])
-            if batch is None or batch.replicas or batch.numbered:
-                batch = self.batch(group[0])
+        nbytes = 0
+        is_lone, lone, read = self._is_lone, self._lone, QuietRead(client, staged.groups)
+        for key, group in enumerate(staged.groups):
+            name, count, frames = group
+            messages += count
+            if is_lone(name):
+                lone[name] = read, key, count, frames
+                nbytes += len(frames)
+                continue
+            batch = self.batch(name)
             if batch.route is not None:
                 remote.append(group)
             else:
-                batch.add_quiet(client, group[1], group[2])
-                self.staged_bytes += len(group[2])
+                batch.add_quiet(client, count, frames)
+                nbytes += len(frames)
+        self.staged_bytes += nbytes
         if remote:
             self._publish_awaited(client, remote, [])
         self._count(client, messages)
@@ -272,6 +295,11 @@ class Router:
     ) -> None:
         """Take what a run of PUBLISH has for one stream."""
         name, messages, numbered = run.names[key], run.counts[key], is_numbered(frames)
+        if self._is_lone(name) and not (numbered or sync or replicas):
+            self._lone[name] = run, key, messages, frames
+            self.staged_bytes += len(frames)
+            self._count(client, messages)
+            return
         batch = self._staged.get(name)
         if batch is None or batch.numbered is not numbered or batch.replicas != replicas or batch.route is not None:
             batch = self.batch(name, replicas, numbered=numbered)
@@ -285,13 +313,10 @@ class Router:
     def publish_shared(
         self, sink: LoneSink, name: bytes, clients: Sequence[PublishingClient], frames: bytearray
     ) -> None:
-        """Take a message of each of these clients for one stream: unnumbered, and nobody waits for replicas.
-
-        Most of them are the only ones of this turn for their streams: such a part goes without a batch around it.
-        """
+        """Take a message of each of these clients for one stream: unnumbered, and nobody waits for replicas."""
         self.staged_bytes += len(frames)
-        if name in self.owner.catalog.open and name not in self._staged and name not in self._lone:
-            self._lone[name] = sink, len(clients), frames
+        if self._is_lone(name):
+            self._lone[name] = sink, 0, len(clients), frames
             clients[0].traffic.messages_in += len(clients)  # all speak one protocol
             for client in clients:
                 client.window_messages += 1
@@ -326,13 +351,17 @@ class Router:
         publication = LinePublication(client.answers_ready, client, groups, order)
         client.pend(publication)
         away: dict[Route, int] = {}
+        is_lone, lone = self._is_lone, self._lone
         for key, (name, messages, frames) in enumerate(groups):
             if key in denied:
                 publication.refused(key, denied[key].code, denied[key].text)
                 continue
+            self.staged_bytes += len(frames)
+            if is_lone(name):
+                lone[name] = publication, key, messages, frames
+                continue
             batch = self.batch(name)
             batch.add(publication, key, messages, frames)
-            self.staged_bytes += len(frames)
             route = batch.route
             if route is not None:
                 away[route] = away.get(route, 0) + messages

@@ -51,6 +51,8 @@ class ForwardedStream:
 
     __slots__ = ("_forwarded", "_may_create", "code", "created", "first_seq", "place", "subscribers", "text")
 
+    wants_subscribers = True
+
     def __init__(self, forwarded: ForwardedPublish, place: int, may_create: bool) -> None:
         self._forwarded = forwarded
         self._may_create = may_create
@@ -361,12 +363,16 @@ class WorkerLinks:
             piece = bytearray(frames[start : start + nbytes])
             start += nbytes
             if name in opened and name not in waiting:
+                part = forwarded.part(may_create)
+                if not (sync or replicas) and router.stage_lone(name, part, count, piece):
+                    continue
                 batch = router.batch_for(name, piece, replicas)
             else:
+                part = forwarded.part(may_create)
                 batch = DelayedBatch(name, self._slot, forwarded, replicas)
                 batch.numbered = is_numbered(piece)
                 router.alone(batch)
-            batch.add(forwarded.part(may_create), 0, count, piece)
+            batch.add(part, 0, count, piece)
             batch.sync |= sync
             if replicas:
                 self._replicated.append((link, request_id, batch))

@@ -22,7 +22,7 @@ from tailrace.broker.process.lease import (
 from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.process.settings import Durability, Settings
 from tailrace.broker.replication.downstream.replicas import Replicas
-from tailrace.broker.routing.batch import LonePart, StampableFrames, StreamBatch
+from tailrace.broker.routing.batch import LonePart, StampableFrames, StreamBatch, UnsyncedBatch
 from tailrace.broker.streams.catalog import StreamCatalog
 from tailrace.broker.streams.collaborators import OwnerContext, OwnerEvents
 from tailrace.broker.streams.deduplication import Admitted, Deduplication
@@ -202,10 +202,13 @@ class Owner:
         if stream.producers is not None:
             self.numbered.grew(stream)
         if batch.sync or stream.policy.durability is Durability.ALWAYS:
-            stream.waiting.append((batch, first_seq))
-            self.syncs.urgent.append(stream)
+            self._wait_for_sync(stream, batch, first_seq)
         elif batch.parts:
             self._logged(batch, first_seq)
+
+    def _wait_for_sync(self, stream: OpenStream, batch: StreamBatch, first_seq: int) -> None:
+        stream.waiting.append((UnsyncedBatch(batch, self._logged), 0, batch.count, first_seq))
+        self.syncs.urgent.append(stream)
 
     def _require_lease(self, stream: OpenStream) -> None:
         """Raises Refused if the lease of this node is over. A stream in memory is each node's own, and needs none."""
@@ -214,24 +217,25 @@ class Owner:
             raise Refused(Code.UNAVAILABLE, LEASE_OVER_TEXT)
 
     def append_parts(self, parts: Mapping[bytes, LonePart], now_s: float) -> list[bytes]:
-        """Append each of these alone, if its stream is open and takes it as it is, and nobody waits for the disk.
+        """Append each of these alone, if its stream is open and takes it as it is.
 
-        The sinks are notified of the outcomes. Returns the streams of which nothing was done: `append` theirs as
-        batches. With a stream for each publisher this is most of a turn.
+        The sinks are notified of the outcomes, under `always` once it is synced. Returns the streams of which nothing
+        was done: `append` theirs as batches. With a stream for each publisher this is most of a turn.
         """
         if self.syncs.failed:
             return list(parts)
         lease = self.replicas.lease if self.replicas.lease.cells[CLUSTER_CELL] else None
         space, open_streams, uproutes, grown = self.space, self.catalog.open, self.uproutes, self.grown
         now_us, subscribers, metrics = self.clock_us(), self.context.subscribers, self.metrics
+        urgent = self.syncs.urgent
         lease_now_ns = boottime_ns() if lease is not None else 0
         left: list[bytes] = []
-        for place, (name, (sink, messages, frames)) in enumerate(parts.items(), start=1):
+        for place, (name, (sink, key, messages, frames)) in enumerate(parts.items(), start=1):
             if not place % BATCHES_A_BEAT:
                 self.events.on_pause()
                 lease_now_ns = boottime_ns() if lease is not None else 0
             stream = open_streams.get(name)
-            if stream is None or not stream.epoch or stream.is_synced_always or name in uproutes or space.is_met:
+            if stream is None or not stream.epoch or name in uproutes or space.is_met:
                 left.append(name)
                 continue
             if lease is not None and not stream.in_memory and lease.ends_before(lease_now_ns, stream.group_key):
@@ -243,18 +247,22 @@ class Owner:
                 first_seq = stream_log.append(frames, messages, now_us, stream.epoch)
             except (StorageFull, OSError) as error:
                 refused = self._append_failed(stream, error)
-                sink.refused(0, refused.code, refused.text)
+                sink.refused(key, refused.code, refused.text)
                 continue
             grown[name] = _new_tuple(Growth, (first_seq, first_seq + messages, stream_log.end_offset, frames))
             metrics.appended_messages += messages
             metrics.appended_bytes += len(frames)
             if space.is_watched:
                 space.grew(name, len(frames), messages)
-            if not stream.sync_due_s:
-                self.syncs.add(stream, now_s)
             if stream.producers is not None:
                 self.numbered.grew(stream)
-            sink.published(0, first_seq, subscribers(name) if sink.wants_subscribers else 0)
+            if stream.is_synced_always:
+                stream.waiting.append((sink, key, messages, first_seq))
+                urgent.append(stream)
+                continue
+            if not stream.sync_due_s:
+                self.syncs.add(stream, now_s)
+            sink.published(key, first_seq, subscribers(name) if sink.wants_subscribers else 0)
         return left
 
     def _append_failed(self, stream: OpenStream, error: StorageFull | OSError) -> Refused:
@@ -384,8 +392,7 @@ class Owner:
         """A batch of a row is in the log: answer its parts now, or when it is on the disk."""
         to_sync = batch.sync or stream.policy.durability is Durability.ALWAYS
         if to_sync and first_seq + batch.count > stream.log.durable.seq:
-            stream.waiting.append((batch, first_seq))
-            self.syncs.urgent.append(stream)
+            self._wait_for_sync(stream, batch, first_seq)
         elif batch.parts:
             self._logged(batch, first_seq)
 
@@ -676,7 +683,7 @@ class Owner:
         self.growth_log.note([name])
 
     def batches_synced(self, stream: OpenStream, upto: int, error: OSError | StorageError | None) -> None:
-        """Answer the parts of every batch that ended before seq `upto` and waited for the disk."""
+        """Answer all that ended before seq `upto` and waited for the disk."""
         if not stream.waiting:
             return
         waiting, stream.waiting = stream.waiting, []
@@ -684,11 +691,12 @@ class Owner:
         if error is not None:
             cause = peer_text(error)
             text = f"logged, but the disk refused to sync it: {cause}"
+        subscribers = self.context.subscribers
         for each in waiting:
-            batch, first_seq = each
+            sink, key, messages, first_seq = each
             if text:
-                batch.refused(Code.UNAVAILABLE, text)
-            elif first_seq + batch.count <= upto:
-                self._logged(batch, first_seq)
+                sink.refused(key, Code.UNAVAILABLE, text)
+            elif first_seq + messages <= upto:
+                sink.published(key, first_seq, subscribers(stream.name) if sink.wants_subscribers else 0)
             else:
                 stream.waiting.append(each)

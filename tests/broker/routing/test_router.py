@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import select
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from tailrace.broker.process.metrics import Traffic
 from tailrace.broker.process.work import Nobody
 from tailrace.broker.routing import router as router_module
-from tailrace.broker.routing.batch import FramePublication, Pending, StreamBatch
+from tailrace.broker.routing.batch import FramePublication, LonePart, Pending, StreamBatch
 from tailrace.broker.routing.requests import FORWARD_BYTES
 from tailrace.broker.routing.route import Route
 from tailrace.broker.routing.router import (
@@ -127,16 +127,16 @@ def test_before_many_appends_a_sibling_gets_its_share(
     (link,) = node.workers[1].links.open.values()
     assert not select.select([link], [], [], 0)[0]
     was_sent: list[bool] = []
-    append = owner.append
+    append_parts = owner.append_parts
 
-    def watched(batch: StreamBatch, now_s: float) -> None:
+    def watched(parts: Mapping[bytes, LonePart], now_s: float) -> list[bytes]:
         was_sent.append(bool(select.select([link], [], [], 0)[0]))
-        append(batch, now_s)
+        return append_parts(parts, now_s)
 
-    monkeypatch.setattr(owner, "append", watched)
+    monkeypatch.setattr(owner, "append_parts", watched)
     router.publish(client, staged(*publishes))
     router.flush()
-    assert was_sent == [streams == SEND_FIRST_STREAMS] * streams
+    assert was_sent == [streams == SEND_FIRST_STREAMS]
     node.settle()
     assert [next_seq(node, name) for name in (here[0], there)] == [2, 2]
 

@@ -276,7 +276,7 @@ def test_an_owner_counts_what_it_appends(tmp_path: Path) -> None:
     owner = make_owner(tmp_path, node_max_bytes=MOST)
     publish(owner, b"a", b"x" * 100)
     owner.append_row([batch(b"a", b"x" * 100)], 0.0)
-    assert owner.append_parts({b"a": (Sink(), 1, bytearray(pack_frame(b"x" * 100)))}, 0.0) == []
+    assert owner.append_parts({b"a": (Sink(), 0, 1, bytearray(pack_frame(b"x" * 100)))}, 0.0) == []
     frames_bytes = owner.stream(b"a").log.end_offset - HEADER_PAGE_BYTES
     assert owner.space._total_bytes == FILES_BYTES + frames_bytes + 3 * INDEX_ENTRY_BYTES
     owner.release()
@@ -289,7 +289,7 @@ def test_publishes_are_refused_and_make_no_stream(tmp_path: Path, name: bytes) -
     owner.append(batch(name, b"x", sink=first), 0.0)
     owner.append_row([batch(name, b"x", sink=second)], 0.0)
     assert codes(first, second) == [Code.FULL, Code.FULL]
-    assert owner.append_parts({name: (Sink(), 1, bytearray(pack_frame(b"x")))}, 0.0) == [name]  # left to `append`
+    assert owner.append_parts({name: (Sink(), 0, 1, bytearray(pack_frame(b"x")))}, 0.0) == [name]  # left to `append`
     assert "max_bytes in [node]" in first.refusals[0][1]
     assert list(owner.catalog.names) == [b"orders"] and owner.stream(b"orders").log.next_seq == 1
     assert owner.metrics.data_refused_messages == 2

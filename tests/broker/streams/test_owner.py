@@ -46,7 +46,8 @@ def test_parts_of_a_batch_get_their_own_seqs(tmp_path: Path) -> None:
 def append_part(owner: Owner, name: bytes, sink: Sink, *payloads: bytes) -> bool:
     """Whether it has an outcome, behind a part that has none."""
     frames = bytearray(b"".join(pack_frame(payload) for payload in payloads))
-    left = owner.append_parts({b"missing": (Sink(), 1, bytearray()), name: (sink, len(payloads), frames)}, 1_000.0)
+    missing = Sink(), 0, 1, bytearray()
+    left = owner.append_parts({b"missing": missing, name: (sink, 0, len(payloads), frames)}, 1_000.0)
     assert left in ([b"missing"], [b"missing", name])
     return name not in left
 
@@ -65,12 +66,9 @@ def test_a_part_is_appended_without_a_batch(tmp_path: Path) -> None:
 
 def test_a_part_of_a_stream_that_does_not_take_it_at_once_needs_a_batch(tmp_path: Path) -> None:
     sink = Sink()
-    owner = make_owner(tmp_path / "data", streams=policies(Durability.ALWAYS))
-    publish(owner, b"s", b"one")
-    assert not append_part(owner, b"s", sink, b"two") and not append_part(owner, b"closed", sink, b"x")
-    owner.release()
     other = make_owner(tmp_path / "other")
     publish(other, b"s", b"one")
+    assert not append_part(other, b"closed", sink, b"x")
     other.syncs.failed.found(b"s")
     assert not append_part(other, b"s", sink, b"two")
     other.syncs.failed.mended(b"s")
@@ -81,6 +79,23 @@ def test_a_part_of_a_stream_that_does_not_take_it_at_once_needs_a_batch(tmp_path
     assert not append_part(other, b"s", sink, b"two") and not sink.published_at and not sink.refusals
     assert other.catalog.open[b"s"].log.next_seq == 1
     other.release()
+
+
+def test_under_always_a_part_is_answered_once_it_is_synced(tmp_path: Path) -> None:
+    owner = make_owner(tmp_path / "data", streams=policies(Durability.ALWAYS))
+    publish(owner, b"s", b"one")
+    stream = owner.stream(b"s")
+    owner.batches_synced(stream, 1, None)
+    owner.syncs.take_urgent()
+    first, second, third = Sink(), Sink(), Sink()
+    assert append_part(owner, b"s", first, b"two", b"three") and owner.syncs.take_urgent() == [stream]
+    assert append_part(owner, b"s", second, b"four") and not first.published_at
+    owner.batches_synced(stream, 3, None)
+    assert first.published_at == {0: 1} and not second.published_at and not stream.idle
+    assert append_part(owner, b"s", third, b"five")
+    owner.batches_synced(stream, 5, OSError(errno.EIO, os.strerror(errno.EIO)))
+    assert [sink.refusals[0][0] for sink in (second, third)] == [Code.UNAVAILABLE] * 2 and stream.idle
+    owner.release()
 
 
 @pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, Code.FULL), (errno.EIO, Code.UNAVAILABLE)])
