@@ -106,8 +106,10 @@ class OwnerWiring:
         worker.fanout.cut(name, 0, True)
         worker.uplinks.deleted(name)
 
-    def on_held(self, name: bytes) -> None:
-        self._worker.uplinks.note_held(name)
+    @cached_property
+    def on_held(self) -> Callable[[bytes], None]:
+        """Looked up once, since every stream that is synced needs it."""
+        return self._worker.uplinks.note_held
 
     def on_trim(self, stream: OpenStream, dropped: int) -> None:
         self._worker.siblings.announce_trim(stream.name)

@@ -507,8 +507,8 @@ class StreamLog:
             frames, durable.keeps_recent = durable.recent, True
             if len(frames) != end - start:
                 frames = os.pread(self._content_fd, end - start, start)
-            record = self.name, self.stream_id, self.cuts, durable.seq, start, frames
-            return _new_tuple(BegunJournaling, (*record, seq, end, self._generation))
+            place = durable.seq, start, frames, seq, end, self._generation
+            return _new_tuple(BegunJournaling, (self.name, self.stream_id, self.cuts, *place))
 
     def finish_journaling(self, begun: BegunJournaling) -> None:
         """The record is on the disk. Does nothing if the log was closed or cut meanwhile."""

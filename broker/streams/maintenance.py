@@ -32,6 +32,7 @@ from tailrace.shard.sync_marks import is_sync_failed, mark_closed_synced, mark_u
 
 log = logging.getLogger(__name__)
 
+_new_tuple = tuple.__new__  # without the Python function that a NamedTuple has
 SWEEP_SHARE, SWEEP_SLICE_S = 0.01, 0.005  # of the time, for the sweep; how long one slice of it may hold the loop
 HURRIED_SHARE, HURRIED_SWEEP_S = 0.1, 1.0  # while the node is short of disk space; the latter between two beginnings
 RESERVED_BYTES_MAX = 1 << 20  # ahead of an open stream while publishes are refused; one with more is closed
@@ -163,10 +164,11 @@ class Maintenance:
         stream.syncing = True
         is_sound = not failed or stream.name not in failed
         target = stream.log if is_sound or self._journal is None else self._journal.mending(stream.log)
-        token = SyncToken(stream, stream.log.next_seq)
-        request = SyncRequest(target, token, is_sound, bool(stream.waiting))
-        is_awaited = bool(stream.waiting) or stream.policy.durability is Durability.INTERVAL
-        (self._urgent if is_awaited and is_sound else self._patient).append(request)
+        is_awaited = bool(stream.waiting)
+        token = _new_tuple(SyncToken, (stream, stream.log.next_seq))
+        request = _new_tuple(SyncRequest, (target, token, is_sound, is_awaited))
+        is_urgent = is_sound and (is_awaited or stream.policy.durability is Durability.INTERVAL)
+        (self._urgent if is_urgent else self._patient).append(request)
 
     def _hand_over(self) -> None:
         """All that were asked for since the last time: they are synced together, if that is quicker."""
@@ -213,7 +215,7 @@ class Maintenance:
             if outcome.error is not None:
                 metrics.sync_failures += 1
             if isinstance(token, SyncToken):
-                self._synced(token.stream, token.upto, outcome.error)
+                self._synced(token.stream, token.upto, outcome.error, self._clock())
             elif isinstance(outcome.log, WholeSync):
                 self._syncing_whole = False
                 for name in outcome.log.marked:
@@ -224,27 +226,31 @@ class Maintenance:
 
     def _journaled(self, requests: Sequence[SyncRequest], seconds: float) -> None:
         self.owner.metrics.commit.observe(seconds, len(requests))
+        now_s = self._clock()
         for request in requests:
             if isinstance(request.token, SyncToken):
-                self._synced(request.token.stream, request.token.upto, None)
+                self._synced(*request.token, None, now_s)
 
-    def _synced(self, stream: OpenStream, upto: int, error: OSError | StorageError | None) -> None:
+    def _synced(self, stream: OpenStream, upto: int, error: OSError | StorageError | None, now_s: float) -> None:
         owner, syncs, name = self.owner, self._syncs, stream.name
         stream.syncing = False
         if error is not None:
             self._sync_failed(stream, error)
         else:
-            syncs.failed.mended(name)
+            if syncs.failed:
+                syncs.failed.mended(name)
             if stream.log.sync_failed_seq is not None:  # it was marked meanwhile
                 syncs.failed.found(name)
             elif stream.log.synced_seq < upto and not stream.sync_due_s:
-                syncs.add_journaled(stream, self._clock())
-        owner.batches_synced(stream, upto, error)
+                syncs.add_journaled(stream, now_s)
+        if stream.waiting:
+            owner.batches_synced(stream, upto, error)
         owner.events.on_held(name)
         if stream.waiting:
             self._ask_for(stream)
-        elif name in syncs.dirty:  # it was appended to meanwhile
-            syncs.due_s = min(syncs.due_s, stream.sync_due_s)
+        elif name in syncs.dirty:  # it is in the journal, or was appended to meanwhile
+            if stream.sync_due_s < syncs.due_s:
+                syncs.due_s = stream.sync_due_s
         elif error is None and not stream.sync_due_s:
             syncs.unsynced.discard(name)
 

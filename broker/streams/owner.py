@@ -684,10 +684,9 @@ class Owner:
 
     def batches_synced(self, stream: OpenStream, upto: int, error: OSError | StorageError | None) -> None:
         """Answer all that ended before seq `upto` and waited for the disk."""
-        if not stream.waiting:
-            return
         waiting, stream.waiting = stream.waiting, []
-        text = LOGGED_WITHOUT_LEASE_TEXT if self.replicas.lease.is_over(stream.group_key) else ""
+        lease = self.replicas.lease
+        text = LOGGED_WITHOUT_LEASE_TEXT if lease.cells[CLUSTER_CELL] and lease.is_over(stream.group_key) else ""
         if error is not None:
             cause = peer_text(error)
             text = f"logged, but the disk refused to sync it: {cause}"

@@ -45,9 +45,10 @@ class SyncSchedule:
 
     def add_journaled(self, stream: OpenStream, now_s: float) -> None:
         """The stream is on the disk in the journal only. Its own files are synced before it is due here, usually."""
-        stream.sync_due_s = now_s + JOURNALED_DUE_S
+        stream.sync_due_s = due_s = now_s + JOURNALED_DUE_S
         self.dirty[stream.name] = stream
-        self.due_s = min(self.due_s, stream.sync_due_s)
+        if due_s < self.due_s:
+            self.due_s = due_s
 
     def settle(self, stream: OpenStream) -> None:
         """All of the stream is on the disk in its own files, without a sync that was requested for it."""

@@ -17,7 +17,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from tailrace.shard.errors import StorageError
@@ -76,7 +76,7 @@ class JournaledGroup(NamedTuple):
 
 SyncTogether = Callable[[Sequence[Any]], Sequence[OSError | StorageError | None]]
 """Sync these logs; gives what each raised."""
-Journal = Callable[[Sequence[Any]], Container[Any]]
+Journal = Callable[[Sequence[Any]], Set[Any]]
 """Put the unsynced frames of these logs on the disk in another way, if possible; gives the logs that are durable."""
 
 
@@ -182,8 +182,9 @@ class Syncer:
         alone: list[SyncRequest] = []
         row: list[SyncRequest] | None = first
         while row is not None:
-            for each in row:
-                (together if each.in_group and self._together is not None else alone).append(each)
+            if self._together is not None:
+                together += [each for each in row if each.in_group]
+            alone += [each for each in row if not each.in_group] if self._together is not None else row
             if not 0 < len(together) < GROUP_MAX:
                 return together, alone, False
             try:
@@ -200,12 +201,14 @@ class Syncer:
         began_s = time.monotonic()
         journaled = self._journal(awaited)
         seconds = time.monotonic() - began_s
-        done = [item for item in group if item.is_awaited and item.target in journaled]
-        if not done:
-            return group
-        self._done.append(SyncOutcome(done[0].target, JournaledGroup(done), None, seconds))
-        os.eventfd_write(self._event_fd, 1)
-        return [item for item in group if not (item.is_awaited and item.target in journaled)]
+        done, left = group, list[SyncRequest]()
+        if len(journaled) < len(group):
+            done = [item for item in group if item.is_awaited and item.target in journaled]
+            left = [item for item in group if not (item.is_awaited and item.target in journaled)]
+        if done:
+            self._done.append(SyncOutcome(done[0].target, JournaledGroup(done), None, seconds))
+            os.eventfd_write(self._event_fd, 1)
+        return left
 
     def _sync_group(self, group: list[SyncRequest]) -> None:
         assert self._together is not None
