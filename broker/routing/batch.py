@@ -65,7 +65,7 @@ class UnsyncedSink(Protocol):
     def refused(self, key: int, code: Code, text: str) -> None: ...
 
 
-Unsynced: TypeAlias = tuple[UnsyncedSink, int, int, int]
+UnsyncedPart: TypeAlias = tuple[UnsyncedSink, int, int, int]
 """What is logged and waits for the disk: who waits for the outcome, its key, messages, the first one's seq."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.broker.process.settings import Durability, StreamPolicy
-from tailrace.broker.routing.batch import StampableFrames, Unsynced
+from tailrace.broker.routing.batch import StampableFrames, UnsyncedPart
 from tailrace.shard.log import StreamLog
 from tailrace.shard.names import group_key
 
@@ -58,7 +58,7 @@ class OpenStream:
         self.unwritten = False  # its role is on its way to the disk: nothing is appended
         self.syncing = False
         self.sync_due_s = float("inf") if self.in_memory else 0.0  # 0: nothing to sync
-        self.waiting: list[Unsynced] = []
+        self.waiting: list[UnsyncedPart] = []
         self.producers: KnownProducers | None = None  # once a numbered message has come
 
     @property

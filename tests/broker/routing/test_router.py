@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import select
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,6 +28,7 @@ from tailrace.broker.streams.owner import Refused
 from tailrace.protocol.commands import Staged
 from tailrace.protocol.errors import Code
 from tailrace.shard.frame import pack_frame
+from tailrace.shard.log import StreamLog
 from tests.broker.world import World, world
 
 
@@ -377,9 +380,14 @@ def test_a_batch_for_this_node_or_a_sibling_is_one(
         assert router.batch(name.encode()).count == 9
 
 
-def test_whoever_publishes_to_another_nodes_stream_hears_of_it_and_waits_for_room(node: World, router: Router) -> None:
+@pytest.mark.parametrize("is_open", [False, True])
+def test_whoever_publishes_to_another_nodes_stream_hears_of_it_and_waits_for_room(
+    node: World, router: Router, *, is_open: bool
+) -> None:
     """A client without `ack on` too: its messages may not be reordered with failed ones."""
     here, owner = node.name(0), node.workers[0].owner
+    if is_open:
+        owner.create(here.encode())
     sent: list[StreamBatch] = []
     route = owner.uproutes[here.encode()] = Route(-1, 1, lambda: 0.0, lambda _link: None, on_switch=lambda _link: None)
     route.bytes_held = 2
@@ -391,6 +399,31 @@ def test_whoever_publishes_to_another_nodes_stream_hears_of_it_and_waits_for_roo
     (made,) = sent
     made.refused(Code.UNAVAILABLE, "no way up")
     assert [line.split(":")[0] for line in quiet.answers()] == [f"err unavailable {here}"]
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_of_a_read_without_answers_only_what_is_refused_is_answered(
+    node: World, router: Router, monkeypatch: pytest.MonkeyPatch, *, joined: bool
+) -> None:
+    """Also of a stream that others publish to in the same turn."""
+    good, bad = node.name(0, "good"), node.name(0, "bad")
+    quiet, other = FakePublisher(), FakePublisher()
+    router.publish(quiet, staged((good, b"x"), (bad, b"x")))
+    router.flush()
+    append = StreamLog.append
+
+    def fail(log: StreamLog, frames: bytearray, count: int, now_us: int, epoch: int) -> int:
+        if log.name == bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return append(log, frames, count, now_us, epoch)
+
+    monkeypatch.setattr(StreamLog, "append", fail)
+    router.publish(quiet, staged((good, b"a"), (bad, b"b"), (bad, b"c")))
+    if joined:
+        router.publish(other, staged((bad, b"d"), ack=True))
+    router.flush()
+    assert quiet.errors == [(bad.encode(), 2, "unavailable")] and next_seq(node, good) == 2
+    assert [line.split(":")[0] for line in other.answers()] == [f"err unavailable {bad}"] * joined
 
 
 @pytest.mark.parametrize("before", [True, False])

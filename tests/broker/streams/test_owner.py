@@ -91,10 +91,10 @@ def test_under_always_a_part_is_answered_once_it_is_synced(tmp_path: Path) -> No
     assert append_part(owner, b"s", first, b"two", b"three") and owner.syncs.take_urgent() == [stream]
     assert append_part(owner, b"s", second, b"four") and not first.published_at
     owner.batches_synced(stream, 3, None)
-    assert first.published_at == {0: 1} and not second.published_at and not stream.idle
+    assert first.published_at == {0: 1} and not second.published_at
     assert append_part(owner, b"s", third, b"five")
     owner.batches_synced(stream, 5, OSError(errno.EIO, os.strerror(errno.EIO)))
-    assert [sink.refusals[0][0] for sink in (second, third)] == [Code.UNAVAILABLE] * 2 and stream.idle
+    assert [sink.refusals[0][0] for sink in (second, third)] == [Code.UNAVAILABLE] * 2
     owner.release()
 
 
