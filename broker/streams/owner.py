@@ -688,8 +688,7 @@ class Owner:
         lease = self.replicas.lease
         text = LOGGED_WITHOUT_LEASE_TEXT if lease.cells[CLUSTER_CELL] and lease.is_over(stream.group_key) else ""
         if error is not None:
-            cause = peer_text(error)
-            text = f"logged, but the disk refused to sync it: {cause}"
+            text = f"logged, but the disk refused to sync it: {peer_text(error)}"
         subscribers = self.context.subscribers
         for each in waiting:
             sink, key, messages, first_seq = each
