@@ -123,20 +123,19 @@ cdef extern from *:
 
     /* The checksums of three frames side by side: the instruction takes three cycles, and one can begin in each. */
     TAILRACE_CRC_TARGET
-    static int tr_three_hardware(
-        const uint8_t *a, size_t na, const uint8_t *b, size_t nb, const uint8_t *c, size_t nc
-    ) {
-        size_t shortest = na < nb ? na : nb, done = 8;
+    static void tr_three_hardware(const uint8_t *const at[3], const size_t length[3], uint32_t crc[3]) {
+        const uint8_t *a = at[0], *b = at[1], *c = at[2];
+        size_t shortest = length[0] < length[1] ? length[0] : length[1], done = 8;
         uint64_t x = 0xFFFFFFFFu, y = x, z = x;
-        if (nc < shortest) shortest = nc;
+        if (length[2] < shortest) shortest = length[2];
         for (; done + 8 <= shortest; done += 8) {
             x = tr_crc_word(x, tr_load64(a + done));
             y = tr_crc_word(y, tr_load64(b + done));
             z = tr_crc_word(z, tr_load64(c + done));
         }
-        return tr_crc_hardware(~(uint32_t)x, a + done, na - done) == tr_load32(a + 4)
-            && tr_crc_hardware(~(uint32_t)y, b + done, nb - done) == tr_load32(b + 4)
-            && tr_crc_hardware(~(uint32_t)z, c + done, nc - done) == tr_load32(c + 4);
+        crc[0] = tr_crc_hardware(~(uint32_t)x, a + done, length[0] - done);
+        crc[1] = tr_crc_hardware(~(uint32_t)y, b + done, length[1] - done);
+        crc[2] = tr_crc_hardware(~(uint32_t)z, c + done, length[2] - done);
     }
 
     /* 3 when the next three frames are whole, of 32 to `longest` bytes, and have their checksums. 0 when one has not,
@@ -152,7 +151,17 @@ cdef extern from *:
             at[i] = frame;
             frame += length[i]; left -= length[i];
         }
-        return tr_three_hardware(at[0], length[0], at[1], length[1], at[2], length[2]) ? 3 : 0;
+        uint32_t crc[3];
+        tr_three_hardware(at, length, crc);
+        for (int i = 0; i < 3; i++) if (crc[i] != tr_load32(at[i] + 4)) return 0;
+        return 3;
+    }
+
+    /* The length of the frame at `frame`, at most `longest`, of which `left` bytes are there; 0 if it is not whole. */
+    static inline uint32_t tr_whole(const uint8_t *frame, size_t left, uint32_t longest) {
+        uint32_t length = left >= 32 ? tr_load32(frame) : 0;
+        if (length < 32 || length > longest || length > left || tr_load16(frame + 30) > length - 32) return 0;
+        return length;
     }
 
     /* The number of frames, of at most `longest` bytes, that fill `size` bytes exactly; ~p if there is none at p. */
@@ -160,33 +169,53 @@ cdef extern from *:
         size_t position = 0;
         ptrdiff_t count = 0;
         for (; position < size; count++) {
-            uint32_t length = size - position >= 32 ? tr_load32(first + position) : 0;
-            if (length < 32 || length > longest || length > size - position) return ~(ptrdiff_t)position;
-            if (tr_load16(first + position + 30) > length - 32) return ~(ptrdiff_t)position;
+            uint32_t length = tr_whole(first + position, size - position, longest);
+            if (length == 0) return ~(ptrdiff_t)position;
             position += length;
         }
         return count;
     }
 
-    /* Stamps the whole frames of a run in place, and writes the index entry of each, the first at content `offset`. */
-    static inline void tr_stamp_run(
-        uint8_t *frame, size_t size, uint8_t *entry, uint64_t seq, uint64_t timestamp_us, uint32_t epoch,
-        uint64_t offset
+    /* Stores the checksums of up to three frames. */
+    static inline void tr_store_crcs(uint8_t *const at[3], const size_t length[3], int count) {
+        if (count == 3 && tr_crc_choice == 1) {
+            const uint8_t *const frames[3] = {at[0], at[1], at[2]};
+            uint32_t crc[3];
+            tr_three_hardware(frames, length, crc);
+            for (int i = 0; i < 3; i++) tr_store32(at[i] + 4, crc[i]);
+        } else {
+            for (int i = 0; i < count; i++) tr_store32(at[i] + 4, crc32c_extend(0, at[i] + 8, length[i] - 8));
+        }
+    }
+
+    /* Stamps the frames from `*at` on in place, `most` of them and none behind one that is not whole, and writes the
+       index entry of each, with content offsets counted from `offset`. Returns their number; `*at` is their end. */
+    static inline ptrdiff_t tr_stamp_run(
+        uint8_t *first, size_t size, uint32_t longest, size_t *at, uint8_t *entry, ptrdiff_t most, uint64_t seq,
+        uint64_t timestamp_us, uint32_t epoch, uint64_t offset
     ) {
-        const uint8_t *end = frame + size;
-        for (; frame < end; seq++, entry += 24) {
-            uint32_t length = tr_load32(frame);
+        size_t position = *at, lengths[3];
+        uint8_t *frames[3];
+        ptrdiff_t count = 0;
+        int held = 0;
+        for (; count < most && position < size; count++, seq++, entry += 24) {
+            uint8_t *frame = first + position;
+            uint32_t length = tr_whole(frame, size - position, longest);
+            if (length == 0) break;
             tr_store64(frame + 8, seq);
             tr_store64(frame + 16, timestamp_us);
-            tr_store32(frame + 24, epoch);
-            tr_store32(frame + 4, crc32c_extend(0, frame + 8, length - 8));
+            tr_store64(frame + 24, epoch | (uint64_t)tr_load32(frame + 28) << 32);
+            frames[held] = frame; lengths[held++] = length;
+            if (held == 3) { tr_store_crcs(frames, lengths, held); held = 0; }
             tr_store64(entry, timestamp_us);
-            tr_store64(entry + 8, offset);
+            tr_store64(entry + 8, offset + position);
             tr_store32(entry + 16, length);
             tr_store32(entry + 20, epoch);
-            frame += length;
-            offset += length;
+            position += length;
         }
+        tr_store_crcs(frames, lengths, held);
+        *at = position;
+        return count;
     }
 
     /* The topic in a frame's metadata, which shard/topics.py describes; NULL without one. */
@@ -221,9 +250,9 @@ cdef extern from *:
     void tr_store32(uint8_t *p, uint32_t v) noexcept nogil
     void tr_store64(uint8_t *p, uint64_t v) noexcept nogil
     Py_ssize_t tr_count_frames(const uint8_t *first, size_t size, uint32_t longest) noexcept nogil
-    void tr_stamp_run(
-        uint8_t *frame, size_t size, uint8_t *entry, uint64_t seq, uint64_t timestamp_us, uint32_t epoch,
-        uint64_t offset
+    Py_ssize_t tr_stamp_run(
+        uint8_t *first, size_t size, uint32_t longest, size_t *at, uint8_t *entry, Py_ssize_t most, uint64_t seq,
+        uint64_t timestamp_us, uint32_t epoch, uint64_t offset
     ) noexcept nogil
     uint32_t crc32c_extend(uint32_t crc, const uint8_t *p, size_t length) noexcept nogil
     int tr_sound_ahead(const uint8_t *frame, size_t left, uint32_t longest) noexcept nogil

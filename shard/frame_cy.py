@@ -395,12 +395,34 @@ def _stamp_pointers(
     view: Py_buffer
     PyObject_GetBuffer(frames, cython.address(view), PyBUF_WRITABLE)
     first: cython.p_uchar = cython.cast(cython.p_uchar, view.buf)
-    size: cython.Py_ssize_t = view.len
+    size: cython.size_t = view.len
+    position: cython.size_t = 0
+    count: cython.Py_ssize_t = 0
+    room: cython.Py_ssize_t = 0  # for this number of entries
+    length: cython.size_t
+    entry: cython.p_uchar
     try:
-        count: cython.Py_ssize_t = _count_pointers(first, size)
-        entries: bytearray = bytearray(count * _ENTRY)
-        entry: cython.p_uchar = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(entries))
-        tr_stamp_run(first, size, entry, seq, timestamp_us, epoch, offset)
+        entries: bytearray = PyByteArray_FromStringAndSize(cython.NULL, 0)
+        while position < size:
+            length = tr_load32(first + position) if size - position >= 32 else 0
+            if count < room or length < 32:
+                raise _misfit(position, length, size)
+            room += (size - position + length - 1) // length  # as many as there are if all are as long as this one
+            PyByteArray_Resize(entries, room * _ENTRY)
+            entry = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(entries)) + count * _ENTRY
+            count += tr_stamp_run(
+                first,
+                size,
+                _FRAME_MAX,
+                cython.address(position),
+                entry,
+                room - count,
+                seq + count,
+                timestamp_us,
+                epoch,
+                offset,
+            )
+        PyByteArray_Resize(entries, count * _ENTRY)
     finally:
         PyBuffer_Release(cython.address(view))
     return entries

@@ -219,13 +219,13 @@ class StreamLog:
     def append(self, frames: bytearray | memoryview, count: int, now_us: int, epoch: int) -> int:
         """Stamp `count` whole unstamped frames, at least one, in place, write and commit them. Gives the first's seq.
 
-        Raises StorageFull (nothing is committed, the log can go on), ValueError when the frames are not whole or not
-        `count`, OSError.
+        Raises StorageFull (nothing is committed, the log can go on), ValueError for other frames, OSError.
         """
         seq, offset, timestamp_us = self.next_seq, self.end_offset, self.last_timestamp_us
         timestamp_us = now_us if now_us > timestamp_us else timestamp_us
         size, words, at = len(frames), self._ends.words, self._index_end
-        if MAPS and append_unstamped(words, frames, count, seq, timestamp_us, epoch, offset, at) == DONE:
+        is_small = MAPS and size <= WINDOW_BATCH_BYTES_MAX
+        if is_small and append_unstamped(words, frames, count, seq, timestamp_us, epoch, offset, at) == DONE:
             self.end_offset, self._index_end, self.next_seq = offset + size, at + count * INDEX_ENTRY_BYTES, seq + count
             if self.durable.keeps_recent:
                 self.durable.recent = bytes(frames) if size <= RECENT_BYTES_MAX else b""

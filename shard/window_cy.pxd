@@ -8,7 +8,7 @@ from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Re
 from cpython.bytearray cimport PyByteArray_AS_STRING
 from libc.stdint cimport uint64_t
 
-from tailrace.shard.frame_cy cimport tr_count_frames, tr_stamp_run
+from tailrace.shard.frame_cy cimport tr_stamp_run
 
 cdef extern from *:
     """

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     PyBuffer_Release: Any
     PyByteArray_AS_STRING: Any
     PyObject_GetBuffer: Any
-    tr_count_frames: Any
     tr_file_clock_ns: Any
     tr_guard_install: Any
     tr_stamp_run: Any
@@ -143,6 +142,7 @@ def _stamp_pointers(
 ) -> object:
     entries: cython.uchar[960]  # STAMPED_MAX of them
     view: Py_buffer
+    position: cython.size_t = 0
     outcome: cython.int = PAST
     if len(words) < 8 * _WORDS:
         raise ValueError(f"{len(words)} bytes are too few words")
@@ -151,8 +151,19 @@ def _stamp_pointers(
     try:
         if 0 < count <= _STAMPED_MAX and view.len <= _STAMPED_BYTES_MAX and offset + view.len <= window[2]:
             first: cython.p_uchar = cython.cast(cython.p_uchar, view.buf)
-            if tr_count_frames(first, view.len, _FRAME_MAX) == count:
-                tr_stamp_run(first, view.len, entries, seq, timestamp_us, epoch, offset)
+            stamped: cython.Py_ssize_t = tr_stamp_run(
+                first,
+                view.len,
+                _FRAME_MAX,
+                cython.address(position),
+                entries,
+                count,
+                seq,
+                timestamp_us,
+                epoch,
+                offset,
+            )
+            if stamped == count and position == cython.cast(cython.size_t, view.len):
                 outcome = tr_window_append(
                     window,
                     cython.cast(cython.p_const_char, first),
