@@ -257,7 +257,8 @@ class Cursor:
     None; cut: the end of the chunk that is half out, for a delivery that could not find it again; topics: the filter
     for the topics of its messages, empty without one; filter_number: its number in the worker's trie; stop_offset:
     where its next chunk ends at the latest, by the stream's topic index; not used if it is no further than `offset`;
-    counts: whether it stands for a subscriber of this node, for which other nodes are asked to send.
+    counts: whether it stands for a subscriber of this node, for which other nodes are asked to send; is_plain: it has
+    neither a filter nor an end nor credit, so that its turns need not look for them.
     """
 
     __slots__ = (
@@ -268,6 +269,7 @@ class Cursor:
         "done",
         "feed",
         "filter_number",
+        "is_plain",
         "key",
         "offset",
         "seq",
@@ -292,6 +294,11 @@ class Cursor:
         self.filter_number = -1
         self.done = False
         self.counts = True
+        self.is_plain = False
+
+    def note_bounds(self) -> None:
+        """Once before its first chunk, and again if its end or its credit is set anew."""
+        self.is_plain = not self.topics and self.credit_bytes is None and self.until_seq == NEVER_SEQ
 
     @property
     def settled_seq(self) -> int:

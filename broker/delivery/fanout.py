@@ -113,11 +113,13 @@ class FanOut:
             wanted.remove(before)
             wanted.add(cursor.awaited_topics)
             self._on_count(cursor.feed)
+        cursor.note_bounds()
 
     def start(self, cursor: Cursor) -> None:
         """Let a cursor move: its client has the answer to its subscription."""
         if cursor.done:
             return
+        cursor.note_bounds()
         self.refresh(cursor.feed)
         if cursor.seq > cursor.feed.end_seq:
             self._diverge(cursor, cursor.feed.end_seq)
@@ -287,12 +289,13 @@ class FanOut:
             if cursor.seq >= cursor.feed.end_seq:  # it was behind, until the stream was cut
                 self._place(cursor)
                 return 0
-            if cursor.credit_bytes is not None and cursor.credit_bytes <= 0:
-                self.starved[cursor] = None
-                return 0
-            if cursor.topics and cursor not in self.walks.found.lone and (work := self.skips.skip(cursor)):
-                self._place(cursor)
-                return work
+            if not cursor.is_plain:
+                if cursor.credit_bytes is not None and cursor.credit_bytes <= 0:
+                    self.starved[cursor] = None
+                    return 0
+                if cursor.topics and cursor not in self.walks.found.lone and (work := self.skips.skip(cursor)):
+                    self._place(cursor)
+                    return work
         elif cursor.skip and self._is_trimmed(cursor):
             self._keep_cut_message(client, cursor)
             return 0
@@ -310,6 +313,9 @@ class FanOut:
             return sent
         if cursor.skip + sent < nbytes:
             self._interrupt(cursor, chunk, sent)
+            return sent
+        if cursor.is_plain:
+            self._advance(cursor, chunk)
             return sent
         work = sent if not cursor.topics else sent + self._scan_work(cursor, chunk)
         seq, is_whole = cursor.seq, not cursor.skip
@@ -366,29 +372,26 @@ class FanOut:
         cursor.skip -= chunk.nbytes
 
     def _advance(self, cursor: Cursor, chunk: DeliveryChunk) -> None:
-        client = cursor.client
-        client.current = None
+        client, next_seq = cursor.client, chunk.next_seq
         traffic = client.traffic
-        traffic.messages_out += chunk.picked[0] if cursor.topics else chunk.next_seq - cursor.seq
+        traffic.messages_out += chunk.picked[0] if cursor.topics else next_seq - cursor.seq
         traffic.bytes_out += chunk.nbytes
-        cursor.seq = chunk.next_seq
-        cursor.skip = 0
-        cursor.cut = None
         if cursor.credit_bytes is not None:
             cursor.credit_bytes -= frame_bytes(cursor, chunk)
-        cursor.offset = chunk.next_offset
+        cursor.seq, cursor.offset = next_seq, chunk.next_offset
+        if client.current is not None:
+            client.current, cursor.skip, cursor.cut = None, 0, None
         if cursor.done:
             client.chunk_ended()
-        elif (
-            cursor.seq < min(cursor.feed.end_seq, cursor.until_seq)
-            and cursor.credit_bytes is None
-            and not cursor.topics
-        ):
+            return
+        if not cursor.is_plain:
+            self._place(cursor)
+        elif next_seq < cursor.feed.end_seq:
             client.ready.append(cursor)
         else:
-            self._place(cursor)
-            if client.out:
-                client.flush_answers()
+            cursor.feed.caught_up[cursor] = None
+        if client.out:
+            client.flush_answers()
 
     def _advance_alike(self, cursors: list[Cursor], chunk: DeliveryChunk) -> None:
         """As `_advance` for clients of one delivery, which count their traffic together."""

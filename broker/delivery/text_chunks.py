@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from tailrace.broker.delivery.chunk_cache import LONE_BYTES_MAX, ChunkCache
 from tailrace.broker.delivery.cursor import Cursor
@@ -25,9 +25,11 @@ _text = load("tailrace.protocol.text_cy")
 _LENGTH_BYTES = 4
 
 
-class TextChunk(NamedTuple):
+@dataclass(slots=True)
+class TextChunk:
     """`text` holds the messages from the seq it was made for up to `next_seq`; the frame after them is at
-    `next_offset`.
+    `next_offset`. Nobody changes one. It is no NamedTuple, whose fields take four times as long to read, and each
+    subscriber's turn reads eight.
     """
 
     text: bytes
