@@ -379,8 +379,11 @@ class Router:
     def _count(self, client: PublishingClient, messages: int) -> None:
         client.traffic.messages_in += messages
         client.window_messages += messages
-        if client.window_messages >= WINDOW_MESSAGES_MIN:
-            self._end_window(client)
+        if client.window_away:
+            if client.window_messages >= WINDOW_MESSAGES_MIN:
+                self._end_window(client)
+        elif client.window_messages >= WINDOW_MESSAGES:
+            client.window_messages = 0
 
     def _end_window(self, client: PublishingClient) -> None:
         """Once a window of a client's messages is full: does the client belong elsewhere?"""

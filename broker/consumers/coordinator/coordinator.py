@@ -180,8 +180,9 @@ class Coordinator:
     @property
     def pending(self) -> bool:
         """Whether there is something to do in this turn."""
-        has_read = self._reading.left_bytes < TURN_READ_BYTES
-        return bool(self._staged or self._hungry or self.post.waiting or has_read or self.lags.wanted)
+        if self._staged or self._hungry or self.post.waiting or self.lags.wanted:
+            return True
+        return self._reading.left_bytes < TURN_READ_BYTES
 
     def read_on(self, name: bytes, consumer: bytes) -> None:
         """The consumer's filter is to see more of the stream in the next turn."""
