@@ -86,6 +86,20 @@ def test_checking_starts_nothing(served: list[object], tmp_path: Path, capsys: p
     assert served == []
 
 
+def test_checking_names_each_wrong_rule_of_topics(
+    served: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, rule = tmp_path / "t.toml", '[[topics]]\nfilter = "{}"\nstream = "{}"\n'
+    file.write_text("".join(rule.format(*each) for each in (("a/#/b", "x"), ("a/+", "{3}"), ("#", "x"), ("b", "y"))))
+    assert main.run(["serve", "--config", str(file), "--check-config"]) == USAGE
+    assert capsys.readouterr().err.splitlines() == [
+        f"{file}:1: [[topics]] filter: # must be the last level of a topic filter: 'a/#/b'",
+        f"{file}:4: [[topics]] stream: {{3}} is a level that no topic of a/+ has",
+        f'{file}:10: [[topics]] is never used: an earlier section, "#", matches first',
+    ]
+    assert served == []
+
+
 def test_the_log_level(served: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
     levels: list[str] = []
     monkeypatch.setattr(serve, "set_up_logging", levels.append)

@@ -13,6 +13,7 @@ from tailrace.broker.connection import handover
 from tailrace.broker.connection.base import LINGER_S, Connection, Pause
 from tailrace.broker.process import drain
 from tailrace.broker.routing.batch import Pending
+from tailrace.broker.topics.rules import TopicRule
 from tailrace.broker.worker import Worker, WorkerPhase
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
@@ -136,6 +137,26 @@ def test_measures(node: World) -> None:
     assert (metrics.streams, metrics.damaged_streams, metrics.link_queue_bytes) == (1, 0, 0)
     assert metrics.open_streams == 3, "one to write, two to read"
     assert (worker.board.slot(0).streams, worker.board.slot(0).subscriptions) == (1, 3)
+
+
+def test_filters_their_wakes_and_the_bytes_searched_for_them_are_counted(tmp_path: Path) -> None:
+    with world(tmp_path, topics=(TopicRule("#", "{1}"),)) as node:
+        worker, metrics = node.workers[0], node.workers[0].metrics
+        for topic in ("sensors/+/temp", "sensors/+/temp", "sensors/9/#"):
+            assert node.ask(node.connect(), f"sub {topic} new wait")[0].startswith("ok sub")
+        publisher = node.connect()
+        for topic in ("1/temp", "1/rain", "2/temp"):
+            node.ask(publisher, f"pub sensors/{topic} |x")
+
+        def measured() -> tuple[int, int, int]:
+            drain.measure(worker.services, worker.owner, worker.links, worker.work)
+            return metrics.topic_filters, metrics.filter_wakes, metrics.topic_scanned_bytes
+
+        filters, wakes, scanned_bytes = measured()
+        assert (filters, wakes) == (2, 4), "two subscribers of one filter, which two messages match"
+        node.ask(node.connect(), "sub sensors/1/rain 0")
+        stream = worker.readers.get(b"sensors")
+        assert measured() == (3, 4, scanned_bytes + stream.offset_of(3) - stream.offset_of(0))
 
 
 def test_who_waits_for_credit_or_for_its_turn_is_counted_as_that(node: World) -> None:

@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 
+from tailrace.broker.access.identity import Identity, Proof
+from tailrace.broker.access.rules import AccessRule, Right
+from tailrace.broker.access.users import User
 from tailrace.broker.replication.roles import stream_roles
 from tailrace.broker.replication.status import links
 from tailrace.broker.replication.upstream.fetchers import ReplicaFetcher
 from tailrace.protocol import replication as r
 from tailrace.protocol.replication import LINKS_MAX, NodeLink
 from tests.broker.binary import FROM_START, BinaryPeer
+from tests.broker.connection.doors import VERIFIER
 from tests.broker.world import World, world
 
 
@@ -82,6 +86,33 @@ def test_what_is_claimed_elsewhere_and_what_has_turned_is_told(tmp_path: Path) -
         assert links_of(node, b"s")[0][0][3].startswith("claims 1")
         node.ask(peer, "slave 127.0.0.1 2 * 0")
         assert links_of(node, b"t")[4] == 0
+
+
+@pytest.mark.parametrize("right", [Right.NODE, Right.ADMIN])
+def test_upward_links_show_somebody_only_streams_that_he_has_a_right_to(tmp_path: Path, right: Right) -> None:
+    part = User("part", scram=VERIFIER)
+    with world(tmp_path, users=(part,), rules=(AccessRule(True, ("part",), frozenset({right}), ("a*",)),)) as node:
+        worker, owner = node.workers[0], node.workers[0].owner
+        asker = Identity("part", proof=Proof.SCRAM, credential=part.credentials(Proof.SCRAM)[0]).export_state()
+        for name, port in ((b"a1", 1), (b"b1", 1), (b"b2", 2)):
+            stream_roles.slave(owner, [name, "127.0.0.1", port, "seq", 0])
+        for name in (b"a3", b"b3", b"b4"):
+            stream_roles.slave(owner, [name, "127.0.0.1", 4 if name == b"b4" else 3, "seq", 0])
+            stream_roles.promote(owner, [name])
+        node.settle()
+
+        def seen(*asker: Any) -> dict[str, tuple[int, str]]:
+            """The number of streams that come from each node, and the state of a link that only claims some."""
+            rows, *_counts = links.of_worker(owner, worker.uplinks, (), worker.services, None, asker)
+            return {row[2]: (row[4], row[3].split(":")[0] if "claims" in row[3] else "") for row in rows}
+
+        assert seen() == {
+            "127.0.0.1:1": (2, ""),
+            "127.0.0.1:2": (1, ""),
+            "127.0.0.1:3": (0, "claims 2"),
+            "127.0.0.1:4": (0, "claims 1"),
+        }
+        assert seen(*asker) == {"127.0.0.1:1": (1, ""), "127.0.0.1:3": (0, "claims 1")}
 
 
 def test_streams_that_do_not_follow_show_in_the_state_of_their_link() -> None:
