@@ -50,6 +50,13 @@ def ok_pub(names: Sequence[bytes], order: Sequence[int], first_seqs: Sequence[in
     return text
 
 
+def ok_pub_each(name: bytes, first_seq: int, count: int) -> list[bytes]:
+    """The lines of `ok_pub` for as many messages of one stream."""
+    if count == 1:
+        return [b"ok pub %b %d\r\n" % (name, first_seq)]
+    return ok_pub([name], [0] * count, [first_seq]).splitlines(keepends=True)
+
+
 def ok_sub(name: bytes, next_seq: int, stream: bytes = b"") -> bytes:
     """`stream`: in which the topics lie that the name stands for."""
     return b"ok sub %s %d%s\r\n" % (word_of_name(name), next_seq, b" stream=" + stream if stream else b"")

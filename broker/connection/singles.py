@@ -209,8 +209,7 @@ class LineRun(SharedRun):
         if not self._wants_answers:
             self._singles.outcomes_known(self.clients)
             return
-        lines = answers.ok_pub([self.name], [0] * len(self.clients), [first_seq])
-        self._singles.line_answers.add(self.clients, lines.splitlines(keepends=True))
+        self._singles.line_answers.add(self.clients, answers.ok_pub_each(self.name, first_seq, len(self.clients)))
 
     def refused(self, _key: int, code: Code, text: str) -> None:
         for client in self._publishers:
@@ -386,8 +385,12 @@ class Singles:
             place, count, nbytes = _receive(clients, self._buffer, *options)
             services.metrics.binary.bytes_in += nbytes
             for ack, found in enumerate(groups):
-                for name, (frames, requests, publishers) in found.items():
-                    self._stage(BinaryRun(self, name, publishers, bytes(requests), ack > 0), frames)
+                self._stage(
+                    [
+                        (BinaryRun(self, name, publishers, bytes(requests), ack > 0), frames)
+                        for name, (frames, requests, publishers) in found.items()
+                    ]
+                )
             for name, frame, request, client, ack in numbered or ():
                 self._stage_numbered(BinaryRun(self, name, [client], request, ack > 0), frame)
             clients = self._rest(clients, place, count) if place < len(clients) else []
@@ -400,12 +403,16 @@ class Singles:
             place, count, nbytes = _receive_lines(clients, self._buffer, *options)
             services.metrics.line.bytes_in += nbytes
             for ack, found in enumerate(groups):
-                for name, (frames, _requests, publishers) in found.items():
-                    self._stage(LineRun(self, name, publishers, ack > 0), frames)
+                self._stage(
+                    [
+                        (LineRun(self, name, publishers, ack > 0), frames)
+                        for name, (frames, _requests, publishers) in found.items()
+                    ]
+                )
             clients = self._rest(clients, place, count) if place < len(clients) else []
 
     def _read_packets(self, clients: list[MqttSinglePublisher]) -> None:
-        services, publish = self._services, self._services.router.publish_shared
+        services = self._services
         now_s, table = services.now_s, services.topic_rules.table
         while clients:
             groups: tuple[dict[bytes, Group], dict[bytes, Group]] = ({}, {})
@@ -417,6 +424,7 @@ class Singles:
                 client.life_s = client.packet_s = now_s
                 client.acknowledge_run(AckRun(first_id, number))
             for qos, found in enumerate(groups):
+                runs: list[tuple[MqttRun, bytearray]] = []
                 for name, (frames, ids, publishers) in found.items():
                     for client in publishers:
                         client.life_s = client.packet_s = now_s
@@ -424,7 +432,8 @@ class Singles:
                         client.under_way += 1
                         if client.under_way >= AWAITED_LOOK:
                             client.note_awaited()
-                    publish(MqttRun(self, name, publishers, bytes(ids)), name, publishers, frames)
+                    runs.append((MqttRun(self, name, publishers, bytes(ids)), frames))
+                services.router.publish_shared(runs)
             clients = self._rest(clients, place, count) if place < len(clients) else []
 
     def _rest(self, clients: list[_AnyPublisher], place: int, count: int) -> list[_AnyPublisher]:
@@ -441,15 +450,16 @@ class Singles:
         else:
             client.received(count)
 
-    def _stage(self, run: BinaryRun | LineRun, frames: bytearray) -> None:
-        """Take what several connections have sent for one stream."""
+    def _stage(self, runs: Sequence[tuple[BinaryRun | LineRun, bytearray]]) -> None:
+        """Take what these connections have sent, for each stream together."""
         now_s = self._services.now_s
-        for client in run.clients:
-            client.life_s = now_s
-            client.under_way += 1
-            if client.under_way >= AWAITED_LOOK:
-                client.note_awaited()
-        self._services.router.publish_shared(run, run.name, run.clients, frames)
+        for run, _frames in runs:
+            for client in run.clients:
+                client.life_s = now_s
+                client.under_way += 1
+                if client.under_way >= AWAITED_LOOK:
+                    client.note_awaited()
+        self._services.router.publish_shared(runs)
 
     def _stage_numbered(self, run: BinaryRun, frame: bytearray) -> None:
         """Take the message of one connection, which its producer has numbered."""

@@ -87,6 +87,15 @@ NONE_DENIED: Mapping[int, Refused] = MappingProxyType({})
 LateAnswer = Callable[[list[Any], OnResult], None]
 
 
+class SharedSink(LoneSink, Protocol):
+    """Several clients that have each sent a message to the same stream."""
+
+    name: bytes
+
+    @property
+    def clients(self) -> Sequence[PublishingClient]: ...
+
+
 class PublishingClient(Protocol):
     """What the router needs of a client that publishes."""
 
@@ -310,25 +319,31 @@ class Router:
             self._note_remote(client, batch.route, messages)
         self._count(client, messages)
 
-    def publish_shared(
-        self, sink: LoneSink, name: bytes, clients: Sequence[PublishingClient], frames: bytearray
-    ) -> None:
-        """Take a message of each of these clients for one stream: unnumbered, and nobody waits for replicas."""
-        self.staged_bytes += len(frames)
-        if self._is_lone(name):
-            self._lone[name] = sink, 0, len(clients), frames
-            clients[0].traffic.messages_in += len(clients)  # all speak one protocol
+    def publish_shared(self, runs: Sequence[tuple[SharedSink, bytearray]]) -> None:
+        """Take a message of each client of these runs, all of one protocol, for the stream of the run: unnumbered, and
+        nobody waits for replicas.
+        """
+        is_lone, lone = self._is_lone, self._lone
+        messages = 0
+        for sink, frames in runs:
+            name, clients = sink.name, sink.clients
+            self.staged_bytes += len(frames)
+            if is_lone(name):
+                messages += len(clients)
+                lone[name] = sink, 0, len(clients), frames
+                for client in clients:
+                    client.window_messages += 1
+                    if client.window_messages >= WINDOW_MESSAGES:  # none ends before with a message to this worker
+                        self._end_window(client)
+                continue
+            batch = self.batch(name)
+            batch.add(sink, 0, len(clients), frames)
             for client in clients:
-                client.window_messages += 1
-                if client.window_messages >= WINDOW_MESSAGES:  # none ends before with a message to this worker
-                    self._end_window(client)
-            return
-        batch = self.batch(name)
-        batch.add(sink, 0, len(clients), frames)
-        for client in clients:
-            if batch.route is not None:
-                self._note_remote(client, batch.route, 1)
-            self._count(client, 1)
+                if batch.route is not None:
+                    self._note_remote(client, batch.route, 1)
+                self._count(client, 1)
+        if messages:
+            runs[0][0].clients[0].traffic.messages_in += messages
 
     def publish_numbered(self, sink: OutcomeSink, name: bytes, client: PublishingClient, frame: bytearray) -> None:
         """Take a message that its producer has numbered, and that waits for no replicas."""

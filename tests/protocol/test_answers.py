@@ -54,6 +54,11 @@ def test_ok_pub_in_the_order_sent() -> None:
     assert text == b"ok pub s 7\r\nok pub t 100\r\nok pub s 8\r\n"
 
 
+def test_ok_pub_line_by_line() -> None:
+    assert answers.ok_pub_each(b"s", 9, 1) == [b"ok pub s 9\r\n"]
+    assert answers.ok_pub_each(b"s", 9, 3) == [b"ok pub s 9\r\n", b"ok pub s 10\r\n", b"ok pub s 11\r\n"]
+
+
 def test_ok_pub_takes_any_sequence() -> None:
     assert answers.ok_pub((b"s",), range(1), (7,)) == b"ok pub s 7\r\n"
 
