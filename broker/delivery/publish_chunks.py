@@ -28,6 +28,14 @@ FAILED: int = _copies_cy.FAILED
 _new_tuple = tuple.__new__  # without the Python function that a NamedTuple has
 
 
+class Identifiers(Protocol):
+    """Those of the messages of one client that are under way."""
+
+    @property
+    def next_id(self) -> int:
+        """The identifier of the next message that is sent."""
+
+
 class PublishSubscriber(Subscriber, Protocol):
     """The side of a client that this delivery uses. `room`: messages with QoS 1 or 2 that may still be sent;
     `rendered_us`: the time for which the chunk was made that it is in the middle of, if that makes a difference.
@@ -37,8 +45,7 @@ class PublishSubscriber(Subscriber, Protocol):
     rendered_us: int
 
     @property
-    def next_id(self) -> int:
-        """The identifier of the next message that is sent."""
+    def window(self) -> Identifiers: ...
 
     def takes_alike(self, cursor: Cursor, form: PublishForm, chunk: PublishChunk) -> bool:
         """Whether the cursor's next chunk, in this form, may go out as it is, at once and before anything else."""
@@ -174,7 +181,7 @@ class AlikePublishes:
 
     def send(self, cursors: Sequence[Cursor], chunk: PublishChunk) -> list[int]:
         clients = [cast("PublishSubscriber", cursor.client) for cursor in cursors]
-        fds, first_ids = [client.fd for client in clients], [client.next_id for client in clients]
+        fds, first_ids = [client.fd for client in clients], [client.window.next_id for client in clients]
         rendering, count = chunk.rendering, chunk.id_count
         each = _send_copies(fds, rendering.data, rendering.id_places, count, chunk.nbytes, first_ids)
         return [

@@ -500,6 +500,10 @@ class MqttClient(SinglePacketsClient):
 
     def chunk_sent(self, cursor: Cursor, chunk: PublishChunk, sent: int) -> int:
         """The socket took `sent` bytes from `cursor.skip` on; how many that are, if it is not broken."""
+        if sent == chunk.nbytes and self.layer is None:  # no place in it has to be remembered
+            self.progress_s = self.services.now_s
+            self._fill_window(cursor.feed.name, self.forms[cursor.key], chunk.rendering.id_seqs, chunk.id_count)
+            return sent
         if sent == FAILED:
             self.close("reset")
             return 0
@@ -511,10 +515,6 @@ class MqttClient(SinglePacketsClient):
             if not skip and (chunk.id_count or sent < chunk.nbytes):
                 self._note_sent(cursor, chunk)
         return sent
-
-    @property
-    def next_id(self) -> int:
-        return self.window.next_id
 
     def takes_alike(self, cursor: Cursor, form: PublishForm, chunk: PublishChunk) -> bool:
         """Whether the cursor's next chunk, in this form, may go out as it is, at once and before anything else."""
@@ -546,13 +546,13 @@ class MqttClient(SinglePacketsClient):
                 self.session.in_flight.add(self.window.next_id, stream, form, seqs[:count])
                 self.mqtt.durable.note(self)
             self.window.add(count)
-            self.hold_cursors()
+            if self.withheld_bytes or not self.window.room:
+                self.hold_cursors()
 
     def hold_cursors(self) -> None:
-        """Send no more messages with QoS 1 or 2 if there is no room."""
-        if not self.room:
-            for cursor in self.awaiting_cursors():
-                cursor.credit_bytes = 0
+        """There is no room: send no more messages with QoS 1 or 2."""
+        for cursor in self.awaiting_cursors():
+            cursor.credit_bytes = 0
 
     def send_retained(self, stream: bytes, form: PublishForm, rendering: PublishRendering) -> None:
         """Messages of no cursor, whose identifiers have room. Without a `stream` no session sends them again."""
@@ -586,9 +586,10 @@ class MqttClient(SinglePacketsClient):
         self.acknowledge_run(AckRun(packet.packet_id, 1))
 
     def acknowledge_run(self, run: AckRun) -> None:
-        was_full = not self.room
+        was_full = self.withheld_bytes or not self.window.room
         self.window.acknowledge_run(*run)
-        self.note_acknowledged()
+        if self.session is not None:
+            self.note_acknowledged()
         if was_full:
             self.grant_room()
         elif self.sendings:
