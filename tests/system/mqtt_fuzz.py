@@ -7,7 +7,7 @@
 one error. `node` sends them to a node of its own by TCP, TLS and WebSocket in turn; a neighbour publishes to itself
 meanwhile. It prints whether a worker ended, how much memory the workers have before, meanwhile and after, and how long
 the neighbour waited with and without the others; with --minutes it ends after this time at the latest. A run with the
-same --seed and --senders sends the same.
+same --seed and --senders sends the same. Senders without a --rest want all processors, which the neighbour feels.
 """
 
 from __future__ import annotations
@@ -118,8 +118,13 @@ def connected(port: int, transport: str, context: ssl.SSLContext) -> Iterator[so
             yield raw
 
 
-def node_inputs(port: int, ca: Path, count: int, dice: random.Random, sent: Synchronized[int], end_s: float) -> None:
-    """Send `count` inputs at least, by each transport in turn, and none after `end_s`; `sent` gets their number."""
+def node_inputs(
+    port: int, ca: Path, count: int, dice: random.Random, sent: Synchronized[int], end_s: float, rest_s: float
+) -> None:
+    """Send `count` inputs at least, by each transport in turn, and none after `end_s`; `sent` gets their number.
+
+    rest_s: after each connection, for the others on this machine.
+    """
     context = ssl.create_default_context(cafile=ca)
     turn = 0
     while sent.value < count and time.monotonic() < end_s:
@@ -134,16 +139,17 @@ def node_inputs(port: int, ca: Path, count: int, dice: random.Random, sent: Sync
                 sock.settimeout(0.05)
                 sock.recv(1 << 16)
         sent.value += len(parts)
+        time.sleep(rest_s)
 
 
 class Senders:
     """Processes that send inputs, so that the neighbour in this one does not wait for them."""
 
-    def __init__(self, port: int, ca: Path, count: int, seeds: Sequence[str], end_s: float) -> None:
+    def __init__(self, port: int, ca: Path, count: int, seeds: Sequence[str], end_s: float, rest_s: float) -> None:
         self._sent = [_spawned.Value("q", 0) for _ in seeds]
         share = -(-count // len(seeds))
         self._processes = [
-            _spawned.Process(target=node_inputs, args=(port, ca, share, random.Random(seed), sent, end_s))
+            _spawned.Process(target=node_inputs, args=(port, ca, share, random.Random(seed), sent, end_s, rest_s))
             for seed, sent in zip(seeds, self._sent, strict=True)
         ]
         for process in self._processes:
@@ -201,14 +207,21 @@ def memory_of(node: Node) -> int:
 
 
 def fuzz_node(
-    node: Node, ca: Path, count: int, seed: int, quiet_s: float, life_s: float = 3_600.0, senders: int = 1
+    node: Node,
+    ca: Path,
+    count: int,
+    seed: int,
+    quiet_s: float,
+    life_s: float = 3_600.0,
+    senders: int = 1,
+    rest_s: float = 0.0,
 ) -> FuzzOutcome:
     """life_s: after this time it ends, though less is sent."""
     before, end_s = lives(node), time.monotonic() + life_s
 
     def send(part: str, some: int, seen: Callable[[int], None]) -> int:
         seeds = [f"{seed} {part} {number}" for number in range(senders)]
-        return Senders(node.port, ca, some, seeds, end_s).wait(seen)
+        return Senders(node.port, ca, some, seeds, end_s, rest_s).wait(seen)
 
     with Neighbour(node.port) as alone:
         time.sleep(quiet_s)
@@ -234,6 +247,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--minutes", type=float, default=60.0, help="of `node`")
     parser.add_argument("--senders", type=int, default=4, help="processes of `node`")
+    parser.add_argument("--rest", type=float, default=0.0, help="seconds of each behind a connection of 20 packets")
     chosen = parser.parse_args()
     print(f"seed {chosen.seed}", flush=True)
     if chosen.what == "codec":
@@ -244,7 +258,9 @@ def main() -> None:
         config = authority.issue("server", "DNS:localhost").toml()
         with running(Path(folder) / "data", config=config) as node:
             life_s = 60 * chosen.minutes
-            found = fuzz_node(node, authority.certificate, chosen.count, chosen.seed, QUIET_S, life_s, chosen.senders)
+            found = fuzz_node(
+                node, authority.certificate, chosen.count, chosen.seed, QUIET_S, life_s, chosen.senders, chosen.rest
+            )
     alone, beside = (f"{1_000 * p99(waits_s):.1f} ms of {len(waits_s)}" for waits_s in found.waits_s)
     print(f"{found.inputs:,} inputs in connections of {MQTT_INPUTS_A_CONNECTION}; a worker ended: {found.ended}")
     print(f"memory of the workers {found.memory[0] >> 20} MiB, then {found.memory[1] >> 20} MiB")

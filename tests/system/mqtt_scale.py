@@ -4,8 +4,9 @@
     python -m tests.system.mqtt_scale retained 5000
     python -m tests.system.mqtt_scale replay 86400
 
-`sessions` makes durable sessions with a subscription with QoS 1, which go away; it prints the memory of the workers for
-each, and how long some of them take to come back: from the first SYN to CONNACK, and to a message that came meanwhile.
+`sessions` makes durable sessions with a subscription with QoS 1, which go away; it prints the memory of the workers and
+the room on the disk for each, and how long some of them take to come back: from the first SYN to CONNACK, and to a
+message that came meanwhile. So it does again after SIGKILL of each worker, and of the whole node.
 `retained` subscribes to `#`. `replay` reads messages of 1,000 bytes, as many as a sensor sends in a day, with a receive
 buffer of 64 KiB and 20 messages under way, while a neighbour reads what is published to the same stream.
 """
@@ -13,7 +14,10 @@ buffer of 64 KiB and 20 messages under way, while a neighbour reads what is publ
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import random
+import signal
 import socket
 import tempfile
 import threading
@@ -27,6 +31,7 @@ from tests.protocol.mqtt.wire import PUBACK, V4, V5
 from tests.system.mqtt_fuzz import memory_of
 from tests.system.mqtt_socket import MqttSocket
 from tests.system.node import PATIENCE_S, Node, running, wait_for
+from tests.system.topic_memory import processor_s
 
 CONFIG = "[limits]\nmax_address_connections = 0\nmax_address_accepts = 0\n"
 AT_ONCE = 64
@@ -87,18 +92,52 @@ def spread(waits_s: Sequence[float]) -> str:
 def sessions(node: Node, count: int) -> None:
     warm = count // 20
     make_sessions(node.port, range(warm))
-    before, began_s = memory_of(node), time.monotonic()
+    before, disk, began_s = memory_of(node), disk_bytes(node.data), time.monotonic()
     make_sessions(node.port, range(warm, count))
     took_s = time.monotonic() - began_s
     wait_for(lambda: metric(node, "tailrace_mqtt_sessions") >= count, "all sessions to be stored")
-    each = (memory_of(node) - before) / (count - warm)
-    print(f"{count:,} sessions, {(count - warm) / took_s:,.0f} made a second: {each:.0f} bytes of memory each")
+    made = count - warm
+    memory, disk = (memory_of(node) - before) / made, (disk_bytes(node.data) - disk) / made
+    print(f"{count:,} sessions, {made / took_s:,.0f} made a second")
+    print(f"{memory:.0f} bytes of memory each, {disk:.0f} on the disk")
+    some_come_back(node, count)
+    for slot, pid in enumerate(node.worker_pids()):
+        os.kill(pid, signal.SIGKILL)
+        began_s = time.monotonic()
+        wait_for(lambda: is_replaced(node, slot, pid), "another worker")  # noqa: B023 (called at once)
+        print(f"worker {slot} was killed; the next one is ready after {time.monotonic() - began_s:.1f} s")
+        some_come_back(node, count)
+    node.kill()
+    began_s = time.monotonic()
+    node.start()
+    print(f"the node was killed; the next one is ready after {time.monotonic() - began_s:.1f} s", flush=True)
+    some_come_back(node, count)
+    wait_for(lambda: metric(node, "tailrace_mqtt_sessions") >= count, "all sessions to be counted")
+    print(f"{memory_of(node) / count:.0f} bytes of memory each, with all that the workers have")
+
+
+def disk_bytes(folder: Path) -> int:
+    return sum(each.stat().st_blocks * 512 for each in folder.rglob("*") if each.is_file())
+
+
+def is_replaced(node: Node, slot: int, pid: int) -> bool:
+    with contextlib.suppress(OSError, AssertionError):
+        found = node.worker_pids()
+        return len(found) > slot and found[slot] not in (0, pid) and node.get("/readyz")[0] == 200
+    return False
+
+
+def some_come_back(node: Node, count: int) -> None:
     back = random.sample(range(count), min(BACK, count))
     with MqttSocket(node.port, V5) as writer:
         for number in back:
             assert writer.publish(topic_of(number), b"missed") == 0
+    pids = node.worker_pids()
+    before_s = processor_s(pids)
     waits_s = [come_back(node.port, number) for number in back]
-    print(f"{len(back):,} of them come back: CONNACK {spread([each_s for each_s, _ in waits_s])}")
+    each_ms = 1_000 * (processor_s(pids) - before_s) / len(back)
+    print(f"{len(back):,} of them come back, each for {each_ms:.2f} ms of the workers' processors")
+    print(f"CONNACK {spread([each_s for each_s, _ in waits_s])}")
     print(f"the message that they missed: {spread([each_s for _, each_s in waits_s])}")
 
 
@@ -159,13 +198,13 @@ class Live:
                 self.waits_s.append(time.perf_counter() - began_s)
 
 
-def replay(node: Node, count: int) -> None:
+def replay(node: Node, count: int, quiet_s: float = 5.0) -> None:
     with tailrace.connect(f"127.0.0.1:{node.port}") as python:
         for at in range(0, count, 1_000):
             numbers = range(at, min(at + 1_000, count))
             python.publish_many("log", [b"%d " % each + bytes(PAYLOAD_BYTES) for each in numbers], topic="log/x")
     with Live(node.port) as alone:
-        time.sleep(5)
+        time.sleep(quiet_s)
     with MqttSocket(node.port, V5, opened=False) as small:
         small.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW_BYTES)
         small.ask(wire.connect(V5, "small", raw=WINDOW))
