@@ -92,12 +92,12 @@ def spread(waits_s: Sequence[float]) -> str:
 def sessions(node: Node, count: int) -> None:
     warm = count // 20
     make_sessions(node.port, range(warm))
-    before, disk, began_s = memory_of(node), disk_bytes(node.data), time.monotonic()
+    before, disk_before, began_s = memory_of(node), disk_bytes(node.data), time.monotonic()
     make_sessions(node.port, range(warm, count))
     took_s = time.monotonic() - began_s
     wait_for(lambda: metric(node, "tailrace_mqtt_sessions") >= count, "all sessions to be stored")
     made = count - warm
-    memory, disk = (memory_of(node) - before) / made, (disk_bytes(node.data) - disk) / made
+    memory, disk = (memory_of(node) - before) / made, (disk_bytes(node.data) - disk_before) / made
     print(f"{count:,} sessions, {made / took_s:,.0f} made a second")
     print(f"{memory:.0f} bytes of memory each, {disk:.0f} on the disk")
     some_come_back(node, count)
