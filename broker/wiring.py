@@ -58,6 +58,15 @@ class WorkerParts(Protocol):
         """The number of this worker's streams has changed; the others read it."""
 
 
+def readers_of(worker: WorkerParts) -> tuple[Callable[[bytes], bool], Callable[[], bool]]:
+    """Whether a stream that lives at a worker is read, here or at others; and whether all are watched."""
+
+    def is_read(name: bytes) -> bool:
+        return name in worker.fanout.feeds or name in worker.siblings.interest.streams
+
+    return is_read, lambda: bool(worker.siblings.watch.watchers)
+
+
 class OwnerWiring:
     """Connects an owner with the rest of its worker: implements `OwnerEvents` and `OwnerContext`.
 
@@ -162,6 +171,12 @@ class OwnerWiring:
 
     def send_up(self, batch: StreamBatch) -> None:
         self._worker.uplinks.send_up(batch)
+
+    def await_copy(self, name: bytes, step: Callable[[], None], done: Callable[[Any | Refused], None]) -> bool:
+        return self._worker.uplinks.on_demand.hold(name, step, done)
+
+    def await_copies(self, step: Callable[[], None], done: Callable[[Any | Refused], None]) -> bool:
+        return self._worker.uplinks.on_demand.hold_all(step, done)
 
     def call_up(self, name: bytes, verb: str, args: list[Any], done: Callable[[Any | Refused], None]) -> None:
         self._worker.uplinks.call_up(name, verb, args, done)

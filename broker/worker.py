@@ -92,7 +92,7 @@ from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.stream_metrics import StreamMetrics
 from tailrace.broker.streams.syncer import THREADS_MAX, syncer_of
 from tailrace.broker.udp.door import ClosedDoor, UdpDoor, open_door, show_page
-from tailrace.broker.wiring import OwnerWiring
+from tailrace.broker.wiring import OwnerWiring, readers_of
 from tailrace.broker.worker_boot import WorkerBoot as WorkerBoot
 from tailrace.broker.worker_boot import WorkerPhase as WorkerPhase
 from tailrace.shard.errors import DirectoryError, ShardLocked
@@ -224,7 +224,7 @@ class Worker:
         self.address = boot.settings.advertise or f":{boot.listener.getsockname()[1]}"
         tls, logins = boot.tls.upstream, NodeLogins(boot.settings, self.syncer.calculate)
         self.shared = SharedStreams(owner, services, self.work, self.links)
-        to_nodes = (boot.slot, boot.slots), self.address, tls, logins, self.shared.sessions
+        to_nodes = (boot.slot, boot.slots), self.address, tls, logins, self.shared.sessions, *readers_of(self)
         self.uplinks = UpstreamManager(owner, services, self.work, self.syncer, *to_nodes)
         self.followers = FollowerRegistry(owner, services, self.links, boot.generation)
         own_calls: dict[str, Callable[..., Any]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from functools import partial
 from pathlib import Path
 
 import click
@@ -65,6 +66,11 @@ Exit codes: 0 ended by a signal, 2 wrong arguments, 4 cannot listen for --metric
     type=click.IntRange(REPLICAS_MIN),
     help="With --found: how many nodes publishes of a group wait for, and elect its leader [default: all].",
 )
+@click.option(
+    "--on-demand",
+    is_flag=True,
+    help="With --found and --replicas: the other nodes copy a group's streams only while they are read there.",
+)
 @click.option("--metrics", metavar="HOST:PORT", help="Serve figures for Prometheus there; needs the extra cluster.")
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="The lowest level.")
 def command(
@@ -75,11 +81,14 @@ def command(
     found: bool,
     groups: int,
     replicas: int | None,
+    on_demand: bool,
     metrics: str | None,
     log_level: str,
 ) -> int:
     """Elect a node of a cluster as the master of each group of streams, and let the others follow it."""
     set_up_logging(log_level)
+    if on_demand and replicas is None:
+        raise click.UsageError("--on-demand is for nodes that are no replicas of a group: give --replicas too")
     try:
         split_address(address)
         scraped = split_address(metrics) if metrics is not None else None
@@ -92,9 +101,9 @@ def command(
     path = path or data / "admin.sock"
     lease, views, writes = (ClusterStore(make_etcd(ETCD_TIMEOUT_S), name, node) for _ in range(3))
     stores = (lease, views, writes)
-    found_groups = groups if found else 0
-    doors = NodeDoor(path), NodeSocket(path)
-    agent = Agent(node, address, stores, *doors, timing, found=found_groups, replicas=replicas or 0)
+    doors = NodeDoor(path, node), NodeSocket(path)
+    founding = partial(Agent, found=groups if found else 0, replicas=replicas or 0, on_demand=on_demand)
+    agent = founding(node, address, stores, *doors, timing)
     if scraped is not None:
         _serve_metrics(scraped, name, agent)
     over = threading.Event()

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 from tailrace.cluster import decide as d
@@ -76,8 +77,8 @@ class Requests:
 
 class Agent:
     """`address`: at which other nodes reach this one. `found`: make the cluster with this number of groups unless it
-    exists; 0: do not; and with this number of `replicas` of each, 0 for all nodes. `stores`: connections to etcd for
-    the lease, for views and for writes.
+    exists; 0: do not; and with this number of `replicas` of each, 0 for all nodes; `on_demand`: the others copy only
+    streams that are read there. `stores`: connections to etcd for the lease, for views and for writes.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Agent:
         *,
         found: int,
         replicas: int = 0,
+        on_demand: bool = False,
     ) -> None:
         self._node = node
         self._address = address
@@ -98,7 +100,7 @@ class Agent:
         self._door = door
         self._promising = promising
         self._timing = timing
-        self._found, self._replicas = found, replicas
+        self._founding = partial(self._writes.found, found, replicas, on_demand=on_demand) if found else None
         self._woken = threading.Event()  # an answer has come
         self._renewing, self._looking = Requests("lease", self._woken), Requests("view", self._woken)
         self._writing, self._asking = Requests("write", self._woken), Requests("promises", self._woken)
@@ -243,8 +245,8 @@ class Agent:
             self._no_leader_s = {group: self._no_leader_s.get(group, boottime_s()) for group in free}
 
     def _begin_cluster(self) -> None:
-        if self._found and self._lease:
-            self._writing.begin(lambda: self._writes.found(self._found, self._replicas), lambda _: None)
+        if self._founding is not None and self._lease:
+            self._writing.begin(self._founding, lambda _: None)
 
     # --- acting -----------------------------------------------------------------------------------------------
 

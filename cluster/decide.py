@@ -53,10 +53,14 @@ class FollowLeader:
 
 @dataclass(frozen=True, slots=True)
 class Observe:
-    """Broker: follow `leader`, of this term, for the clients of this node only. Its copy counts for nothing."""
+    """Broker: follow `leader`, of this term, for the clients of this node only. Its copy counts for nothing.
+
+    on_demand: copy only streams that are read here.
+    """
 
     leader: str
     term: int
+    on_demand: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +241,8 @@ def _stand_by(
     if view.leader is not None and view.leader.term == state.term and view.leader.node != me:
         yield from _follow(me, view, view.leader.node, report, timing)
     is_vacant = view.leader is None or _all_suspect(me, view)
-    if is_vacant and me in state.isr and agent.now_s >= max(free_s, _turn_s(me, view, agent, timing)):
+    may_lead = me in state.isr and not report.is_partial
+    if is_vacant and may_lead and agent.now_s >= max(free_s, _turn_s(me, view, agent, timing)):
         yield Elect(state, _next_state(me, view, timing))
 
 
@@ -263,7 +268,7 @@ def _observe(view: GroupView, report: BrokerReport) -> Iterator[Action]:
     if not view.is_spread or leader is None or leader.term != term:
         return
     if report.role is not BrokerRole.OBSERVER or report.upstream != leader.node or report.term < term:
-        yield Observe(leader.node, term)
+        yield Observe(leader.node, term, view.on_demand)
 
 
 def _follow(me: str, view: GroupView, leader: str, report: BrokerReport, timing: ClusterTiming) -> Iterator[Action]:

@@ -145,7 +145,7 @@ class GroupDoor:
                 self.role, self.term, self.upstream = BrokerRole.FOLLOWER, term, leader
                 self.followed_s, self.was_up, self.lease = now_s, False, None
                 self.fields = {}  # they are about the former leader
-            case d.Observe(leader, term):
+            case d.Observe(leader, term, _):
                 self.role, self.term, self.upstream, self.lease = BrokerRole.OBSERVER, term, leader, None
                 self.fields = {}
             case d.StepDown():
@@ -167,7 +167,9 @@ class NodeDoor:
     Whether a follower has contact, and which followers there are, is looked up for one stream of each group.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, node: str = "") -> None:
+        """`node`: its id."""
+        self._node = node
         self._socket = NodeSocket(path)
         self._commands = NodeSocket(path, ROLES_TIMEOUT_S)
         self._is_known = False
@@ -223,7 +225,7 @@ class NodeDoor:
                 return f"isr {name} {','.join(sorted(nodes))}"
             case d.TakeLead(term):
                 return f"promote {name} {term} force"
-            case d.FollowLeader(_, term) | d.Observe(_, term):
+            case d.FollowLeader(_, term) | d.Observe(_, term, _):
                 return f"lease {name} {term} 0"
             case d.StepDown():
                 return f"lease {name} {max(self.groups[group].term, 1)} 0"
@@ -235,7 +237,7 @@ class NodeDoor:
         firsts = self._commands.ask_all([self._line(*each) for each in actions], are_tables=False)
         done = [answer[0].startswith("ok ") for answer in firsts]
         follow = [
-            (place, f"slave {host} {port} {self._name(group)} 0")
+            (place, f"slave {host} {port} {self._name(group)} 0{_option(action)}")
             for place, (group, action) in enumerate(actions)
             if done[place] and isinstance(action, d.FollowLeader | d.Observe)
             for host, port in [split_address(addresses[action.leader])]
@@ -277,6 +279,7 @@ class NodeDoor:
                 door.upstream,
                 door.silent_s(door.fields.get("link", links.get(door.upstream, "")), now_s),
                 door.promised_s,
+                any(row[0] == self._node and row[3] == "0" for row in own),
             )
         return reports
 
@@ -328,6 +331,10 @@ class NodeDoor:
         return [
             {} if table[0].startswith("err ") else dict(line.split(" ", 1) for line in table[1:-1]) for table in tables
         ]
+
+
+def _option(action: d.FollowLeader | d.Observe) -> str:
+    return " on-demand" if isinstance(action, d.Observe) and action.on_demand else ""
 
 
 def _rows(table: Sequence[str]) -> list[list[str]]:

@@ -116,15 +116,16 @@ class ClusterStore:
             self.etcd.revoke(former)
         return 0
 
-    def found(self, groups: int, replicas: int = 0) -> bool:
+    def found(self, groups: int, replicas: int = 0, *, on_demand: bool = False) -> bool:
         """Make the cluster, with this node alone; nothing if there is one. `replicas`: of each group; 0: all nodes.
-        Raises EtcdAway.
+        `on_demand`: the other nodes copy only streams that are read there. Raises EtcdAway.
 
         Its keys are more than etcd takes in one transaction, so the one with their number comes last.
         """
         state = _packed_state(GroupState(0, (self._node,), (self._node,)))
         keys = [self._key(group, groups, "state") for group in range(groups)]
-        value = {"groups": groups, "replicas": replicas} if replicas else {"groups": groups}
+        value: dict[str, int] = {"groups": groups, "replicas": replicas} if replicas else {"groups": groups}
+        value |= {"on_demand": True} if on_demand else {}
         config = Put(f"{self._prefix}config", json.dumps(value).encode())
         absent = [(f"{self._prefix}config", 0), (f"{self._prefix}state", 0)]
         self.etcd.write_all([Transaction([*absent, (key, 0)], [Put(key, state)]) for key in keys if groups > 1])
@@ -138,7 +139,8 @@ class ClusterStore:
         count = json.loads(found["config"].value)["groups"] if "config" in found else 1
         members = {node: kv.lease for node, kv in _below(found, "members/").items()}
         ready = frozenset(node for node, kv in _below(found, "members/").items() if json.loads(kv.value).get("ready"))
-        replicas = json.loads(found["config"].value).get("replicas", 0) if "config" in found else 0
+        config = json.loads(found["config"].value) if "config" in found else {}
+        replicas = config.get("replicas", 0)
         switchover = found["switchover"].value.decode() if "switchover" in found else ""
         groups, revisions = {}, {}
         for group in range(count):
@@ -157,6 +159,7 @@ class ClusterStore:
                 switchover,
                 ready,
                 bool(replicas),
+                bool(config.get("on_demand")),
             )
         return ClusterView(
             groups if len(groups) == count else {},

@@ -43,7 +43,8 @@ class GroupView(NamedTuple):
     live: the nodes whose lease lives; ready: those of them that may be candidates, and have not just started.
     target: the nodes that should hold the group; () if that is what `state.replicas` has.
     successor: the node to which the lead is handed over now, by an operator or by plan.
-    is_spread: whether some of the nodes are the replicas of each group; the others observe it.
+    is_spread: whether some of the nodes are the replicas of each group; the others observe it. on_demand: these copy
+    only the streams that are read there.
     """
 
     state: GroupState
@@ -55,6 +56,7 @@ class GroupView(NamedTuple):
     successor: str = ""
     ready: frozenset[str] = frozenset()
     is_spread: bool = False
+    on_demand: bool = False
 
 
 class BrokerRole(Enum):
@@ -75,6 +77,7 @@ class BrokerReport(NamedTuple):
     in_step: the followers that were caught up within the last LAG_MAX_S; all, if the term is not older than that.
     silent_s: for how long a follower has had no sign of its leader; a broken link counts as `inf`.
     promised_s: until then the broker has promised the leader of its term that this node leads in no later one.
+    is_partial: it copies only streams that are read there, or has done so and lacks messages from that time.
     """
 
     role: BrokerRole
@@ -85,6 +88,7 @@ class BrokerReport(NamedTuple):
     upstream: str = ""
     silent_s: float = 0.0
     promised_s: float = NEVER_S
+    is_partial: bool = False
 
 
 class AgentState(NamedTuple):

@@ -187,12 +187,16 @@ class Unmaster:
 
 @dataclass(frozen=True, slots=True)
 class Slave:
-    """`stream` may be a pattern, as in Unslave and Promote: `*`, a prefix and `*`, or a group of streams."""
+    """`stream` may be a pattern, as in Unslave and Promote: `*`, a prefix and `*`, or a group of streams.
+
+    on_demand: of a pattern, each stream is copied only while it is read.
+    """
 
     host: str
     port: int
     stream: bytes
     start: From
+    on_demand: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,13 +269,15 @@ def _consumer_only(kind: Callable[[bytes, bytes], c.Command]) -> Callable[[Verb,
 
 
 def _slave(verb: Verb, rest: bytes, _max: int) -> c.Command:
-    host, port, name, start = _args(verb, rest, 4, 4)
+    host, port, name, start, *option = _args(verb, rest, 4, 5)
+    if option and (option[0].lower() != b"on-demand" or not (name.endswith(b"*") or stream_group(name))):
+        raise PeerError(Code.USAGE, f"on-demand is for a pattern of streams; write: {verb.form}")
     if not host_valid(host.decode("latin-1")):
         raise PeerError(Code.USAGE, f"{shown(host)} is not a host; write: {verb.form}")
     port_number = _number(port, Code.USAGE, f"PORT is a number; write: {verb.form}")
     if not 0 < port_number <= PORT_MAX:
         raise PeerError(Code.USAGE, f"PORT is 1 to {PORT_MAX}; write: {verb.form}")
-    return c.Slave(host.decode(), port_number, stream_pattern(name), place(start))
+    return c.Slave(host.decode(), port_number, stream_pattern(name), place(start), bool(option))
 
 
 def _epoch(data: bytes, form: str) -> int:
@@ -478,7 +480,12 @@ _ROWS = (
     Verb("quit", "end this connection; exit, bye and close do the same", False, _bare(c.Close())),
     Verb("master STREAM [force]", "this node takes the stream's messages; makes it if need be", True, _master),
     Verb("unmaster STREAM", "the stream takes no more messages here", True, _streams_like(c.Unmaster)),
-    Verb("slave HOST PORT STREAM FROM", "follow the stream of another node; * or PREFIX* for many", True, _slave),
+    Verb(
+        "slave HOST PORT STREAM FROM [on-demand]",
+        "follow the stream of another node; * or PREFIX* for many; on-demand: only streams that are read here",
+        True,
+        _slave,
+    ),
     Verb("unslave STREAM", "stop following; the stream takes no more messages here", True, _streams_like(c.Unslave)),
     Verb("promote STREAM [EPOCH] [force]", "make this slave the master; force: if others have more", True, _promote),
     Verb("fence STREAM EPOCH", "acknowledge nothing of the stream in an earlier term", True, _fence),

@@ -295,7 +295,7 @@ class Commands:
 
     def slave(self, client: LineClient, command: c.Slave) -> None:
         fields: list[bytes | str] = [command.stream, join_address(command.host, command.port)]
-        upstream = [command.host, command.port, *command.start]
+        upstream = [command.host, command.port, *command.start, *([True] if command.on_demand else [])]
         if is_pattern(command.stream):
             self._ask_many(client, command.stream, "slave", upstream, fields)
         else:

@@ -55,9 +55,7 @@ def send_copies(fds: list[int], data: bytes, places: Any, count: int, end: int, 
 if not cython.compiled:
     import os
 
-    def _send_slices(
-        fds: list[int], data: bytes, places: Any, count: int, end: int, first_ids: list[int]
-    ) -> list[int]:
+    def _send_slices(fds: list[int], data: bytes, places: Any, count: int, end: int, first_ids: list[int]) -> list[int]:
         found: list[int] = []
         copy = bytearray(data[:end])
         for fd, first_id in zip(fds, first_ids, strict=True):

@@ -88,7 +88,7 @@ class Subscriptions:
                 value = ABSENT
             self.after_opening(client, name, lambda: done(value))
 
-        if ask_end:
+        if ask_end or self._services.router.owner.roles.rules.has_on_demand:
             ask()
         else:
             self.after_opening(client, name, begin)

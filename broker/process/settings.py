@@ -252,6 +252,15 @@ class Settings(UdpSettings):
         False,
         "whether the node starts without a lease: it takes and acknowledges no message before the command lease",
     )
+    copy_idle_s: float = setting(
+        "cluster",
+        "copy_idle_s",
+        Kind.SECONDS,
+        60.0,
+        "how long a copy that was made for readers stays after the last of them has left",
+        low=1,
+        high=DAY_S,
+    )
 
     metrics_host: str = setting("metrics", "host", Kind.HOST, "127.0.0.1", "address of /metrics, /healthz and /readyz")
     metrics_port: int = setting(

@@ -58,6 +58,8 @@ class GrowthWatch:
     def announce(self, grown: Grown) -> list[GrownRow]:
         """Notify the other workers of this turn's growth. Returns it if this worker watches too, else nothing."""
         firsts = [(name, self._first_seq(name, grown)) for name in grown]
+        if self._owner.catalog.quiet:
+            firsts = self._without_quiet(firsts, grown)
         self._keep_early(firsts)
         rows = [row for row in firsts if _is_watched(row[0])] if self.watchers else []
         for key in list(self.watchers) if rows else ():
@@ -76,6 +78,16 @@ class GrowthWatch:
             return growth.first_seq
         first_seq, stream.announced_seq = min(stream.announced_seq, growth.first_seq), growth.next_seq
         return first_seq
+
+    def _without_quiet(self, firsts: list[GrownRow], grown: Grown) -> list[GrownRow]:
+        """Without messages that the streams had before this node began to copy them for readers."""
+        quiet, rows = self._owner.catalog.quiet, list[GrownRow]()
+        for name, first_seq in firsts:
+            until_seq = quiet.get(name, 0)
+            if grown[name].next_seq > until_seq:
+                rows.append((name, max(first_seq, until_seq)))
+                quiet.pop(name, None)
+        return rows
 
     def _keep_early(self, rows: list[GrownRow]) -> None:
         if self.early is None:

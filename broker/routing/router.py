@@ -30,6 +30,7 @@ from tailrace.broker.routing.batch import (
 )
 from tailrace.broker.routing.requests import ForwardedBatches, OwnerCall, answered_together
 from tailrace.broker.routing.route import Route
+from tailrace.broker.routing.verbs import LONG, NOT_IN_MEMORY, OF_A_COPY, OF_A_STREAM
 from tailrace.broker.streams.deduplication import is_numbered
 from tailrace.broker.streams.owner import BATCHES_A_BEAT as BATCHES_A_BEAT
 from tailrace.broker.streams.owner import Owner, Refused
@@ -49,39 +50,6 @@ SEND_FIRST_STREAMS = 16  # to be appended here: before that, forwarded batches a
 SLOTS_KEPT = 4_096  # streams whose owners need not be computed again
 NEW_STREAMS = 32  # of a turn: with more of them it makes streams, which takes as long for each when done with many
 AWAY_SHARE = 0.75  # of a window, to one sibling: the client belongs there
-# Calls that concern one stream, their first argument, and may have to open it; and those of them that are long even
-# if it is open, since they read its history or change its role. A page of names is as long, and its first argument
-# is a prefix; so are the ends of some streams, of which one is the first argument.
-OF_A_STREAM = frozenset(
-    {
-        "end",
-        "master",
-        "promote",
-        "unmaster",
-        "slave",
-        "unslave",
-        "claim",
-        "fence",
-        "follow",
-        "trim",
-        "stat",
-        "consume",
-        "get",
-        "keep_last",
-        "missed_last",
-        "last",
-        "list_stream",
-        "list_names",
-        "list_grown",
-        "list_ends",
-    }
-)
-NOT_IN_MEMORY = frozenset(
-    {"master", "promote", "unmaster", "slave", "unslave", "claim", "fence", "follow", "consume", "get", "keep_last"}
-    | {"await", "delete"}
-)
-LONG = OF_A_STREAM - {"end", "consume", "get", "keep_last", "last", "missed_last"}
-
 NONE_DENIED: Mapping[int, Refused] = MappingProxyType({})
 
 LateAnswer = Callable[[list[Any], OnResult], None]
@@ -580,6 +548,10 @@ class Router:
         if memory is not None and verb in NOT_IN_MEMORY and memory.holds(args[0]):
             done(Refused(Code.UNSUPPORTED, IN_MEMORY_TEXT))
             return
+        if self.owner.catalog.on_demand and verb in OF_A_COPY:
+            step = partial(self._call_here, verb, args, done)
+            if self.owner.context.await_copy(args[0], step, done):
+                return
         later = self.answered_later.get(verb)
         if later is not None:
             later(args, done)

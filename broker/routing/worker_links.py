@@ -477,9 +477,14 @@ class WorkerLinks:
 
     def watch_growth(self, announce: Callable[[], None], args: list[Any], done: OnResult) -> None:
         """[slot, generation, whether it is wanted] -> rows of lately grown streams; None if they are not known."""
-        self._router.flush()
-        announce()  # earlier messages are no growth
-        done(self.watch.watch(*args))
+
+        def watch() -> None:
+            self._router.flush()
+            announce()  # earlier messages are no growth
+            done(self.watch.watch(*args))
+
+        if not (args[-1] and self._owner.catalog.on_demand and self._owner.context.await_copies(watch, done)):
+            watch()
 
     def tick(self) -> None:
         """About once a second."""

@@ -103,5 +103,11 @@ class OwnerContext(Protocol):
     def send_up(self, batch: StreamBatch, /) -> None:
         """Send a publish to the master of a slaved stream. The batch is refused if the master cannot be reached."""
 
+    def await_copy(self, name: bytes, step: Callable[[], None], done: Callable[[Any | Refused], None], /) -> bool:
+        """Whether a call that reads a stream waits for its copy: `step` is called then, or `done` with a Refused."""
+
+    def await_copies(self, step: Callable[[], None], done: Callable[[Any | Refused], None], /) -> bool:
+        """Whether a call that is for the growth of all streams waits until all copies have been begun."""
+
     def call_up(self, name: bytes, verb: str, args: list[Any], done: Callable[[Any | Refused], None], /) -> None:
         """Call the owner of a stream at its master; `done` gets the value or a Refused."""

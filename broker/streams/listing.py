@@ -39,7 +39,7 @@ def list_grown(owner: Owner, args: CallArgs) -> list[Any]:
     """
     prefix, after, most, mark = args
     found = owner.growth_log.since(mark)
-    if found.streams is None:
+    if found.streams is None or owner.catalog.unready:
         return [found.mark, None]
     wanted = (name for name in found.streams if name > after and owner.catalog.is_listed(name, prefix))
     return [found.mark, heapq.nsmallest(most, wanted)]
@@ -47,14 +47,14 @@ def list_grown(owner: Owner, args: CallArgs) -> list[Any]:
 
 def list_ends(owner: Owner, args: CallArgs) -> list[list[Any]]:
     """[one of the names, names] -> [name, *`StreamEnd`] of each stream that is open or was closed cleanly; of others
-    it is known only when they are opened. Opens nothing.
+    it is known only when they are opened; not of those that are to be copied first. Opens nothing.
     """
     ends = ((name, _end(owner, name)) for name in args[1])
     return [[name, *end] for name, end in ends if end is not None]
 
 
 def _end(owner: Owner, name: bytes) -> StreamEnd | None:
-    if name not in owner.catalog.names:
+    if name not in owner.catalog.names or name in owner.catalog.unready:
         return None
     stream = owner.catalog.open.get(name)
     if stream is None:

@@ -7,11 +7,13 @@ the end is all there is, and `call` the way in.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from tailrace.broker.replication.downstream import catalog, replica_state
+from tailrace.broker.replication.downstream.in_sync import InSyncRow
 from tailrace.broker.replication.roles import apply_rules, stream_ends, stream_roles
 from tailrace.broker.replication.status.lag import stat_of_slaves
 from tailrace.broker.streams import listing
@@ -21,7 +23,7 @@ from tailrace.broker.streams.refused import CallArgs
 from tailrace.protocol.errors import Code
 from tailrace.shard.diverged import count_tails
 from tailrace.shard.errors import StorageError, StreamDamaged, peer_text
-from tailrace.shard.names import is_reserved
+from tailrace.shard.names import group_key, is_reserved
 from tailrace.shard.stream_files import StreamPaths, stream_paths
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,11 @@ def locate(stream: OpenStream, place: list[Any], skip: int = 0) -> int:
 def end(owner: Owner, args: CallArgs) -> int:
     """[stream] -> its next seq."""
     return owner.stream(args[0]).log.next_seq
+
+
+def copied(owner: Owner, args: CallArgs) -> bool:
+    """[stream] -> whether it is here. Answered when a copy that is made for readers has all messages."""
+    return args[0] in owner.catalog.names
 
 
 def trim(owner: Owner, args: CallArgs) -> list[int]:
@@ -126,16 +133,23 @@ def streams(owner: Owner, args: CallArgs) -> list[list[Any]]:
 def grown(owner: Owner, args: CallArgs) -> list[Any]:
     """[mark] -> [next mark, number of streams, names of those that have grown since the mark or None if unknown]."""
     found = owner.growth_log.since(args[0])
-    return [found.mark, len(owner.catalog.names), found.streams]
+    return [found.mark, len(owner.catalog.names), None if owner.catalog.unready else found.streams]
 
 
 def in_sync(owner: Owner, _args: CallArgs) -> list[Any]:
-    """[] -> rows of a group and the fields of `InSyncRow`, of the streams of this worker."""
-    return [[group, *row] for group, row in owner.replicas.in_sync_rows()]
+    """[] -> rows of a group and the fields of `InSyncRow`, of the streams of this worker. This node has a row if it
+    copies streams of the group on demand, or has done so and lacks messages of them.
+    """
+    partial = Counter(group_key(name) % owner.replicas.lease.groups for name in owner.catalog.filling)
+    partial.update(owner.roles.rules.groups_on_demand())
+    own = [InSyncRow(owner.catalog.directory.node_id, 0.0, streams, False) for streams in partial.values()]
+    rows = [*zip(partial, own, strict=True), *owner.replicas.in_sync_rows()]
+    return [[group, *row] for group, row in rows]
 
 
 CALLS: Mapping[str, Callable[[Owner, CallArgs], Any]] = {
     "end": end,
+    "copied": copied,
     "master": stream_roles.master,
     "promote": stream_roles.promote,
     "fence": stream_roles.fence,

@@ -14,7 +14,7 @@ from tailrace.broker.process.work import NOBODY, Asker
 from tailrace.broker.routing.batch import StreamBatch
 from tailrace.broker.streams.open_stream import OpenStream
 from tailrace.broker.streams.owner import Owner
-from tailrace.broker.streams.refused import Refused
+from tailrace.broker.streams.refused import OnResult, Refused
 from tailrace.protocol.errors import Code
 from tailrace.shard.directory import data_dir_exists, make_data_dir, open_data_dir
 from tailrace.shard.frame import pack_frame
@@ -97,6 +97,8 @@ class Around:
         self.stat_upstream: Callable[[OpenStream], dict[str, int | str]] = lambda _stream: {}
         self.consumer_lag: Callable[[bytes], tuple[int, int]] = lambda _name: (0, 0)
         self.share_bytes: Callable[[int, bool], int] = lambda nbytes, _is_whole: nbytes
+        self.await_copy: Callable[[bytes, Callable[[], None], OnResult], bool] = lambda _name, _step, _done: False
+        self.await_copies: Callable[[Callable[[], None], OnResult], bool] = lambda _step, _done: False
         self.send_up: Callable[[StreamBatch], None] = lambda batch: batch.refused(Code.UNAVAILABLE, "no way up")
         self.call_up: Callable[[bytes, str, list[Any], Callable[[Any | Refused], None]], None] = (
             lambda _name, _verb, _args, done: done(Refused(Code.UNAVAILABLE, "no way up"))

@@ -16,6 +16,8 @@ from tailrace.cluster.view import NEVER_S, BrokerReport, BrokerRole
 
 LAG_MAX_S = 1.5
 BEAT_S = 0.4
+IDLE_S = 1.0
+"""After which an observer has dropped its copy."""
 
 Entry: TypeAlias = tuple[int, int]
 
@@ -77,6 +79,9 @@ class SimulatedBroker:
     sign_s: float = NEVER_S
     began_s: float = NEVER_S
     promised_s: float = NEVER_S
+    on_demand: bool = False  # it observes, or did so when it was started again
+    is_partial: bool = False  # it did, and has not had everything since
+    idle_s: float = NEVER_S  # since when it observes
     broken: bool = False  # the connection to the leader was reset
     held: dict[str, int] = field(default_factory=dict)
     caught_up_s: dict[str, float] = field(default_factory=dict)
@@ -102,7 +107,7 @@ class SimulatedBroker:
                 return self._promote(term)
             case d.FollowLeader(leader, term):
                 return self._follow(leader, term)
-            case d.Observe(leader, term):
+            case d.Observe(leader, term, _):
                 return self._observe(leader, term)
             case d.StepDown():
                 self._give_up()
@@ -123,6 +128,7 @@ class SimulatedBroker:
             return False
         self._give_up()
         self.role, self.upstream, self.term = BrokerRole.FOLLOWER, leader, max(term, self.term)
+        self.is_partial, self.on_demand = self.is_partial or self.on_demand, False
         self.sign_s, self.broken = self.clock(), False
         self.send(leader, FollowRequest(self.term))
         return True
@@ -131,7 +137,8 @@ class SimulatedBroker:
         if term < self.term and not self.defects.no_term_fence:
             return False
         self._give_up()
-        self.role, self.upstream, self.term, self.log = BrokerRole.OBSERVER, leader, max(term, self.term), []
+        self.role, self.upstream, self.term = BrokerRole.OBSERVER, leader, max(term, self.term)
+        self.on_demand, self.idle_s = True, self.clock()
         return True
 
     def _give_up(self) -> None:
@@ -237,9 +244,12 @@ class SimulatedBroker:
                 return
             self.log = self.log[:common]
         self.log.extend(frames.log[common : frames.length])
+        self.is_partial = False
         self.send(sender, Held(frames.term, len(self.log)))
 
     def beat(self) -> None:
+        if self.on_demand and self.clock() - self.idle_s > IDLE_S:
+            self.log = []
         if self.role is BrokerRole.LEADER:
             self.spread()
             self.answer_due()
@@ -255,4 +265,6 @@ class SimulatedBroker:
         settled = self.isr if self.defects.no_settling else self.isr - set(self.joining)
         silent_s = math.inf if self.broken else now_s - self.sign_s
         promised_s = NEVER_S if self.defects.promise_ignored else self.promised_s
-        return BrokerReport(self.role, self.term, self.isr, settled, in_step, self.upstream, silent_s, promised_s)
+        is_partial = self.on_demand or self.is_partial
+        own = self.role, self.term, self.isr, settled, in_step, self.upstream, silent_s, promised_s, is_partial
+        return BrokerReport(*own)

@@ -203,6 +203,18 @@ def test_a_node_that_is_no_replica_observes_and_does_nothing_else() -> None:
     assert acts("d", chosen, observing) == [d.FollowLeader("a", 4)]
 
 
+def test_an_observer_copies_on_demand_if_the_cluster_says_so() -> None:
+    assert acts("d", VIEW._replace(is_spread=True, on_demand=True), FENCED) == [d.Observe("a", 4, on_demand=True)]
+
+
+def test_a_node_with_a_part_of_a_copy_is_no_candidate() -> None:
+    """It may be in etcd's in-sync replicas by a decision from before."""
+    vacant = VIEW._replace(leader=None)
+    for report in (FOLLOWING, FENCED):
+        assert any(isinstance(act, d.Elect) for act in acts("b", vacant, report))
+        assert not any(isinstance(act, d.Elect) for act in acts("b", vacant, report._replace(is_partial=True)))
+
+
 def test_a_node_that_has_promised_is_no_candidate_and_takes_no_office() -> None:
     vacant, elected = VIEW._replace(leader=None), VIEW._replace(leader=LeaderKey("b", 4, 1))
     promised = FOLLOWING._replace(promised_s=1e12)

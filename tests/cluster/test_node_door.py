@@ -117,6 +117,19 @@ def test_an_observer_follows_as_a_replica_does(tmp_path: Path) -> None:
         assert not report.silent_s, "nobody is elected by what it says"
 
 
+def test_an_observer_that_copies_on_demand_reports_that_it_lacks_messages(tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    lacking = {"isr *": (ISR, "a 0.000 2 0 *", ".")}
+    with answering(path, BASE | linked("up") | lacking) as got, contextlib.closing(NodeDoor(path, "a")) as door:
+        door.report(100.0, VIEWS)
+        change_role(door, d.Observe("a", 4, on_demand=True), 100.0)
+        assert got[-2:] == ["lease * 4 0", "slave 10.0.0.1 5050 * 0 on-demand"]
+        assert door.report(200.0, VIEWS)[0].is_partial
+    path = tmp_path / "other.sock"
+    with answering(path, BASE | linked("up")), contextlib.closing(NodeDoor(path, "a")) as door:
+        assert not door.report(100.0, VIEWS)[0].is_partial
+
+
 def test_a_promise_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
     with answering(path, BASE | {"groups": PROMISED} | linked("up")), contextlib.closing(NodeDoor(path)) as door:

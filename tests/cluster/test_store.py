@@ -142,6 +142,15 @@ def test_a_plan_shows_leads_and_copies() -> None:
     assert without == [PlanRow(0, "a:5050", "-", "-b:5050"), PlanRow(1, "b:5050", "c:5050", "-b:5050")]
 
 
+def test_a_cluster_may_be_made_whose_observers_copy_on_demand() -> None:
+    etcd = KeptEtcd()
+    members(etcd, "a", "b")
+    store = ClusterStore(etcd, "test", "a")
+    assert store.found(2, 2, on_demand=True)
+    view = store.read()
+    assert view.replicas == 2 and all(each.is_spread and each.on_demand for each in view.groups.values())
+
+
 def test_replicas_of_each_group_are_on_as_many_nodes_as_the_cluster_has_been_made_with() -> None:
     etcd = KeptEtcd()
     members(etcd, "a", "b", "c")
@@ -153,6 +162,7 @@ def test_replicas_of_each_group_are_on_as_many_nodes_as_the_cluster_has_been_mad
     assert view.replicas == 2 and all(each.is_spread for each in view.groups.values()) and not plan_of(view)
     assert [set(each.target) for each in view.planned().groups.values()] == [set("ab"), set("bc")]
     assert plan_of(replace(view, left=frozenset("c"))) == [PlanRow(1, "b:5050", "-", "+a:5050 -c:5050")]
+    assert not any(each.on_demand for each in view.groups.values())
     put_group(etcd, 1, "b", "b")
     lacking = ClusterStore(etcd, "test", "").read()
     assert len(lacking.planned(is_calm=False).groups[1].target) == 2, "a copy that is missing is made at once"

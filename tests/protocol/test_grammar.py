@@ -81,6 +81,8 @@ GOOD: list[tuple[bytes, object]] = [
     (b"promises *%3/16 7 40 h:1", c.RequestPromises(7, 40, (("h", 1),), StreamGroup(3, 16))),
     (b"groups", c.ShowGroups()),
     (b"slave h 1 *%3/16 0", c.Slave("h", 1, b"*%3/16", c.From("time", 0))),
+    (b"slave h 1 *%3/16 0 On-Demand", c.Slave("h", 1, b"*%3/16", c.From("time", 0), on_demand=True)),
+    (b"slave h 1 a* #7 on-demand", c.Slave("h", 1, b"a*", c.From("seq", 7), on_demand=True)),
     (b"promote *%0/1 7 force", c.Promote(b"*", 7, force=True)),
     (b"promises * 7 4000 10.0.0.2:5050,[::1]:6", c.RequestPromises(7, 4_000, (("10.0.0.2", 5050), ("::1", 6)))),
     (b"isr *", c.InSyncNodes()),

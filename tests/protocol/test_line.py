@@ -398,6 +398,7 @@ others = st.one_of(
     st.builds(c.Subscribe, names, places, wait=st.booleans(), topics=st.sampled_from([b"", b"#", b"a/+", b"% |\t"])),
     st.builds(c.Subscribe, names, st.builds(c.From, st.just("time"), number), number),
     st.builds(c.Slave, hosts, st.integers(1, 65_535), names, places),
+    st.builds(c.Slave, hosts, st.integers(1, 65_535), st.just(b"a*"), places, st.just(True)),
     st.builds(c.Trim, names, old_places, spare=st.booleans()),
     st.builds(c.Master, names, st.booleans()),
     st.builds(c.Promote, names, st.integers(1, EPOCH_MAX), st.booleans()),
@@ -429,6 +430,8 @@ def arguments(command: object) -> list[bytes]:
     if isinstance(command, c.Subscribe):
         args[3:] = ([b"%d" % command.skip] if command.skip else []) + ([b"wait"] if command.wait else [])
         args += [b"topics", escaped(command.topics)] if command.topics else []
+    if isinstance(command, c.Slave):
+        args[5:] = [b"on-demand"] if command.on_demand else []
     if isinstance(command, c.Trim):
         args[-1:] = [b"spare"] if command.spare else []
     if isinstance(command, c.Master | c.Promote):

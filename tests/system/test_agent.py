@@ -149,11 +149,11 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def three_nodes(folder: Path) -> Iterator[Cluster]:
+def three_nodes(folder: Path, config: str = CONFIG) -> Iterator[Cluster]:
     """Without agents."""
     with (
         etcd_running(folder / "etcd") as (port, process),
-        growing(folder, PARENTS, config=CONFIG + TIMING) as tree,
+        growing(folder, PARENTS, config=config + TIMING) as tree,
     ):
         cluster = Cluster(tree, folder, port, process)
         try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -281,8 +281,42 @@ class DurableSessions:
         client.window.restore_state(kept.window)
         client.window.drop_others({run.id_at(place) for run in in_flight.runs for place in range(len(run.seqs))})
         client.window.resume(size, 0 if opened.is_exact else leap_place(opened.turn))
+        streams = dict.fromkeys(name for each in kept.subscriptions for name, _, _ in each.places)
+        streams.update(dict.fromkeys(run.stream for run in in_flight.runs))
 
-        subscriptions, partings = self._positioned(kept.subscriptions)
+        def copied(refused: Refused | None) -> None:
+            if refused is not None or client.closed:
+                if not client.closed:
+                    client.end_with(Code.UNAVAILABLE, f"the session cannot go on: {refused.text if refused else ''}")
+                done()
+            else:
+                self._join(client, in_flight, kept.subscriptions, done)
+
+        self._await_copies(streams, copied)
+
+    def _await_copies(self, streams: Iterable[bytes], done: Callable[[Refused | None], None]) -> None:
+        """`done` is called once these streams can be read here, if copies of some are made only for readers."""
+        names = list(streams) if self._services.router.owner.roles.rules.has_on_demand else []
+        outcomes: list[Refused | None] = []
+
+        def answered(value: Any) -> None:
+            outcomes.append(value if isinstance(value, Refused) else None)
+            if len(outcomes) > len(names):
+                done(next((each for each in outcomes if each is not None), None))
+
+        for name in names:
+            self._services.router.call(name, "copied", [name], answered)
+        answered(None)
+
+    def _join(
+        self,
+        client: DurableClient,
+        in_flight: InFlight,
+        kept: Sequence[KeptSubscription],
+        done: Callable[[], None],
+    ) -> None:
+        """Go on with the subscriptions and the messages under way."""
+        subscriptions, partings = self._positioned(kept)
 
         def joined(cursors: list[Cursor], failed: list[Refused]) -> None:
             refused = next((each for each in failed if each.code is not Code.DENIED), None)

@@ -35,13 +35,17 @@ PROGRESS_S = 2.0  # between two lines of the log about a command that takes long
 
 
 def rule(owner: Owner, args: CallArgs) -> None:
-    """[pattern, host ("" for none), port, kind, value]. What streams of this pattern do from now on is on the disk."""
-    pattern, host, *rest = args
-    upstream = Upstream(host, *rest) if host else None
+    """[pattern, host ("" for none), port, kind, value, perhaps: whether they are copied only while they are read]. What
+    streams of this pattern do from now on is on the disk.
+    """
+    pattern, host, port, kind, value, *on_demand = args
+    upstream = Upstream(host, port, kind, value) if host else None
     kept = _read(owner)
     try:
         former = owner.roles.rules.former
-        wanted = replace(owner.roles.rules, commands=kept.rules).with_rule(Rule(pattern, upstream))
+        wanted = replace(owner.roles.rules, commands=kept.rules).with_rule(
+            Rule(pattern, upstream, on_demand=any(on_demand))
+        )
         configured = tuple([each for each in kept.configured if each not in former or each in wanted.former])
         owner.roles.set_node_file(replace(kept, rules=wanted.commands, configured=configured))
     except TooManyRules as error:
@@ -237,7 +241,7 @@ def _change(owner: Owner, verb: str, name: bytes, upstream: list[Any]) -> RuleOu
 
 
 def _slave(owner: Owner, name: bytes, upstream: list[Any]) -> bool:
-    stream_roles.slave(owner, [name, *upstream])
+    stream_roles.slave(owner, [name, *upstream[:4]])
     return True
 
 

@@ -64,7 +64,7 @@ def read_node_file(directory: Path) -> NodeFile:
 def write_node_file(directory: Path, content: NodeFile, among: Among | None = None) -> None:
     """Put it on the disk, or let it go there `among` others. Raises OSError."""
     rules = [
-        {"streams": rule.pattern.decode()} if rule.upstream is None else _render(rule.pattern, rule.upstream)
+        {"streams": rule.pattern.decode()} if rule.upstream is None else _render(rule, rule.upstream)
         for rule in content.rules
     ]
     patterns = [pattern.decode() for pattern in content.configured]
@@ -87,9 +87,10 @@ def note_configured(directory: Path, kept: NodeFile, patterns: Sequence[bytes]) 
         raise DirectoryError(directory, f"{NODE_FILE} cannot be written: {error.strerror}") from error
 
 
-def _render(pattern: bytes, upstream: Upstream) -> dict[str, Any]:
+def _render(rule: Rule, upstream: Upstream) -> dict[str, Any]:
     address = join_address(upstream.host, upstream.port)
-    return {"streams": pattern.decode(), "upstream": address, "from": [upstream.kind, upstream.value]}
+    fields = {"streams": rule.pattern.decode(), "upstream": address, "from": [upstream.kind, upstream.value]}
+    return {**fields, "on_demand": True} if rule.on_demand else fields
 
 
 def _parse(data: bytes) -> NodeFile:
@@ -132,4 +133,5 @@ def _parse_rule(row: dict[str, Any]) -> Rule:
     kind, value = row["from"]
     if kind not in PLACE_KINDS or type(value) is not int or value < 0:
         raise ValueError(f"the rule of {row['streams']!r} begins at {row['from']!r}")
-    return Rule(pattern, Upstream(*split_address(row["upstream"]), kind, value))
+    upstream = Upstream(*split_address(row["upstream"]), kind, value)
+    return Rule(pattern, upstream, on_demand=row.get("on_demand") is True)

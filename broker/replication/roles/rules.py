@@ -8,7 +8,7 @@ stream's own .meta before both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final, NamedTuple
@@ -28,12 +28,14 @@ RULES_MAX: Final = 1_000
 class Rule(NamedTuple):
     """Streams that match follow `upstream`, or none if it is None: those are this node's own.
 
-    `others`: the nodes to follow if that one is lost, in the order in which they are tried.
+    `others`: the nodes to follow if that one is lost, in the order in which they are tried. `on_demand`: a stream is
+    copied only while it is read here.
     """
 
     pattern: bytes
     upstream: Upstream | None
     others: tuple[NodeAddress, ...] = ()
+    on_demand: bool = False
 
     @property
     def addresses(self) -> tuple[NodeAddress, ...]:
@@ -108,6 +110,35 @@ class Rules:
         rule = self.match(name)
         first, listed = upstream[:2], () if rule is None else rule.addresses
         return (first, *(each for each in listed if each != first)) if first in listed else (first,)
+
+    @property
+    def has_on_demand(self) -> bool:
+        """Whether some streams are copied only while they are read here."""
+        return any(rule.on_demand for rule in self.commands)
+
+    def on_demand_test(self) -> Callable[[bytes], bool]:
+        """Whether a stream is, if it follows another node. Fast for very many names if all rules are of groups."""
+        if not self.has_on_demand:
+            return lambda _name: False
+        of_group = {
+            group: rule.on_demand for rule in self.commands if (group := stream_group(rule.pattern)) is not None
+        }
+        counts = {group.groups for group in of_group}
+        if len(of_group) < len(self.commands) or len(counts) > 1 or self.configured:
+            return self._is_on_demand
+        (count,), by_number = counts, {group.number: on_demand for group, on_demand in of_group.items()}
+        return lambda name: by_number.get(group_key(name) % count, False) and not is_never_copied(name)
+
+    def groups_on_demand(self) -> Iterator[int]:
+        """The numbers of the groups whose streams are; 0 if all are."""
+        for rule in self.commands:
+            group = stream_group(rule.pattern) if rule.on_demand else None
+            if rule.on_demand and (group is not None or rule.pattern == b"*"):
+                yield 0 if group is None else group.number
+
+    def _is_on_demand(self, name: bytes) -> bool:
+        rule = self.match(name)
+        return rule is not None and rule.on_demand
 
     @property
     def listed(self) -> Iterator[NodeAddress]:

@@ -91,6 +91,7 @@ class UpstreamContext:
     found: Callable[[UpstreamConnection, Sequence[bytes]], None]  # names of streams that there are upstream
     touch: Callable[[UpstreamConnection], None]  # it has something to send: flush it in this turn
     shares: ShareSessions
+    on_ready: Callable[[bytes], None]  # a copy has come to the end of its stream
 
 
 class UpstreamConnection:
@@ -112,7 +113,8 @@ class UpstreamConnection:
         self.route = Route(
             UP_SLOT, around.settings.link_window_bytes, around.clock, self._wake, who, on_switch=lambda _link: None
         )
-        self.copies = ReplicaFetchers(around.owner, addresses, self.queue, around.set_aside, around.later)
+        about = around.set_aside, around.later, around.on_ready
+        self.copies = ReplicaFetchers(around.owner, addresses, self.queue, *about)
         self.prefixes: set[bytes] = set()  # of streams to be followed as they are made
         self.claims = LeadershipClaims(around.owner, self.queue, addresses[0])
         self.calls = UpstreamCalls(self.queue)

@@ -6,6 +6,8 @@
     CUTTING   --the end is set aside-->  QUEUED
     WAITING   --the time has come-->     QUEUED
     any       --the uplink is down-->    DOWN
+    QUEUED    --on demand, and empty-->  IDLE, until it is woken (`broker.replication.upstream.on_demand`)
+    FOLLOWING --dropped-->               CUTTING, and IDLE then
 
 In all cases a copy goes on by asking again from its own end. Frames are appended as they come, and the messages held
 are reported once a turn, or seldomer while a copy is behind.
@@ -63,6 +65,7 @@ class FetchState(StrEnum):
     FOLLOWING = "following"
     CUTTING = "setting aside"
     WAITING = "waiting"
+    IDLE = "idle"
 
 
 class ReplicaFetcher:
@@ -72,14 +75,22 @@ class ReplicaFetcher:
     `upstream_epoch`: the term that the upstream is in, 0 before its first answer; `fenced`: that is an earlier one than
     this node has learned of; `leads`: the upstream is a master, or follows another node; `in_circle`: it
     was said to be below this node when it was asked last.
+    `for_readers`: it is made only for them; `is_awake`: there are some; `is_woken`: the stream was there before they
+    were; `is_sound`: it begins where its stream does; `target_seq`: the end of the stream when the copy was begun;
+    `is_ready`: it has got to the end since.
     """
 
     __slots__ = (
         "awaited",
         "end_seq",
         "fenced",
+        "for_readers",
         "id",
         "in_circle",
+        "is_awake",
+        "is_ready",
+        "is_sound",
+        "is_woken",
         "leads",
         "name",
         "next_seq",
@@ -90,6 +101,7 @@ class ReplicaFetcher:
         "state",
         "synced",
         "taken_bytes",
+        "target_seq",
         "upstream_epoch",
         "why",
     )
@@ -107,8 +119,23 @@ class ReplicaFetcher:
         self.reported: dict[str, tuple[int, int]] = {}  # by node, its position as the upstream knows it
         self.taken_bytes = 0
         self.awaited = True
+        self.for_readers = self.is_awake = self.is_woken = self.is_ready = self.is_sound = False
+        self.target_seq = UNKNOWN_SEQ
         self.retries = 0
         self.retry_s = 0.0
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the upstream has answered since the copy was begun: new messages are known from then on."""
+        return self.target_seq != UNKNOWN_SEQ
+
+
+_LEFT_ALONE = frozenset({FetchState.CUTTING, FetchState.IDLE})
+"""In these states a copy needs no upstream."""
+
+UNKNOWN_SEQ = -1
+DROPPED = -1
+"""In place of a seq: the stream is to have no messages, and to begin at 0 again."""
 
 
 def _leads(copy: ReplicaFetcher) -> bool:
@@ -117,7 +144,7 @@ def _leads(copy: ReplicaFetcher) -> bool:
 
 SetAside = Callable[[OpenStream, int, Callable[[str], None]], None]
 """Let a stream end before a seq, or begin there if it has no messages, in another thread; then calls with "" or with
-what was wrong."""
+what was wrong. DROPPED: let it have no messages."""
 ScheduleStep = Callable[[bytes, Callable[[], object]], object]
 """Do what may have to open a stream when the turn has time for it (`broker.process.work`)."""
 
@@ -132,11 +159,15 @@ class ReplicaFetchers:
         send_envelope: Callable[[bytes], None],
         set_aside: SetAside,
         later: ScheduleStep,
+        on_ready: Callable[[bytes], None],
     ) -> None:
-        """upstreams: hosts and ports, the first as the streams' roles have it; they come from one of them."""
+        """upstreams: hosts and ports, the first as the streams' roles have it; they come from one of them. `on_ready`:
+        called when a copy has come to where the stream ended when it was begun.
+        """
         self._owner = owner
         self._upstreams = upstreams
         self._later_step = later
+        self._on_ready = on_ready
         self._to_open = 0  # copies whose streams are to be opened before they are asked for
         self._node_id = owner.catalog.directory.node_id
         self._send_envelope = send_envelope
@@ -155,11 +186,59 @@ class ReplicaFetchers:
     def __len__(self) -> int:
         return len(self.by_name)
 
-    def add(self, name: bytes) -> ReplicaFetcher:
+    def add(self, name: bytes, *, on_demand: bool = False, is_awake: bool = False) -> ReplicaFetcher:
         copy = self.by_name[name] = ReplicaFetcher(name)
+        copy.for_readers, copy.is_awake, copy.is_sound = on_demand, is_awake, is_awake
+        self._note_unready(copy)
         if self.up:
             self._queue(copy)
         return copy
+
+    def wake(self, copy: ReplicaFetcher) -> None:
+        """Somebody reads the stream, which may have messages already."""
+        copy.is_woken = not copy.is_awake or copy.is_woken
+        copy.is_awake = True
+        self._leave_idle(copy)
+
+    def set_on_demand(self, copy: ReplicaFetcher, *, on_demand: bool) -> None:
+        """A copy that is not made on demand is always kept up to date."""
+        copy.for_readers = on_demand
+        self._note_unready(copy)
+        if not on_demand and not copy.is_ready:
+            self._owner.catalog.filling.add(copy.name)
+        if not on_demand:
+            self._leave_idle(copy)
+        self._changed[copy] = None
+
+    def _leave_idle(self, copy: ReplicaFetcher) -> None:
+        if copy.state is FetchState.IDLE:
+            copy.state = FetchState.DOWN
+            if self.up:
+                self._queue(copy)
+
+    def _note_unready(self, copy: ReplicaFetcher) -> None:
+        owner, name = self._owner, copy.name
+        if copy.for_readers and not copy.is_ready:
+            owner.catalog.unready.add(name)
+        else:
+            owner.catalog.unready.discard(name)
+        if copy.for_readers or copy.is_ready:
+            owner.catalog.filling.discard(name)
+
+    def drop(self, copy: ReplicaFetcher, now_s: float) -> None:
+        """Give the messages of a copy up, all of which the upstream has: this one follows it. Raises Refused."""
+        stream = self._owner.stream(copy.name)
+        if stream.busy or copy.state is not FetchState.FOLLOWING:
+            return
+        self._leave(copy)
+        copy.is_ready = copy.is_awake = copy.is_woken = False
+        copy.is_sound = False
+        copy.end_seq = copy.next_seq = copy.synced = 0
+        copy.target_seq = UNKNOWN_SEQ
+        self._note_unready(copy)
+        self._owner.catalog.quiet.pop(copy.name, None)
+        self._set_path(copy, ())
+        self._cut(copy, stream, DROPPED, now_s)
 
     def remove(self, name: bytes) -> None:
         """The stream follows somebody else now, or nobody."""
@@ -167,6 +246,7 @@ class ReplicaFetchers:
         if copy is not None:
             self._leave(copy)
             copy.state = FetchState.DOWN
+            self._owner.catalog.unready.discard(name)
             self._waiting.pop(copy, None)
             self._changed.pop(copy, None)
             self._later.pop(copy, None)
@@ -176,7 +256,7 @@ class ReplicaFetchers:
         """Whether the upstream leads to a master, as one of the streams shows; True without streams."""
         if self._leader is None or not _leads(self._leader):
             self._leader = next(filter(_leads, self.by_name.values()), None)
-        return self._leader is not None or not self.by_name
+        return self._leader is not None or all(copy.state is FetchState.IDLE for copy in self.by_name.values())
 
     # --- the uplink -------------------------------------------------------------------------------------------------
 
@@ -184,7 +264,7 @@ class ReplicaFetchers:
         self.up = True
         self._last_id = 0
         for copy in self.by_name.values():
-            if copy.state is not FetchState.CUTTING:
+            if copy.state not in _LEFT_ALONE:
                 self._queue(copy)
 
     def went_down(self, why: str) -> None:
@@ -196,7 +276,7 @@ class ReplicaFetchers:
         self._later.clear()
         self._asked = 0
         for copy in self.by_name.values():
-            if copy.state is not FetchState.CUTTING:
+            if copy.state not in _LEFT_ALONE:
                 copy.state, copy.why = FetchState.DOWN, why
             copy.id = 0
             copy.reported = {}
@@ -229,18 +309,32 @@ class ReplicaFetchers:
             return
         try:
             self._require_role(copy)
-            self._ask(copy)
+            self._ask(copy, now_s)
         except Refused as refused:
             self._wait(copy, refused.text, now_s)
         except (StorageError, OSError) as error:
             self._wait(copy, str(error), now_s)
 
-    def _ask(self, copy: ReplicaFetcher) -> None:
+    def _rests(self, copy: ReplicaFetcher, stream: OpenStream, now_s: float) -> bool:
+        """Whether a copy without messages is not to be asked for now. One that is to begin later than at 0 may not have
+        been dropped to the end when the node went down.
+        """
+        if stream.log.next_seq and not copy.is_sound:
+            self._cut(copy, stream, DROPPED, now_s)
+            return True
+        if copy.is_awake or stream.log.next_seq:
+            return False
+        copy.state, copy.why = FetchState.IDLE, ""
+        return True
+
+    def _ask(self, copy: ReplicaFetcher, now_s: float) -> None:
         owner = self._owner
         stream = owner.stream(copy.name)
         if stream.busy:
             raise Refused(Code.UNAVAILABLE, stream_roles.BUSY_TEXT)
         meta, found = owner.roles.meta(copy.name), stream.log
+        if copy.for_readers and found.first_seq == found.next_seq and self._rests(copy, stream, now_s):
+            return
         term = stream_roles.term(meta, stream_roles.history_of(owner, stream))
         last, start = None, None
         if found.first_seq < found.next_seq:
@@ -359,6 +453,10 @@ class ReplicaFetchers:
 
     def _go_on(self, copy: ReplicaFetcher, stream: OpenStream, message: Followed) -> None:
         self._learn(stream, message)
+        copy.is_sound, is_begun = True, copy.target_seq == UNKNOWN_SEQ
+        copy.target_seq = message.next_seq if is_begun else min(copy.target_seq, message.next_seq)
+        if is_begun and copy.is_woken:
+            self._owner.catalog.quiet[copy.name] = copy.target_seq
         if not self._owner.space.is_met:  # else it is asked less and less often: its next frames are refused again
             if copy.why:
                 log.info("stream %r follows its upstream from message %d on", copy.name, stream.log.next_seq)
@@ -405,6 +503,7 @@ class ReplicaFetchers:
             log.warning(text, stream.name, seq, found.first_seq, found.next_seq - 1)
             self._owner.trim(stream, found.next_seq)
         self._leave(copy)
+        copy.is_sound = True
         self._cut(copy, stream, seq, now_s)
 
     def _cut(self, copy: ReplicaFetcher, stream: OpenStream, seq: int, now_s: float) -> None:
@@ -514,6 +613,10 @@ class ReplicaFetchers:
 
     def _look(self, copy: ReplicaFetcher, found: StreamLog) -> None:
         copy.next_seq, copy.synced = found.next_seq, found.synced_seq
+        if not copy.is_ready and copy.state is FetchState.FOLLOWING and copy.next_seq >= copy.end_seq:
+            copy.is_ready = True
+            self._note_unready(copy)
+            self._on_ready(copy.name)
 
     @property
     def unreported(self) -> bool:
@@ -522,7 +625,8 @@ class ReplicaFetchers:
 
     def reports(self) -> Iterator[bytes]:
         """The reports for the upstream on the messages held, since the last time: only of nodes that hold more or less
-        than then, or else each message would go up as often as the square of the nodes below.
+        than then, or else each message would go up as often as the square of the nodes below. A copy on demand counts
+        for nothing, so nothing is reported of it.
         """
         if not self._changed:
             return
@@ -535,7 +639,7 @@ class ReplicaFetchers:
             self._later.pop(copy, None)
             copy.taken_bytes = 0
             below = self._owner.replicas.held_below(copy.name)
-            held = {self._node_id: (copy.next_seq, copy.synced), **below}
+            held = {} if copy.for_readers else {self._node_id: (copy.next_seq, copy.synced), **below}
             rows += [(copy.id, node, *held[node]) for node in held if copy.reported.get(node) != held[node]]
             gone += [(copy.id, node) for node in copy.reported.keys() - held.keys()]
             copy.reported = held

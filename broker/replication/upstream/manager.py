@@ -18,8 +18,9 @@ from tailrace.broker.replication.roles.peers import NodeAddress, NodeAddresses
 from tailrace.broker.replication.roles.rules import Rules
 from tailrace.broker.replication.roles.start_check import StartCheck
 from tailrace.broker.replication.upstream.connection import COMPLAINT_S, HostLookup, UpstreamConnection, UpstreamContext
-from tailrace.broker.replication.upstream.fetchers import ReplicaFetcher
+from tailrace.broker.replication.upstream.fetchers import DROPPED, ReplicaFetcher
 from tailrace.broker.replication.upstream.login import NodeLogins
+from tailrace.broker.replication.upstream.on_demand import CopiesOnDemand, CopyPlace
 from tailrace.broker.replication.upstream.prefix_watch import PrefixWatches
 from tailrace.broker.replication.upstream.socket import ResolvedAddress
 from tailrace.broker.routing.batch import StreamBatch
@@ -52,7 +53,8 @@ CIRCLE_TEXT = "the node that this one follows is below it, so nothing goes there
 
 
 class SetAsideJob:
-    """The end of a stream is moved out of it, by the helper thread; or one without messages begins elsewhere.
+    """The end of a stream is moved out of it, by the helper thread; or one without messages begins elsewhere; or all
+    messages of a copy are dropped.
 
     cut_seq: from there on nothing is as it was.
     """
@@ -61,7 +63,8 @@ class SetAsideJob:
 
     def __init__(self, stream: OpenStream, seq: int) -> None:
         self.name = stream.log.name
-        self.cut_seq = min(seq, stream.log.next_seq)
+        # A stream that is cut at 0 counts as deleted; nobody reads this one, and the same messages come back.
+        self.cut_seq = max(stream.log.first_seq, 1) if seq == DROPPED else min(seq, stream.log.next_seq)
         self._stream = stream
         self._seq = seq
         self.wrong = ""
@@ -70,7 +73,10 @@ class SetAsideJob:
     def sync(self) -> None:
         found = self._stream.log
         try:
-            if found.first_seq == found.next_seq:
+            if self._seq == DROPPED:
+                found.trim(found.next_seq)
+                found.begin_at(0)
+            elif found.first_seq == found.next_seq:
                 found.begin_at(self._seq)
             elif (tail := found.set_aside(self._seq)) is not None:
                 self.kept = tail.tail.next_seq - tail.tail.first_seq
@@ -92,8 +98,12 @@ class UpstreamManager:
         tls: ssl.SSLContext | None,
         logins: NodeLogins,
         shares: ShareSessions,
+        is_read: Callable[[bytes], bool],
+        is_watched: Callable[[], bool],
     ) -> None:
-        """worker: its slot, and the number of slots. tls: for connections to other nodes; None: they are plain."""
+        """worker: its slot, and the number of slots. tls: for connections to other nodes; None: they are plain.
+        `is_read`, `is_watched`: as `CopiesOnDemand` has them.
+        """
         self._owner = owner
         self._work = work
         self._syncer = syncer
@@ -110,6 +120,8 @@ class UpstreamManager:
         self._crowded_out: dict[bytes, None] = {}  # streams of this worker
         self._making = False  # one of them waits for its turn
         self._watched = PrefixWatches()
+        about = self._place_of, self._places, is_read, is_watched
+        self.on_demand = CopiesOnDemand(owner, *about, lambda: services.now_s)
         self._around = UpstreamContext(
             owner=owner,
             poller=services.poller,
@@ -125,6 +137,7 @@ class UpstreamManager:
             found=self._found,
             touch=self._touch,
             shares=shares,
+            on_ready=self.on_demand.note_ready,
         )
 
     def __iter__(self) -> Iterator[UpstreamConnection]:
@@ -149,10 +162,37 @@ class UpstreamManager:
         watched.obey((*self._owner.roles.rules.commands, *self._owner.roles.rules.configured))
         for name, uplink in self._of.items():
             watched.join(name, uplink.addresses)
+        self._review()
         for where in watched.ruled():
             if self._has_room(b"", where):
                 self._to(where).watch_from_the_beginning()
         self._watch_anew()
+
+    def _review(self) -> None:
+        """See which streams are copied only for readers by the rules of now."""
+        if not (self._owner.catalog.on_demand or self._owner.roles.rules.has_on_demand):
+            return
+        is_on_demand = self._owner.roles.rules.on_demand_test()
+        for name, uplink in self._of.items():
+            copy, wanted = uplink.copies.by_name[name], is_on_demand(name)
+            if copy.for_readers != wanted:
+                self._note_on_demand(name, wanted)
+                uplink.copies.set_on_demand(copy, on_demand=wanted)
+
+    def _note_on_demand(self, name: bytes, wanted: bool) -> bool:
+        """Returns whether a copy is to be made at once."""
+        if not wanted:
+            self._owner.catalog.on_demand.discard(name)
+            return False
+        self._owner.catalog.on_demand.add(name)
+        return self.on_demand.added(name)
+
+    def _places(self) -> Iterator[CopyPlace]:
+        return (place for name in list(self._owner.catalog.on_demand) if (place := self._place_of(name)) is not None)
+
+    def _place_of(self, name: bytes) -> CopyPlace | None:
+        uplink = self._of.get(name)
+        return None if uplink is None else CopyPlace(uplink.copies, uplink.copies.by_name[name], uplink.address)
 
     def _watch_anew(self) -> None:
         """Renew the watches at those upstreams whose prefixes have changed."""
@@ -161,6 +201,14 @@ class UpstreamManager:
             self._uplinks[where].watch(self._watched.prefixes(where))
 
     def stop(self, why: str) -> None:
+        self.on_demand.stop()
+        for names in (
+            self._owner.catalog.on_demand,
+            self._owner.catalog.unready,
+            self._owner.catalog.filling,
+            self._owner.catalog.quiet,
+        ):
+            names.clear()
         for uplink in self._uplinks.values():
             uplink.close(why)
         self._uplinks.clear()
@@ -186,6 +234,7 @@ class UpstreamManager:
                 uplink.close("no stream follows it any more")
                 del self._uplinks[uplink.addresses]
         self.share()
+        self.on_demand.tick()
         self._reconcile_crowded_out()
         if self._asking is not None:
             self._asking.tick(self._services.now_s)
@@ -197,6 +246,7 @@ class UpstreamManager:
 
     def flush(self) -> None:
         """Send this turn's queues to other nodes."""
+        self.on_demand.work()
         if self._around.shares.changed:
             self.share()
         while self.touched:
@@ -227,10 +277,14 @@ class UpstreamManager:
             if wanted is not None:
                 self._of[name] = wanted
                 self._owner.uproutes[name] = wanted.route
-                wanted.copies.add(name)
+                on_demand = self._owner.roles.rules.on_demand_test()(name)
+                is_awake = self._note_on_demand(name, on_demand)
+                wanted.copies.add(name, on_demand=on_demand, is_awake=is_awake)
                 self._watched.join(name, wanted.addresses)
         elif wanted is not None:
             wanted.copies.reconcile_fence(name, self._services.now_s)
+        if wanted is None:
+            self._owner.catalog.filling.discard(name)
         self._claim(name)
 
     def _claim(self, name: bytes) -> None:
@@ -247,6 +301,7 @@ class UpstreamManager:
         uplink.copies.remove(name)
         uplink.keep_back(name)
         del self._of[name]
+        self._owner.catalog.on_demand.discard(name)
         self._watched.leave(name, uplink.addresses)
         self._owner.uproutes.pop(name, None)
         self._owner.events.on_path(name)
@@ -256,6 +311,8 @@ class UpstreamManager:
         present = self._of.get(name)
         if present is not None:
             self._leave(name, present)
+        self._owner.catalog.quiet.pop(name, None)
+        self._owner.catalog.filling.discard(name)
         for each in [each for each in self._remade if base_of(each) == name]:
             self._to_make[each] = self._remade.pop(each)
 
@@ -301,7 +358,7 @@ class UpstreamManager:
         elif copy is not None and copy.in_circle:
             done(Refused(Code.UNAVAILABLE, CIRCLE_TEXT))
         else:
-            uplink.calls.call(verb, args[1], done, self._services.now_s)
+            uplink.calls.call(verb, args[1], self.on_demand.calls_master(name, done), self._services.now_s)
 
     def _would_follow(self, name: bytes) -> UpstreamConnection | None:
         """The upstream of a stream that the rules are for, and of which nothing is here."""

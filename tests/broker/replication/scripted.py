@@ -133,6 +133,7 @@ class Near:
             found=lambda _uplink, names: self.found.extend(names),
             touch=lambda _uplink: self._touch(),
             shares=ShareSessions(self.wants, [(host, self.far.port)], self._take_shared),
+            on_ready=lambda _name: None,
         )
         self.uplink = UpstreamConnection(context, (host, self.far.port))
         self.upstream = Upstream(host, self.far.port)

@@ -34,11 +34,12 @@ class Slave:
         self.set_aside: list[tuple[OpenStream, int, Callable[[str], None]]] = []
         self.paths: list[bytes] = []
         self.cuts: list[tuple[bytes, int]] = []
+        self.ready: list[bytes] = []
         self.now_s = NOW_S
         around(self.owner).on_path = self.paths.append
         around(self.owner).on_cut = lambda name, seq: self.cuts.append((name, seq))
         self.copies = ReplicaFetchers(
-            self.owner, [UPSTREAM[:2]], self._say, self._set_aside, lambda _name, step: step()
+            self.owner, [UPSTREAM[:2]], self._say, self._set_aside, lambda _name, step: step(), self.ready.append
         )
 
     @property
@@ -127,10 +128,12 @@ class Slave:
         ]
 
     def be(self, state: FetchState) -> None:
-        """Bring the copy of ten messages into this state, with nothing left unheard."""
+        """Bring the copy of ten messages, or of none on demand, into this state, with nothing left unheard."""
         self.original.append(*(b"%d" % number for number in range(20)))
         self.follow()
-        if self.log.next_seq == 0:
+        if state is FetchState.IDLE:
+            self.copies.set_on_demand(self.copy, on_demand=True)
+        if self.log.next_seq == 0 and state is not FetchState.IDLE:
             self.log.take(self.original.frames(0, 10))
         if state is FetchState.DOWN:
             return

@@ -37,6 +37,17 @@ def test_growth_begins_where_it_was_announced_last(node: World) -> None:
     assert watch.watch(*OWN, False) is None and not watch.watchers
 
 
+def test_messages_that_were_there_before_a_copy_was_begun_are_no_growth(node: World) -> None:
+    worker = node.workers[0]
+    watch, quiet = worker.siblings.watch, worker.owner.catalog.quiet
+    watch.watch(*OWN, True)
+    quiet.update({b"a": 5, b"b": 5})
+    grown = {b"a": Growth(0, 4, 0, bytearray()), b"b": Growth(3, 7, 0, bytearray()), b"c": Growth(1, 2, 0, bytearray())}
+    assert watch.announce(grown) == [(b"b", 5), (b"c", 1)]
+    assert watch.announce({b"a": Growth(4, 5, 0, bytearray()), b"b": Growth(7, 8, 0, bytearray())}) == [(b"b", 7)]
+    assert watch.announce({b"a": Growth(5, 6, 0, bytearray())}) == [(b"a", 5)] and not quiet
+
+
 def test_a_worker_that_is_gone_is_forgotten(node: World) -> None:
     watch, name = node.workers[0].siblings.watch, node.name(0, "a").encode()
     for key in (OTHER, (1, 9)):

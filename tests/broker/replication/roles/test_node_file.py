@@ -37,6 +37,7 @@ def test_a_node_without_the_file_has_no_rules(tmp_path: Path) -> None:
                 Rule("é.*".encode(), Upstream("::1", 5_050, "new", 0)),
                 Rule(b"log.a*", None),
                 Rule(b"log.*", Upstream("broker", 1, "seq", 2**62)),
+                Rule(b"*%3/16", Upstream("10.0.0.2", 5_050), on_demand=True),
                 Rule(b"*", Upstream("10.0.0.1", 5_050)),
             ),
             True,

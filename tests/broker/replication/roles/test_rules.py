@@ -42,6 +42,19 @@ def test_each_group_follows_its_own_node() -> None:
     assert rules.with_rule(Rule(b"*", UP)).commands == (Rule(b"*", UP),)
 
 
+@pytest.mark.parametrize("configured", [(), (Rule(b"x*", UP),)], ids=["of groups alone", "of others too"])
+def test_groups_that_are_copied_on_demand(configured: tuple[Rule, ...]) -> None:
+    rules = Rules(configured=configured).with_rule(Rule(b"*%7/16", UP, on_demand=True)).with_rule(Rule(b"*%14/16", UP))
+    is_on_demand = rules.on_demand_test()
+    names = (b"a", b"$cursor/a", b"a/$dead", b"b", b"c", b"$memory")
+    assert [is_on_demand(name) for name in names] == [True, True, True, False, False, False]
+    assert (rules.has_on_demand, list(rules.groups_on_demand())) == (True, [7])
+    standing = rules.with_rule(Rule(b"*%7/16", UP))
+    assert (standing.has_on_demand, list(standing.groups_on_demand())) == (False, [])
+    assert not standing.on_demand_test()(b"a")
+    assert list(Rules().with_rule(Rule(b"*", UP, on_demand=True)).groups_on_demand()) == [0]
+
+
 def test_no_rules_hold_for_nothing() -> None:
     assert Rules().match(b"s") is None
 
