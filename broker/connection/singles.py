@@ -334,28 +334,31 @@ class Singles:
             self._read_some(clients, self._read_binary)
         if self._lines:
             events, speakers = _split(events, self._lines)
-            if speakers:
-                doubtful = [client for client in speakers if client.answers or client.under_way]
-                if doubtful:
-                    speakers = self._in_order(speakers, doubtful, events)
+            doubtful = []
+            for speaker in speakers:  # not a comprehension, which is a call: most turns are for one of them
+                if speaker.answers or speaker.under_way:
+                    doubtful.append(speaker)
+            if doubtful:
+                speakers = self._in_order(speakers, doubtful, events)
+            if len(speakers) > TOGETHER_MAX:
                 self._read_some(speakers, self._read_lines)
+            elif speakers:
+                self._read_lines(speakers)
         if self._packets:
             events, devices = _split(events, self._packets)
-            if devices:
-                uncertain = [
-                    client
-                    for client in devices
-                    if client.answers or client.unacknowledged or client.unreleased or client.held_up
-                ]
-                if uncertain:
-                    devices = self._in_order(devices, uncertain, events)
+            uncertain = []
+            for device in devices:
+                if device.answers or device.unacknowledged or device.unreleased or device.held_up:
+                    uncertain.append(device)
+            if uncertain:
+                devices = self._in_order(devices, uncertain, events)
+            if len(devices) > TOGETHER_MAX:
                 self._read_some(devices, self._read_packets)
+            elif devices:
+                self._read_packets(devices)
         return events
 
     def _read_some(self, clients: list[_AnyPublisher], read_together: Callable[[list[_AnyPublisher]], None]) -> None:
-        if len(clients) <= TOGETHER_MAX:
-            read_together(clients)
-            return
         router = self._services.router
         bytes_max = router.staged_bytes + STAGED_MAX_BYTES
         for start in range(0, len(clients), TOGETHER_MAX):

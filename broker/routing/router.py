@@ -387,8 +387,16 @@ class Router:
             staged, self._staged = [*self._full, *self._staged.values()], {}
             self._full.clear()
             here = self._forward_all(staged) if self.routes else staged
-        if self._lone and (left := self._append_lone()):
-            here, alone = left + here, False
+        if self._lone:
+            parts, self._lone = self._lone, {}
+            begun_s, waiting = time.monotonic(), self._work.waiting
+            late = {name: parts.pop(name) for name in [name for name in parts if name in waiting]} if waiting else {}
+            for name in self.owner.append_parts(parts, begun_s):
+                late[name] = parts.pop(name)
+            if parts:
+                self._metrics.append.observe(time.monotonic() - begun_s)
+            if late:
+                here, alone = [self._batch_from(part, name) for name, part in late.items()] + here, False
         if here:
             self._append_all(here, alone)
 
@@ -420,17 +428,6 @@ class Router:
             self._metrics.appended_messages += messages
             self._metrics.appended_bytes += nbytes
             self._metrics.append.observe(time.monotonic() - now_s)
-
-    def _append_lone(self) -> list[StreamBatch]:
-        """Append the parts that have no batch. Returns batches of those that cannot be appended as they are."""
-        parts, self._lone = self._lone, {}
-        begun_s, waiting = time.monotonic(), self._work.waiting
-        late = {name: parts.pop(name) for name in [name for name in parts if name in waiting]} if waiting else {}
-        for name in self.owner.append_parts(parts, begun_s):
-            late[name] = parts.pop(name)
-        if parts:
-            self._metrics.append.observe(time.monotonic() - begun_s)
-        return [self._batch_from(part, name) for name, part in late.items()] if late else []
 
     def _forward_all(self, staged: list[StreamBatch]) -> list[StreamBatch]:
         """Forward the batches of siblings; returns the others. If these are many, the siblings append meanwhile."""
