@@ -121,7 +121,6 @@ class MqttSinglePublisher(SinglePublisher, Protocol):
     def single_refused(self, name: bytes, packet_id: bytes, code: Code, text: str) -> None: ...
 
 
-_OrderedPublisher = TypeVar("_OrderedPublisher", LineSinglePublisher, MqttSinglePublisher)
 _AnyPublisher = TypeVar("_AnyPublisher", bound=SinglePublisher)
 
 
@@ -333,25 +332,13 @@ class Singles:
             events, clients = _split(events, self._binary)
             self._read_some(clients, self._read_binary)
         if self._lines:
-            events, speakers = _split(events, self._lines)
-            doubtful = []
-            for speaker in speakers:  # not a comprehension, which is a call: most turns are for one of them
-                if speaker.answers or speaker.under_way:
-                    doubtful.append(speaker)
-            if doubtful:
-                speakers = self._in_order(speakers, doubtful, events)
+            events, speakers = self._split_lines(events)
             if len(speakers) > TOGETHER_MAX:
                 self._read_some(speakers, self._read_lines)
             elif speakers:
                 self._read_lines(speakers)
         if self._packets:
-            events, devices = _split(events, self._packets)
-            uncertain = []
-            for device in devices:
-                if device.answers or device.unacknowledged or device.unreleased or device.held_up:
-                    uncertain.append(device)
-            if uncertain:
-                devices = self._in_order(devices, uncertain, events)
+            events, devices = self._split_packets(events)
             if len(devices) > TOGETHER_MAX:
                 self._read_some(devices, self._read_packets)
             elif devices:
@@ -366,17 +353,39 @@ class Singles:
             if router.staged_bytes > bytes_max:
                 break
 
-    def _in_order(
-        self, clients: list[_OrderedPublisher], doubtful: list[_OrderedPublisher], events: list[tuple[int, int]]
-    ) -> list[_OrderedPublisher]:
-        """Those whose next answer may go out at once. The others, which are among the doubtful, are put behind
-        `events`: theirs stand in a row.
-        """
-        late = {client: None for client in doubtful if not client.is_in_order}
-        for client in late:
-            self.discard(client)
-            events.append((client.fd, _IN))
-        return [client for client in clients if client not in late] if late else clients
+    def _split_lines(self, events: list[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[LineSinglePublisher]]:
+        """As `_split`. Whose next answer stands in a row, behind another one, is read as all are."""
+        others: list[tuple[int, int]] = []
+        clients: list[LineSinglePublisher] = []
+        find = self._lines.get
+        for event in events:
+            client = find(event[0])
+            if client is None or event[1] != _IN or client.held_bytes or client.lingering_since_s:
+                others.append(event)
+            elif (client.answers or client.under_way) and not client.is_in_order:
+                self.discard(client)
+                others.append(event)
+            else:
+                clients.append(client)
+        return others, clients
+
+    def _split_packets(self, events: list[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[MqttSinglePublisher]]:
+        """The same."""
+        others: list[tuple[int, int]] = []
+        clients: list[MqttSinglePublisher] = []
+        find = self._packets.get
+        for event in events:
+            client = find(event[0])
+            if client is None or event[1] != _IN or client.held_bytes or client.lingering_since_s:
+                others.append(event)
+            elif (
+                client.answers or client.unacknowledged or client.unreleased or client.held_up
+            ) and not client.is_in_order:
+                self.discard(client)
+                others.append(event)
+            else:
+                clients.append(client)
+        return others, clients
 
     def _read_binary(self, clients: list[BinarySinglePublisher]) -> None:
         services = self._services
