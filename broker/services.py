@@ -42,7 +42,7 @@ class ConnectionGets(Protocol):
 class Services:
     """The collaborators of one worker's connections, the connections themselves, and the sums over all of them.
 
-    access: what connections may do here; the same until this worker is replaced.
+    access: what connections may do here.
     now_s: the monotonic time of this turn of the loop, read once when events have come.
     cells: where the number of connections is shown. The slot on the board belongs to its owner; a worker that stands by
     or is retired writes to cells that nobody reads.

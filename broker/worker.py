@@ -19,6 +19,7 @@ from typing import Any
 
 import setproctitle
 
+from tailrace.broker.access.renewal import read_change
 from tailrace.broker.connection.accept import Acceptor
 from tailrace.broker.connection.binary import BinaryClient, BinaryServices
 from tailrace.broker.connection.collecting import Collections
@@ -508,8 +509,8 @@ class Worker:
                 self._own()
             case "retire":
                 self._retire()
-            case "revoke":
-                drain.revoke(self.services, fields["marks"])
+            case "rights":
+                drain.renew_rights(self.services, read_change(message.fds[0]))
             case "drain":
                 self._drain()
             case "leave":

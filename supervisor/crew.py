@@ -120,9 +120,9 @@ class Crew:
         if child in self.retired:
             self.retired.remove(child)
 
-    def send_all(self, kind: str, **fields: int | str | bytes) -> None:
+    def send_all(self, kind: str, fds: tuple[int, ...] = (), **fields: int | str | bytes) -> None:
         for child in self:
-            child.send(kind, (), **fields)
+            child.send(kind, fds, **fields)
 
     def kill_all(self) -> None:
         for child in self:

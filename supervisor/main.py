@@ -21,7 +21,7 @@ from typing import TypeVar
 import psutil
 import setproctitle
 
-from tailrace.broker.access.users import login_marks
+from tailrace.broker.access.renewal import change_between, change_file
 from tailrace.broker.connection.accept import tune
 from tailrace.broker.process.control import ControlChannel
 from tailrace.broker.process.scoreboard import Board
@@ -58,7 +58,6 @@ Bound = TypeVar("Bound")
 EXIT_CANNOT_BIND = 4
 DESCRIPTORS_FOR_EACH_STREAM = 16  # of a process; an open stream takes two of them, and two more if it is read
 OPEN_STREAMS_LEAST = 8
-REVOKED_MAX, REVOKED_A_MESSAGE = 10_000, 400  # logins: as much as a worker that does not read holds up nobody with
 UMASK = 0o027  # all that a node writes is for its user and, to read, for its group
 BIND_PATIENCE_S, BIND_RETRY_S = 3.0, 0.02
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
@@ -239,7 +238,7 @@ def _run(node: NodeState, reload: Callable[[], Settings] | None) -> int:
 
 def _reload(node: NodeState, reload: Callable[[], Settings] | None, crew: Crew) -> bool:
     """Take the new configuration for the workers to come; what only a restart can change stays as it is. The present
-    ones end the connections of users who are no more: they might be minutes about leaving.
+    ones go by the new rights too: they might be minutes about leaving.
 
     Returns False, and changes nothing, if there is a fault in it.
     """
@@ -277,13 +276,17 @@ def _reload(node: NodeState, reload: Callable[[], Settings] | None, crew: Crew) 
     changed = [name for name in fixed if getattr(fresh, name) != getattr(node.settings, name)]
     if changed:
         log.warning("these settings change only with a restart: %s", ", ".join(changed))
-    revoked = sorted(login_marks(node.settings.users or ()) - login_marks(fresh.users or ()))
-    if len(revoked) > REVOKED_MAX:
-        log.warning("%d logins are revoked at once: some of them end only as the workers leave", len(revoked))
-    for start in range(0, min(len(revoked), REVOKED_MAX), REVOKED_A_MESSAGE):
-        crew.send_all("revoke", marks=b"".join(revoked[start : start + REVOKED_A_MESSAGE]))
+    _send_rights(node.settings, fresh, crew)
     node.settings, node.tls = fit_open_streams(fresh), tls
     return True
+
+
+def _send_rights(before: Settings, after: Settings, crew: Crew) -> None:
+    change = change_between(before, after)
+    if change is not None:
+        fd = change_file(change)
+        crew.send_all("rights", (fd,))
+        os.close(fd)
 
 
 def patiently(bind: Callable[[], Bound]) -> Bound:

@@ -1,4 +1,4 @@
-"""The decision `may`: the rights of a connection on this node. Pure; a worker keeps the same policy all its life.
+"""The decision `may`: the rights of a connection on this node. Pure.
 
 Without a file of users: connections from this machine may do everything, others what the [listen] token and
 [replication] let them. With users the rules decide, and the address of a connection counts for nothing.
@@ -13,8 +13,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.broker.access.identity import LOCAL, REMOTE, STRONG, Identity, Proof
-from tailrace.broker.access.rules import AccessRule, Right, decide, decide_prefix, denies_some
-from tailrace.broker.access.users import User, login_mark, user_of_certificate
+from tailrace.broker.access.renewal import NO_TERMS, PolicyChange, PolicyTerms, terms_of
+from tailrace.broker.access.rules import Right, decide, decide_prefix, denies_some
+from tailrace.broker.access.users import User, user_of_certificate
 from tailrace.broker.replication.roles.peers import Peers
 from tailrace.broker.topics.rules import TopicRules
 from tailrace.shard.names import base_of, base_of_prefix
@@ -35,31 +36,33 @@ class AccessPolicy:
     def __init__(
         self,
         users: Sequence[User] | None = None,
-        rules: Sequence[AccessRule] = (),
-        token: str = "",
-        replication_token: str = "",
-        peers: Sequence[str] = (),
+        terms: PolicyTerms = NO_TERMS,
         *,
-        allow_anonymous: bool = False,
-        trusts_loopback: bool = True,
         topics: TopicRules | None = None,
     ) -> None:
-        """topics: the places of names in streams.
-        trusts_loopback: whether an address of this machine proves anything, without a file of users."""
-        self.users = {user.name: user for user in users or ()}
-        self.has_users = users is not None
-        self.secret = _secret_of(self.users)
+        """topics: the places of names in streams."""
+        self.secret = _secret_of(users or ())
         """Known to all workers of this node, and to nobody else."""
-        self.verifiers = tuple([user.scram for user in self.users.values() if user.scram is not None])
-        self._rules = tuple(rules)
         self._topics = topics or TopicRules()
-        self._token = token
-        self._replication_token = replication_token
-        self._peers = Peers(peers)
-        self._allow_anonymous = allow_anonymous
-        self._revoked: set[bytes] = set()
-        self._trusts_loopback = trusts_loopback or self.has_users  # with users it only means that nobody listens in
+        self._go_by({user.name: user for user in users or ()}, terms, has_users=users is not None)
+
+    def _go_by(self, users: Mapping[str, User], terms: PolicyTerms, *, has_users: bool) -> None:
+        self.users = users
+        self.has_users = has_users
+        self.verifiers = tuple([user.scram for user in users.values() if user.scram is not None])
+        self._rules = terms.rules
+        self._token = terms.token
+        self._replication_token = terms.replication_token
+        self._peers = Peers(terms.peers)
+        self._allow_anonymous = terms.allow_anonymous
+        self._trusts_loopback = terms.trusts_loopback or has_users  # with users it only means that nobody listens in
         self.may = lru_cache(DECISIONS_KEPT)(self._decide)
+
+    def renew(self, change: PolicyChange) -> None:
+        """Go by another configuration from now on."""
+        users = {name: user for name, user in self.users.items() if name not in change.removed}
+        users.update((user.name, user) for user in change.changed)
+        self._go_by(users, change.terms, has_users=change.has_users)
 
     # --- who it is --------------------------------------------------------------------------------------------------
 
@@ -69,7 +72,9 @@ class AccessPolicy:
 
     def logged_in(self, identity: Identity, name: str, proof: Proof, credential: bytes) -> Identity:
         """The same connection, once it has proven that it is this user; by what (`User.credentials`)."""
-        return identity._replace(user=name, groups=self.users[name].groups, proof=proof, credential=credential)
+        user = self.users.get(name)  # it may have been removed since its secret was looked at
+        groups = frozenset[str]() if user is None else user.groups
+        return identity._replace(user=name, groups=groups, proof=proof, credential=credential)
 
     def certified(self, identity: Identity, names: tuple[str, ...]) -> Identity:
         """The same connection with a verified certificate of these names: its user's, if it is one's."""
@@ -77,8 +82,7 @@ class AccessPolicy:
         if user is None:
             return identity
         shown = next(name for name in names if name in user.certificates)
-        found = self.logged_in(identity, user.name, Proof.CERTIFICATE, shown.encode())
-        return identity if self.is_revoked(found) else found
+        return self.logged_in(identity, user.name, Proof.CERTIFICATE, shown.encode())
 
     def greeted(self, identity: Identity, token: str | None) -> Identity:
         """The same connection after a HELLO without a login, with the [listen] token that it shows, if any."""
@@ -112,11 +116,12 @@ class AccessPolicy:
         if not name:
             shared = self.arrived(local=local)
             return shared if shared.proof is proof else Identity(proof=proof, local=local, uid=uid)
-        user = self.users.get(name)
-        if user is None or credential not in user.credentials(proof):
-            return None
-        found = Identity(name, user.groups, proof, local, uid, credential)
+        found = self.logged_in(Identity(local=local, uid=uid), name, proof, credential)
         return None if self.is_revoked(found) else found
+
+    def renewed(self, identity: Identity) -> Identity | None:
+        """What `restore` makes of it."""
+        return self.restore(identity.export_state())
 
     def named(self, user: str) -> Identity | None:
         """The identity of a user without a connection, for something that was asked for before; None if the user
@@ -129,12 +134,12 @@ class AccessPolicy:
         found = self.users.get(user)
         return None if found is None else Identity(user, found.groups)
 
-    def revoke(self, marks: Iterable[bytes]) -> None:
-        """These logins (`login_mark`) count no longer."""
-        self._revoked.update(marks)
-
     def is_revoked(self, identity: Identity) -> bool:
-        return bool(self._revoked and identity.user) and login_mark(identity.user, identity.credential) in self._revoked
+        """Whether its user is no more, or cannot log in so any more."""
+        if not identity.user:
+            return False
+        user = self.users.get(identity.user)
+        return user is None or identity.credential not in user.credentials(identity.proof)
 
     # --- rights -----------------------------------------------------------------------------------------------------
 
@@ -193,21 +198,12 @@ class AccessPolicy:
 
 
 def policy_of(settings: Settings, topics: TopicRules | None = None) -> AccessPolicy:
-    return AccessPolicy(
-        settings.users,
-        settings.rules,
-        settings.token,
-        settings.replication_token,
-        settings.replication_peers,
-        allow_anonymous=settings.allow_anonymous,
-        trusts_loopback=settings.admin == "loopback",
-        topics=topics,
-    )
+    return AccessPolicy(settings.users, terms_of(settings), topics=topics)
 
 
-def _secret_of(users: Mapping[str, User]) -> bytes:
+def _secret_of(users: Iterable[User]) -> bytes:
     """A digest of the first secret in the file of users: it stays the same while later users come and go."""
-    secrets = ((user.scram and user.scram.stored_key, user.token_hashes) for user in users.values())
+    secrets = ((user.scram and user.scram.stored_key, user.token_hashes) for user in users)
     return hashlib.sha256(repr(next(filter(any, secrets), "")).encode()).digest()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
@@ -16,7 +15,6 @@ from tailrace.protocol.scram import ScramVerifier
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,63}")
 """The name of a user or of a group."""
 MARK_BYTES: Final = 8
-LOGIN_MARK_BYTES: Final = 8
 PRODUCER_PREFIX_BYTES: Final = 8
 NAME_RULE: Final = "1 to 64 letters, digits and . _ @ -, and begins with a letter, a digit or _"
 
@@ -72,18 +70,6 @@ class User:
 def name_valid(name: str) -> bool:
     """Whether a user or a group may have this name."""
     return NAME.fullmatch(name) is not None and name != ANONYMOUS
-
-
-@lru_cache(65_536)
-def login_mark(name: str, credential: bytes) -> bytes:
-    """What stands for a way to log in (`User.credentials`) between processes."""
-    return hashlib.sha256(name.encode() + b"\0" + credential).digest()[:LOGIN_MARK_BYTES]
-
-
-def login_marks(users: Iterable[User]) -> set[bytes]:
-    """The marks of all ways in which these users can log in."""
-    proofs = (Proof.BEARER, Proof.CERTIFICATE)
-    return {login_mark(user.name, each) for user in users for proof in proofs for each in user.credentials(proof)}
 
 
 @lru_cache(1_024)

@@ -630,8 +630,11 @@ class BinaryClient(CollectingClient):
         }
 
     def drop_what_is_denied(self) -> None:
-        super().drop_what_is_denied()
-        handles.revoke_denied(self)
+        if self.bound:
+            self.replication.leave_if_denied()
+        else:
+            super().drop_what_is_denied()
+            handles.revoke_denied(self)
 
     def restore_state(self, state: dict[str, Any]) -> None:
         self.codec.restore_state(state["codec"])

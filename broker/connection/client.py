@@ -401,7 +401,9 @@ class ClientConnection(Connection):
         self.rates = _rates_of(self.accounts)
 
     def drop_what_is_denied(self) -> None:
-        """In a worker that has taken it over: end its subscriptions and requests that are not allowed any more."""
+        """The rights have changed: end its subscriptions and requests that are not allowed any more."""
+        if self._serving is not None:
+            self._serving.end_denied()
         for cursor in list(self.cursors.values()):
             if not self.may_read_on(cursor):
                 self.services.fanout.end(cursor)

@@ -8,7 +8,7 @@ Supervisor to worker:
     owner  slot generation        the slot's shards belong to that worker from now on
     own                           take the shard locks of your slot and serve
     retire generation             give your shards up to that successor, then your connections, then leave
-    revoke marks                  these logins count no longer, 8 bytes each (`broker.access.users.login_mark`)
+    rights + fd                   go by other rights from now on (`broker.access.renewal`)
     drain                         the node stops: finish what your clients have under way
     leave                         every worker has finished: close all and leave
 Worker to supervisor:
@@ -32,7 +32,7 @@ MESSAGE_MAX_BYTES = 4096
 FDS_MAX = 4
 _FD_BYTES = array.array("i").itemsize
 KINDS = frozenset(
-    ("link", "owner", "own", "retire", "revoke", "drain", "leave", "drained", "ready", "owning", "released", "shutdown")
+    ("link", "owner", "own", "retire", "rights", "drain", "leave", "drained", "ready", "owning", "released", "shutdown")
 )
 
 

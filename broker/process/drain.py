@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from tailrace.broker.access.users import LOGIN_MARK_BYTES
+from tailrace.broker.access.renewal import PolicyChange
 from tailrace.broker.connection import handover
 from tailrace.broker.connection.base import LINGER_S, Connection, Pause
 from tailrace.broker.connection.client import ClientConnection
@@ -26,6 +28,8 @@ log = logging.getLogger(__name__)
 HANDOVERS_A_TICK = 512
 DRAIN_READ_S = 1.0  # how long a worker that is to end still reads while its clients go on sending
 REVOKED_S = 2.0
+RENEWAL_S = 0.002
+RENEWAL_PAUSE_S = 0.002
 STOPPING_TEXT = "this node is stopping; nothing after this is taken, connect again later"
 NODES_STAY_S = PATIENCE_S + 1.0  # how long other nodes stay at most if publishes wait for their acknowledgements
 REPLACED_TEXT = "this worker is being replaced; connect again"
@@ -81,15 +85,43 @@ def lag_bytes(cursor: Cursor) -> int:
     return max(cursor.feed.end_offset - cursor.offset, 0)
 
 
-def revoke(services: Services, marks: bytes) -> None:
-    """End the connections with these logins, which have REVOKED_S to take the reason, also from a peer that does not
-    read. They are not left to the successor: handing one over may take as long as `drain_timeout_s`.
+def renew_rights(services: Services, change: PolicyChange) -> None:
+    """Go by another configuration: the connections that are here, a few at a time, since those that cannot be handed
+    over may stay for as long as `drain_timeout_s`.
     """
-    services.access.revoke(marks[at : at + LOGIN_MARK_BYTES] for at in range(0, len(marks), LOGIN_MARK_BYTES))
-    for connection in list(services.clients.values()):
-        if services.access.is_revoked(connection.identity):
-            connection.end_with(Code.DENIED, REVOKED_TEXT)
-            services.delays.at(services.now_s + REVOKED_S, partial(connection.close, "revoked"))
+    waiting = deque((each, _must_log_in(each)) for each in services.clients.values())
+    services.access.renew(change)
+    _renew_some(services, waiting)
+
+
+def _must_log_in(connection: Connection) -> bool:
+    return connection.must_log_in if isinstance(connection, ClientConnection) else True
+
+
+def _renew_some(services: Services, waiting: deque[tuple[Connection, bool]]) -> None:
+    end_s = time.monotonic() + RENEWAL_S
+    while waiting and time.monotonic() < end_s:
+        connection, must_log_in = waiting.popleft()
+        if not connection.closed:
+            _renew(services, connection, must_log_in=must_log_in)
+    if waiting:
+        services.delays.at(services.now_s + RENEWAL_PAUSE_S, partial(_renew_some, services, waiting))
+
+
+def _renew(services: Services, connection: Connection, *, must_log_in: bool) -> None:
+    """As a worker that takes the connection over does. One that is denied has REVOKED_S to take the reason, also from a
+    peer that does not read.
+    """
+    known = services.access.renewed(connection.identity)
+    if known is None or not (must_log_in or services.access.admits(known)):
+        connection.end_with(Code.DENIED, REVOKED_TEXT)
+        services.delays.at(services.now_s + REVOKED_S, partial(connection.close, "revoked"))
+    elif isinstance(connection, ClientConnection):
+        connection.become_user(known)
+        if not connection.is_free:
+            connection.drop_what_is_denied()
+    else:
+        connection.identity = known
 
 
 def measure(services: Services, owner: Owner, links: LinkTable, work: WorkQueue) -> None:

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from tailrace.broker.access.users import LOGIN_MARK_BYTES, User, login_mark
-from tailrace.broker.process.control import MESSAGE_MAX_BYTES
+from tailrace.broker.access.renewal import PolicyChange, read_change
+from tailrace.broker.access.users import User
 from tailrace.broker.process.settings import Settings
 from tailrace.broker.process.tls_contexts import TLSContexts
 from tailrace.shard.errors import DirectoryError, ShardLocked
@@ -181,28 +181,28 @@ class Crew:
     """Keeps the messages sent to all workers."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, bytes]] = []
+        self.changes: list[PolicyChange] = []
 
-    def send_all(self, kind: str, **fields: bytes) -> None:
-        self.told.append((kind, fields["marks"]))
+    def send_all(self, kind: str, fds: tuple[int, ...]) -> None:
+        assert kind == "rights"
+        self.changes.append(read_change(os.dup(fds[0])))
 
 
 CREW: Any = Crew()
 
 
-def test_a_reload_tells_the_workers_which_logins_are_gone(tmp_path: Path) -> None:
-    """A removed user, and a secret that is not valid any more; in messages that the control channel takes."""
-    ann, bob = (User(name, token_hashes=(bytes([number]) * 32, bytes(32))) for number, name in enumerate("ab", start=1))
-    crowd = tuple(User(f"u{number}", token_hashes=(bytes(32),)) for number in range(2 * main.REVOKED_A_MESSAGE - 2))
-    settings = settings_for(tmp_path)
-    node, crew = node_with(replace(settings, users=(ann, bob, *crowd))), Crew()
-    fresh = replace(settings, users=(replace(ann, token_hashes=ann.token_hashes[:1]),))
+def test_a_reload_sends_the_workers_what_it_changes_in_the_rights(tmp_path: Path) -> None:
+    ann, bob, new = (User(name, token_hashes=(name.encode() * 32,)) for name in ("a", "b", "c"))
+    settings = replace(settings_for(tmp_path), users=(ann, bob))
+    node, crew = node_with(settings), Crew()
+    assert main._reload(node, lambda: replace(settings, max_streams=7), crew)  # type: ignore[arg-type]
+    assert not crew.changes
+    changed, before = replace(ann, groups=frozenset({"ops"})), len(os.listdir("/proc/self/fd"))
+    fresh = replace(settings, users=(changed, new), allow_anonymous=True)
     assert main._reload(node, lambda: fresh, crew)  # type: ignore[arg-type]
-    assert [kind for kind, _marks in crew.told] == ["revoke"] * 3
-    marks = b"".join(marks for _kind, marks in crew.told)
-    assert len(marks) == LOGIN_MARK_BYTES * (1 + 2 + len(crowd))
-    assert login_mark("a", bytes(8)) in marks and login_mark("a", b"\1" * 8) not in marks
-    assert max(len(marks) for _kind, marks in crew.told) < MESSAGE_MAX_BYTES - 64
+    (change,) = crew.changes
+    assert (change.changed, change.removed, change.has_users) == ((changed, new), ("b",), True)
+    assert change.terms.allow_anonymous and len(os.listdir("/proc/self/fd")) == before
 
 
 def node_with(settings: Settings) -> main.NodeState:

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.system
 
 CLOSED_S = 5.0
 """From a reload until the connections of a removed user are closed, as docs/security.md promises."""
+NO_READING = '[[rule]]\ndeny = "bob"\nrights = ["subscribe"]\n'
 NO_PUBLISHING = '[[rule]]\ndeny = "bob"\nrights = ["publish"]\n'
 
 
@@ -155,3 +156,32 @@ def test_what_a_user_may_not_do_any_more_is_denied(tmp_path: Path) -> None:
         refused = binary.answer_to(binary.send_publish("s", [b"two"]))
         assert isinstance(refused, m.Failed) and (refused.code, refused.text) == ("denied", denied)
         assert line.ask("ping") == "ok pong"
+
+
+def test_rights_are_gone_although_the_worker_is_not_replaced_yet(tmp_path: Path) -> None:
+    folder = tmp_path / "users"
+    with (
+        running(tmp_path / "data", workers=1, config=with_users(folder, "ann", "bob")) as node,
+        logged_in(node, "ann") as ann,
+        logged_in(node, "bob") as bob,
+    ):
+        bob.send("pub s |one")
+        assert bob.ask("sub s 1").startswith("ok sub")
+        config_file = node.data.parent / "data.toml"
+        config_file.write_text(config_file.read_text().replace(EVERYTHING, NO_READING + EVERYTHING))
+        assert node.process is not None
+        supervisor = psutil.Process(node.process.pid)
+        before = set(supervisor.children())
+        node.signal(signal.SIGHUP)
+        began_s = time.monotonic()
+        wait_for(lambda: set(supervisor.children()) - before, "the successor of the worker is there")
+        (successor,) = set(supervisor.children()) - before
+        successor.suspend()
+        try:
+            *_, ended = bob.read_answers(3)
+            assert ended.startswith("err denied s: the user bob")
+            assert time.monotonic() - began_s < CLOSED_S
+            ann.send("pub s |two")
+            assert bob.ask("ping") == "ok pong", "and no message"
+        finally:
+            successor.resume()

@@ -634,6 +634,8 @@ class MqttClient(SinglePacketsClient):
         figures = (each.topics for each in self.subscriptions.values() if each.is_system)
         if not all(may_read_figures(self, topics) for topics in figures):
             self.end_with(Code.DENIED, self.denial(Right.ADMIN).text)
+        elif not all(self.may_read_all(each.topics) for each in self.subscriptions.values() if each.group):
+            self.end_with(Code.DENIED, self.denial(Right.SUBSCRIBE).text)
 
     def send_trimmed(self, cursor: Cursor, first_seq: int) -> None:
         """MQTT has no word for it: the messages are missing."""

@@ -511,6 +511,8 @@ class TopicSubscriptions:
             subscription.is_ready = True
             if subscription.is_system and not may_read_figures(client, subscription.topics):
                 continue
+            if subscription.group and not client.may_read_all(subscription.topics):
+                continue
             client.subscriptions[topic_filter] = subscription
             if subscription.group:
                 self._shared.begin(topic_filter)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from tailrace.broker.access.rules import Right
 from tailrace.broker.connection.base import OUT_HIGH_BYTES
 from tailrace.broker.consumers.edge import fetch
 from tailrace.broker.delivery.subscribe import storage_refusals
@@ -247,6 +248,11 @@ class ConsumerSession:
                 getting.woken = True
                 wanted = getting.wanted
                 self._notify(c.MemberNotice("wake", wanted.stream, wanted.name, wanted.member))
+
+    def end_denied(self) -> None:
+        """The rights have changed: no get goes on waiting if its user may not consume the stream any more."""
+        if not all(self.client.may(Right.CONSUME, getting.wanted.stream) for getting in self._gets):
+            self.end_waits()
 
     def close(self) -> None:
         """The connection has closed: its members are away, for all that is known here."""

@@ -157,6 +157,13 @@ class FollowerSession:
         self.client.refuse_request(op, number, Code.DENIED, self._untrusted_text)
         return False
 
+    def leave_if_denied(self) -> None:
+        """The rights have changed: end the connection if the peer has lost one to something that it follows."""
+        client = self.client
+        self.trusted = client.services.access.is_node(client.identity)
+        if not (self.trusted and all(client.may(Right.NODE, name) for name in self._followed)):
+            client.end_with(Code.DENIED, self._untrusted_text)
+
     @property
     def _untrusted_text(self) -> str:
         return NO_RIGHT_TEXT if self.client.services.access.has_users else UNTRUSTED_TEXT

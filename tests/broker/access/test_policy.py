@@ -8,6 +8,7 @@ import pytest
 
 from tailrace.broker.access.identity import LOCAL, REMOTE, Identity, Proof, unix_peer
 from tailrace.broker.access.policy import AccessPolicy, policy_of
+from tailrace.broker.access.renewal import PolicyTerms
 from tailrace.broker.access.rules import AccessRule, Right
 from tailrace.broker.access.users import User
 from tailrace.broker.process.settings import Settings
@@ -30,7 +31,7 @@ def test_without_users_this_machine_may_everything_and_others_what_is_not_admini
 
 
 def test_a_token_keeps_others_out_until_they_show_it() -> None:
-    policy = AccessPolicy(token="secret")
+    policy = AccessPolicy(None, PolicyTerms(token="secret"))
     assert rights(policy, LOCAL) == ALL and rights(policy, REMOTE) == frozenset() and not policy.is_free(REMOTE)
     assert policy.greeted(REMOTE, "wrong") is REMOTE is policy.greeted(REMOTE, None)
     shown = policy.greeted(REMOTE, "secret")
@@ -39,14 +40,14 @@ def test_a_token_keeps_others_out_until_they_show_it() -> None:
 
 @pytest.mark.parametrize(("host", "token", "is_node"), [("10.0.0.2", None, True), ("10.0.0.3", None, False)])
 def test_nodes_are_known_by_their_address(host: str, token: str | None, is_node: bool) -> None:
-    policy = AccessPolicy(peers=["10.0.0.2:5050"])
+    policy = AccessPolicy(None, PolicyTerms(peers=("10.0.0.2:5050",)))
     identity = policy.greeted_by_node(REMOTE, host, token)
     assert policy.is_node(identity) is is_node is (Right.NODE in rights(policy, identity))
     assert Right.ADMIN not in rights(policy, identity)
 
 
 def test_nodes_are_known_by_their_token() -> None:
-    policy = AccessPolicy(replication_token="among nodes")
+    policy = AccessPolicy(None, PolicyTerms(replication_token="among nodes"))
     assert policy.greeted_by_node(REMOTE, "10.0.0.2", "among nodes").proof is Proof.PEER_TOKEN
     assert policy.greeted_by_node(REMOTE, "10.0.0.2", "wrong") is REMOTE
     assert not AccessPolicy().is_node(AccessPolicy().greeted_by_node(REMOTE, "10.0.0.2", ""))
@@ -54,7 +55,7 @@ def test_nodes_are_known_by_their_token() -> None:
 
 def test_with_users_only_the_rules_count() -> None:
     rule = AccessRule(True, ("@ops",), frozenset({Right.PUBLISH, Right.NODE}), ("web*",))
-    policy = AccessPolicy([ANN], [rule], "secret", "among nodes", ["127.0.0.1"])
+    policy = AccessPolicy([ANN], PolicyTerms((rule,), "secret", "among nodes", ("127.0.0.1",)))
     known = policy.logged_in(LOCAL, "ann", Proof.SCRAM, b"stored-k")
     assert rights(policy, LOCAL, b"web") == frozenset() and not policy.admits(LOCAL)
     assert policy.greeted(REMOTE, "secret") is REMOTE
@@ -65,14 +66,14 @@ def test_with_users_only_the_rules_count() -> None:
 
 
 def test_a_secret_that_the_wire_shows_makes_nobody_a_node() -> None:
-    policy = AccessPolicy([ANN], [AccessRule(True, ("*",), ALL, ("*",))])
+    policy = AccessPolicy([ANN], PolicyTerms((AccessRule(True, ("*",), ALL, ("*",)),)))
     known = policy.logged_in(REMOTE, "ann", Proof.BEARER, b"stored-k")
     assert rights(policy, known) == ALL - {Right.NODE}
     assert not policy.is_node(known) and not policy.may_all(known, Right.NODE, b"")
 
 
 def test_companions_follow_their_stream() -> None:
-    policy = AccessPolicy([ANN], [AccessRule(True, ("ann",), ALL, ("web",))])
+    policy = AccessPolicy([ANN], PolicyTerms((AccessRule(True, ("ann",), ALL, ("web",)),)))
     known = policy.logged_in(REMOTE, "ann", Proof.SCRAM, b"stored-k")
     for name in (b"web", b"$cursor/web", b"web/$dead"):
         assert policy.may(known, Right.SUBSCRIBE, name)
@@ -81,8 +82,8 @@ def test_companions_follow_their_stream() -> None:
 
 @pytest.mark.parametrize("prefix", [b"$", b"$cursor/", b"$cursor/web", b"$cursor/web-a", b"$cursor/$cursor/w"])
 def test_the_prefix_of_companions_is_that_of_their_streams(prefix: bytes) -> None:
-    rules = [AccessRule(False, ("*",), ALL, ("web*",)), AccessRule(True, ("ann",), ALL, ("*",))]
-    policy = AccessPolicy([ANN], rules)
+    rules = AccessRule(False, ("*",), ALL, ("web*",)), AccessRule(True, ("ann",), ALL, ("*",))
+    policy = AccessPolicy([ANN], PolicyTerms(rules))
     known = policy.logged_in(REMOTE, "ann", Proof.SCRAM, b"stored-k")
     assert not policy.may_all(known, Right.ADMIN, prefix)
     assert policy.may_all(known, Right.ADMIN, b"$cursor/log")
@@ -92,7 +93,7 @@ def test_what_concerns_no_stream_needs_the_right_to_all() -> None:
     """A command such as `shutdown`, or a promise for all streams, is more than what is denied of one."""
     every, secret = (AccessRule(allow, ("ann",), ALL, (streams,)) for allow, streams in ((True, "*"), (False, "x/*")))
     for rules, may in (((every,), True), ((secret, every), False), ((replace(every, streams=("a*", "?*")),), False)):
-        policy = AccessPolicy([ANN], rules)
+        policy = AccessPolicy([ANN], PolicyTerms(rules))
         known = policy.logged_in(REMOTE, "ann", Proof.SCRAM, b"stored-k")
         assert [policy.may(known, right, b"") for right in (Right.ADMIN, Right.NODE)] == [may, may]
         assert policy.may(known, Right.ADMIN, b"a") and policy.may(known, Right.NODE, b"a")
@@ -100,7 +101,7 @@ def test_what_concerns_no_stream_needs_the_right_to_all() -> None:
 
 def test_anonymous_connections_have_what_the_rules_say() -> None:
     news = AccessRule(True, ("anonymous",), frozenset({Right.SUBSCRIBE}), ("news",))
-    policy = AccessPolicy([ANN], [news], allow_anonymous=True)
+    policy = AccessPolicy([ANN], PolicyTerms((news,), allow_anonymous=True))
     assert policy.admits(REMOTE) and rights(policy, REMOTE, b"news") == {Right.SUBSCRIBE}
 
 

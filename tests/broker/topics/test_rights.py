@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tailrace.broker.access.identity import REMOTE, Identity, Proof
 from tailrace.broker.access.policy import AccessPolicy
+from tailrace.broker.access.renewal import PolicyTerms
 from tailrace.broker.access.rules import AccessRule, Right
 from tailrace.broker.access.users import User
 from tailrace.broker.topics.rights import may_publish, may_read_all, readable
@@ -31,7 +32,7 @@ def rights_of(
         AccessRule(not word.startswith("!"), ("ann",), frozenset(Right), (word.removeprefix("!"),)) for word in words
     ]
     topics = TopicRules(rules, own_levels)
-    policy = AccessPolicy([User("ann")], access_rules, topics=topics)
+    policy = AccessPolicy([User("ann")], PolicyTerms(tuple(access_rules)), topics=topics)
     return who(policy), policy
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tailrace.broker.access.renewal import change_between
 from tailrace.broker.access.rules import AccessRule, Right
-from tailrace.broker.access.users import User, login_mark
+from tailrace.broker.access.users import User
 from tailrace.broker.connection import login
 from tailrace.broker.connection.detect import UndetectedConnection
 from tailrace.broker.connection.mqtt.opening import CLIENT_ID_BYTES_MAX, refusal_of
@@ -318,9 +320,12 @@ def test_the_will_of_a_revoked_user_is_not_published(tmp_path: Path, version: in
         for user, secret in secrets.items():
             will = ("open", user.encode(), 1)
             peer = MqttPeer(node, version, f"of-{user}", will=will, user=user, password=secret)
-            identity, services = peer.client.identity, node.workers[0].services
+            services, settings = node.workers[0].services, node.settings
             if user == "ann":
-                drain.revoke(services, login_mark(identity.user, identity.credential))
+                others = tuple(each for each in USERS if each.name != user)
+                change = change_between(settings, replace(settings, users=others))
+                assert change is not None
+                drain.renew_rights(services, change)
             else:
                 peer.client.end_with(Code.DENIED, "for a test")
             assert peer.ended

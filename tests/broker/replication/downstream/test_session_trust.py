@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgpack
 import pytest
 
+from tailrace.broker.access.renewal import change_between
 from tailrace.broker.access.rules import AccessRule, Right
 from tailrace.broker.access.users import User
 from tailrace.broker.connection import login
+from tailrace.broker.process import drain
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol.binary import ClientCodec
@@ -158,3 +161,18 @@ def test_a_node_sees_of_the_others_what_it_has_a_right_to(tmp_path: Path, worker
         assert followed(other.ask(new(2, "a1"))).state == "following"
         assert status(part) == (2, {C}), "it has a stream in common with that one"
         assert status(as_node(node, "all"))[0] == 5
+
+
+@pytest.mark.parametrize("streams", [("a*",), ("b*",), ()])
+def test_a_node_that_loses_the_right_to_a_stream_that_it_follows_is_left(tmp_path: Path, streams: tuple[str]) -> None:
+    rules = (node_rule("part", "*"),)
+    with world(tmp_path, users=(User("part", scram=VERIFIER),), rules=rules) as node:
+        node.workers[0].owner.create(b"a1")
+        part = as_node(node, "part")
+        assert followed(part.ask(new(1, "a1"))).state == "following"
+        fresh = replace(node.settings, rules=(node_rule("part", *streams),))
+        change = change_between(node.settings, fresh)
+        assert change is not None
+        drain.renew_rights(node.workers[0].services, change)
+        node.settle()
+        assert part.peer.ended is (streams != ("a*",))
