@@ -21,6 +21,7 @@ from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.process.poller import Poller
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.process.settings import Settings
+from tailrace.broker.process.work import WorkQueue
 from tailrace.broker.routing.router import Router
 from tailrace.broker.topics.rules import TopicRules
 
@@ -73,6 +74,7 @@ class Services:
         "settings",
         "topic_rules",
         "unsent_bytes",
+        "work",
     )
 
     def __init__(
@@ -83,6 +85,7 @@ class Services:
         router: Router,
         readers: StreamReaders,
         fanout: FanOut,
+        work: WorkQueue,
     ) -> None:
         self.settings = settings
         self.topic_rules = TopicRules(settings.topics, settings.own_levels)
@@ -92,6 +95,7 @@ class Services:
         self.router = router
         self.readers = readers
         self.fanout = fanout
+        self.work = work
         self.cells = Board(1).slot(0)
         self.now_s = time.monotonic()
         self.accounts = AccountBook(settings, Board(1).address_cells(None))

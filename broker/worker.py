@@ -19,7 +19,6 @@ from typing import Any
 
 import setproctitle
 
-from tailrace.broker.access.renewal import read_change
 from tailrace.broker.connection.accept import Acceptor
 from tailrace.broker.connection.binary import BinaryClient, BinaryServices
 from tailrace.broker.connection.collecting import Collections
@@ -201,7 +200,8 @@ class Worker:
             topic_cache_bytes=settings.topic_cache_bytes,
         )
         self.heartbeats = Heartbeats(settings.heartbeat_s, settings.heartbeats_max, time.monotonic)
-        self.services: Services = Services(settings, self.metrics, self.poller, self.router, self.readers, self.fanout)
+        shared = self.metrics, self.poller, self.router, self.readers, self.fanout, self.work
+        self.services: Services = Services(settings, *shared)
         self.stirred_s = self.services.now_s
         self._set_cells(self.services.cells)
         self.movers = Migrations(self.services, self.links, self.board)
@@ -510,7 +510,7 @@ class Worker:
             case "retire":
                 self._retire()
             case "rights":
-                drain.renew_rights(self.services, read_change(message.fds[0]))
+                drain.take_rights(self.services, message.fds[0])
             case "drain":
                 self._drain()
             case "leave":

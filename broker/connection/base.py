@@ -293,7 +293,7 @@ class Connection(ABC):
             self.finish()
 
     def log_refusal(self, code: Code, text: str) -> None:
-        self.services.events.write(Event.REFUSED, **self.event_fields(), code=code.value, text=text)
+        self.services.events.write(Event.REFUSED, self, code=code.value, text=text)
 
     def event_fields(self) -> dict[str, str | int]:
         """Who this is, for the log of events."""

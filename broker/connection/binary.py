@@ -10,7 +10,6 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from struct import iter_unpack
 from typing import Any
 
 from tailrace.broker.access.identity import Identity, LoginFailure, Proof
@@ -24,6 +23,7 @@ from tailrace.broker.connection.last import LastReader, recall
 from tailrace.broker.connection.listing import Listings
 from tailrace.broker.connection.login import NO_LOGIN_TEXT, Logins
 from tailrace.broker.connection.named import subscribe_by_name
+from tailrace.broker.connection.refused_publishes import RefusedRequests, answer_some, failed_publish
 from tailrace.broker.connection.singles import SINGLE_ACK_MAX, SINGLE_HEAD_BYTES, Singles
 from tailrace.broker.connection.transport import AnySocket, Layer, send_file
 from tailrace.broker.consumers.edge import binary
@@ -232,11 +232,16 @@ class BinaryClient(CollectingClient):
             self._replicate(message.node or "", message.address or "")
         self.services.deadlines.login.stop(self)
         if self.identity.proof in (Proof.TOKEN, Proof.PEER_TOKEN):
-            self.services.events.write(Event.LOGIN, **self.event_fields())
+            self.services.events.write(Event.LOGIN, self)
         self.send_envelope(pack(self._welcome(features, proof)))
         if message.worker is not None and self.bound:
             self.binary.node.place(self, *message.worker)
         self.take_rest()
+
+    def rest(self) -> None:
+        if not self.codec.waits:
+            self.codec.waits = True
+            self.services.work.later(b"", (self,), self.take_rest)
 
     def take_rest(self) -> None:
         if rest := self.codec.take_rest():
@@ -344,10 +349,11 @@ class BinaryClient(CollectingClient):
         names, publish_group = self.handles, self.services.router.publish_group
         for handle, messages, frames, requests in message.groups:
             name = names.get(handle) or handles.stream_of(self, handle)
-            if not name or self.leaving:
-                self._refuse_requests(handle, requests)
-                continue
             self.under_way += len(requests) // REQUEST_BYTES
+            if not name or self.leaving:
+                refused = Refused(Code.CLOSING, LEAVING_TEXT) if self.leaving else handles.handle_refusal(self, handle)
+                self._refuse_requests(RefusedRequests(requests, messages, refused.code, refused.text))
+                continue
             publish_group(self, run, run.add(name, messages, requests), frames, sync)
         self.note_awaited()
         if len(message.groups) == 1 == messages and message.ack <= SINGLE_ACK_MAX and self._is_plain:
@@ -362,11 +368,6 @@ class BinaryClient(CollectingClient):
     def _is_plain(self) -> bool:
         """Whether its bytes are those of the socket, in any number, and its peer is not a node."""
         return self.layer is None and self.follower is None and not self.rates
-
-    def _refuse_requests(self, handle: int, requests: bytes) -> None:
-        refused = Refused(Code.CLOSING, LEAVING_TEXT) if self.leaving else handles.handle_refusal(self, handle)
-        for request, _messages in iter_unpack("<II", requests):
-            self.refuse_request(Op.PUBLISH, request, refused.code, refused.text)
 
     def group_done(self, run: RunPublication, key: int, first_seq: int, subscribers: int) -> None:
         """The requests of a run to one stream are in its log."""
@@ -385,17 +386,15 @@ class BinaryClient(CollectingClient):
         self, name: bytes, requests: bytes, count: int, code: Code, text: str, first_seq: int | None
     ) -> None:
         """A stream has refused these requests of `count` messages; `first_seq` if those are in its log all the same."""
-        self.under_way -= len(requests) // REQUEST_BYTES
+        self._refuse_requests(RefusedRequests(requests, count, code, f"{name.decode()}: {text}", first_seq))
+
+    def _refuse_requests(self, refused: RefusedRequests) -> None:
+        """They count as under way until they are answered."""
         if self.closed:
-            return
-        self.note_refused(code, f"{name.decode()}: {text}", count)
-        for request, messages in iter_unpack("<II", requests):
-            logged = None
-            if first_seq is not None:
-                logged = ((first_seq, messages, 0, code, text),)
-                first_seq += messages
-            self.send_envelope(pack(_failed_request(name, request, code, text, logged)))
-        self.outcome_known()
+            self.under_way -= refused.number
+        else:
+            self.note_refused(refused.code, refused.text, refused.messages)
+            answer_some(self, refused)
 
     def publish_done(self, publication: FramePublication) -> None:
         """Every stream of a publish has its outcome."""
@@ -405,7 +404,7 @@ class BinaryClient(CollectingClient):
         if publication.refusals:
             for code, text in publication.refusals.values():
                 self.note_refused(code, text, publication.count)
-            self.send_envelope(pack(_failed_publish(publication)))
+            self.send_envelope(pack(failed_publish(publication)))
         elif publication.wants_answer:
             self.send_envelope(m.pack_published(publication.request, publication.results))
         self.outcome_known()
@@ -651,26 +650,6 @@ class BinaryClient(CollectingClient):
         self.services.metrics.refused.add(Code.UNAVAILABLE)
         self.send_envelope(pack(m.Ended(key, next_seq, Code.UNAVAILABLE, f"{name.decode()}: {why}")))
         self.binary.collecting.member_ended(self, key, name, Code.UNAVAILABLE)
-
-
-def _failed_publish(publication: FramePublication) -> m.Failed:
-    """The answer to a publish that was refused, by one of its streams at least."""
-    code, text = next(iter(publication.refusals.values()))
-    names = publication.names
-    rows = tuple(
-        [(*result, *publication.refusals.get(place, ("", ""))) for place, result in enumerate(publication.results)]
-    )
-    if len(names) == 1:
-        logged = rows if code is Code.UNREPLICATED else None  # has the places
-        return _failed_request(names[0], publication.request, code, text, logged)
-    text = f"{len(publication.refusals)} of {len(names)} streams refused this; the first: {text}"
-    return m.Failed(code, text, False, Op.PUBLISH, publication.request, rows)
-
-
-def _failed_request(
-    name: bytes, request: int, code: Code, text: str, logged: tuple[m.PartResult, ...] | None
-) -> m.Failed:
-    return m.Failed(code, f"{name.decode()}: {text}", False, Op.PUBLISH, request, logged)
 
 
 _PING, _PONG = pack(m.Ping()), pack(m.Pong())

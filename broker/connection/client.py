@@ -38,6 +38,7 @@ READ_BYTES_MIN, READ_BYTES_MAX = 16 << 10, 1 << 20
 # of its steps had to wait (`broker.process.work`): even queueing a full read of such requests would make the turn long.
 READ_BYTES_LEAST = 2 << 10
 READ_WORK_S = 0.001
+REFUSALS_A_ROUND = 64
 # More of publishes to many streams without answers: they are appended stream by stream, and an append costs as much as
 # a hundred messages.
 READ_BYTES_SCATTERED_MAX = RECEIVE_BUFFER_BYTES
@@ -62,6 +63,7 @@ class ClientConnection(Connection):
     __slots__ = (
         "_commanded",
         "_recv_into",
+        "_refusals",
         "_serving",
         "barred",
         "created",
@@ -105,6 +107,7 @@ class ClientConnection(Connection):
         self.read_bytes = READ_BYTES_MIN  # at most, of the next read
         self._commanded = False  # whether the last read asked for anything but publishes
         self._recv_into = sock.recv_into
+        self._refusals = 0  # since it has rested
         self._serving: ConsumerSession | None = None  # once it has asked for durable consumers
         self.rates = _rates_of(self.accounts)
 
@@ -323,10 +326,20 @@ class ClientConnection(Connection):
         self.send_error(code, text)
 
     def note_refused(self, code: Code, text: str, count: int = 1) -> None:
-        """Count it; a right that is missing is in the log of events too."""
+        """Count it; a right that is missing is in the log of events too. After some the connection waits for its turn:
+        a read has room for very many requests that are refused.
+        """
         self.services.metrics.refused.add(code, count)
         if code is Code.DENIED:
             self.log_refusal(code, text)
+        self._refusals += 1
+        if self._refusals >= REFUSALS_A_ROUND and not (self.closed or self.lingering_since_s):
+            self._refusals = 0
+            self.rest()
+
+    def rest(self) -> None:
+        """Execute the rest of this read when the turn of this connection comes (`broker.process.work`)."""
+        self.services.work.later(b"", (self,), _nothing)
 
     def may_create(self, name: bytes) -> bool:
         """Whether it may make this stream. Companions are the broker's to make."""
@@ -542,6 +555,10 @@ class ClientConnection(Connection):
         if self.current is not None:
             self.services.fanout.make_runnable(self)
         self.services.note_answered(self)
+
+
+def _nothing() -> None:
+    """The step of a connection that only waits for its turn."""
 
 
 def free_unfinished(services: Services) -> None:

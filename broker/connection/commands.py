@@ -131,7 +131,7 @@ class Commands:
                 client.refuse(Code.DENIED, refusal)
                 return
             if not self._is_routine(command):
-                self._services.events.write(Event.ADMIN, **client.event_fields(), command=shown_command(command))
+                self._services.events.write(Event.ADMIN, client, command=shown_command(command))
         elif kind in line.COMMANDS:
             found = line.placed(client, command)
             if isinstance(found, Refused):

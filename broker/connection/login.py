@@ -135,7 +135,7 @@ class Logins:
             return False
         client.become_user(identity)
         services.metrics.logins.add(proof.value)
-        services.events.write(Event.LOGIN, **client.event_fields())
+        services.events.write(Event.LOGIN, client)
         return True
 
     def fail(
@@ -151,8 +151,8 @@ class Logins:
         client.hold_up()
         self._services.metrics.login_failures.add(reason.value)
         self._failed.append((self._services.now_s + FAILED_S, client, code, text))
-        fields = client.event_fields() | {"user": name[:NAME_CHARACTERS_MAX], "reason": reason.value}
-        self._services.events.write(Event.LOGIN_FAILED, **fields)
+        tried = {"user": name[:NAME_CHARACTERS_MAX], "reason": reason.value}
+        self._services.events.write(Event.LOGIN_FAILED, client, **tried)
 
     def tick(self) -> None:
         """From the quick timer: answer those whose time has come."""

@@ -95,7 +95,7 @@ class TLSNewcomer(UndetectedConnection):
             self.refused = Code.CONNECTIONS, account.connections_refusal()
         else:
             services.metrics.logins.add(Proof.CERTIFICATE.value)
-            services.events.write(Event.LOGIN, **self.event_fields())
+            services.events.write(Event.LOGIN, self)
 
     def overdue(self, what: Awaited, timeout_s: float) -> bool:
         if what is not Awaited.HANDSHAKE:

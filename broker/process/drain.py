@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from tailrace.broker.access.renewal import PolicyChange
+from tailrace.broker.access.renewal import PolicyChange, read_change
 from tailrace.broker.connection import handover
 from tailrace.broker.connection.base import LINGER_S, Connection, Pause
 from tailrace.broker.connection.client import ClientConnection
@@ -83,6 +83,11 @@ def lag_bytes(cursor: Cursor) -> int:
     if cursor.seq >= cursor.feed.end_seq or cursor.offset < 0:
         return 0
     return max(cursor.feed.end_offset - cursor.offset, 0)
+
+
+def take_rights(services: Services, fd: int) -> None:
+    """Go by the change in this file."""
+    renew_rights(services, read_change(fd))
 
 
 def renew_rights(services: Services, change: PolicyChange) -> None:

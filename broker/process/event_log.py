@@ -11,7 +11,7 @@ import logging
 import re
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 
 from tailrace.broker.connection.token_bucket import TokenBucket
 
@@ -34,6 +34,13 @@ class Event(StrEnum):
     ADMIN = "admin"
 
 
+class EventSource(Protocol):
+    """A connection, to the log."""
+
+    def event_fields(self) -> dict[str, str | int]:
+        """Who it is."""
+
+
 LINES_A_SECOND: Final = {Event.LOGIN: 20.0, Event.LOGIN_FAILED: 5.0, Event.REFUSED: 5.0, Event.ADMIN: 50.0}
 BURST_S: Final = 10.0
 
@@ -47,15 +54,20 @@ class EventLog:
         self._rates = {event: TokenBucket(rate, rate * BURST_S, clock()) for event, rate in LINES_A_SECOND.items()}
         self._dropped = dict.fromkeys(Event, 0)
 
-    def write(self, event: Event, **fields: str | int) -> None:
-        """One line, unless there were too many. Fields that are empty, or -1, are shown as `-`, or left out in JSON."""
+    def write(self, event: Event, who: EventSource | None = None, **fields: str | int) -> None:
+        """One line, unless there were too many. Fields that are empty, or -1, are shown as `-`, or left out in JSON.
+        `who`: its fields come first, and are made only for a line that is written.
+        """
         rate, now_s = self._rates[event], self._clock()
         if rate.level(now_s) < 1:
             self._dropped[event] += 1
             return
         rate.take(1, now_s)
         dropped, self._dropped[event] = self._dropped[event], 0
-        log.info("%s", self._line({"event": event.value, **fields, **({"dropped": dropped} if dropped else {})}))
+        known = {} if who is None else who.event_fields()
+        log.info(
+            "%s", self._line({"event": event.value, **known, **fields, **({"dropped": dropped} if dropped else {})})
+        )
 
     def _line(self, fields: dict[str, str | int]) -> str:
         cut = {key: value[:VALUE_CHARACTERS_MAX] if isinstance(value, str) else value for key, value in fields.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tailrace.protocol.mqtt.codec import AnyPacket
 from tailrace.protocol.mqtt.packets import PublishPacket
@@ -24,6 +24,13 @@ class Backlog:
         if self._packets is None:
             self._packets = deque()
         self._packets.extend(packets)
+
+    def put_back(self, packets: Sequence[AnyPacket]) -> None:
+        """Before all others."""
+        if packets:
+            self.extend(())
+            assert self._packets is not None
+            self._packets.extendleft(reversed(packets))
 
     def take(self) -> list[AnyPacket]:
         """Remove the first packet; of PUBLISH packets, all that follow one another. IndexError if there is none."""

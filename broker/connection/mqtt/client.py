@@ -20,7 +20,7 @@ from tailrace.broker.connection.mqtt import enhanced_login, opening, stepwise
 from tailrace.broker.connection.mqtt.backlog import Backlog
 from tailrace.broker.connection.mqtt.durable import has_delayed_will, step_of
 from tailrace.broker.connection.mqtt.enhanced_login import ScramExchange
-from tailrace.broker.connection.mqtt.publishing import RECEIVE_MAXIMUM, PublishGroups, PublishRow, stage_one
+from tailrace.broker.connection.mqtt.publishing import RECEIVE_MAXIMUM, PublishGroups, PublishRow, stage_one, stage_run
 from tailrace.broker.connection.mqtt.single_packets import SinglePacketsClient
 from tailrace.broker.connection.mqtt.subscribing import may_read_figures
 from tailrace.broker.connection.mqtt.window import SendWindow
@@ -402,8 +402,7 @@ class MqttClient(SinglePacketsClient):
         row, groups = PublishRow(self), PublishGroups()
         self.await_answer(row.pending)
         try:
-            for packet in run:
-                stage_one(self, self.mqtt, row, packet, groups, answers=True)
+            self.backlog.put_back(stage_run(self, self.mqtt, row, run, groups))
         except PacketError as error:
             if groups.are_numbered:  # the session does not have their numbers
                 row.abandon()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
@@ -376,6 +376,7 @@ class StagingClient(MqttPublisher, Protocol):
     """The side of a client that `stage_one` uses: see `MqttClient`."""
 
     aliases: dict[int, bytes]
+    held_up: int
     is_free: bool
     mark: bytes
     services: Services
@@ -398,6 +399,23 @@ class StagingServices(Protocol):
 
     @property
     def retained(self) -> RetainedMessages: ...
+
+
+def stage_run(
+    client: StagingClient,
+    mqtt: StagingServices,
+    row: PublishRow,
+    run: Sequence[PublishPacket],
+    groups: PublishGroups,
+) -> Sequence[PublishPacket]:
+    """Make frames of the messages of a read. Returns the rest if so many are refused that the client has to wait for
+    its turn. Raises PacketError.
+    """
+    for place, packet in enumerate(run, start=1):
+        stage_one(client, mqtt, row, packet, groups, answers=True)
+        if client.held_up:
+            return run[place:]
+    return ()
 
 
 def stage_one(

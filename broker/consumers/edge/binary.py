@@ -33,7 +33,7 @@ def consume(client: BinaryClient, message: c.Consume) -> None:
             answer(client.denial(Right.ADMIN))
             return
         command = f"delete stream={message.stream.decode()}"
-        client.services.events.write(Event.ADMIN, **client.event_fields(), command=command)
+        client.services.events.write(Event.ADMIN, client, command=command)
     elif not client.is_free or client.services.topic_rules.count:
         found = _named(client, message.stream, message.topics, places=message.do not in OF_LETTERS)
         if isinstance(found, Refused):
