@@ -2,7 +2,8 @@
 
 The owners of all streams are asked for the names that begin like the pattern, a page at a time, each page as a step
 of the worker's expensive work. Once a second each worker with such connections looks whether the node has another
-number of streams, and if so, or after RELIST_S, searches the names of each pattern again, one pattern after the other.
+number of streams, and if so, or after RELIST_S, searches the names of each pattern again
+(`broker.connection.search_turns`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.broker.connection.client import ClientConnection
 from tailrace.broker.connection.named import StreamSelection
+from tailrace.broker.connection.search_turns import SearchTurns
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.subscribe import Subscriptions
 from tailrace.broker.delivery.wide import WideReader, WideReading, WideSubscription
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 PATTERNS_MAX: Final = 16
 """Of one connection."""
 PAGES_AT_ONCE: Final = 100
-"""Of names, in one search for what was made later, which goes on PAUSE_S after each further page."""
+"""Of names, in one search for what was made later. Those that have more pages take turns: one page each PAUSE_S."""
 PAUSE_S: Final = 0.02
 SELECTIONS_KEPT: Final = 1_024
 """Patterns that are read and need not be parsed again."""
@@ -48,6 +50,10 @@ START: Final = From("time", 0)
 GONE_TEXT: Final = "the connection has ended"
 MANY: Final = "many"
 """In the place of the number of streams, where there are more than a connection may have subscriptions."""
+
+
+def _nothing() -> None:
+    """Somebody waits for the search."""
 
 
 class NameSearch:
@@ -64,13 +70,16 @@ class NameSearch:
         wanted: Callable[[bytes], bool],
         asker: Asker,
         done: Callable[[list[bytes] | Refused], None],
+        pauses: Callable[[], None] = _nothing,
     ) -> None:
+        """pauses: is called when a search that nobody waits for begins to pause."""
         self._find = find
         self._pattern, self._prefix = pattern, find.selection(pattern).prefix
         self._most = most
         self._wanted = wanted
         self._asker = asker
         self._done = done
+        self._pauses = pauses
         self._pages = self._missing = 0
         self._after = b""
         self._page: list[bytes] = []
@@ -108,7 +117,9 @@ class NameSearch:
         else:
             self._after = page[-1]
             if self._asker is NOBODY and self._pages >= PAGES_AT_ONCE:
-                self._find.later(PAUSE_S, self.turn_page)
+                self._find.pause(self)
+                if self._pages == PAGES_AT_ONCE:
+                    self._pauses()
             else:
                 self.turn_page()
 
@@ -132,7 +143,8 @@ class PatternSubscriptions:
         self._services = services
         self._subscribing = subscribing
         self._clients: dict[LineClient, None] = {}
-        self._due: deque[bytes] = deque()  # patterns to be searched again; the first is being searched
+        self._searches = SearchTurns(self._search_again)  # of patterns
+        self._paused: deque[NameSearch] = deque()
         self._version = -1
         self._relist_s = 0.0
         self.selection = lru_cache(SELECTIONS_KEPT)(partial(StreamSelection, services.topic_rules))
@@ -148,8 +160,17 @@ class PatternSubscriptions:
         """As `NameSearch`."""
         NameSearch(self, pattern, most, wanted, asker, done).turn_page()
 
-    def later(self, wait_s: float, do: Callable[[], None]) -> None:
-        self._services.delays.at(self._services.now_s + wait_s, do)
+    def pause(self, search: NameSearch) -> None:
+        """Let it go on after the others that pause."""
+        self._paused.append(search)
+        if len(self._paused) == 1:
+            self._services.delays.at(self._services.now_s + PAUSE_S, self._turn_page)
+
+    def _turn_page(self) -> None:
+        search = self._paused.popleft()
+        if self._paused:
+            self._services.delays.at(self._services.now_s + PAUSE_S, self._turn_page)
+        search.turn_page()
 
     # --- the commands -----------------------------------------------------------------------------------------------
 
@@ -273,18 +294,16 @@ class PatternSubscriptions:
         """About once a second: look whether there are more streams."""
         self.wide.measure(self._services.metrics)
         self._clients = dict.fromkeys(client for client in self._clients if client.patterns and not client.closed)
-        if not self._clients or self._due:
+        if not self._clients or not self._searches.is_idle:
             return
         version, now_s = self.board.names_version(), self._services.now_s
-        if version != self._version or now_s >= self._relist_s:
+        if version != self._version or now_s >= self._relist_s or self._searches.take_passed_over():
             self._version, self._relist_s = version, now_s + RELIST_S
-            found = {pattern for client in self._clients for pattern in client.patterns if pattern not in client.wide}
-            self._due.extend(found)
-            if self._due:
-                self._search_again()
+            self._searches.begin(
+                {pattern for client in self._clients for pattern in client.patterns if pattern not in client.wide}
+            )
 
-    def _search_again(self) -> None:
-        pattern = self._due[0]
+    def _search_again(self, pattern: bytes, pauses: Callable[[], None], ended: Callable[[], None]) -> None:
         following = (client for client in self._clients if pattern in client.patterns and pattern not in client.wide)
         clients = [client for client in following if not client.closed]
 
@@ -292,15 +311,14 @@ class PatternSubscriptions:
             return any(self.is_new(client, pattern, name) for client in clients)
 
         def found(names: list[bytes] | Refused) -> None:
-            self._due.popleft()
             for client in clients:
-                if isinstance(names, list) and pattern in client.patterns:
+                is_open = pattern in client.patterns and pattern not in client.wide and not client.closed
+                if isinstance(names, list) and is_open:
                     self._add(client, pattern, [name for name in names if self.is_new(client, pattern, name)])
-            if self._due:
-                self._search_again()
+            ended()
 
         most = self._services.settings.max_subscriptions
-        NameSearch(self, pattern, most, is_new_to_one, NOBODY, found).turn_page()
+        NameSearch(self, pattern, most, is_new_to_one, NOBODY, found, pauses).turn_page()
 
     def _add(self, client: LineClient, pattern: bytes, names: list[bytes]) -> None:
         if len(names) > client.cursor_room:

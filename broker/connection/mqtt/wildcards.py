@@ -6,12 +6,12 @@ each worker with such filters looks whether the node has another number of strea
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
 from tailrace.broker.connection.patterns import RELIST_S, NameSearch, PatternSubscriptions
+from tailrace.broker.connection.search_turns import SearchTurns
 from tailrace.broker.delivery.wide_history import WideHistory, WidePlace
 from tailrace.broker.process.work import NOBODY, Asker
 from tailrace.broker.services import Services
@@ -63,16 +63,22 @@ class Wildcards:
         self.wide = names.wide
         self._rules = rules
         self._clients: dict[WildcardReader, None] = {}
-        self._due: deque[tuple[WildcardReader, bytes]] = deque()  # filters to be searched for, one after the other
-        self._searching = self._looping = False
+        self._searches = SearchTurns(self._search_again)  # of filters
         self._version = -1
         self._relist_s = 0.0
 
     def search(self, client: WildcardReader, subscription: WildcardFilter, found: FoundStreams) -> None:
         """All streams in which the filter can match, as far as the client may read them and has no cursor in them."""
-        self._search(client, subscription, client, found)
+        self._search(client, subscription, client, found, _nothing)
 
-    def _search(self, client: WildcardReader, subscription: WildcardFilter, asker: Asker, found: FoundStreams) -> None:
+    def _search(
+        self,
+        client: WildcardReader,
+        subscription: WildcardFilter,
+        asker: Asker,
+        found: FoundStreams,
+        pauses: Callable[[], None],
+    ) -> None:
         prefix = self._rules.search_prefix(subscription.topics)
         is_wanted = partial(self._is_wanted, client, subscription)
         only = self._rules.streams_of(subscription.topics)
@@ -87,7 +93,7 @@ class Wildcards:
             found(names)
 
         most = client.cursor_room + 1
-        NameSearch(self._names, prefix + WILDCARD, most, is_wanted, asker, done).turn_page()
+        NameSearch(self._names, prefix + WILDCARD, most, is_wanted, asker, done, pauses).turn_page()
 
     def history(self, client: WildcardReader, subscription: WildcardFilter, place: WidePlace) -> WideHistory:
         """All streams in which the filter can match, for one of more streams than a connection may have cursors in."""
@@ -116,34 +122,38 @@ class Wildcards:
 
     def tick(self) -> None:
         """Several times a second: look whether there are more streams."""
-        if not self._clients or self._due or self._searching:
+        if not self._clients or not self._searches.is_idle:
             return
         version, now_s = self._names.board.names_version(), self._services.now_s
-        if version != self._version or now_s >= self._relist_s:
+        if version != self._version or now_s >= self._relist_s or self._searches.take_passed_over():
             self._version, self._relist_s = version, now_s + RELIST_S
-            for client in self._clients:
-                ready = (each.filter for each in client.subscriptions.values() if each.is_wild and each.is_ready)
-                self._due.extend((client, topic_filter) for topic_filter in ready)
-            self._search_on()
+            self._searches.begin(
+                (client, each.filter)
+                for client in self._clients
+                for each in client.subscriptions.values()
+                if each.is_wild and each.is_ready
+            )
 
-    def _search_on(self) -> None:
-        """Search for the filters that are due, up to the first whose answer does not come at once."""
-        if self._looping:
+    def _search_again(
+        self, key: tuple[WildcardReader, bytes], pauses: Callable[[], None], ended: Callable[[], None]
+    ) -> None:
+        client, topic_filter = key
+        subscription = client.subscriptions.get(topic_filter)
+        if subscription is None or client.closed:
+            ended()
             return
-        self._looping = True
-        while self._due and not self._searching:
-            client, topic_filter = self._due.popleft()
-            subscription = client.subscriptions.get(topic_filter)
-            if subscription is not None and not client.closed:
-                self._searching = True
-                self._search(client, subscription, NOBODY, partial(self._found, client, subscription))
-        self._looping = False
 
-    def _found(self, client: WildcardReader, subscription: WildcardFilter, names: list[bytes] | Refused) -> None:
-        self._searching = False
-        if isinstance(names, list) and names and not (client.closed or client.lingering_since_s):
-            client.join_streams(subscription.filter, names)
-        self._search_on()
+        def found(names: list[bytes] | Refused) -> None:
+            is_here = client.subscriptions.get(topic_filter) is subscription
+            if isinstance(names, list) and names and is_here and not (client.closed or client.lingering_since_s):
+                client.join_streams(topic_filter, names)
+            ended()
+
+        self._search(client, subscription, NOBODY, found, pauses)
+
+
+def _nothing() -> None:
+    """The client waits for the search."""
 
 
 def _others(prefix: bytes) -> list[bytes]:

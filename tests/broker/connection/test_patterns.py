@@ -171,6 +171,29 @@ def test_the_number_of_hidden_streams_changes_no_answer(tmp_path: Path, monkeypa
         assert came(node, peer) == ([], [("s.99.own", 0, "a")])
 
 
+def test_a_long_search_holds_up_no_other_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of other patterns go on while it pauses, also of streams that are made meanwhile."""
+    monkeypatch.setattr(patterns, "NAMES_MAX", 2)
+    monkeypatch.setattr(patterns, "PAGES_AT_ONCE", 2)
+    monkeypatch.setattr(patterns, "PAUSE_S", 1e9)
+    rule = AccessRule(True, ("ann",), frozenset(Right), ("*.own",))
+    with world(tmp_path, users=(ANN,), rules=(rule,)) as node:
+        for n in range(40):
+            node.workers[0].owner.create(b"s.%d" % n)
+        peer = node.connect()
+        ask(node, peer, f"auth ann {TOKEN}", "sub s.* 0", "sub s.*.own 0", "sub t.* 0", "pub t.1.own |a")
+        seconds_later(node)
+        assert came(node, peer) == ([], [("t.1.own", 0, "a")])
+        ask(node, peer, "pub t.2.own |b", "pub s.99.own |c")
+        seconds_later(node)
+        assert came(node, peer) == ([], [("t.2.own", 0, "b")])
+        delays = node.workers[0].services.delays
+        for _ in range(200):
+            delays.tick(float("inf"))
+            seconds_later(node)
+        assert came(node, peer) == ([], [("s.99.own", 0, "c")])
+
+
 def test_a_search_ends_with_its_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patterns, "NAMES_MAX", 2)
     with world(tmp_path) as node:
