@@ -199,7 +199,6 @@ class Worker:
             filter_bytes=settings.max_filter_bytes,
             topic_cache_bytes=settings.topic_cache_bytes,
         )
-        self.heartbeats = Heartbeats(settings.heartbeat_s, settings.heartbeats_max, time.monotonic)
         shared = self.metrics, self.poller, self.router, self.readers, self.fanout, self.work
         self.services: Services = Services(settings, *shared)
         self.stirred_s = self.services.now_s
@@ -246,6 +245,7 @@ class Worker:
 
     def _build_connections(self, boot: WorkerBoot) -> None:
         """What clients and other nodes are served by, and the links over which siblings hand them over."""
+        self.heartbeats = Heartbeats(boot.settings.heartbeat_s, boot.settings.heartbeats_max, time.monotonic)
         services, subscribing, settings = self.services, self.subscribing, boot.settings
         sizes, fanout = (settings.chunk_bytes, settings.chunk_cache_bytes), self.fanout
         self.renderings = TextChunks(self.readers, *sizes, fanout.fresh, fanout.walks.found)

@@ -17,7 +17,7 @@ from tailrace.cli.values import FILLED
 from tailrace.cluster.balance import swaps
 from tailrace.cluster.etcd import EtcdAway
 from tailrace.cluster.replicas import ReplicaChange, final_targets, replica_changes
-from tailrace.cluster.store import ClusterStore, ClusterView
+from tailrace.cluster.store import ClusterStore, ClusterView, InvalidCluster
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -87,6 +87,8 @@ class _EtcdCommands(click.Group):
             return super().invoke(ctx)
         except EtcdAway as away:
             raise CommandError(f"etcd does not answer: {away}", NO_CONNECTION) from None
+        except InvalidCluster as invalid:
+            raise CommandError(str(invalid)) from None
 
 
 @click.group("cluster", cls=_EtcdCommands, epilog=EPILOG)

@@ -20,7 +20,7 @@ from typing import Any, Final
 from tailrace.cluster import decide as d
 from tailrace.cluster.etcd import EtcdAway
 from tailrace.cluster.node_door import GroupAction, NodeAway, NodeDoor, NodeSocket, PromiseWish
-from tailrace.cluster.store import ClusterStore, ClusterView, GroupWrite
+from tailrace.cluster.store import ClusterStore, ClusterView, GroupWrite, InvalidCluster
 from tailrace.cluster.view import (
     NEVER_S,
     AgentFigures,
@@ -171,6 +171,9 @@ class Agent:
             in_sync_replicas=min((len(group.state.isr) for group in groups), default=0),
             in_sync_minimum=self._timing.min_isr,
             replicas=max((len(group.state.replicas) for group in groups), default=0),
+            out_of_sync_replicas=max(
+                (len(set(group.state.replicas) - set(group.state.isr)) for group in groups), default=0
+            ),
             term=max((group.state.term for group in groups), default=0),
             node_answers=not self._is_node_away,
             etcd_age_seconds=boottime_s() - self._answered_s,
@@ -226,6 +229,9 @@ class Agent:
     def _take_view(self, value: ClusterView | Exception) -> None:
         """A view that may be from before a write is left out."""
         sent_s = self._looking.sent_s
+        if isinstance(value, InvalidCluster):  # the view before it goes on, as if etcd were away
+            self._show("etcd", str(value))
+            return
         if isinstance(value, Exception):
             if boottime_s() - self._view_s > AWAY_S:
                 self._show("etcd", "etcd does not answer")

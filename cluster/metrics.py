@@ -19,6 +19,7 @@ HELP: Final = {
     "in_sync_replicas": "Nodes that are in sync, the leader included, in the group with the fewest",
     "in_sync_minimum": "Nodes that must be in sync for publishes at REPLICATED",
     "replicas": "Nodes that hold the streams, or copy them",
+    "out_of_sync_replicas": "Replicas of a group that are not in sync, in the group with the most",
     "term": "The latest term of a group",
     "node_answers": "Whether the node answers its agent",
     "etcd_age_seconds": "Time since the last answer of etcd",

@@ -22,7 +22,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tailrace.cluster import decide as d
 from tailrace.cluster.balance import PlannedSwap, successor_of, swaps
@@ -30,6 +30,9 @@ from tailrace.cluster.etcd import Etcd, KeyValue, Put, Transaction
 from tailrace.cluster.placement import PlacedNode
 from tailrace.cluster.replicas import planned_targets
 from tailrace.cluster.view import ClusterTiming, GroupState, GroupView, LeaderKey
+
+SHOWN_BYTES: Final = 200
+"""Of a value that is not valid."""
 
 
 class GroupWrite(NamedTuple):
@@ -79,6 +82,14 @@ class ClusterView:
             for group, view in self.groups.items()
         }
         return replace(self, groups=groups, swaps=tuple(next_swaps))
+
+
+class InvalidCluster(Exception):
+    """A key of the cluster has a value that no agent writes."""
+
+    def __init__(self, kv: KeyValue, form: str) -> None:
+        shown = kv.value[:SHOWN_BYTES].decode(errors="replace")
+        super().__init__(f"{kv.key} is not valid in etcd: {shown}; it must be {form}")
 
 
 class ClusterStore:
@@ -135,12 +146,12 @@ class ClusterStore:
         return f"{self._prefix}{_at(group, groups)}{key}"
 
     def read(self) -> ClusterView:
+        """Raises EtcdAway, InvalidCluster."""
         found = {each.key.removeprefix(self._prefix): each for each in self.etcd.read(self._prefix)}
-        count = json.loads(found["config"].value)["groups"] if "config" in found else 1
+        count, replicas = _config_of(found["config"]) if "config" in found else (1, 0)
         members = {node: kv.lease for node, kv in _below(found, "members/").items()}
         ready = frozenset(node for node, kv in _below(found, "members/").items() if json.loads(kv.value).get("ready"))
         config = json.loads(found["config"].value) if "config" in found else {}
-        replicas = config.get("replicas", 0)
         switchover = found["switchover"].value.decode() if "switchover" in found else ""
         groups, revisions = {}, {}
         for group in range(count):
@@ -228,9 +239,31 @@ def _packed_state(state: GroupState) -> bytes:
     return json.dumps({"term": state.term, "isr": state.isr, "replicas": state.replicas}).encode()
 
 
+def _config_of(kv: KeyValue) -> tuple[int, int]:
+    """The numbers of groups, and of replicas of each."""
+    try:
+        value = json.loads(kv.value)
+        groups, replicas = value["groups"], value.get("replicas", 0)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        groups = replicas = None
+    if not (isinstance(groups, int) and isinstance(replicas, int) and groups >= 1 and replicas >= 0):
+        raise InvalidCluster(kv, '{"groups": at least 1, "replicas": 0 or more}')
+    return groups, replicas
+
+
 def _state_of(kv: KeyValue) -> GroupState:
-    value: dict[str, Any] = json.loads(kv.value)
-    return GroupState(value["term"], tuple(value["isr"]), tuple(value["replicas"]), kv.revision)
+    try:
+        value: dict[str, Any] = json.loads(kv.value)
+        term, isr, replicas = value["term"], value["isr"], value["replicas"]
+    except (ValueError, TypeError, KeyError):
+        term = isr = replicas = None
+    if not (isinstance(term, int) and _is_of_nodes(isr) and _is_of_nodes(replicas)):
+        raise InvalidCluster(kv, '{"term": NUMBER, "isr": [NODE, ...], "replicas": [NODE, ...]}')
+    return GroupState(term, tuple(isr), tuple(replicas), kv.revision)
+
+
+def _is_of_nodes(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(node, str) for node in value)
 
 
 def _leader_of(kv: KeyValue) -> LeaderKey:

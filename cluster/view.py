@@ -129,6 +129,7 @@ class AgentFigures(NamedTuple):
     in_sync_replicas: int
     in_sync_minimum: int
     replicas: int
+    out_of_sync_replicas: int
     term: int
     node_answers: bool
     etcd_age_seconds: float

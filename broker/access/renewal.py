@@ -1,5 +1,5 @@
 """What a new configuration changes in the rights, for the workers that are there: a reload replaces them one by one,
-and until then they go by it too, whatever holds up the replacement.
+and until then they go by it too, however long that takes.
 
 It goes from the supervisor to processes that it has forked, in a file in memory, so its form is that of the objects
 themselves.

@@ -10,9 +10,9 @@ import pytest
 
 from tailrace.cluster import agent as agent_module
 from tailrace.cluster.agent import TICK_S, Agent
-from tailrace.cluster.etcd import Etcd
+from tailrace.cluster.etcd import Etcd, KeyValue
 from tailrace.cluster.node_door import NodeDoor, NodeSocket
-from tailrace.cluster.store import ClusterStore, ClusterView
+from tailrace.cluster.store import ClusterStore, ClusterView, InvalidCluster
 from tailrace.cluster.view import BrokerReport, ClusterTiming, GroupState, GroupView
 
 TIMING = ClusterTiming()
@@ -25,10 +25,13 @@ class HeldStore(ClusterStore):
     def __init__(self) -> None:
         super().__init__(Etcd([], 1), "test", "a")
         self.begun, self.let_go = threading.Semaphore(0), threading.Semaphore(0)
+        self.invalid: InvalidCluster | None = None
 
     def read(self) -> ClusterView:
         self.begun.release()
         assert self.let_go.acquire(timeout=WAIT_S)
+        if self.invalid is not None:
+            raise self.invalid
         return ClusterView({0: GroupView(GroupState(1, ("a",), ("a",)))}, {"a": "10.0.0.1:5050"})
 
     def renew(self, lease: int, address: str, timing: ClusterTiming, *, leads: bool, ready: bool) -> int:
@@ -68,7 +71,7 @@ class Cell:
         reading = self.agent._looking._future
         assert reading is not None
         self.store.let_go.release()
-        reading.result(WAIT_S)
+        reading.exception(WAIT_S)
         assert self.agent._woken.wait(WAIT_S)
 
 
@@ -107,3 +110,24 @@ def test_an_etcd_that_answers_only_after_a_tick_holds_up_one_tick_of_two_at_most
         asked.append(cell.tick(TICK_S))
         cell.answer()
     assert asked == [0, 1, 0, 1]
+
+
+def test_an_invalid_state_in_etcd_is_in_the_log_and_the_view_before_it_counts(
+    cell: Cell, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    cell.tick()
+    cell.answer()
+    cell.tick(0.01)
+    cell.store.invalid = InvalidCluster(KeyValue("/tailrace/test/state", b'{"replicas": []}', 7, 0), "another")
+    for _ in range(3):
+        cell.tick()
+        cell.answer()
+        cell.tick(0.01)
+    assert cell.agent.figures().groups == 1
+    assert caplog.text.count("/tailrace/test/state is not valid in etcd") == 1
+    cell.store.invalid = None
+    cell.tick()
+    cell.answer()
+    cell.tick(0.01)
+    assert "etcd answers again" in caplog.text

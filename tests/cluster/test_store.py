@@ -6,10 +6,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from tailrace.cli.cluster import PlanRow, plan_of
 from tailrace.cluster import decide as d
 from tailrace.cluster.etcd import Etcd, KeyValue, Put, Transaction
-from tailrace.cluster.store import ClusterStore, GroupWrite
+from tailrace.cluster.store import ClusterStore, GroupWrite, InvalidCluster
 from tailrace.cluster.view import ClusterTiming, GroupState
 
 TIMING = ClusterTiming()
@@ -109,6 +111,30 @@ def test_groups_are_elected_each_for_itself() -> None:
     assert view.groups[2].state.replicas == ("b", "a")
     etcd.revoke(lease)
     assert all(each.leader is None for each in store.read().groups.values())
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("config", b"{"),
+        ("config", b'{"groups": 0}'),
+        ("config", b'{"groups": 2, "replicas": "3"}'),
+        ("config", b"[]"),
+        ("g/1/state", b""),
+        ("g/1/state", b'{"term": 1, "isr": ["a"], "replicas": []}'),
+        ("g/1/state", b'{"term": 1, "isr": [], "replicas": ["a"]}'),
+        ("g/1/state", b'{"term": 1, "isr": ["a"], "replicas": "ab"}'),
+        ("g/1/state", b'{"term": 1, "isr": ["a"], "replicas": [7]}'),
+        ("g/1/state", b'{"term": 1, "isr": ["a"]}'),
+    ],
+)
+def test_a_value_that_no_agent_writes_is_an_error_that_names_it(key: str, value: bytes) -> None:
+    etcd = KeptEtcd()
+    store = ClusterStore(etcd, "test", "a")
+    assert store.found(2)
+    etcd.write([], [Put(f"/tailrace/test/{key}", value)])
+    with pytest.raises(InvalidCluster, match=f"^/tailrace/test/{key} is not valid in etcd"):
+        store.read()
 
 
 def test_a_cluster_that_is_half_made_is_none() -> None:

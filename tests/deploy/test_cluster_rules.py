@@ -14,7 +14,7 @@ from tests.deploy.test_prometheus import PROMETHEUS, ROOT, alerts, promtool
 RULES = PROMETHEUS / "tailrace-cluster.rules.yml"
 RULES_TEST = Path(__file__).with_name("cluster_rules_test.yml")
 DOCUMENT = (ROOT / "docs" / "cluster.md").read_text()
-FIGURES = AgentFigures(True, True, 16, 5, 3, 2, 3, 7, True, 0.5, False)
+FIGURES = AgentFigures(True, True, 16, 5, 3, 2, 3, 0, 7, True, 0.5, False)
 
 
 def served() -> dict[str, float]:

@@ -408,8 +408,8 @@ def stage_run(
     run: Sequence[PublishPacket],
     groups: PublishGroups,
 ) -> Sequence[PublishPacket]:
-    """Make frames of the messages of a read. Returns the rest if so many are refused that the client has to wait for
-    its turn. Raises PacketError.
+    """Make frames of the messages of a read. Returns the rest if the client has to wait for its turn behind many that
+    are refused. Raises PacketError.
     """
     for place, packet in enumerate(run, start=1):
         stage_one(client, mqtt, row, packet, groups, answers=True)

@@ -46,9 +46,9 @@ def test_one_that_pauses_lets_the_others_begin() -> None:
     assert searches.begun == list("abc")
     searches.pause("a")
     searches.end("a")
-    assert not searches.turns.is_idle, "c is under way still"
+    assert [searches.turns.is_idle] == [False], "c is under way still"
     searches.end("c")
-    assert searches.turns.is_idle and not searches.turns.take_passed_over()
+    assert [searches.turns.is_idle, searches.turns.take_passed_over()] == [True, False]
 
 
 def test_a_key_that_is_due_while_its_search_is_under_way_is_searched_again() -> None:
@@ -56,6 +56,7 @@ def test_a_key_that_is_due_while_its_search_is_under_way_is_searched_again() -> 
     searches.turns.begin("a")
     searches.pause("a")
     searches.turns.begin("ab")
-    assert searches.begun == ["a", "b"] and searches.turns.is_idle and not searches.turns.take_passed_over()
+    assert searches.begun == ["a", "b"]
+    assert [searches.turns.is_idle, searches.turns.take_passed_over()] == [True, False]
     searches.end("a")
-    assert searches.turns.take_passed_over() and not searches.turns.take_passed_over()
+    assert [searches.turns.take_passed_over() for _ in range(2)] == [True, False]
