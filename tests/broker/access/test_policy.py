@@ -130,3 +130,9 @@ def test_another_worker_knows_who_a_connection_is_and_whether_that_still_counts(
 def test_it_is_made_from_the_settings() -> None:
     policy = policy_of(Settings(users=(ANN,), token="t", allow_anonymous=True))
     assert policy.has_users and policy.admits(REMOTE) and policy.users == {"ann": ANN}
+
+
+def test_a_user_without_a_connection_has_the_rights_of_its_groups() -> None:
+    policy = AccessPolicy([ANN], PolicyTerms((AccessRule(True, ("@ops",), frozenset({Right.PUBLISH}), ("*",)),)))
+    known = policy.named("ann")
+    assert known is not None and known.groups == {"ops"} and rights(policy, known) == {Right.PUBLISH}

@@ -64,6 +64,7 @@ def test_each_is_told_of_a_refusal(tmp_path: Path) -> None:
     with world(tmp_path, auto_master=False) as node:
         peers = publishers(node, 3, "none")
         assert are_together(node, peers)
+        refused_before = node.workers[0].metrics.refused.counts.get("disabled", 0)
         requests = [peer.publish(1, b"x") for peer in peers]
         node.settle()
         for peer, request in zip(peers, requests, strict=True):
@@ -71,6 +72,7 @@ def test_each_is_told_of_a_refusal(tmp_path: Path) -> None:
             assert isinstance(answer, m.Failed)
             assert (answer.code, answer.op, answer.id, answer.fatal) == ("disabled", Op.PUBLISH, request, False)
             assert not node.binary_client_of(peer.peer).awaited
+        assert node.workers[0].metrics.refused.counts["disabled"] == refused_before + 3
 
 
 def test_they_wait_for_a_stream_that_is_made(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,9 +241,11 @@ def test_what_comes_behind_a_single_line_is_answered_behind_it(node: World, acks
 def test_each_line_is_told_of_a_refusal(tmp_path: Path, acks: bool) -> None:
     with world(tmp_path, auto_master=False) as node:
         peers = line_publishers(node, 2, "none", acks=acks)
+        refused_before = node.workers[0].metrics.refused.counts.get("disabled", 0)
         for peer in peers:
             peer.send("pub none |x")
         node.settle()
+        assert node.workers[0].metrics.refused.counts["disabled"] == refused_before + 2
         assert [peer.take()[0].split()[:2] for peer in peers] == [["err", "disabled"]] * 2
         assert not any(node.client_of(peer).awaited for peer in peers)
 

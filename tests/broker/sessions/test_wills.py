@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tailrace.broker.access.rules import AccessRule, Right
+from tailrace.broker.access.users import UserLimits
 from tailrace.broker.topics.rules import TopicRule
 from tests.broker.connection.doors import ANN
 from tests.broker.connection.mqtt.test_durable import LASTING
@@ -79,6 +81,18 @@ def test_wills_make_no_more_streams_than_their_users_may(tmp_path: Path) -> None
         names = [name for name in node.workers[0].owner.catalog.names if name.startswith(b"will")]
         assert len(names) == 2
         assert node.workers[0].metrics.refused.counts == {"streams": 2}
+
+
+def test_wills_of_a_user_count_against_its_own_streams(tmp_path: Path) -> None:
+    bounded = replace(ANN, limits=UserLimits(max_streams=2))
+    with world(tmp_path, users=(bounded, BOB), rules=(ALL,), max_address_streams=1) as node:
+        for name in ("ann", "bob"):
+            for n in range(4):
+                as_user(node, name, f"{name}{n}", will=(f"will-{name}{n}", b"gone", 1), will_raw=DELAYED).peer.close()
+        node.settle()
+        pass_a_delay(node)
+        names = b" ".join(node.workers[0].owner.catalog.names)
+        assert (names.count(b"will-ann"), names.count(b"will-bob")) == (2, 4)
 
 
 @pytest.mark.parametrize("allowed", [True, False])

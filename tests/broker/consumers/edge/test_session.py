@@ -223,6 +223,23 @@ def test_a_member_that_has_left_is_not_away(node: World) -> None:
     assert [(each.do, each.member) for each in owners.told] == [("away", b"refused"), ("away", b"stays")]
 
 
+def test_a_member_that_asks_again_before_its_leave_is_answered_is_one(node: World) -> None:
+    owners, peer = Owners(node), Member(node)
+    for number in (1, 2):
+        peer.ask(c.Get(number, b"s", b"n", b"m%d" % number))
+        owners.answer()
+    peer.take()
+    for number in (1, 2):
+        peer.ask(c.Consume(7, "leave", b"s", b"n", ack=2, member=b"m%d" % number))
+    peer.ask(c.Get(8, b"s", b"n", b"m1"))
+    for answer in ({}, {}, None):
+        owners.answer() if answer is None else owners.answer(answer)
+    peer.ask(m.Close())
+    peer.peer.close()
+    node.settle()
+    assert [(each.do, each.member) for each in owners.told] == [("away", b"m1")]
+
+
 def test_the_members_of_a_deleted_consumer_are_gone_with_it(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "MEMBERS_MAX", 2)
     owners, peer = Owners(node), Member(node)
