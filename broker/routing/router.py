@@ -180,8 +180,11 @@ class Router:
         return self.batch(name, replicas, numbered=is_numbered(frames))
 
     def alone(self, batch: StreamBatch) -> None:
-        """Take a batch of this turn that no other publisher's messages are to join."""
-        self._full.append(batch)
+        """Take a batch of this turn that no other publisher's messages are to join, behind those before it."""
+        before = self._staged.pop(batch.name, None)
+        if before is None and batch.name in self._lone:
+            before = self._batch_from(self._lone.pop(batch.name), batch.name)
+        self._full += [batch] if before is None else [before, batch]
 
     def _new_batch(self, name: bytes, replicas: int) -> StreamBatch:
         slot = self.slot_of(name)
@@ -383,6 +386,9 @@ class Router:
             return
         alone, here = not self._full, list[StreamBatch]()
         self._new_streams = self.staged_bytes = 0
+        if self._lone and self._full:  # of streams that were opened meanwhile, and so that have batches before it
+            for name in {batch.name for batch in self._full if batch.name in self._lone}:
+                self._staged[name] = self._batch_from(self._lone.pop(name), name)
         if self._staged or self._full:
             staged, self._staged = [*self._full, *self._staged.values()], {}
             self._full.clear()

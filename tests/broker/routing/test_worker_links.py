@@ -176,6 +176,27 @@ def test_a_forwarded_publish_is_answered_when_all_its_streams_are() -> None:
     assert len(sent) == 1, "nobody is there to hear it"
 
 
+@pytest.mark.parametrize("open_for", [(False, True), (True, True, False)])
+def test_a_stream_that_is_opened_or_closed_between_two_reads_of_a_turn_keeps_its_order(
+    node: World, open_for: tuple[bool, ...]
+) -> None:
+    """A turn with publishes to very many streams reads the links several times."""
+    name, peer, worker = node.name(1), node.connect(0), node.workers[1]
+    node.fill(name, [b"0"])
+    node.wait_synced()
+    for number, is_open in enumerate(open_for, start=1):
+        stream = worker.owner.stream(name.encode())
+        if not is_open:
+            worker.owner.forget(stream)
+        peer.send(f"pub {name} |{number}")
+        node.workers[0].turn()
+        worker._handle(worker.poller.poll(1))
+    node.settle()
+    peer.send(f"sub {name} #0 wait")
+    node.settle()
+    assert [int(payload) for _name, _seq, payload in peer.messages()] == list(range(len(open_for) + 1))
+
+
 def test_what_waits_for_other_nodes_holds_back_nothing_else(node: World) -> None:
     name = node.name(1)
     peer = BinaryPeer(node, 0)
