@@ -7,17 +7,21 @@ every node.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from hashlib import blake2b
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
+from tailrace.cluster.preferences import mixed, preferences_of, score
+
+MOST: Final = 1.05
+"""No node gets more copies than this times its share, unless the zones or too few nodes leave no other choice."""
 BOUND: Final = 1.1
-"""No node gets more than this times its share, unless the zones or too few nodes leave no other choice."""
-BITS_64: Final = (1 << 64) - 1
+"""Copies, and leads, move to a node only if it has less than its share divided by this, and leads away from one that
+has more than its share times this.
+"""
 
 Placement: TypeAlias = dict[int, tuple[str, ...]]
 """group -> the nodes that hold it; the first one should lead it"""
@@ -43,7 +47,7 @@ def place(
     work = _Placing(groups, min(replicas, len(active)), active)
     for group in range(groups):
         work.keep(group, (current or {}).get(group, ()))
-    for group in sorted(range(groups), key=_mixed):
+    for group in sorted(range(groups), key=mixed):
         work.fill(group)
     for name in sorted(active, key=work.load):
         if not active[name].away:
@@ -51,9 +55,21 @@ def place(
     return with_leaders(work.placed, active)
 
 
-def ranked(group: int, nodes: Mapping[str, PlacedNode]) -> list[str]:
-    """The nodes in the order in which this group prefers them."""
-    return sorted(nodes, key=lambda name: _score(group, nodes[name]))
+class _Rule(NamedTuple):
+    """Where copies may be. apart: in no zone that has one; bounded: on nodes with room; present: on none that is away."""
+
+    apart: bool
+    bounded: bool
+    present: bool = True
+
+
+_RULES: Final = (
+    _Rule(True, True),
+    _Rule(False, True),
+    _Rule(True, False),
+    _Rule(False, False),
+    _Rule(False, False, False),
+)
 
 
 class _Placing:
@@ -67,7 +83,9 @@ class _Placing:
         self._copies: Counter[str] = Counter()
         weight = sum(node.weight for node in nodes.values())
         self._share = {name: min(groups, groups * replicas * each.weight / weight) for name, each in nodes.items()}
+        self._most = {name: max(math.ceil(share), math.floor(MOST * share)) for name, share in self._share.items()}
         self._zones = len({each.zone for each in nodes.values()})
+        self._preferences = preferences_of(tuple([(name, each.weight) for name, each in nodes.items()]))
 
     def load(self, name: str) -> tuple[float, str]:
         """The copies of a node by its share."""
@@ -79,25 +97,26 @@ class _Placing:
         self._copies.update(kept)
 
     def fill(self, group: int) -> None:
-        """Add copies until there are enough: first on nodes with room in other zones, then wherever one can be."""
+        """Add copies until there are enough: first on nodes with room in other zones, then wherever one can be, and
+        only then on nodes that are away.
+        """
         held = self.placed[group]
         if len(held) == self._replicas:
             return
-        order = ranked(group, self._nodes)
-        rules = ((True, True), (False, True), (True, False), (False, False)) if self._zones > 1 else (
-            (False, True), (False, False))  # fmt: skip
-        for apart, bounded in rules:
-            for name in order:
+        rules = _RULES if self._zones > 1 else [rule for rule in _RULES if not rule.apart]
+        for rule in rules:
+            for name in self._preferences.order(group):
                 if len(held) == self._replicas:
                     return
-                if name not in held and self._may(name, held, apart, bounded):
+                if name not in held and self._may(name, held, rule):
                     held.append(name)
                     self._copies[name] += 1
 
-    def _may(self, name: str, held: Sequence[str], apart: bool, bounded: bool) -> bool:
-        if bounded and (self._nodes[name].away or self._copies[name] + 1 > math.ceil(BOUND * self._share[name])):
+    def _may(self, name: str, held: Sequence[str], rule: _Rule) -> bool:
+        node = self._nodes[name]
+        if (rule.bounded and self._copies[name] >= self._most[name]) or (rule.present and node.away):
             return False
-        return not apart or self._nodes[name].zone not in {self._nodes[each].zone for each in held}
+        return not rule.apart or node.zone not in {self._nodes[each].zone for each in held}
 
     def give_share(self, name: str) -> None:
         """A node that has much less than its share takes the groups that prefer it from their most loaded nodes; of few
@@ -105,32 +124,37 @@ class _Placing:
         """
         if self._copies[name] * BOUND >= self._share[name]:
             return
-        is_new = self._copies[name] * 2 < self._share[name]
-        rest = [group for _, group in sorted(self._others(name))] if is_new else []
-        for group in (*(group for _, group in self._preferring(name)), *rest):
+        for group in self._wanted(name, is_new=self._copies[name] * 2 < self._share[name]):
             if self._copies[name] >= math.floor(self._share[name]):
                 return
             if name not in self.placed[group]:
                 self._take_over(name, group)
 
-    def _others(self, name: str) -> list[tuple[float, int]]:
-        """(score, group) of the groups that this node does not hold."""
-        return [(_score(group, self._nodes[name]), group) for group, held in self.placed.items() if name not in held]
+    def _wanted(self, name: str, *, is_new: bool) -> Iterator[int]:
+        """The groups of which this node may become a holder, the best first: those that have it among their first
+        ones, and for a new node all others behind them.
+        """
+        preferring = [group for group in self._preferring.get(name, ()) if self._is_better(name, group)]
+        yield from sorted(preferring, key=lambda group: self._score(group, name))
+        if is_new:
+            yield from sorted(self.placed, key=lambda group: self._score(group, name))
 
-    def _preferring(self, name: str) -> list[tuple[float, int]]:
-        """(score, group) of the groups that have this node among their first ones and not yet as a holder."""
-        found = []
-        for group, held in self.placed.items():
-            score = _score(group, self._nodes[name])
-            if name in held or all(_score(group, self._nodes[each]) < score for each in held):
-                continue
-            if name in heapq.nsmallest(
-                self._replicas,
-                self._nodes,
-                key=lambda each, group=group: _score(group, self._nodes[each]),  # type: ignore[misc]
-            ):
-                found.append((score, group))
-        return sorted(found)
+    @cached_property
+    def _preferring(self) -> dict[str, list[int]]:
+        """The groups that have a node among their first ones."""
+        found: dict[str, list[int]] = {}
+        for group in self.placed:
+            for name in islice(self._preferences.order(group), self._replicas):
+                found.setdefault(name, []).append(group)
+        return found
+
+    def _is_better(self, name: str, group: int) -> bool:
+        """Whether the group prefers it to one of its holders."""
+        mine = self._score(group, name)
+        return any(self._score(group, each) >= mine for each in self.placed[group])
+
+    def _score(self, group: int, name: str) -> float:
+        return score(group, name, self._nodes[name].weight)
 
     def _take_over(self, name: str, group: int) -> None:
         held = self.placed[group]
@@ -154,7 +178,7 @@ def with_leaders(placed: Mapping[int, Sequence[str]], nodes: Mapping[str, Placed
     share = {name: len(placed) * node.weight / weight for name, node in nodes.items()}
     led: Counter[str] = Counter(held[0] for held in placed.values())
     leader = {group: held[0] for group, held in placed.items()}
-    for group in sorted(placed, key=_mixed):
+    for group in sorted(placed, key=mixed):
         now, able = leader[group], [name for name in placed[group] if name in nodes]
         if not able:
             continue
@@ -169,22 +193,3 @@ def _is_to_change(now: str, least: str, led: Mapping[str, int], share: Mapping[s
     is_too_much = led[now] > BOUND * share[now]
     is_wanted = led[least] * BOUND < share[least] and led[now] > share[now] / BOUND
     return (is_too_much or is_wanted) and (led[least] + 1) / share[least] < led[now] / share[now]
-
-
-def _score(group: int, node: PlacedNode) -> float:
-    """The smaller, the more a group prefers a node: an exponential variate, so that weights count in proportion."""
-    uniform = (_mixed(_name_hash(node.name) ^ _mixed(group)) + 1) / (BITS_64 + 2)
-    return -math.log(uniform) / node.weight
-
-
-@cache
-def _name_hash(name: str) -> int:
-    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
-
-
-def _mixed(value: int) -> int:
-    """splitmix64's finalizer: every bit of the result depends on every bit of the value."""
-    value = (value + 0x9E3779B97F4A7C15) & BITS_64
-    value = ((value ^ value >> 30) * 0xBF58476D1CE4E5B9) & BITS_64
-    value = ((value ^ value >> 27) * 0x94D049BB133111EB) & BITS_64
-    return value ^ value >> 31
