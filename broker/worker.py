@@ -224,8 +224,9 @@ class Worker:
         self.address = boot.settings.advertise or f":{boot.listener.getsockname()[1]}"
         tls, logins = boot.tls.upstream, NodeLogins(boot.settings, self.syncer.calculate)
         self.shared = SharedStreams(owner, services, self.work, self.links)
-        to_nodes = (boot.slot, boot.slots), self.address, tls, logins, self.shared.sessions, *readers_of(self)
-        self.uplinks = UpstreamManager(owner, services, self.work, self.syncer, *to_nodes)
+        self.singles = Singles(services)
+        to_nodes = (boot.slot, boot.slots), self.address, tls, logins, self.shared.sessions, self.singles.answer
+        self.uplinks = UpstreamManager(owner, services, self.work, self.syncer, *to_nodes, *readers_of(self))
         self.followers = FollowerRegistry(owner, services, self.links, boot.generation)
         own_calls: dict[str, Callable[..., Any]] = {
             CLAIM: lambda *args: self.mqtt.sessions.claimed(*args),
@@ -256,7 +257,6 @@ class Worker:
         last = LastReader(services, self.patterns)
         asked = self.scouts, self.logins, last, boot.board, lambda: self.control.send("shutdown")
         commands = Commands(services, subscribing, self.calls, *asked)
-        self.singles = Singles(services)
         line = LineServices(self.renderings, commands, subscribing, self.patterns, self.singles)
         here = self.node_id, self.owner, self.followers, self.catalog, subscribing
         node = NodeServices(*here, self.status.gather, self.shared.serving, self.movers.place_node)
@@ -358,6 +358,10 @@ class Worker:
         """Append what was gathered, tell who wants to know, and answer."""
         services = self.services
         self.router.flush()
+        if self.uplinks.publishing:
+            self.uplinks.send_publishes()
+        if self.singles.owing:
+            self.singles.answer()
         self.announce()
         if self.desk.pending:
             self.desk.work()

@@ -56,7 +56,7 @@ def place(
 
 
 class _Rule(NamedTuple):
-    """Where copies may be. apart: in no zone that has one; bounded: on nodes with room; present: on none that is away."""
+    """Where copies may be. apart: in no zone that has one; bounded: with room; present: on no node that is away."""
 
     apart: bool
     bounded: bool

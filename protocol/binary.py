@@ -260,6 +260,7 @@ class ClientCodec:
         rows: list[PublishedRow] = []
         whole = len(data) // PUBLISHED_ONE.size * PUBLISHED_ONE.size
         if whole and data[0] == _PUBLISHED and not self._reader.pending_bytes:
+            self._reader.left_bytes = 0
             for row in PUBLISHED_ONE.iter_unpack(memoryview(data)[:whole]):
                 if row[0] != _PUBLISHED or row[1] != PUBLISHED_ONE_BODY_BYTES:
                     break

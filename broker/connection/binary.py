@@ -269,6 +269,7 @@ class BinaryClient(CollectingClient):
 
     def take_no_more(self) -> None:
         self.leaving = self.bound
+        self.binary.singles.discard(self)
         if self.follower is not None:
             self.follower.end_calls()
 
@@ -366,8 +367,8 @@ class BinaryClient(CollectingClient):
 
     @property
     def _is_plain(self) -> bool:
-        """Whether its bytes are those of the socket, in any number, and its peer is not a node."""
-        return self.layer is None and self.follower is None and not self.rates
+        """Whether its bytes are those of the socket, in any number, and it gives no publishes back."""
+        return self.layer is None and not (self.rates or self.leaving)
 
     def group_done(self, run: RunPublication, key: int, first_seq: int, subscribers: int) -> None:
         """The requests of a run to one stream are in its log."""

@@ -307,7 +307,7 @@ class Singles:
         self.line_answers = ReadyAnswers(services, services.metrics.line, self.owing)
 
     def add(self, client: BinarySinglePublisher) -> None:
-        """Its next request is likely to be a single publish. It is a plain connection, and its peer is not a node."""
+        """Its next request is likely to be a single publish. It is a plain connection."""
         self._binary[client.fd] = client
 
     def add_line(self, client: LineSinglePublisher) -> None:
@@ -492,7 +492,7 @@ class Singles:
                 client.outcome_known()
 
     def answer(self) -> None:
-        """Send the answers of this turn, at once if nothing else is to be sent before."""
+        """Send the answers that are known, at once if nothing else is to be sent before."""
         for client in self.acknowledged:
             client.unacknowledged -= 1
         self.acknowledged.clear()

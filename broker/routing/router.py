@@ -411,8 +411,7 @@ class Router:
         now_s = time.monotonic()
         rows: dict[bytes, list[StreamBatch]] = {}
         opened, waiting = self.owner.catalog.open, self._work.waiting
-        messages = 0
-        nbytes = 0
+        messages = nbytes = 0
         for place, batch in enumerate(here, start=1):
             if not place % BATCHES_A_BEAT:
                 self.owner.events.on_pause()

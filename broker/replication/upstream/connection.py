@@ -27,6 +27,7 @@ from tailrace.broker.replication.upstream.leadership_claims import LeadershipCla
 from tailrace.broker.replication.upstream.login import NodeLogin, NodeLoginFailed, NodeLogins
 from tailrace.broker.replication.upstream.socket import (
     ChunkRun,
+    PublishedRun,
     ResolvedAddress,
     UpstreamClosed,
     UpstreamSocket,
@@ -90,6 +91,7 @@ class UpstreamContext:
     later: ScheduleStep
     found: Callable[[UpstreamConnection, Sequence[bytes]], None]  # names of streams that there are upstream
     touch: Callable[[UpstreamConnection], None]  # it has something to send: flush it in this turn
+    answer: Callable[[], None]  # send publishers the answers that are known
     shares: ShareSessions
     on_ready: Callable[[bytes], None]  # a copy has come to the end of its stream
 
@@ -253,11 +255,19 @@ class UpstreamConnection:
         for message in wire.receive(self.copies.place_of):
             handler = _HANDLERS.get(type(message))
             if handler is None or (self.phase is not UpstreamPhase.UP and type(message) not in _BEFORE_UP):
-                name = "Chunk" if isinstance(message, ChunkRun) else type(message).__name__
+                name = _RUNS.get(type(message)) or type(message).__name__
                 raise UpstreamClosed(f"it sent {name}, which nobody asked for")
             handler(self, message, now_s)
             if self._wire is not wire:
                 return
+
+    def send_publishes(self) -> None:
+        """Send what was queued so far in this turn, which has more to do before it comes to `flush`."""
+        if self._wire is not None and self.phase is UpstreamPhase.UP:
+            try:
+                self._wire.flush()
+            except UpstreamClosed as closed:
+                self.fail(str(closed))
 
     def flush(self) -> None:
         """Send the queue of this turn, and reports of the messages held here. Dial at once for the first time."""
@@ -409,9 +419,19 @@ class UpstreamConnection:
         self.copies.ended(message, now_s)
 
     def on_published(self, message: m.Published, _now_s: float) -> None:
-        request = self.route.settle(message.request)
+        first_seq, _count, subscribers = message.results[0]
+        self._settle(message.request, first_seq, subscribers)
+
+    def on_published_run(self, message: PublishedRun, _now_s: float) -> None:
+        """Publishers get these answers before the messages behind them are copied, which takes longer."""
+        for _opcode, _length, number, first_seq, _count, subscribers in message.rows:
+            self._settle(number, first_seq, subscribers)
+        self._around.answer()
+
+    def _settle(self, number: int, first_seq: int, subscribers: int) -> None:
+        request = self.route.settle(number)
         if isinstance(request, UpstreamPublish):
-            request.published(message)
+            request.published(first_seq, subscribers)
 
     def on_failed(self, message: m.Failed, now_s: float) -> None:
         if message.fatal:
@@ -486,6 +506,7 @@ _HANDLERS: Mapping[type, Callable[[UpstreamConnection, Any, float], None]] = {
     m.Challenge: UpstreamConnection.on_challenge,
     m.Welcome: UpstreamConnection.on_welcome,
     ChunkRun: UpstreamConnection.on_chunks,
+    PublishedRun: UpstreamConnection.on_published_run,
     r.Followed: UpstreamConnection.on_followed,
     m.Ended: UpstreamConnection.on_ended,
     m.Published: UpstreamConnection.on_published,
@@ -497,4 +518,5 @@ _HANDLERS: Mapping[type, Callable[[UpstreamConnection, Any, float], None]] = {
     m.Ping: UpstreamConnection.on_ping,
     m.Pong: UpstreamConnection.pass_over,
 }
+_RUNS: Mapping[type, str] = {ChunkRun: "Chunk", PublishedRun: "Published"}  # the messages that they are of
 _BEFORE_UP = frozenset({m.Challenge, m.Welcome, m.Failed, m.Ping, m.Pong})

@@ -98,11 +98,12 @@ class UpstreamManager:
         tls: ssl.SSLContext | None,
         logins: NodeLogins,
         shares: ShareSessions,
+        answer: Callable[[], None],
         is_read: Callable[[bytes], bool],
         is_watched: Callable[[], bool],
     ) -> None:
         """worker: its slot, and the number of slots. tls: for connections to other nodes; None: they are plain.
-        `is_read`, `is_watched`: as `CopiesOnDemand` has them.
+        answer: sends publishers the answers that are known. `is_read`, `is_watched`: as `CopiesOnDemand` has them.
         """
         self._owner = owner
         self._work = work
@@ -111,6 +112,7 @@ class UpstreamManager:
         self._uplinks: dict[NodeAddresses, UpstreamConnection] = {}
         self._of: dict[bytes, UpstreamConnection] = {}  # the streams that follow
         self.touched: dict[UpstreamConnection, None] = {}
+        self.publishing: dict[UpstreamConnection, None] = {}  # have got publishes in this turn
         self._asking: StartCheck | None = None
         self._complained_s = 0.0
         self._lookups: Syncer | None = None
@@ -136,6 +138,7 @@ class UpstreamManager:
             later=lambda name, step: work.do(name, (NOBODY,), step, lambda: None),
             found=self._found,
             touch=self._touch,
+            answer=answer,
             shares=shares,
             on_ready=self.on_demand.note_ready,
         )
@@ -215,6 +218,7 @@ class UpstreamManager:
         self._of.clear()
         self._owner.uproutes.clear()
         self.touched.clear()
+        self.publishing.clear()
         self._to_make.clear()
         self._remade.clear()
         self._crowded_out.clear()
@@ -243,6 +247,12 @@ class UpstreamManager:
             self._make_next()
         self._watch_anew()
         self.flush()
+
+    def send_publishes(self) -> None:
+        """Send at once what `send_up` has taken."""
+        while self.publishing:
+            uplink, _ = self.publishing.popitem()
+            uplink.send_publishes()
 
     def flush(self) -> None:
         """Send this turn's queues to other nodes."""
@@ -346,6 +356,7 @@ class UpstreamManager:
             batch.refused(Code.UNAVAILABLE, CIRCLE_TEXT)
         else:
             uplink.send_up(batch)
+            self.publishing[uplink] = None
 
     def call_up(self, name: bytes, verb: str, args: list[Any], done: Callable[[Any | Refused], None]) -> None:
         """Ask the owner of the stream, which stands first in `args`, at its master; it may be unknown here as yet."""

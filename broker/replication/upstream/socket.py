@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from tailrace.broker.connection.transport import TLSTransport
-from tailrace.protocol.binary import ClientCodec
+from tailrace.protocol.binary import ClientCodec, PublishedRow
 from tailrace.protocol.errors import PeerError
 from tailrace.protocol.features import REPLICATION
-from tailrace.protocol.messages import CHUNK_HEAD, HANDLE_BYTES, Chunk, Op, Response
+from tailrace.protocol.messages import CHUNK_HEAD, HANDLE_BYTES, PUBLISHED_ONE, Chunk, Op, Response
 from tailrace.protocol.outgoing import Outgoing, OutgoingBuffer
 from tailrace.protocol.strangers import STRANGER_BYTES, stranger
 from tailrace.protocol.tls import READ_SLACK_BYTES, TLSEngine
@@ -68,7 +68,16 @@ class ChunkRun(NamedTuple):
     pieces: list[memoryview]
 
 
-def gather(messages: Iterable[Response]) -> Iterator[Response | ChunkRun]:
+class PublishedRun(NamedTuple):
+    """PUBLISHEDs of one stream each that came one behind the other."""
+
+    rows: list[PublishedRow]
+
+
+Received: TypeAlias = Response | PublishedRun
+
+
+def gather(messages: Iterable[Received]) -> Iterator[Received | ChunkRun]:
     """The same, with Chunks instead of each Chunk. Raises what `messages` raises, behind all that came before.
 
     A long chunk is yielded before the next is asked for, which may overwrite it.
@@ -232,7 +241,7 @@ class UpstreamSocket:
         except OSError as error:
             raise UpstreamClosed(error.strerror or "the connection is gone") from error
 
-    def receive(self, place_of: Callable[[int], int] = lambda _number: 0) -> Iterator[Response | ChunkRun]:
+    def receive(self, place_of: Callable[[int], int] = lambda _number: 0) -> Iterator[Received | ChunkRun]:
         """Read once, or a few times while long chunks come; the messages that are whole.
 
         The frames of Chunks are valid until the next message is asked for. `place_of`: the offset in a file at which
@@ -242,7 +251,7 @@ class UpstreamSocket:
         messages = 0
         try:
             for message in gather(self._read_any() if self._long is None else self._read_long(self._long)):
-                messages += len(message.pieces) if isinstance(message, ChunkRun) else 1
+                messages += len(message[-1]) if isinstance(message, ChunkRun | PublishedRun) else 1
                 yield message
         except PeerError as error:
             text, first = f"what it sent is no binary protocol: {error.text}", self._buffer[:STRANGER_BYTES]
@@ -270,19 +279,24 @@ class UpstreamSocket:
             return self.sock.recvmsg_into(buffers)[0]
         return self._sealed.recv_into(buffers[0], TLS_READ_MAX_BYTES)
 
-    def _read_any(self) -> Iterator[Response]:
+    def _read_any(self) -> Iterator[Received]:
         left = self._fed_end
         room_bytes = self._read_bytes if self._sealed is None else TLS_READ_MAX_BYTES + READ_SLACK_BYTES
         count = self._receive(self._buffer[left : left + room_bytes])
         if count:
             yield from self._feed(left + count)
 
-    def _feed(self, end: int) -> Iterator[Response]:
+    def _feed(self, end: int) -> Iterator[Received]:
         """What the codec has left is at the end of the buffer's first `end` bytes afterwards."""
         self._fed_end = end
-        yield from self._codec.feed(self._buffer[:end], LEFT_MAX_BYTES)
+        data = self._buffer[:end]
+        if rows := self._codec.feed_published(data):
+            yield PublishedRun(rows)
+            data = data[len(rows) * PUBLISHED_ONE.size :]
+        if data:
+            yield from self._codec.feed(data, LEFT_MAX_BYTES)
 
-    def _read_long(self, long: LongChunk) -> Iterator[Response]:
+    def _read_long(self, long: LongChunk) -> Iterator[Received]:
         """The rest of a chunk, and of those that come behind it, TURN_BYTES of them or a little more."""
         head, turn_bytes = self._head, 0
         while turn_bytes < TURN_BYTES:

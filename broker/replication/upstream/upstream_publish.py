@@ -6,7 +6,7 @@ from typing import Protocol
 
 from tailrace.broker.routing.batch import StampableFrames, StreamBatch
 from tailrace.protocol.errors import Code, code_of
-from tailrace.protocol.messages import Ack, Buffer, Failed, Published, pack_publish
+from tailrace.protocol.messages import Ack, Buffer, Failed, pack_publish
 
 
 class PublishLink(Protocol):
@@ -45,8 +45,7 @@ class UpstreamPublish:
     def fail(self, code: Code, text: str) -> None:
         self._batch.refused(code, text)
 
-    def published(self, answer: Published) -> None:
-        first_seq, _count, subscribers = answer.results[0]
+    def published(self, first_seq: int, subscribers: int) -> None:
         self._batch.published(first_seq, subscribers)
 
     def failed(self, answer: Failed) -> None:

@@ -533,3 +533,19 @@ def _compare(
             orders[name, place].append((step, part))
     assert all(order == sorted(order) for order in orders.values())
     assert len(found) > 200
+
+
+def test_a_node_publishes_as_others_do_and_is_given_back_what_comes_when_the_worker_leaves(node: World) -> None:
+    name, peer = node.name(0), BinaryPeer(node, node_id="node-below")
+    peer.open(name)
+    peer.publish(1, b"first")
+    node.settle()
+    assert are_together(node, [peer])
+    peer.publish(1, b"second")
+    node.settle()
+    assert [each.results[0][0] for each in peer.take() if isinstance(each, m.Published)] == [0, 1]
+    node.binary_client_of(peer.peer).take_no_more()
+    peer.publish(1, b"third")
+    node.settle()
+    (answer,) = peer.take()
+    assert isinstance(answer, m.Failed) and answer.code == "closing"

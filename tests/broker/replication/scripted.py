@@ -114,6 +114,7 @@ class Near:
         self.cuts: list[tuple[OpenStream, int]] = []
         self.found: list[bytes] = []
         self.touched = False
+        self.answered: Callable[[], None] = lambda: None
         self.wants = NodeWants()
         self.shared: list[tuple[bytes, bytes]] = []
         self.jobs: list[tuple[Any, SyncJob]] = []
@@ -132,6 +133,7 @@ class Near:
             later=lambda _name, step: step(),
             found=lambda _uplink, names: self.found.extend(names),
             touch=lambda _uplink: self._touch(),
+            answer=lambda: self.answered(),
             shares=ShareSessions(self.wants, [(host, self.far.port)], self._take_shared),
             on_ready=lambda _name: None,
         )

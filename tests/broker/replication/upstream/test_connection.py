@@ -350,6 +350,23 @@ def test_publishes_wait_for_the_node_and_are_answered(near: Near) -> None:
     assert near.uplink.route.bytes_held == 0
 
 
+def test_publishers_are_answered_before_messages_are_copied(near: Near) -> None:
+    near.up()
+    near.follow()
+    log, ends = near.owner.stream(S).log, list[tuple[bool, int]]()
+    publishing = near.publish(b"a")
+    near.answered = lambda: ends.append((publishing.published_at == {0: 0}, log.next_seq))
+    other = make_owner(near.owner.catalog.directory.path.parent / "other")
+    frames = bytearray(pack_frame(b"a"))
+    other.create(S)
+    other.stream(S).log.append(frames, 1, 1_000, 1)
+    assert near.far.sock is not None
+    near.far.sock.sendall(m.pack_published(1, ((0, 1, 0),)) + raw(m.Chunk(1, memoryview(frames))))
+    near.until(lambda: log.next_seq == 1)
+    assert ends == [(True, 0)]
+    other.release()
+
+
 def test_a_stream_that_could_not_be_opened_is_opened_again(near: Near) -> None:
     near.up()
     near.publish(b"a")

@@ -21,6 +21,7 @@ from tailrace.broker.replication.upstream.socket import (
     PAGE_BYTES,
     RECEIVE_MIN_BYTES,
     ChunkRun,
+    PublishedRun,
     UpstreamClosed,
     UpstreamSocket,
     gather,
@@ -177,6 +178,20 @@ def test_messages_come_as_they_are_whole(pair: Pair) -> None:
     assert pair.say(data[5:-1]) == [m.Opened(1), m.Ping()]
     assert pair.say(data[-1:]) == [m.Ended(7, 8)]
     assert pair.wire.received_bytes == len(data)
+
+
+def test_answers_to_publishes_come_as_one(pair: Pair) -> None:
+    one, two = m.pack_published(1, [(5, 1, 0)]), m.pack_published(2, [(6, 3, 1)])
+    frame = pack_frame(b"x")
+    chunk = CHUNK_HEAD.pack(Op.CHUNK, 4 + len(frame), 1) + frame
+    run, behind = pair.say(one + two + pack(m.Ping()))
+    assert isinstance(run, PublishedRun) and [row[2:] for row in run.rows] == [(1, 5, 1, 0), (2, 6, 3, 1)]
+    assert behind == m.Ping()
+    assert pair.say(one[:9]) == []
+    (run,) = pair.say(one[9:])
+    assert isinstance(run, PublishedRun) and len(run.rows) == 1
+    run, chunks = pair.say(two + chunk)
+    assert isinstance(run, PublishedRun) and isinstance(chunks, ChunkRun)
 
 
 def test_frames_larger_than_one_read(pair: Pair) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tailrace.broker.replication.upstream.upstream_publish import UpstreamPublish
 from tailrace.broker.routing.batch import StreamBatch
 from tailrace.protocol.errors import Code
-from tailrace.protocol.messages import Ack, Failed, Op, Publish, Published
+from tailrace.protocol.messages import Ack, Failed, Op, Publish
 from tailrace.shard.frame import pack_frame
 from tests.broker.owning import Sink, batch
 from tests.broker.replication.upstream_node import Ears
@@ -65,7 +65,7 @@ def test_a_batch_goes_up_as_one_publish(sync: bool, replicas: int, ack: Ack) -> 
 
 def test_each_part_hears_its_own_seqs() -> None:
     made, sinks = two_parts()
-    UpstreamPublish(9, made).published(Published(9, ((40, 3, 5),)))
+    UpstreamPublish(9, made).published(40, 5)
     assert [sink.published_at for sink in sinks] == [{0: 40}, {7: 42}]
 
 
