@@ -144,11 +144,12 @@ def _at(group: int) -> int:
 class Lease:
     """The page as one worker reads it. `key` is the `group_key` of a stream."""
 
-    __slots__ = ("_isrs", "_node", "_page", "cells")
+    __slots__ = ("_isrs", "_node", "_page", "cells", "ends")
 
     def __init__(self, page: LeasePage, node: str) -> None:
         self._page = page
         self.cells = page.cells
+        self.ends = page.cells[_at(0) + _END :: _PART_CELLS]  # of the lease of each group
         self._node = node
         self._isrs: dict[int, tuple[int, frozenset[str]]] = {}  # group: version, the other nodes
 
@@ -166,12 +167,8 @@ class Lease:
 
     def is_over(self, key: int) -> bool:
         """This is one comparison on the append path; in a cluster, and a look at the clock."""
-        return self.cells[CLUSTER_CELL] != 0 and self.ends_before(boottime_ns(), key)
-
-    def ends_before(self, now_ns: int, key: int) -> bool:
-        """`is_over` at a time that was looked up for many streams, if the node is in a cluster."""
         cells = self.cells
-        return now_ns >= cells[_at(key % cells[GROUPS_CELL]) + _END]
+        return cells[CLUSTER_CELL] != 0 and boottime_ns() >= self.ends[key % cells[GROUPS_CELL]]
 
     def is_over_for(self, name: bytes) -> bool:
         return self.cells[CLUSTER_CELL] != 0 and self.is_over(group_key(name))

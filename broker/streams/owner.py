@@ -225,6 +225,7 @@ class Owner:
         if self.syncs.failed:
             return list(parts)
         lease = self.replicas.lease if self.replicas.lease.cells[CLUSTER_CELL] else None
+        ends, groups = (lease.ends, lease.groups) if lease is not None else (None, 1)
         space, open_streams, uproutes, grown = self.space, self.catalog.open, self.uproutes, self.grown
         now_us, subscribers, metrics = self.clock_us(), self.context.subscribers, self.metrics
         urgent = self.syncs.urgent
@@ -238,7 +239,7 @@ class Owner:
             if stream is None or not stream.epoch or name in uproutes or space.is_met:
                 left.append(name)
                 continue
-            if lease is not None and not stream.in_memory and lease.ends_before(lease_now_ns, stream.group_key):
+            if ends is not None and lease_now_ns >= ends[stream.group_key % groups] and not stream.in_memory:
                 left.append(name)
                 continue
             open_streams.move_to_end(name)
