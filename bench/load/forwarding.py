@@ -7,9 +7,11 @@ such as copying it, is over before the next if the rate is low enough; both kind
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from socket import socket
 
+from bench.load.bare_relay import bare_relay
 from bench.load.base import Load
 from bench.load.limits import LoadError
 from bench.load.meter import Spent
@@ -22,28 +24,36 @@ _WAIT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ByTurns:
-    """From `send` to the end of the answer, of each publish to the leader and to the other node."""
+    """From `send` to the end of the answer: of each publish to the leader and to the other node, and of bare requests
+    to a process that answers, and to one that passes on to it.
+    """
 
     leader_ns: list[int]
     other_ns: list[int]
+    bare_ns: list[int]
+    relayed_ns: list[int]
     spent: Spent
 
 
 def publish_by_turns(load: Load, other_port: int, name: str, rate: int, pairs: int) -> ByTurns:
-    """Send `pairs` messages to either node, all to the new stream `name`; `rate`: messages per second to both."""
-    script = load.peer.publisher(0, [name])
-    with load.connected(script) as (leader,), dialled(other_port, [script], load.deadline) as (other,):
-        request, answer_bytes = load.peer.publish(name, load.payload), load.peer.answers_bytes([name], 1)
-        leader_ns: list[int] = []
-        other_ns: list[int] = []
+    """Send `pairs` messages to either node, all to the new stream `name`; `rate`: messages per second to both. Each two
+    are followed by two bare requests.
+    """
+    request, answer_bytes = load.peer.publish(name, load.payload), load.peer.answers_bytes([name], 1)
+    with ExitStack() as stack:
+        bare, relayed = stack.enter_context(bare_relay(answer_bytes))
+        script = load.peer.publisher(0, [name])
+        (leader,) = stack.enter_context(load.connected(script))
+        (other,) = stack.enter_context(dialled(other_port, [script], load.deadline))
+        found: tuple[list[int], list[int], list[int], list[int]] = ([], [], [], [])
         meter, next_s = load.meter(), time.perf_counter()
         for _ in range(pairs):
-            for sock, found_ns in ((leader, leader_ns), (other, other_ns)):
+            for sock, found_ns in zip((leader, other, bare, relayed), found, strict=True):
                 time.sleep(max(0.0, next_s - time.perf_counter()))
-                next_s = max(next_s, time.perf_counter()) + 1 / rate
-                load.deadline.check(f"{len(leader_ns)} of {pairs} publishes were answered")
+                next_s = max(next_s, time.perf_counter()) + 0.5 / rate
+                load.deadline.check(f"{len(found[0])} of {pairs} publishes were answered")
                 found_ns.append(_answered_ns(sock, request, answer_bytes))
-        return ByTurns(leader_ns, other_ns, meter.stop())
+        return ByTurns(*found, meter.stop())
 
 
 def _answered_ns(sock: socket, request: bytes, answer_bytes: int) -> int:

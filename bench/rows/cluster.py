@@ -69,11 +69,16 @@ def _require_lead(run: RowRun, peer: TailraceCluster) -> None:
 
 
 def added(found: list[ByTurns]) -> dict[str, float]:
-    """Medians and p99 of all pairs of connections together, and by how much the medians of single pairs differ."""
+    """Medians and p99 of all pairs of connections together, and by how much the medians of single pairs differ.
+    `bare_relay_us`: by how much those of bare requests do, which is as little as a publish can take longer.
+    """
     leader = [each.leader_ns[WARM_MESSAGES:] for each in found]
     other = [each.other_ns[WARM_MESSAGES:] for each in found]
     pairs_us = [(median(theirs) - median(ours)) / 1e3 for ours, theirs in zip(leader, other, strict=True)]
+    bare = [*chain.from_iterable(each.bare_ns for each in found)]
+    relayed = [*chain.from_iterable(each.relayed_ns for each in found)]
     extras = {"best_pair_us": min(pairs_us), "worst_pair_us": max(pairs_us)}
+    extras["bare_relay_us"] = (median(relayed) - median(bare)) / 1e3
     for name, samples in (("leader", [*chain(*leader)]), ("other", [*chain(*other)])):
         extras |= {f"{name}_p50_us": quantile(samples, 0.5) / 1e3, f"{name}_p99_us": quantile(samples, 0.99) / 1e3}
     return extras

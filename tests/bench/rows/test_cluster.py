@@ -27,12 +27,13 @@ SHAPES = {shape.name: shape for shape in LEASE_SHAPES}
 def test_what_is_added_is_the_difference_of_the_medians() -> None:
     def by_turns(leader_ns: list[int], other_ns: list[int]) -> ByTurns:
         warm = [10**9] * WARM_MESSAGES
-        return ByTurns(warm + leader_ns, warm + other_ns, Spent(1.0, 1.0))
+        return ByTurns(warm + leader_ns, warm + other_ns, [4_000], [6_000], Spent(1.0, 1.0))
 
     figures = added([by_turns([1_000, 2_000, 9_000], [5_000] * 3), by_turns([3_000] * 3, [6_000, 7_000, 90_000])])
     assert figures["leader_p50_us"] == 3 and figures["leader_p99_us"] == 9
     assert figures["other_p50_us"] == 5 and figures["other_p99_us"] == 90
     assert (figures["best_pair_us"], figures["worst_pair_us"]) == (3, 4)
+    assert figures["bare_relay_us"] == 2
 
 
 def test_what_the_nodes_differ_by_before_is_no_increase() -> None:

@@ -29,7 +29,7 @@ KEY = 12_345
 
 def parts(owner: Owner, sink: Sink) -> int:
     """A message to each of the streams, as one turn of a worker; returns their number."""
-    turn: dict[bytes, LonePart] = {name: (sink, 1, bytearray(FRAME)) for name in STREAMS}
+    turn: dict[bytes, LonePart] = {name: (sink, 0, 1, bytearray(FRAME)) for name in STREAMS}
     assert not owner.append_parts(turn, 1_000.0)
     owner.take_grown()
     return len(turn)
