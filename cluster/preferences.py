@@ -62,7 +62,7 @@ class Preferences:
 
 @lru_cache(maxsize=2)
 def preferences_of(weights: tuple[tuple[str, float], ...]) -> Preferences:
-    """Of the nodes now, and of the nodes before: plans follow one another while the nodes stay."""
+    """Those of the nodes now, and of the nodes before, are kept: plans follow one another while the nodes stay."""
     return Preferences(weights)
 
 
