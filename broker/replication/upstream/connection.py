@@ -262,7 +262,7 @@ class UpstreamConnection:
                 return
 
     def send_publishes(self) -> None:
-        """Send what was queued so far in this turn, which has more to do before it comes to `flush`."""
+        """Send the messages queued so far in this turn, which has more to do before it comes to `flush`."""
         if self._wire is not None and self.phase is UpstreamPhase.UP:
             try:
                 self._wire.flush()

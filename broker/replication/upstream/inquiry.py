@@ -12,8 +12,8 @@ from tailrace.broker.process.version import program_version
 from tailrace.broker.replication.upstream.login import NodeLogin, NodeLoginFailed, NodeLogins
 from tailrace.broker.replication.upstream.socket import (
     ChunkRun,
-    Received,
     ResolvedAddress,
+    ResponseRun,
     UpstreamClosed,
     UpstreamSocket,
     numeric_address,
@@ -128,7 +128,7 @@ class Inquiry:
             self._mask = wire.interest
             self._outside.poller.modify(wire.fileno(), self._mask)
 
-    def _take(self, message: Received | ChunkRun) -> None:
+    def _take(self, message: ResponseRun | ChunkRun) -> None:
         """Raises UpstreamClosed, NodeLoginFailed."""
         if isinstance(message, m.Welcome):
             self._login.check(message.login)

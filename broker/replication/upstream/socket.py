@@ -74,10 +74,10 @@ class PublishedRun(NamedTuple):
     rows: list[PublishedRow]
 
 
-Received: TypeAlias = Response | PublishedRun
+ResponseRun: TypeAlias = Response | PublishedRun
 
 
-def gather(messages: Iterable[Received]) -> Iterator[Received | ChunkRun]:
+def gather(messages: Iterable[ResponseRun]) -> Iterator[ResponseRun | ChunkRun]:
     """The same, with Chunks instead of each Chunk. Raises what `messages` raises, behind all that came before.
 
     A long chunk is yielded before the next is asked for, which may overwrite it.
@@ -241,7 +241,7 @@ class UpstreamSocket:
         except OSError as error:
             raise UpstreamClosed(error.strerror or "the connection is gone") from error
 
-    def receive(self, place_of: Callable[[int], int] = lambda _number: 0) -> Iterator[Received | ChunkRun]:
+    def receive(self, place_of: Callable[[int], int] = lambda _number: 0) -> Iterator[ResponseRun | ChunkRun]:
         """Read once, or a few times while long chunks come; the messages that are whole.
 
         The frames of Chunks are valid until the next message is asked for. `place_of`: the offset in a file at which
@@ -279,14 +279,14 @@ class UpstreamSocket:
             return self.sock.recvmsg_into(buffers)[0]
         return self._sealed.recv_into(buffers[0], TLS_READ_MAX_BYTES)
 
-    def _read_any(self) -> Iterator[Received]:
+    def _read_any(self) -> Iterator[ResponseRun]:
         left = self._fed_end
         room_bytes = self._read_bytes if self._sealed is None else TLS_READ_MAX_BYTES + READ_SLACK_BYTES
         count = self._receive(self._buffer[left : left + room_bytes])
         if count:
             yield from self._feed(left + count)
 
-    def _feed(self, end: int) -> Iterator[Received]:
+    def _feed(self, end: int) -> Iterator[ResponseRun]:
         """What the codec has left is at the end of the buffer's first `end` bytes afterwards."""
         self._fed_end = end
         data = self._buffer[:end]
@@ -296,7 +296,7 @@ class UpstreamSocket:
         if data:
             yield from self._codec.feed(data, LEFT_MAX_BYTES)
 
-    def _read_long(self, long: LongChunk) -> Iterator[Received]:
+    def _read_long(self, long: LongChunk) -> Iterator[ResponseRun]:
         """The rest of a chunk, and of those that come behind it, TURN_BYTES of them or a little more."""
         head, turn_bytes = self._head, 0
         while turn_bytes < TURN_BYTES:
