@@ -28,7 +28,7 @@ def test_the_order_is_that_of_the_scores(names: list[str], group: int, data: st.
 
 @pytest.mark.parametrize("first", [1, 3])
 def test_few_of_many_nodes(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of some groups not enough hashes are as large as those of the first ones usually are."""
+    """Some groups have too few hashes as large as those of the first ones usually are."""
     monkeypatch.setattr(preferences, "FIRST", first)
     weights = [(f"n{each}", 1.0) for each in range(100)]
     found = Preferences(weights)

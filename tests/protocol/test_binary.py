@@ -455,7 +455,7 @@ def test_answers_to_publishes_are_read_in_a_row() -> None:
 
 
 def test_rows_leave_nothing_to_be_fed_again() -> None:
-    """What was left of the input before is in them."""
+    """They begin with the bytes that were left before."""
     one, codec = m.pack_published(7, [(1, 2, 3)]), ClientCodec()
     assert list(codec.feed(one[:9], leave_bytes=100)) == [] and codec.left_bytes == 9
     assert len(codec.feed_published(one)) == 1 and codec.left_bytes == 0

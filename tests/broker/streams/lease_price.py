@@ -1,7 +1,7 @@
 """How much longer appends take under a lease: an owner's, in slices that take turns with and without it.
 
 `python -m tests.broker.streams.lease_price` prints the processor time of a message on this path alone, without sockets,
-and of one look at the lease. It shows a difference that is far below what two runs of a whole node differ by.
+and of one look at the lease. Two runs of a whole node differ by far more.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def compared(
 
 
 def look_ns(lease: Lease, looks: int) -> float:
-    """Of one that a batch takes: it reads the clock."""
+    """Time the look that a batch takes: it reads the clock."""
     begun_ns = time.process_time_ns()
     for _ in range(looks):
         if lease.cells[CLUSTER_CELL] and lease.is_over(KEY):
@@ -79,7 +79,7 @@ def look_ns(lease: Lease, looks: int) -> float:
 
 
 def comparison_ns(lease: Lease, looks: int) -> float:
-    """Of one of many in a turn, which reads the clock once."""
+    """Time one look of many in a turn, which reads the clock once."""
     ends, groups, now_ns, begun_ns = lease.ends, lease.groups, boottime_ns(), time.process_time_ns()
     for _ in range(looks):
         if now_ns >= ends[KEY % groups]:
