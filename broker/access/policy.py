@@ -135,7 +135,7 @@ class AccessPolicy:
         return None if found is None else Identity(user, found.groups)
 
     def is_revoked(self, identity: Identity) -> bool:
-        """Whether its user is no more, or cannot log in so any more."""
+        """Whether its user was removed, or cannot log in so any more."""
         if not identity.user:
             return False
         user = self.users.get(identity.user)

@@ -53,7 +53,7 @@ def terms_of(settings: Settings) -> PolicyTerms:
 
 
 def change_between(before: Settings, after: Settings) -> PolicyChange | None:
-    """None if there is none."""
+    """None if nothing has changed."""
     terms, users = terms_of(after), {user.name: user for user in after.users or ()}
     former = {user.name: user for user in before.users or ()}
     changed = tuple([user for name, user in users.items() if former.get(name) != user])

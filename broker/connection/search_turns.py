@@ -28,7 +28,7 @@ class SearchTurns(Generic[Key]):
 
     @property
     def is_idle(self) -> bool:
-        """Whether more may begin: none is under way but those that pause."""
+        """Whether more may begin: all that are under way pause."""
         return not self._due and self._present is None
 
     def begin(self, keys: Iterable[Key]) -> None:
@@ -40,7 +40,7 @@ class SearchTurns(Generic[Key]):
         self._go_on()
 
     def take_passed_over(self) -> bool:
-        """Whether some were, and none is under way any more."""
+        """Whether some were, and all searches have ended since."""
         found = self.passed_over and not self._under_way
         self.passed_over = self.passed_over and not found
         return found
