@@ -28,8 +28,8 @@ _LENGTH_BYTES = 4
 @dataclass(slots=True)
 class TextChunk:
     """`text` holds the messages from the seq it was made for up to `next_seq`; the frame after them is at
-    `next_offset`. Nobody changes one. It is no NamedTuple, whose fields take four times as long to read, and each
-    subscriber's turn reads eight.
+    `next_offset`. Nobody changes one. The fields of a NamedTuple take four times as long to read, and each subscriber's
+    turn reads eight.
     """
 
     text: bytes

@@ -549,7 +549,7 @@ class MqttClient(SinglePacketsClient):
                 self.hold_cursors()
 
     def hold_cursors(self) -> None:
-        """There is no room: send no more messages with QoS 1 or 2."""
+        """The window is full: send no more messages with QoS 1 or 2."""
         for cursor in self.awaiting_cursors():
             cursor.credit_bytes = 0
 
