@@ -33,7 +33,7 @@ class Backlog:
             self._packets.extendleft(reversed(packets))
 
     def take(self) -> list[AnyPacket]:
-        """Remove the first packet; of PUBLISH packets, all that follow one another. IndexError if there is none."""
+        """Remove the first packet; of PUBLISH packets, all that follow one another. IndexError if it is empty."""
         if self._packets is None:
             raise IndexError
         row = self._packets

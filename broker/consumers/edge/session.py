@@ -115,7 +115,7 @@ class ConsumerSession:
         self._call(wanted.stream, "consume", [wanted.stream, wanted], done)
 
     def _ended_by(self, wanted: c.Consume) -> dict[MemberKey, LastRequest]:
-        """The members that are none any more once this is done, if they ask for nothing meanwhile."""
+        """The members that have left once this is done, if they ask for nothing meanwhile."""
         if wanted.do == "delete":
             consumer = wanted.stream, wanted.name
             return {member: asked for member, asked in self._members.items() if member[:2] == consumer}
