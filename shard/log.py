@@ -414,17 +414,17 @@ class StreamLog:
                 self._begin_anew(seq)
         return kept
 
-    def begin_at(self, seq: int) -> None:
+    def begin_at(self, seq: int, *, drops: bool = False) -> None:
         """Let a stream that keeps no message go on with message `seq`, be that before or after next_seq; on the disk.
 
-        For a copy that begins later than its master's stream, or whose master has trimmed what should come next.
-        Readers that are open raise StreamCut from now on. Raises ValueError when there are messages, StorageFull,
-        OSError as `set_aside`.
+        For a copy that begins later than its master's stream, or whose master has trimmed what should come next; or is
+        to have none of its messages: `drops` them, all or none. Readers that are open raise StreamCut from now on.
+        Raises ValueError when there are others, StorageFull, OSError as `set_aside`.
         """
         if not 0 <= seq <= VALUE_MAX:
             raise ValueError(f"stream {self.name!r} cannot begin at {seq}: 0 to {VALUE_MAX}")
         with self._lock:
-            if self.first_seq != self.next_seq or self.closed:
+            if (self.first_seq != self.next_seq and not drops) or self.closed:
                 raise ValueError(f"stream {self.name!r} cannot begin at {seq}: it keeps messages from {self.first_seq}")
             if seq != self.next_seq:
                 self._cut_torn()

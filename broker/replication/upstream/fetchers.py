@@ -186,8 +186,13 @@ class ReplicaFetchers:
     def __len__(self) -> int:
         return len(self.by_name)
 
-    def add(self, name: bytes, *, on_demand: bool = False, is_awake: bool = False) -> ReplicaFetcher:
+    def add(
+        self, name: bytes, former: ReplicaFetcher | None = None, *, on_demand: bool = False, is_awake: bool = False
+    ) -> ReplicaFetcher:
+        """`former`: the copy from another upstream that this one goes on with."""
         copy = self.by_name[name] = ReplicaFetcher(name)
+        if former is not None:
+            copy.is_woken, copy.target_seq = former.is_woken, former.target_seq
         copy.for_readers, copy.is_awake, copy.is_sound = on_demand, is_awake, is_awake
         self._note_unready(copy)
         if self.up:
@@ -227,9 +232,11 @@ class ReplicaFetchers:
 
     def drop(self, copy: ReplicaFetcher, now_s: float) -> None:
         """Give the messages of a copy up, all of which the upstream has: this one follows it. Raises Refused."""
-        stream = self._owner.stream(copy.name)
-        if stream.busy or copy.state is not FetchState.FOLLOWING:
+        if copy.state is not FetchState.FOLLOWING:
             return
+        stream = self._owner.stream(copy.name)
+        if stream.busy:
+            raise Refused(Code.UNAVAILABLE, stream_roles.BUSY_TEXT)
         self._leave(copy)
         copy.is_ready = copy.is_awake = copy.is_woken = False
         copy.is_sound = False
@@ -455,8 +462,9 @@ class ReplicaFetchers:
         self._learn(stream, message)
         copy.is_sound, is_begun = True, copy.target_seq == UNKNOWN_SEQ
         copy.target_seq = message.next_seq if is_begun else min(copy.target_seq, message.next_seq)
-        if is_begun and copy.is_woken:
-            self._owner.catalog.quiet[copy.name] = copy.target_seq
+        quiet = self._owner.catalog.quiet
+        if copy.is_woken and (is_begun or copy.name in quiet):  # another upstream may end earlier
+            quiet[copy.name] = copy.target_seq
         if not self._owner.space.is_met:  # else it is asked less and less often: its next frames are refused again
             if copy.why:
                 log.info("stream %r follows its upstream from message %d on", copy.name, stream.log.next_seq)

@@ -74,8 +74,7 @@ class SetAsideJob:
         found = self._stream.log
         try:
             if self._seq == DROPPED:
-                found.trim(found.next_seq)
-                found.begin_at(0)
+                found.begin_at(0, drops=True)
             elif found.first_seq == found.next_seq:
                 found.begin_at(self._seq)
             elif (tail := found.set_aside(self._seq)) is not None:
@@ -282,6 +281,7 @@ class UpstreamManager:
         wanted = self._to(upstreams) if upstreams and self._has_room(name, upstreams) else None
         present = self._of.get(name)
         if present is not wanted:
+            former = None if present is None else present.copies.by_name[name]
             if present is not None:
                 self._leave(name, present)
             if wanted is not None:
@@ -289,7 +289,7 @@ class UpstreamManager:
                 self._owner.uproutes[name] = wanted.route
                 on_demand = self._owner.roles.rules.on_demand_test()(name)
                 is_awake = self._note_on_demand(name, on_demand)
-                wanted.copies.add(name, on_demand=on_demand, is_awake=is_awake)
+                wanted.copies.add(name, former, on_demand=on_demand, is_awake=is_awake)
                 self._watched.join(name, wanted.addresses)
         elif wanted is not None:
             wanted.copies.reconcile_fence(name, self._services.now_s)
@@ -323,6 +323,7 @@ class UpstreamManager:
             self._leave(name, present)
         self._owner.catalog.quiet.pop(name, None)
         self._owner.catalog.filling.discard(name)
+        self.on_demand.note_ready(name)  # calls that wait for it wait in vain
         for each in [each for each in self._remade if base_of(each) == name]:
             self._to_make[each] = self._remade.pop(each)
 

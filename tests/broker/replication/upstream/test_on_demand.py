@@ -5,9 +5,11 @@ reader's.
 from __future__ import annotations
 
 import contextlib
+import errno
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -15,11 +17,14 @@ from tailrace.broker.process.settings import StreamPolicy
 from tailrace.broker.replication.upstream import on_demand
 from tailrace.broker.replication.upstream.fetchers import RETRY_MAX_S, FetchState, ReplicaFetcher
 from tailrace.broker.streams import owner_calls
+from tailrace.broker.streams.refused import Refused
 from tailrace.protocol import messages as m
+from tailrace.protocol import replication as r
 from tailrace.protocol.errors import Code
+from tailrace.shard.stream_files import NewPair
 from tests.broker.mqtt import MqttPeer
 from tests.broker.replication.nodes import Node, Tree
-from tests.broker.replication.slaving import S, Slave
+from tests.broker.replication.slaving import ONE, A, S, Slave
 from tests.broker.world import Peer
 from tests.protocol.mqtt import wire
 from tests.protocol.mqtt.wire import V5
@@ -387,6 +392,55 @@ def test_calls_that_wait_are_refused_when_there_are_too_many_or_the_worker_leave
     worker.uplinks.start()
 
 
+@pytest.mark.thorough
+def test_a_reader_that_waits_is_served_by_the_next_leader(tree: Tree, workers: int) -> None:
+    up, other, down = tree.node(workers), tree.node(workers), tree.node(workers, copy_idle_s=IDLE_S)
+    up.fill(b"a", b"b")
+    other.slave(up, "*")
+    observe(up, down)
+    tree.until(lambda: other.next_seq() == 2 and resting(down, "s"))
+    tree.end(up)
+    peer = down.world.connect()
+    peer.send("sub s #0")
+    assert other.say("promote s force").startswith("ok ")
+    observe(other, down)
+    tree.until(lambda: payloads(peer) == ["a", "b"])
+
+
+@pytest.mark.thorough
+def test_a_wide_subscription_gets_nothing_old_if_the_leader_changes_before_its_copies_are_begun(
+    tree: Tree, workers: int
+) -> None:
+    with many(tree, workers) as (up, down, names):
+        for _ in range(200):
+            up.fill(*[b"old" * 1_000] * 3, name=names[3])  # more than comes in one turn
+        other = tree.node(workers)
+        other.slave(up, "*")
+        tree.until(lambda: len(copies(other)) == MANY and other.next_seq(names[3]) == 601)
+        tree.end(up)
+        tree.until(lambda: not any(uplink.copies.up for uplink in down.uplinks))
+        peer = down.world.connect()
+        peer.send("sub w.* new")
+        tree.until(lambda: all(copy.is_woken for copy in copies(down).values()))
+        assert other.say("promote * force").startswith("ok ")
+        observe(other, down)
+        tree.until(lambda: peer.lines and all(copy.is_ready for copy in copies(down).values()))
+        other.fill(b"new", name=names[3])
+        tree.until(lambda: "new" in payloads(peer))
+        assert payloads(peer) == ["new"]
+
+
+def test_readers_of_a_stream_that_was_deleted_are_told_when_that_is_known(tree: Tree, pair: tuple[Node, Node]) -> None:
+    up, down = pair
+    up.peer.send("delete s")
+    tree.until(lambda: up.next_seq() == -1)
+    began_s = time.monotonic()
+    peer = down.world.connect()
+    peer.send("sub s #0")
+    tree.until(lambda: peer.lines)
+    assert peer.lines[0].startswith("err unknown") and time.monotonic() - began_s < on_demand.WAIT_S
+
+
 # --- one fetcher ------------------------------------------------------------------------------------------------------
 
 
@@ -432,6 +486,56 @@ def test_a_drop_that_fails_is_made_again(slave: Slave) -> None:
     slave.tick()
     states.append(slave.copy.state)
     assert states == [FetchState.WAITING, FetchState.CUTTING, FetchState.IDLE] and slave.log.next_seq == 0
+
+
+def test_a_drop_gives_up_all_messages_or_none(slave: Slave, monkeypatch: pytest.MonkeyPatch) -> None:
+    slave.be(FetchState.FOLLOWING)
+    slave.copies.set_on_demand(slave.copy, on_demand=True)
+    slave.copies.drop(slave.copy, slave.now_s)
+
+    def fail(_pair: NewPair) -> NoReturn:
+        raise OSError(errno.EIO, "killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(NewPair, "put", fail)
+        slave.finish_cut()
+    slave.copies.set_on_demand(slave.copy, on_demand=False)  # a replica that is to have everything
+    slave.tick(RETRY_MAX_S)
+    assert (slave.log.first_seq, slave.log.next_seq, slave.copy.state) == (0, 10, FetchState.ASKED)
+
+
+def test_a_copy_whose_stream_changes_is_not_dropped(slave: Slave) -> None:
+    slave.be(FetchState.FOLLOWING)
+    slave.copies.set_on_demand(slave.copy, on_demand=True)
+    slave.owner.stream(S).busy = True
+    with pytest.raises(Refused):
+        slave.copies.drop(slave.copy, slave.now_s)
+    assert slave.copy.state is FetchState.FOLLOWING
+
+
+def test_messages_of_another_upstream_that_ends_earlier_are_new(slave: Slave) -> None:
+    slave.be(FetchState.IDLE)
+    slave.copies.wake(slave.copy)
+    slave.tick()
+    slave.followed()
+    slave.copies.went_down("for the test")
+    slave.up()
+    slave.copies.followed(
+        r.Followed(slave.copy.id, "following", 0, 0, 15, "master", ONE, (A,), awaited=True),
+        slave.now_s,
+    )
+    assert slave.owner.catalog.quiet == {S: 15}
+
+
+def test_a_copy_of_another_upstream_goes_on_with_what_is_known(slave: Slave) -> None:
+    slave.be(FetchState.IDLE)
+    slave.copies.wake(slave.copy)
+    former = slave.copy
+    slave.copies.remove(S)
+    slave.copies.add(S, former, on_demand=True, is_awake=True)
+    slave.tick()
+    slave.followed()
+    assert slave.owner.catalog.quiet == {S: 20}, "readers were there after these messages"
 
 
 def test_a_copy_that_is_kept_from_now_on_is_no_part_once_it_is_ready(slave: Slave) -> None:
