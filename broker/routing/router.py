@@ -393,22 +393,22 @@ class Router:
             staged, self._staged = [*self._full, *self._staged.values()], {}
             self._full.clear()
             here = self._forward_all(staged) if self.routes else staged
+        begun_s, before = time.monotonic(), self._metrics.appended_messages
         if self._lone:
             parts, self._lone = self._lone, {}
-            begun_s, waiting = time.monotonic(), self._work.waiting
+            waiting = self._work.waiting
             late = {name: parts.pop(name) for name in [name for name in parts if name in waiting]} if waiting else {}
             for name in self.owner.append_parts(parts, begun_s):
                 late[name] = parts.pop(name)
-            if parts:
-                self._metrics.append.observe(time.monotonic() - begun_s)
             if late:
                 here, alone = [self._batch_from(part, name) for name, part in late.items()] + here, False
         if here:
-            self._append_all(here, alone)
+            self._append_all(here, alone, begun_s)
+        if self._metrics.appended_messages > before:
+            self._metrics.append.observe(time.monotonic() - begun_s)
 
-    def _append_all(self, here: list[StreamBatch], alone: bool) -> None:
+    def _append_all(self, here: list[StreamBatch], alone: bool, now_s: float) -> None:
         """Append the batches of this worker's streams. `alone`: no two of them are for the same stream."""
-        now_s = time.monotonic()
         rows: dict[bytes, list[StreamBatch]] = {}
         opened, waiting = self.owner.catalog.open, self._work.waiting
         messages = nbytes = 0
@@ -432,7 +432,6 @@ class Router:
         if messages:
             self._metrics.appended_messages += messages
             self._metrics.appended_bytes += nbytes
-            self._metrics.append.observe(time.monotonic() - now_s)
 
     def _forward_all(self, staged: list[StreamBatch]) -> list[StreamBatch]:
         """Forward the batches of siblings; returns the others. If these are many, the siblings append meanwhile."""
