@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import Mock
@@ -195,6 +196,29 @@ def test_a_stream_that_is_opened_or_closed_between_two_reads_of_a_turn_keeps_its
     peer.send(f"sub {name} #0 wait")
     node.settle()
     assert [int(payload) for _name, _seq, payload in peer.messages()] == list(range(len(open_for) + 1))
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+@pytest.mark.parametrize("ack", [Ack.SYNCED, Ack.REPLICATED])
+def test_a_publish_that_is_to_wait_is_not_answered_with_its_stream_open(
+    node: World, monkeypatch: pytest.MonkeyPatch, slot: int, ack: Ack
+) -> None:
+    name, peer, worker = node.name(1), BinaryPeer(node, slot), node.workers[1]
+    peer.open(name)
+    node.fill(name, [b"0"])
+    node.wait_synced()
+    monkeypatch.setattr(worker.upkeep, "sync_urgent", lambda: None)
+    for payload in (b"1", b"2"):
+        peer.publish(1, payload, ack=ack, replicas=int(ack is Ack.REPLICATED))
+    node.settle()
+    assert worker.owner.stream(name.encode()).log.next_seq == 3 and peer.take() == []
+    monkeypatch.undo()
+    worker.owner.replicas.refuse_all()
+    answers, deadline_s = peer.take(), time.monotonic() + 10
+    while len(answers) < 2:
+        node.settle()
+        answers += peer.take()
+        assert time.monotonic() < deadline_s
 
 
 def test_what_waits_for_other_nodes_holds_back_nothing_else(node: World) -> None:

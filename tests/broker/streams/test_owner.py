@@ -43,11 +43,14 @@ def test_parts_of_a_batch_get_their_own_seqs(tmp_path: Path) -> None:
     owner.release()
 
 
+PART_KEY = 3  # of the parts of the tests
+
+
 def append_part(owner: Owner, name: bytes, sink: Sink, *payloads: bytes) -> bool:
     """Whether it has an outcome, behind a part that has none."""
     frames = bytearray(b"".join(pack_frame(payload) for payload in payloads))
     missing = Sink(), 0, 1, bytearray()
-    left = owner.append_parts({b"missing": missing, name: (sink, 0, len(payloads), frames)}, 1_000.0)
+    left = owner.append_parts({b"missing": missing, name: (sink, PART_KEY, len(payloads), frames)}, 1_000.0)
     assert left in ([b"missing"], [b"missing", name])
     return name not in left
 
@@ -57,7 +60,7 @@ def test_a_part_is_appended_without_a_batch(tmp_path: Path) -> None:
     publish(owner, b"s", b"one")
     owner.take_grown()
     sink = Sink()
-    assert append_part(owner, b"s", sink, b"two", b"three") and sink.published_at == {0: 1}
+    assert append_part(owner, b"s", sink, b"two", b"three") and sink.published_at == {PART_KEY: 1}
     growth = owner.take_grown()[b"s"]
     assert (growth.first_seq, growth.next_seq, growth.end_offset) == (1, 3, owner.catalog.open[b"s"].log.end_offset)
     assert b"s" in owner.syncs.dirty
@@ -91,10 +94,10 @@ def test_under_always_a_part_is_answered_once_it_is_synced(tmp_path: Path) -> No
     assert append_part(owner, b"s", first, b"two", b"three") and owner.syncs.take_urgent() == [stream]
     assert append_part(owner, b"s", second, b"four") and not first.published_at
     owner.batches_synced(stream, 3, None)
-    assert first.published_at == {0: 1} and not second.published_at
+    assert first.published_at == {PART_KEY: 1} and not second.published_at
     assert append_part(owner, b"s", third, b"five")
     owner.batches_synced(stream, 5, OSError(errno.EIO, os.strerror(errno.EIO)))
-    assert [sink.refusals[0][0] for sink in (second, third)] == [Code.UNAVAILABLE] * 2
+    assert [sink.refusals[PART_KEY][0] for sink in (second, third)] == [Code.UNAVAILABLE] * 2
     owner.release()
 
 
@@ -113,9 +116,9 @@ def test_a_part_that_the_disk_refuses_is_refused(
         patched.setattr(StreamLog, "append", _full if number == errno.ENOSPC else fail)
         sink = Sink()
         assert append_part(owner, b"s", sink, b"two")
-    assert sink.refusals[0][0] is code and not sink.published_at and not owner.take_grown()
+    assert sink.refusals[PART_KEY][0] is code and not sink.published_at and not owner.take_grown()
     sink = Sink()
-    assert append_part(owner, b"s", sink, b"two") and sink.published_at == {0: 1}
+    assert append_part(owner, b"s", sink, b"two") and sink.published_at == {PART_KEY: 1}
     owner.release()
 
 
