@@ -17,7 +17,9 @@ FIELDS = ("Rss", "Anonymous")
 
 class Sample(NamedTuple):
     """`at_s` from the start of the soak. `anonymous_bytes` leaves out mapped files, which the kernel can drop, and
-    `own_bytes` also the memory shared with the supervisor since the fork: it is the worker's alone.
+    `own_bytes` also the memory shared with the supervisor since the fork: it is the worker's alone. A page that is
+    shared becomes the worker's own when it first writes to it, so that `own_bytes` rises for hours, less and less, up
+    to all that was there at the fork, while `anonymous_bytes` stays.
     """
 
     at_s: float
@@ -73,31 +75,28 @@ class Memory:
 
 
 class Growth(NamedTuple):
-    """Own memory of one worker in a window: the least in its first third, and in its last, and both medians.
+    """Memory of one worker in a window: the medians of its first third and of its last, of all that is no file's, and
+    of what is its own.
 
-    The least tells of growth: memory that is kept raises it as much as the median, and chunks that lie in a cache, or
-    wait for the trim of each minute, do not (they come to some 5 % of a worker, and are there in some samples only).
+    Whether a worker grows is seen in all that is no file's: there a page that it no longer shares is no growth.
     """
 
     slot: int
     pid: int
-    before_bytes: int
-    after_bytes: int
-    before_median_bytes: float
-    after_median_bytes: float
+    before_bytes: float
+    after_bytes: float
+    own_before_bytes: float
+    own_after_bytes: float
 
     @property
     def percent(self) -> float:
-        return 100.0 * (self.after_bytes - self.before_bytes) / self.before_bytes
-
-    @property
-    def median_percent(self) -> float:
-        return 100.0 * (self.after_median_bytes - self.before_median_bytes) / self.before_median_bytes
+        """Of what was its own."""
+        return 100.0 * (self.after_bytes - self.before_bytes) / self.own_before_bytes
 
     def __str__(self) -> str:
-        least = f"{self.before_bytes / 1e6:.2f} to {self.after_bytes / 1e6:.2f} MB, {self.percent:+.2f} %"
-        medians = f"{self.before_median_bytes / 1e6:.2f} to {self.after_median_bytes / 1e6:.2f} MB"
-        return f"worker {self.slot} (pid {self.pid}): least {least}; median {medians}, {self.median_percent:+.2f} %"
+        everything = f"{self.before_bytes / 1e6:.2f} to {self.after_bytes / 1e6:.2f} MB"
+        own = f"{self.own_before_bytes / 1e6:.2f} to {self.own_after_bytes / 1e6:.2f} MB"
+        return f"worker {self.slot} (pid {self.pid}): {everything}, its own {own}, {self.percent:+.2f} % of these"
 
 
 def growths(samples: Sequence[Sample], last_s: float) -> list[Growth]:
@@ -107,10 +106,11 @@ def growths(samples: Sequence[Sample], last_s: float) -> list[Growth]:
     before_window = {sample.pid for sample in samples if sample.at_s <= begin_s}
     found = []
     for slot, pid in sorted({(sample.slot, sample.pid) for sample in samples if sample.at_s == end_s}):
-        sizes = [sample.own_bytes for sample in samples if sample.pid == pid and sample.at_s >= begin_s]
-        third = len(sizes) // 3
+        taken = [sample for sample in samples if sample.pid == pid and sample.at_s >= begin_s]
+        third = len(taken) // 3
         if pid in before_window and third:
-            before, after = sizes[:third], sizes[-third:]
-            medians = statistics.median(before), statistics.median(after)
-            found.append(Growth(slot, pid, min(before), min(after), *medians))
+            thirds = taken[:third], taken[-third:]
+            everything = [statistics.median(each.anonymous_bytes for each in part) for part in thirds]
+            own = [statistics.median(each.own_bytes for each in part) for part in thirds]
+            found.append(Growth(slot, pid, *everything, *own))
     return found

@@ -88,7 +88,10 @@ def test_what_a_consumer_has_finished() -> None:
 
 
 def samples(sizes: Iterable[float], pid: int = 7, begin_s: int = 0) -> list[Sample]:
-    return [Sample(float(at_s), 0, pid, 0, 0, int(size)) for at_s, size in enumerate(sizes, begin_s)]
+    """Of a worker that shares 1 MB."""
+    return [
+        Sample(float(at_s), 0, pid, 0, 1_000_000 + int(size), int(size)) for at_s, size in enumerate(sizes, begin_s)
+    ]
 
 
 def test_memory_that_grows_is_noticed() -> None:
@@ -98,13 +101,10 @@ def test_memory_that_grows_is_noticed() -> None:
     assert abs(flat.percent) < 0.01
 
 
-def test_what_comes_and_goes_does_not_hide_a_growth_and_is_none() -> None:
-    """Every other sample has a cache of 10 %, and in the last third nearly every one."""
-    filled = [at_s % 2 if at_s < 80 else at_s % 10 > 0 for at_s in range(100)]
-    [flat] = growths(samples(1_000_000 + 100_000 * full for full in filled), 60.0)
-    assert flat.percent == 0 and flat.median_percent > 1
-    [grown] = growths(samples(1_000_000 + 500 * at_s + 100_000 * full for at_s, full in enumerate(filled)), 60.0)
-    assert grown.percent > 1
+def test_a_page_that_is_no_longer_shared_is_no_growth() -> None:
+    rising = [Sample(float(at_s), 0, 7, 0, 2_000_000, 1_000_000 + 1_000 * at_s) for at_s in range(100)]
+    [flat] = growths(rising, 30.0)
+    assert flat.percent == 0 and flat.own_after_bytes > flat.own_before_bytes
 
 
 def test_own_memory_is_neither_inherited_nor_a_files(tmp_path: Path) -> None:
