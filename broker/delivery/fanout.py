@@ -317,15 +317,17 @@ class FanOut:
         if cursor.is_plain:
             self._advance(cursor, chunk)
             return sent
-        work = sent if not cursor.topics else sent + self._scan_work(cursor, chunk)
+        scan_work = 0 if not cursor.topics else self._scan_work(cursor, chunk)
         seq, is_whole = cursor.seq, not cursor.skip
         self._advance(cursor, chunk)
         if is_whole and self.runnable and client.delivery.alike is not None:
-            return work + self._serve_alike(client.delivery.alike, cursor, seq, chunk)
-        return work
+            return sent + scan_work + self._serve_alike(client.delivery.alike, cursor, seq, chunk, scan_work)
+        return sent + scan_work
 
-    def _serve_alike(self, alike: AlikeSending, leader: Cursor, seq: int, chunk: DeliveryChunk) -> int:
-        """The chunk that the leader has got for the next ones in the row, as far as it is theirs too."""
+    def _serve_alike(self, alike: AlikeSending, leader: Cursor, seq: int, chunk: DeliveryChunk, scan_work: int) -> int:
+        """The chunk that the leader has got, with this work, for the next ones in the row, as far as it is theirs too.
+        Of these some may not know their offset.
+        """
         cursors, work = alike.take(self.runnable, leader, seq, chunk), 0
         if not cursors:
             return 0
@@ -337,7 +339,7 @@ class FanOut:
             elif not cursor.client.closed:
                 self._interrupt(cursor, chunk, sent)
         if whole:
-            work += len(whole) * self._scan_work(whole[0], chunk)
+            work += len(whole) * scan_work
             self._advance_alike(whole, chunk)
         return work
 

@@ -133,6 +133,18 @@ def test_clients_at_the_same_place_are_sent_a_chunk_by_one_call(
         assert node.workers[0].metrics.mqtt.messages_out - before == 20
 
 
+def test_a_call_for_several_clients_counts_as_work_what_was_searched_for_them(tmp_path: Path) -> None:
+    """Clients that have waited at the end since they came know no offset of theirs."""
+    with world(tmp_path) as node:
+        node.fill("s", [b"x" * 10_000] * 10)
+        readers = readers_of(node, 4)
+        skips = node.workers[0].fanout.skips
+        before = skips.looked_bytes
+        node.fill("s", [b"a"])
+        assert [reader.payloads() for reader in readers] == [[b"a"]] * 4
+        assert skips.looked_bytes - before < 1_000
+
+
 def test_clients_that_cannot_be_sent_the_same_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One has no room, one reads nothing, one has another form."""
     with world(tmp_path) as node:
