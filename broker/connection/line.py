@@ -98,6 +98,7 @@ class LineClient(ClientConnection):
 
     def become_user(self, identity: Identity) -> None:
         super().become_user(identity)
+        self.line.singles.discard(self)  # those are not asked for rights
         self._place_by_table()
 
     def admitted(self) -> bool:

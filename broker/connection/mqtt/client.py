@@ -38,7 +38,7 @@ from tailrace.protocol.mqtt.outgoing_aliases import OutgoingAliases
 from tailrace.protocol.mqtt.properties import PacketType, PropertyId
 from tailrace.protocol.mqtt.publishes import NO_LIMIT, PublishForm, PublishRendering, with_ids
 from tailrace.protocol.mqtt.reasons import PacketError, Reason, protocol_error, reason_of
-from tailrace.protocol.mqtt.responses import PINGRESP, fitting, pack_disconnect, pack_refusal
+from tailrace.protocol.mqtt.responses import fitting, pack_disconnect, pack_refusal
 from tailrace.shard.frame import MAX_METADATA_BYTES
 
 if TYPE_CHECKING:
@@ -145,6 +145,10 @@ class MqttClient(SinglePacketsClient):
     def will(self, will: p.WillMessage | None) -> None:
         self.mqtt.wills.exchange(self.accounts[-1], self._will, will)
         self._will = will
+
+    def become_user(self, identity: Identity) -> None:
+        super().become_user(identity)
+        self.mqtt.singles.discard(self)  # those are not asked for rights
 
     @property
     def must_log_in(self) -> bool:
@@ -600,9 +604,6 @@ class MqttClient(SinglePacketsClient):
         if self.session is not None:
             self.session.in_flight.forget_before(self.window.first_id)
             self.mqtt.durable.note(self)
-
-    def ping(self, _packet: p.PingPacket) -> None:
-        self.send_packet(PINGRESP)
 
     # --- subscriptions ----------------------------------------------------------------------------------------------
 

@@ -17,10 +17,10 @@ from tailrace.broker.routing.batch import Pending
 from tailrace.broker.services import Services
 from tailrace.protocol.errors import Code
 from tailrace.protocol.mqtt.codec import AckRun, AnyPacket, MqttCodec, StagedPublishes
-from tailrace.protocol.mqtt.packets import MQTT_5
+from tailrace.protocol.mqtt.packets import MQTT_5, PingPacket
 from tailrace.protocol.mqtt.properties import PacketType
 from tailrace.protocol.mqtt.reasons import reason_of
-from tailrace.protocol.mqtt.responses import pack_ack
+from tailrace.protocol.mqtt.responses import PINGRESP, pack_ack
 
 _NONE: Final[deque[Pending]] = deque(maxlen=0)  # of all connections that have no answers yet: each takes 620 bytes
 
@@ -53,6 +53,9 @@ class SinglePacketsClient(EnhancedLoginClient):
         self.services.answered_bytes += len(data)
         self.out += data
         self.services.note_answered(self)
+
+    def ping(self, _packet: PingPacket) -> None:
+        self.send_packet(PINGRESP)
 
     def answers_ready(self) -> None:
         """Some acknowledgements are known: those in front go out."""

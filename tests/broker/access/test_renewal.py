@@ -17,6 +17,7 @@ from tailrace.broker.access.users import User
 from tailrace.broker.process import drain
 from tailrace.broker.process.settings import Settings
 from tailrace.protocol import messages as m
+from tailrace.shard.frame import pack_frame
 from tests.broker.connection.doors import ANN, TOKEN
 from tests.broker.mqtt import MqttPeer
 from tests.broker.world import Peer, World, world
@@ -102,6 +103,31 @@ def test_a_removed_user_is_disconnected_and_others_are_not(node: World) -> None:
     assert node.ask(bob, "ping") == node.ask(nobody, "ping") == ["ok pong"]
     renew(node, EVERYTHING, anonymous=False)
     assert nobody.ended and not bob.ended
+
+
+def test_single_publishes_of_those_who_needed_no_right_before(tmp_path: Path) -> None:
+    """They are read together, without a look at rights."""
+    with world(tmp_path) as node:
+        line, device, binary = node.connect(), MqttPeer(node, V5), node.connect()
+        node.ask(line, "ack on")
+        binary.send_raw(m.pack(m.Hello(1, (), "test")) + m.pack(m.Open(1, b"s")))
+
+        def publish() -> None:
+            line.send("pub s |x")
+            device.send(wire.publish(V5, "s", b"x", 1, 1))
+            frames = pack_frame(b"x")
+            binary.send_raw(m.pack_publish(1, m.Ack.APPENDED, [1], frames) + frames)
+            node.settle()
+
+        for _ in range(3):
+            publish()
+        singles = node.workers[0].singles
+        assert singles._lines and singles._packets and singles._binary
+        before = node.workers[0].owner.stream(b"s").log.next_seq
+        renew(node, replace(EVERYTHING, who=("anonymous",), rights=frozenset({Right.SUBSCRIBE})))
+        publish()
+        assert node.workers[0].owner.stream(b"s").log.next_seq == before == 9, "nothing more"
+        assert line.take()[-1].startswith("err denied s: ")
 
 
 def test_handles_of_a_group_that_a_user_has_left(tmp_path: Path) -> None:
