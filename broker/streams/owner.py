@@ -227,8 +227,7 @@ class Owner:
         lease = self.replicas.lease if self.replicas.lease.cells[CLUSTER_CELL] else None
         ends, groups = (lease.ends, lease.groups) if lease is not None else (None, 1)
         space, open_streams, uproutes, grown = self.space, self.catalog.open, self.uproutes, self.grown
-        now_us, subscribers, metrics = self.clock_us(), self.context.subscribers, self.metrics
-        urgent = self.syncs.urgent
+        now_us, subscribers, metrics, syncs = self.clock_us(), self.context.subscribers, self.metrics, self.syncs
         lease_now_ns = boottime_ns() if lease is not None else 0
         left: list[bytes] = []
         for place, (name, (sink, key, messages, frames)) in enumerate(parts.items(), start=1):
@@ -259,10 +258,10 @@ class Owner:
                 self.numbered.grew(stream)
             if stream.is_synced_always:
                 stream.waiting.append((sink, key, messages, first_seq))
-                urgent.append(stream)
+                syncs.urgent.append(stream)
                 continue
             if not stream.sync_due_s:
-                self.syncs.add(stream, now_s)
+                syncs.add(stream, now_s)
             sink.published(key, first_seq, subscribers(name) if sink.wants_subscribers else 0)
         return left
 
