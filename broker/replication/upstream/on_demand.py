@@ -28,6 +28,8 @@ WAITS_MAX: Final = 4_096
 """Calls of one worker that wait for copies."""
 LOOKS_A_TICK: Final = 256
 """At streams whose copies may be dropped."""
+DROPS_AT_ONCE: Final = 32
+"""Copies of one worker: each drop waits for the disk, and readers who come back meanwhile wait for it."""
 
 BEHIND_TEXT = (
     "this node makes a copy of the stream for its readers, and has {held} of {total} messages ({why}); ask again later,"
@@ -84,6 +86,7 @@ class CopiesOnDemand:
         self._has_begun_all = False  # since something was added, or woken
         self._calls: dict[bytes, int] = {}  # to masters, without an answer
         self._waits: list[CopyWait] = []
+        self._dropping: list[ReplicaFetcher] = []
         self._is_stirred = False  # a copy has become ready
 
     def _unit(self, name: bytes) -> list[CopyPlace]:
@@ -239,11 +242,14 @@ class CopiesOnDemand:
     def _drop(self, base: bytes, unit: Iterable[CopyPlace], now_s: float) -> bool:
         """Drop the copies of a stream, if its upstream is known to have all their messages."""
         held = [each for each in unit if each.copy.state is not FetchState.IDLE]
-        if any(each.copy.state is not FetchState.FOLLOWING for each in held):
+        self._dropping = [copy for copy in self._dropping if copy.state is FetchState.CUTTING]
+        has_room = not held or len(self._dropping) < DROPS_AT_ONCE
+        if not has_room or any(each.copy.state is not FetchState.FOLLOWING for each in held):
             return False
         try:
             for each in held:
                 each.fetchers.drop(each.copy, now_s)
+                self._dropping.append(each.copy)
         except (Refused, StorageError, OSError) as error:
             log.warning("the copies of stream %r cannot be dropped now: %s", base.decode(), error)
             return False

@@ -261,6 +261,25 @@ def test_a_wide_subscription_from_the_beginning(tree: Tree, workers: int) -> Non
 
 
 @pytest.mark.thorough
+def test_few_streams_are_dropped_at_once(tree: Tree, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_demand, "DROPS_AT_ONCE", 2)
+    with many(tree, workers) as (_up, down, _names):
+        peer = down.world.connect()
+        peer.send("sub w.* new")
+        tree.until(lambda: peer.lines and all(copy.is_ready for copy in copies(down).values()))
+        peer.send("unsub w.*")
+        dropping: list[int] = []
+
+        def ends() -> bool:
+            for uplink in down.uplinks:
+                dropping.append(sum(copy.state is FetchState.CUTTING for copy in uplink.copies.by_name.values()))
+            return resting(down)
+
+        tree.until(ends)
+        assert 1 <= max(dropping) <= 2
+
+
+@pytest.mark.thorough
 def test_a_pattern_gets_streams_that_are_made_later(tree: Tree, pair: tuple[Node, Node]) -> None:
     up, down = pair
     peer = down.world.connect()
