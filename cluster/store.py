@@ -30,6 +30,7 @@ from tailrace.cluster.etcd import Etcd, KeyValue, Put, Transaction
 from tailrace.cluster.placement import PlacedNode
 from tailrace.cluster.replicas import planned_targets
 from tailrace.cluster.view import ClusterTiming, GroupState, GroupView, LeaderKey
+from tailrace.protocol.names import GROUPS_MAX
 
 SHOWN_BYTES: Final = 200
 """Of a value that is not valid."""
@@ -246,8 +247,8 @@ def _config_of(kv: KeyValue) -> tuple[int, int]:
         groups, replicas = value["groups"], value.get("replicas", 0)
     except (ValueError, TypeError, KeyError, AttributeError):
         groups = replicas = None
-    if not (isinstance(groups, int) and isinstance(replicas, int) and groups >= 1 and replicas >= 0):
-        raise InvalidCluster(kv, '{"groups": at least 1, "replicas": 0 or more}')
+    if not (isinstance(groups, int) and isinstance(replicas, int) and 1 <= groups <= GROUPS_MAX and replicas >= 0):
+        raise InvalidCluster(kv, f'{{"groups": 1 to {GROUPS_MAX}, "replicas": 0 or more}}')
     return groups, replicas
 
 

@@ -118,6 +118,7 @@ def test_groups_are_elected_each_for_itself() -> None:
     [
         ("config", b"{"),
         ("config", b'{"groups": 0}'),
+        ("config", b'{"groups": 257}'),
         ("config", b'{"groups": 2, "replicas": "3"}'),
         ("config", b"[]"),
         ("g/1/state", b""),
