@@ -58,7 +58,7 @@ class GrowthWatch:
     def announce(self, grown: Grown) -> list[GrownRow]:
         """Notify the other workers of this turn's growth. Returns it if this worker watches too, else nothing."""
         firsts = [(name, self._first_seq(name, grown)) for name in grown]
-        if self._owner.catalog.quiet:
+        if self._owner.roles.copies.quiet:
             firsts = self._without_quiet(firsts, grown)
         self._keep_early(firsts)
         rows = [row for row in firsts if _is_watched(row[0])] if self.watchers else []
@@ -81,7 +81,7 @@ class GrowthWatch:
 
     def _without_quiet(self, firsts: list[GrownRow], grown: Grown) -> list[GrownRow]:
         """Without messages that the streams had before this node began to copy them for readers."""
-        quiet, rows = self._owner.catalog.quiet, list[GrownRow]()
+        quiet, rows = self._owner.roles.copies.quiet, list[GrownRow]()
         for name, first_seq in firsts:
             until_seq = quiet.get(name, 0)
             if grown[name].next_seq > until_seq:

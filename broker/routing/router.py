@@ -549,7 +549,7 @@ class Router:
         if memory is not None and verb in NOT_IN_MEMORY and memory.holds(args[0]):
             done(Refused(Code.UNSUPPORTED, IN_MEMORY_TEXT))
             return
-        if self.owner.catalog.on_demand and verb in OF_A_COPY:
+        if self.owner.roles.copies.on_demand and verb in OF_A_COPY:
             step = partial(self._call_here, verb, args, done)
             if self.owner.context.await_copy(args[0], step, done):
                 return

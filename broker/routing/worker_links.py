@@ -483,7 +483,7 @@ class WorkerLinks:
             announce()  # earlier messages are no growth
             done(self.watch.watch(*args))
 
-        if not (args[-1] and self._owner.catalog.on_demand and self._owner.context.await_copies(watch, done)):
+        if not (args[-1] and self._owner.roles.copies.on_demand and self._owner.context.await_copies(watch, done)):
             watch()
 
     def tick(self) -> None:

@@ -44,9 +44,6 @@ class StreamCatalog:
     open: open streams, the least recently used first.
     deleted: streams that were deleted, with the term in which one of that name begins. deleting: those whose files are
     being removed, which takes a moment, and cannot be made again before that.
-    on_demand: slaved streams that are copied only for readers; unready: those whose copies must not be read yet;
-    filling: streams that were copied so, and have not been whole since. quiet: of streams whose copies were begun for
-    readers, the end before which their growth is none.
     incarnation: no other owner of these shards has the same while the node runs; another one after a deletion.
     """
 
@@ -63,10 +60,6 @@ class StreamCatalog:
         self.deleted = DeletedRecords(directory)
         self.deleting: set[bytes] = set()
         self.open: OrderedDict[bytes, OpenStream] = OrderedDict()
-        self.on_demand: set[bytes] = set()
-        self.unready: set[bytes] = set()
-        self.filling: set[bytes] = set()
-        self.quiet: dict[bytes, int] = {}
         self.full_disk = FullDiskLog(directory.path)
         self._metrics = metrics
         self._locks: list[ShardLock] = []

@@ -39,7 +39,7 @@ def list_grown(owner: Owner, args: CallArgs) -> list[Any]:
     """
     prefix, after, most, mark = args
     found = owner.growth_log.since(mark)
-    if found.streams is None or owner.catalog.unready:
+    if found.streams is None or owner.roles.copies.unready:
         return [found.mark, None]
     wanted = (name for name in found.streams if name > after and owner.catalog.is_listed(name, prefix))
     return [found.mark, heapq.nsmallest(most, wanted)]
@@ -54,7 +54,7 @@ def list_ends(owner: Owner, args: CallArgs) -> list[list[Any]]:
 
 
 def _end(owner: Owner, name: bytes) -> StreamEnd | None:
-    if name not in owner.catalog.names or name in owner.catalog.unready:
+    if name not in owner.catalog.names or name in owner.roles.copies.unready:
         return None
     stream = owner.catalog.open.get(name)
     if stream is None:

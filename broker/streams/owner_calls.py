@@ -133,14 +133,14 @@ def streams(owner: Owner, args: CallArgs) -> list[list[Any]]:
 def grown(owner: Owner, args: CallArgs) -> list[Any]:
     """[mark] -> [next mark, number of streams, names of those that have grown since the mark or None if unknown]."""
     found = owner.growth_log.since(args[0])
-    return [found.mark, len(owner.catalog.names), None if owner.catalog.unready else found.streams]
+    return [found.mark, len(owner.catalog.names), None if owner.roles.copies.unready else found.streams]
 
 
 def in_sync(owner: Owner, _args: CallArgs) -> list[Any]:
     """[] -> rows of a group and the fields of `InSyncRow`, of the streams of this worker. This node has a row if it
     copies streams of the group on demand, or has done so and lacks messages of them.
     """
-    partial = Counter(group_key(name) % owner.replicas.lease.groups for name in owner.catalog.filling)
+    partial = Counter(group_key(name) % owner.replicas.lease.groups for name in owner.roles.copies.filling)
     partial.update(owner.roles.rules.groups_on_demand())
     own = [InSyncRow(owner.catalog.directory.node_id, 0.0, streams, False) for streams in partial.values()]
     rows = [*zip(partial, own, strict=True), *owner.replicas.in_sync_rows()]

@@ -14,6 +14,7 @@ from tailrace.broker.replication.roles.internal_streams import copied_from, is_c
 from tailrace.broker.replication.roles.node_file import NodeFile, note_configured, read_node_file, write_node_file
 from tailrace.broker.replication.roles.peers import NodeAddress, Peers
 from tailrace.broker.replication.roles.rules import Rules, configured
+from tailrace.broker.streams.copy_states import CopyStates
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tailrace.shard.epochs import EpochStart
@@ -42,6 +43,7 @@ class StreamRoles:
     metas: the saved roles, only of streams that differ from the default.
     rules: which upstream streams follow that have no saved role.
     was_followed: by another node, before this worker took its shards; `followers` are the addresses of the last ones.
+    copies: which slaved streams are copied only while they are read.
     confirmed: which contacts have confirmed the term of a stream.
     unwritten: streams whose role is on its way to the disk, and how many times.
     reborn: streams that were opened first in this boot of the machine, and for which no term has begun yet.
@@ -58,6 +60,7 @@ class StreamRoles:
         self._writer = writer
         self.metas: dict[bytes, StreamMeta] = {}
         self.rules = Rules()
+        self.copies = CopyStates()
         self.peers = Peers(settings.replication_peers)
         self.confirmed: dict[bytes, Confirmed] = {}
         self.unwritten: dict[bytes, int] = {}

@@ -210,7 +210,7 @@ class ReplicaFetchers:
         copy.for_readers = on_demand
         self._note_unready(copy)
         if not on_demand and not copy.is_ready:
-            self._owner.catalog.filling.add(copy.name)
+            self._owner.roles.copies.filling.add(copy.name)
         if not on_demand:
             self._leave_idle(copy)
         self._changed[copy] = None
@@ -224,11 +224,11 @@ class ReplicaFetchers:
     def _note_unready(self, copy: ReplicaFetcher) -> None:
         owner, name = self._owner, copy.name
         if copy.for_readers and not copy.is_ready:
-            owner.catalog.unready.add(name)
+            owner.roles.copies.unready.add(name)
         else:
-            owner.catalog.unready.discard(name)
+            owner.roles.copies.unready.discard(name)
         if copy.for_readers or copy.is_ready:
-            owner.catalog.filling.discard(name)
+            owner.roles.copies.filling.discard(name)
 
     def drop(self, copy: ReplicaFetcher, now_s: float) -> None:
         """Give the messages of a copy up, all of which the upstream has: this one follows it. Raises Refused."""
@@ -243,7 +243,7 @@ class ReplicaFetchers:
         copy.end_seq = copy.next_seq = copy.synced = 0
         copy.target_seq = UNKNOWN_SEQ
         self._note_unready(copy)
-        self._owner.catalog.quiet.pop(copy.name, None)
+        self._owner.roles.copies.quiet.pop(copy.name, None)
         self._set_path(copy, ())
         self._cut(copy, stream, DROPPED, now_s)
 
@@ -253,7 +253,7 @@ class ReplicaFetchers:
         if copy is not None:
             self._leave(copy)
             copy.state = FetchState.DOWN
-            self._owner.catalog.unready.discard(name)
+            self._owner.roles.copies.unready.discard(name)
             self._waiting.pop(copy, None)
             self._changed.pop(copy, None)
             self._later.pop(copy, None)
@@ -462,7 +462,7 @@ class ReplicaFetchers:
         self._learn(stream, message)
         copy.is_sound, is_begun = True, copy.target_seq == UNKNOWN_SEQ
         copy.target_seq = message.next_seq if is_begun else min(copy.target_seq, message.next_seq)
-        quiet = self._owner.catalog.quiet
+        quiet = self._owner.roles.copies.quiet
         if copy.is_woken and (is_begun or copy.name in quiet):  # another upstream may end earlier
             quiet[copy.name] = copy.target_seq
         if not self._owner.space.is_met:  # else it is asked less and less often: its next frames are refused again

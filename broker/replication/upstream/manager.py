@@ -172,7 +172,7 @@ class UpstreamManager:
 
     def _review(self) -> None:
         """See which streams are copied only for readers by the rules of now."""
-        if not (self._owner.catalog.on_demand or self._owner.roles.rules.has_on_demand):
+        if not (self._owner.roles.copies.on_demand or self._owner.roles.rules.has_on_demand):
             return
         is_on_demand = self._owner.roles.rules.on_demand_test()
         for name, uplink in self._of.items():
@@ -184,13 +184,15 @@ class UpstreamManager:
     def _note_on_demand(self, name: bytes, wanted: bool) -> bool:
         """Returns whether a copy is to be made at once."""
         if not wanted:
-            self._owner.catalog.on_demand.discard(name)
+            self._owner.roles.copies.on_demand.discard(name)
             return False
-        self._owner.catalog.on_demand.add(name)
+        self._owner.roles.copies.on_demand.add(name)
         return self.on_demand.added(name)
 
     def _places(self) -> Iterator[CopyPlace]:
-        return (place for name in list(self._owner.catalog.on_demand) if (place := self._place_of(name)) is not None)
+        return (
+            place for name in list(self._owner.roles.copies.on_demand) if (place := self._place_of(name)) is not None
+        )
 
     def _place_of(self, name: bytes) -> CopyPlace | None:
         uplink = self._of.get(name)
@@ -204,13 +206,7 @@ class UpstreamManager:
 
     def stop(self, why: str) -> None:
         self.on_demand.stop()
-        for names in (
-            self._owner.catalog.on_demand,
-            self._owner.catalog.unready,
-            self._owner.catalog.filling,
-            self._owner.catalog.quiet,
-        ):
-            names.clear()
+        self._owner.roles.copies.clear()
         for uplink in self._uplinks.values():
             uplink.close(why)
         self._uplinks.clear()
@@ -294,7 +290,7 @@ class UpstreamManager:
         elif wanted is not None:
             wanted.copies.reconcile_fence(name, self._services.now_s)
         if wanted is None:
-            self._owner.catalog.filling.discard(name)
+            self._owner.roles.copies.filling.discard(name)
         self._claim(name)
 
     def _claim(self, name: bytes) -> None:
@@ -311,7 +307,7 @@ class UpstreamManager:
         uplink.copies.remove(name)
         uplink.keep_back(name)
         del self._of[name]
-        self._owner.catalog.on_demand.discard(name)
+        self._owner.roles.copies.on_demand.discard(name)
         self._watched.leave(name, uplink.addresses)
         self._owner.uproutes.pop(name, None)
         self._owner.events.on_path(name)
@@ -321,8 +317,8 @@ class UpstreamManager:
         present = self._of.get(name)
         if present is not None:
             self._leave(name, present)
-        self._owner.catalog.quiet.pop(name, None)
-        self._owner.catalog.filling.discard(name)
+        self._owner.roles.copies.quiet.pop(name, None)
+        self._owner.roles.copies.filling.discard(name)
         self.on_demand.note_ready(name)  # calls that wait for it wait in vain
         for each in [each for each in self._remade if base_of(each) == name]:
             self._to_make[each] = self._remade.pop(each)

@@ -193,7 +193,7 @@ class CopiesOnDemand:
 
     def tick(self) -> None:
         """Make calls that wait for all copies, refuse those that wait for too long, and drop copies without readers."""
-        if self._owner.catalog.on_demand or self._waits:
+        if self._owner.roles.copies.on_demand or self._waits:
             self._end_waits(self._clock())
             self._drop_some(self._clock())
 

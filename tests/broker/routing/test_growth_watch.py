@@ -39,7 +39,7 @@ def test_growth_begins_where_it_was_announced_last(node: World) -> None:
 
 def test_messages_that_were_there_before_a_copy_was_begun_are_no_growth(node: World) -> None:
     worker = node.workers[0]
-    watch, quiet = worker.siblings.watch, worker.owner.catalog.quiet
+    watch, quiet = worker.siblings.watch, worker.owner.roles.copies.quiet
     watch.watch(*OWN, True)
     quiet.update({b"a": 5, b"b": 5})
     grown = {b"a": Growth(0, 4, 0, bytearray()), b"b": Growth(3, 7, 0, bytearray()), b"c": Growth(1, 2, 0, bytearray())}

@@ -465,16 +465,16 @@ def test_readers_of_a_stream_that_was_deleted_are_told_when_that_is_known(tree: 
 
 def test_a_copy_on_demand_asks_when_it_is_woken(slave: Slave) -> None:
     slave.be(FetchState.IDLE)
-    assert slave.copies.lead_to_master and slave.owner.catalog.unready == {S}
+    assert slave.copies.lead_to_master and slave.owner.roles.copies.unready == {S}
     slave.copies.wake(slave.copy)
     (asked,) = slave.tick()
     assert (asked.stream, asked.next_seq) == (S, 0)
     slave.followed()
-    assert (slave.copy.is_begun, slave.copy.is_ready, slave.owner.catalog.quiet) == (True, False, {S: 20})
+    assert (slave.copy.is_begun, slave.copy.is_ready, slave.owner.roles.copies.quiet) == (True, False, {S: 20})
     slave.chunk(0, 12)
     assert not slave.ready
     slave.chunk(12, 20)
-    assert slave.ready == [S] and slave.copy.is_ready and not slave.owner.catalog.unready
+    assert slave.ready == [S] and slave.copy.is_ready and not slave.owner.roles.copies.unready
     assert slave.reports() == [], "nobody may count on it"
 
 
@@ -543,7 +543,7 @@ def test_messages_of_another_upstream_that_ends_earlier_are_new(slave: Slave) ->
         r.Followed(slave.copy.id, "following", 0, 0, 15, "master", ONE, (A,), awaited=True),
         slave.now_s,
     )
-    assert slave.owner.catalog.quiet == {S: 15}
+    assert slave.owner.roles.copies.quiet == {S: 15}
 
 
 def test_a_copy_of_another_upstream_goes_on_with_what_is_known(slave: Slave) -> None:
@@ -554,16 +554,16 @@ def test_a_copy_of_another_upstream_goes_on_with_what_is_known(slave: Slave) -> 
     slave.copies.add(S, former, on_demand=True, is_awake=True)
     slave.tick()
     slave.followed()
-    assert slave.owner.catalog.quiet == {S: 20}, "readers were there after these messages"
+    assert slave.owner.roles.copies.quiet == {S: 20}, "readers were there after these messages"
 
 
 def test_a_copy_that_is_kept_from_now_on_is_no_part_once_it_is_ready(slave: Slave) -> None:
     slave.be(FetchState.IDLE)
     slave.copies.set_on_demand(slave.copy, on_demand=False)
-    assert slave.owner.catalog.filling == {S} and not slave.owner.catalog.unready
+    assert slave.owner.roles.copies.filling == {S} and not slave.owner.roles.copies.unready
     assert [each.stream for each in slave.tick()] == [S]
     slave.followed()
     slave.chunk(0, 20)
-    assert not slave.owner.catalog.filling and [each.rows for each in slave.reports()] == [((1, slave.id, 20, 0),)]
+    assert not slave.owner.roles.copies.filling and [each.rows for each in slave.reports()] == [((1, slave.id, 20, 0),)]
     slave.copies.set_on_demand(slave.copy, on_demand=True)
     assert [each.gone for each in slave.reports()] == [((1, slave.id),)]
