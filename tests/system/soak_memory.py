@@ -76,7 +76,7 @@ class Memory:
 
 class Growth(NamedTuple):
     """Memory of one worker in a window: the medians of its first third and of its last, of all that is no file's, and
-    of what is its own.
+    of its own.
 
     Whether a worker grows is seen in all that is no file's: there a page that it no longer shares is no growth.
     """
@@ -90,7 +90,7 @@ class Growth(NamedTuple):
 
     @property
     def percent(self) -> float:
-        """Of what was its own."""
+        """The growth of everything, by its own memory before."""
         return 100.0 * (self.after_bytes - self.before_bytes) / self.own_before_bytes
 
     def __str__(self) -> str:

@@ -88,7 +88,7 @@ def test_what_a_consumer_has_finished() -> None:
 
 
 def samples(sizes: Iterable[float], pid: int = 7, begin_s: int = 0) -> list[Sample]:
-    """Of a worker that shares 1 MB."""
+    """The worker shares 1 MB."""
     return [
         Sample(float(at_s), 0, pid, 0, 1_000_000 + int(size), int(size)) for at_s, size in enumerate(sizes, begin_s)
     ]

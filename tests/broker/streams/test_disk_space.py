@@ -1,4 +1,4 @@
-"""The bounds on disk space: when publishes are refused, when they are taken again, and what is never refused."""
+"""The bounds on disk space: when publishes are refused, when they are taken again, and which are never refused."""
 
 from __future__ import annotations
 
