@@ -266,7 +266,7 @@ def test_publishes_wait_for_an_owner_that_stands_still(node: Node) -> None:
     """The links are bounded: publishers are not read on, and nothing is lost when the owner comes back."""
     name = name_of(1, WORKERS, "waiting")
     pids = node.worker_pids()
-    count = 20_000
+    count = 40_000  # twice what the links and both sockets hold
     payload = b"x" * 900
     with node.client_of(0) as client:
         before_bytes = rss_bytes(pids)
