@@ -22,7 +22,21 @@ if TYPE_CHECKING:
 StampableFrames: TypeAlias = bytearray | memoryview
 
 
-class OutcomeSink(Protocol):
+class StreamMaker(Protocol):
+    """Somebody whose publish may make its stream."""
+
+    def may_create(self, name: bytes) -> bool: ...
+
+    def creation_refusal(self, name: bytes) -> Refused: ...
+
+    def count_created(self) -> None: ...
+
+
+class Creator(StreamMaker, Asker, Protocol):
+    """A connection that publishes."""
+
+
+class OutcomeSink(StreamMaker, Protocol):
     """Somebody who waits for the outcome of a part of a batch; `key` is what the sink gave with the part."""
 
     @property
@@ -34,12 +48,6 @@ class OutcomeSink(Protocol):
     def refused(self, key: int, code: Code, text: str) -> None: ...
 
     def unreplicated(self, key: int, first_seq: int, text: str) -> None: ...
-
-    def may_create(self, name: bytes) -> bool: ...
-
-    def creation_refusal(self, name: bytes) -> Refused: ...
-
-    def count_created(self) -> None: ...
 
 
 class LoneSink(OutcomeSink, Protocol):
@@ -69,16 +77,10 @@ UnsyncedPart: TypeAlias = tuple[UnsyncedSink, int, int, int]
 """What is logged and waits for the disk: who waits for the outcome, its key, messages, the first one's seq."""
 
 
-class QuietPublisher(Asker, Protocol):
+class QuietPublisher(Creator, Protocol):
     """A publisher that gets no answer unless its publish fails."""
 
     def publish_refused(self, name: bytes, count: int, code: Code, text: str) -> None: ...
-
-    def may_create(self, name: bytes) -> bool: ...
-
-    def creation_refusal(self, name: bytes) -> Refused: ...
-
-    def count_created(self) -> None: ...
 
 
 class StreamBatch:
@@ -214,29 +216,16 @@ class UnsyncedBatch:
         self._batch.refused(code, text)
 
 
-class QuietRead:
-    """What one read of one connection published, of which only failures are answered; keys are places among it."""
+class OfOneClient:
+    """The part of an `OutcomeSink` that its client answers."""
 
-    __slots__ = ("_client", "_counts", "_names")
+    __slots__ = ()
 
-    wants_subscribers = False
-
-    def __init__(self, client: QuietPublisher, groups: list[tuple[bytes, int, bytearray]]) -> None:
-        self._client = client
-        self._names = [name for name, _count, _frames in groups]
-        self._counts = [count for _name, count, _frames in groups]
+    _client: Creator
 
     @property
     def asker(self) -> Asker:
         return self._client
-
-    def published(self, key: int, first_seq: int, subscribers: int) -> None: ...
-
-    def refused(self, key: int, code: Code, text: str) -> None:
-        self._client.publish_refused(self._names[key], self._counts[key], code, text)
-
-    def unreplicated(self, key: int, _first_seq: int, text: str) -> None:
-        self.refused(key, Code.UNREPLICATED, text)
 
     def may_create(self, name: bytes) -> bool:
         return self._client.may_create(name)
@@ -246,6 +235,29 @@ class QuietRead:
 
     def count_created(self) -> None:
         self._client.count_created()
+
+
+class QuietRead(OfOneClient):
+    """What one read of one connection published, of which only failures are answered; keys are places among it."""
+
+    __slots__ = ("_client", "_counts", "_names")
+
+    _client: QuietPublisher
+
+    wants_subscribers = False
+
+    def __init__(self, client: QuietPublisher, groups: list[tuple[bytes, int, bytearray]]) -> None:
+        self._client = client
+        self._names = [name for name, _count, _frames in groups]
+        self._counts = [count for _name, count, _frames in groups]
+
+    def published(self, key: int, first_seq: int, subscribers: int) -> None: ...
+
+    def refused(self, key: int, code: Code, text: str) -> None:
+        self._client.publish_refused(self._names[key], self._counts[key], code, text)
+
+    def unreplicated(self, key: int, _first_seq: int, text: str) -> None:
+        self.refused(key, Code.UNREPLICATED, text)
 
 
 class Pending:
@@ -265,19 +277,13 @@ class Pending:
             self._ready()
 
 
-class FramePublisher(Asker, Protocol):
+class FramePublisher(Creator, Protocol):
     """A publisher that is notified of the outcome of each of its requests."""
 
     def publish_done(self, publication: FramePublication) -> None: ...
 
-    def may_create(self, name: bytes) -> bool: ...
 
-    def creation_refusal(self, name: bytes) -> Refused: ...
-
-    def count_created(self) -> None: ...
-
-
-class FramePublication:
+class FramePublication(OfOneClient):
     """One PUBLISH of the binary protocol: `count` messages to each of the streams `names`.
 
     When all of them have an outcome its client is notified: `results` (first seq, messages, subscribers of the stream)
@@ -285,6 +291,8 @@ class FramePublication:
     """
 
     __slots__ = ("_client", "_waiting", "count", "names", "refusals", "request", "results", "wants_answer")
+
+    _client: FramePublisher
 
     def __init__(
         self, client: FramePublisher, request: int, wants_answer: bool, names: list[bytes], count: int
@@ -298,10 +306,6 @@ class FramePublication:
         self.results: list[tuple[int, int, int]] = [(0, 0, 0)] * len(names)
         self.refusals: dict[int, tuple[Code, str]] = {}
 
-    @property
-    def asker(self) -> Asker:
-        return self._client
-
     def published(self, key: int, first_seq: int, subscribers: int) -> None:
         self.results[key] = first_seq, self.count, subscribers
         self._count_down()
@@ -314,42 +318,29 @@ class FramePublication:
         self.results[key] = first_seq, self.count, 0
         self.refused(key, Code.UNREPLICATED, text)
 
-    def may_create(self, name: bytes) -> bool:
-        return self._client.may_create(name)
-
-    def creation_refusal(self, name: bytes) -> Refused:
-        return self._client.creation_refusal(name)
-
-    def count_created(self) -> None:
-        self._client.count_created()
-
     def _count_down(self) -> None:
         self._waiting -= 1
         if not self._waiting:
             self._client.publish_done(self)
 
 
-class RunPublisher(Asker, Protocol):
+class RunPublisher(Creator, Protocol):
     """A publisher that is notified of each group of a run."""
 
     def group_done(self, run: RunPublication, key: int, first_seq: int, subscribers: int) -> None: ...
 
     def group_refused(self, run: RunPublication, key: int, code: Code, text: str, first_seq: int | None) -> None: ...
 
-    def may_create(self, name: bytes) -> bool: ...
 
-    def creation_refusal(self, name: bytes) -> Refused: ...
-
-    def count_created(self) -> None: ...
-
-
-class RunPublication:
+class RunPublication(OfOneClient):
     """A run of PUBLISH requests, staged (`protocol.publish_cy`): the requests of a stream are answered together.
 
     names, counts, requests: of each group its stream, its messages, and what `pack_answers` takes.
     """
 
     __slots__ = ("_client", "counts", "names", "requests", "wants_answers", "wants_subscribers")
+
+    _client: RunPublisher
 
     def __init__(self, client: RunPublisher, wants_answers: bool) -> None:
         self._client = client
@@ -365,10 +356,6 @@ class RunPublication:
         self.requests.append(requests)
         return len(self.names) - 1
 
-    @property
-    def asker(self) -> Asker:
-        return self._client
-
     def published(self, key: int, first_seq: int, subscribers: int) -> None:
         self._client.group_done(self, key, first_seq, subscribers)
 
@@ -377,15 +364,6 @@ class RunPublication:
 
     def unreplicated(self, key: int, first_seq: int, text: str) -> None:
         self._client.group_refused(self, key, Code.UNREPLICATED, text, first_seq)
-
-    def may_create(self, name: bytes) -> bool:
-        return self._client.may_create(name)
-
-    def creation_refusal(self, name: bytes) -> Refused:
-        return self._client.creation_refusal(name)
-
-    def count_created(self) -> None:
-        self._client.count_created()
 
 
 class PublicationClient(QuietPublisher, Protocol):
@@ -423,7 +401,7 @@ class LoggedAnswer:
     def count_created(self) -> None: ...
 
 
-class LinePublication(Pending):
+class LinePublication(OfOneClient, Pending):
     """What one read of one connection published: settled when every stream of it has an outcome.
 
     With `order` (the stream's index of each message, `ack on`) it becomes one answer a message, in the order they were
@@ -431,6 +409,8 @@ class LinePublication(Pending):
     """
 
     __slots__ = ("_client", "_counts", "_first_seqs", "_names", "_order", "_refusals", "_waiting")
+
+    _client: PublicationClient
 
     wants_subscribers = False
 
@@ -450,10 +430,6 @@ class LinePublication(Pending):
         self._refusals: dict[int, tuple[Code, str]] = {}
         self._waiting = len(groups)
 
-    @property
-    def asker(self) -> Asker:
-        return self._client
-
     def published(self, key: int, first_seq: int, _subscribers: int) -> None:
         self._first_seqs[key] = first_seq
         self._count_down()
@@ -465,15 +441,6 @@ class LinePublication(Pending):
 
     def unreplicated(self, key: int, _first_seq: int, text: str) -> None:
         self.refused(key, Code.UNREPLICATED, text)
-
-    def may_create(self, name: bytes) -> bool:
-        return self._client.may_create(name)
-
-    def creation_refusal(self, name: bytes) -> Refused:
-        return self._client.creation_refusal(name)
-
-    def count_created(self) -> None:
-        self._client.count_created()
 
     def _count_down(self) -> None:
         self._waiting -= 1
