@@ -83,11 +83,6 @@ class WorkQueue:
         return self._steps
 
     @property
-    def busy(self) -> bool:
-        """Whether the next turn has something to do at once."""
-        return self.stirred or bool(self.turns)
-
-    @property
     def exhausted(self) -> bool:
         """Whether this turn has done as much as it may."""
         return self.spent_s >= TURN_WORK_S

@@ -330,7 +330,8 @@ def busy(worker: Worker) -> bool:
         or worker.fanout.runnable
         or worker.services.answered
         or worker.movers.waiting
-        or worker.work.busy
+        or worker.work.stirred
+        or worker.work.turns
     )
 
 
