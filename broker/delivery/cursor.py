@@ -57,8 +57,8 @@ class AlikeSending(Protocol):
 
 
 class Delivery(Protocol):
-    """The chunks of one protocol: in which form messages go out. One a worker and protocol. `alike`: None if each
-    client is sent its chunk by itself.
+    """The chunks of one protocol, in the form in which its clients get messages. A worker has one for each protocol.
+    `alike` is None if each client is sent its chunk by itself.
     """
 
     @property

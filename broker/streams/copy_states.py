@@ -8,7 +8,7 @@ class CopyStates:
 
     on_demand: slaved streams that are copied only for readers. unready: those whose copies must not be read yet.
     filling: streams that were copied so, and have not been whole since. quiet: of streams whose copies were begun for
-    readers, the end before which their growth is none.
+    readers, the seq up to which messages are history: nobody who waits for new messages is woken by them.
     """
 
     __slots__ = ("filling", "on_demand", "quiet", "unready")

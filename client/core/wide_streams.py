@@ -6,10 +6,11 @@ ends there: messages from before, and those that came without a connection. For 
 streams have grown, or the ends of all are compared with the places up to which they were read.
 
 A collected stream that does not begin at its place waits until it was read up to there. It may have been deleted and
-made again meanwhile: then what it has is of the former one, or of the next. So it is only read on if it is the first
-that came since the reading began that ended at its beginning, or goes on while a reading that began later has ended
-behind it. All else is read anew up to the end, which shows whether it is the same stream. A stream of which nothing has
-come yet, though new messages are wanted, has no place: it is read from the time on at which the subscription began.
+made again meanwhile, and its messages may belong to the former stream or to the next. So it is only read on in two
+cases: if it is the first that came since that reading began which ended at its beginning, and if a reading that began
+later has ended behind it. All else is read anew up to the end, which shows whether it is the same stream. A stream of
+which nothing has come yet, though new messages are wanted, has no place: it is read from the time on at which the
+subscription began.
 
 When a stream is read on after a lost connection, its last message comes again. If there is another one, or the stream
 has become shorter, it was deleted and made again if its first message is of a later term: it is read from its beginning
