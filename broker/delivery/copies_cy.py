@@ -43,11 +43,19 @@ def is_compiled() -> bool:
 def send_copies(fds: list[int], data: bytes, places: Any, count: int, end: int, first_ids: list[int]) -> list[int]:
     """Send data[:end] to each of these sockets, with identifiers of its own at the first `count` places, of an array of
     u64: from first_ids[i] on, after 65,535 comes 1. Returns how many bytes each has taken, or NOTHING or FAILED.
+
+    ValueError, with nothing sent, when one of the places or `end` is outside, or there is not an identifier for each.
     """
+    if len(first_ids) != len(fds) or not 0 <= end <= len(data):
+        raise ValueError(f"{len(first_ids)} identifiers for {len(fds)} sockets, {end} bytes of {len(data)}")
     if cython.compiled:
         return _send_pointers(fds, data, places, count, end, first_ids)
     else:
         return _send_slices(fds, data, places, count, end, first_ids)
+
+
+def _outside(place: int, end: int) -> ValueError:
+    return ValueError(f"an identifier at {place} of {end} bytes")
 
 
 # Interpreted bodies.
@@ -58,6 +66,9 @@ if not cython.compiled:
     def _send_slices(fds: list[int], data: bytes, places: Any, count: int, end: int, first_ids: list[int]) -> list[int]:
         found: list[int] = []
         copy = bytearray(data[:end])
+        for place in places[:count]:
+            if place > end - 2:
+                raise _outside(place, end)
         for fd, first_id in zip(fds, first_ids, strict=True):
             for index, place in enumerate(places[:count]):
                 copy[place : place + 2] = ((first_id + index - 1) % 0xFFFF + 1).to_bytes(2, "big")
@@ -87,8 +98,6 @@ def _send_pointers(
     number: cython.uint
     fd: cython.int
     found: list = []
-    if len(first_ids) != len(fds) or not 0 <= end <= len(data):
-        raise ValueError(f"{len(first_ids)} identifiers for {len(fds)} sockets, {end} bytes of {len(data)}")
     copy: bytearray = PyByteArray_FromStringAndSize(PyBytes_AS_STRING(data), end)
     out: cython.p_uchar = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(copy))
     PyObject_GetBuffer(places, cython.address(view), PyBUF_SIMPLE)
@@ -96,8 +105,9 @@ def _send_pointers(
         place = cython.cast(cython.p_const_uchar, view.buf)
         count = min(count, view.len // 8)
         for index in range(count):
-            if tr_load64(place + 8 * index) + 2 > cython.cast(cython.ulonglong, end):
-                raise ValueError(f"an identifier at {tr_load64(place + 8 * index)} of {end} bytes")
+            at = tr_load64(place + 8 * index)
+            if end < 2 or at > cython.cast(cython.ulonglong, end) - 2:  # a sum could begin again at 0
+                raise _outside(at, end)
         for client in range(len(fds)):
             number = first_ids[client]
             for index in range(count):

@@ -68,12 +68,18 @@ def render(
 def with_identifiers(data: bytes, places: Any, count: int, end: int, first_id: int) -> bytearray:
     """A copy of data[:end] with identifiers from `first_id` on at the first `count` places, of an array of u64.
 
-    After 65,535 comes 1.
+    After 65,535 comes 1. ValueError when one of the places or `end` is outside.
     """
+    if not 0 <= end <= len(data):
+        raise ValueError(f"{end} bytes of {len(data)}")
     if cython.compiled:
         return _fill_pointers(data, places, count, end, first_id)
     else:
         return _fill_slices(data, places, count, end, first_id)
+
+
+def _outside(place: int, end: int) -> ValueError:
+    return ValueError(f"an identifier at {place} of {end} bytes")
 
 
 # Interpreted bodies.
@@ -156,6 +162,8 @@ if not cython.compiled:
     def _fill_slices(data: bytes, places: Any, count: int, end: int, first_id: int) -> bytearray:
         copy = bytearray(data[:end])
         for place in places[:count]:
+            if place > end - 2:
+                raise _outside(place, end)
             copy[place : place + 2] = first_id.to_bytes(2, "big")
             first_id = first_id % 0xFFFF + 1
         return copy
@@ -337,8 +345,6 @@ def _fill_pointers(
     place: cython.p_const_uchar
     index: cython.Py_ssize_t
     at: cython.ulonglong
-    if end > len(data):
-        raise ValueError(f"{end} bytes of {len(data)}")
     copy: bytearray = PyByteArray_FromStringAndSize(PyBytes_AS_STRING(data), end)
     out: cython.p_uchar = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(copy))
     PyObject_GetBuffer(places, cython.address(view), PyBUF_SIMPLE)
@@ -346,8 +352,8 @@ def _fill_pointers(
         place = cython.cast(cython.p_const_uchar, view.buf)
         for index in range(min(count, view.len // 8)):
             at = tr_load64(place + 8 * index)
-            if at + 2 > cython.cast(cython.ulonglong, end):
-                raise ValueError(f"an identifier at {at} of {end} bytes")
+            if end < 2 or at > cython.cast(cython.ulonglong, end) - 2:  # a sum could begin again at 0
+                raise _outside(at, end)
             out[at], out[at + 1] = first_id >> 8, first_id & 255
             first_id = first_id % 0xFFFF + 1
     finally:

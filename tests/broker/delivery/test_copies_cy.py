@@ -9,6 +9,7 @@ import socket
 from array import array
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from select import select
 from types import ModuleType
 
 import pytest
@@ -62,6 +63,22 @@ def test_sockets_that_take_nothing(leaf: ModuleType, pairs: Pairs) -> None:
     fds = [full.fileno(), broken.fileno(), pairs[2][1].fileno()]
     assert leaf.send_copies(fds, b"abc", array("Q", [1]), 1, 3, [7, 8, 9]) == [leaf.NOTHING, leaf.FAILED, 3]
     assert pairs[2][0].recv(9) == b"a\0\x09"
+
+
+@pytest.mark.parametrize("place", [2, 3, 2**63, 2**64 - 2, 2**64 - 1])
+def test_an_identifier_outside_of_what_is_sent(leaf: ModuleType, pairs: Pairs, place: int) -> None:
+    with pytest.raises(ValueError, match=rf"^an identifier at {place} of 3 bytes$"):
+        leaf.send_copies([pairs[0][1].fileno()], b"abcdef", array("Q", [0, place]), 2, 3, [7])
+    with pytest.raises(ValueError, match=rf"^an identifier at {place} of 1 bytes$"):
+        leaf.send_copies([pairs[0][1].fileno()], b"abcdef", array("Q", [place]), 1, 1, [7])
+    assert not select([pairs[0][0]], [], [], 0)[0]
+
+
+@pytest.mark.parametrize(("end", "first_ids"), [(-1, [7]), (7, [7]), (3, []), (3, [7, 8])])
+def test_an_end_or_identifiers_that_do_not_fit(leaf: ModuleType, pairs: Pairs, end: int, first_ids: list[int]) -> None:
+    with pytest.raises(ValueError, match=f"^{len(first_ids)} identifiers for 1 sockets, {end} bytes of 6$"):
+        leaf.send_copies([pairs[0][1].fileno()], b"abcdef", array("Q", [1]), 1, end, first_ids)
+    assert not select([pairs[0][0]], [], [], 0)[0]
 
 
 def test_both_bodies_send_the_same(pairs: Pairs) -> None:

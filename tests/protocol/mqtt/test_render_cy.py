@@ -100,3 +100,15 @@ def test_identifiers_begin_again_behind_the_last(leaf: ModuleType) -> None:
     places = array("Q", [1, 5, 9])
     made = leaf.with_identifiers(bytes(12), places, 2, 11, 0xFFFF)
     assert made == b"\0\xff\xff\0\0\0\1\0\0\0\0"
+
+
+@pytest.mark.parametrize(("place", "end"), [(2, 3), (3, 3), (0, 1), (0, 0), (2**64 - 2, 3), (2**64 - 1, 3)])
+def test_an_identifier_outside_of_the_copy(leaf: ModuleType, place: int, end: int) -> None:
+    with pytest.raises(ValueError, match=rf"^an identifier at {place} of {end} bytes$"):
+        leaf.with_identifiers(bytes(12), array("Q", [place]), 1, end, 7)
+
+
+@pytest.mark.parametrize("end", [-1, 13])
+def test_a_copy_of_bytes_that_are_not_there(leaf: ModuleType, end: int) -> None:
+    with pytest.raises(ValueError, match=f"^{end} bytes of 12$"):
+        leaf.with_identifiers(bytes(12), array("Q"), 0, end, 7)
