@@ -228,7 +228,7 @@ def test_streams_that_slaves_make_during_the_command_follow_too(owner: Owner) ->
     obey(owner, work, ["slave", b"*", *UP], outcomes.append)
     call(owner, "follow", [b"meanwhile", 3, "their-master"])
     assert owner.roles.meta(b"meanwhile").upstream is None, "it gives in to the later term, and knows no master"
-    while work.busy:
+    while work.turns:
         work.begin_turn()
         work.run()
     assert outcomes == [[2, 0, "", ""]]
@@ -245,7 +245,7 @@ def test_a_stream_that_is_made_here_during_the_command_has_its_term_written_down
     made = [b"made-%d" % number for number in range(count)]
     for name in made:
         publish(owner, name)
-    while work.busy:
+    while work.turns:
         work.begin_turn()
         work.run()
     assert outcomes == [[1 + count, 0, "", ""]]
