@@ -40,7 +40,7 @@ class MergedState:
         self.start_seq = self.next_seq = -1
         self.end_seq: int | None = None
         self.waiter: object = None
-        self.names: set[str] = set()
+        self._names: set[str] = set()
         self.error: TailraceError | None = None
         self._session = session
         self._options = options
@@ -52,6 +52,10 @@ class MergedState:
         self._states: deque[SubscriptionState] = deque()
         self._given_of: SubscriptionState | None = None  # whose messages the program has
         self._cancelled = False
+
+    @property
+    def names(self) -> set[str]:
+        return self._names if self._wide is None else self._wide.names
 
     # --- the streams ------------------------------------------------------------------------------------------------
 
@@ -71,7 +75,7 @@ class MergedState:
 
     def add(self, names: Iterable[str], now_s: float, *, later: bool) -> None:
         for name in names:
-            if name not in self.names and not self._cancelled and self._watch.matches(name):
+            if name not in self._names and not self._cancelled and self._watch.matches(name):
                 if later and room_of(self._session) <= 0:
                     self._widen(now_s)
                     return
@@ -101,6 +105,7 @@ class MergedState:
             else:  # found again as a stream that was made later
                 self._session.cancel(state)
                 self._states.remove(state)
+        self._names.clear()
         self._wide = self._make_wide()
         self._wide.go_on([state.stream for state in self._states], now_s)
 
@@ -108,7 +113,8 @@ class MergedState:
         self._join(self._session.subscribe(options, now_s))
 
     def _join(self, state: SubscriptionState) -> None:
-        self.names.add(state.stream)
+        if self._wide is None:
+            self._names.add(state.stream)
         state.waiter = self.waiter
         self._states.append(state)
 
@@ -223,7 +229,7 @@ class MergedState:
         if error is None or state.holds_any or not self._watch.lacks(state.stream, error):
             return False
         self._leave(state)
-        self.names.discard(state.stream)
+        self._names.discard(state.stream)
         return True
 
     def _leave(self, state: SubscriptionState) -> None:

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 
 from tailrace.core.calls import PendingCall
 from tailrace.core.collection import Collection, MemberState
-from tailrace.core.growth_survey import GrowthMark, GrowthSurvey, StepRunner, Steps
+from tailrace.core.growth_survey import GrowthMark, GrowthSurvey, StepRunner, Steps, Take
 from tailrace.core.places import START, start_of
 from tailrace.core.session import Session
 from tailrace.core.subscribe_options import SubscribeOptions
@@ -44,6 +44,8 @@ AT_ONCE_MAX: Final = 256
 """Streams that are read up to their ends at one time, and that are collected."""
 BACKLOG_AT_ONCE_MAX: Final = 64
 """Of the first, streams that are not known to have grown: growth is read behind them."""
+PLACES_MIN: Final = 65_536
+"""Places that are kept before those of streams that are gone are looked for."""
 
 
 class Place(NamedTuple):
@@ -119,6 +121,7 @@ class WideStreams:
         self._first: set[str] = set()  # that were there at first, if it matters
         self._unplaced: set[str] = set()  # names that are asked for, and are not looked at yet
         self._places: dict[str, Place] = {}  # of those that were read
+        self._places_max = PLACES_MIN  # then those that are gone are looked for
         self._changed: dict[str, tuple[StreamBehind | StreamDiverged, int]] = {}  # with the term that was read
         self._round = 0  # connections on which growth was collected
         self._began_us = 0
@@ -148,6 +151,11 @@ class WideStreams:
         self.reading = {name: Reading(0, has_grown=True) for name in names}
         self._has_listed = self._begins_anew = True
         self._collect(now_s)
+
+    @property
+    def names(self) -> set[str]:
+        """The streams that were read, as far as they are known to be there."""
+        return {*self.reading, *self._places}
 
     @property
     def waits(self) -> bool:
@@ -279,6 +287,8 @@ class WideStreams:
             self.gated[name] = member
             self._queue_grown(name)
             self._on_queued(now_s)
+        if len(self._places) >= self._places_max and not self._runner.is_running:
+            self._runner.run(self._look_for_gone(), now_s)
 
     def on_interrupted(self, now_s: float) -> None:
         """Growth of the streams that are read now may have been lost."""
@@ -366,16 +376,26 @@ class WideStreams:
             return
         mark = yield from questions.grown(self._mark, self._compare)
         if mark is None:
-            before = dict(self._places)
-
-            def take(names: Sequence[str]) -> Steps[None]:
-                for name in names:
-                    before.pop(name, None)
-                return self._compare(names)
-
-            mark = yield from questions.names(take)
-            self._forget(before)
+            mark = yield from self._all_names(self._compare)
         self._mark = mark
+
+    def _look_for_gone(self) -> Steps[None]:
+        """The mark stays: what has grown since may not be read yet."""
+        yield from self._all_names(self._pass_over)
+
+    def _all_names(self, take: Take) -> Steps[GrowthMark]:
+        """Goes through the names of all streams, and forgets those that are gone."""
+        gone = dict(self._places)
+
+        def take_there(names: Sequence[str]) -> Steps[None]:
+            for name in names:
+                gone.pop(name, None)
+            return take(names)
+
+        mark = yield from self._questions().names(take_there)
+        self._forget(gone)
+        self._places_max = max(PLACES_MIN, 2 * len(self._places))
+        return mark
 
     def _queue_all(self, names: Sequence[str]) -> Steps[None]:
         for name in filter(self._matches, names):
@@ -383,6 +403,9 @@ class WideStreams:
                 self._first.add(name)
             if name not in self.reading and name not in self.grown:
                 self.backlog[name] = None
+        yield from ()
+
+    def _pass_over(self, _names: Sequence[str]) -> Steps[None]:
         yield from ()
 
     def _compare(self, names: Sequence[str]) -> Steps[None]:
@@ -414,6 +437,7 @@ class WideStreams:
         for name, place in gone.items():
             if self._places.get(name) == place and name not in self.reading:
                 del self._places[name]
+                self._first.discard(name)
 
     def _ask(self, call: PendingCall, now_s: float) -> None:
         if self._session.is_asking:  # an answer may come while the client is closed

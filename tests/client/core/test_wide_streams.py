@@ -442,3 +442,22 @@ def test_messages_of_a_former_stream_do_not_follow_those_of_the_one_that_was_mad
     collected.add(4, 1, 1)
     collected.catch_up(0, 5, 2)
     assert not collected.joined and collected.wide._places["s1"].last == (4, 2004, 2)
+
+
+def test_names_that_are_gone_are_forgotten(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wide_streams, "PLACES_MIN", 2 * STREAMS)
+    with tailrace.connect(address(node)) as client, tailrace.connect(address(node)) as writer:
+        publish(writer, "0", names_of())
+        subscription, found = client.subscribe("s*", NEW), Found()
+        wide = subscription._merged._wide  # type: ignore[attr-defined]
+        for first in range(STREAMS, 9 * STREAMS, STREAMS):
+            names = names_of(STREAMS, first)
+            publish(writer, "1", names)
+            read(subscription, found, first)
+            for name in names:
+                writer.delete_stream(name)
+        assert found.count == 8 * STREAMS
+        assert max(len(wide._places), len(subscription.streams)) <= 5 * STREAMS  # type: ignore[attr-defined]
+        found.restart(names[0])
+        publish(writer, "2", [names[0]])
+        found.take(subscription.receive(PATIENCE_S))
