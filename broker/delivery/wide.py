@@ -372,7 +372,7 @@ class WideReading:
             self.end(subscription)
         if self.subscriptions:
             self.mark(self.subscriptions)
-        elif self._watches and not self.waiters:
+        elif (self._watches or self._watched) and not self.waiters:  # an owner may have answered since they ended
             self._watches = False
             self._watched.clear()
             self._watch(lambda _slot, _value: None, is_wanted=False)

@@ -6,6 +6,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -92,6 +93,22 @@ def test_a_reader_ends_when_it_cannot_know_what_has_grown(node: World) -> None:
     assert reader.came() == [m.Ended(1, 0, "unavailable", text)]
     assert mqtt.ended
     assert ask(node, peer, "sub a.* new")[0] == ["ok sub a.* many"]
+
+
+def test_an_owner_that_answers_after_the_last_subscription_has_ended_is_asked_for_no_more() -> None:
+    asked: list[tuple[bool, Callable[[Any], None]]] = []
+    reading = wide.WideReading(lambda _slot, _verb, args, done: asked.append((args[-1], done)), 1, 0, 0, CURSORS_MAX)
+    gone: Any = SimpleNamespace(is_gone=True, at_once=0)
+    reading.begin(gone, lambda _value: None)
+    reading.tick()
+    (_, begun), (_, ended) = asked
+    ended(None)
+    begun([])
+    reading.tick()
+    assert [is_wanted for is_wanted, _ in asked] == [True, False, False]
+    asked[-1][1](None)
+    reading.tick()
+    assert len(asked) == 3
 
 
 def come_to_rest(node: World) -> None:

@@ -14,7 +14,7 @@ from typing import NoReturn
 import pytest
 
 from tailrace.broker.process.settings import StreamPolicy
-from tailrace.broker.replication.upstream import on_demand
+from tailrace.broker.replication.upstream import fetchers, on_demand
 from tailrace.broker.replication.upstream.fetchers import RETRY_MAX_S, FetchState, ReplicaFetcher
 from tailrace.broker.streams import owner_calls
 from tailrace.broker.streams.refused import Refused
@@ -246,6 +246,21 @@ def test_a_wide_subscription_gets_what_is_new_in_every_stream(tree: Tree, worker
         tree.until(lambda: len(peer.messages()) == MANY + 1)
         assert sorted(payloads(peer)) == sorted(f"{name} new" for name in (*names, "w.made"))
         peer.send("unsub w.*")
+        tree.until(lambda: resting(down))
+
+
+@pytest.mark.thorough
+def test_a_wide_subscription_that_ends_before_all_copies_are_begun_leaves_none_behind(
+    tree: Tree, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with many(tree, workers) as (_up, down, _names):
+        peer = down.world.connect()
+        with monkeypatch.context() as patched:
+            patched.setattr(fetchers, "FOLLOWS_AT_ONCE", 0)
+            peer.send("sub w.* new")
+            tree.until(lambda: any(copy.is_awake for copy in copies(down).values()))
+            peer.close()
+            tree.until(lambda: not any(worker.patterns.wide.subscriptions for worker in down.world.workers))
         tree.until(lambda: resting(down))
 
 
